@@ -1,0 +1,42 @@
+// Package catalog knows the instance types that a cloud offers: what they are, what they leave to pods, where and at what price.
+package catalog
+
+// Resources are amounts of one machine.
+type Resources struct {
+	MilliCPU       int64
+	MemoryBytes    int64
+	EphemeralBytes int64
+	Pods           int64
+}
+
+// GPU describes the GPUs of a machine, all of one kind.
+type GPU struct {
+	// Name is the cloud's name for the model, as in the label karpenter.k8s.aws/instance-gpu-name, for instance "t4".
+	Name string
+	// Count is the number of physical GPUs; 0 for machines without one.
+	Count int64
+	// MemoryMiB is the device memory of each GPU.
+	MemoryMiB int64
+}
+
+// InstanceType is a kind of machine.
+type InstanceType struct {
+	Name string
+	// Labels are the labels that every machine of the type carries, whatever its zone or capacity type.
+	Labels map[string]string
+	// Capacity is what the hardware has, Allocatable what is left of it for pods.
+	Capacity, Allocatable Resources
+	GPU                   GPU
+	Offerings             []Offering
+}
+
+// Offering is a zone and a capacity type in which an instance type can be had.
+type Offering struct {
+	Zone string
+	// CapacityType is "on-demand", "spot" or "reserved".
+	CapacityType string
+	// MicroUSDPerHour is the price.
+	MicroUSDPerHour int64
+	// Labels are the labels that machines of this offering carry besides those of their type, zone and capacity type included.
+	Labels map[string]string
+}
