@@ -1,1 +1,181 @@
 package catalog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Label keys with which the cloud describes the machine and its GPUs.
+const (
+	labelInstanceType = "node.kubernetes.io/instance-type"
+	labelArch         = "kubernetes.io/arch"
+	labelOS           = "kubernetes.io/os"
+	labelZone         = "topology.kubernetes.io/zone"
+	labelCapacityType = "karpenter.sh/capacity-type"
+	labelGPUName      = "karpenter.k8s.aws/instance-gpu-name"
+	labelGPUCount     = "karpenter.k8s.aws/instance-gpu-count"
+	labelGPUMemory    = "karpenter.k8s.aws/instance-gpu-memory"
+
+	resourceGPU = "nvidia.com/gpu"
+)
+
+// What Karpenter's kwok provider keeps back of every machine (its newInstanceType).
+const (
+	kwokReservedMilliCPU    = 100
+	kwokReservedMemoryBytes = 10 << 20
+	kwokDefaultPods         = 110
+)
+
+// kwokInstanceType is the schema of the file that Karpenter's kwok provider takes as --instance-types-file-path.
+type kwokInstanceType struct {
+	Name             string                       `json:"name"`
+	Architecture     string                       `json:"architecture"`
+	OperatingSystems []string                     `json:"operatingSystems"`
+	Resources        map[string]resource.Quantity `json:"resources"`
+	Offerings        []struct {
+		Price        float64 `json:"Price"`
+		Requirements []struct {
+			Key      string   `json:"key"`
+			Operator string   `json:"operator"`
+			Values   []string `json:"values"`
+		} `json:"Requirements"`
+	} `json:"offerings"`
+}
+
+// ReadKWOK reads instance types from the JSON that Karpenter's kwok provider takes, so that both see the same machines.
+// Every requirement of an offering must be `In` with one value; it becomes a label. The GPUs are those of the resource
+// nvidia.com/gpu, described by the labels karpenter.k8s.aws/instance-gpu-name and -gpu-memory. All that is wrong with the
+// file is told at once. The result is sorted by name.
+func ReadKWOK(r io.Reader) ([]InstanceType, error) {
+	var read []kwokInstanceType
+	dec := json.NewDecoder(r)
+	if err := dec.Decode(&read); err != nil {
+		return nil, fmt.Errorf("reading instance types: %w", err)
+	}
+	if dec.More() {
+		return nil, errors.New("reading instance types: there is something after the list")
+	}
+	types := make([]InstanceType, 0, len(read))
+	names := map[string]bool{}
+	var errs []error
+	for _, k := range read {
+		t, err := k.instanceType()
+		if names[k.Name] {
+			err = errors.Join(err, errors.New("the name occurs twice"))
+		}
+		names[k.Name] = true
+		if err != nil {
+			errs = append(errs, fmt.Errorf("instance type %q: %w", k.Name, err))
+			continue
+		}
+		types = append(types, t)
+	}
+	slices.SortFunc(types, func(a, b InstanceType) int { return strings.Compare(a.Name, b.Name) })
+	return types, errors.Join(errs...)
+}
+
+
+func (k kwokInstanceType) instanceType() (InstanceType, error) {
+	if k.Name == "" {
+		return InstanceType{}, errors.New("it has no name")
+	}
+	pods := resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
+	if q, ok := k.Resources["pods"]; ok {
+		pods = &q
+	}
+	capacity := Resources{
+		MilliCPU:       quantity(k.Resources, "cpu").MilliValue(),
+		MemoryBytes:    quantity(k.Resources, "memory").Value(),
+		EphemeralBytes: quantity(k.Resources, "ephemeral-storage").Value(),
+		Pods:           pods.Value(),
+	}
+	t := InstanceType{
+		Name:     k.Name,
+		Labels:   map[string]string{labelInstanceType: k.Name, labelArch: k.Architecture},
+		Capacity: capacity,
+		Allocatable: Resources{
+			MilliCPU:       max(0, capacity.MilliCPU-kwokReservedMilliCPU),
+			MemoryBytes:    max(0, capacity.MemoryBytes-kwokReservedMemoryBytes),
+			EphemeralBytes: capacity.EphemeralBytes,
+			Pods:           capacity.Pods,
+		},
+		GPU: GPU{Count: quantity(k.Resources, resourceGPU).Value()},
+	}
+	if len(k.OperatingSystems) == 1 {
+		t.Labels[labelOS] = k.OperatingSystems[0]
+	}
+	var errs []error
+	if capacity.MilliCPU <= 0 || capacity.MemoryBytes <= 0 || t.GPU.Count < 0 {
+		errs = append(errs, errors.New("cpu and memory must be above zero and nvidia.com/gpu not below"))
+	}
+	for i, o := range k.Offerings {
+		labels := map[string]string{}
+		for _, req := range o.Requirements {
+			if req.Operator != "In" || len(req.Values) != 1 {
+				errs = append(errs, fmt.Errorf("offering %d: requirement %q must be In with one value", i, req.Key))
+				continue
+			}
+			labels[req.Key] = req.Values[0]
+		}
+		offering := Offering{
+			Zone: labels[labelZone], CapacityType: labels[labelCapacityType],
+			MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels,
+		}
+		if offering.Zone == "" || offering.CapacityType == "" {
+			errs = append(errs, fmt.Errorf("offering %d: it needs requirements for %s and %s", i, labelZone, labelCapacityType))
+		}
+		if offering.MicroUSDPerHour <= 0 || o.Price > 1e6 {
+			errs = append(errs, fmt.Errorf("offering %d: the price %v is not between 0 and a million dollars an hour", i, o.Price))
+		}
+		t.Offerings = append(t.Offerings, offering)
+	}
+	errs = append(errs, t.describe())
+	return t, errors.Join(errs...)
+}
+
+// describe moves the labels that all offerings share to the type and reads the GPU's description from them.
+func (t *InstanceType) describe() error {
+	if len(t.Offerings) == 0 {
+		return errors.New("it has no offerings")
+	}
+	shared := maps.Clone(t.Offerings[0].Labels)
+	for _, o := range t.Offerings[1:] {
+		maps.DeleteFunc(shared, func(k, v string) bool { return o.Labels[k] != v })
+	}
+	delete(shared, labelZone)
+	delete(shared, labelCapacityType)
+	for _, o := range t.Offerings {
+		maps.DeleteFunc(o.Labels, func(k, _ string) bool { _, ok := shared[k]; return ok })
+	}
+	maps.Copy(t.Labels, shared)
+
+	if t.GPU.Count == 0 {
+		return nil
+	}
+	t.GPU.Name = t.Labels[labelGPUName]
+	if s, ok := t.Labels[labelGPUMemory]; ok {
+		mib, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return fmt.Errorf("label %s: %w", labelGPUMemory, err)
+		}
+		t.GPU.MemoryMiB = mib
+	}
+	if s, ok := t.Labels[labelGPUCount]; ok && s != strconv.FormatInt(t.GPU.Count, 10) {
+		return fmt.Errorf("label %s is %s, but the machine has %d %s", labelGPUCount, s, t.GPU.Count, resourceGPU)
+	}
+	return nil
+}
+
+func quantity(m map[string]resource.Quantity, name string) *resource.Quantity {
+	q := m[name]
+	return &q
+}
