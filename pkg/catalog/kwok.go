@@ -83,7 +83,6 @@ func ReadKWOK(r io.Reader) ([]InstanceType, error) {
 	return types, errors.Join(errs...)
 }
 
-
 func (k kwokInstanceType) instanceType() (InstanceType, error) {
 	if k.Name == "" {
 		return InstanceType{}, errors.New("it has no name")
