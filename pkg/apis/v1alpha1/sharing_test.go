@@ -1,0 +1,111 @@
+package v1alpha1
+
+import (
+	"testing"
+	"time"
+)
+
+func TestResource(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sharing Sharing
+		want    string
+	}{
+		"time-slicing renames unless it is told not to": {Sharing{Strategy: StrategyTimeSlicing}, "nvidia.com/gpu.shared"},
+		"time-slicing keeps the name on request":        {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPU}, "nvidia.com/gpu"},
+		"the default may be spelled out":                {Sharing{Strategy: StrategyTimeSlicing, ResourceName: ResourceGPUShared}, "nvidia.com/gpu.shared"},
+		"whole GPUs have their own name":                {Sharing{Strategy: StrategyNone}, "nvidia.com/gpu"},
+		"whole GPUs are never called shared":            {Sharing{Strategy: StrategyNone, ResourceName: ResourceGPUShared}, "nvidia.com/gpu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := c.sharing.Resource(); got != c.want {
+				t.Errorf("Resource() = %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestReplicasFor(t *testing.T) {
+	t.Parallel()
+	shared := Sharing{
+		Strategy: StrategyTimeSlicing,
+		Replicas: new(int32(10)),
+		Overrides: []ReplicasOverride{
+			{GPUName: "a10g", Replicas: 20},
+			{GPUName: "v100", Replicas: 1},
+		},
+	}
+	whole := shared
+	whole.Strategy = StrategyNone
+	for name, c := range map[string]struct {
+		sharing Sharing
+		gpu     string
+		want    int64
+	}{
+		"a GPU without an override has the replicas of all": {shared, "t4", 10},
+		"a GPU without a name has the replicas of all":      {shared, "", 10},
+		"an override wins":                               {shared, "a10g", 20},
+		"an override of one leaves it unshared":          {shared, "v100", 1},
+		"names are compared as they are":                 {shared, "A10G", 10},
+		"whole GPUs are one each, whatever else is said": {whole, "a10g", 1},
+		"without replicas it is one, not none":           {Sharing{Strategy: StrategyTimeSlicing}, "t4", 1},
+		"an override of zero is one, not none":           {Sharing{Strategy: StrategyTimeSlicing, Overrides: []ReplicasOverride{{GPUName: "t4"}}}, "t4", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := c.sharing.ReplicasFor(c.gpu); got != c.want {
+				t.Errorf("ReplicasFor(%q) = %d, want %d", c.gpu, got, c.want)
+			}
+		})
+	}
+}
+
+func TestRefusesAboveOne(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sharing Sharing
+		want    bool
+	}{
+		"allowed unless it is said otherwise":  {Sharing{Strategy: StrategyTimeSlicing}, false},
+		"allowed when it is said":              {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneAllow}, false},
+		"refused when it is said":              {Sharing{Strategy: StrategyTimeSlicing, RequestsAboveOne: RequestsAboveOneRefuse}, true},
+		"several whole GPUs are never refused": {Sharing{Strategy: StrategyNone, RequestsAboveOne: RequestsAboveOneRefuse}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := c.sharing.RefusesAboveOne(); got != c.want {
+				t.Errorf("RefusesAboveOne() = %t, want %t", got, c.want)
+			}
+		})
+	}
+}
+
+func TestIdleDuration(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		idleAfter string
+		want      time.Duration
+		never     bool
+		wantErr   bool
+	}{
+		"seconds":                                  {idleAfter: "30s", want: 30 * time.Second},
+		"several units":                            {idleAfter: "1h30m", want: 90 * time.Minute},
+		"zero gives a machine back at once":        {idleAfter: "0s"},
+		"empty is the default":                     {idleAfter: "", want: 5 * time.Minute},
+		"never":                                    {idleAfter: "Never", never: true},
+		"a bare number is an error":                {idleAfter: "5", wantErr: true},
+		"a negative duration is an error":          {idleAfter: "-5m", wantErr: true},
+		"days are an error":                        {idleAfter: "1d", wantErr: true},
+		"what does not fit a Duration is an error": {idleAfter: "9999999999h", wantErr: true},
+		"never has one spelling":                   {idleAfter: "never", wantErr: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, never, err := Consolidation{IdleAfter: c.idleAfter}.IdleDuration()
+			if got != c.want || never != c.never || (err != nil) != c.wantErr {
+				t.Errorf("IdleDuration() = %v, %t, %v; want %v, %t, error %t", got, never, err, c.want, c.never, c.wantErr)
+			}
+		})
+	}
+}
