@@ -1,0 +1,146 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// Pool is a NodePool of ours with everything that it needs to launch machines.
+type Pool struct {
+	NodePool *karpv1.NodePool
+	// Class is the GPUNodeClass that the NodePool names; nil when it is missing.
+	Class *v1alpha1.GPUNodeClass
+	// Problems are why the pool launches nothing, at most one per condition; empty for a pool that is in order.
+	Problems []Problem
+	// Offerings are what the pool could launch, whatever is refused at present; empty when Class is nil.
+	Offerings []Offering
+}
+
+// Resource is the name of what pods of the pool ask for.
+func (p *Pool) Resource() corev1.ResourceName {
+	return corev1.ResourceName(p.Class.Spec.Sharing.Resource())
+}
+
+// Pools are the NodePools of ours, by name, each judged.
+func (c *Cluster) Pools() []Pool {
+	var pools []Pool
+	for i := range c.NodePools {
+		if np := &c.NodePools[i]; IsOurs(np) {
+			pools = append(pools, c.pool(np))
+		}
+	}
+	slices.SortFunc(pools, func(a, b Pool) int { return strings.Compare(a.NodePool.Name, b.NodePool.Name) })
+	return pools
+}
+
+func (c *Cluster) pool(np *karpv1.NodePool) Pool {
+	p := Pool{NodePool: np, Class: c.gpuNodeClass(np.Spec.Template.Spec.NodeClassRef.Name)}
+	if problem := c.classProblem(&p); problem != nil {
+		p.Problems = append(p.Problems, *problem)
+	}
+	if p.Class == nil {
+		return p
+	}
+	p.Offerings = c.offerings(&p)
+	if reason, message := p.specProblem(); reason != "" {
+		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
+	}
+	return p
+}
+
+// classProblem says what is wrong with the classes that the pool names.
+func (c *Cluster) classProblem(p *Pool) *Problem {
+	notReady := func(reason, message string) *Problem {
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reason, message}
+	}
+	name := p.NodePool.Spec.Template.Spec.NodeClassRef.Name
+	if p.Class == nil {
+		return notReady("GPUNodeClassNotFound", fmt.Sprintf("GPUNodeClass %q does not exist: create it, or name another in spec.template.spec.nodeClassRef", name))
+	}
+	if !p.Class.DeletionTimestamp.IsZero() {
+		return notReady("GPUNodeClassTerminating", fmt.Sprintf("GPUNodeClass %q is being deleted: name another in spec.template.spec.nodeClassRef", name))
+	}
+	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
+	if !state.Ready {
+		return notReady(state.Reason, fmt.Sprintf("GPUNodeClass %q: %s", name, state.Message))
+	}
+	return nil
+}
+
+// specProblem says what is wrong with the NodePool itself.
+func (p *Pool) specProblem() (reason, message string) {
+	np := p.NodePool
+	if np.Spec.Replicas != nil {
+		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
+	}
+	if p.Class.Spec.Sharing.Strategy != v1alpha1.StrategyNone && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
+		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", p.Resource())
+	}
+	for _, req := range np.Spec.Template.Spec.Requirements {
+		if req.MinValues != nil {
+			return "UnsupportedMinValues", fmt.Sprintf("minValues of requirement %q is not served yet: remove it", req.Key)
+		}
+	}
+	for _, name := range sortedKeys(np.Spec.Limits) {
+		if !p.knowsLimit(name) {
+			return "UnsupportedLimit", fmt.Sprintf("limit %q cannot be enforced: use cpu, memory, nodes, %s (physical GPUs)%s", name, v1alpha1.ResourceGPU, p.sharedLimit())
+		}
+	}
+	if len(p.Offerings) == 0 {
+		return "NoInstanceTypes", "no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts)"
+	}
+	return "", ""
+}
+
+func keepsPodsAway(t corev1.Taint) bool {
+	return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
+}
+
+const limitNodes corev1.ResourceName = "nodes"
+
+func (p *Pool) knowsLimit(name corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, limitNodes, v1alpha1.ResourceGPU:
+		return true
+	}
+	return name == p.Resource()
+}
+
+func (p *Pool) sharedLimit() string {
+	if p.Resource() == v1alpha1.ResourceGPU {
+		return ""
+	}
+	return fmt.Sprintf(" or %s (replicas)", p.Resource())
+}
+
+// remaining is what the pool's limits leave after what it uses, in hardware: ten replicas of a GPU are one nvidia.com/gpu.
+func (p *Pool) remaining(used planner.Physical) planner.Physical {
+	left := func(name corev1.ResourceName, used int64, milli bool) int64 {
+		limit, ok := p.NodePool.Spec.Limits[name]
+		if !ok {
+			return planner.Unlimited
+		}
+		if milli {
+			return limit.MilliValue() - used
+		}
+		return limit.Value() - used
+	}
+	remaining := planner.Physical{
+		MilliCPU:    left(corev1.ResourceCPU, used.MilliCPU, true),
+		MemoryBytes: left(corev1.ResourceMemory, used.MemoryBytes, false),
+		GPUs:        left(v1alpha1.ResourceGPU, used.GPUs, false),
+		Nodes:       left(limitNodes, used.Nodes, false),
+		Replicas:    planner.Unlimited,
+	}
+	if p.Class != nil && p.Resource() != v1alpha1.ResourceGPU {
+		remaining.Replicas = left(p.Resource(), used.Replicas, false)
+	}
+	return remaining
+}
