@@ -1,0 +1,33 @@
+package planner
+
+// Build returns the cheapest plan that it finds for a snapshot: as many pods as possible have a place, at the least price,
+// with the fewest machines, and every pod without a place has a reason. It is deterministic, and what it decides depends on
+// names and amounts, never on the order of the snapshot. It accepts any snapshot: of one that [Validate] refuses, it plans with what is sound.
+//
+// Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
+// the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
+func Build(s Snapshot) Plan {
+	p := compile(s)
+	best, bound := p.solve()
+	plan := p.plan(best)
+	plan.Bound = min(plan.Price, MicroUSD(bound))
+	return plan
+}
+
+// solve returns the best solution found, and a price that no plan for the pods that it places can go below.
+func (p *problem) solve() (*solution, int64) {
+	var demand = p.demand()
+	switch {
+	case len(p.shapes) == 0:
+		return newSolution(p), 0
+	case len(p.shapes) == 1:
+		if s, ok := p.coverOne(); ok {
+			return s, s.cost(p).price
+		}
+	case p.small(demand):
+		if s, c, ok := p.exact(); ok {
+			return s, c.price
+		}
+	}
+	return p.mix()
+}

@@ -1,0 +1,277 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Validate reports what makes a snapshot senseless: indices out of range, amounts that cannot be, names that repeat.
+func Validate(s Snapshot) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	names := map[string]bool{}
+	for i, pool := range s.Pools {
+		if names[pool.Name] {
+			bad("pool %d: the name %q repeats", i, pool.Name)
+		}
+		names[pool.Name] = true
+	}
+	for i, o := range s.Offerings {
+		if o.Pool < 0 || o.Pool >= len(s.Pools) {
+			bad("offering %d: there is no pool %d", i, o.Pool)
+		}
+		if o.Price <= 0 || o.Price > maxPrice {
+			bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
+		}
+		if vecOf(o.Free).negative() {
+			bad("offering %d: free capacity is negative", i)
+		}
+		p := o.Physical
+		if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
+			bad("offering %d: physical amounts are negative or not those of one machine", i)
+		}
+	}
+	nodes := map[string]bool{}
+	for i, n := range s.Nodes {
+		if nodes[n.Name] {
+			bad("node %d: the name %q repeats", i, n.Name)
+		}
+		nodes[n.Name] = true
+		if vecOf(n.Free).negative() {
+			bad("node %d: free capacity is negative", i)
+		}
+	}
+	errs = append(errs, validateClasses(s)...)
+	return errors.Join(errs...)
+}
+
+func validateClasses(s Snapshot) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	pods := map[string]int{}
+	for i, c := range s.Classes {
+		if vecOf(c.Requests).negative() || c.Requests.Pods != 1 {
+			bad("class %d: requests are negative or not those of one pod", i)
+		}
+		if !ascending(c.Pods) {
+			bad("class %d: pods are not sorted or repeat", i)
+		}
+		for _, pod := range c.Pods {
+			if first, ok := pods[pod]; ok && first != i {
+				bad("class %d: pod %s is in class %d as well", i, pod, first)
+			}
+			pods[pod] = i
+		}
+		if !ascending(c.Offerings) || len(c.Offerings) > 0 && (c.Offerings[0] < 0 || slices.Max(c.Offerings) >= len(s.Offerings)) {
+			bad("class %d: offerings are not sorted, repeat, or are out of range", i)
+		}
+		if !ascending(c.Nodes) || len(c.Nodes) > 0 && (c.Nodes[0] < 0 || slices.Max(c.Nodes) >= len(s.Nodes)) {
+			bad("class %d: nodes are not sorted, repeat, or are out of range", i)
+		}
+	}
+	return errs
+}
+
+// ascending reports whether xs is sorted and without repetition.
+func ascending[T string | int](xs []T) bool {
+	for i := 1; i < len(xs); i++ {
+		if xs[i-1] >= xs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Check reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
+// plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot.
+func Check(s Snapshot, p Plan) error {
+	if err := Validate(s); err != nil {
+		return fmt.Errorf("the snapshot is not valid: %w", err)
+	}
+	c := checker{snapshot: s, class: map[string]int{}, seen: map[string]int{}}
+	for i, class := range s.Classes {
+		for _, pod := range class.Pods {
+			c.class[pod] = i
+		}
+	}
+	for i, x := range p.Placements {
+		c.placement(i, x)
+	}
+	c.oncePerNode(p.Placements)
+	for i, x := range p.Launches {
+		c.launch(i, x)
+	}
+	for i, x := range p.Unplaced {
+		c.unplaced(i, x)
+	}
+	c.everyPodOnce()
+	c.limits(p)
+	c.price(p)
+	return errors.Join(c.errs...)
+}
+
+type checker struct {
+	snapshot Snapshot
+	class    map[string]int // of each pod of the snapshot
+	seen     map[string]int // how often the plan mentions a pod
+	errs     []error
+}
+
+func (c *checker) bad(format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf(format, args...))
+}
+
+func (c *checker) placement(i int, x Placement) {
+	where := fmt.Sprintf("placement %d", i)
+	if x.Node < 0 || x.Node >= len(c.snapshot.Nodes) {
+		c.bad("%s: there is no node %d", where, x.Node)
+		c.pods(where, x.Pods, Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}, nil)
+		return
+	}
+	n := c.snapshot.Nodes[x.Node]
+	where += " on node " + n.Name
+	c.pods(where, x.Pods, n.Free, func(class Class) bool { return slices.Contains(class.Nodes, x.Node) })
+}
+
+// oncePerNode reports a node that several placements use: the capacity of each was checked by itself.
+func (c *checker) oncePerNode(placements []Placement) {
+	used := map[int]bool{}
+	for i, x := range placements {
+		if used[x.Node] {
+			c.bad("placement %d: an earlier placement uses node %d already", i, x.Node)
+		}
+		used[x.Node] = true
+	}
+}
+
+func (c *checker) launch(i int, x Launch) {
+	where := fmt.Sprintf("launch %d", i)
+	if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
+		c.bad("%s: there is no offering %d", where, x.Offering)
+		c.pods(where, x.Pods, Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}, nil)
+		return
+	}
+	o := c.snapshot.Offerings[x.Offering]
+	where += " of " + o.InstanceType
+	if o.Unavailable != nil {
+		c.bad("%s: the offering is unavailable: %s", where, o.Unavailable.Message)
+	}
+	if pool := c.snapshot.Pools[o.Pool]; pool.Closed != nil {
+		c.bad("%s: pool %s is closed: %s", where, pool.Name, pool.Closed.Message)
+	}
+	c.pods(where, x.Pods, o.Free, func(class Class) bool { return slices.Contains(class.Offerings, x.Offering) })
+}
+
+// pods checks the pods of one machine: known, admitted, not blocked, sorted, at least one, and within what is free.
+func (c *checker) pods(where string, pods []string, free Resources, admitted func(Class) bool) {
+	if len(pods) == 0 {
+		c.bad("%s: has no pods", where)
+	}
+	if !ascending(pods) {
+		c.bad("%s: pods are not sorted or repeat", where)
+	}
+	for _, pod := range pods {
+		c.seen[pod]++
+		i, ok := c.class[pod]
+		if !ok {
+			c.bad("%s: pod %s is not in the snapshot", where, pod)
+			continue
+		}
+		class := c.snapshot.Classes[i]
+		if class.Blocked != nil {
+			c.bad("%s: nothing may be planned for pod %s: %s", where, pod, class.Blocked.Message)
+		}
+		if admitted != nil && !admitted(class) {
+			c.bad("%s: pod %s is not admitted", where, pod)
+		}
+		r := class.Requests
+		for _, x := range []struct {
+			what string
+			free *int64
+			asks int64
+		}{
+			{"CPU", &free.MilliCPU, r.MilliCPU}, {"memory", &free.MemoryBytes, r.MemoryBytes},
+			{"ephemeral storage", &free.EphemeralBytes, r.EphemeralBytes}, {"pod slots", &free.Pods, r.Pods},
+			{"replicas", &free.Replicas, r.Replicas},
+		} {
+			if x.asks > *x.free {
+				c.bad("%s: pod %s asks for %d of %s, %d are left", where, pod, x.asks, x.what, *x.free)
+				*x.free = 0
+				continue
+			}
+			*x.free -= x.asks
+		}
+	}
+}
+
+func (c *checker) unplaced(i int, x Unplaced) {
+	c.seen[x.Pod]++
+	if _, ok := c.class[x.Pod]; !ok {
+		c.bad("unplaced %d: pod %s is not in the snapshot", i, x.Pod)
+	}
+	if x.Reason == "" || x.Message == "" {
+		c.bad("unplaced %d: pod %s has no reason or no message", i, x.Pod)
+	}
+}
+
+func (c *checker) everyPodOnce() {
+	for _, class := range c.snapshot.Classes {
+		for _, pod := range class.Pods {
+			if n := c.seen[pod]; n != 1 {
+				c.bad("pod %s is in the plan %d times", pod, n)
+			}
+		}
+	}
+}
+
+// limits checks that what is launched from each pool is within what remained of each of its limits.
+func (c *checker) limits(p Plan) {
+	left := map[int]Physical{}
+	for i, x := range p.Launches {
+		if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
+			continue
+		}
+		o := c.snapshot.Offerings[x.Offering]
+		l, ok := left[o.Pool]
+		if !ok {
+			l = c.snapshot.Pools[o.Pool].Remaining
+		}
+		for _, d := range []struct {
+			what string
+			left *int64
+			uses int64
+		}{
+			{"CPU", &l.MilliCPU, o.Physical.MilliCPU}, {"memory", &l.MemoryBytes, o.Physical.MemoryBytes},
+			{"GPUs", &l.GPUs, o.Physical.GPUs}, {"replicas", &l.Replicas, o.Physical.Replicas},
+			{"nodes", &l.Nodes, o.Physical.Nodes},
+		} {
+			if *d.left == Unlimited {
+				continue
+			}
+			if d.uses > *d.left {
+				c.bad("launch %d: counts %d %s, the limit of pool %s leaves %d", i, d.uses, d.what,
+					c.snapshot.Pools[o.Pool].Name, *d.left)
+				continue
+			}
+			*d.left -= d.uses
+		}
+		left[o.Pool] = l
+	}
+}
+
+func (c *checker) price(p Plan) {
+	var sum MicroUSD
+	for _, x := range p.Launches {
+		if x.Offering >= 0 && x.Offering < len(c.snapshot.Offerings) {
+			sum += c.snapshot.Offerings[x.Offering].Price
+		}
+	}
+	if sum != p.Price {
+		c.bad("the price is %d, the launches sum to %d", p.Price, sum)
+	}
+	if p.Bound < 0 || p.Bound > p.Price {
+		c.bad("the bound %d is not within 0 and the price %d", p.Bound, p.Price)
+	}
+}

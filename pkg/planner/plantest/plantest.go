@@ -1,0 +1,277 @@
+// Package plantest builds snapshots for tests of the planner, and finds the true optimum of small ones.
+package plantest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Units of memory in bytes.
+const (
+	Mi = 1 << 20
+	Gi = 1 << 30
+)
+
+// Machine is an instance type with what it has for pods before DaemonSets, and its on-demand price.
+type Machine struct {
+	Type     string
+	VCPU     int64
+	MilliCPU int64
+	MiB      int64
+	Pods     int64
+	GPUs     int64
+	Price    planner.MicroUSD
+}
+
+// G4dn is the g4dn family as EC2 has it in us-east-1: allocatable under Karpenter's overhead, one or more T4 each.
+func G4dn() []Machine {
+	return []Machine{
+		{"g4dn.xlarge", 4, 3900, 14481, 29, 1, 526_000},
+		{"g4dn.2xlarge", 8, 7900, 29636, 29, 1, 752_000},
+		{"g4dn.4xlarge", 16, 15900, 59946, 29, 1, 1_204_000},
+		{"g4dn.8xlarge", 32, 31900, 120248, 58, 1, 2_176_000},
+		{"g4dn.12xlarge", 48, 47900, 178933, 234, 4, 3_912_000},
+		{"g4dn.16xlarge", 64, 63900, 241490, 58, 1, 4_352_000},
+		{"g4dn.metal", 96, 95900, 355262, 737, 8, 7_824_000},
+	}
+}
+
+// Pool is an open pool without limits.
+func Pool(name string) planner.Pool {
+	return planner.Pool{Name: name, Remaining: NoLimits()}
+}
+
+// NoLimits is what a pool without limits may launch.
+func NoLimits() planner.Physical {
+	return planner.Physical{
+		MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited,
+		Replicas: planner.Unlimited, Nodes: planner.Unlimited,
+	}
+}
+
+// Offering is a machine launched from the pool of the given index, each of its GPUs shared by the given number of replicas.
+func (m Machine) Offering(pool int, zone, capacityType string, price planner.MicroUSD, replicas int64) planner.Offering {
+	return planner.Offering{
+		Pool: pool, InstanceType: m.Type, Zone: zone, CapacityType: capacityType, Price: price,
+		Free: planner.Resources{
+			MilliCPU: m.MilliCPU, MemoryBytes: m.MiB * Mi, EphemeralBytes: 100 * Gi, Pods: m.Pods, Replicas: m.GPUs * replicas,
+		},
+		Physical: planner.Physical{
+			MilliCPU: m.VCPU * 1000, MemoryBytes: m.MiB * Mi, GPUs: m.GPUs, Replicas: m.GPUs * replicas, Nodes: 1,
+		},
+	}
+}
+
+// Offerings are the machines on demand in one zone, from the pool of index 0.
+func Offerings(machines []Machine, replicas int64) []planner.Offering {
+	var out []planner.Offering
+	for _, m := range machines {
+		out = append(out, m.Offering(0, "zone-a", "on-demand", m.Price, replicas))
+	}
+	return out
+}
+
+// SpotOfferings are the machines in the given zones, on demand and as spot at some two fifths of the price, a little different in
+// each zone.
+func SpotOfferings(machines []Machine, zones []string, replicas int64) []planner.Offering {
+	var out []planner.Offering
+	for _, m := range machines {
+		for z, zone := range zones {
+			spot := m.Price * planner.MicroUSD(38+2*z) / 100
+			out = append(out, m.Offering(0, zone, "on-demand", m.Price, replicas), m.Offering(0, zone, "spot", spot, replicas))
+		}
+	}
+	return out
+}
+
+// Request is one pod that asks for CPU in thousandths, memory in MiB, and replicas.
+func Request(milliCPU, mib, replicas int64) planner.Resources {
+	return planner.Resources{MilliCPU: milliCPU, MemoryBytes: mib * Mi, Pods: 1, Replicas: replicas}
+}
+
+// Class is n pods called prefix-00000 and so on, admitted everywhere in the snapshot.
+func Class(s planner.Snapshot, prefix string, n int, request planner.Resources) planner.Class {
+	c := planner.Class{Requests: request}
+	for i := range n {
+		c.Pods = append(c.Pods, fmt.Sprintf("default/%s-%05d", prefix, i))
+	}
+	for i := range s.Offerings {
+		c.Offerings = append(c.Offerings, i)
+	}
+	for i := range s.Nodes {
+		c.Nodes = append(c.Nodes, i)
+	}
+	return c
+}
+
+// Identical is a snapshot of n identical pods and one pool of the given offerings.
+func Identical(offerings []planner.Offering, n int, request planner.Resources) planner.Snapshot {
+	s := planner.Snapshot{Pools: []planner.Pool{Pool("gpu-shared")}, Offerings: offerings}
+	s.Classes = []planner.Class{Class(s, "pod", n, request)}
+	return s
+}
+
+// Mixed is a snapshot of pods in the given number of shapes, drawn from a fixed sequence: CPU from 100m to 4, memory from 256 MiB
+// to 16 GiB, mostly one replica. Every fifth shape must stay on demand, every seventh in one zone.
+func Mixed(offerings []planner.Offering, pods, shapes int, seed uint64) planner.Snapshot {
+	s := planner.Snapshot{Pools: []planner.Pool{Pool("gpu-shared")}, Offerings: offerings}
+	draw := func(n int) int {
+		seed += 0x9e3779b97f4a7c15
+		z := seed
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		return int((z ^ z>>31) % uint64(n))
+	}
+	cpus := []int64{100, 200, 250, 300, 500, 700, 1000, 1500, 2000, 3000, 4000}
+	mems := []int64{256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384}
+	reps := []int64{1, 1, 1, 1, 1, 1, 2, 2, 3, 5}
+	for k := range shapes {
+		n := pods / shapes
+		if k < pods%shapes {
+			n++
+		}
+		c := Class(s, fmt.Sprintf("s%02d", k), n, Request(cpus[draw(len(cpus))], mems[draw(len(mems))], reps[draw(len(reps))]))
+		c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool {
+			o := s.Offerings[i]
+			return k%5 == 4 && o.CapacityType == "spot" || k%7 == 6 && o.Zone != s.Offerings[0].Zone
+		})
+		s.Classes = append(s.Classes, c)
+	}
+	return s
+}
+
+// Applied is the snapshot after a plan was carried out and before any pod was bound: each launch is a node with all its capacity,
+// admitted to the classes that its offering admits, counted against its pool's limits; all pods wait still.
+func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
+	out := Clone(s)
+	for i, l := range p.Launches {
+		o := s.Offerings[l.Offering]
+		out.Nodes = append(out.Nodes, planner.Node{Name: fmt.Sprintf("launched-%05d", i), Free: o.Free})
+		for c := range out.Classes {
+			if slices.Contains(out.Classes[c].Offerings, l.Offering) {
+				out.Classes[c].Nodes = append(out.Classes[c].Nodes, len(out.Nodes)-1)
+			}
+		}
+		left := &out.Pools[o.Pool].Remaining
+		for _, d := range []struct {
+			left *int64
+			uses int64
+		}{
+			{&left.MilliCPU, o.Physical.MilliCPU}, {&left.MemoryBytes, o.Physical.MemoryBytes}, {&left.GPUs, o.Physical.GPUs},
+			{&left.Replicas, o.Physical.Replicas}, {&left.Nodes, o.Physical.Nodes},
+		} {
+			if *d.left != planner.Unlimited {
+				*d.left -= d.uses
+			}
+		}
+	}
+	return out
+}
+
+// Clone copies a snapshot deeply enough that its slices may be changed.
+func Clone(s planner.Snapshot) planner.Snapshot {
+	out := planner.Snapshot{
+		Pools: slices.Clone(s.Pools), Offerings: slices.Clone(s.Offerings), Nodes: slices.Clone(s.Nodes), Classes: slices.Clone(s.Classes),
+	}
+	for i := range out.Classes {
+		c := &out.Classes[i]
+		c.Pods, c.Offerings, c.Nodes = slices.Clone(c.Pods), slices.Clone(c.Offerings), slices.Clone(c.Nodes)
+	}
+	return out
+}
+
+// Shuffled is the same snapshot in another order of pools, offerings, nodes and classes; pick(n) chooses from 0 to n-1.
+func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
+	pools, poolAt := permutation(len(s.Pools), pick)
+	offerings, offeringAt := permutation(len(s.Offerings), pick)
+	nodes, nodeAt := permutation(len(s.Nodes), pick)
+	classes, _ := permutation(len(s.Classes), pick)
+	var out planner.Snapshot
+	for _, i := range pools {
+		out.Pools = append(out.Pools, s.Pools[i])
+	}
+	for _, i := range offerings {
+		o := s.Offerings[i]
+		o.Pool = poolAt[o.Pool]
+		out.Offerings = append(out.Offerings, o)
+	}
+	for _, i := range nodes {
+		out.Nodes = append(out.Nodes, s.Nodes[i])
+	}
+	moved := func(indices, at []int) []int {
+		var to []int
+		for _, i := range indices {
+			to = append(to, at[i])
+		}
+		slices.Sort(to)
+		return to
+	}
+	for _, i := range classes {
+		c := s.Classes[i]
+		c.Offerings, c.Nodes = moved(c.Offerings, offeringAt), moved(c.Nodes, nodeAt)
+		out.Classes = append(out.Classes, c)
+	}
+	return out
+}
+
+// permutation returns an order of n things, and where each of them went.
+func permutation(n int, pick func(int) int) (order, at []int) {
+	for i := range n {
+		order = append(order, i)
+	}
+	for i := n - 1; i > 0; i-- {
+		j := pick(i + 1)
+		order[i], order[j] = order[j], order[i]
+	}
+	at = make([]int, n)
+	for to, from := range order {
+		at[from] = to
+	}
+	return order, at
+}
+
+// Named is a plan with names where it has indices, so that plans for shuffled snapshots can be compared.
+type Named struct {
+	Placements []string
+	Launches   []string
+	Unplaced   []planner.Unplaced
+	Price      planner.MicroUSD
+	Bound      planner.MicroUSD
+}
+
+// Names replaces the indices of a plan by names. The order of a plan is part of it, except among machines of the same kind.
+func Names(s planner.Snapshot, p planner.Plan) Named {
+	n := Named{Unplaced: p.Unplaced, Price: p.Price, Bound: p.Bound}
+	for _, x := range p.Placements {
+		n.Placements = append(n.Placements, fmt.Sprint(s.Nodes[x.Node].Name, x.Pods))
+	}
+	for _, x := range p.Launches {
+		o := s.Offerings[x.Offering]
+		n.Launches = append(n.Launches, fmt.Sprint(s.Pools[o.Pool].Name, " ", o.InstanceType, " ", o.Zone, " ", o.CapacityType, " ", x.Pods))
+	}
+	return n
+}
+
+// Counts says how many machines of each type a plan launches, as "2 g4dn.xlarge, 1 g4dn.metal" in order of the names.
+func Counts(s planner.Snapshot, p planner.Plan) string {
+	n := map[string]int{}
+	var types []string
+	for _, l := range p.Launches {
+		t := s.Offerings[l.Offering].InstanceType
+		if n[t]++; n[t] == 1 {
+			types = append(types, t)
+		}
+	}
+	slices.SortFunc(types, func(a, b string) int { return cmp.Compare(a, b) })
+	var out string
+	for i, t := range types {
+		if i > 0 {
+			out += ", "
+		}
+		out += fmt.Sprintf("%d %s", n[t], t)
+	}
+	return out
+}

@@ -1,0 +1,219 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// refusal explains why a pod of a class that is not blocked has no place, when the pools may still launch what left says.
+// Of several reasons the one that is closest to a place is given: a machine that the cloud may have again soon, then a pool that may
+// open again, then a limit that somebody can raise, then a request that fits nothing.
+func refusal(s Snapshot, class Class, left []usage) Refusal {
+	request := vecOf(class.Requests)
+	var admitting, holding []int
+	for _, i := range class.Offerings {
+		if i < 0 || i >= len(s.Offerings) || s.Offerings[i].Pool < 0 || s.Offerings[i].Pool >= len(s.Pools) {
+			continue
+		}
+		admitting = append(admitting, i)
+		if free := vecOf(s.Offerings[i].Free); free.fit(request, 1) > 0 {
+			holding = append(holding, i)
+		}
+	}
+	slices.SortFunc(admitting, func(i, j int) int { return compareOfferings(s, i, j) })
+	slices.SortFunc(holding, func(i, j int) int { return compareOfferings(s, i, j) })
+	switch {
+	case len(admitting) == 0 && len(class.Nodes) > 0:
+		return Refusal{ReasonNoPool, fmt.Sprintf("has no room on the %s that would take it, and no NodePool of Karve's admits it: "+
+			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool", count(len(class.Nodes), "node"))}
+	case len(admitting) == 0:
+		return Refusal{ReasonNoPool, "matches no NodePool of Karve's: " +
+			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool"}
+	case len(holding) == 0:
+		return tooLarge(s, request, admitting)
+	}
+	return blockedBy(s, holding, left)
+}
+
+// blockedBy explains why none of the offerings that could hold a pod can be launched.
+func blockedBy(s Snapshot, holding []int, left []usage) Refusal {
+	var unavailable, closed, limited []int
+	for _, i := range holding {
+		o := s.Offerings[i]
+		isClosed, isUnavailable := s.Pools[o.Pool].Closed != nil, o.Unavailable != nil
+		switch {
+		case !left[o.Pool].admits(usageOf(o.Physical)):
+			limited = append(limited, i)
+		case isClosed:
+			closed = append(closed, i)
+		case isUnavailable:
+			unavailable = append(unavailable, i)
+		}
+	}
+	switch {
+	case len(unavailable) > 0:
+		return passOn(ReasonUnavailable, unavailable, func(i int) *Refusal { return s.Offerings[i].Unavailable })
+	case len(closed) > 0:
+		return passOn(ReasonPoolClosed, closed, func(i int) *Refusal { return s.Pools[s.Offerings[i].Pool].Closed })
+	case len(limited) > 0:
+		return limitReached(s, limited, left)
+	}
+	// An offering that could be launched within the limits was left unused: only amounts beyond all sense lead here.
+	o := s.Offerings[holding[0]]
+	return Refusal{ReasonUnsupported, fmt.Sprintf("fits %s, whose price or capacity in the catalogue makes no sense: correct the catalogue",
+		nameOf(s, o))}
+}
+
+// passOn repeats what the snapshot said of offerings or pools, each message once, at most three of them.
+func passOn(reason Reason, indices []int, said func(int) *Refusal) Refusal {
+	var messages []string
+	for _, i := range indices {
+		r := said(i)
+		if r.Message != "" && !slices.Contains(messages, r.Message) {
+			messages = append(messages, r.Message)
+		}
+		if r.Reason != "" && len(messages) <= 1 {
+			reason = r.Reason
+		}
+	}
+	const most = 3
+	if more := len(messages) - most; more > 0 {
+		messages = append(messages[:most], fmt.Sprintf("and %d more", more))
+	}
+	if len(messages) == 0 {
+		return Refusal{reason, "every machine that could hold it is refused at present, no reason is known: wait, or allow others in the NodePool"}
+	}
+	return Refusal{reason, strings.Join(messages, "; ")}
+}
+
+// limitReached names, for the smallest machine that would do in each pool, the limit that has no room for it.
+func limitReached(s Snapshot, holding []int, left []usage) Refusal {
+	smallest := map[int]int{}
+	for _, i := range holding {
+		pool := s.Offerings[i].Pool
+		best, ok := smallest[pool]
+		if !ok || compareUsage(s.Offerings[i].Physical, s.Offerings[best].Physical) < 0 {
+			smallest[pool] = i
+		}
+	}
+	var parts []string
+	for _, i := range holding {
+		o := s.Offerings[i]
+		if smallest[o.Pool] != i {
+			continue
+		}
+		uses, rest := usageOf(o.Physical), left[o.Pool]
+		for d := range uses {
+			if uses[d] > rest[d] {
+				parts = append(parts, fmt.Sprintf("NodePool %s may launch %s more within spec.limits, and %s, the smallest machine that holds the pod, counts %s",
+					s.Pools[o.Pool].Name, limitAmount(d, max(0, rest[d])), o.InstanceType, limitAmount(d, uses[d])))
+				break
+			}
+		}
+	}
+	return Refusal{ReasonLimitReached, strings.Join(parts, "; ") + ": raise the limit, or wait until machines of the pool are gone"}
+}
+
+func compareUsage(a, b Physical) int {
+	return cmp.Or(cmp.Compare(a.GPUs, b.GPUs), cmp.Compare(a.MilliCPU, b.MilliCPU), cmp.Compare(a.MemoryBytes, b.MemoryBytes),
+		cmp.Compare(a.Replicas, b.Replicas))
+}
+
+func limitAmount(d int, x int64) string {
+	switch d {
+	case 0:
+		return count(int(x), "GPU")
+	case 1:
+		return cpus(x)
+	case 2:
+		return byteCount(x) + " of memory"
+	case 3:
+		return count(int(x), "replica")
+	}
+	return count(int(x), "node")
+}
+
+// tooLarge names the resource of which the pod asks for more than any machine that admits it has, and the machine that has most.
+func tooLarge(s Snapshot, request vec, admitting []int) Refusal {
+	for d := range request {
+		best := admitting[0]
+		for _, i := range admitting {
+			if vecOf(s.Offerings[i].Free)[d] > vecOf(s.Offerings[best].Free)[d] {
+				best = i
+			}
+		}
+		o := s.Offerings[best]
+		if has := vecOf(o.Free)[d]; request[d] > has {
+			return Refusal{ReasonTooLarge, fmt.Sprintf("asks for %s; the largest machine that admits it, %s, has %s after DaemonSets: "+
+				"ask for less or allow larger instance types in the NodePool's requirements", amount(d, request[d]), nameOf(s, o), amount(d, has))}
+		}
+	}
+	best, missing := admitting[0], dims+1
+	for _, i := range admitting {
+		n := 0
+		for d, x := range vecOf(s.Offerings[i].Free) {
+			if request[d] > x {
+				n++
+			}
+		}
+		if n < missing {
+			best, missing = i, n
+		}
+	}
+	o := s.Offerings[best]
+	var asks, has []string
+	for d, x := range vecOf(o.Free) {
+		if request[d] > x {
+			asks, has = append(asks, amount(d, request[d])), append(has, amount(d, x))
+		}
+	}
+	return Refusal{ReasonTooLarge, fmt.Sprintf("asks for more at once than any one machine that admits it has; the nearest, %s, has %s where it asks for %s: "+
+		"ask for less or allow larger instance types in the NodePool's requirements", nameOf(s, o), strings.Join(has, " and "), strings.Join(asks, " and "))}
+}
+
+func nameOf(s Snapshot, o Offering) string {
+	return fmt.Sprintf("%s in NodePool %s", o.InstanceType, s.Pools[o.Pool].Name)
+}
+
+// amount writes an amount of a dimension as a person would.
+func amount(d int, x int64) string {
+	switch d {
+	case dimReplicas:
+		return count(int(x), "replica")
+	case dimCPU:
+		return cpus(x)
+	case dimMemory:
+		return byteCount(x) + " of memory"
+	case dimEphemeral:
+		return byteCount(x) + " of ephemeral storage"
+	}
+	return count(int(x), "pod slot")
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// cpus writes thousandths of a CPU as Kubernetes does.
+func cpus(milli int64) string {
+	if milli%1000 == 0 {
+		return fmt.Sprintf("%d CPU", milli/1000)
+	}
+	return fmt.Sprintf("%dm CPU", milli)
+}
+
+// byteCount writes bytes in the largest binary unit that leaves a whole number.
+func byteCount(b int64) string {
+	units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+	u := 0
+	for u < len(units)-1 && b != 0 && b%1024 == 0 {
+		b /= 1024
+		u++
+	}
+	return fmt.Sprintf("%d%s", b, units[u])
+}

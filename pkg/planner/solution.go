@@ -1,0 +1,151 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// load is a number of pods of each shape.
+type load []int32
+
+func (l load) empty() bool {
+	for _, n := range l {
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l load) total() int64 {
+	var t int64
+	for _, n := range l {
+		t += int64(n)
+	}
+	return t
+}
+
+func (l load) add(o load, times int32) {
+	for k, n := range o {
+		l[k] += n * times
+	}
+}
+
+// machine is one machine to launch and what it is for.
+type machine struct {
+	offer int
+	load  load
+}
+
+// solution is a plan in terms of a problem.
+type solution struct {
+	onNodes  []load
+	machines []machine
+	left     load
+}
+
+func newSolution(p *problem) *solution {
+	s := &solution{onNodes: make([]load, len(p.nodes)), left: p.demand()}
+	for i := range s.onNodes {
+		s.onNodes[i] = make(load, len(p.shapes))
+	}
+	return s
+}
+
+func (s *solution) clone() *solution {
+	c := &solution{left: slices.Clone(s.left), machines: slices.Clone(s.machines), onNodes: slices.Clone(s.onNodes)}
+	for i := range c.onNodes {
+		c.onNodes[i] = slices.Clone(c.onNodes[i])
+	}
+	for i := range c.machines {
+		c.machines[i].load = slices.Clone(c.machines[i].load)
+	}
+	return c
+}
+
+func (s *solution) cost(p *problem) cost {
+	c := cost{left: s.left.total(), machines: int64(len(s.machines))}
+	for _, m := range s.machines {
+		c.price += p.offers[m.offer].price
+	}
+	return c
+}
+
+// limits returns what the pools may still launch after the machines of s.
+func (s *solution) limits(p *problem) []usage {
+	left := slices.Clone(p.limits)
+	for _, m := range s.machines {
+		o := &p.offers[m.offer]
+		left[o.pool].launch(o.uses)
+	}
+	return left
+}
+
+// withinLimits reports whether the machines of s break no limit.
+func (s *solution) withinLimits(p *problem) bool {
+	for i, left := range s.limits(p) {
+		for d, x := range left {
+			if x < 0 && x < p.limits[i][d] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// room returns what is left on a machine with the given free capacity under a load.
+func (p *problem) room(free vec, l load) vec {
+	for k, n := range l {
+		if n > 0 {
+			free.take(p.shapes[k].request, n)
+		}
+	}
+	return free
+}
+
+// plan names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
+func (p *problem) plan(s *solution) Plan {
+	next := make([]int, len(p.shapes))
+	pick := func(l load) []string {
+		var names []string
+		for k, n := range l {
+			for _, pod := range p.shapes[k].pods[next[k] : next[k]+int(n)] {
+				names = append(names, pod.name)
+			}
+			next[k] += int(n)
+		}
+		slices.Sort(names)
+		return names
+	}
+	var plan Plan
+	for i, l := range s.onNodes {
+		if !l.empty() {
+			plan.Placements = append(plan.Placements, Placement{Node: p.nodes[i].index, Pods: pick(l)})
+		}
+	}
+	slices.SortStableFunc(s.machines, func(a, b machine) int {
+		return cmp.Or(cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
+	})
+	for _, m := range s.machines {
+		plan.Launches = append(plan.Launches, Launch{Offering: p.offers[m.offer].index, Pods: pick(m.load)})
+		plan.Price += MicroUSD(p.offers[m.offer].price)
+	}
+	plan.Unplaced = append(plan.Unplaced, p.refused...)
+	left := s.limits(p)
+	for k := range p.shapes {
+		why := map[int]Refusal{}
+		for _, pod := range p.shapes[k].pods[next[k]:] {
+			r, ok := why[pod.class]
+			if !ok {
+				r = refusal(p.snapshot, p.snapshot.Classes[pod.class], left)
+				why[pod.class] = r
+			}
+			plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: pod.name, Refusal: r})
+		}
+	}
+	names := p.snapshot.Nodes
+	slices.SortStableFunc(plan.Placements, func(a, b Placement) int { return strings.Compare(names[a.Node].Name, names[b.Node].Name) })
+	slices.SortStableFunc(plan.Unplaced, func(a, b Unplaced) int { return strings.Compare(a.Pod, b.Pod) })
+	return plan
+}
