@@ -1,0 +1,166 @@
+// Package render turns what the planner decided into the objects to write. It is pure: no client, no clock.
+package render
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// DefaultTerminationGracePeriod bounds how long a machine may drain where the NodePool sets nothing. Without a bound one pod that cannot be evicted
+// keeps a tainted, half-dead machine for good, since deleting a NodeClaim cannot be undone.
+const DefaultTerminationGracePeriod = time.Hour
+
+// maxPoolName keeps a claim's name within the 63 characters of a label value, which Karpenter's providers make of it.
+const maxPoolName = 63 - 1 - nameHashLength
+
+const (
+	nameHashLength     = 12
+	karpv1GroupVersion = "karpenter.sh/v1"
+)
+
+// NodeClaim is the claim for one launch of a plan. Its name is a function of the pool, the offering and the pods, so that a second create of
+// the same launch is seen as such. Its requests are physical, CPU and memory only: Karpenter's providers refuse a claim that asks for
+// replicas, and never initialise one that asks for a GPU that the node renames.
+func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
+	offering := view.Offerings[launch.Offering]
+	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
+	np := pool.NodePool
+	template := &np.Spec.Template
+	ref := pool.Class.Spec.NodeClassRef
+
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        Name(np, offering, uids(view, launch.Pods)),
+			Labels:      labels(np, pool.Class.Name, offering),
+			Annotations: annotations(&pool, offering),
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: karpv1GroupVersion, Kind: "NodePool", Name: np.Name, UID: np.UID, BlockOwnerDeletion: new(true),
+			}},
+		},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef:  &karpv1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
+			Requirements:  requirements(np, offering),
+			Taints:        template.Spec.Taints,
+			StartupTaints: append(slices.Clone(template.Spec.StartupTaints), ReplicasNotReadyTaint()),
+			Resources:     karpv1.ResourceRequirements{Requests: requests(view, launch, offering)},
+			// The zero value would be written as "Never"; a NodePool that was read from the API always says.
+			ExpireAfter:            template.Spec.ExpireAfter,
+			TerminationGracePeriod: template.Spec.TerminationGracePeriod,
+		},
+	}
+	if claim.Spec.TerminationGracePeriod == nil {
+		claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: DefaultTerminationGracePeriod}
+	}
+	return claim
+}
+
+// ReplicasNotReadyTaint is the startup taint of every machine of ours.
+func ReplicasNotReadyTaint() corev1.Taint {
+	return corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule}
+}
+
+// Name is the name of the claim for the pods with the UIDs, in any order.
+func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
+	sorted := slices.Sorted(slices.Values(pods))
+	parts := []string{string(np.UID), o.Type.Name, o.Zone, o.CapacityType}
+	for _, key := range slices.Sorted(maps.Keys(o.CustomLabels)) {
+		parts = append(parts, key+"="+o.CustomLabels[key])
+	}
+	for _, uid := range sorted {
+		parts = append(parts, string(uid))
+	}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	prefix := np.Name
+	if len(prefix) > maxPoolName {
+		prefix = strings.TrimRight(prefix[:maxPoolName], "-.")
+	}
+	return prefix + "-" + hex.EncodeToString(sum[:])[:nameHashLength]
+}
+
+func uids(view *snapshot.View, pods []string) []types.UID {
+	ids := make([]types.UID, 0, len(pods))
+	for _, name := range pods {
+		if pod := view.Pods[name]; pod != nil {
+			ids = append(ids, pod.UID)
+		}
+	}
+	return ids
+}
+
+// labels are few and the same for many claims: each set of labels makes a launch template of its own on EC2.
+func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]string {
+	l := map[string]string{}
+	maps.Copy(l, np.Spec.Template.Labels)
+	maps.Copy(l, o.CustomLabels)
+	l[karpv1.NodePoolLabelKey] = np.Name
+	l[v1alpha1.GPUNodeClassLabel] = class
+	return l
+}
+
+func annotations(pool *snapshot.Pool, o *snapshot.Offering) map[string]string {
+	a := map[string]string{}
+	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
+	a[v1alpha1.ResourceAnnotation] = string(pool.Resource())
+	a[v1alpha1.GPUsAnnotation] = strconv.FormatInt(o.Type.GPU.Count, 10)
+	a[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10)
+	a[v1alpha1.PriceAnnotation] = strconv.FormatInt(o.MicroUSDPerHour, 10)
+	a[karpv1.NodePoolHashAnnotationKey] = pool.NodePool.Hash()
+	a[karpv1.NodePoolHashVersionAnnotationKey] = karpv1.NodePoolHashVersion
+	return a
+}
+
+// requirements are the pool's, narrowed to the offering: instance type, zone and capacity type are always stated.
+func requirements(np *karpv1.NodePool, o *snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
+	r := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
+	r.Add(
+		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, o.Type.Name),
+		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone),
+		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, o.CapacityType),
+	)
+	r.Add(scheduling.NewLabelRequirements(o.CustomLabels).Values()...)
+	list := r.NodeSelectorRequirements()
+	for i := range list {
+		slices.Sort(list[i].Values)
+	}
+	slices.SortFunc(list, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
+		return strings.Compare(a.Key+string(a.Operator), b.Key+string(b.Operator))
+	})
+	return list
+}
+
+// requests are what the pods and the DaemonSets ask for of CPU and memory.
+func requests(view *snapshot.View, launch planner.Launch, o *snapshot.Offering) corev1.ResourceList {
+	milliCPU, memory := o.Daemons.MilliCPU, o.Daemons.MemoryBytes
+	wanted := map[string]bool{}
+	for _, name := range launch.Pods {
+		wanted[name] = true
+	}
+	for _, class := range view.Classes {
+		for _, name := range class.Pods {
+			if wanted[name] {
+				milliCPU += class.Requests.MilliCPU
+				memory += class.Requests.MemoryBytes
+			}
+		}
+	}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(milliCPU, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(memory, resource.BinarySI),
+	}
+}
