@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// What Karpenter's kwok provider takes off each machine. It is added here, so that what is left is what Karpenter's AWS
+// provider says of the real machine.
+const (
+	kwokReservedMemoryMiB = 10
+	ephemeralStorage      = "100Gi"
+)
+
+// gpuFamily is the family of EC2 types with GPUs that the cluster offers: one kind of GPU, one to eight of them, and sizes
+// that trade CPU and memory against price, which is all that packing needs.
+const gpuFamily = "g4dn"
+
+// zones and the share of the on-demand price that a spot machine costs there, in permille. The shares are made up.
+var zones = []struct {
+	name         string
+	spotPermille int
+}{
+	{"us-east-1a", 300},
+	{"us-east-1b", 350},
+	{"us-east-1c", 400},
+}
+
+// cpuTypes give stock NodePools something to launch. The prices are EC2's in us-east-1; of the memory, what is left of
+// it after Karpenter's default overhead.
+var cpuTypes = []ec2Type{
+	cpuType("c5.large", 2, 4096, 29, 0.085),
+	cpuType("c5.xlarge", 4, 8192, 58, 0.17),
+	cpuType("c5.2xlarge", 8, 16384, 58, 0.34),
+	cpuType("m5.large", 2, 8192, 29, 0.096),
+	cpuType("m5.xlarge", 4, 16384, 58, 0.192),
+	cpuType("m5.2xlarge", 8, 32768, 58, 0.384),
+	cpuType("m5.4xlarge", 16, 65536, 234, 0.768),
+}
+
+// ec2Type is the part of the source that is used.
+type ec2Type struct {
+	Name        string `json:"name"`
+	Family      string `json:"family"`
+	Size        string `json:"size"`
+	Arch        string `json:"arch"`
+	VCPU        int    `json:"vcpu"`
+	MemoryMiB   int    `json:"memory_mib"`
+	MaxPods     int    `json:"max_pods_eni"`
+	Allocatable struct {
+		MemoryMiB int `json:"memory_mib"`
+	} `json:"karpenter_allocatable"`
+	Price *float64 `json:"price_usd_hour_us_east_1"`
+	GPU   *struct {
+		Manufacturer string `json:"manufacturer"`
+		Name         string `json:"name"`
+		Count        int    `json:"count"`
+		MemoryMiB    int    `json:"memory_mib_per_gpu"`
+	} `json:"gpu"`
+}
+
+func cpuType(name string, vcpu, memoryMiB, pods int, price float64) ec2Type {
+	family, size, _ := strings.Cut(name, ".")
+	t := ec2Type{Name: name, Family: family, Size: size, Arch: "amd64", VCPU: vcpu, MemoryMiB: memoryMiB, MaxPods: pods, Price: &price}
+	// As in Karpenter: 7.5% for the hypervisor, 255 MiB and 11 MiB a pod for the kubelet, 100 MiB before eviction.
+	t.Allocatable.MemoryMiB = memoryMiB - int(math.Ceil(float64(memoryMiB)*0.075)) - 255 - 11*pods - 100
+	return t
+}
+
+type instanceType struct {
+	Name             string            `json:"name"`
+	Architecture     string            `json:"architecture"`
+	OperatingSystems []string          `json:"operatingSystems"`
+	Resources        map[string]string `json:"resources"`
+	Offerings        []offering        `json:"offerings"`
+}
+
+type offering struct {
+	Price        float64       `json:"Price"`
+	Available    bool          `json:"Available"`
+	Requirements []requirement `json:"Requirements"`
+}
+
+type requirement struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"`
+	Values   []string `json:"values"`
+}
+
+// generate is the file's content. The same source gives the same bytes.
+func generate(source []byte) ([]byte, error) {
+	var in struct {
+		Types []ec2Type `json:"instance_types"`
+	}
+	if err := json.Unmarshal(source, &in); err != nil {
+		return nil, fmt.Errorf("reading the EC2 instance types: %w", err)
+	}
+	var out []instanceType
+	for _, t := range append(in.Types, cpuTypes...) {
+		if t.GPU != nil && t.Family != gpuFamily {
+			continue
+		}
+		if t.Price == nil || t.Arch != "amd64" {
+			return nil, fmt.Errorf("%s has no price, or is not amd64", t.Name)
+		}
+		out = append(out, t.kwok())
+	}
+	return format(out)
+}
+
+// format puts each offering on a line, so that a change of one is a change of one line.
+func format(types []instanceType) ([]byte, error) {
+	buf := bytes.NewBufferString("[")
+	for i, t := range types {
+		offerings := t.Offerings
+		t.Offerings = nil
+		head, err := json.Marshal(t)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			buf.WriteString(",")
+		}
+		buf.WriteString("\n" + strings.TrimSuffix(string(head), "null}") + "[")
+		for j, o := range offerings {
+			line, err := json.Marshal(o)
+			if err != nil {
+				return nil, err
+			}
+			if j > 0 {
+				buf.WriteString(",")
+			}
+			buf.WriteString("\n  " + string(line))
+		}
+		buf.WriteString("\n]}")
+	}
+	buf.WriteString("\n]\n")
+	return buf.Bytes(), nil
+}
+
+func (t ec2Type) kwok() instanceType {
+	k := instanceType{
+		Name: t.Name, Architecture: t.Arch, OperatingSystems: []string{"linux"},
+		Resources: map[string]string{
+			"cpu":               strconv.Itoa(t.VCPU),
+			"memory":            strconv.Itoa(t.Allocatable.MemoryMiB+kwokReservedMemoryMiB) + "Mi",
+			"pods":              strconv.Itoa(t.MaxPods),
+			"ephemeral-storage": ephemeralStorage,
+		},
+	}
+	if t.GPU != nil {
+		k.Resources["nvidia.com/gpu"] = strconv.Itoa(t.GPU.Count)
+	}
+	for _, zone := range zones {
+		spot := math.Round(*t.Price*float64(zone.spotPermille)*1000) / 1e6
+		k.Offerings = append(k.Offerings,
+			offering{Price: *t.Price, Available: true, Requirements: t.requirements(zone.name, "on-demand")},
+			offering{Price: spot, Available: true, Requirements: t.requirements(zone.name, "spot")})
+	}
+	return k
+}
+
+// requirements are what Karpenter's AWS provider says of the type. The kwok provider makes them labels of the node, and
+// keys that a NodePool may select by.
+func (t ec2Type) requirements(zone, capacityType string) []requirement {
+	const aws = "karpenter.k8s.aws/instance-"
+	all := []requirement{
+		in("topology.kubernetes.io/zone", zone),
+		in("karpenter.sh/capacity-type", capacityType),
+		in(aws+"category", t.Family[:1]),
+		in(aws+"family", t.Family),
+		in(aws+"size", t.Size),
+		in(aws+"cpu", strconv.Itoa(t.VCPU)),
+		in(aws+"memory", strconv.Itoa(t.MemoryMiB)),
+	}
+	if t.GPU != nil {
+		all = append(all,
+			in(aws+"gpu-name", t.GPU.Name),
+			in(aws+"gpu-manufacturer", t.GPU.Manufacturer),
+			in(aws+"gpu-count", strconv.Itoa(t.GPU.Count)),
+			in(aws+"gpu-memory", strconv.Itoa(t.GPU.MemoryMiB)))
+	}
+	return all
+}
+
+func in(key, value string) requirement {
+	return requirement{Key: key, Operator: "In", Values: []string{value}}
+}

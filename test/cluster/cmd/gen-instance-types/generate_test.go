@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+)
+
+const committed = "../../instance-types.json"
+
+func TestCommittedFileIsWhatTheGeneratorMakes(t *testing.T) {
+	source, err := os.ReadFile("../../../../../shared/data/ec2-gpu-instance-types.json")
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("the EC2 instance types are not beside the repository")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := generate(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(committed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("instance-types.json is not what the generator makes; run `go run ./test/cluster/cmd/gen-instance-types`")
+	}
+}
+
+func TestOnlyGPUTypesHaveGPULabelsAndSpotIsCheaper(t *testing.T) {
+	content, err := os.ReadFile(committed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var types []instanceType
+	if err := json.Unmarshal(content, &types); err != nil {
+		t.Fatal(err)
+	}
+	if want := 7 + len(cpuTypes); len(types) != want {
+		t.Errorf("%d types, want %d", len(types), want)
+	}
+	for _, it := range types {
+		_, gpu := it.Resources["nvidia.com/gpu"]
+		if len(it.Offerings) != 2*len(zones) {
+			t.Errorf("%s has %d offerings, want %d", it.Name, len(it.Offerings), 2*len(zones))
+		}
+		for i, o := range it.Offerings {
+			labels := 0
+			for _, r := range o.Requirements {
+				if strings.HasPrefix(r.Key, "karpenter.k8s.aws/instance-gpu-") {
+					labels++
+				}
+			}
+			if want := map[bool]int{true: 4}[gpu]; labels != want {
+				t.Errorf("%s has %d labels of GPUs, want %d", it.Name, labels, want)
+			}
+			if i%2 == 1 && (o.Price < it.Offerings[i-1].Price*0.29 || o.Price > it.Offerings[i-1].Price*0.41) {
+				t.Errorf("%s costs %v on spot and %v on demand", it.Name, o.Price, it.Offerings[i-1].Price)
+			}
+		}
+	}
+}

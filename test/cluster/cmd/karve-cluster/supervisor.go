@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"syscall"
+
+	"karve.sh/karve/test/cluster"
+)
+
+// supervise is the command that `up` starts in the background. It is not for people.
+const supervise = "supervise"
+
+// supervisorReady is what the supervisor says on the pipe that `up` listens to; anything else is what went wrong.
+const supervisorReady = "ready"
+
+// supervisor owns the cluster until it is told to end. The children die with it however it ends.
+func supervisor(ctx context.Context, s state, gates string) error {
+	pipe := os.NewFile(3, "ready")
+	if pipe == nil {
+		return fmt.Errorf("%s is started by `up`", supervise)
+	}
+	syscall.CloseOnExec(3)
+	c, err := begin(ctx, s, gates)
+	if err != nil {
+		_, _ = pipe.WriteString(err.Error())
+		_ = pipe.Close()
+		return err
+	}
+	_, _ = pipe.WriteString(supervisorReady)
+	_ = pipe.Close()
+	slog.Info("The cluster is ready", "name", s.name, "featureGates", gates)
+	<-ctx.Done()
+	slog.Info("Stopping the cluster", "name", s.name)
+	return c.Stop()
+}
+
+func begin(ctx context.Context, s state, gates string) (*cluster.Cluster, error) {
+	if _, err := s.hold(); err != nil {
+		return nil, err
+	}
+	c, err := cluster.Start(ctx, cluster.Config{
+		Dir: s.dir, Components: cluster.Everything(), FeatureGates: gates,
+		OnExit: func(name cluster.Component, err error) {
+			slog.Error("A component ended", "component", name, "err", err)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(s.readyFile(), nil, 0o600); err != nil {
+		return nil, err
+	}
+	return c, nil
+}

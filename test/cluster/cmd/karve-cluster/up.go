@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"karve.sh/karve/test/cluster"
+)
+
+// up starts a supervisor in a session of its own, so that it stays when the terminal goes, and returns when the cluster
+// is ready.
+func up(ctx context.Context, s state, gates string, out io.Writer) error {
+	pid, err := s.holder()
+	if err != nil {
+		return err
+	}
+	if pid != 0 {
+		_, _ = fmt.Fprintf(out, "Cluster %s is already up (pid %d); `karve-cluster down --name %s` stops it.\n", s.name, pid, s.name)
+		return howToUse(s, out)
+	}
+	if err := cluster.Missing(); err != nil {
+		return err
+	}
+	// What a supervisor that was killed left behind. Its children died with it.
+	if err := os.RemoveAll(s.dir); err != nil {
+		return fmt.Errorf("removing what is left of cluster %s: %w", s.name, err)
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("starting cluster %s: %w", s.name, err)
+	}
+	began := time.Now()
+	_, _ = fmt.Fprintf(out, "Starting cluster %s\n", s.name)
+	if err := startSupervisor(ctx, s, gates); err != nil {
+		return fmt.Errorf("starting cluster %s: %w", s.name, err)
+	}
+	_, _ = fmt.Fprintf(out, "Ready after %s\n", time.Since(began).Round(100*time.Millisecond))
+	return howToUse(s, out)
+}
+
+func startSupervisor(ctx context.Context, s state, gates string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	ready, readyEnd, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ready.Close() }()
+	// Not CommandContext: it outlives this command.
+	cmd := exec.Command(self, supervise, "--name", s.name, "--feature-gates", gates) //nolint:gosec,noctx // ourselves
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.root, log, log
+	cmd.ExtraFiles = []*os.File{readyEnd}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	// When the supervisor dies the pipe's end closes with it, so the read ends in any case.
+	_ = readyEnd.Close()
+	answer := make(chan error, 1)
+	go func() {
+		said, err := io.ReadAll(ready)
+		switch {
+		case err != nil:
+			answer <- err
+		case string(said) != supervisorReady:
+			answer <- errors.New(string(said))
+		default:
+			answer <- nil
+		}
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		return errors.Join(ctx.Err(), os.RemoveAll(s.dir))
+	}
+}
+
+func howToUse(s state, out io.Writer) error {
+	relative := func(path string) string {
+		if wd, err := os.Getwd(); err == nil {
+			if r, err := filepath.Rel(wd, path); err == nil {
+				return r
+			}
+		}
+		return path
+	}
+	_, err := fmt.Fprintf(out, "\n  export KUBECONFIG=%s\n  %s get nodeclaims,nodes,pods -A\n\nLogs: %s/*.log\n",
+		relative(s.kubeconfig()), relative(s.kubectl()), relative(s.dir))
+	return err
+}
+
+// down stops the supervisor, which takes its children along, and removes the folder.
+func down(ctx context.Context, s state, out io.Writer) error {
+	pid, err := s.holder()
+	if err != nil {
+		return err
+	}
+	if pid == 0 {
+		_, _ = fmt.Fprintf(out, "Cluster %s is not up.\n", s.name)
+		return os.RemoveAll(s.dir)
+	}
+	gone, err := s.gone()
+	if err != nil {
+		return err
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stopping cluster %s: %w", s.name, err)
+		}
+		select {
+		case err := <-gone:
+			if err != nil {
+				return fmt.Errorf("stopping cluster %s: %w", s.name, err)
+			}
+			if err := os.RemoveAll(s.dir); err != nil {
+				return fmt.Errorf("removing what is left of cluster %s: %w", s.name, err)
+			}
+			_, _ = fmt.Fprintf(out, "Cluster %s is down.\n", s.name)
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(15 * time.Second):
+		}
+	}
+	return fmt.Errorf("stopping cluster %s: its supervisor (pid %d) does not end", s.name, pid)
+}
+
+func list(root string, out io.Writer) error {
+	entries, err := os.ReadDir(clustersDir(root))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	_, _ = fmt.Fprintln(table, "NAME\tSTATE\tPID\tKUBECONFIG")
+	for _, e := range entries {
+		s, err := newState(root, e.Name())
+		if err != nil {
+			continue // not made by this command
+		}
+		pid, err := s.holder()
+		is := "up"
+		switch {
+		case err != nil:
+			is = err.Error()
+		case pid == 0:
+			is = "dead"
+		case !s.ready():
+			is = "starting"
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%d\t%s\n", s.name, is, pid, s.kubeconfig())
+	}
+	return table.Flush()
+}

@@ -1,0 +1,10 @@
+// Package cluster runs a Kubernetes cluster on one machine, as plain processes on loopback: etcd, kube-apiserver,
+// kube-scheduler, kube-controller-manager, kwok for simulated machines and the real Karpenter with its kwok provider.
+// There are no containers, and the processes do not outlive the one that started them.
+//
+// The binaries are built from Go modules by `make cluster-bin` into _output/bin. Tests call Require first, which skips
+// with that command when they are missing.
+//
+// A package that needs an API server and nothing else calls StartAPIServer in TestMain; a test that needs pods on nodes
+// calls Start with Components: cluster.Everything().
+package cluster

@@ -1,0 +1,122 @@
+package simulator
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+const (
+	registeredLabel = "karpenter.sh/registered"
+	nodePoolLabel   = "karpenter.sh/nodepool"
+	gpuCountLabel   = "karpenter.k8s.aws/instance-gpu-count"
+)
+
+// history is what a node's status does not tell.
+type history struct {
+	registered time.Time // when it was seen to be registered; zero before
+	offered    bool      // it has had replicas; from then on the delay is over
+}
+
+// decision is what the node's status should say.
+type decision struct {
+	capacity, allocatable resources
+	offers                bool          // replicas are offered now
+	again                 time.Duration // decide again then; zero is not before something changes
+}
+
+// resources are quantities by name; nil is a resource that must not be there.
+type resources map[corev1.ResourceName]*int64
+
+// decide is what the kubelet would report of the node's plugin at this moment. It says nothing about nodes that are not
+// its own.
+func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decision, bool) {
+	plugin, ok := pluginOf(node, rules)
+	if !ok {
+		return decision{}, false
+	}
+	d := decision{capacity: resources{}, allocatable: resources{}}
+	// A simulated machine comes with its whole GPUs already in its status. On a real one only the plugin puts them
+	// there, and under the name of the replicas.
+	d.hide(v1alpha1.ResourceGPU)
+	d.hide(plugin.resource)
+	if past.registered.IsZero() {
+		return d, true
+	}
+	if wait := past.registered.Add(plugin.rule.delay()).Sub(now); wait > 0 && !past.offered {
+		d.again = wait
+		return d, true
+	}
+	replicas := plugin.rule.replicas(plugin.replicas)
+	switch {
+	case replicas > 0:
+		d.capacity[plugin.resource] = &replicas
+		d.allocatable[plugin.resource] = &replicas
+		d.offers = true
+	case past.offered:
+		// When a plugin goes away the kubelet goes on counting its devices as capacity, all of them unhealthy.
+		delete(d.capacity, plugin.resource)
+		d.allocatable[plugin.resource] = &replicas
+	}
+	return d, true
+}
+
+func (d decision) hide(name corev1.ResourceName) {
+	d.capacity[name] = nil
+	d.allocatable[name] = nil
+}
+
+type plugin struct {
+	rule     Rule
+	resource corev1.ResourceName
+	replicas int64
+}
+
+func pluginOf(node *corev1.Node, rules Rules) (plugin, bool) {
+	rule, named := rules[node.Labels[nodePoolLabel]]
+	p := plugin{rule: rule, resource: v1alpha1.ResourceGPUShared}
+	gpus, perGPU := node.Labels[gpuCountLabel], ""
+	if name, ok := node.Annotations[v1alpha1.ResourceAnnotation]; ok {
+		if !named {
+			p.rule = rules[DefaultKey]
+		}
+		p.resource = corev1.ResourceName(name)
+		gpus, perGPU = node.Annotations[v1alpha1.GPUsAnnotation], node.Annotations[v1alpha1.ReplicasPerGPUAnnotation]
+	} else if rule.ReplicasPerGPU == 0 {
+		return p, false
+	}
+	if p.rule.Resource != "" {
+		p.resource = corev1.ResourceName(p.rule.Resource)
+	}
+	if p.rule.ReplicasPerGPU != 0 {
+		perGPU = strconv.Itoa(int(p.rule.ReplicasPerGPU))
+	}
+	// What is not a number is a broken promise, which comes out as a node without replicas.
+	g, _ := strconv.ParseInt(gpus, 10, 32)
+	r, _ := strconv.ParseInt(perGPU, 10, 32)
+	p.replicas = g * r
+	return p, g > 0
+}
+
+// change is the part of want that have does not already say, as a JSON merge patch has it; nil when there is none.
+func (want resources) change(have corev1.ResourceList) map[corev1.ResourceName]any {
+	var changes map[corev1.ResourceName]any
+	for name, n := range want {
+		is, there := have[name]
+		if n == nil && !there || n != nil && there && is.Cmp(*resource.NewQuantity(*n, resource.DecimalSI)) == 0 {
+			continue
+		}
+		if changes == nil {
+			changes = map[corev1.ResourceName]any{}
+		}
+		changes[name] = nil
+		if n != nil {
+			changes[name] = strconv.FormatInt(*n, 10)
+		}
+	}
+	return changes
+}

@@ -1,0 +1,102 @@
+package simulator
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// Where the rules are.
+const (
+	ConfigMapNamespace = "kube-system"
+	ConfigMapName      = "karve-simulator"
+	// DefaultKey is the key of the rule for the nodes of Karve that have no rule of their own.
+	DefaultKey = "default"
+)
+
+// DefaultDelay is how long after its registration a node offers its replicas, when no rule says so.
+const DefaultDelay = 2 * time.Second
+
+// What Rule.Offer can be beside a number.
+const (
+	OfferAll  = "all"
+	OfferNone = "none"
+)
+
+// Rule says how the plugin behaves on the nodes of a NodePool.
+type Rule struct {
+	// Delay from the node's registration to its first replicas.
+	Delay *metav1.Duration `json:"delay,omitempty"`
+	// Offer is "all" (the default), "none" or the number of replicas of the whole node. It can change at any time:
+	// "none" on a node that had replicas is a plugin that crashed.
+	Offer *intstr.IntOrString `json:"offer,omitempty"`
+	// ReplicasPerGPU stands above the node's annotation. A node without Karve's annotations gets replicas only by a rule
+	// that has it: this is NVIDIA's plugin on the nodes of a stock NodePool.
+	ReplicasPerGPU int32 `json:"replicasPerGPU,omitempty"`
+	// Resource stands above the node's annotation; nvidia.com/gpu.shared when neither names one.
+	Resource string `json:"resource,omitempty"`
+}
+
+// Rules are the rules by NodePool, or DefaultKey.
+type Rules map[string]Rule
+
+// ParseRules reads the ConfigMap; nil is one without rules.
+func ParseRules(cm *corev1.ConfigMap) (Rules, error) {
+	rules := Rules{}
+	if cm == nil {
+		return rules, nil
+	}
+	for key, value := range cm.Data {
+		var rule Rule
+		if err := yaml.UnmarshalStrict([]byte(value), &rule); err != nil {
+			return nil, fmt.Errorf("reading the rule %q of ConfigMap %s: %w", key, ConfigMapName, err)
+		}
+		if err := rule.validate(); err != nil {
+			return nil, fmt.Errorf("reading the rule %q of ConfigMap %s: %w", key, ConfigMapName, err)
+		}
+		rules[key] = rule
+	}
+	return rules, nil
+}
+
+func (r Rule) validate() error {
+	if r.Delay != nil && r.Delay.Duration < 0 {
+		return fmt.Errorf("delay is %s, below zero", r.Delay.Duration)
+	}
+	if r.ReplicasPerGPU < 0 {
+		return fmt.Errorf("replicasPerGPU is %d, below zero", r.ReplicasPerGPU)
+	}
+	if r.Offer == nil {
+		return nil
+	}
+	if r.Offer.Type == intstr.Int && r.Offer.IntVal < 0 {
+		return fmt.Errorf("offer is %d, below zero", r.Offer.IntVal)
+	}
+	if r.Offer.Type == intstr.String && r.Offer.StrVal != OfferAll && r.Offer.StrVal != OfferNone {
+		return fmt.Errorf("offer is %q, not %q, %q or a number", r.Offer.StrVal, OfferAll, OfferNone)
+	}
+	return nil
+}
+
+func (r Rule) delay() time.Duration {
+	if r.Delay == nil {
+		return DefaultDelay
+	}
+	return r.Delay.Duration
+}
+
+// replicas is how many of all replicas are offered.
+func (r Rule) replicas(all int64) int64 {
+	switch {
+	case r.Offer == nil || *r.Offer == intstr.FromString(OfferAll):
+		return all
+	case *r.Offer == intstr.FromString(OfferNone):
+		return 0
+	default:
+		return int64(r.Offer.IntVal)
+	}
+}

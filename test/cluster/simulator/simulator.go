@@ -1,0 +1,232 @@
+// Package simulator plays the GPU plugin on simulated nodes: it puts replicas into their status, as the kubelet does for
+// a device plugin, and can be told to be late, to offer fewer, to offer none and to crash.
+//
+// It acts on Karve's nodes, by their annotations, and on nodes of stock NodePools that a rule names. The rules are in the
+// ConfigMap kube-system/karve-simulator, by NodePool (or "default", for Karve's nodes without a rule of their own):
+//
+//	gpu-shared: '{delay: 30s, offer: none}'                                 # late, and then nothing
+//	gpu-shared: '{offer: 4}'                                                # fewer than promised
+//	gpu-stock:  '{replicasPerGPU: 10, resource: nvidia.com/gpu.shared}'     # NVIDIA's plugin on a stock pool
+package simulator
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Simulator is one plugin for all nodes of a cluster.
+type Simulator struct {
+	client  kubernetes.Interface
+	nodes   cache.SharedIndexInformer
+	configs cache.SharedIndexInformer
+	queue   workqueue.TypedRateLimitingInterface[string]
+	now     func() time.Time
+	synced  chan struct{}
+
+	mu    sync.Mutex
+	past  map[types.UID]history
+	rules Rules
+}
+
+// New makes a simulator for the cluster of the configuration. Its clock is given by now.
+func New(config *rest.Config, now func() time.Time) (*Simulator, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making the simulator's client: %w", err)
+	}
+	all := informers.NewSharedInformerFactory(client, 0)
+	one := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(ConfigMapNamespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, ConfigMapName).String()
+		}))
+	return &Simulator{
+		client:  client,
+		nodes:   all.Core().V1().Nodes().Informer(),
+		configs: one.Core().V1().ConfigMaps().Informer(),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		now:     now,
+		synced:  make(chan struct{}),
+		past:    map[types.UID]history{},
+		rules:   Rules{},
+	}, nil
+}
+
+// Synced is closed when the simulator has seen the cluster.
+func (s *Simulator) Synced() <-chan struct{} { return s.synced }
+
+// Run acts until the context is done.
+func (s *Simulator) Run(ctx context.Context) error {
+	nodes, err := s.nodes.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(obj any, initial bool) { s.seen(obj, initial) },
+		UpdateFunc: func(_, obj any) {
+			s.seen(obj, false)
+		},
+		DeleteFunc: s.gone,
+	})
+	if err != nil {
+		return fmt.Errorf("watching nodes: %w", err)
+	}
+	configs, err := s.configs.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { s.configured(ctx, obj) },
+		UpdateFunc: func(_, obj any) { s.configured(ctx, obj) },
+		DeleteFunc: func(any) { s.configured(ctx, (*corev1.ConfigMap)(nil)) },
+	})
+	if err != nil {
+		return fmt.Errorf("watching ConfigMap %s: %w", ConfigMapName, err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.queue.ShutDown()
+	wg.Go(func() { s.configs.RunWithContext(ctx) })
+	wg.Go(func() { s.nodes.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, configs.HasSynced) {
+		return ctx.Err()
+	}
+	close(s.synced)
+	wg.Go(func() {
+		for s.next(ctx) {
+		}
+	})
+	<-ctx.Done()
+	return nil
+}
+
+// seen notes when a node was registered. A node that was so before the simulator started counts from its creation, so
+// that a restart does not make its replicas late.
+func (s *Simulator) seen(obj any, initial bool) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if node.Labels[registeredLabel] == "true" {
+		s.mu.Lock()
+		past := s.past[node.UID]
+		if past.registered.IsZero() {
+			past.registered = s.now()
+			if initial {
+				past.registered = node.CreationTimestamp.Time
+			}
+			s.past[node.UID] = past
+		}
+		s.mu.Unlock()
+	}
+	s.queue.Add(node.Name)
+}
+
+func (s *Simulator) gone(obj any) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	if node, ok := obj.(*corev1.Node); ok {
+		s.mu.Lock()
+		delete(s.past, node.UID)
+		s.mu.Unlock()
+	}
+}
+
+// configured takes new rules. Those that cannot be read change nothing: half a rule would be a puzzling test failure.
+func (s *Simulator) configured(ctx context.Context, obj any) {
+	cm, _ := obj.(*corev1.ConfigMap)
+	rules, err := ParseRules(cm)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Keeping the rules as they were")
+		return
+	}
+	s.mu.Lock()
+	s.rules = rules
+	s.mu.Unlock()
+	klog.FromContext(ctx).Info("Following new rules", "rules", rules)
+	for _, name := range s.nodes.GetStore().ListKeys() {
+		s.queue.Add(name)
+	}
+}
+
+func (s *Simulator) next(ctx context.Context) bool {
+	name, quit := s.queue.Get()
+	if quit {
+		return false
+	}
+	defer s.queue.Done(name)
+	again, err := s.act(ctx, name)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		klog.FromContext(ctx).Error(err, "Trying again", "node", klog.KRef("", name))
+		s.queue.AddRateLimited(name)
+		return true
+	case again > 0:
+		s.queue.AddAfter(name, again)
+	}
+	s.queue.Forget(name)
+	return true
+}
+
+// act makes the node's status what it should be.
+func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error) {
+	obj, exists, err := s.nodes.GetStore().GetByKey(name)
+	if err != nil || !exists {
+		return 0, err
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return 0, fmt.Errorf("the store of nodes holds a %T", obj)
+	}
+	s.mu.Lock()
+	past := s.past[node.UID]
+	d, ours := decide(node, past, s.rules, s.now())
+	s.mu.Unlock()
+	if !ours {
+		return 0, nil
+	}
+	status := map[string]any{}
+	if c := d.capacity.change(node.Status.Capacity); c != nil {
+		status["capacity"] = c
+	}
+	if c := d.allocatable.change(node.Status.Allocatable); c != nil {
+		status["allocatable"] = c
+	}
+	if len(status) > 0 {
+		if err := s.patch(ctx, node, status); err != nil {
+			return 0, err
+		}
+	}
+	if d.offers && !past.offered {
+		s.mu.Lock()
+		past = s.past[node.UID]
+		past.offered = true
+		s.past[node.UID] = past
+		s.mu.Unlock()
+	}
+	return d.again, nil
+}
+
+func (s *Simulator) patch(ctx context.Context, node *corev1.Node, status map[string]any) error {
+	// With the UID a node of the same name that came meanwhile is left alone.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID}, "status": status})
+	if err != nil {
+		return fmt.Errorf("writing the status of node %s: %w", node.Name, err)
+	}
+	_, err = s.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, and perhaps back; either way an event comes
+	}
+	if err != nil {
+		return fmt.Errorf("writing the status of node %s: %w", node.Name, err)
+	}
+	klog.FromContext(ctx).Info("Changed the node's resources", "node", klog.KObj(node), "status", status)
+	return nil
+}

@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// binaries are all that `make cluster-bin` builds.
+var binaries = []string{"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl", "kwok", "karpenter", "crds"}
+
+// Require skips the test when the cluster's binaries have not been built, and says how to build them. With
+// KARVE_REQUIRE_CLUSTER=1 it fails instead, so that a pipeline does not pass by skipping. It builds nothing: that takes
+// minutes the first time, longer than a test may.
+func Require(t testing.TB) {
+	t.Helper()
+	err := Missing()
+	switch {
+	case err == nil:
+	case os.Getenv("KARVE_REQUIRE_CLUSTER") == "1":
+		t.Fatal(err)
+	default:
+		t.Skip(err)
+	}
+}
+
+// Missing is an error that names the binaries that have not been built and the command that builds them. It is for
+// TestMain, where nothing can be skipped.
+func Missing() error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	for _, name := range binaries {
+		if !exists(filepath.Join(root, binDir, name)) {
+			return fmt.Errorf("%s/%s has not been built; run `make cluster-bin`", binDir, name)
+		}
+	}
+	return nil
+}
+
+// ForTest starts a cluster that stops when the test ends. It calls Require.
+func ForTest(t testing.TB, config Config) *Cluster {
+	t.Helper()
+	Require(t)
+	c, err := Start(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// RunWithAPIServer is for a package whose tests need an API server with the CRDs and nothing else:
+//
+//	var server *cluster.Cluster
+//
+//	func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
+//
+// It starts one for all tests of the package. Where the binaries are missing *server stays nil and the tests, which must
+// call Require, skip.
+func RunWithAPIServer(m *testing.M, server **Cluster) int {
+	if Missing() != nil {
+		return m.Run()
+	}
+	c, err := Start(context.Background(), Config{})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	*server = c
+	code := m.Run()
+	if err := c.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
