@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// state is the folder of a named cluster. The supervisor holds a lock on a file in it as long as it lives; the kernel
-// lets go of the lock however it dies, so a cluster is up exactly as long as the lock is held. What a pid file says alone
-// may be about another process by now.
+// state is the folder of a named cluster and a lock file beside it. The supervisor holds the lock as long as it lives;
+// the kernel lets go of it however it dies, so a cluster is up exactly as long as the lock is held. What a pid file says
+// alone may be about another process by now.
 type state struct {
 	root, name, dir string
 }
@@ -29,67 +29,67 @@ func newState(root, name string) (state, error) {
 
 func clustersDir(root string) string { return filepath.Join(root, "_output", "clusters") }
 
-func (s state) lockFile() string   { return filepath.Join(s.dir, "lock") }
+func (s state) lockFile() string   { return s.dir + ".lock" }
 func (s state) readyFile() string  { return filepath.Join(s.dir, "ready") }
 func (s state) log() string        { return filepath.Join(s.dir, "supervisor.log") }
 func (s state) kubeconfig() string { return filepath.Join(s.dir, "kubeconfig") }
 func (s state) kubectl() string    { return filepath.Join(s.root, "_output", "bin", "kubectl") }
 
-// hold takes the lock, for the caller's life, and writes the caller's pid into it.
-func (s state) hold() (*os.File, error) {
-	f, err := os.OpenFile(s.lockFile(), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
+// errHeld is that another one, a supervisor as a rule, holds the lock.
+var errHeld = errors.New("somebody holds the lock")
+
+// hold takes the lock; closing the file lets go of it. It waits only when it is told to.
+func (s state) hold(wait bool) (*os.File, error) {
+	how := syscall.LOCK_EX
+	if !wait {
+		how |= syscall.LOCK_NB
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("cluster %s is already up", s.name), f.Close())
+	for {
+		if err := os.MkdirAll(filepath.Dir(s.lockFile()), 0o700); err != nil {
+			return nil, err
+		}
+		f, err := os.OpenFile(s.lockFile(), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(f.Fd()), how); err != nil {
+			_ = f.Close()
+			if errors.Is(err, syscall.EWOULDBLOCK) {
+				return nil, errHeld
+			}
+			return nil, err
+		}
+		// The one who held it before may have removed the file while this one waited for it.
+		held, err := f.Stat()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if there, err := os.Stat(s.lockFile()); err == nil && os.SameFile(held, there) {
+			return f, nil
+		}
+		_ = f.Close()
 	}
-	if err := f.Truncate(0); err != nil {
-		return nil, err
-	}
-	if _, err := f.WriteString(strconv.Itoa(os.Getpid())); err != nil {
-		return nil, err
-	}
-	return f, nil
 }
 
-// holder is the pid of the supervisor that holds the lock, zero when none does.
-func (s state) holder() (int, error) {
-	f, err := os.Open(s.lockFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+// remove leaves nothing of the cluster. The caller holds the lock.
+func (s state) remove() error {
+	if err := errors.Join(os.RemoveAll(s.dir), os.Remove(s.lockFile())); err != nil {
+		return fmt.Errorf("removing what is left of cluster %s: %w", s.name, err)
 	}
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = f.Close() }()
-	// A shared lock, so that two who look at once do not take each other for the supervisor.
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
-		return 0, nil
-	}
+	return nil
+}
+
+// supervisor is the pid that `up` wrote into the lock file.
+func (s state) supervisor() (int, error) {
 	content, err := os.ReadFile(s.lockFile())
 	if err != nil {
 		return 0, err
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil {
-		return 0, fmt.Errorf("cluster %s is just starting or stopping, try again", s.name)
+		return 0, fmt.Errorf("cluster %s is just being started or stopped, try again", s.name)
 	}
 	return pid, nil
-}
-
-// gone returns when nobody holds the lock any more.
-func (s state) gone() (<-chan error, error) {
-	f, err := os.Open(s.lockFile())
-	if err != nil {
-		return nil, err
-	}
-	done := make(chan error, 1)
-	go func() {
-		done <- syscall.Flock(int(f.Fd()), syscall.LOCK_SH)
-		_ = f.Close()
-	}()
-	return done, nil
 }
 
 func (s state) ready() bool {

@@ -18,11 +18,14 @@ const supervisorReady = "ready"
 
 // supervisor owns the cluster until it is told to end. The children die with it however it ends.
 func supervisor(ctx context.Context, s state, gates string) error {
-	pipe := os.NewFile(3, "ready")
-	if pipe == nil {
-		return fmt.Errorf("%s is started by `up`", supervise)
+	pipe, lock := os.NewFile(3, "ready"), os.NewFile(4, "lock")
+	if _, err := lock.Stat(); err != nil {
+		return fmt.Errorf("%s is what `up` starts: %w", supervise, err)
 	}
+	// The children must have neither: the lock would outlive this process with them.
 	syscall.CloseOnExec(3)
+	syscall.CloseOnExec(4)
+	defer func() { _ = lock.Close() }()
 	c, err := begin(ctx, s, gates)
 	if err != nil {
 		_, _ = pipe.WriteString(err.Error())
@@ -38,9 +41,6 @@ func supervisor(ctx context.Context, s state, gates string) error {
 }
 
 func begin(ctx context.Context, s state, gates string) (*cluster.Cluster, error) {
-	if _, err := s.hold(); err != nil {
-		return nil, err
-	}
 	c, err := cluster.Start(ctx, cluster.Config{
 		Dir: s.dir, Components: cluster.Everything(), FeatureGates: gates,
 		OnExit: func(name cluster.Component, err error) {
