@@ -101,7 +101,7 @@ type NodeClassReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[^/]*$`
+	// +kubebuilder:validation:XValidation:rule="!self.contains('/')",message="group is the part of apiVersion before the slash, for instance karpenter.k8s.aws"
 	Group string `json:"group"`
 	// kind is the kind of the node class, for instance EC2NodeClass.
 	// +required
@@ -163,12 +163,12 @@ type ReplicasOverride struct {
 
 // Consolidation says when machines are given back.
 type Consolidation struct {
-	// idleAfter is how long a machine holds no pod (DaemonSets aside) before it is given back, as in "30s" or "1h30m"; "Never" keeps idle machines. At most 720h.
+	// idleAfter is how long a machine holds no pod (DaemonSets aside) before it is given back, as in "30s" or "1h30m"; "Never" keeps idle machines.
+	// At most 720h. Without it: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^(([0-9]+(s|m|h))+|Never)$`
-	// +kubebuilder:validation:XValidation:rule="self == 'Never' || duration(self) <= duration('720h')",message="idleAfter is at most 720h; use Never to keep idle machines"
+	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
 }
 
@@ -181,18 +181,24 @@ type GPUNodeClassStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// nodes is the number of machines, those on their way included.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Nodes int64 `json:"nodes"`
 	// gpus is the number of physical GPUs of those machines.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	GPUs int64 `json:"gpus"`
 	// replicas is the number of replicas that those machines expose or will expose.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	Replicas int64 `json:"replicas"`
 	// replicasInUse is the number of replicas that running pods hold.
 	// +optional
+	// +kubebuilder:validation:Minimum=0
 	ReplicasInUse int64 `json:"replicasInUse"`
 	// usdPerHour is the price of those machines in US dollars an hour, as a decimal number.
 	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour,omitempty"`
 	// refusedOfferings are offerings that the cloud refused to launch and that are not tried again before a stated time. Kept here so that
 	// a restarted controller does not try them at once.
@@ -206,20 +212,25 @@ type GPUNodeClassStatus struct {
 type RefusedOffering struct {
 	// instanceType is the name of the instance type.
 	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType"`
-	// zone is the name of the zone.
+	// zone is the name of the zone; * for all of them.
 	// +required
+	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone"`
-	// capacityType is spot, on-demand or reserved.
+	// capacityType is spot, on-demand or reserved; * for all of them.
 	// +required
+	// +kubebuilder:validation:Enum=spot;on-demand;reserved
 	CapacityType string `json:"capacityType"`
-	// failures is the number of refusals in a row.
+	// failures is the number of refusals in a row, at least 1.
 	// +required
+	// +kubebuilder:validation:Minimum=1
 	Failures int32 `json:"failures"`
 	// notBefore is the time from which it may be tried again.
 	// +required
 	NotBefore metav1.Time `json:"notBefore"`
-	// message is what was seen.
+	// message is what was seen, in the words of whoever refused.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

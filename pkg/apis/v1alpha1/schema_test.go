@@ -1,0 +1,142 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/apis/crds"
+)
+
+// TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is a rule that nobody has seen at work, and
+// a pair without a rule tests something that is no longer there.
+func TestEveryRuleHasAPair(t *testing.T) {
+	t.Parallel()
+	content, err := crds.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Name   string `json:"name"`
+				Schema struct {
+					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(content, &crd); err != nil {
+		t.Fatal(err)
+	}
+	if len(crd.Spec.Versions) != 1 {
+		t.Fatalf("there are %d versions, and the pairs are for one", len(crd.Spec.Versions))
+	}
+	rules := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.rules("")
+
+	tested := map[string]bool{}
+	for _, pair := range pairs {
+		tested[pair.rule] = true
+		if !slices.Contains(rules, pair.rule) {
+			t.Errorf("a pair is for a rule that is not in the schema: %s", pair.rule)
+		}
+	}
+	for _, rule := range rules {
+		if !tested[rule] {
+			t.Errorf("add a pair to `pairs` for the rule: %s", rule)
+		}
+	}
+}
+
+func TestTheWalkFindsEveryKindOfRule(t *testing.T) {
+	t.Parallel()
+	var s schema
+	if err := yaml.Unmarshal([]byte(`
+required: [a]
+properties:
+  a: {enum: [x], minLength: 1, maxLength: 2, pattern: x}
+  b: {minimum: 0, maximum: 0, exclusiveMinimum: true, multipleOf: 2}
+  c:
+    minItems: 0
+    maxItems: 3
+    uniqueItems: true
+    x-kubernetes-list-map-keys: [k]
+    items:
+      required: [k]
+      properties:
+        k: {x-kubernetes-validations: [{rule: "true", message: go on}]}
+  d:
+    maxProperties: 4
+    minProperties: 1
+    additionalProperties: {maxLength: 5}
+  e: {allOf: [{}], anyOf: [{}], oneOf: [{}], not: {}}
+`), &s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"a required",
+		"a enum", "a maxLength", "a minLength", "a pattern",
+		"b exclusiveMinimum", "b maximum", "b minimum", "b multipleOf",
+		"c maxItems", "c minItems", "c unique k", "c uniqueItems", "c[].k required", "c[].k rule: go on",
+		"d maxProperties", "d minProperties", "d{} maxLength",
+		"e allOf", "e anyOf", "e not", "e oneOf",
+	}
+	got := s.rules("")
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("rules:\n got %q\nwant %q", got, want)
+	}
+}
+
+type schema map[string]any
+
+// bounds are the keywords that turn objects away, lists of names and of CEL rules aside.
+var bounds = []string{
+	"enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
+	"minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not",
+}
+
+// rules are the names of all rules of the schema below path, sorted. The items of status.conditions are Kubernetes' own.
+func (s schema) rules(path string) []string {
+	var out []string
+	for _, keyword := range bounds {
+		if _, ok := s[keyword]; ok {
+			out = append(out, path+" "+keyword)
+		}
+	}
+	for _, name := range list(s["required"]) {
+		out = append(out, fmt.Sprintf("%s required", join(path, name)))
+	}
+	for _, key := range list(s["x-kubernetes-list-map-keys"]) {
+		out = append(out, fmt.Sprintf("%s unique %s", path, key))
+	}
+	for _, rule := range list(s["x-kubernetes-validations"]) {
+		out = append(out, fmt.Sprintf("%s rule: %s", path, rule.(map[string]any)["message"]))
+	}
+	properties, _ := s["properties"].(map[string]any)
+	for name, property := range properties {
+		out = append(out, schema(property.(map[string]any)).rules(join(path, name))...)
+	}
+	if items, ok := s["items"].(map[string]any); ok && path != "status.conditions" {
+		out = append(out, schema(items).rules(path+"[]")...)
+	}
+	if values, ok := s["additionalProperties"].(map[string]any); ok {
+		out = append(out, schema(values).rules(path+"{}")...)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+func join(path string, name any) string {
+	if path == "" {
+		return fmt.Sprint(name)
+	}
+	return fmt.Sprintf("%s.%s", path, name)
+}
