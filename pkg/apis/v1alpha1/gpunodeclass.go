@@ -221,7 +221,7 @@ type RefusedOffering struct {
 	Zone string `json:"zone"`
 	// capacityType is spot, on-demand or reserved; * for all of them.
 	// +required
-	// +kubebuilder:validation:Enum=spot;on-demand;reserved
+	// +kubebuilder:validation:Enum=spot;on-demand;reserved;"*"
 	CapacityType string `json:"capacityType"`
 	// failures is the number of refusals in a row, at least 1.
 	// +required

@@ -1,0 +1,61 @@
+# One line or one script a target. `make test TESTFLAGS=-race` passes flags on to go test.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+
+TESTFLAGS ?=
+FUZZTIME  ?= 30s
+TOOL      := go tool -modfile=tools/go.mod
+
+.DEFAULT_GOAL := help
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e bench fuzz lint fmt generate verify build clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: cluster-bin ## See Karve work: a real control plane and Karpenter, simulated machines
+	go run ./test/demo
+
+cluster: cluster-bin ## Start a local cluster that stays until cluster-down
+	go run ./test/cluster/cmd/karve-cluster up
+
+cluster-down: ## Stop the local cluster and remove what it left
+	go run ./test/cluster/cmd/karve-cluster down
+
+cluster-bin: ## Build the local cluster's binaries into _output/bin (minutes the first time)
+	go run ./test/cluster/cmd/karve-cluster build
+
+test: vet test-unit test-e2e ## Run all tests
+
+vet: ## Compile everything, tests included, and run go vet
+	go vet ./...
+
+test-unit: ## Run the tests that need no cluster
+	tools/packages unit | xargs go test -p 2 $(TESTFLAGS)
+
+test-e2e: cluster-bin ## Run the tests on a real API server and on the local cluster, one package at a time
+	tools/packages cluster | KARVE_REQUIRE_CLUSTER=1 xargs go test -p 1 -count=1 -timeout 30m $(TESTFLAGS)
+
+bench: ## Run the benchmarks
+	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
+
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
+	tools/fuzz $(FUZZTIME)
+
+lint: ## Run the linters (minutes the first time)
+	$(TOOL) golangci-lint run
+
+fmt: ## Format the code as the linters want it
+	$(TOOL) golangci-lint fmt
+
+generate: ## Write deep copies, CRDs and the RBAC role from the code
+	tools/generate
+
+verify: ## Fail when generate would change something
+	tools/verify
+
+build: ## Build the commands into _output/bin
+	tools/build
+
+clean: ## Remove what was built
+	rm -rf _output
