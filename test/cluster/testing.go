@@ -4,12 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
+	"strings"
 	"testing"
-)
 
-// binaries are all that `make cluster-bin` builds.
-var binaries = []string{"etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl", "kwok", "karpenter", "crds"}
+	"karve.sh/karve/test/cluster/builder"
+)
 
 // Require skips the test when the cluster's binaries have not been built, and says how to build them. With
 // KARVE_REQUIRE_CLUSTER=1 it fails instead, so that a pipeline does not pass by skipping. It builds nothing: that takes
@@ -26,22 +25,24 @@ func Require(t testing.TB) {
 	}
 }
 
-// Missing is an error that names the binaries that have not been built and the command that builds them. It is for
-// TestMain, where nothing can be skipped.
+// Missing is an error that names the binaries that have not been built, or were from other versions than are pinned now,
+// and the command that builds them. It is for TestMain, where nothing can be skipped.
 func Missing() error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
-	for _, name := range binaries {
-		if !exists(filepath.Join(root, binDir, name)) {
-			return fmt.Errorf("%s/%s has not been built; run `make cluster-bin`", binDir, name)
-		}
+	stale, err := builder.Stale(root)
+	if err != nil {
+		return err
+	}
+	if len(stale) > 0 {
+		return fmt.Errorf("%s is missing or stale in %s; run `make cluster-bin`", strings.Join(stale, ", "), binDir)
 	}
 	return nil
 }
 
-// ForTest starts a cluster that stops when the test ends. It calls Require.
+// ForTest starts a cluster that stops when the test ends. It calls Require. The logs of a test that failed are kept.
 func ForTest(t testing.TB, config Config) *Cluster {
 	t.Helper()
 	Require(t)
@@ -50,6 +51,10 @@ func ForTest(t testing.TB, config Config) *Cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() && c.temporary {
+			c.temporary = false
+			t.Logf("The logs of the cluster are in %s", c.dir)
+		}
 		if err := c.Stop(); err != nil {
 			t.Error(err)
 		}

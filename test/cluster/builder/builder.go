@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -51,13 +50,9 @@ func Build(ctx context.Context, root string, progress io.Writer) error {
 		return fmt.Errorf("building the cluster: %w", err)
 	}
 	defer unlock()
-	var stale []target
-	for _, t := range targets {
-		if fresh, err := t.fresh(root, bin); err != nil {
-			return err
-		} else if !fresh {
-			stale = append(stale, t)
-		}
+	stale, err := staleTargets(root, bin)
+	if err != nil {
+		return err
 	}
 	for i, t := range stale {
 		_, _ = fmt.Fprintf(progress, "building %s (%d of %d), about %s the first time\n", t.name, i+1, len(stale), t.takes)
@@ -67,15 +62,40 @@ func Build(ctx context.Context, root string, progress io.Writer) error {
 		}
 		_, _ = fmt.Fprintf(progress, "  built in %s\n", time.Since(began).Round(time.Second))
 	}
-	return copyCRDs(ctx, root, bin)
+	return nil
+}
+
+// Stale names the binaries that are missing or were built from other versions than are pinned now. It reads a few small
+// files and builds nothing.
+func Stale(root string) ([]string, error) {
+	stale, err := staleTargets(root, filepath.Join(root, "_output", "bin"))
+	var names []string
+	for _, t := range stale {
+		names = append(names, t.name)
+	}
+	return names, err
+}
+
+func staleTargets(root, bin string) ([]target, error) {
+	var stale []target
+	for _, t := range targets {
+		fresh, err := t.fresh(root, bin)
+		if err != nil {
+			return nil, err
+		}
+		if !fresh {
+			stale = append(stale, t)
+		}
+	}
+	return stale, nil
 }
 
 const stampDir = ".stamps"
 
-// stamp says of what the binary was made: the pinned modules, how it is built and with which Go.
+// stamp says of what the binary was made: the pinned modules and how it is built.
 func (t target) stamp(root string) (string, error) {
 	h := sha256.New()
-	_, _ = fmt.Fprintln(h, t.pkg, t.ldflags, runtime.Version())
+	_, _ = fmt.Fprintln(h, t.pkg, t.ldflags)
 	for _, file := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(t.dir(root), file))
 		if err != nil {
@@ -107,6 +127,11 @@ func (t target) build(ctx context.Context, root, bin string) error {
 	if err != nil {
 		return err
 	}
+	if t.name == "karpenter" {
+		if err := copyCRDs(ctx, root, bin); err != nil {
+			return err
+		}
+	}
 	// Moved into place when it is done: an old one may be running, and half a binary must not look like one.
 	fresh := filepath.Join(bin, stampDir, t.name+".new")
 	// Without -s -w the seven of them take twice the disk.
@@ -126,25 +151,25 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 	module := target{module: "karpenter"}.dir(root)
 	out, err := command(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
 	if err != nil {
-		return fmt.Errorf("finding Karpenter's CRDs: %w", err)
+		return fmt.Errorf("finding its CRDs: %w", err)
 	}
 	source := strings.TrimSpace(string(out))
 	into := filepath.Join(bin, "crds")
 	if err := os.MkdirAll(into, 0o755); err != nil { //nolint:gosec // files for everybody
-		return fmt.Errorf("copying Karpenter's CRDs: %w", err)
+		return fmt.Errorf("copying its CRDs: %w", err)
 	}
 	for _, dir := range []string{"pkg/apis/crds", "kwok/apis/crds"} {
 		files, err := filepath.Glob(filepath.Join(source, dir, "*.yaml"))
 		if err != nil || len(files) == 0 {
-			return fmt.Errorf("copying Karpenter's CRDs: none in %s (%w)", dir, err)
+			return fmt.Errorf("copying its CRDs: none in %s", dir)
 		}
 		for _, file := range files {
 			content, err := os.ReadFile(file)
 			if err != nil {
-				return fmt.Errorf("copying Karpenter's CRDs: %w", err)
+				return fmt.Errorf("copying its CRDs: %w", err)
 			}
 			if err := os.WriteFile(filepath.Join(into, filepath.Base(file)), content, 0o644); err != nil { //nolint:gosec // not secret
-				return fmt.Errorf("copying Karpenter's CRDs: %w", err)
+				return fmt.Errorf("copying its CRDs: %w", err)
 			}
 		}
 	}

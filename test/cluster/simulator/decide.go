@@ -20,6 +20,13 @@ const (
 type history struct {
 	registered time.Time // when it was seen to be registered; zero before
 	offered    bool      // it has had replicas; from then on the delay is over
+	before     bool      // it was registered before the simulator started
+}
+
+// hasOffered takes the status's word for what happened before the simulator started.
+func (h history) hasOffered(node *corev1.Node, name corev1.ResourceName) bool {
+	had, there := node.Status.Capacity[name]
+	return h.offered || h.before && there && !had.IsZero()
 }
 
 // decision is what the node's status should say.
@@ -47,7 +54,8 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 	if past.registered.IsZero() {
 		return d, true
 	}
-	if wait := past.registered.Add(plugin.rule.delay()).Sub(now); wait > 0 && !past.offered {
+	offered := past.hasOffered(node, plugin.resource)
+	if wait := past.registered.Add(plugin.rule.delay()).Sub(now); wait > 0 && !offered {
 		d.again = wait
 		return d, true
 	}
@@ -57,7 +65,7 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 		d.capacity[plugin.resource] = &replicas
 		d.allocatable[plugin.resource] = &replicas
 		d.offers = true
-	case past.offered:
+	case offered:
 		// When a plugin goes away the kubelet goes on counting its devices as capacity, all of them unhealthy.
 		delete(d.capacity, plugin.resource)
 		d.allocatable[plugin.resource] = &replicas

@@ -119,7 +119,7 @@ func (s *Simulator) seen(obj any, initial bool) {
 		if past.registered.IsZero() {
 			past.registered = s.now()
 			if initial {
-				past.registered = node.CreationTimestamp.Time
+				past.registered, past.before = node.CreationTimestamp.Time, true
 			}
 			s.past[node.UID] = past
 		}
