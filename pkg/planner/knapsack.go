@@ -20,6 +20,10 @@ type knapsack struct {
 	items []item
 	lean  [dims]int64
 
+	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
+	ranked []*item
+	room   int64
+
 	// The rest is scratch of one search.
 	order   []*item
 	current load
@@ -44,7 +48,7 @@ type item struct {
 func newKnapsack(p *problem, free vec, fits []int32) *knapsack {
 	k := &knapsack{free: free, current: make(load, len(fits)), best: make(load, len(fits))}
 	for d := range k.lean {
-		k.lean[d] = 64
+		k.lean[d] = 1 << 10
 	}
 	for i, n := range fits {
 		if n == 0 {
@@ -61,28 +65,38 @@ func newKnapsack(p *problem, free vec, fits []int32) *knapsack {
 	return k
 }
 
-// search looks for the load with the greatest value among the demand, in at most the given steps. It returns the value of
-// k.best, the best load that it met, and an upper bound on the value of any load. Values up to floor are of no interest: there
-// the load may be empty and the bound no lower than the floor.
-func (k *knapsack) search(values []int64, demand load, steps int, floor int64) (value, upper int64) {
-	k.order = k.order[:0]
+// price sets what one pod of each shape is worth, and leans the weights with it over the given demand.
+func (k *knapsack) price(values []int64, demand load, rounds int) {
+	k.ranked = k.ranked[:0]
 	for i := range k.items {
 		it := &k.items[i]
 		it.value, it.most = values[it.shape], min(it.fits, demand[it.shape])
-		if it.value > 0 && it.most > 0 {
+		if it.value > 0 {
+			k.ranked = append(k.ranked, it)
+		}
+	}
+	k.tilt(rounds)
+}
+
+// search looks for the load with the greatest value among the demand, in at most the given steps, at the worths that price set. It
+// returns the value of k.best, the best load that it met, and an upper bound on the value of any load. Loads worth no more than
+// floor are of no interest: the value may be 0 instead of theirs, and the bound is not below the floor. A higher floor
+// makes a shorter search.
+func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int64) {
+	clear(k.best)
+	clear(k.current)
+	k.order = k.order[:0]
+	for _, it := range k.ranked {
+		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
 			k.order = append(k.order, it)
 		}
 	}
-	clear(k.best)
-	clear(k.current)
 	if len(k.order) == 0 {
-		return 0, max(floor, 0)
+		return 0, floor
 	}
-	k.tilt()
 	k.value, k.upper, k.steps = floor, floor, steps
-	k.branch(0, 0, k.free, k.capacity())
-	upper = max(k.upper, k.value)
-	if k.best.empty() {
+	k.branch(0, 0, k.free, k.room)
+	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
 	}
 	return k.value, upper
@@ -98,37 +112,34 @@ func (k *knapsack) capacity() int64 {
 
 // weigh sets the room that each item takes at the present weights and sorts by value for room.
 func (k *knapsack) weigh() {
-	for _, it := range k.order {
+	k.room = k.capacity()
+	for _, it := range k.ranked {
 		it.room = 0
 		for d, w := range it.scaled {
 			it.room += k.lean[d] * w
 		}
 	}
-	slices.SortFunc(k.order, func(a, b *item) int {
+	slices.SortFunc(k.ranked, func(a, b *item) int {
 		return cmp.Or(-compareProducts(a.value, b.room, b.value, a.room), cmp.Compare(a.shape, b.shape))
 	})
 }
 
 // tilt moves the weights towards the dimensions that the fractional optimum overfills, and keeps those with the least bound.
-func (k *knapsack) tilt() {
-	const rounds = 6
+func (k *knapsack) tilt(rounds int) {
 	best, kept := int64(math.MaxInt64), k.lean
-	for range rounds {
+	for round := range rounds {
 		k.weigh()
 		bound, used := k.fractional()
 		if bound < best {
 			best, kept = bound, k.lean
 		}
-		changed := false
 		for d := range k.lean {
-			// A dimension filled to f of itself is weighed f times as much, at least half and at most twice.
+			// A dimension filled to f of itself is weighed f times as much, f within a half and two; later by less and less, so that it settles.
 			f := min(max(used[d], unit/2), 2*unit)
-			next := min(max(k.lean[d]*f/unit, 1), 1<<12)
-			changed = changed || next != k.lean[d]
-			k.lean[d] = next
-		}
-		if !changed {
-			break
+			if round > 2 {
+				f = (3*unit + f) / 4
+			}
+			k.lean[d] = min(max(k.lean[d]*f/unit, 1), 1<<16)
 		}
 	}
 	k.lean = kept
@@ -139,8 +150,11 @@ func (k *knapsack) tilt() {
 func (k *knapsack) fractional() (int64, vec) {
 	var value int64
 	var used vec
-	left := k.capacity()
-	for _, it := range k.order {
+	left := k.room
+	for _, it := range k.ranked {
+		if it.most == 0 {
+			continue
+		}
 		if it.room == 0 {
 			value += it.value * int64(it.most)
 			continue
@@ -162,11 +176,23 @@ func (k *knapsack) fractional() (int64, vec) {
 	return value, used
 }
 
+// fit is how many pods of the item fit, most of the time without a division.
+func (it *item) fit(free *vec) int32 {
+	n := int64(it.most)
+	for d, r := range it.request {
+		// Cannot overflow: so many pods fit on the whole machine.
+		if r*n > free[d] {
+			n = free[d] / r
+		}
+	}
+	return int32(n)
+}
+
 // bound returns an upper bound on the value that the items from i on can add.
-func (k *knapsack) bound(i int, free vec, left int64) int64 {
+func (k *knapsack) bound(i int, free *vec, left int64) int64 {
 	var value int64
 	for _, it := range k.order[i:] {
-		n := int64(free.fit(it.request, it.most))
+		n := int64(it.fit(free))
 		if n == 0 {
 			continue
 		}
@@ -180,7 +206,7 @@ func (k *knapsack) bound(i int, free vec, left int64) int64 {
 }
 
 func (k *knapsack) branch(i int, value int64, free vec, left int64) {
-	upper := value + k.bound(i, free, left)
+	upper := value + k.bound(i, &free, left)
 	if upper <= k.value {
 		return
 	}
@@ -195,7 +221,7 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		return
 	}
 	it := k.order[i]
-	most := free.fit(it.request, it.most)
+	most := it.fit(&free)
 	for n := most; n >= 0; n-- {
 		rest := free
 		rest.take(it.request, n)

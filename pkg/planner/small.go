@@ -14,8 +14,8 @@ type lattice struct {
 	demand load
 	stride []int
 	states int
-	loads []load
-	needs []vec
+	loads  []load
+	needs  []vec
 }
 
 func newLattice(p *problem, demand load) *lattice {

@@ -1,0 +1,306 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Limits on the improvement, in steps.
+const (
+	// maxRuins is how many times a few machines are taken apart; without a success in maxIdle ruins it stops.
+	maxRuins = 1200
+	maxIdle  = 300
+	// ruinWork bounds the sum over the ruins of what one costs: offers times shapes.
+	ruinWork = 120_000
+	// refillMost is how many machines a ruin looks at for room.
+	refillMost = 40
+	// rebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
+	rebuySteps = 10
+	rebuyWidth = 3
+)
+
+// sequence is a fixed series of choices, the same for every plan: variety, not chance.
+type sequence uint64
+
+// below returns the next choice among n.
+func (q *sequence) below(n int) int {
+	*q += 0x9e3779b97f4a7c15
+	z := uint64(*q)
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return int((z ^ z>>31) >> 1 % uint64(n))
+}
+
+// improve takes a few machines apart again and again, the wasteful ones first, puts their pods where others have room,
+// buys for the rest anew, and keeps what is no dearer.
+func (m *mixer) improve(s *solution, values []int64) *solution {
+	r := &ruiner{mixer: m, s: s, values: values, noisy: make([]int64, len(values)), limits: s.limits(m.problem)}
+	most := min(maxRuins, max(40, ruinWork/(1+len(m.offers)*len(m.shapes)/4)))
+	idle := 0
+	for i := 0; i < most && idle < maxIdle; i++ {
+		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) {
+			break
+		}
+		idle++
+		if r.ruin() {
+			idle = 0
+		}
+	}
+	return r.s
+}
+
+// ruiner is the state of the improvement.
+type ruiner struct {
+	*mixer
+	s      *solution
+	values []int64
+	noisy  []int64
+	limits []usage
+	seq    sequence
+}
+
+// waste is what a machine costs beyond what its load is worth.
+func (r *ruiner) waste(i int) int64 {
+	x := &r.s.machines[i]
+	return r.offers[x.offer].price*valueScale - worth(r.values, x.load)
+}
+
+// pick chooses up to four machines to take apart, each the most wasteful of three.
+func (r *ruiner) pick() []int {
+	n := len(r.s.machines)
+	var picked []int
+	for range min(n, 1+r.seq.below(4)) {
+		best := r.seq.below(n)
+		for range 2 {
+			if x := r.seq.below(n); r.waste(x) > r.waste(best) {
+				best = x
+			}
+		}
+		for slices.Contains(picked, best) {
+			best = (best + 1) % n
+		}
+		picked = append(picked, best)
+	}
+	return picked
+}
+
+// ruin makes one attempt and reports whether the plan got better; one that is as good is kept too, which leads elsewhere.
+func (r *ruiner) ruin() bool {
+	before := r.s.cost(r.problem)
+	picked := r.pick()
+	waiting := slices.Clone(r.s.left)
+	old := cost{left: r.s.left.total()}
+	for _, i := range picked {
+		x := &r.s.machines[i]
+		waiting.add(x.load, 1)
+		o := &r.offers[x.offer]
+		r.limits[o.pool].giveBack(o.uses)
+		old.price += o.price
+		old.machines++
+	}
+	undo := func() bool {
+		for _, i := range picked {
+			o := &r.offers[r.s.machines[i].offer]
+			r.limits[o.pool].launch(o.uses)
+		}
+		return false
+	}
+	for k, v := range r.values {
+		r.noisy[k] = v/64*int64(48+r.seq.below(33)) + 1
+	}
+	nodes := r.refillNodes(waiting)
+	machines := r.refill(picked, waiting)
+	t := rebuy{mixer: r.mixer, values: r.noisy, limits: r.limits, steps: rebuySteps, best: old}
+	if !t.run(waiting) {
+		return undo()
+	}
+	for i, l := range nodes {
+		r.s.onNodes[i] = l
+	}
+	for i, l := range machines {
+		r.s.machines[i].load = l
+	}
+	slices.SortFunc(picked, func(a, b int) int { return cmp.Compare(b, a) })
+	for _, i := range picked {
+		r.s.machines = slices.Delete(r.s.machines, i, i+1)
+	}
+	for _, x := range t.kept {
+		r.s.machines = append(r.s.machines, x)
+		o := &r.offers[x.offer]
+		r.limits[o.pool].launch(o.uses)
+	}
+	r.s.left = t.left
+	return r.s.cost(r.problem).less(before)
+}
+
+// refillNodes empties a few nodes and fills them anew from what waits and what they held.
+func (r *ruiner) refillNodes(waiting load) map[int]load {
+	out := map[int]load{}
+	if len(r.noded) == 0 {
+		return out
+	}
+	var emptied []int
+	for range min(len(r.noded), 1+r.seq.below(4)) {
+		if i := r.seq.below(len(r.noded)); !slices.Contains(emptied, i) {
+			emptied = append(emptied, i)
+			waiting.add(r.s.onNodes[i], 1)
+		}
+	}
+	for _, i := range emptied {
+		k := r.noded[i]
+		k.price(r.noisy, waiting, 3)
+		k.search(waiting, 40, 0)
+		out[i] = slices.Clone(k.best)
+		waiting.add(k.best, -1)
+	}
+	start := r.seq.below(len(r.noded))
+	for j := range min(len(r.noded), refillMost) {
+		i := (start + j) % len(r.noded)
+		l := out[i]
+		if l == nil {
+			l = r.s.onNodes[i]
+		}
+		if more := r.topUp(r.nodes[i].free, r.nodes[i].fits, l, waiting); more != nil {
+			out[i] = more
+		}
+	}
+	return out
+}
+
+// refill puts waiting pods where the machines that stay have room, and returns the new loads.
+func (r *ruiner) refill(picked []int, waiting load) map[int]load {
+	out := map[int]load{}
+	n := len(r.s.machines)
+	if n == 0 {
+		return out
+	}
+	start := r.seq.below(n)
+	for j := range min(n, refillMost) {
+		i := (start + j) % n
+		if slices.Contains(picked, i) {
+			continue
+		}
+		o := &r.offers[r.s.machines[i].offer]
+		if l := r.topUp(o.free, o.fits, r.s.machines[i].load, waiting); l != nil {
+			out[i] = l
+		}
+	}
+	return out
+}
+
+// topUp adds waiting pods to a load, and returns the new load, or nil where nothing fits.
+func (r *ruiner) topUp(free vec, fits []int32, l, waiting load) load {
+	var out load
+	room := r.room(free, l)
+	for k, n := range waiting {
+		if n == 0 || fits[k] == 0 {
+			continue
+		}
+		if more := room.fit(r.shapes[k].request, n); more > 0 {
+			if out == nil {
+				out = slices.Clone(l)
+			}
+			room.take(r.shapes[k].request, more)
+			out[k] += more
+			waiting[k] -= more
+		}
+	}
+	return out
+}
+
+// rebuy is a short branch and bound for the machines to buy for a few waiting pods.
+type rebuy struct {
+	*mixer
+	values []int64
+	limits []usage
+	steps  int
+	stack  []machine
+	best   cost
+	kept   []machine
+	left   load
+	found  bool
+}
+
+// run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
+func (t *rebuy) run(waiting load) bool {
+	for _, k := range t.offered {
+		k.price(t.values, waiting, 3)
+	}
+	t.try(waiting, cost{})
+	return t.found
+}
+
+func (t *rebuy) try(waiting load, so cost) {
+	total := waiting.total()
+	next := t.candidates(waiting, so, total)
+	if total == 0 || len(next) == 0 {
+		so.left = total
+		if so.less(t.best) || !t.found && so == t.best {
+			t.found, t.best, t.left = true, so, slices.Clone(waiting)
+			t.kept = append(t.kept[:0], t.stack...)
+		}
+		return
+	}
+	for _, x := range next {
+		if t.steps <= 0 && t.found {
+			return
+		}
+		t.steps--
+		o := &t.offers[x.offer]
+		after := so.plus(cost{price: o.price, machines: 1})
+		if t.best.left == 0 && after.price > t.best.price {
+			continue
+		}
+		rest := slices.Clone(waiting)
+		rest.add(x.load, -1)
+		t.limits[o.pool].launch(o.uses)
+		t.stack = append(t.stack, x)
+		t.try(rest, after)
+		t.stack = t.stack[:len(t.stack)-1]
+		t.limits[o.pool].giveBack(o.uses)
+		if t.steps <= -rebuySteps*4 {
+			return
+		}
+	}
+}
+
+// candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
+func (t *rebuy) candidates(waiting load, so cost, total int64) []machine {
+	type candidate struct {
+		machine
+		value int64
+	}
+	var all []candidate
+	finish := -1
+	if total == 0 {
+		return nil
+	}
+	for i, k := range t.offered {
+		o := &t.offers[i]
+		if t.best.left == 0 && so.price+o.price > t.best.price || !t.limits[o.pool].admits(o.uses) {
+			continue
+		}
+		v, _ := k.search(waiting, 24, 0)
+		if v == 0 {
+			continue
+		}
+		if k.best.total() == total {
+			if finish < 0 || o.price < t.offers[finish].price {
+				finish = i
+			}
+			continue
+		}
+		all = append(all, candidate{machine{i, slices.Clone(k.best)}, v})
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int {
+		return -compareProducts(a.value, t.offers[b.offer].price, b.value, t.offers[a.offer].price)
+	})
+	var out []machine
+	if finish >= 0 {
+		out = append(out, machine{finish, slices.Clone(waiting)})
+	}
+	for _, c := range all[:min(len(all), rebuyWidth)] {
+		out = append(out, c.machine)
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package plantest
+
+import (
+	"fmt"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Limits says what a generated snapshot may have.
+type Limits struct {
+	Pods    int // at most so many, at least one
+	Classes int
+	Nodes   int
+	// Free leaves out limits of pools, closed pools, unavailable offerings and blocked classes.
+	Free bool
+}
+
+// Snapshots generates small valid snapshots with small numbers, so that things often just fit, or just do not.
+func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
+	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
+		var s planner.Snapshot
+		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+		rarely := func(name string) bool { return !limits.Free && n(name, 0, 5) == 0 }
+		for i := range n("pools", 1, 2) {
+			p := Pool(fmt.Sprintf("pool-%d", i))
+			if rarely("limited") {
+				p.Remaining.Nodes = int64(n("remaining nodes", -1, 3))
+			}
+			if rarely("limited GPUs") {
+				p.Remaining.GPUs = int64(n("remaining GPUs", 0, 4))
+			}
+			if rarely("closed") {
+				p.Closed = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: p.Name + " is closed"}
+			}
+			s.Pools = append(s.Pools, p)
+		}
+		for i := range n("offerings", 0, 5) {
+			gpus := int64(n("GPUs", 1, 3))
+			o := planner.Offering{
+				Pool: n("pool", 0, len(s.Pools)-1), InstanceType: fmt.Sprintf("type-%d", i), Zone: "zone-a", CapacityType: "on-demand",
+				Price:    planner.MicroUSD(n("price", 1, 12)),
+				Free:     resources(t, 12, gpus*int64(n("shared by", 1, 4))),
+				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: gpus, Nodes: 1},
+			}
+			if rarely("unavailable") {
+				o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: o.InstanceType + " was refused"}
+			}
+			s.Offerings = append(s.Offerings, o)
+		}
+		for i := range n("nodes", 0, limits.Nodes) {
+			s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprintf("node-%d", i), Free: resources(t, 8, int64(n("replicas", 0, 4)))})
+		}
+		left := n("pods", 1, limits.Pods)
+		for i := range n("classes", 1, limits.Classes) {
+			if left == 0 {
+				break
+			}
+			k := n("pods of the class", 1, left)
+			left -= k
+			c := Class(s, fmt.Sprintf("class-%d", i), k, planner.Resources{
+				MilliCPU: int64(n("cpu", 0, 6)), MemoryBytes: int64(n("memory", 0, 6)), Pods: 1, Replicas: int64(n("asked replicas", 0, 3)),
+			})
+			out := func(int) bool { return n("not admitted", 0, 4) == 0 }
+			c.Offerings, c.Nodes = slices.DeleteFunc(c.Offerings, out), slices.DeleteFunc(c.Nodes, out)
+			if rarely("blocked") {
+				c.Blocked = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "blocked"}
+			}
+			s.Classes = append(s.Classes, c)
+		}
+		return s
+	})
+}
+
+func resources(t *rapid.T, most int, replicas int64) planner.Resources {
+	return planner.Resources{
+		MilliCPU:    int64(rapid.IntRange(0, most).Draw(t, "free cpu")),
+		MemoryBytes: int64(rapid.IntRange(0, most).Draw(t, "free memory")),
+		Pods:        int64(rapid.IntRange(0, 6).Draw(t, "free pods")),
+		Replicas:    replicas,
+	}
+}
+
+// Nonsense generates snapshots that need not be valid: indices anywhere, amounts negative or enormous, pods that repeat.
+func Nonsense() *rapid.Generator[planner.Snapshot] {
+	amount := rapid.OneOf(rapid.Int64Range(0, 8), rapid.Int64(), rapid.Just(planner.Unlimited))
+	index := rapid.SliceOfN(rapid.IntRange(-1, 4), 0, 4)
+	refusal := rapid.OneOf(rapid.Just[*planner.Refusal](nil), rapid.Just[*planner.Refusal](nil), rapid.Just(&planner.Refusal{}))
+	res := rapid.Custom(func(t *rapid.T) planner.Resources {
+		d := func(name string) int64 { return amount.Draw(t, name) }
+		return planner.Resources{MilliCPU: d("cpu"), MemoryBytes: d("memory"), EphemeralBytes: d("ephemeral"), Pods: d("pods"), Replicas: d("replicas")}
+	})
+	physical := rapid.Custom(func(t *rapid.T) planner.Physical {
+		d := func(name string) int64 { return amount.Draw(t, name) }
+		return planner.Physical{MilliCPU: d("cpu"), MemoryBytes: d("memory"), GPUs: d("GPUs"), Replicas: d("replicas"), Nodes: d("nodes")}
+	})
+	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
+		var s planner.Snapshot
+		for range rapid.IntRange(0, 3).Draw(t, "pools") {
+			s.Pools = append(s.Pools, planner.Pool{Name: "p", Remaining: physical.Draw(t, "remaining"), Closed: refusal.Draw(t, "closed")})
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "offerings") {
+			s.Offerings = append(s.Offerings, planner.Offering{
+				Pool: rapid.IntRange(-1, 3).Draw(t, "pool"), Price: planner.MicroUSD(amount.Draw(t, "price")), InstanceType: "t",
+				Free: res.Draw(t, "free"), Physical: physical.Draw(t, "physical"), Unavailable: refusal.Draw(t, "unavailable"),
+			})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "nodes") {
+			s.Nodes = append(s.Nodes, planner.Node{Free: res.Draw(t, "node free")})
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "classes") {
+			s.Classes = append(s.Classes, planner.Class{
+				Pods:     rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}), 0, 6).Draw(t, "pods"),
+				Requests: res.Draw(t, "requests"), Offerings: index.Draw(t, "offerings"), Nodes: index.Draw(t, "nodes"), Blocked: refusal.Draw(t, "blocked"),
+			})
+		}
+		return s
+	})
+}

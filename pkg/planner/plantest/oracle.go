@@ -1,0 +1,163 @@
+package plantest
+
+import (
+	"math"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Optimum returns the least price of any plan that places exactly the given pods, and whether there is one. It tries every way to
+// part the pods among nodes and machines, so it is for some seven pods; it knows nothing of classes being alike.
+func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
+	o := oracle{snapshot: s, best: math.MaxInt64}
+	class := map[string]int{}
+	for i, c := range s.Classes {
+		for _, pod := range c.Pods {
+			class[pod] = i
+		}
+	}
+	for _, pod := range pods {
+		o.classes = append(o.classes, class[pod])
+	}
+	for _, n := range s.Nodes {
+		o.nodes = append(o.nodes, n.Free)
+	}
+	for _, p := range s.Pools {
+		o.limits = append(o.limits, p.Remaining)
+	}
+	o.place(0, 0)
+	return planner.MicroUSD(o.best), o.best < math.MaxInt64
+}
+
+// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one.
+type oracle struct {
+	snapshot planner.Snapshot
+	classes  []int // of each pod
+	nodes    []planner.Resources
+	limits   []planner.Physical
+	bought   []machine
+	best     int64
+}
+
+type machine struct {
+	offering int
+	free     planner.Resources
+}
+
+func (o *oracle) place(pod int, price int64) {
+	if price >= o.best {
+		return
+	}
+	if pod == len(o.classes) {
+		o.best = price
+		return
+	}
+	c := o.snapshot.Classes[o.classes[pod]]
+	for _, i := range c.Nodes {
+		if before := o.nodes[i]; subtract(&o.nodes[i], c.Requests) {
+			o.place(pod+1, price)
+			o.nodes[i] = before
+		}
+	}
+	tried := map[machine]bool{}
+	for i := range o.bought {
+		before := o.bought[i]
+		if tried[before] || !admits(c, before.offering) {
+			continue
+		}
+		tried[before] = true
+		if subtract(&o.bought[i].free, c.Requests) {
+			o.place(pod+1, price)
+		}
+		o.bought[i] = before
+	}
+	for _, i := range c.Offerings {
+		off := o.snapshot.Offerings[i]
+		if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
+			continue
+		}
+		m := machine{i, off.Free}
+		if !subtract(&m.free, c.Requests) {
+			continue
+		}
+		before := o.limits[off.Pool]
+		if count(&o.limits[off.Pool], off.Physical) {
+			o.bought = append(o.bought, m)
+			o.place(pod+1, price+int64(off.Price))
+			o.bought = o.bought[:len(o.bought)-1]
+		}
+		o.limits[off.Pool] = before
+	}
+}
+
+func admits(c planner.Class, offering int) bool {
+	for _, i := range c.Offerings {
+		if i == offering {
+			return true
+		}
+	}
+	return false
+}
+
+// subtract takes a pod from what is free, and reports whether it fits.
+func subtract(free *planner.Resources, r planner.Resources) bool {
+	if r.MilliCPU > free.MilliCPU || r.MemoryBytes > free.MemoryBytes || r.EphemeralBytes > free.EphemeralBytes ||
+		r.Pods > free.Pods || r.Replicas > free.Replicas {
+		return false
+	}
+	free.MilliCPU -= r.MilliCPU
+	free.MemoryBytes -= r.MemoryBytes
+	free.EphemeralBytes -= r.EphemeralBytes
+	free.Pods -= r.Pods
+	free.Replicas -= r.Replicas
+	return true
+}
+
+// count takes a machine from the remaining limits, and reports whether they allow it.
+func count(left *planner.Physical, u planner.Physical) bool {
+	if u.MilliCPU > left.MilliCPU || u.MemoryBytes > left.MemoryBytes || u.GPUs > left.GPUs || u.Replicas > left.Replicas || u.Nodes > left.Nodes {
+		return false
+	}
+	for _, d := range []struct {
+		left *int64
+		uses int64
+	}{
+		{&left.MilliCPU, u.MilliCPU}, {&left.MemoryBytes, u.MemoryBytes}, {&left.GPUs, u.GPUs}, {&left.Replicas, u.Replicas}, {&left.Nodes, u.Nodes},
+	} {
+		if *d.left != planner.Unlimited {
+			*d.left -= d.uses
+		}
+	}
+	return true
+}
+
+// Room returns what each node of a snapshot, and each launch of a plan, has left after the plan: nodes first.
+func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []planner.Resources) {
+	requests := map[string]planner.Resources{}
+	for _, c := range s.Classes {
+		for _, pod := range c.Pods {
+			requests[pod] = c.Requests
+		}
+	}
+	for _, n := range s.Nodes {
+		nodes = append(nodes, n.Free)
+	}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			subtract(&nodes[x.Node], requests[pod])
+		}
+	}
+	for _, l := range p.Launches {
+		free := s.Offerings[l.Offering].Free
+		for _, pod := range l.Pods {
+			subtract(&free, requests[pod])
+		}
+		launches = append(launches, free)
+	}
+	return nodes, launches
+}
+
+// Holds reports whether a pod of the given requests fits into what is free.
+func Holds(free, request planner.Resources) bool {
+	return subtract(&free, request)
+}

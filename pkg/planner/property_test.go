@@ -1,0 +1,195 @@
+package planner_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+)
+
+// property runs a property as a test with rapid's own search.
+func property(f func(*rapid.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, f)
+	}
+}
+
+var (
+	anything   = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
+	tiny       = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2})
+	unhindered = plantest.Snapshots(plantest.Limits{Pods: 24, Classes: 6, Nodes: 3, Free: true})
+	oneClass   = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 1, Nodes: 2, Free: true})
+)
+
+// everyRule: a plan for any valid snapshot passes Check.
+func everyRule(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	if err := planner.Check(s, planner.Build(s)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// neverPanics: any values at all give a plan that mentions each pod once.
+func neverPanics(t *rapid.T) {
+	s := plantest.Nonsense().Draw(t, "snapshot")
+	p := planner.Build(s)
+	seen := map[string]int{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			seen[pod]++
+		}
+	}
+	for _, x := range p.Launches {
+		for _, pod := range x.Pods {
+			seen[pod]++
+		}
+	}
+	for _, x := range p.Unplaced {
+		seen[x.Pod]++
+	}
+	for _, c := range s.Classes {
+		for _, pod := range c.Pods {
+			if seen[pod] != 1 {
+				t.Fatalf("pod %s is in the plan %d times", pod, seen[pod])
+			}
+		}
+	}
+	if planner.Validate(s) == nil {
+		if err := planner.Check(s, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// orderFree: the order of a snapshot makes no difference.
+func orderFree(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	shuffled := plantest.Shuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
+	a, b := plantest.Names(s, planner.Build(s)), plantest.Names(shuffled, planner.Build(shuffled))
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// replansToNothing: once the launches are nodes, the same pods need nothing more.
+func replansToNothing(t *rapid.T) {
+	s := unhindered.Draw(t, "snapshot")
+	first := planner.Build(s)
+	if again := planner.Build(plantest.Applied(s, first)); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
+		t.Fatalf("launches again: %v after %v", again, first)
+	}
+}
+
+// boundHolds: bound ≤ optimum ≤ price, the optimum found by trying everything.
+func boundHolds(t *rapid.T) {
+	s := tiny.Draw(t, "snapshot")
+	p := planner.Build(s)
+	best, ok := plantest.Optimum(s, placedPods(p))
+	if !ok {
+		t.Fatalf("the oracle finds no plan for %v", placedPods(p))
+	}
+	if p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, optimum %d, price %d: want them in this order", p.Bound, best, p.Price)
+	}
+}
+
+// smallIsOptimal: without limits the price of a small plan is the optimum, and proven.
+func smallIsOptimal(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	if best, _ := plantest.Optimum(s, placedPods(p)); p.Price != best || p.Bound != best {
+		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
+	}
+}
+
+// oneClassIsOptimal: a single class costs exactly the optimum.
+func oneClassIsOptimal(t *rapid.T) {
+	s := oneClass.Draw(t, "snapshot")
+	p := planner.Build(s)
+	if best, _ := plantest.Optimum(s, placedPods(p)); p.Price != best || p.Bound != best {
+		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
+	}
+}
+
+// choiceNeverCosts: one more offering never makes a plan for one class dearer.
+func choiceNeverCosts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 200, Classes: 1, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	if len(s.Offerings) == 0 {
+		return
+	}
+	fewer := plantest.Clone(s)
+	last := len(s.Offerings) - 1
+	fewer.Offerings = fewer.Offerings[:last]
+	for i := range fewer.Classes {
+		fewer.Classes[i].Offerings = slices.DeleteFunc(fewer.Classes[i].Offerings, func(o int) bool { return o == last })
+	}
+	a, b := planner.Build(fewer), planner.Build(s)
+	if len(a.Unplaced) == len(b.Unplaced) && b.Price > a.Price {
+		t.Fatalf("price %d with one more offering, %d without", b.Price, a.Price)
+	}
+}
+
+// nothingLeftThatFits: a pod without a place has none: no room is left for it, and nothing that holds it may be launched.
+func nothingLeftThatFits(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	p := planner.Build(s)
+	nodes, launches := plantest.Room(s, p)
+	left := map[string]bool{}
+	for _, x := range p.Unplaced {
+		left[x.Pod] = true
+	}
+	applied := plantest.Applied(s, p)
+	for _, c := range s.Classes {
+		if c.Blocked != nil || !slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) {
+			continue
+		}
+		for _, i := range c.Nodes {
+			if plantest.Holds(nodes[i], c.Requests) {
+				t.Fatalf("%v are left out though node %d has room", c.Pods, i)
+			}
+		}
+		for i, l := range p.Launches {
+			if slices.Contains(c.Offerings, l.Offering) && plantest.Holds(launches[i], c.Requests) {
+				t.Fatalf("%v are left out though launch %d has room", c.Pods, i)
+			}
+		}
+		for _, i := range c.Offerings {
+			o := s.Offerings[i]
+			r := applied.Pools[o.Pool].Remaining
+			if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && plantest.Holds(o.Free, c.Requests) &&
+				r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs {
+				t.Fatalf("%v are left out though %s may be launched", c.Pods, o.InstanceType)
+			}
+		}
+	}
+}
+
+func placedPods(p planner.Plan) []string {
+	var pods []string
+	for _, x := range p.Placements {
+		pods = append(pods, x.Pods...)
+	}
+	for _, x := range p.Launches {
+		pods = append(pods, x.Pods...)
+	}
+	return pods
+}
+
+func TestAPlanKeepsEveryRule(t *testing.T)                     { property(everyRule)(t) }
+func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)            { property(neverPanics)(t) }
+func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T)    { property(orderFree)(t) }
+func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)         { property(replansToNothing)(t) }
+func TestTheBoundIsBelowTheOptimum(t *testing.T)               { property(boundHolds)(t) }
+func TestASmallPlanIsOptimal(t *testing.T)                     { property(smallIsOptimal)(t) }
+func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { property(oneClassIsOptimal)(t) }
+func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { property(choiceNeverCosts)(t) }
+func TestNoPodIsLeftOutThatHasAPlace(t *testing.T)             { property(nothingLeftThatFits)(t) }
+func FuzzBuild(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(everyRule)) }
+func FuzzBuildOfNonsense(f *testing.F)                         { f.Fuzz(rapid.MakeFuzz(neverPanics)) }
+func FuzzBound(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(boundHolds)) }
+func FuzzOrder(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(orderFree)) }
