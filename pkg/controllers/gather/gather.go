@@ -1,0 +1,127 @@
+// Package gather reads the cluster for those who decide. It only reads.
+package gather
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Gatherer reads the cluster.
+type Gatherer struct {
+	// Cached reads from the informers' caches.
+	Cached client.Reader
+	// Live reads from the API server. NodeClaims are always read live: a claim created a moment ago must not be missed, or its pods
+	// would get a second machine.
+	Live client.Reader
+	// Mapper knows which kinds the API server serves.
+	Mapper        meta.RESTMapper
+	InstanceTypes []catalog.InstanceType
+	Ledger        *launch.Ledger
+	Clock         clock.PassiveClock
+	// ReplicasTimeout is how long a registered node may go without its replicas.
+	ReplicasTimeout time.Duration
+	// NodeOverlays says whether the API server serves NodeOverlays.
+	NodeOverlays bool
+}
+
+// +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeclaims;nodeoverlays,verbs=get;list;watch
+// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
+// +kubebuilder:rbac:groups=karpenter.kwok.sh,resources=kwoknodeclasses,verbs=get
+// +kubebuilder:rbac:groups="",resources=pods;nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch
+
+// Cluster reads all that a decision may depend on.
+func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
+	var (
+		nodePools  karpv1.NodePoolList
+		classes    v1alpha1.GPUNodeClassList
+		nodes      corev1.NodeList
+		pods       corev1.PodList
+		daemonSets appsv1.DaemonSetList
+		overlays   karpv1alpha1.NodeOverlayList
+		claims     karpv1.NodeClaimList
+	)
+	for _, list := range []client.ObjectList{&nodePools, &classes, &nodes, &pods, &daemonSets} {
+		if err := g.Cached.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	if g.NodeOverlays {
+		if err := g.Cached.List(ctx, &overlays); err != nil {
+			return nil, fmt.Errorf("listing NodeOverlays: %w", err)
+		}
+	}
+	if err := g.Live.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	c := &snapshot.Cluster{
+		Now: g.Clock.Now(), NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
+		Pods: pods.Items, DaemonSets: daemonSets.Items, InstanceTypes: g.InstanceTypes, ReplicasTimeout: g.ReplicasTimeout,
+		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{},
+	}
+	for _, overlay := range overlays.Items {
+		if snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
+			c.NodeOverlays = append(c.NodeOverlays, overlay)
+		}
+	}
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
+		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
+			continue
+		}
+		state, err := g.nodeClass(ctx, class.Spec.NodeClassRef)
+		if err != nil {
+			return nil, err
+		}
+		c.NodeClasses[class.Spec.NodeClassRef] = state
+	}
+	c.Refused = g.Ledger.Refused()
+	return c, nil
+}
+
+// nodeClass reads the state of one of the cloud's node classes. It is read live: a class that was changed a moment ago is not Ready until
+// Karpenter has looked at it, and Karpenter deletes claims that name such a class.
+func (g *Gatherer) nodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
+	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
+	if meta.IsNoMatchError(err) {
+		return snapshot.NodeClassState{Reason: "NodeClassKindUnknown", Message: fmt.Sprintf(
+			"this cluster has no kind %s in group %s: install Karpenter's provider for it, or correct spec.nodeClassRef", ref.Kind, ref.Group)}, nil
+	}
+	if err != nil {
+		return snapshot.NodeClassState{}, fmt.Errorf("looking up kind %s: %w", ref.Kind, err)
+	}
+	class := &unstructured.Unstructured{}
+	class.SetGroupVersionKind(mapping.GroupVersionKind)
+	err = g.Live.Get(ctx, client.ObjectKey{Name: ref.Name}, class)
+	switch {
+	case apierrors.IsNotFound(err):
+		return snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf(
+			"%s %q does not exist: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}, nil
+	case apierrors.IsForbidden(err):
+		return snapshot.NodeClassState{Reason: "NodeClassForbidden", Message: fmt.Sprintf(
+			"the controller may not read %s %q: allow it get on that kind", ref.Kind, ref.Name)}, nil
+	case err != nil:
+		return snapshot.NodeClassState{}, fmt.Errorf("reading %s %s: %w", ref.Kind, ref.Name, err)
+	}
+	return snapshot.NodeClassStateOf(class), nil
+}

@@ -1,0 +1,69 @@
+package pool
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Reasons of the condition ReplicasHealthy.
+const (
+	reasonReplicasHealthy = "ReplicasHealthy"
+	reasonReplicasMissing = "ReplicasMissing"
+	reasonProbing         = "Probing"
+)
+
+// breaker says whether the pool's machines expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
+// (False). After retry one machine may be launched to see (Unknown), and its replicas close it (True).
+func breaker(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
+	if before == nil {
+		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
+	}
+	var broken []string
+	fresh, mended := false, false
+	for i := range machines {
+		m := &machines[i]
+		later := m.Claim.CreationTimestamp.After(before.LastTransitionTime.Time)
+		if m.Broken(now, timeout) {
+			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
+			fresh = fresh || later
+		}
+		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
+	}
+	open := func() status.Condition {
+		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
+			"nodes that registered over %s ago do not expose their replicas: %s; see that the device plugin runs on them. One node is tried again after %s",
+			timeout, strings.Join(broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
+	}
+	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
+	switch before.Status {
+	case metav1.ConditionTrue:
+		if len(broken) > 0 {
+			return open()
+		}
+		return closed
+	case metav1.ConditionUnknown:
+		if fresh {
+			return open()
+		}
+	case metav1.ConditionFalse:
+		if !mended && !now.Before(before.LastTransitionTime.Add(retry)) {
+			return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionUnknown, reasonProbing,
+				"one node may be launched to see whether nodes of this pool expose their replicas again")
+		}
+	}
+	if mended {
+		return closed
+	}
+	return *before
+}
+
+func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
+	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: message}
+}

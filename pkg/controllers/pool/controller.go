@@ -1,0 +1,178 @@
+// Package pool keeps the status of our NodePools and of the GPUNodeClasses true. Stock Karpenter does not write the status of NodePools that name a
+// foreign node class, so all of it is ours.
+package pool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+const (
+	// often is how close together two looks may be: pods and nodes change all the time.
+	often = 500 * time.Millisecond
+	// seldom is how long passes between two looks when nothing changes: the cloud's node classes are not watched, and backoffs end.
+	seldom = 10 * time.Second
+)
+
+// Config is what the controller needs.
+type Config struct {
+	Client   client.Client
+	Gatherer *gather.Gatherer
+	Metrics  *metrics.Metrics
+	Recorder events.EventRecorder
+	Clock    clock.Clock
+	// BreakerRetry is how long a pool whose machines do not expose their replicas launches nothing.
+	BreakerRetry time.Duration
+}
+
+// Controller looks at all pools and classes together: a class sums its pools.
+type Controller struct {
+	Config
+	last time.Time
+}
+
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/status,verbs=patch
+// +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Register adds the controller to the manager.
+func (c *Controller) Register(m ctrl.Manager) error {
+	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{}}
+	})
+	return ctrl.NewControllerManagedBy(m).Named("pool").
+		Watches(&karpv1.NodePool{}, one).
+		Watches(&v1alpha1.GPUNodeClass{}, one).
+		Watches(&karpv1.NodeClaim{}, one).
+		Watches(&corev1.Node{}, one).
+		Watches(&corev1.Pod{}, one).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(c)
+}
+
+// Reconcile writes every status that is not true any more.
+func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if wait := c.last.Add(often).Sub(c.Clock.Now()); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	c.last = c.Clock.Now()
+	cluster, err := c.Gatherer.Cluster(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
+	}
+	if err := c.report(ctx, cluster); apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: often}, nil // Karpenter writes to the status of NodePools too; look again.
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: seldom}, nil
+}
+
+func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) error {
+	machines := cluster.Machines()
+	for _, pool := range cluster.Pools() {
+		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, pool.NodePool.Name)); err != nil {
+			return err
+		}
+	}
+	for i := range cluster.GPUNodeClasses {
+		class := &cluster.GPUNodeClasses[i]
+		if err := c.class(ctx, cluster, class, of(machines, v1alpha1.GPUNodeClassLabel, class.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of are the machines whose claims carry a label value.
+func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
+	var some []snapshot.Machine
+	for _, m := range machines {
+		if m.Claim.Labels[key] == value {
+			some = append(some, m)
+		}
+	}
+	return some
+}
+
+func (c *Controller) pool(ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine) error {
+	stored := pool.NodePool
+	np := stored.DeepCopy()
+	h := hold(machines)
+	healthy := breaker(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
+	var refused []v1alpha1.RefusedOffering
+	if pool.Class != nil {
+		refused = cluster.Refused[pool.Class.Name]
+	}
+	reportPool(np, pool, h, healthy, launching(pool, refused, cluster.Now), c.Clock)
+	c.measure(np.Name, h, healthy)
+	if equality.Semantic.DeepEqual(stored.Status, np.Status) {
+		return nil
+	}
+	if err := c.Client.Status().Patch(ctx, np, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the status of NodePool %s: %w", np.Name, err)
+	}
+	c.tell(ctx, stored, np)
+	return nil
+}
+
+// tell marks conditions that changed with an event.
+func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
+	for _, now := range after.Status.Conditions {
+		was := snapshot.Condition(before.Status.Conditions, now.Type)
+		if now.Type == status.ConditionReady || was.GetStatus() == now.Status && (was == nil || was.Reason == now.Reason) {
+			continue
+		}
+		if now.IsFalse() {
+			c.Recorder.Eventf(after, nil, corev1.EventTypeWarning, now.Reason, "Check", "%s", shorten(now.Message))
+		}
+		log.FromContext(ctx).Info("Condition changed", "nodePool", klog.KObj(after), "condition", now.Type, "status", now.Status, "reason", now.Reason, "message", now.Message)
+	}
+}
+
+func (c *Controller) class(ctx context.Context, cluster *snapshot.Cluster, stored *v1alpha1.GPUNodeClass, machines []snapshot.Machine) error {
+	class := stored.DeepCopy()
+	refused := c.Gatherer.Ledger.ForStatus(class.Name, cluster.Now)
+	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines), refused)
+	if equality.Semantic.DeepEqual(stored.Status, class.Status) {
+		return nil
+	}
+	if err := c.Client.Status().Patch(ctx, class, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the status of GPUNodeClass %s: %w", class.Name, err)
+	}
+	return nil
+}
+
+func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
+	c.Metrics.PoolNodes.WithLabelValues(pool).Set(float64(h.Nodes))
+	c.Metrics.PoolGPUs.WithLabelValues(pool).Set(float64(h.GPUs))
+	c.Metrics.PoolReplicas.WithLabelValues(pool).Set(float64(h.Replicas))
+	c.Metrics.PoolReplicasUsed.WithLabelValues(pool).Set(float64(h.inUse))
+	c.Metrics.PoolPrice.WithLabelValues(pool).Set(metrics.USD(h.microUSDPerHour))
+	open := 0.0
+	if healthy.IsFalse() {
+		open = 1
+	}
+	c.Metrics.PoolBreaker.WithLabelValues(pool).Set(open)
+}

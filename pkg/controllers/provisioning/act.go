@@ -1,0 +1,63 @@
+package provisioning
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// act creates the claims of a plan, as many as may be without a machine at once; the rest comes with the next plan. It returns when to look again.
+func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan) (time.Duration, error) {
+	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
+		return min(quiet, retry), nil
+	}
+	allowed := allowance(view.Machines, c.MaxUnlaunched)
+	for _, launch := range plan.Launches[:min(allowed, len(plan.Launches))] {
+		if err := c.create(ctx, view, launch); err != nil {
+			return 0, err
+		}
+	}
+	if allowed < len(plan.Launches) {
+		// A launched claim wakes the controller; this is for when its watch is late.
+		return time.Second, nil
+	}
+	return retry, nil
+}
+
+// allowance is how many more claims may be created while others are not launched.
+func allowance(machines []snapshot.Machine, most int) int {
+	for i := range machines {
+		if m := &machines[i]; !m.Launched() {
+			most--
+		}
+	}
+	return max(0, most)
+}
+
+func (c *Controller) create(ctx context.Context, view *snapshot.View, launch planner.Launch) error {
+	claim := render.NodeClaim(view, launch)
+	offering := view.Offerings[launch.Offering]
+	err := c.Client.Create(ctx, claim)
+	if apierrors.IsAlreadyExists(err) {
+		// The same pods, pool and offering: this launch was made already, by an earlier life of the controller or another replica of it.
+		log.FromContext(ctx).V(1).Info("NodeClaim exists already", "nodeClaim", klog.KObj(claim))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("creating NodeClaim %s: %w", claim.Name, err)
+	}
+	pool := claim.Labels[karpv1.NodePoolLabelKey]
+	c.Metrics.ClaimsCreated.WithLabelValues(pool, offering.Type.Name, offering.CapacityType).Inc()
+	log.FromContext(ctx).Info("Created NodeClaim", "nodeClaim", klog.KObj(claim), "nodePool", pool, "instanceType", offering.Type.Name,
+		"zone", offering.Zone, "capacityType", offering.CapacityType, "microUSDPerHour", offering.MicroUSDPerHour, "pods", len(launch.Pods))
+	return nil
+}

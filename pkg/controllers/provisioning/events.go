@@ -1,0 +1,47 @@
+package provisioning
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// tell tells each pod that has no place why, when that is news, and each pod that a machine is on its way.
+func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
+	for _, u := range plan.Unplaced {
+		pod := view.Pods[u.Pod]
+		if pod == nil || c.told[pod.UID] == u.Reason {
+			continue
+		}
+		c.told[pod.UID] = u.Reason
+		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", eventNote(u.Message))
+	}
+	for _, p := range plan.Placements {
+		for _, name := range p.Pods {
+			c.nominate(view, name, view.Nodes[p.Node].Name)
+		}
+	}
+}
+
+// nominated is what a pod is told once it has a place to wait for.
+const nominated planner.Reason = "Nominated"
+
+func (c *Controller) nominate(view *snapshot.View, name, node string) {
+	pod := view.Pods[name]
+	if pod == nil || c.told[pod.UID] == nominated {
+		return
+	}
+	c.told[pod.UID] = nominated
+	c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(nominated), "Plan", "waits for %s", node)
+}
+
+// maxNote is the API's bound on the note of an event.
+const maxNote = 1024
+
+func eventNote(s string) string {
+	if len(s) <= maxNote {
+		return s
+	}
+	return s[:maxNote-3] + "..."
+}

@@ -1,0 +1,45 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/utils/pdb"
+)
+
+// Evictions says which pods can be evicted at present, as Karpenter judges it.
+type Evictions struct {
+	limits pdb.Limits
+	clock  clock.Clock
+}
+
+// NewEvictions reads the PodDisruptionBudgets.
+func NewEvictions(ctx context.Context, c client.Client, clk clock.Clock) (Evictions, error) {
+	limits, err := pdb.NewLimits(ctx, c)
+	if err != nil {
+		return Evictions{}, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+	}
+	return Evictions{limits: limits, clock: clk}, nil
+}
+
+// Blocker says what keeps a node with the pods from draining; "" when nothing does. Deleting a NodeClaim cannot be undone, so this is asked
+// before.
+func (e Evictions) Blocker(pods []*corev1.Pod) string {
+	for _, pod := range pods {
+		if IsEvicted(pod, e.clock) && !IsDisruptable(pod, e.clock) {
+			return fmt.Sprintf("pod %s/%s carries karpenter.sh/do-not-disrupt", pod.Namespace, pod.Name)
+		}
+		if budgets, ok := e.limits.CanEvictPods([]*corev1.Pod{pod}, e.clock, nil); !ok {
+			names := make([]string, 0, len(budgets))
+			for _, b := range budgets {
+				names = append(names, b.String())
+			}
+			return fmt.Sprintf("pod %s/%s may not be evicted: PodDisruptionBudget %s", pod.Namespace, pod.Name, strings.Join(names, " and "))
+		}
+	}
+	return ""
+}

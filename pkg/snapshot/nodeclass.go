@@ -1,0 +1,35 @@
+package snapshot
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// NodeClassStateOf judges one of the cloud's node classes by its Ready condition, as Karpenter's providers do before they launch: it must be True and
+// of the class's present generation, where the condition tells a generation at all.
+func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
+	name := fmt.Sprintf("%s %q", class.GetKind(), class.GetName())
+	if class.GetDeletionTimestamp() != nil {
+		return NodeClassState{Reason: "NodeClassTerminating", Message: name + " is being deleted: name another in spec.nodeClassRef"}
+	}
+	conditions, _, err := unstructured.NestedSlice(class.Object, "status", "conditions")
+	if err != nil {
+		return NodeClassState{Reason: "NodeClassNotReady", Message: name + " has a status that cannot be read: " + err.Error()}
+	}
+	for _, c := range conditions {
+		condition, ok := c.(map[string]any)
+		if !ok || condition["type"] != "Ready" {
+			continue
+		}
+		if condition["status"] != string(metav1.ConditionTrue) {
+			return NodeClassState{Reason: "NodeClassNotReady", Message: fmt.Sprintf("%s is not Ready: %v %v; see its conditions", name, condition["reason"], condition["message"])}
+		}
+		if observed, ok := condition["observedGeneration"].(int64); ok && observed > 0 && observed != class.GetGeneration() {
+			return NodeClassState{Reason: "NodeClassNotObserved", Message: name + " was changed and Karpenter has not looked at it since; wait a moment, or see that Karpenter runs"}
+		}
+		return NodeClassState{Ready: true}
+	}
+	return NodeClassState{Reason: "NodeClassNotReady", Message: name + " has no Ready condition yet; see that the Karpenter provider for it runs"}
+}
