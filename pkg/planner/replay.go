@@ -21,15 +21,24 @@ func (m *mixer) replay() *solution {
 			at++
 		}
 	}
-	for _, x := range past.machines {
-		i := slices.IndexFunc(fresh, func(i int) bool { return m.standsFor(i, x) })
-		if i < 0 {
-			s.machines = append(s.machines, x)
-			continue
+	// A node that admits just what the offer admits comes before one that would do: others may need that one.
+	waiting := past.machines
+	for _, same := range []bool{true, false} {
+		var rest []machine
+		for _, x := range waiting {
+			i := slices.IndexFunc(fresh, func(i int) bool {
+				return m.standsFor(i, x) && (!same || slices.Equal(m.nodes[i].fits, m.offers[x.offer].fits))
+			})
+			if i < 0 {
+				rest = append(rest, x)
+				continue
+			}
+			s.onNodes[fresh[i]] = x.load
+			fresh = slices.Delete(fresh, i, i+1)
 		}
-		s.onNodes[fresh[i]] = x.load
-		fresh = slices.Delete(fresh, i, i+1)
+		waiting = rest
 	}
+	s.machines = waiting
 	if !s.withinLimits(m.problem) {
 		return nil
 	}
