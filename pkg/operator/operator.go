@@ -42,7 +42,7 @@ const leaseName = "karve"
 const shutdownGrace = 20 * time.Second
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=get;create;update
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create;patch
 
 // Run runs the controllers until the context ends.
 func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) error {

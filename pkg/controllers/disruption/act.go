@@ -32,13 +32,16 @@ func (c *Controller) act(ctx context.Context, a action, pools map[string]*snapsh
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", a.reason)
 		return c.patch(ctx, node, clear)
 	case taint:
-		log.FromContext(ctx).Info("Tainting idle node", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation])
-		return c.patch(ctx, node, func(n *corev1.Node) {
+		err := c.patch(ctx, node, func(n *corev1.Node) {
 			annotate(n, v1alpha1.DisruptingSinceAnnotation, now)
 			if !tainted(n) {
 				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
 			}
 		})
+		if err == nil {
+			log.FromContext(ctx).Info("Tainted an idle node", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation])
+		}
+		return err
 	case blocked:
 		if c.told[node.UID] != a.reason {
 			c.told[node.UID] = a.reason

@@ -4,10 +4,12 @@ package disruption
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -28,6 +30,9 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
+
+// soon is when to look again at a Node that somebody else has changed meanwhile.
+const soon = time.Second
 
 // Config is what the controller needs.
 type Config struct {
@@ -112,12 +117,19 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	actions, again := decide(s)
+	var errs []error
 	for _, a := range actions {
-		if err := c.act(ctx, a, pools); err != nil {
-			return reconcile.Result{}, err
+		err := c.act(ctx, a, pools)
+		if apierrors.IsConflict(err) {
+			again = min(again, soon) // The Node changed since it was read; look again.
+			continue
 		}
+		errs = append(errs, err)
 	}
 	c.forget(s.machines)
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
+	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 

@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+)
+
+// Program is a program that runs beside the cluster's own components, for instance the controller under test.
+type Program struct {
+	// Name is what StopComponent, KillComponent and StartComponent call it, and its log.
+	Name Component
+	Path string
+	Args []string
+	Env  []string
+	// ReadyURL answers 200 once the program is ready.
+	ReadyURL string
+}
+
+// StartProgram starts a program and returns when it is ready. It ends with the cluster, or as a component does.
+func (c *Cluster) StartProgram(ctx context.Context, p Program) error {
+	if _, err := c.part(p.Name); err == nil {
+		return fmt.Errorf("starting %s: there is one of that name", p.Name)
+	}
+	c.parts = append(c.parts, &part{
+		name: p.Name,
+		launch: func(context.Context) (running, error) {
+			return startProcess(p.Path, p.Args, p.Env, filepath.Join(c.dir, string(p.Name)+".log"))
+		},
+		ready: httpOK(http.DefaultClient, p.ReadyURL),
+	})
+	return c.StartComponent(ctx, p.Name)
+}
+
+// FreePort is a port on loopback that nobody uses; it is not given away again while the cluster runs.
+func (c *Cluster) FreePort(ctx context.Context) (int, error) {
+	port, err := freePort(ctx)
+	if err != nil {
+		return 0, err
+	}
+	c.ports = append(c.ports, port)
+	return port, nil
+}
