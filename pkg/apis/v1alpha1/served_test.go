@@ -18,6 +18,7 @@ import (
 )
 
 func TestWhatIsLeftOutGetsItsDefault(t *testing.T) {
+	t.Parallel()
 	cluster.Require(t)
 	classes := client(t)
 	for name, c := range map[string]struct {
@@ -49,6 +50,7 @@ func TestWhatIsLeftOutGetsItsDefault(t *testing.T) {
 }
 
 func TestATypedObjectGoesThereAndBack(t *testing.T) {
+	t.Parallel()
 	cluster.Require(t)
 	typed := &v1alpha1.GPUNodeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
@@ -82,6 +84,7 @@ func TestATypedObjectGoesThereAndBack(t *testing.T) {
 }
 
 func TestPrinterColumns(t *testing.T) {
+	t.Parallel()
 	cluster.Require(t)
 	classes := client(t)
 	o, err := classes.Create(t.Context(), object(t, "columns", nil), metav1.CreateOptions{})
@@ -147,6 +150,7 @@ func TestPrinterColumns(t *testing.T) {
 }
 
 func TestTheKindIsServedUnderItsNames(t *testing.T) {
+	t.Parallel()
 	cluster.Require(t)
 	disco, err := discovery.NewDiscoveryClientForConfig(server.RESTConfig())
 	if err != nil {

@@ -2,9 +2,11 @@ package v1alpha1_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -224,6 +226,7 @@ var pairs = []struct {
 const idleRule = "spec.consolidation.idleAfter rule: idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 
 func TestRules(t *testing.T) {
+	t.Parallel()
 	cluster.Require(t)
 	classes := client(t)
 	stored, err := classes.Create(t.Context(), object(t, "rules", nil), metav1.CreateOptions{})
@@ -280,26 +283,17 @@ func said(rule, message string) (string, string) {
 }
 
 func causes(err error) []metav1.StatusCause {
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // as the client returns it
-	if !ok || status.Status().Details == nil {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
 	return status.Status().Details.Causes
 }
 
+var index = regexp.MustCompile(`\[[^\]]*\]`)
+
 // withoutIndex makes overrides[] of overrides[3].
-func withoutIndex(field string) string {
-	for {
-		open := strings.Index(field, "[")
-		end := strings.Index(field, "]")
-		if open < 0 || end <= open+1 {
-			return field
-		}
-		field = field[:open+1] + field[end:]
-		rest := withoutIndex(field[open+2:])
-		return field[:open+2] + rest
-	}
-}
+func withoutIndex(field string) string { return index.ReplaceAllString(field, "[]") }
 
 func client(t *testing.T) dynamic.ResourceInterface {
 	t.Helper()

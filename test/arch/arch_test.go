@@ -1,0 +1,214 @@
+// Package arch holds the lines that imports must not cross. The linters hold them too, file by file and with the reason; here they
+// are followed through all dependencies, so that a detour over a third package does not go unseen.
+package arch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "karve.sh/karve"
+
+// rule is what some packages of ours may not depend on.
+type rule struct {
+	why string
+	// of says which of our packages it is for, by the path below the module.
+	of func(path string) bool
+	// allows says whether such a package may import another.
+	allows func(importPath string) bool
+	// transitively extends it to what the imports import in turn.
+	transitively bool
+}
+
+var rules = []rule{
+	{
+		why:          "the planner is plain Go on plain numbers, so that it can be tested, fuzzed and used without Kubernetes",
+		of:           func(path string) bool { return under("pkg/planner")(path) && !under("pkg/planner/plantest")(path) },
+		allows:       anyOf(standard, ours("pkg/planner")),
+		transitively: true,
+	},
+	{
+		why:          "what tests the planner needs no Kubernetes either; it adds rapid, which draws the inputs",
+		of:           under("pkg/planner/plantest"),
+		allows:       anyOf(standard, ours("pkg/planner"), below("pgregory.net/rapid")),
+		transitively: true,
+	},
+	{
+		why:    "the catalog knows quantities and nothing else of Kubernetes",
+		of:     is("pkg/catalog"),
+		allows: anyOf(standard, ours("pkg/catalog"), exactly("k8s.io/apimachinery/pkg/api/resource")),
+	},
+	{
+		why:          "others import our API types, and should not get a client or Karpenter with them",
+		of:           under("pkg/apis"),
+		allows:       noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime"), below("sigs.k8s.io/karpenter")),
+		transitively: true,
+	},
+	{
+		why:    "our API types need only the machinery of Kubernetes' own",
+		of:     under("pkg/apis"),
+		allows: anyOf(standard, ours("pkg/apis"), below("k8s.io/apimachinery")),
+	},
+	{
+		why:    "snapshot and render are functions of objects: pkg/controllers reads the objects and passes them in",
+		of:     anyOf(under("pkg/snapshot"), under("pkg/render")),
+		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
+	},
+	{
+		why:    "a decision does not depend on who asks for it: controllers, operator and commands are on top",
+		of:     noneOf(under("pkg/controllers"), under("pkg/operator"), under("cmd"), under("test")),
+		allows: noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")),
+	},
+	{
+		why:    "nothing that ships depends on the tests' cluster",
+		of:     noneOf(under("test")),
+		allows: noneOf(ours("test")),
+	},
+	{
+		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
+		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/controllers"), under("pkg/karpenter"), under("pkg/operator"),
+			under("cmd"), under("test")),
+		allows: noneOf(below("sigs.k8s.io/karpenter")),
+	},
+	{
+		why: "the rest of Karpenter changes from release to release: pkg/karpenter wraps what is needed",
+		of:  noneOf(under("pkg/karpenter"), under("test")),
+		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly(
+			"sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/apis/v1alpha1", "sigs.k8s.io/karpenter/pkg/scheduling")),
+	},
+}
+
+// listed is a package as go list tells of it.
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImportsKeepToTheirSideOfTheLine(t *testing.T) {
+	t.Parallel()
+	packages := list(t, "./...")
+	for _, breach := range breaches(packages, rules) {
+		t.Error(breach)
+	}
+}
+
+func TestABreachIsSeen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		pkg  listed
+		want int
+	}{
+		"the planner may use the standard library": {pkg("pkg/planner", "slices", "math/big"), 0},
+		"the planner may not use anything else":    {pkg("pkg/planner", "golang.org/x/exp/maps"), 1},
+		"the planner may not, even by a detour":    {listed{ImportPath: module + "/pkg/planner", Deps: []string{"k8s.io/api/core/v1"}}, 1},
+		"a package of like name is another one":    {pkg("pkg/plannerview", "golang.org/x/exp/maps"), 0},
+		"the catalog may use quantities":           {pkg("pkg/catalog", "k8s.io/apimachinery/pkg/api/resource"), 0},
+		"the catalog may not use pods":             {pkg("pkg/catalog", "k8s.io/api/core/v1"), 1},
+		"snapshot may use Karpenter's API":         {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/apis/v1"), 0},
+		"snapshot may not use Karpenter's rest":    {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/utils/pod"), 1},
+		"snapshot may not use a client":            {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
+		"pkg/karpenter may use all of Karpenter":   {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
+		"metrics may not use Karpenter at all":     {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},
+		"API types may not use a client":           {pkg("pkg/apis/v1alpha1", "k8s.io/client-go/rest"), 2},
+		"no package uses controllers from below":   {pkg("pkg/render", module+"/pkg/controllers/launch"), 1},
+		"a test package may use what it likes":     {pkg("test/demo", "sigs.k8s.io/karpenter/pkg/operator", module+"/pkg/operator"), 0},
+		"what ships may not use the test cluster":  {pkg("cmd/controller", module+"/test/cluster"), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := breaches([]listed{c.pkg}, rules); len(got) != c.want {
+				t.Errorf("got %d breaches, want %d: %q", len(got), c.want, got)
+			}
+		})
+	}
+}
+
+func pkg(path string, imports ...string) listed {
+	return listed{ImportPath: module + "/" + path, Imports: imports, Deps: imports}
+}
+
+func breaches(packages []listed, rules []rule) []string {
+	var out []string
+	for _, p := range packages {
+		path := strings.TrimPrefix(p.ImportPath, module+"/")
+		for _, r := range rules {
+			if !r.of(path) {
+				continue
+			}
+			imports := p.Imports
+			if r.transitively {
+				imports = p.Deps
+			}
+			for _, i := range imports {
+				if !r.allows(i) {
+					out = append(out, fmt.Sprintf("%s imports %s: %s", path, i, r.why))
+				}
+			}
+		}
+	}
+	return out
+}
+
+func list(t *testing.T, patterns ...string) []listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Deps", "--"}, patterns...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var packages []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatalf("reading what go list wrote: %v", err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// is and under pick packages of ours by their path below the module, exactly, below and ours any package by its import path.
+
+func is(path string) func(string) bool { return exactly(path) }
+
+func under(path string) func(string) bool { return below(path) }
+
+func ours(path string) func(string) bool { return below(module + "/" + path) }
+
+func exactly(paths ...string) func(string) bool {
+	return func(p string) bool { return slices.Contains(paths, p) }
+}
+
+func below(root string) func(string) bool {
+	return func(p string) bool { return p == root || strings.HasPrefix(p, root+"/") }
+}
+
+// standard says whether a package is of the standard library: only those have no dot in the first part of their path. Those that it
+// vendors are in vendor/.
+func standard(p string) bool {
+	first, _, _ := strings.Cut(p, "/")
+	return !strings.Contains(first, ".")
+}
+
+func anyOf(fs ...func(string) bool) func(string) bool {
+	return func(p string) bool {
+		return slices.ContainsFunc(fs, func(f func(string) bool) bool { return f(p) })
+	}
+}
+
+func noneOf(fs ...func(string) bool) func(string) bool {
+	f := anyOf(fs...)
+	return func(p string) bool { return !f(p) }
+}
