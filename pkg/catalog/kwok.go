@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ const (
 	kwokDefaultPods         = 110
 )
 
+// maxAmount bounds every amount of a machine, 8 PiB in bytes, so that thousandths and sums over many machines do not overflow.
+const maxAmount = 1 << 53
+
 // kwokInstanceType is the schema of the file that Karpenter's kwok provider takes as --instance-types-file-path.
 type kwokInstanceType struct {
 	Name             string                       `json:"name"`
@@ -61,7 +65,7 @@ func ReadKWOK(r io.Reader) ([]InstanceType, error) {
 	if err := dec.Decode(&read); err != nil {
 		return nil, fmt.Errorf("reading instance types: %w", err)
 	}
-	if dec.More() {
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("reading instance types: there is something after the list")
 	}
 	types := make([]InstanceType, 0, len(read))
@@ -113,14 +117,25 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 		t.Labels[labelOS] = k.OperatingSystems[0]
 	}
 	var errs []error
-	if capacity.MilliCPU <= 0 || capacity.MemoryBytes <= 0 || t.GPU.Count < 0 {
-		errs = append(errs, errors.New("cpu and memory must be above zero and nvidia.com/gpu not below"))
+	if k.Architecture == "" {
+		errs = append(errs, errors.New("it has no architecture"))
+	}
+	if capacity.MilliCPU <= 0 || capacity.MemoryBytes <= 0 || capacity.Pods <= 0 || capacity.EphemeralBytes < 0 || t.GPU.Count < 0 {
+		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
+	}
+	if quantity(k.Resources, "cpu").Value() > maxAmount || capacity.MemoryBytes > maxAmount || capacity.EphemeralBytes > maxAmount ||
+		capacity.Pods > maxAmount || t.GPU.Count > maxAmount {
+		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
 	}
 	for i, o := range k.Offerings {
 		labels := map[string]string{}
 		for _, req := range o.Requirements {
 			if req.Operator != "In" || len(req.Values) != 1 {
 				errs = append(errs, fmt.Errorf("offering %d: requirement %q must be In with one value", i, req.Key))
+				continue
+			}
+			if is := cmp.Or(labels[req.Key], t.Labels[req.Key]); is != "" && is != req.Values[0] {
+				errs = append(errs, fmt.Errorf("offering %d: requirement %q is %q, but the machine has %q", i, req.Key, req.Values[0], is))
 				continue
 			}
 			labels[req.Key] = req.Values[0]
@@ -132,7 +147,7 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 		if offering.Zone == "" || offering.CapacityType == "" {
 			errs = append(errs, fmt.Errorf("offering %d: it needs requirements for %s and %s", i, labelZone, labelCapacityType))
 		}
-		if offering.MicroUSDPerHour <= 0 || o.Price > 1e6 {
+		if o.Price > 1e6 || offering.MicroUSDPerHour <= 0 {
 			errs = append(errs, fmt.Errorf("offering %d: the price %v is not between 0 and a million dollars an hour", i, o.Price))
 		}
 		t.Offerings = append(t.Offerings, offering)
@@ -148,7 +163,7 @@ func (t *InstanceType) describe() error {
 	}
 	shared := maps.Clone(t.Offerings[0].Labels)
 	for _, o := range t.Offerings[1:] {
-		maps.DeleteFunc(shared, func(k, v string) bool { return o.Labels[k] != v })
+		maps.DeleteFunc(shared, func(k, v string) bool { got, ok := o.Labels[k]; return !ok || got != v })
 	}
 	delete(shared, labelZone)
 	delete(shared, labelCapacityType)
@@ -165,6 +180,9 @@ func (t *InstanceType) describe() error {
 		mib, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {
 			return fmt.Errorf("label %s: %w", labelGPUMemory, err)
+		}
+		if mib <= 0 {
+			return fmt.Errorf("label %s: %d MiB is not above zero", labelGPUMemory, mib)
 		}
 		t.GPU.MemoryMiB = mib
 	}
