@@ -2,6 +2,7 @@
 package render
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -15,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -41,7 +41,8 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	offering := view.Offerings[launch.Offering]
 	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
 	np := pool.NodePool
-	template := &np.Spec.Template
+	// A copy, since the claim is decoded into when it is created, and the NodePool is the cache's.
+	template := np.Spec.Template.DeepCopy()
 	ref := pool.Class.Spec.NodeClassRef
 
 	claim := &karpv1.NodeClaim{
@@ -57,9 +58,9 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 			NodeClassRef:  &karpv1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
 			Requirements:  requirements(np, offering),
 			Taints:        template.Spec.Taints,
-			StartupTaints: append(slices.Clone(template.Spec.StartupTaints), ReplicasNotReadyTaint()),
+			StartupTaints: startupTaints(template),
 			Resources:     karpv1.ResourceRequirements{Requests: requests(view, launch, offering)},
-			// The zero value would be written as "Never"; a NodePool that was read from the API always says.
+			// The zero value would be written as "Never"; a NodePool that was read from the API always says what it wants.
 			ExpireAfter:            template.Spec.ExpireAfter,
 			TerminationGracePeriod: template.Spec.TerminationGracePeriod,
 		},
@@ -68,6 +69,13 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 		claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: DefaultTerminationGracePeriod}
 	}
 	return claim
+}
+
+// startupTaints are the template's and ours, which a template may hold already.
+func startupTaints(template *karpv1.NodeClaimTemplate) []corev1.Taint {
+	ours := ReplicasNotReadyTaint()
+	others := slices.DeleteFunc(template.Spec.StartupTaints, func(t corev1.Taint) bool { return t.MatchTaint(&ours) })
+	return append(others, ours)
 }
 
 // ReplicasNotReadyTaint is the startup taint of every machine of ours.
@@ -86,9 +94,10 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 		parts = append(parts, string(uid))
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	prefix := np.Name
+	// A NodePool's name may hold dots, a host's name may not.
+	prefix := strings.ReplaceAll(np.Name, ".", "-")
 	if len(prefix) > maxPoolName {
-		prefix = strings.TrimRight(prefix[:maxPoolName], "-.")
+		prefix = strings.TrimRight(prefix[:maxPoolName], "-")
 	}
 	return prefix + "-" + hex.EncodeToString(sum[:])[:nameHashLength]
 }
@@ -125,21 +134,30 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering) map[string]string {
 	return a
 }
 
-// requirements are the pool's, narrowed to the offering: instance type, zone and capacity type are always stated.
+// requirements are the pool's, as they were written, but for those that the offering decides: instance type, zone and capacity type are always stated,
+// so are the labels that were chosen. Karpenter's requirement algebra is not used to write them: it turns Gt into Gte, which the NodeClaims of
+// older versions of Karpenter do not know.
 func requirements(np *karpv1.NodePool, o *snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
-	r := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
-	r.Add(
-		scheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, o.Type.Name),
-		scheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, o.Zone),
-		scheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, o.CapacityType),
-	)
-	r.Add(scheduling.NewLabelRequirements(o.CustomLabels).Values()...)
-	list := r.NodeSelectorRequirements()
-	for i := range list {
-		slices.Sort(list[i].Values)
+	stated := map[string]string{
+		corev1.LabelInstanceTypeStable: o.Type.Name, corev1.LabelTopologyZone: o.Zone, karpv1.CapacityTypeLabelKey: o.CapacityType,
+	}
+	maps.Copy(stated, o.CustomLabels)
+	var list []karpv1.NodeSelectorRequirementWithMinValues
+	for key, value := range stated {
+		list = append(list, karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
+	}
+	for _, req := range np.Spec.Template.Spec.Requirements {
+		if normalized, ok := karpv1.NormalizedLabels[req.Key]; ok {
+			req.Key = normalized
+		}
+		if _, ok := stated[req.Key]; ok {
+			continue
+		}
+		req.Values = slices.Sorted(slices.Values(req.Values))
+		list = append(list, req)
 	}
 	slices.SortFunc(list, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
-		return strings.Compare(a.Key+string(a.Operator), b.Key+string(b.Operator))
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(string(a.Operator), string(b.Operator)), slices.Compare(a.Values, b.Values))
 	})
 	return list
 }

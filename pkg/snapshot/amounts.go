@@ -55,6 +55,14 @@ func atLeastZero(a planner.Resources) planner.Resources {
 	}
 }
 
+// orElse is a, with b where a has nothing; Replicas are a's.
+func orElse(a, b planner.Resources) planner.Resources {
+	return planner.Resources{
+		MilliCPU: cmp.Or(a.MilliCPU, b.MilliCPU), MemoryBytes: cmp.Or(a.MemoryBytes, b.MemoryBytes),
+		EphemeralBytes: cmp.Or(a.EphemeralBytes, b.EphemeralBytes), Pods: cmp.Or(a.Pods, b.Pods), Replicas: a.Replicas,
+	}
+}
+
 func sortedKeys[K cmp.Ordered, V any, M ~map[K]V](m M) []K { return slices.Sorted(maps.Keys(m)) }
 
 func podRequests(pod *corev1.Pod) corev1.ResourceList {

@@ -1,7 +1,10 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -42,11 +45,12 @@ func Build(c *Cluster) View {
 		}
 	}
 	rooms := c.rooms(v.Machines)
+	stock := sync.OnceValue(c.stockPools)
 	for _, r := range rooms {
 		v.Nodes = append(v.Nodes, r.node)
 	}
 	for _, waiting := range c.waiting() {
-		class, ours := v.class(c, &waiting, rooms, first)
+		class, ours := v.class(c, &waiting, rooms, first, stock)
 		if !ours {
 			continue
 		}
@@ -60,11 +64,12 @@ func Build(c *Cluster) View {
 }
 
 // class says where the pods of a class may go. It is not ours when no pool of ours admits them and stock Karpenter can serve them.
-func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int) (planner.Class, bool) {
+func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
 	pod := w.pod()
+	demand := demandOf(pod)
 	class := planner.Class{Requests: requests(pod, w.gpu)}
 	for i := range rooms {
-		if rooms[i].gpu == w.gpu && fits(pod, rooms[i].taints, rooms[i].labels) == nil {
+		if rooms[i].gpu == w.gpu && demand.refusal(rooms[i].taints, rooms[i].nodeName, rooms[i].labels) == nil {
 			class.Nodes = append(class.Nodes, i)
 		}
 	}
@@ -72,7 +77,7 @@ func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int) (pl
 	var whyNot []string
 	for i := range v.Pools {
 		pool := &v.Pools[i]
-		offerings, err := pool.admitting(pod, w.gpu)
+		offerings, err := pool.admitting(&demand, w.gpu)
 		if err != nil {
 			whyNot = append(whyNot, fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err))
 			continue
@@ -85,15 +90,16 @@ func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int) (pl
 			class.Offerings = append(class.Offerings, first[i]+j)
 		}
 	}
-	if len(admitting) == 0 && c.stockPool(pod, w.gpu) != "" {
+	serving := stockServing(stock(), pod, w.gpu)
+	if len(admitting) == 0 && serving != "" {
 		return planner.Class{}, false
 	}
-	class.Blocked = c.blocked(w, admitting, len(class.Nodes) > 0, whyNot)
+	class.Blocked = blocked(w, admitting, serving, len(class.Nodes) > 0, whyNot)
 	return class, true
 }
 
 // admitting are the indices of the pool's offerings that admit the pod, or why there is none.
-func (p *Pool) admitting(pod *corev1.Pod, gpu corev1.ResourceName) ([]int, error) {
+func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
@@ -101,22 +107,22 @@ func (p *Pool) admitting(pod *corev1.Pod, gpu corev1.ResourceName) ([]int, error
 		return nil, fmt.Errorf("it offers %s", p.Resource())
 	}
 	var admitting []int
-	var first error
+	why := map[string]bool{}
 	for i := range p.Offerings {
-		err := fits(pod, p.NodePool.Spec.Template.Spec.Taints, p.Offerings[i].requirements)
-		if err == nil {
-			admitting = append(admitting, i)
-		} else if first == nil {
-			first = err
+		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].Labels); err != nil {
+			why[err.Error()] = true
+			continue
 		}
+		admitting = append(admitting, i)
 	}
-	if len(admitting) == 0 && first == nil {
-		first = fmt.Errorf("no instance type meets its requirements")
+	switch {
+	case len(admitting) > 0:
+		return admitting, nil
+	case len(p.Offerings) == 0:
+		return nil, errors.New("no instance type meets its requirements")
+	default:
+		return nil, errors.New(strings.Join(sortedKeys(why), ", "))
 	}
-	if len(admitting) == 0 {
-		return nil, first
-	}
-	return admitting, nil
 }
 
 // remaining is what the pool's limits leave; one machine while it is being seen whether the pool is mended.

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
@@ -70,9 +69,14 @@ func (m *Machine) Launched() bool {
 	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
 }
 
-// AwaitsReplicas says that the machine has not exposed what it promised yet.
+// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim.
+func (m *Machine) Registered() bool {
+	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue()
+}
+
+// AwaitsReplicas says that the machine has not exposed what it promised yet. The startup taint, which tells, may come only with the registration.
 func (m *Machine) AwaitsReplicas() bool {
-	return m.Node == nil || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
+	return m.Node == nil || !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
 
 // Exposed is the number of replicas that the Node has.
@@ -92,7 +96,7 @@ func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 	return registered.IsTrue() && !now.Before(registered.LastTransitionTime.Add(timeout))
 }
 
-// Replicas is the number of replicas that running pods hold.
+// ReplicasInUse is the number of replicas that running pods hold.
 func (m *Machine) ReplicasInUse() int64 {
 	var n int64
 	for _, pod := range m.Pods {
@@ -112,8 +116,11 @@ func (m *Machine) Physical() planner.Physical {
 		return physical(m.Type, m.Promise.ReplicasPerGPU)
 	}
 	capacity := m.Claim.Status.Capacity
-	if m.Node != nil {
+	if len(capacity) == 0 && m.Node != nil {
 		capacity = m.Node.Status.Capacity
+	}
+	if len(capacity) == 0 {
+		capacity = m.Claim.Spec.Resources.Requests
 	}
 	return planner.Physical{
 		MilliCPU: capacity.Cpu().MilliValue(), MemoryBytes: capacity.Memory().Value(),
@@ -157,6 +164,9 @@ func (c *Cluster) podsByNode() map[string][]*corev1.Pod {
 			pods[pod.Spec.NodeName] = append(pods[pod.Spec.NodeName], pod)
 		}
 	}
+	for _, bound := range pods {
+		slices.SortFunc(bound, comparePods)
+	}
 	return pods
 }
 
@@ -180,123 +190,4 @@ func claimValue(claim *karpv1.NodeClaim, key string) string {
 // ShapeOf is the offering that a claim of ours asks for.
 func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
 	return instanceTypeOf(claim), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
-}
-
-// room is a node that waiting pods may find a place on.
-type room struct {
-	node   planner.Node
-	gpu    corev1.ResourceName
-	taints []corev1.Taint
-	labels scheduling.Requirements
-}
-
-// rooms are the machines of ours, those on their way included, and any other nodes that have a GPU resource.
-func (c *Cluster) rooms(machines []Machine) []room {
-	var rooms []room
-	ours := map[string]bool{}
-	for i := range machines {
-		m := &machines[i]
-		if m.Node != nil {
-			ours[m.Node.Name] = true
-		}
-		if r, ok := c.machineRoom(m); ok {
-			rooms = append(rooms, r)
-		}
-	}
-	pods := c.podsByNode()
-	for i := range c.Nodes {
-		node := &c.Nodes[i]
-		if ours[node.Name] || !takesPods(node) {
-			continue
-		}
-		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
-			if valueOf(node.Status.Allocatable, gpu) > 0 {
-				free := minus(amounts(node.Status.Allocatable, gpu), sum(pods[node.Name], gpu))
-				rooms = append(rooms, room{
-					planner.Node{Name: node.Name, Free: atLeastZero(free)}, gpu, node.Spec.Taints, scheduling.NewLabelRequirements(node.Labels),
-				})
-				break
-			}
-		}
-	}
-	return rooms
-}
-
-func takesPods(node *corev1.Node) bool {
-	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable &&
-		!hasTaint(node, v1alpha1.DisruptingTaintKey) && !hasTaint(node, karpv1.DisruptedTaintKey)
-}
-
-func (c *Cluster) machineRoom(m *Machine) (room, bool) {
-	if m.Deleting() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
-		return room{}, false
-	}
-	gpu := m.Promise.Resource
-	if m.Node == nil {
-		return c.inFlightRoom(m)
-	}
-	labels := scheduling.NewLabelRequirements(m.Node.Labels)
-	r := room{node: planner.Node{Name: m.Node.Name}, gpu: gpu, labels: labels, taints: m.Node.Spec.Taints}
-	free := minus(amounts(m.Node.Status.Allocatable, gpu), sum(m.Pods, gpu))
-	if !Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
-		// The node is still starting: its startup taints will go, its replicas and DaemonSets will come.
-		r.taints = lasting(m.Node.Spec.Taints, m.Claim.Spec.StartupTaints)
-		daemons := minus(c.daemons(m.Claim.Spec.Taints, labels, gpu), sum(daemonsOf(m.Pods), gpu))
-		free = minus(free, atLeastZero(daemons))
-		if m.AwaitsReplicas() {
-			free.Replicas += max(0, m.Promise.Replicas()-m.Exposed())
-		}
-	}
-	r.node.Free = atLeastZero(free)
-	return r, true
-}
-
-// inFlightRoom is the room of a machine that has no Node yet, as its promise and the catalogue say.
-func (c *Cluster) inFlightRoom(m *Machine) (room, bool) {
-	if m.Type == nil {
-		return room{}, false
-	}
-	values := map[string]string{}
-	for k, v := range m.Type.Labels {
-		values[k] = v
-	}
-	_, zone, capacityType := ShapeOf(m.Claim)
-	for _, o := range m.Type.Offerings {
-		if o.Zone == zone && o.CapacityType == capacityType {
-			for k, v := range o.Labels {
-				values[k] = v
-			}
-		}
-	}
-	for k, v := range m.Claim.Labels {
-		values[k] = v
-	}
-	labels := scheduling.NewLabelRequirements(values)
-	free := minus(allocatable(m.Type), c.daemons(m.Claim.Spec.Taints, labels, m.Promise.Resource))
-	free.Replicas += m.Promise.Replicas()
-	return room{planner.Node{Name: m.Claim.Name, Free: atLeastZero(free)}, m.Promise.Resource, m.Claim.Spec.Taints, labels}, true
-}
-
-// lasting are the taints that will still be there when the node has started.
-func lasting(taints, startup []corev1.Taint) []corev1.Taint {
-	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
-		return t.Key == v1alpha1.ReplicasNotReadyTaintKey || scheduling.IsKnownEphemeralTaint(&t) ||
-			slices.ContainsFunc(startup, func(s corev1.Taint) bool { return s.MatchTaint(&t) })
-	})
-}
-
-func hasTaint(node *corev1.Node, key string) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
-}
-
-func daemonsOf(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), isWorkload)
-}
-
-func sum(pods []*corev1.Pod, gpu corev1.ResourceName) planner.Resources {
-	var total planner.Resources
-	for _, pod := range pods {
-		total = plus(total, requests(pod, gpu))
-	}
-	return total
 }

@@ -1,12 +1,12 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -23,7 +23,7 @@ type Offering struct {
 	CapacityType string
 	// MicroUSDPerHour is the price.
 	MicroUSDPerHour int64
-	// Labels are all labels that the node will carry and that pods can select by.
+	// Labels are all labels that the node will carry once it has started and that pods can select by.
 	Labels map[string]string
 	// CustomLabels are those of Labels that are chosen among the values of a requirement of the pool.
 	CustomLabels map[string]string
@@ -31,8 +31,6 @@ type Offering struct {
 	ReplicasPerGPU int64
 	// Daemons is what the DaemonSets that will run on the node ask for.
 	Daemons planner.Resources
-
-	requirements scheduling.Requirements
 }
 
 // Free is what the machine has for pods.
@@ -64,14 +62,16 @@ const maxLabelChoices = 64
 // on-demand is taken, since Karpenter prefers spot when it is not told.
 func (c *Cluster) offerings(p *Pool) []Offering {
 	template := &p.NodePool.Spec.Template
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
-	fixed := maps.Clone(template.Labels)
-	if fixed == nil {
-		fixed = map[string]string{}
-	}
+	fixed := map[string]string{}
+	maps.Copy(fixed, template.Labels)
 	fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
 	fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
-	choices := c.labelChoices(requirements, fixed)
+	// As for Karpenter, a label of the template that the cloud gives is a requirement: one for the zone picks the zone.
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
+	requirements.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
+	described := c.describedLabels()
+	choices := labelChoices(requirements, fixed, described)
+	daemons := c.daemonDemands()
 
 	var offerings []Offering
 	for i := range c.InstanceTypes {
@@ -84,74 +84,97 @@ func (c *Cluster) offerings(p *Pool) []Offering {
 				o.CapacityType != karpv1.CapacityTypeOnDemand && !requirements.Has(karpv1.CapacityTypeLabelKey) {
 				continue
 			}
+			machine := merged(t.Labels, o.Labels)
+			if !admits(machine, fixed, requirements, described) {
+				continue
+			}
 			for _, custom := range choices {
-				labels := map[string]string{}
-				for _, from := range []map[string]string{t.Labels, o.Labels, fixed, custom} {
-					maps.Copy(labels, from)
-				}
-				carried := scheduling.NewLabelRequirements(labels)
-				if !c.admits(carried, requirements) {
-					continue
-				}
-				offering := Offering{
+				labels := whenStarted(merged(machine, fixed, custom))
+				offerings = append(offerings, Offering{
 					Type: t, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
-					Labels: labels, CustomLabels: custom, requirements: carried,
+					Labels: labels, CustomLabels: custom,
 					ReplicasPerGPU: p.Class.Spec.Sharing.ReplicasFor(t.GPU.Name),
-				}
-				offering.Daemons = c.daemons(template.Spec.Taints, carried, p.Resource())
-				offerings = append(offerings, offering)
+					Daemons:        overhead(daemons, template.Spec.Taints, "", labels, p.Resource()),
+				})
 			}
 		}
 	}
+	slices.SortStableFunc(offerings, compareOfferings)
 	return offerings
 }
 
-// admits says whether a machine with the labels meets the pool's requirements. Keys that the cloud describes machines by must be there;
-// other keys become labels (labelChoices) or stay requirements of the claim.
-func (c *Cluster) admits(labels, requirements scheduling.Requirements) bool {
-	for key, req := range requirements {
-		if !labels.Has(key) {
-			if op := req.Operator(); c.describesMachines(key) && op != corev1.NodeSelectorOpNotIn && op != corev1.NodeSelectorOpDoesNotExist {
-				return false
-			}
-			continue
+// compareOfferings orders the offerings of a pool, whatever the order of the catalogue.
+func compareOfferings(a, b Offering) int {
+	return cmp.Or(
+		strings.Compare(a.Type.Name, b.Type.Name), strings.Compare(a.Zone, b.Zone), strings.Compare(a.CapacityType, b.CapacityType),
+		cmp.Compare(a.MicroUSDPerHour, b.MicroUSDPerHour), compareLabels(a.Labels, b.Labels),
+	)
+}
+
+func compareLabels(a, b map[string]string) int {
+	for _, key := range sortedKeys(merged(a, b)) {
+		if order := strings.Compare(a[key], b[key]); order != 0 {
+			return order
 		}
-		if !req.Has(labelValue(labels, key)) {
+	}
+	return 0
+}
+
+// merged are the labels of all maps; the later one wins.
+func merged(labels ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, l := range labels {
+		maps.Copy(all, l)
+	}
+	return all
+}
+
+// admits says whether a machine with the labels meets the pool's requirements. Keys that the cloud describes machines by must be there, or
+// be fixed by the pool; other keys become labels (labelChoices) or stay requirements of the claim.
+func admits(machine, fixed map[string]string, requirements scheduling.Requirements, described map[string]bool) bool {
+	for key, req := range requirements {
+		value, ok := machine[key]
+		if !ok {
+			value, ok = fixed[key]
+		}
+		if ok && !req.Has(value) {
+			return false
+		}
+		if op := req.Operator(); !ok && describes(described, key) && op != corev1.NodeSelectorOpNotIn && op != corev1.NodeSelectorOpDoesNotExist {
 			return false
 		}
 	}
 	return true
 }
 
-func labelValue(labels scheduling.Requirements, key string) string {
-	return labels.Get(key).Values()[0]
+// describes says whether the cloud, not the user, gives a label its value.
+func describes(described map[string]bool, key string) bool {
+	return karpv1.WellKnownLabels.Has(key) || strings.HasPrefix(key, "karpenter.k8s.aws/") || strings.HasPrefix(key, "karpenter.kwok.sh/") || described[key]
 }
 
-// describesMachines says whether the cloud, not the user, gives a label its value.
-func (c *Cluster) describesMachines(key string) bool {
-	if karpv1.WellKnownLabels.Has(key) || strings.HasPrefix(key, "karpenter.k8s.aws/") || strings.HasPrefix(key, "karpenter.kwok.sh/") {
-		return true
-	}
+// describedLabels are the labels by which the catalogue describes machines.
+func (c *Cluster) describedLabels() map[string]bool {
+	described := map[string]bool{}
 	for i := range c.InstanceTypes {
-		if _, ok := c.InstanceTypes[i].Labels[key]; ok {
-			return true
+		for key := range c.InstanceTypes[i].Labels {
+			described[key] = true
 		}
 		for _, o := range c.InstanceTypes[i].Offerings {
-			if _, ok := o.Labels[key]; ok {
-				return true
+			for key := range o.Labels {
+				described[key] = true
 			}
 		}
 	}
-	return false
+	return described
 }
 
 // labelChoices are the combinations of values for keys that the pool's requirements leave open with `In`: each node carries one of them as
 // a label, since a pod may select by it.
-func (c *Cluster) labelChoices(requirements scheduling.Requirements, fixed map[string]string) []map[string]string {
+func labelChoices(requirements scheduling.Requirements, fixed map[string]string, described map[string]bool) []map[string]string {
 	choices := []map[string]string{{}}
 	for _, key := range sortedKeys(requirements) {
 		req := requirements[key]
-		if _, ok := fixed[key]; ok || req.Operator() != corev1.NodeSelectorOpIn || c.describesMachines(key) {
+		if _, ok := fixed[key]; ok || req.Operator() != corev1.NodeSelectorOpIn || describes(described, key) {
 			continue
 		}
 		values := slices.Sorted(slices.Values(req.Values()))
@@ -171,68 +194,10 @@ func (c *Cluster) labelChoices(requirements scheduling.Requirements, fixed map[s
 	return choices
 }
 
-// daemons is what the DaemonSets ask for on a node with the taints and labels.
-func (c *Cluster) daemons(taints []corev1.Taint, labels scheduling.Requirements, gpu corev1.ResourceName) planner.Resources {
-	var sum planner.Resources
-	for i := range c.DaemonSets {
-		if pod := daemonPod(&c.DaemonSets[i]); fits(pod, taints, labels) == nil {
-			sum = plus(sum, requests(pod, gpu))
-		}
-	}
-	return sum
-}
-
-func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: ds.Spec.Template.Spec}
-}
-
-// fits says why a pod cannot run on a node with the taints and labels; nil when it can.
-func fits(pod *corev1.Pod, taints []corev1.Taint, labels scheduling.Requirements) error {
-	if err := scheduling.Taints(taints).Tolerates(pod.Spec.Tolerations); err != nil {
-		return err
-	}
-	var first error
-	for _, wanted := range nodeRequirements(pod) {
-		err := labels.Compatible(wanted)
-		if err == nil {
-			return nil
-		}
-		if first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
-// nodeRequirements are the alternatives of a pod's node selector and required node affinity: the terms of the affinity are or-ed.
-func nodeRequirements(pod *corev1.Pod) []scheduling.Requirements {
-	selector := func() scheduling.Requirements { return scheduling.NewLabelRequirements(pod.Spec.NodeSelector) }
-	affinity := pod.Spec.Affinity
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		return []scheduling.Requirements{selector()}
-	}
-	var alternatives []scheduling.Requirements
-	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		// A term without expressions matches nothing; one with fields names a node that exists.
-		if len(term.MatchExpressions) == 0 || len(term.MatchFields) > 0 {
-			continue
-		}
-		requirements := selector()
-		requirements.Add(scheduling.NewNodeSelectorRequirements(term.MatchExpressions...).Values()...)
-		alternatives = append(alternatives, requirements)
-	}
-	if len(alternatives) == 0 {
-		none := selector()
-		none.Add(scheduling.NewRequirement("metadata.name", corev1.NodeSelectorOpExists))
-		return []scheduling.Requirements{none}
-	}
-	return alternatives
-}
-
 // refused says why an offering is not to be tried at present; nil when it may be.
 func (c *Cluster) refused(class string, o *Offering) *planner.Refusal {
 	for _, r := range c.Refused[class] {
-		if r.InstanceType == o.Type.Name && r.Zone == o.Zone && r.CapacityType == o.CapacityType && c.Now.Before(r.NotBefore.Time) {
+		if r.InstanceType == o.Type.Name && covers(r.Zone, o.Zone) && covers(r.CapacityType, o.CapacityType) && c.Now.Before(r.NotBefore.Time) {
 			return &planner.Refusal{
 				Reason: planner.ReasonUnavailable,
 				Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.CapacityType,
@@ -242,3 +207,6 @@ func (c *Cluster) refused(class string, o *Offering) *planner.Refusal {
 	}
 	return nil
 }
+
+// covers says whether a zone or capacity type of a refusal is the offering's; "*" covers all.
+func covers(refused, offered string) bool { return refused == "*" || refused == offered }

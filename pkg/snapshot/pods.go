@@ -43,7 +43,7 @@ func (c *Cluster) waiting() []waitingClass {
 	classes := make([]waitingClass, 0, len(byKey))
 	for _, key := range sortedKeys(byKey) {
 		class := byKey[key]
-		slices.SortFunc(class.pods, func(a, b *corev1.Pod) int { return strings.Compare(podName(a), podName(b)) })
+		slices.SortFunc(class.pods, comparePods)
 		classes = append(classes, *class)
 	}
 	return classes
@@ -59,42 +59,44 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	return "", false
 }
 
-// classKey is the same for pods that the scheduler cannot tell apart.
+// classKey is the same for pods that the scheduler cannot tell apart in what it requires; what it only prefers does not count.
 func classKey(pod *corev1.Pod) string {
-	spec := &corev1.PodSpec{
-		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
-		TopologySpreadConstraints: pod.Spec.TopologySpreadConstraints, Resources: pod.Spec.Resources, Overhead: pod.Spec.Overhead,
-		ResourceClaims: pod.Spec.ResourceClaims,
+	key := struct {
+		NodeSelector map[string]string
+		NodeAffinity *corev1.NodeSelector
+		Tolerations  []corev1.Toleration
+		Requests     map[corev1.ResourceName]int64
+		Unsupported  string
+	}{pod.Spec.NodeSelector, nil, pod.Spec.Tolerations, map[corev1.ResourceName]int64{}, unsupported(pod)}
+	if affinity := pod.Spec.Affinity; affinity != nil && affinity.NodeAffinity != nil {
+		key.NodeAffinity = affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
-	for _, v := range pod.Spec.Volumes {
-		if isPersistent(v) {
-			spec.Volumes = append(spec.Volumes, v)
+	for name, quantity := range podRequests(pod) {
+		amount := quantity.Value()
+		if name == corev1.ResourceCPU {
+			amount = quantity.MilliValue()
+		}
+		if amount != 0 {
+			key.Requests[name] = amount
 		}
 	}
-	reduced := func(from []corev1.Container) (to []corev1.Container) {
-		for _, ctr := range from {
-			to = append(to, corev1.Container{Resources: ctr.Resources, RestartPolicy: ctr.RestartPolicy, Ports: hostPorts(ctr)})
-		}
-		return to
-	}
-	spec.InitContainers, spec.Containers = reduced(pod.Spec.InitContainers), reduced(pod.Spec.Containers)
-	key, err := json.Marshal(struct {
-		Namespace string
-		Spec      *corev1.PodSpec
-	}{pod.Namespace, spec})
+	b, err := json.Marshal(key)
 	if err != nil {
 		return podName(pod) // A pod that cannot be written down is in a class of its own.
 	}
-	return string(key)
+	return string(b)
 }
 
 func isPersistent(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }
 
-func hostPorts(ctr corev1.Container) []corev1.ContainerPort {
-	return slices.DeleteFunc(slices.Clone(ctr.Ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 })
+// hasHostPorts says whether a container takes ports of the node.
+func hasHostPorts(ctr corev1.Container) bool {
+	return slices.ContainsFunc(ctr.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+func comparePods(a, b *corev1.Pod) int { return strings.Compare(podName(a), podName(b)) }
 
 // unsupported names the scheduling rule of a pod that is not planned for yet; "" when there is none. Preferences do not count: the
 // scheduler places the pod without them.
@@ -110,7 +112,7 @@ func unsupported(pod *corev1.Pod) string {
 		return "required podAntiAffinity"
 	case slices.ContainsFunc(spec.Volumes, isPersistent):
 		return "persistent volumes"
-	case slices.ContainsFunc(spec.Containers, func(ctr corev1.Container) bool { return len(hostPorts(ctr)) > 0 }):
+	case slices.ContainsFunc(spec.Containers, hasHostPorts), slices.ContainsFunc(spec.InitContainers, hasHostPorts):
 		return "host ports"
 	case len(spec.ResourceClaims) > 0:
 		return "resource claims"
@@ -132,8 +134,9 @@ func foreignResource(pod *corev1.Pod, gpu corev1.ResourceName) corev1.ResourceNa
 	return ""
 }
 
-// blocked says why nothing may be planned for a class; nil when it may. admitting are the pools that have offerings for it.
-func (c *Cluster) blocked(class *waitingClass, admitting []*Pool, nodes bool, whyNot []string) *planner.Refusal {
+// blocked says why nothing may be planned for a class; nil when it may. admitting are the pools that have offerings for it, stock is the
+// NodePool that stock Karpenter would serve it from, nodes says that some node admits it.
+func blocked(class *waitingClass, admitting []*Pool, stock string, nodes bool, whyNot []string) *planner.Refusal {
 	pod := class.pod()
 	if len(admitting) == 0 && nodes {
 		return nil
@@ -145,7 +148,7 @@ func (c *Cluster) blocked(class *waitingClass, admitting []*Pool, nodes bool, wh
 		}
 		return &planner.Refusal{Reason: planner.ReasonNoPool, Message: message + strings.Join(whyNot, "; ")}
 	}
-	if stock := c.stockPool(pod, class.gpu); stock != "" {
+	if stock != "" {
 		return &planner.Refusal{Reason: planner.ReasonLeftToKarpenter, Message: fmt.Sprintf(
 			"NodePool %s, which Karpenter serves, could take it as well as %s, so it is left to Karpenter: "+
 				"add a nodeSelector %s: %s to the pod, or a taint to NodePool %s", stock, admitting[0].NodePool.Name,
@@ -165,4 +168,10 @@ func (c *Cluster) blocked(class *waitingClass, admitting []*Pool, nodes bool, wh
 			requests(pod, class.gpu).Replicas, v1alpha1.Kind, admitting[0].Class.Name)}
 	}
 	return nil
+}
+
+// Waits says whether a pod waits for a GPU resource that no node has for it.
+func Waits(pod *corev1.Pod) bool {
+	_, gpu := gpuResource(pod)
+	return gpu && karpenter.IsProvisionable(pod)
 }

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,9 +68,13 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	if !p.Class.DeletionTimestamp.IsZero() {
 		return notReady("GPUNodeClassTerminating", fmt.Sprintf("GPUNodeClass %q is being deleted: name another in spec.template.spec.nodeClassRef", name))
 	}
-	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
+	ref := p.Class.Spec.NodeClassRef
+	state, ok := c.NodeClasses[ref]
+	if !ok {
+		state = NodeClassState{Reason: "NodeClassNotFound", Message: fmt.Sprintf("%s %q is not known: create it, or name another in spec.nodeClassRef", ref.Kind, ref.Name)}
+	}
 	if !state.Ready {
-		return notReady(state.Reason, fmt.Sprintf("GPUNodeClass %q: %s", name, state.Message))
+		return notReady(cmp.Or(state.Reason, "NodeClassNotReady"), fmt.Sprintf("GPUNodeClass %q: %s", name, cmp.Or(state.Message, fmt.Sprintf("%s %q is not Ready", ref.Kind, ref.Name))))
 	}
 	return nil
 }

@@ -1,51 +1,118 @@
 package snapshot
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/planner"
 )
 
-// stockPool is the name of a NodePool of stock Karpenter that could serve the pod as well; "" when there is none. Karpenter counts whole
-// GPUs, and what NodeOverlays add.
-func (c *Cluster) stockPool(pod *corev1.Pod, gpu corev1.ResourceName) string {
+// stockPool is a NodePool of stock Karpenter's with the machines that it could launch for pods that ask for GPUs. Karpenter counts whole GPUs, and
+// what NodeOverlays add; it matches pods by its requirement algebra, so that does this file too.
+type stockPool struct {
+	nodePool *karpv1.NodePool
+	machines []stockMachine
+}
+
+type stockMachine struct {
+	labels      scheduling.Requirements
+	allocatable planner.Resources
+	// gpus are the amounts of the GPU resources.
+	gpus map[corev1.ResourceName]int64
+}
+
+// stockPools are the NodePools that stock Karpenter provisions for, by name.
+func (c *Cluster) stockPools() []stockPool {
+	var pools []stockPool
+	described := c.describedLabels()
 	for i := range c.NodePools {
-		if np := &c.NodePools[i]; !IsOurs(np) && c.stockServes(np, pod, gpu) {
-			return np.Name
+		if np := &c.NodePools[i]; !IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() {
+			pools = append(pools, stockPool{np, c.stockMachines(np, described)})
+		}
+	}
+	slices.SortFunc(pools, func(a, b stockPool) int { return strings.Compare(a.nodePool.Name, b.nodePool.Name) })
+	return pools
+}
+
+func (c *Cluster) stockMachines(np *karpv1.NodePool, described map[string]bool) []stockMachine {
+	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name})
+	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
+	pool.Add(scheduling.NewLabelRequirements(fixed).Values()...)
+	var machines []stockMachine
+	for i := range c.InstanceTypes {
+		t := &c.InstanceTypes[i]
+		if t.GPU.Count == 0 && len(c.NodeOverlays) == 0 {
+			continue
+		}
+		for _, o := range t.Offerings {
+			machine := merged(t.Labels, o.Labels)
+			if !admits(machine, fixed, pool, described) {
+				continue
+			}
+			labels := scheduling.NewLabelRequirements(machine)
+			labels.Add(pool.Values()...)
+			if gpus := c.stockGPUs(t, labels); len(gpus) > 0 {
+				machines = append(machines, stockMachine{labels, allocatable(t), gpus})
+			}
+		}
+	}
+	return machines
+}
+
+// stockGPUs is what stock Karpenter takes a machine to have of the GPU resources.
+func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
+	gpus := map[corev1.ResourceName]int64{}
+	if t.GPU.Count > 0 {
+		gpus[v1alpha1.ResourceGPU] = t.GPU.Count
+	}
+	for i := range c.NodeOverlays {
+		overlay := &c.NodeOverlays[i]
+		wanted := scheduling.NewRequirements()
+		for _, req := range overlay.Spec.Requirements {
+			wanted.Add(scheduling.NewRequirement(req.Key, req.Operator, req.Values...))
+		}
+		if labels.Compatible(wanted) != nil {
+			continue
+		}
+		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
+			if n := valueOf(overlay.Spec.Capacity, gpu); n > gpus[gpu] {
+				gpus[gpu] = n
+			}
+		}
+	}
+	return gpus
+}
+
+// stockServing is the name of the first of the pools that could serve the pod; "" when there is none.
+func stockServing(pools []stockPool, pod *corev1.Pod, gpu corev1.ResourceName) string {
+	wanted := nodeRequirements(pod)
+	for i := range pools {
+		if pools[i].serves(pod, gpu, wanted) {
+			return pools[i].nodePool.Name
 		}
 	}
 	return ""
 }
 
-func (c *Cluster) stockServes(np *karpv1.NodePool, pod *corev1.Pod, gpu corev1.ResourceName) bool {
-	if np.Spec.Replicas != nil || !np.DeletionTimestamp.IsZero() || launchesNothing(np, gpu) ||
-		scheduling.Taints(np.Spec.Template.Spec.Taints).Tolerates(pod.Spec.Tolerations) != nil {
+func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, wanted []scheduling.Requirements) bool {
+	lasting := slices.DeleteFunc(slices.Clone(p.nodePool.Spec.Template.Spec.Taints), func(t corev1.Taint) bool { return !keepsPodsAway(t) })
+	if launchesNothing(p.nodePool, gpu) || scheduling.Taints(lasting).Tolerates(pod.Spec.Tolerations) != nil {
 		return false
 	}
-	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
-	pool.Add(scheduling.NewLabelRequirements(np.Spec.Template.Labels).Values()...)
-	pool.Add(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, np.Name))
-	for i := range c.InstanceTypes {
-		t := &c.InstanceTypes[i]
-		for _, o := range t.Offerings {
-			labels := scheduling.NewLabelRequirements(t.Labels)
-			labels.Add(scheduling.NewLabelRequirements(o.Labels).Values()...)
-			if !c.admits(labels, pool) {
-				continue
-			}
-			labels.Add(pool.Values()...)
-			if c.stockCapacity(t, labels, gpu) < requests(pod, gpu).Replicas {
-				continue
-			}
-			if fits(pod, nil, labels) == nil {
-				return true
-			}
-		}
-	}
-	return false
+	need := requests(pod, gpu)
+	return slices.ContainsFunc(p.machines, func(m stockMachine) bool {
+		free := m.allocatable
+		free.Replicas = m.gpus[gpu]
+		return minus(free, need) == atLeastZero(minus(free, need)) && slices.ContainsFunc(wanted, func(w scheduling.Requirements) bool {
+			return m.labels.IsCompatible(w, scheduling.AllowUndefinedWellKnownLabels)
+		})
+	})
 }
 
 // launchesNothing says that a limit of zero switches the pool off.
@@ -58,21 +125,27 @@ func launchesNothing(np *karpv1.NodePool, gpu corev1.ResourceName) bool {
 	return false
 }
 
-// stockCapacity is what stock Karpenter takes a machine to have of a GPU resource.
-func (c *Cluster) stockCapacity(t *catalog.InstanceType, labels scheduling.Requirements, gpu corev1.ResourceName) int64 {
-	var capacity int64
-	if gpu == v1alpha1.ResourceGPU {
-		capacity = t.GPU.Count
+// nodeRequirements are the alternatives of a pod's node selector and required node affinity: the terms of the affinity are or-ed.
+func nodeRequirements(pod *corev1.Pod) []scheduling.Requirements {
+	selector := func() scheduling.Requirements { return scheduling.NewLabelRequirements(pod.Spec.NodeSelector) }
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return []scheduling.Requirements{selector()}
 	}
-	for i := range c.NodeOverlays {
-		overlay := &c.NodeOverlays[i]
-		wanted := scheduling.NewRequirements()
-		for _, req := range overlay.Spec.Requirements {
-			wanted.Add(scheduling.NewRequirement(req.Key, req.Operator, req.Values...))
+	var alternatives []scheduling.Requirements
+	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		// A term without expressions matches nothing; one with fields names a node that exists.
+		if len(term.MatchExpressions) == 0 || len(term.MatchFields) > 0 {
+			continue
 		}
-		if labels.Compatible(wanted) == nil {
-			capacity = max(capacity, valueOf(overlay.Spec.Capacity, gpu))
-		}
+		requirements := selector()
+		requirements.Add(scheduling.NewNodeSelectorRequirements(term.MatchExpressions...).Values()...)
+		alternatives = append(alternatives, requirements)
 	}
-	return capacity
+	if len(alternatives) == 0 {
+		none := selector()
+		none.Add(scheduling.NewRequirement("metadata.name", corev1.NodeSelectorOpExists))
+		return []scheduling.Requirements{none}
+	}
+	return alternatives
 }

@@ -1,0 +1,60 @@
+package snapshot
+
+import (
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// daemonDemands are what the pods of the DaemonSets ask of a node.
+func (c *Cluster) daemonDemands() []demand {
+	demands := make([]demand, len(c.DaemonSets))
+	for i := range c.DaemonSets {
+		demands[i] = demandOf(daemonPod(&c.DaemonSets[i]))
+	}
+	return demands
+}
+
+// overhead is what the DaemonSets take of a node with the taints and labels.
+func overhead(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, gpu corev1.ResourceName) planner.Resources {
+	var sum planner.Resources
+	for i := range daemons {
+		if daemons[i].refusal(taints, name, labels) == nil {
+			sum = plus(sum, requests(daemons[i].pod, gpu))
+		}
+	}
+	return sum
+}
+
+// daemonPod is a pod as the DaemonSet would make it. The API server takes limits for requests that are left out in pods, not in templates.
+func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
+	spec := ds.Spec.Template.Spec
+	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)
+	return &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
+}
+
+func withDefaultRequests(containers []corev1.Container) []corev1.Container {
+	containers = slices.Clone(containers)
+	for i := range containers {
+		requests := corev1.ResourceList{}
+		for _, from := range []corev1.ResourceList{containers[i].Resources.Limits, containers[i].Resources.Requests} {
+			for name, quantity := range from {
+				requests[name] = quantity
+			}
+		}
+		containers[i].Resources.Requests = requests
+	}
+	return containers
+}
+
+// daemonsOf are those of the pods that DaemonSets made. Mirror pods are not among them: no DaemonSet stands for them.
+func daemonsOf(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
+		owner := metav1.GetControllerOf(pod)
+		return owner == nil || owner.Kind != "DaemonSet"
+	})
+}

@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// room is a node that waiting pods may find a place on.
+type room struct {
+	node planner.Node
+	// nodeName is the Node's name; "" while there is none.
+	nodeName string
+	gpu      corev1.ResourceName
+	taints   []corev1.Taint
+	labels   map[string]string
+}
+
+// rooms are the machines of ours, those on their way included, and any other nodes that have a GPU resource.
+func (c *Cluster) rooms(machines []Machine) []room {
+	var rooms []room
+	ours := map[string]bool{}
+	for i := range machines {
+		m := &machines[i]
+		if m.Node != nil {
+			ours[m.Node.Name] = true
+		}
+		if r, ok := c.machineRoom(m); ok {
+			rooms = append(rooms, r)
+		}
+	}
+	pods := c.podsByNode()
+	for i := range c.Nodes {
+		node := &c.Nodes[i]
+		if ours[node.Name] || !takesPods(node) {
+			continue
+		}
+		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
+			if valueOf(node.Status.Allocatable, gpu) > 0 {
+				free := minus(amounts(node.Status.Allocatable, gpu), sum(pods[node.Name], gpu))
+				rooms = append(rooms, room{planner.Node{Name: node.Name, Free: atLeastZero(free)}, node.Name, gpu, node.Spec.Taints, node.Labels})
+				break
+			}
+		}
+	}
+	slices.SortStableFunc(rooms, func(a, b room) int { return strings.Compare(a.node.Name, b.node.Name) })
+	return rooms
+}
+
+func takesPods(node *corev1.Node) bool {
+	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && !hasTaint(node, karpv1.DisruptedTaintKey)
+}
+
+func (c *Cluster) machineRoom(m *Machine) (room, bool) {
+	if m.Deleting() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
+		return room{}, false
+	}
+	if m.Node == nil || !Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+		return c.startingRoom(m), true
+	}
+	gpu := m.Promise.Resource
+	free := minus(amounts(m.Node.Status.Allocatable, gpu), sum(m.Pods, gpu))
+	return room{
+		node: planner.Node{Name: m.Node.Name, Free: atLeastZero(free)}, nodeName: m.Node.Name,
+		gpu: gpu, taints: m.Node.Spec.Taints, labels: m.Node.Labels,
+	}, true
+}
+
+// startingRoom is the room of a machine that has not started, as it will be: until it has registered its node may lack labels and taints, and later
+// its startup taints go, its replicas and DaemonSets come.
+func (c *Cluster) startingRoom(m *Machine) room {
+	gpu := m.Promise.Resource
+	r := room{node: planner.Node{Name: m.Claim.Name}, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
+	if m.Node != nil {
+		r.node.Name, r.nodeName = m.Node.Name, m.Node.Name
+		if m.Registered() {
+			r.taints = lasting(m.Node.Spec.Taints, m.Claim.Spec.StartupTaints)
+		}
+	}
+	daemons := overhead(c.daemonDemands(), m.Claim.Spec.Taints, r.nodeName, r.labels, gpu)
+	daemons = atLeastZero(minus(daemons, sum(daemonsOf(m.Pods), gpu)))
+	r.node.Free = atLeastZero(minus(minus(m.expected(), sum(m.Pods, gpu)), daemons))
+	return r
+}
+
+// expected is what a machine that has not started will have for pods and DaemonSets. What its Node does not tell yet is taken from its claim, which
+// knows once it is launched, then from the catalogue; a type that the catalogue has lost has at least what was asked for.
+func (m *Machine) expected() planner.Resources {
+	gpu := m.Promise.Resource
+	var e planner.Resources
+	if m.Node != nil {
+		e = amounts(m.Node.Status.Allocatable, gpu)
+	}
+	e = orElse(e, amounts(m.Claim.Status.Allocatable, gpu))
+	if m.Type != nil {
+		e = orElse(e, allocatable(m.Type))
+	}
+	e = orElse(orElse(e, amounts(m.Claim.Spec.Resources.Requests, gpu)), planner.Resources{Pods: assumedPods, EphemeralBytes: assumedEphemeralBytes})
+	e.Replicas = m.Exposed()
+	if m.AwaitsReplicas() {
+		e.Replicas = max(e.Replicas, m.Promise.Replicas())
+	}
+	return e
+}
+
+// What a machine of an unknown type is assumed to have: enough for the pods that it was launched for, so that they do not get a second one.
+const (
+	assumedPods           = 110
+	assumedEphemeralBytes = 1 << 40
+)
+
+// expectedLabels are the labels that the machine's Node has or will have.
+func (c *Cluster) expectedLabels(m *Machine) map[string]string {
+	instanceType, zone, capacityType := ShapeOf(m.Claim)
+	labels := map[string]string{}
+	if m.Type != nil {
+		labels = merged(m.Type.Labels)
+		for _, o := range m.Type.Offerings {
+			if o.Zone == zone && o.CapacityType == capacityType {
+				maps.Copy(labels, o.Labels)
+			}
+		}
+	}
+	for key, value := range map[string]string{
+		corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: capacityType,
+	} {
+		if value != "" {
+			labels[key] = value
+		}
+	}
+	maps.Copy(labels, m.Claim.Labels)
+	if m.Node != nil {
+		maps.Copy(labels, m.Node.Labels)
+	}
+	return whenStarted(labels)
+}
+
+// lasting are the taints that will still be there when the node has started.
+func lasting(taints, startup []corev1.Taint) []corev1.Taint {
+	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
+		return t.Key == v1alpha1.ReplicasNotReadyTaintKey || scheduling.IsKnownEphemeralTaint(&t) ||
+			slices.ContainsFunc(startup, func(s corev1.Taint) bool { return s.MatchTaint(&t) })
+	})
+}
+
+func hasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+func sum(pods []*corev1.Pod, gpu corev1.ResourceName) planner.Resources {
+	var total planner.Resources
+	for _, pod := range pods {
+		total = plus(total, requests(pod, gpu))
+	}
+	return total
+}

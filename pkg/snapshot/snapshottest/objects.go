@@ -1,0 +1,217 @@
+package snapshottest
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+)
+
+// Amounts are the resources, as name and quantity in turn.
+func Amounts(namesAndQuantities ...string) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	for i := 0; i < len(namesAndQuantities); i += 2 {
+		list[corev1.ResourceName(namesAndQuantities[i])] = resource.MustParse(namesAndQuantities[i+1])
+	}
+	return list
+}
+
+// Pod is a pod that the scheduler found no place for. It asks for 300m of CPU, 1 GiB of memory and one nvidia.com/gpu.shared, and tolerates the taint of
+// that name.
+func Pod(name string, edits ...func(*corev1.Pod)) corev1.Pod {
+	return edited(corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("pod-" + name)},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{
+				Name: "main", Resources: corev1.ResourceRequirements{Requests: Amounts("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")},
+			}},
+			Tolerations: []corev1.Toleration{{Key: v1alpha1.ResourceGPUShared, Operator: corev1.TolerationOpExists}},
+		},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodPending,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}},
+		},
+	}, edits)
+}
+
+// Pods are n pods as [Pod] makes them, their names numbered from prefix-000.
+func Pods(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
+	pods := make([]corev1.Pod, n)
+	for i := range pods {
+		pods[i] = Pod(fmt.Sprintf("%s-%03d", prefix, i), edits...)
+	}
+	return pods
+}
+
+// Asking replaces what the pod's container asks for, as name and quantity in turn.
+func Asking(namesAndQuantities ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Requests = Amounts(namesAndQuantities...) }
+}
+
+// Selecting adds a label to the pod's node selector.
+func Selecting(key, value string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		selector := map[string]string{key: value}
+		for k, v := range pod.Spec.NodeSelector {
+			selector[k] = v
+		}
+		pod.Spec.NodeSelector = selector
+	}
+}
+
+// Tolerating replaces the pod's tolerations by those of taints with the keys.
+func Tolerating(keys ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.Tolerations = nil
+		for _, key := range keys {
+			pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists})
+		}
+	}
+}
+
+// Running binds the pod to a node.
+func Running(node string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.Spec.NodeName = node
+		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning}
+	}
+}
+
+// OwnedBy makes a controller the pod's owner.
+func OwnedBy(apiVersion, kind, name string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: name, Controller: new(true)}}
+	}
+}
+
+// DaemonSet is one whose pods tolerate every taint and ask for the resources, as name and quantity in turn.
+func DaemonSet(name string, namesAndQuantities ...string) appsv1.DaemonSet {
+	ds := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
+	ds.Spec.Template.Spec = corev1.PodSpec{
+		Containers:  []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: Amounts(namesAndQuantities...)}}},
+		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+	}
+	return ds
+}
+
+// TypeNamed is the instance type of the name among those of [Types].
+func TypeNamed(name string) *catalog.InstanceType {
+	all := Types()
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	panic("there is no instance type " + name)
+}
+
+// Claim is the NodeClaim of an on-demand machine in the first zone, made for the pool and created at [Now], that is not launched yet. It promises ten
+// nvidia.com/gpu.shared of each GPU.
+func Claim(name string, pool *karpv1.NodePool, t *catalog.InstanceType, edits ...func(*karpv1.NodeClaim)) karpv1.NodeClaim {
+	claim := karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID("claim-" + name), CreationTimestamp: metav1.NewTime(Now),
+		Labels: map[string]string{
+			karpv1.NodePoolLabelKey: pool.Name, v1alpha1.GPUNodeClassLabel: pool.Spec.Template.Spec.NodeClassRef.Name,
+		},
+		Annotations: map[string]string{
+			v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: strconv.FormatInt(t.GPU.Count, 10),
+			v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: strconv.FormatInt(t.Offerings[0].MicroUSDPerHour, 10),
+		},
+	}}
+	for k, v := range pool.Spec.Template.Labels {
+		claim.Labels[k] = v
+	}
+	claim.Spec = karpv1.NodeClaimSpec{
+		NodeClassRef: &karpv1.NodeClassReference{Group: NodeClassRef.Group, Kind: NodeClassRef.Kind, Name: NodeClassRef.Name},
+		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{
+			Require(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, t.Name),
+			Require(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, Zones[0]),
+			Require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand),
+		},
+		Taints:        pool.Spec.Template.Spec.Taints,
+		StartupTaints: []corev1.Taint{{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule}},
+		Resources:     karpv1.ResourceRequirements{Requests: Amounts("cpu", "300m", "memory", "1Gi")},
+	}
+	return edited(claim, edits)
+}
+
+// Launched makes the cloud have launched the claim's machine at the time.
+func Launched(at time.Time) func(*karpv1.NodeClaim) {
+	return func(claim *karpv1.NodeClaim) {
+		set(claim, karpv1.ConditionTypeLaunched, at)
+		claim.Status.ProviderID = "aws:///" + claim.Name
+	}
+}
+
+// Registered makes the claim's machine have launched and registered at the time, as the Node of the claim's name.
+func Registered(at time.Time) func(*karpv1.NodeClaim) {
+	return func(claim *karpv1.NodeClaim) {
+		Launched(at)(claim)
+		set(claim, karpv1.ConditionTypeRegistered, at)
+		claim.Status.NodeName = claim.Name
+	}
+}
+
+// Initialized makes the claim's machine have launched, registered and initialised at the time.
+func Initialized(at time.Time) func(*karpv1.NodeClaim) {
+	return func(claim *karpv1.NodeClaim) {
+		Registered(at)(claim)
+		set(claim, karpv1.ConditionTypeInitialized, at)
+	}
+}
+
+func set(claim *karpv1.NodeClaim, condition string, at time.Time) {
+	claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{
+		Type: condition, Status: metav1.ConditionTrue, Reason: condition, LastTransitionTime: metav1.NewTime(at),
+	})
+}
+
+// Node is the Node of the claim with its labels and taints, that exposes so many replicas. It has the startup taints until the claim is initialised.
+func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edits ...func(*corev1.Node)) corev1.Node {
+	node := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: claim.Name, UID: types.UID("node-" + claim.Name), Labels: map[string]string{}, Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID}},
+		},
+		Spec: corev1.NodeSpec{ProviderID: "aws:///" + claim.Name},
+	}
+	for _, labels := range []map[string]string{t.Labels, t.Offerings[0].Labels, claim.Labels} {
+		for k, v := range labels {
+			node.Labels[k] = v
+		}
+	}
+	for k, v := range claim.Annotations {
+		node.Annotations[k] = v
+	}
+	node.Spec.Taints = append(node.Spec.Taints, claim.Spec.Taints...)
+	initialized := false
+	for _, c := range claim.Status.Conditions {
+		initialized = initialized || c.Type == karpv1.ConditionTypeInitialized
+	}
+	if !initialized {
+		node.Spec.Taints = append(node.Spec.Taints, claim.Spec.StartupTaints...)
+	}
+	node.Status.Capacity = list(t.Capacity, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)
+	node.Status.Allocatable = list(t.Allocatable, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)
+	return edited(node, edits)
+}
+
+func list(r catalog.Resources, gpu string, replicas int64) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewMilliQuantity(r.MilliCPU, resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(r.MemoryBytes, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(r.EphemeralBytes, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(r.Pods, resource.DecimalSI),
+		corev1.ResourceName(gpu):        *resource.NewQuantity(replicas, resource.DecimalSI),
+	}
+}
