@@ -94,7 +94,9 @@ func TestCheckNamesEachBrokenRule(t *testing.T) {
 			l := p.Launches[0].Pods
 			l[0], l[1] = l[1], l[0]
 		}, "launch 0 of g4dn.xlarge: pods are not sorted"},
-		{"a launch has no pods", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches = append(p.Launches, planner.Launch{Offering: 0}) }, "launch 2 of g4dn.xlarge: has no pods"},
+		{"a launch has no pods", func(_ *planner.Snapshot, p *planner.Plan) {
+			p.Launches = append(p.Launches, planner.Launch{Offering: 0})
+		}, "launch 2 of g4dn.xlarge: has no pods"},
 		{"a placement has no pods", func(s *planner.Snapshot, p *planner.Plan) {
 			s.Nodes = append(s.Nodes, planner.Node{Name: "node-2"})
 			p.Placements = append(p.Placements, planner.Placement{Node: 1})

@@ -1,6 +1,9 @@
 package planner
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Limits on the search for columns. They are steps, not seconds, so that a plan is the same on any machine.
 const (
@@ -12,6 +15,10 @@ const (
 	pricingSteps = 1500
 	// pricingTilt is how often a knapsack leans its weights; a bound is worth more of them than more steps.
 	pricingTilt = 12
+	// maxDives is how often the relaxation is rounded and solved again, with so many rounds of columns of so many steps each.
+	maxDives   = 24
+	diveRounds = 3
+	diveSteps  = 40
 	// bigPivotBudget stands for rows³: how much exact arithmetic a plan may cost before the rounds are cut.
 	bigPivotBudget = 6_000_000
 )
@@ -69,22 +76,83 @@ func (m *mixer) farley(values []int64, placed load, found func(column)) int64 {
 	return mulDivUp(value, m.offers[best].price, most)
 }
 
-// round buys the whole machines of the relaxation and leaves the fractions waiting.
-func (m *mixer) round(s *solution, g *master, limits []usage) {
-	whole := g.whole()
+// round buys the whole machines of the relaxation, or, where there are none, one of the column of which it buys most. It reports
+// whether it bought any.
+func (m *mixer) round(s *solution, g *master, limits []usage) bool {
+	whole, most := g.whole()
+	if len(whole) == 0 && most >= 0 {
+		whole = map[int]int32{most: 1}
+	}
+	bought := false
 	for c := range g.columns {
 		o := &m.offers[g.columns[c].offer]
-		for n := whole[c]; n > 0 && !s.left.empty() && limits[o.pool].admits(o.uses); n-- {
-			l := slices.Clone(g.columns[c].load)
-			for k := range l {
-				l[k] = min(l[k], s.left[k])
-			}
+		for n := whole[c]; n > 0 && limits[o.pool].admits(o.uses); n-- {
+			l := g.columns[c].load.within(s.left)
 			if l.empty() {
 				break
 			}
 			limits[o.pool].launch(o.uses)
 			s.machines = append(s.machines, machine{g.columns[c].offer, l})
 			s.left.add(l, -1)
+			bought = true
 		}
 	}
+	return bought
+}
+
+// dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
+// cuts make of the rest: to buy by worth, and a small branch and bound. It returns the best of all.
+func (m *mixer) dive(base *solution, g *master) *solution {
+	var best *solution
+	limits := slices.Clone(m.limits)
+	s := base.clone()
+	for range maxDives {
+		values := m.guide(g.values)
+		if !m.round(s, g, limits) {
+			break
+		}
+		done := s.clone()
+		after := slices.Clone(limits)
+		if t := (rebuy{mixer: m, values: values, limits: after, steps: diveSteps, best: cost{left: math.MaxInt64}}); t.run(done.left) {
+			done.machines, done.left = append(done.machines, t.kept...), t.left
+			m.downsize(done)
+		}
+		if best == nil || done.cost(m.problem).less(best.cost(m.problem)) {
+			best = done
+		}
+		if s.left.empty() {
+			break
+		}
+		next := newMaster(m.problem, s.left)
+		for _, c := range g.columns {
+			if l := c.load.within(s.left); !l.empty() {
+				next.add(column{c.offer, l})
+			}
+		}
+		g = next
+		g.solve(maxPivots)
+		for range diveRounds {
+			if !m.extend(g, s.left, diveSteps) {
+				break
+			}
+			g.solve(maxPivots)
+		}
+	}
+	if best == nil {
+		return base
+	}
+	return best
+}
+
+// extend adds, for each offer, the load that is worth most beyond its price, and reports whether there was any.
+func (m *mixer) extend(g *master, demand load, steps int) bool {
+	known := len(g.columns)
+	for t, k := range m.offered {
+		price := m.offers[t].price * valueScale
+		k.price(g.values, demand, 4)
+		if v, _ := k.search(demand, steps, price); v > price+price/1000 {
+			g.add(column{t, slices.Clone(k.best)})
+		}
+	}
+	return len(g.columns) > known
 }

@@ -8,10 +8,10 @@ import (
 // Limits on the improvement, in steps.
 const (
 	// maxRuins is how many times a few machines are taken apart; without a success in maxIdle ruins it stops.
-	maxRuins = 1200
-	maxIdle  = 300
+	maxRuins = 1600
+	maxIdle  = 400
 	// ruinWork bounds the sum over the ruins of what one costs: offers times shapes.
-	ruinWork = 120_000
+	ruinWork = 160_000
 	// refillMost is how many machines a ruin looks at for room.
 	refillMost = 40
 	// rebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.

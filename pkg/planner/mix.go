@@ -53,12 +53,7 @@ func (p *problem) mix() (*solution, int64) {
 	if !waiting.empty() {
 		g, proven := m.generate(waiting, waiting, best.machines)
 		values, bound = m.guide(g.values), proven
-		rounded := base.clone()
-		limits := slices.Clone(p.limits)
-		m.round(rounded, g, limits)
-		m.buy(rounded, values, limits)
-		m.downsize(rounded)
-		best = p.better(best, rounded)
+		best = p.better(best, m.dive(base, g))
 	}
 	if p.limited {
 		best = p.better(best, m.frugal(base))

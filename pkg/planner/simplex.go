@@ -213,16 +213,22 @@ func (m *master) pivot(enter int, reduced *big.Int) bool {
 	return true
 }
 
-// whole returns how many whole machines of each column the relaxation buys.
-func (m *master) whole() map[int]int32 {
-	out := map[int]int32{}
-	var v big.Int
+// whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction
+// besides, or -1.
+func (m *master) whole() (times map[int]int32, most int) {
+	times, most = map[int]int32{}, -1
+	var v, fraction, largest big.Int
 	for i, b := range m.basis {
-		if b >= 0 && m.x[i].Sign() > 0 {
-			if v.Quo(&m.x[i], &m.det); v.IsInt64() && v.Int64() > 0 {
-				out[b] = int32(min(v.Int64(), 1<<30))
-			}
+		if b < 0 || m.x[i].Sign() <= 0 {
+			continue
+		}
+		if v.QuoRem(&m.x[i], &m.det, &fraction); v.IsInt64() && v.Int64() > 0 {
+			times[b] = int32(min(v.Int64(), 1<<30))
+		}
+		if c := fraction.Cmp(&largest); c > 0 || c == 0 && fraction.Sign() > 0 && b < most {
+			most = b
+			largest.Set(&fraction)
 		}
 	}
-	return out
+	return times, most
 }

@@ -32,6 +32,15 @@ func (l load) add(o load, times int32) {
 	}
 }
 
+// within returns what of l there is in o.
+func (l load) within(o load) load {
+	out := slices.Clone(l)
+	for k := range out {
+		out[k] = min(out[k], o[k])
+	}
+	return out
+}
+
 // machine is one machine to launch and what it is for.
 type machine struct {
 	offer int
