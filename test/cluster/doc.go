@@ -5,6 +5,6 @@
 // The binaries are built from Go modules by `make cluster-bin` into _output/bin. Tests call Require first, which skips
 // with that command when they are missing.
 //
-// A package that needs an API server and nothing else calls StartAPIServer in TestMain; a test that needs pods on nodes
-// calls Start with Components: cluster.Everything().
+// A package that needs an API server and nothing else calls RunWithAPIServer in TestMain; a test that needs pods on nodes
+// calls ForTest with Components: cluster.Everything().
 package cluster

@@ -28,6 +28,7 @@ import (
 var (
 	nodeClasses = schema.GroupVersionResource{Group: "karpenter.kwok.sh", Version: "v1alpha1", Resource: "kwoknodeclasses"}
 	nodePools   = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
+	overlays    = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1alpha1", Resource: "nodeoverlays"}
 	nodeClaims  = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
 )
 
@@ -48,6 +49,32 @@ spec:
       requirements:
       - {key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+`
+
+// stockGPUPool is what Karve is compared with: Karpenter packs pods on GPUs whose replicas a NodeOverlay states.
+const stockGPUPool = `
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: gpu-stock}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      requirements:
+      - {key: karpenter.k8s.aws/instance-gpu-name, operator: In, values: [t4]}
+      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+`
+
+// An overlay for the kwok provider has to name instance types: what only the offerings say, the labels
+// karpenter.k8s.aws/instance-* here, is unknown to Karpenter when it matches overlays.
+const overlay = `
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata: {name: one-gpu}
+spec:
+  requirements:
+  - {key: node.kubernetes.io/instance-type, operator: In, values: [g4dn.xlarge]}
+  capacity: {nvidia.com/gpu.shared: "10"}
 `
 
 // sharedClaim is what Karve launches: no NodePool object stands behind it here, and Karpenter does not ask for one.
@@ -78,7 +105,8 @@ func TestEverythingTogether(t *testing.T) {
 	t.Logf("ready after %s", time.Since(began))
 	full := suite{c: c, dynamic: dynamic.NewForConfigOrDie(c.RESTConfig()), client: clientset(t, c.RESTConfig())}
 	full.create(t, nodeClasses, nodeClass)
-	_ = t.Run("stock Karpenter launches a node for a CPU pod and the pod runs", full.cpuPod) &&
+	_ = t.Run("stock Karpenter launches a node for a shared GPU that an overlay states", full.overlay) &&
+		t.Run("stock Karpenter launches a node for a CPU pod and the pod runs", full.cpuPod) &&
 		t.Run("a claim of Karve gets its replicas after it registered", full.sharedClaim) &&
 		t.Run("a plugin can crash, come back and offer fewer", full.steering) &&
 		t.Run("Karpenter can be killed and comes back", full.karpenterAgain)
@@ -90,9 +118,24 @@ type suite struct {
 	client  kubernetes.Interface
 }
 
+func (s suite) overlay(t *testing.T) {
+	s.setRules(t, map[string]string{"gpu-stock": "{replicasPerGPU: 10, delay: 1s}"})
+	s.create(t, nodePools, stockGPUPool)
+	s.create(t, overlays, overlay)
+	s.createPod(t, "shared", "gpu-stock", v1alpha1.ResourceGPUShared, "1")
+	pod := s.waitPod(t, "shared", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	node, err := s.client.CoreV1().Nodes().Get(t.Context(), pod.Spec.NodeName, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := allocatable(node, v1alpha1.ResourceGPUShared); got != 10 {
+		t.Errorf("%d replicas are allocatable, want 10", got)
+	}
+}
+
 func (s suite) cpuPod(t *testing.T) {
 	s.create(t, nodePools, cpuPool)
-	s.createPod(t, "cpu")
+	s.createPod(t, "cpu", "cpu", corev1.ResourceCPU, "500m")
 	pod := s.waitPod(t, "cpu", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	node, err := s.client.CoreV1().Nodes().Get(t.Context(), pod.Spec.NodeName, metav1.GetOptions{})
 	if err != nil {
@@ -132,27 +175,14 @@ func (s suite) sharedClaim(t *testing.T) {
 }
 
 func (s suite) steering(t *testing.T) {
-	rules := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: simulator.ConfigMapNamespace, Name: simulator.ConfigMapName},
-		Data:       map[string]string{"gpu-shared": "offer: none"},
-	}
-	maps := s.client.CoreV1().ConfigMaps(simulator.ConfigMapNamespace)
-	rules, err := maps.Create(t.Context(), rules, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s.setRules(t, map[string]string{"gpu-shared": "offer: none"})
 	node := s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 0 })
 	if has := n(node.Status.Capacity, v1alpha1.ResourceGPUShared); has != 10 {
 		t.Errorf("capacity is %d after the crash, want 10 as before", has)
 	}
-	rules.Data["gpu-shared"] = "offer: 4"
-	if _, err := maps.Update(t.Context(), rules, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.setRules(t, map[string]string{"gpu-shared": "offer: 4"})
 	s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 4 })
-	if err := maps.Delete(t.Context(), rules.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.setRules(t, nil)
 	s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 10 })
 }
 
@@ -169,6 +199,13 @@ func (s suite) karpenterAgain(t *testing.T) {
 	until(t, s.dynamic.Resource(nodeClaims), "shared", func(e watch.Event) bool { return e.Type == watch.Deleted })
 }
 
+func (s suite) setRules(t *testing.T, rules map[string]string) {
+	t.Helper()
+	if err := simulator.Configure(t.Context(), s.client, rules); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (s suite) create(t *testing.T, resource schema.GroupVersionResource, manifest string) {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -180,14 +217,20 @@ func (s suite) create(t *testing.T, resource schema.GroupVersionResource, manife
 	}
 }
 
-func (s suite) createPod(t *testing.T, name string) {
+func (s suite) createPod(t *testing.T, name, pool string, asks corev1.ResourceName, amount string) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{
-			Name: "main", Image: "example.com/nothing",
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}},
-		}}},
+		Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"karpenter.sh/nodepool": pool},
+			Containers: []corev1.Container{{
+				Name: "main", Image: "example.com/nothing",
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{asks: resource.MustParse(amount)},
+					Limits:   corev1.ResourceList{asks: resource.MustParse(amount)},
+				},
+			}},
+		},
 	}
 	if _, err := s.client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

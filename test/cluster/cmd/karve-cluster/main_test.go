@@ -54,6 +54,9 @@ func TestAClusterStaysUntilItIsToldToGoAndDiesWithItsSupervisor(t *testing.T) {
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	waitNone(t, s)
+	lock, err := s.hold(true) // the supervisor itself goes last
+	must(t, err)
+	must(t, lock.Close())
 	said.Reset()
 	must(t, list(root, said))
 	contains(t, said, s.name+"   dead")
