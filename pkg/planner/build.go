@@ -16,7 +16,7 @@ func Build(s Snapshot) Plan {
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below.
 func (p *problem) solve() (*solution, int64) {
-	var demand = p.demand()
+	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
 		return newSolution(p), 0

@@ -64,14 +64,19 @@ func validateClasses(s Snapshot) []error {
 			}
 			pods[pod] = i
 		}
-		if !ascending(c.Offerings) || len(c.Offerings) > 0 && (c.Offerings[0] < 0 || slices.Max(c.Offerings) >= len(s.Offerings)) {
+		if !indices(c.Offerings, len(s.Offerings)) {
 			bad("class %d: offerings are not sorted, repeat, or are out of range", i)
 		}
-		if !ascending(c.Nodes) || len(c.Nodes) > 0 && (c.Nodes[0] < 0 || slices.Max(c.Nodes) >= len(s.Nodes)) {
+		if !indices(c.Nodes, len(s.Nodes)) {
 			bad("class %d: nodes are not sorted, repeat, or are out of range", i)
 		}
 	}
 	return errs
+}
+
+// indices reports whether xs are sorted indices of n things, each at most once.
+func indices(xs []int, n int) bool {
+	return ascending(xs) && (len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n)
 }
 
 // ascending reports whether xs is sorted and without repetition.
@@ -192,8 +197,10 @@ func (c *checker) pods(where string, pods []string, free Resources, admitted fun
 			free *int64
 			asks int64
 		}{
-			{"CPU", &free.MilliCPU, r.MilliCPU}, {"memory", &free.MemoryBytes, r.MemoryBytes},
-			{"ephemeral storage", &free.EphemeralBytes, r.EphemeralBytes}, {"pod slots", &free.Pods, r.Pods},
+			{"CPU", &free.MilliCPU, r.MilliCPU},
+			{"memory", &free.MemoryBytes, r.MemoryBytes},
+			{"ephemeral storage", &free.EphemeralBytes, r.EphemeralBytes},
+			{"pod slots", &free.Pods, r.Pods},
 			{"replicas", &free.Replicas, r.Replicas},
 		} {
 			if x.asks > *x.free {
@@ -243,8 +250,10 @@ func (c *checker) limits(p Plan) {
 			left *int64
 			uses int64
 		}{
-			{"CPU", &l.MilliCPU, o.Physical.MilliCPU}, {"memory", &l.MemoryBytes, o.Physical.MemoryBytes},
-			{"GPUs", &l.GPUs, o.Physical.GPUs}, {"replicas", &l.Replicas, o.Physical.Replicas},
+			{"CPU", &l.MilliCPU, o.Physical.MilliCPU},
+			{"memory", &l.MemoryBytes, o.Physical.MemoryBytes},
+			{"GPUs", &l.GPUs, o.Physical.GPUs},
+			{"replicas", &l.Replicas, o.Physical.Replicas},
 			{"nodes", &l.Nodes, o.Physical.Nodes},
 		} {
 			if *d.left == Unlimited {

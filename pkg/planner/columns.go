@@ -29,7 +29,7 @@ const (
 func (m *mixer) generate(demand, placed load, seeds []machine) (*master, int64) {
 	g := newMaster(m.problem, demand)
 	for _, x := range seeds {
-		g.add(column{x.offer, x.load})
+		g.add(column(x))
 	}
 	var bound int64
 	rounds := maxRounds

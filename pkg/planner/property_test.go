@@ -14,6 +14,7 @@ import (
 // property runs a property as a test with rapid's own search.
 func property(f func(*rapid.T)) func(*testing.T) {
 	return func(t *testing.T) {
+		t.Helper()
 		t.Parallel()
 		rapid.Check(t, f)
 	}

@@ -2,12 +2,22 @@ package planner
 
 import (
 	"math/big"
+	"slices"
 )
 
 // column is one way to fill one machine.
 type column struct {
 	offer int
 	load  load
+}
+
+// key tells columns apart.
+func (c column) key() string {
+	key := make([]byte, 0, 4*len(c.load)+4)
+	for _, n := range append(slices.Clip(c.load), int32(c.offer)) {
+		key = append(key, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
+	}
+	return string(key)
 }
 
 // master is the linear relaxation of the choice among columns: the least price at which fractions of columns cover the demand.
@@ -21,6 +31,7 @@ type master struct {
 	columns []column
 	basis   []int // a column, or -1-i for the surplus of row i
 	inBasis []bool
+	known   map[string]bool
 	inverse [][]big.Int // numerators
 	x       []big.Int   // numerators of the amounts of the basis
 	y       []big.Int   // numerators of the duals
@@ -30,7 +41,7 @@ type master struct {
 
 // newMaster starts from one column a shape: the cheapest machine a pod, filled with that shape alone.
 func newMaster(p *problem, demand load) *master {
-	m := &master{p: p, values: make([]int64, len(p.shapes))}
+	m := &master{p: p, values: make([]int64, len(p.shapes)), known: map[string]bool{}}
 	m.det.SetInt64(1)
 	for k, n := range demand {
 		best := -1
@@ -46,8 +57,8 @@ func newMaster(p *problem, demand load) *master {
 		l[k] = min(n, p.offers[best].fits[k])
 		m.rows = append(m.rows, k)
 		m.basis = append(m.basis, len(m.columns))
-		m.columns = append(m.columns, column{best, l})
-		m.inBasis = append(m.inBasis, true)
+		m.add(column{best, l})
+		m.inBasis[len(m.inBasis)-1] = true
 		m.det.Mul(&m.det, big.NewInt(int64(l[k])))
 	}
 	m.inverse = make([][]big.Int, len(m.rows))
@@ -63,7 +74,13 @@ func newMaster(p *problem, demand load) *master {
 	return m
 }
 
+// add offers a column to the relaxation, unless it has it.
 func (m *master) add(c column) {
+	key := c.key()
+	if m.known[key] {
+		return
+	}
+	m.known[key] = true
 	m.columns = append(m.columns, c)
 	m.inBasis = append(m.inBasis, false)
 }
@@ -151,8 +168,8 @@ func (m *master) entering() (int, *big.Int) {
 	return best, reduced
 }
 
-// pivot brings a column into the basis. It reports false where none can leave.
-func (m *master) pivot(enter int, reduced *big.Int) bool {
+// entered returns the numerators of a column, or of a surplus, in terms of the basis.
+func (m *master) entered(enter int) []big.Int {
 	w := make([]big.Int, len(m.rows))
 	var t, u big.Int
 	for i := range w {
@@ -166,19 +183,29 @@ func (m *master) pivot(enter int, reduced *big.Int) bool {
 			}
 		}
 	}
+	return w
+}
+
+// leaving returns the row with the least amount for its share of what enters, the first of several, or -1.
+func (m *master) leaving(w []big.Int) int {
 	leave := -1
+	var t, u big.Int
 	for i := range w {
-		if w[i].Sign() <= 0 {
-			continue
-		}
-		// The least x/w leaves; at the same ratio the first, which is stable.
-		if leave < 0 || t.Mul(&m.x[i], &w[leave]).Cmp(u.Mul(&m.x[leave], &w[i])) < 0 {
+		if w[i].Sign() > 0 && (leave < 0 || t.Mul(&m.x[i], &w[leave]).Cmp(u.Mul(&m.x[leave], &w[i])) < 0) {
 			leave = i
 		}
 	}
+	return leave
+}
+
+// pivot brings a column into the basis. It reports false where none can leave.
+func (m *master) pivot(enter int, reduced *big.Int) bool {
+	w := m.entered(enter)
+	leave := m.leaving(w)
 	if leave < 0 {
 		return false
 	}
+	var t big.Int
 	// Each numerator v becomes (v·pivot − its row's factor · the pivot row's) / old determinant, which leaves no remainder.
 	update := func(v, factor, of *big.Int) {
 		v.Mul(v, &w[leave])

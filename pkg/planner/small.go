@@ -1,6 +1,9 @@
 package planner
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Limits on the exact search of small problems. A state is a number of waiting pods of each shape; a step is a state and
 // what one machine takes from it. Two million steps are some 20 ms.
@@ -122,7 +125,7 @@ func (p *problem) exact() (*solution, cost, bool) {
 	}
 	layers := make([][]int, len(p.nodes))
 	// The order of the layers is from the roomiest node to the fullest, since the last layer is the first to choose.
-	for i := len(p.nodes) - 1; i >= 0; i-- {
+	for i := range slices.Backward(p.nodes) {
 		table, layers[i] = p.nodeLayer(l, i, table)
 	}
 	s := newSolution(p)

@@ -2,6 +2,7 @@ package plantest
 
 import (
 	"math"
+	"slices"
 
 	"karve.sh/karve/pkg/planner"
 )
@@ -91,12 +92,7 @@ func (o *oracle) place(pod int, price int64) {
 }
 
 func admits(c planner.Class, offering int) bool {
-	for _, i := range c.Offerings {
-		if i == offering {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.Offerings, offering)
 }
 
 // subtract takes a pod from what is free, and reports whether it fits.

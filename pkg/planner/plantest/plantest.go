@@ -2,9 +2,9 @@
 package plantest
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"karve.sh/karve/pkg/planner"
 )
@@ -160,8 +160,11 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 			left *int64
 			uses int64
 		}{
-			{&left.MilliCPU, o.Physical.MilliCPU}, {&left.MemoryBytes, o.Physical.MemoryBytes}, {&left.GPUs, o.Physical.GPUs},
-			{&left.Replicas, o.Physical.Replicas}, {&left.Nodes, o.Physical.Nodes},
+			{&left.MilliCPU, o.Physical.MilliCPU},
+			{&left.MemoryBytes, o.Physical.MemoryBytes},
+			{&left.GPUs, o.Physical.GPUs},
+			{&left.Replicas, o.Physical.Replicas},
+			{&left.Nodes, o.Physical.Nodes},
 		} {
 			if *d.left != planner.Unlimited {
 				*d.left -= d.uses
@@ -265,13 +268,10 @@ func Counts(s planner.Snapshot, p planner.Plan) string {
 			types = append(types, t)
 		}
 	}
-	slices.SortFunc(types, func(a, b string) int { return cmp.Compare(a, b) })
-	var out string
-	for i, t := range types {
-		if i > 0 {
-			out += ", "
-		}
-		out += fmt.Sprintf("%d %s", n[t], t)
+	slices.Sort(types)
+	out := make([]string, 0, len(types))
+	for _, t := range types {
+		out = append(out, fmt.Sprintf("%d %s", n[t], t))
 	}
-	return out
+	return strings.Join(out, ", ")
 }
