@@ -80,7 +80,7 @@ var rules = []rule{
 		why: "the rest of Karpenter changes from release to release: pkg/karpenter wraps what is needed",
 		of:  noneOf(under("pkg/karpenter"), under("test")),
 		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly(
-			"sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/apis/v1alpha1", "sigs.k8s.io/karpenter/pkg/scheduling")),
+			"sigs.k8s.io/karpenter/pkg/apis", "sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/apis/v1alpha1", "sigs.k8s.io/karpenter/pkg/scheduling")),
 	},
 }
 
