@@ -1,0 +1,249 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
+	t.Parallel()
+	deleted := metav1.NewTime(Now)
+	pool := func(edit func(*karpv1.NodePool)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) { edit(&c.NodePools[0]) }
+	}
+	for name, tc := range map[string]struct {
+		edit      func(*snapshot.Cluster)
+		condition string
+		reason    string
+		message   string
+	}{
+		"no node class": {
+			func(c *snapshot.Cluster) { c.GPUNodeClasses = nil },
+			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassNotFound", `GPUNodeClass "gpu-shared" does not exist: create it`,
+		},
+		"a node class on its way out": {
+			func(c *snapshot.Cluster) { c.GPUNodeClasses[0].DeletionTimestamp = &deleted },
+			karpv1.ConditionTypeNodeClassReady, "GPUNodeClassTerminating", `GPUNodeClass "gpu-shared" is being deleted`,
+		},
+		"the cloud's node class is not ready": {
+			func(c *snapshot.Cluster) {
+				c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "NoSubnets", Message: "no subnet found"}
+			},
+			karpv1.ConditionTypeNodeClassReady, "NoSubnets", `GPUNodeClass "gpu-shared": no subnet found`,
+		},
+		"the cloud's node class is not ready and does not say why": {
+			func(c *snapshot.Cluster) { c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{} },
+			karpv1.ConditionTypeNodeClassReady, "NodeClassNotReady", `GPUNodeClass "gpu-shared": EC2NodeClass "gpu" is not Ready`,
+		},
+		"the cloud's node class is unknown": {
+			func(c *snapshot.Cluster) { c.NodeClasses = nil },
+			karpv1.ConditionTypeNodeClassReady, "NodeClassNotFound", `GPUNodeClass "gpu-shared": EC2NodeClass "gpu" is not known`,
+		},
+		"a fixed number of nodes": {
+			pool(func(np *karpv1.NodePool) { np.Spec.Replicas = new(int64(2)) }),
+			karpv1.ConditionTypeValidationSucceeded, "StaticPool", "spec.replicas asks for a fixed number of nodes",
+		},
+		"no taint": {
+			pool(func(np *karpv1.NodePool) { np.Spec.Template.Spec.Taints = nil }),
+			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "such as {key: nvidia.com/gpu.shared, effect: NoSchedule}",
+		},
+		"a taint that is only a preference": {
+			pool(func(np *karpv1.NodePool) { np.Spec.Template.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule }),
+			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "shared nodes need a taint",
+		},
+		"a startup taint only": {
+			pool(func(np *karpv1.NodePool) {
+				np.Spec.Template.Spec.StartupTaints, np.Spec.Template.Spec.Taints = np.Spec.Template.Spec.Taints, nil
+			}),
+			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "shared nodes need a taint",
+		},
+		"minValues": {
+			pool(func(np *karpv1.NodePool) {
+				Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists)(np)
+				np.Spec.Template.Spec.Requirements[0].MinValues = new(2)
+			}),
+			karpv1.ConditionTypeValidationSucceeded, "UnsupportedMinValues", `minValues of requirement "node.kubernetes.io/instance-type"`,
+		},
+		"a limit that cannot be kept": {
+			pool(func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("ephemeral-storage", "1Ti")) }),
+			karpv1.ConditionTypeValidationSucceeded, "UnsupportedLimit",
+			`limit "ephemeral-storage" cannot be enforced: use cpu, memory, nodes, nvidia.com/gpu (physical GPUs) or nvidia.com/gpu.shared (replicas)`,
+		},
+		"no instance type": {
+			pool(Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "p5.48xlarge")),
+			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "loosen them",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.Pods = []corev1.Pod{Pod("a")}
+			tc.edit(c)
+			view := snapshot.Build(c)
+			problems := view.Pools[0].Problems
+			if len(problems) != 1 {
+				t.Fatalf("problems: %+v", problems)
+			}
+			if p := problems[0]; p.Condition != tc.condition || p.Reason != tc.reason || !strings.Contains(p.Message, tc.message) {
+				t.Errorf("problem %+v, want %s, %s, …%s…", p, tc.condition, tc.reason, tc.message)
+			}
+			closed := view.Snapshot.Pools[0].Closed
+			if closed == nil || closed.Reason != planner.ReasonPoolClosed || !strings.Contains(closed.Message, tc.reason) {
+				t.Errorf("the pool is not closed for it: %+v", closed)
+			}
+		})
+	}
+}
+
+func TestAPoolInOrderHasNoProblemsAndIsOpen(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(Shared())
+	if p := view.Pools[0].Problems; len(p) != 0 || view.Snapshot.Pools[0].Closed != nil {
+		t.Errorf("problems %+v, closed %+v", p, view.Snapshot.Pools[0].Closed)
+	}
+}
+
+func TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
+	t.Parallel()
+	c := Empty()
+	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu", 0)}
+	c.NodePools = []karpv1.NodePool{Pool("gpu", "gpu")}
+	if p := c.Pools()[0].Problems; len(p) != 0 {
+		t.Errorf("problems without a taint: %+v", p)
+	}
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPUShared, "10"))
+	if p := c.Pools()[0].Problems; len(p) != 1 || p[0].Reason != "UnsupportedLimit" || strings.Contains(p[0].Message, "or nvidia.com/gpu.shared") {
+		t.Errorf("problems with a limit of replicas that the pool does not have: %+v", p)
+	}
+}
+
+func TestAPoolOnItsWayOutIsClosed(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools[0].DeletionTimestamp = new(metav1.NewTime(Now))
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || closed.Message != "NodePool gpu-shared is being deleted" {
+		t.Errorf("closed: %+v", closed)
+	}
+}
+
+// Karpenter counts ten replicas as ten GPUs.
+func TestLimitsCountHardware(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "8", "nvidia.com/gpu.shared", "60", "cpu", "100", "memory", "400Gi", "nodes", "3"))
+	c.NodeClaims = []karpv1.NodeClaim{
+		Claim("one", &c.NodePools[0], TypeNamed("g4dn.xlarge")),
+		Claim("four", &c.NodePools[0], TypeNamed("g4dn.12xlarge"), Initialized(Now), func(claim *karpv1.NodeClaim) {
+			claim.DeletionTimestamp = new(metav1.NewTime(Now))
+		}),
+		Claim("other", &c.NodePools[0], TypeNamed("g4dn.xlarge"), func(claim *karpv1.NodeClaim) { claim.Labels[karpv1.NodePoolLabelKey] = "other" }),
+	}
+	want := planner.Physical{MilliCPU: 100_000 - 52_000, MemoryBytes: (400 - 208) << 30, GPUs: 8 - 5, Replicas: 60 - 50, Nodes: 3 - 2}
+	if diff := cmp.Diff(want, snapshot.Build(c).Snapshot.Pools[0].Remaining); diff != "" {
+		t.Errorf("remaining (-want +got):\n%s", diff)
+	}
+}
+
+func TestALimitOfUnrenamedReplicasIsOneOfGPUs(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "8"))
+	c.NodeClaims = []karpv1.NodeClaim{Claim("one", &c.NodePools[0], TypeNamed("g4dn.xlarge"))}
+	u := planner.Unlimited
+	want := planner.Physical{MilliCPU: u, MemoryBytes: u, GPUs: 7, Replicas: u, Nodes: u}
+	if diff := cmp.Diff(want, snapshot.Build(c).Snapshot.Pools[0].Remaining); diff != "" {
+		t.Errorf("remaining (-want +got):\n%s", diff)
+	}
+}
+
+func TestAMachineOfAnUnknownTypeCountsWhatItsClaimTells(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("cpu", "100", "nvidia.com/gpu", "8"))
+	c.NodeClaims = []karpv1.NodeClaim{Claim("one", &c.NodePools[0], TypeNamed("g4dn.12xlarge"))}
+	c.InstanceTypes = nil
+	for _, tc := range []struct {
+		capacity corev1.ResourceList
+		milliCPU int64
+	}{{nil, 99_700}, {Amounts("cpu", "48", "memory", "192Gi"), 52_000}} {
+		c.NodeClaims[0].Status.Capacity = tc.capacity
+		if got := snapshot.Build(c).Snapshot.Pools[0].Remaining; got.MilliCPU != tc.milliCPU || got.GPUs != 4 {
+			t.Errorf("capacity %v: remaining %+v", tc.capacity, got)
+		}
+	}
+}
+
+// The breaker: a node whose replicas never come must not burn money.
+func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *testing.T) {
+	t.Parallel()
+	healthy := func(c *snapshot.Cluster, is metav1.ConditionStatus) {
+		c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Message: "the plugin is broken"}}
+	}
+	c := Shared()
+	healthy(c, metav1.ConditionFalse)
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.HasSuffix(closed.Message, "launches nothing at present: the plugin is broken") {
+		t.Errorf("unhealthy: closed %+v", closed)
+	}
+	healthy(c, metav1.ConditionUnknown)
+	if p := snapshot.Build(c).Snapshot.Pools[0]; p.Closed != nil || p.Remaining.Nodes != 1 || p.Remaining.GPUs != planner.Unlimited {
+		t.Errorf("to be tried: %+v", p)
+	}
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nodes", "0"))
+	if p := snapshot.Build(c).Snapshot.Pools[0]; p.Remaining.Nodes != 0 {
+		t.Errorf("to be tried within a limit of no nodes: %+v", p)
+	}
+	c.NodePools[0].Spec.Limits = nil
+	c.NodeClaims = []karpv1.NodeClaim{Claim("probe", &c.NodePools[0], TypeNamed("g4dn.xlarge"))}
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether probe exposes its replicas") {
+		t.Errorf("while it is tried: closed %+v", closed)
+	}
+	healthy(c, metav1.ConditionTrue)
+	if p := snapshot.Build(c).Snapshot.Pools[0]; p.Closed != nil || p.Remaining.Nodes != planner.Unlimited {
+		t.Errorf("healthy: %+v", p)
+	}
+}
+
+func TestEachPodOfTheRecipeIsAdmittedByItsOwnPoolOnly(t *testing.T) {
+	t.Parallel()
+	c := Recipe()
+	for _, name := range []string{"gpu-shared", "gpu"} {
+		c.Pods = append(c.Pods, Pod("test-"+name, Asking("cpu", "300m", "nvidia.com/gpu", "1"), Selecting("jina.ai/node-type", name), Tolerating("nvidia.com/"+name)))
+	}
+	view := snapshot.Build(c)
+	if len(view.Classes) != 2 {
+		t.Fatalf("classes: %+v", view.Classes)
+	}
+	for _, class := range view.Classes {
+		pool := strings.TrimPrefix(class.Pods[0], "default/test-")
+		if class.Blocked != nil || len(class.Offerings) != 4*2*2 {
+			t.Errorf("%s: %d offerings, blocked %+v", class.Pods[0], len(class.Offerings), class.Blocked)
+		}
+		for _, i := range class.Offerings {
+			o := view.Snapshot.Offerings[i]
+			if got := view.Snapshot.Pools[o.Pool].Name; got != pool {
+				t.Errorf("%s is admitted by %s of pool %s", class.Pods[0], o.InstanceType, got)
+			}
+			perGPU := map[string]int64{"gpu-shared": 10, "gpu": 1}[pool]
+			if o.Free.Replicas != perGPU*o.Physical.GPUs {
+				t.Errorf("%s of pool %s has %d replicas", o.InstanceType, pool, o.Free.Replicas)
+			}
+		}
+	}
+	for _, p := range view.Snapshot.Pools {
+		if p.Closed != nil || p.Remaining.MilliCPU != 1_000_000 {
+			t.Errorf("pool %+v", p)
+		}
+	}
+}
