@@ -42,3 +42,16 @@ func BenchmarkBuild10000Pods50Shapes(b *testing.B) {
 func BenchmarkBuild10000IdenticalPods(b *testing.B) {
 	benchmark(b, plantest.Identical(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 10_000, plantest.Request(300, 1024, 1)))
 }
+
+// BenchmarkBuildAmongBusyNodes is a large cluster in which some pods find room.
+func BenchmarkBuildAmongBusyNodes(b *testing.B) {
+	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 300, 15, 1)
+	for i := range 500 {
+		free := plantest.Request(int64(i*37%700), int64(i*131%2500), int64(i%3))
+		s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprint("node-", i), Free: free})
+		for c := range s.Classes {
+			s.Classes[c].Nodes = append(s.Classes[c].Nodes, i)
+		}
+	}
+	benchmark(b, s)
+}

@@ -13,6 +13,12 @@ const (
 	maxPivots = 400
 	// pricingSteps of one knapsack: the best load is mostly found in the first ten, the rest tightens the bound.
 	pricingSteps = 1500
+	// proofSteps is what the last duals get instead, so many times.
+	proofSteps = 10_000
+	maxProofs  = 2
+	// nodeRounds and nodeSteps bound what a proof spends on nodes: rounds times nodes, and the steps of all nodes in a round.
+	nodeRounds = 2_000
+	nodeSteps  = 20_000
 	// pricingTilt is how often a knapsack leans its weights; a bound is worth more of them than more steps.
 	pricingTilt = 12
 	// maxDives is how often the relaxation is rounded and solved again, with so many rounds of columns of so many steps each.
@@ -20,7 +26,7 @@ const (
 	diveRounds = 3
 	diveSteps  = 40
 	// bigPivotBudget stands for rows³: how much exact arithmetic a plan may cost before the rounds are cut.
-	bigPivotBudget = 6_000_000
+	bigPivotBudget = 10_000_000
 )
 
 // generate solves the relaxation for the demand: columns are added while some machine can be filled with more than its
@@ -36,10 +42,19 @@ func (m *mixer) generate(demand, placed load, seeds []machine) (*master, int64) 
 	if n := len(g.rows); n > 0 {
 		rounds = min(rounds, max(10, bigPivotBudget/(n*n*n)))
 	}
+	if n := len(m.nodes); n > 0 {
+		rounds = min(rounds, max(4, nodeRounds/n))
+	}
+	proofs := maxProofs
 	for range rounds {
 		g.solve(maxPivots)
 		known := len(g.columns)
-		bound = max(bound, m.farley(g.values, placed, func(c column) { g.add(c) }))
+		bound = max(bound, m.farley(g.values, placed, pricingSteps, g.add))
+		if len(g.columns) == known && proofs > 0 {
+			proofs--
+			// Nothing more to buy was found; a longer search may prove that there is nothing.
+			bound = max(bound, m.farley(g.values, placed, proofSteps, g.add))
+		}
 		if len(g.columns) == known {
 			break
 		}
@@ -50,18 +65,18 @@ func (m *mixer) generate(demand, placed load, seeds []machine) (*master, int64) 
 // farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods whatsoever: the pods are worth V,
 // the nodes can hold U of it at most, and a machine of offer t at most u[t]; so a plan launches machines for V−U, and
 // pays at least the least price[t]/u[t] for each unit of it. Loads that are worth more than their machine go to found.
-func (m *mixer) farley(values []int64, placed load, found func(column)) int64 {
+func (m *mixer) farley(values []int64, placed load, steps int, found func(column)) int64 {
 	value := worth(values, placed)
 	for _, k := range m.noded {
 		k.price(values, placed, pricingTilt)
-		_, upper := k.search(placed, pricingSteps, 0)
+		_, upper := k.search(placed, min(steps, nodeSteps/len(m.noded)), 0)
 		value -= upper
 	}
 	best, most := -1, int64(0)
 	for t, k := range m.offered {
 		price := m.offers[t].price * valueScale
 		k.price(values, placed, pricingTilt)
-		v, upper := k.search(placed, pricingSteps, price)
+		v, upper := k.search(placed, steps, price)
 		if best < 0 || compareProducts(upper, m.offers[best].price, most, m.offers[t].price) > 0 {
 			best, most = t, upper
 		}
