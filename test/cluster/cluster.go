@@ -158,6 +158,7 @@ func (c *Cluster) stopAll() {
 		}
 	}
 	releasePorts(c.ports)
+	c.ports = nil
 }
 
 // Dir is the folder of the cluster's logs.

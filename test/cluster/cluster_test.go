@@ -123,6 +123,21 @@ func TestAnAPIServerThatCannotStartIsToldWithItsLog(t *testing.T) {
 	}
 }
 
+func TestAStartThatIsCancelledLeavesNothing(t *testing.T) {
+	cluster.Require(t)
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	c, err := cluster.Start(ctx, cluster.Config{Dir: dir, Components: cluster.Everything()})
+	if err == nil {
+		_ = c.Stop()
+		t.Skip("a cluster was ready within a second")
+	}
+	if left := processesWith(t, dir); len(left) > 0 {
+		t.Errorf("left after %v: %q", err, left)
+	}
+}
+
 func TestAKilledComponentIsReportedAndAnAPIServerComesBackWithItsData(t *testing.T) {
 	exits := make(chan cluster.Component, 1)
 	c := cluster.ForTest(t, cluster.Config{OnExit: func(name cluster.Component, _ error) { exits <- name }})
@@ -153,8 +168,13 @@ func TestAKilledComponentIsReportedAndAnAPIServerComesBackWithItsData(t *testing
 	}
 }
 
-// processesOf are the pids of the processes that have the cluster's folder in their command line.
 func processesOf(t *testing.T, c *cluster.Cluster) []string {
+	t.Helper()
+	return processesWith(t, c.Dir())
+}
+
+// processesWith are the pids of the processes that have the folder in their command line.
+func processesWith(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -163,7 +183,7 @@ func processesOf(t *testing.T, c *cluster.Cluster) []string {
 	var pids []string
 	for _, e := range entries {
 		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if err == nil && strings.Contains(string(line), c.Dir()) {
+		if err == nil && strings.Contains(string(line), dir+"/") {
 			pids = append(pids, e.Name())
 		}
 	}

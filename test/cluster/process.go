@@ -73,8 +73,15 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// signal goes to the whole group. That there is no such group any more is what one wants.
-func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+// signal goes to the whole group. That there is no such group any more is what one wants; but once the process has been
+// reaped its number may be somebody else's.
+func (p *process) signal(s syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(-p.cmd.Process.Pid, s)
+	}
+}
 
 // waitReady calls ready until it succeeds, the process ends or the context does. The interval is short because a
 // cluster starts as slowly as the sum of its components.

@@ -25,8 +25,8 @@ func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 // no others. A service account is named as the API server names it, system:serviceaccount:<namespace>:<name>, and is in
 // the groups of service accounts.
 func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
-	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
-		namespace, _, _ := strings.Cut(rest, ":")
+	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		namespace, _, _ := strings.Cut(account, ":")
 		groups = append(groups, "system:serviceaccounts", "system:serviceaccounts:"+namespace)
 	}
 	file := strings.Map(func(r rune) rune {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"karve.sh/karve/pkg/catalog"
 )
 
 const committed = "../../instance-types.json"
@@ -29,6 +31,21 @@ func TestCommittedFileIsWhatTheGeneratorMakes(t *testing.T) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Error("instance-types.json is not what the generator makes; run `go run ./test/cluster/cmd/gen-instance-types`")
+	}
+}
+
+func TestKarveReadsTheFileToo(t *testing.T) {
+	file, err := os.Open(committed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	types, err := catalog.ReadKWOK(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 7 + len(cpuTypes); len(types) != want {
+		t.Errorf("%d types, want %d", len(types), want)
 	}
 }
 
