@@ -11,7 +11,7 @@ const (
 	maxRuins = 1600
 	maxIdle  = 400
 	// ruinWork bounds the sum over the ruins of what one costs: offers times shapes.
-	ruinWork = 160_000
+	ruinWork = 300_000
 	// refillMost is how many machines a ruin looks at for room.
 	refillMost = 40
 	// rebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
