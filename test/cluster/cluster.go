@@ -157,6 +157,9 @@ func (c *Cluster) stopAll() {
 			r.kill()
 		}
 	}
+	// What stays, after a failure, stays for its logs. The data is large, and nothing can start from it: the next start
+	// makes new keys.
+	_ = os.RemoveAll(filepath.Join(c.dir, "etcd"))
 	releasePorts(c.ports)
 	c.ports = nil
 }
