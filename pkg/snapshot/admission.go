@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,7 +37,8 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 			return fmt.Errorf("label %s is not %s", key, d.pod.Spec.NodeSelector[key])
 		}
 	}
-	matches, err := d.affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}})
+	// Without a name, terms that ask for a name would be passed over.
+	matches, err := d.affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(name, "(new)"), Labels: labels}})
 	if err != nil {
 		return fmt.Errorf("reading the required node affinity: %w", err)
 	}

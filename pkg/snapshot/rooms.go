@@ -65,11 +65,13 @@ func (c *Cluster) machineRoom(m *Machine) (room, bool) {
 	if m.Node == nil || !Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
 		return c.startingRoom(m), true
 	}
+	// A node that is about to be given back is room too: when pods would go there it is kept, and our taint goes.
+	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
 	gpu := m.Promise.Resource
 	free := minus(amounts(m.Node.Status.Allocatable, gpu), sum(m.Pods, gpu))
 	return room{
 		node: planner.Node{Name: m.Node.Name, Free: atLeastZero(free)}, nodeName: m.Node.Name,
-		gpu: gpu, taints: m.Node.Spec.Taints, labels: m.Node.Labels,
+		gpu: gpu, taints: taints, labels: m.Node.Labels,
 	}, true
 }
 

@@ -1,0 +1,269 @@
+package snapshot_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+var xlarge = TypeNamed("g4dn.xlarge")
+
+// room is what an empty g4dn.xlarge has for pods.
+var room = planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 10}
+
+// machine is a cluster with a waiting pod and one machine, with its Node unless the edits take it away.
+func machine(stage func(*karpv1.NodeClaim), replicas int64, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+	c := Shared()
+	Labeled(map[string]string{"team": "ml"})(&c.NodePools[0])
+	c.Pods = []corev1.Pod{Pod("waiting", Selecting("team", "ml"), Selecting(karpv1.NodePoolLabelKey, "gpu-shared"))}
+	c.NodeClaims = []karpv1.NodeClaim{Claim("m", &c.NodePools[0], xlarge, stage)}
+	c.Nodes = []corev1.Node{Node(&c.NodeClaims[0], xlarge, replicas)}
+	for _, edit := range edits {
+		edit(c)
+	}
+	return c
+}
+
+func node(edit func(*corev1.Node)) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { edit(&c.Nodes[0]) }
+}
+
+func noNode(c *snapshot.Cluster) { c.Nodes = nil }
+
+// A pod must not get a second machine while its first is on its way.
+func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
+	t.Parallel()
+	unregistered := node(func(n *corev1.Node) {
+		n.Labels = map[string]string{corev1.LabelHostname: "ip-10-0-0-1"}
+		n.Annotations, n.Status = nil, corev1.NodeStatus{}
+		n.Spec.Taints = []corev1.Taint{karpv1.UnregisteredNoExecuteTaint, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	})
+	for name, tc := range map[string]struct {
+		c    *snapshot.Cluster
+		want planner.Resources
+	}{
+		"not launched":                                    {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
+		"launched":                                        {machine(Launched(Now), 0, noNode), room},
+		"with a Node that has nothing yet":                {machine(Launched(Now), 0, unregistered), room},
+		"registered, its Node not seen yet":               {machine(Registered(Now), 0, noNode), room},
+		"with the startup taint":                          {machine(Registered(Now), 0), room},
+		"with the startup taint and some of the replicas": {machine(Registered(Now), 4), room},
+		"with all replicas and the startup taint":         {machine(Registered(Now), 10), room},
+		"with taints of a node that starts": {machine(Registered(Now), 0, node(func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
+		})), room},
+		"admitted but not initialised, some replicas gone": {
+			machine(Registered(Now), 3, node(func(n *corev1.Node) { n.Spec.Taints = n.Spec.Taints[:1] })),
+			planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 3},
+		},
+		"launched smaller than the catalogue says": {
+			machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
+				c.NodeClaims[0].Status.Allocatable = Amounts("cpu", "3", "memory", "14Gi", "pods", "20", "nvidia.com/gpu", "1")
+			}), planner.Resources{MilliCPU: 3000, MemoryBytes: 14 << 30, EphemeralBytes: 90 << 30, Pods: 20, Replicas: 10},
+		},
+		"of a type that the catalogue has lost": {
+			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *snapshot.Cluster) { c.InstanceTypes = nil }),
+			planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 40, Pods: 110, Replicas: 10},
+		},
+		"with DaemonSets to come": {
+			machine(Registered(Now), 0, func(c *snapshot.Cluster) {
+				c.DaemonSets = []appsv1.DaemonSet{DaemonSet("a", "cpu", "100m"), DaemonSet("b", "cpu", "200m")}
+				c.Pods = append(c.Pods, Pod("a-1", Asking("cpu", "100m"), Running("m"), OwnedBy("apps/v1", "DaemonSet", "a")),
+					Pod("static", Asking("cpu", "50m"), Running("m"), OwnedBy("v1", "Node", "m")))
+			}), planner.Resources{MilliCPU: 3900 - 350, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29 - 3, Replicas: 10},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			view := snapshot.Build(tc.c)
+			if diff := cmp.Diff([]planner.Node{{Name: "m", Free: tc.want}}, view.Nodes); diff != "" {
+				t.Errorf("nodes (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff([]int{0}, view.Classes[0].Nodes); diff != "" {
+				t.Errorf("nodes that admit the pod (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestANodeWithoutPlaceForWaitingPodsIsNoRoom(t *testing.T) {
+	t.Parallel()
+	now := metav1.NewTime(Now)
+	for name, c := range map[string]*snapshot.Cluster{
+		"deleted claim": machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &now }),
+		"deleted claim without a Node": machine(Launched(Now), 0, noNode, func(c *snapshot.Cluster) {
+			c.NodeClaims[0].DeletionTimestamp = &now
+		}),
+		"deleted Node":         machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.DeletionTimestamp = &now })),
+		"cordoned":             machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Spec.Unschedulable = true })),
+		"disrupted by others":  machine(Initialized(Now), 10, node(taint(karpv1.DisruptedTaintKey))),
+		"broken":               machine(Registered(Now.Add(-10*time.Minute)), 9),
+		"foreign and cordoned": machine(Initialized(Now), 10, func(c *snapshot.Cluster) { c.NodeClaims, c.Nodes[0].Spec.Unschedulable = nil, true }),
+		"foreign without GPUs": machine(Initialized(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims = nil }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := snapshot.Build(c).Nodes; len(got) != 0 {
+				t.Errorf("nodes: %+v", got)
+			}
+		})
+	}
+}
+
+func taint(key string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+	}
+}
+
+// The controller that gives nodes back keeps those that waiting pods would go to.
+func TestANodeThatIsAboutToBeGivenBackIsRoomAsWithoutItsTaint(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(machine(Initialized(Now), 10, node(taint(v1alpha1.DisruptingTaintKey))))
+	if len(view.Nodes) != 1 || view.Nodes[0].Free != room || len(view.Classes[0].Nodes) != 1 {
+		t.Errorf("nodes %+v, class %+v", view.Nodes, view.Classes[0])
+	}
+}
+
+func TestAReadyNodeHasWhatItsPodsLeave(t *testing.T) {
+	t.Parallel()
+	c := machine(Initialized(Now), 10)
+	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("agent", "cpu", "100m")}
+	c.Pods = append(c.Pods, Pod("runs", Running("m")), Pod("agent-1", Asking("cpu", "100m"), Running("m"), OwnedBy("apps/v1", "DaemonSet", "agent")),
+		Pod("leaves", Running("m"), func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }),
+		Pod("ended", Running("m"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded }), Pod("elsewhere", Running("other")))
+	view := snapshot.Build(c)
+	want := planner.Resources{MilliCPU: 3900 - 700, MemoryBytes: 13 << 30, EphemeralBytes: 90 << 30, Pods: 29 - 3, Replicas: 8}
+	if diff := cmp.Diff(want, view.Nodes[0].Free); diff != "" {
+		t.Errorf("free (-want +got):\n%s", diff)
+	}
+	m := view.Machines[0]
+	if m.ReplicasInUse() != 2 || m.Exposed() != 10 || m.Empty() || m.AwaitsReplicas() || !m.Launched() || m.Pool() != "gpu-shared" {
+		t.Errorf("machine: %d of %d in use, empty %t, awaits %t", m.ReplicasInUse(), m.Exposed(), m.Empty(), m.AwaitsReplicas())
+	}
+	c.Pods = c.Pods[2:3]
+	if m := snapshot.Build(c).Machines[0]; !m.Empty() {
+		t.Error("a node with a DaemonSet's pod only is not empty")
+	}
+}
+
+func TestAReadyNodeWhoseReplicasVanishedOffersNone(t *testing.T) {
+	t.Parallel()
+	c := machine(Initialized(Now), 0)
+	c.Pods = append(c.Pods, Pod("runs", Running("m")))
+	if got := snapshot.Build(c).Nodes[0].Free; got.Replicas != 0 || got.MilliCPU != 3600 {
+		t.Errorf("free: %+v", got)
+	}
+}
+
+func TestANodeOfSomeoneElseWithGPUsIsRoom(t *testing.T) {
+	t.Parallel()
+	c := machine(Initialized(Now), 5, func(c *snapshot.Cluster) { c.NodeClaims = nil })
+	view := snapshot.Build(c)
+	if len(view.Machines) != 0 || len(view.Nodes) != 1 || view.Nodes[0].Free.Replicas != 5 || len(view.Classes[0].Nodes) != 1 {
+		t.Errorf("machines %+v, nodes %+v, class %+v", view.Machines, view.Nodes, view.Classes[0])
+	}
+	c.Pods[0] = Pod("pinned", func(pod *corev1.Pod) {
+		pod.Spec.Affinity = required(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{"m"}},
+		}})
+	})
+	if class := snapshot.Build(c).Classes[0]; len(class.Nodes) != 1 || len(class.Offerings) != 0 || class.Blocked != nil {
+		t.Errorf("a pod that names the node: %+v", class)
+	}
+}
+
+func TestANodeIsFoundByTheProviderIDUntilTheClaimNamesIt(t *testing.T) {
+	t.Parallel()
+	c := machine(Launched(Now), 0, node(func(n *corev1.Node) { n.Name = "ip-10-0-0-1" }))
+	if m := snapshot.Build(c).Machines[0]; m.Node == nil || m.Node.Name != "ip-10-0-0-1" {
+		t.Errorf("node: %v", m.Node)
+	}
+}
+
+func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
+	t.Parallel()
+	const timeout = 10 * time.Minute
+	registered := machine(Registered(Now), 9)
+	for name, tc := range map[string]struct {
+		c     *snapshot.Cluster
+		after time.Duration
+		want  bool
+	}{
+		"in time":                  {registered, timeout - 1, false},
+		"too late":                 {registered, timeout, true},
+		"too late, all there":      {machine(Registered(Now), 10), timeout, false},
+		"without a Node":           {machine(Registered(Now), 0, noNode), timeout, false},
+		"not registered":           {machine(Launched(Now), 0), timeout, false},
+		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
+		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := tc.c.Machines()[0].Broken(Now.Add(tc.after), timeout); got != tc.want {
+				t.Errorf("broken: %t", got)
+			}
+		})
+	}
+}
+
+func TestAPromiseIsReadFromAnnotations(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        snapshot.Promise
+		replicas    int64
+	}{
+		"complete": {
+			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "4", "karve.sh/replicas-per-gpu": "10", "karve.sh/micro-usd-per-hour": "3912000"},
+			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000}, 40,
+		},
+		"missing": {nil, snapshot.Promise{}, 0},
+		"no numbers": {
+			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "-4", "karve.sh/replicas-per-gpu": "ten"},
+			snapshot.Promise{Resource: "nvidia.com/gpu"}, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := snapshot.PromiseOf(tc.annotations)
+			if diff := cmp.Diff(tc.want, got); diff != "" || got.Replicas() != tc.replicas {
+				t.Errorf("%d replicas; promise (-want +got):\n%s", got.Replicas(), diff)
+			}
+		})
+	}
+}
+
+func TestTheShapeOfAClaimIsWhatItRequiresOrHas(t *testing.T) {
+	t.Parallel()
+	pool := Pool("p", "p")
+	claim := Claim("m", &pool, xlarge)
+	claim.Labels[corev1.LabelTopologyZone] = "us-east-1b"
+	claim.Spec.Requirements[2].Values = []string{"spot", "on-demand"}
+	instanceType, zone, capacityType := snapshot.ShapeOf(&claim)
+	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "" {
+		t.Errorf("shape: %q %q %q", instanceType, zone, capacityType)
+	}
+}
+
+func TestOnlyClaimsWithAPromiseAndAPoolAreOurs(t *testing.T) {
+	t.Parallel()
+	pool := Pool("p", "p")
+	ours := Claim("m", &pool, xlarge)
+	noPromise, noPool := ours.DeepCopy(), ours.DeepCopy()
+	delete(noPromise.Annotations, v1alpha1.ResourceAnnotation)
+	delete(noPool.Labels, karpv1.NodePoolLabelKey)
+	if !snapshot.IsOurClaim(&ours) || snapshot.IsOurClaim(noPromise) || snapshot.IsOurClaim(noPool) {
+		t.Error("wrong claims are ours")
+	}
+}

@@ -1,0 +1,212 @@
+package snapshot_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// required is the node affinity of the terms, of which one must match.
+func required(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+}
+
+func expression(key string, op corev1.NodeSelectorOperator, values ...string) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: op, Values: values}}}
+}
+
+func TestPodsThatDoNotWaitForAGPUAreNeverCounted(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*corev1.Pod){
+		"gated": func(pod *corev1.Pod) {
+			pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "wait"}}
+			pod.Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
+		},
+		"not looked at by the scheduler": func(pod *corev1.Pod) { pod.Status.Conditions = nil },
+		"a DaemonSet's":                  OwnedBy("apps/v1", "DaemonSet", "x"),
+		"a mirror pod":                   OwnedBy("v1", "Node", "x"),
+		"terminating":                    func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) },
+		"succeeded":                      func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
+		"failed":                         func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
+		"bound":                          func(pod *corev1.Pod) { pod.Spec.NodeName = "x" },
+		"about to preempt others":        func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "x" },
+		"without a GPU":                  Asking("cpu", "1"),
+		"with a GPU amount of zero":      Asking("cpu", "1", "nvidia.com/gpu.shared", "0"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.Pods = []corev1.Pod{Pod("a", edit)}
+			if view := snapshot.Build(c); len(view.Classes) != 0 || len(view.Pods) != 0 || snapshot.Waits(&c.Pods[0]) {
+				t.Errorf("classes %+v, waits %t", view.Classes, snapshot.Waits(&c.Pods[0]))
+			}
+		})
+	}
+}
+
+func TestClassesAreOfPodsThatTheSchedulerCannotTellApart(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		edit func(*corev1.Pod)
+		same bool
+	}{
+		"labels, images and namespace": {func(pod *corev1.Pod) {
+			pod.Namespace, pod.Labels, pod.Spec.Containers[0].Image = "other", map[string]string{"a": "b"}, "x"
+		}, true},
+		"the same amounts in other words":    {Asking("cpu", "0.3", "memory", "1024Mi", "nvidia.com/gpu.shared", "1"), true},
+		"the same amounts in two containers": {split, true},
+		"volumes that bind to no node":       {func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "x"}} }, true},
+		"preferred affinity":                 {func(pod *corev1.Pod) { pod.Spec.Affinity = preferences() }, true},
+		"requests":                           {Asking("cpu", "301m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), false},
+		"replicas":                           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "2"), false},
+		"another resource besides":           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "1", "example.com/fpga", "1"), false},
+		"a node selector":                    {Selecting(corev1.LabelTopologyZone, "us-east-1a"), false},
+		"required node affinity":             {func(pod *corev1.Pod) { pod.Spec.Affinity = required(expression("a", corev1.NodeSelectorOpExists)) }, false},
+		"tolerations":                        {Tolerating("nvidia.com/gpu.shared", "x"), false},
+		"a rule that is not planned for":     {func(pod *corev1.Pod) { pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}} }, false},
+		"overhead":                           {func(pod *corev1.Pod) { pod.Spec.Overhead = Amounts("cpu", "1m") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.Pods = []corev1.Pod{Pod("b"), Pod("a"), Pod("c", tc.edit)}
+			classes := snapshot.Build(c).Classes
+			if tc.same != (len(classes) == 1) {
+				t.Errorf("%d classes", len(classes))
+			}
+			for _, class := range classes {
+				if !slices.IsSorted(class.Pods) {
+					t.Errorf("pods in disorder: %v", class.Pods)
+				}
+			}
+		})
+	}
+}
+
+// split has the pod ask for the same in two containers.
+func split(pod *corev1.Pod) {
+	pod.Spec.Containers = []corev1.Container{
+		{Name: "a", Resources: corev1.ResourceRequirements{Requests: Amounts("cpu", "100m", "memory", "1Gi")}},
+		{Name: "b", Resources: corev1.ResourceRequirements{Requests: Amounts("cpu", "200m", "nvidia.com/gpu.shared", "1")}},
+	}
+}
+
+func TestRequestsAreCountedAsTheSchedulerCountsThem(t *testing.T) {
+	t.Parallel()
+	always := corev1.ContainerRestartPolicyAlways
+	container := func(policy *corev1.ContainerRestartPolicy, amounts ...string) corev1.Container {
+		return corev1.Container{RestartPolicy: policy, Resources: corev1.ResourceRequirements{Requests: Amounts(amounts...)}}
+	}
+	for name, tc := range map[string]struct {
+		edit func(*corev1.Pod)
+		want planner.Resources
+	}{
+		"one container": {func(*corev1.Pod) {}, planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, Pods: 1, Replicas: 1}},
+		"an init container that is larger": {func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container(nil, "cpu", "1", "ephemeral-storage", "1Gi")}
+		}, planner.Resources{MilliCPU: 1000, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 30, Pods: 1, Replicas: 1}},
+		"a sidecar and an init container after it": {func(pod *corev1.Pod) {
+			pod.Spec.InitContainers = []corev1.Container{container(&always, "cpu", "200m"), container(nil, "cpu", "400m")}
+		}, planner.Resources{MilliCPU: 600, MemoryBytes: 1 << 30, Pods: 1, Replicas: 1}},
+		"overhead": {func(pod *corev1.Pod) { pod.Spec.Overhead = Amounts("cpu", "50m", "memory", "1Gi") }, planner.Resources{MilliCPU: 350, MemoryBytes: 2 << 30, Pods: 1, Replicas: 1}},
+		"pod-level resources": {func(pod *corev1.Pod) {
+			pod.Spec.Resources = &corev1.ResourceRequirements{Requests: Amounts("cpu", "2", "memory", "3Gi")}
+		}, planner.Resources{MilliCPU: 2000, MemoryBytes: 3 << 30, Pods: 1, Replicas: 1}},
+		"a GPU in an init container": {func(pod *corev1.Pod) {
+			Asking("cpu", "1")(pod)
+			pod.Spec.InitContainers = []corev1.Container{container(nil, "nvidia.com/gpu.shared", "3")}
+		}, planner.Resources{MilliCPU: 1000, Pods: 1, Replicas: 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.Pods = []corev1.Pod{Pod("a", tc.edit)}
+			if diff := cmp.Diff(tc.want, snapshot.Build(c).Classes[0].Requests); diff != "" {
+				t.Errorf("requests (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// admitted are the zones and instance types of the offerings that admit the pod.
+func admitted(c *snapshot.Cluster, edits ...func(*corev1.Pod)) []string {
+	c.Pods = []corev1.Pod{Pod("a", edits...)}
+	view := snapshot.Build(c)
+	var names []string
+	for _, i := range view.Classes[0].Offerings {
+		o := view.Snapshot.Offerings[i]
+		names = append(names, o.InstanceType+" "+o.Zone)
+	}
+	return names
+}
+
+func TestPodsAreAdmittedWhereTheSchedulerWouldBindThem(t *testing.T) {
+	t.Parallel()
+	const zone, cpus = corev1.LabelTopologyZone, "karpenter.k8s.aws/instance-cpu"
+	affinity := func(terms ...corev1.NodeSelectorTerm) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) { pod.Spec.Affinity = required(terms...) }
+	}
+	both := expression(cpus, corev1.NodeSelectorOpIn, "4")
+	both.MatchExpressions = append(both.MatchExpressions, expression(zone, corev1.NodeSelectorOpIn, "us-east-1a").MatchExpressions...)
+	smallest := []string{"g4dn.xlarge us-east-1a", "g4dn.xlarge us-east-1b"}
+	for name, tc := range map[string]struct {
+		edit func(*corev1.Pod)
+		want []string
+	}{
+		"by a selector":                        {Selecting(cpus, "4"), smallest},
+		"by a label under its former name":     {Selecting("beta.kubernetes.io/instance-type", "g4dn.xlarge"), smallest},
+		"by two expressions, which are and-ed": {affinity(both), smallest[:1]},
+		"by terms, which are or-ed":            {affinity(expression(cpus, corev1.NodeSelectorOpIn, "5"), both, expression("nowhere", corev1.NodeSelectorOpExists)), smallest[:1]},
+		"by a bound":                           {affinity(expression(cpus, corev1.NodeSelectorOpLt, "8")), smallest},
+		"by a bound and a selector": {func(pod *corev1.Pod) {
+			Selecting(zone, "us-east-1b")(pod)
+			affinity(expression(cpus, corev1.NodeSelectorOpLt, "8"))(pod)
+		}, smallest[1:]},
+		"by the absence of a label":         {affinity(both, expression("nowhere", corev1.NodeSelectorOpGt, "1")), smallest[:1]},
+		"not by an empty term":              {affinity(corev1.NodeSelectorTerm{}), nil},
+		"not by a bound on an absent label": {affinity(expression("nowhere", corev1.NodeSelectorOpGt, "1")), nil},
+		// Karpenter takes this for a demand that the label be absent, and launches machines that the pod cannot use.
+		"not by demands that contradict each other": {func(pod *corev1.Pod) {
+			Selecting("nowhere", "a")(pod)
+			affinity(expression("nowhere", corev1.NodeSelectorOpIn, "b"))(pod)
+		}, nil},
+		"not without the toleration": {Tolerating("other"), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, admitted(Shared(), tc.edit)); diff != "" {
+				t.Errorf("admitted (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPreferencesAreIgnored(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools[0].Spec.Template.Spec.Taints = append(c.NodePools[0].Spec.Template.Spec.Taints, corev1.Taint{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule})
+	got := admitted(c, func(pod *corev1.Pod) {
+		pod.Spec.Affinity = preferences()
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.ScheduleAnyway, TopologyKey: "zone"}}
+	})
+	if len(got) != 8 || snapshot.Build(c).Classes[0].Blocked != nil {
+		t.Errorf("admitted by %v, blocked %+v", got, snapshot.Build(c).Classes[0].Blocked)
+	}
+}
+
+func preferences() *corev1.Affinity {
+	return &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+			{Weight: 1, Preference: expression("nowhere", corev1.NodeSelectorOpExists)},
+		}},
+		PodAffinity:     &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}},
+		PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{{Weight: 1}}},
+	}
+}
