@@ -99,6 +99,19 @@ func boundHolds(t *rapid.T) {
 	}
 }
 
+// boundOfMixHolds: the same for the heuristics alone, whose plans keep every rule as well.
+func boundOfMixHolds(t *rapid.T) {
+	s := tiny.Draw(t, "snapshot")
+	p := planner.BuildByMix(s)
+	if err := planner.Check(s, p); err != nil {
+		t.Fatal(err)
+	}
+	best, ok := plantest.Optimum(s, placedPods(p))
+	if !ok || p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, optimum %d (found: %t), price %d: want them in this order", p.Bound, best, ok, p.Price)
+	}
+}
+
 // smallIsOptimal: without limits the price of a small plan is the optimum, and proven.
 func smallIsOptimal(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
@@ -181,11 +194,15 @@ func placedPods(p planner.Plan) []string {
 	return pods
 }
 
-func TestAPlanKeepsEveryRule(t *testing.T)                     { property(everyRule)(t) }
-func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)            { property(neverPanics)(t) }
-func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T)    { property(orderFree)(t) }
-func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)         { property(replansToNothing)(t) }
-func TestTheBoundIsBelowTheOptimum(t *testing.T)               { property(boundHolds)(t) }
+func TestAPlanKeepsEveryRule(t *testing.T)                  { property(everyRule)(t) }
+func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)         { property(neverPanics)(t) }
+func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T) { property(orderFree)(t) }
+func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)      { property(replansToNothing)(t) }
+func TestTheBoundIsBelowTheOptimum(t *testing.T)            { property(boundHolds)(t) }
+func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
+	property(boundOfMixHolds)(t)
+}
+
 func TestASmallPlanIsOptimal(t *testing.T)                     { property(smallIsOptimal)(t) }
 func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { property(oneClassIsOptimal)(t) }
 func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { property(choiceNeverCosts)(t) }
