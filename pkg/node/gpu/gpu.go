@@ -1,0 +1,75 @@
+// Package gpu describes the GPUs of a machine as plain values, whoever reads them: NVML, or a fake in tests.
+package gpu
+
+import "time"
+
+// Device is one physical GPU.
+type Device struct {
+	// UUID is NVML's, for instance "GPU-2d1f...".
+	UUID string
+	// Index is NVML's, from 0.
+	Index int
+	// Product is the product name with spaces, for instance "Tesla T4".
+	Product string
+	// MemoryMiB is the device memory that the driver reports.
+	MemoryMiB int64
+	// ComputeMajor and ComputeMinor are the CUDA compute capability, for instance 7 and 5.
+	ComputeMajor, ComputeMinor int
+	// NUMANode is the NUMA node that the GPU is near; -1 when it is not known.
+	NUMANode int
+	// Minor is the number of the device file: /dev/nvidia<Minor>.
+	Minor int
+	// MIG says that the GPU is partitioned.
+	MIG bool
+}
+
+// Driver is what is installed on the machine.
+type Driver struct {
+	// Version is the driver's, for instance "580.159.03".
+	Version string
+	// CUDAMajor and CUDAMinor are the newest CUDA version that the driver supports.
+	CUDAMajor, CUDAMinor int
+}
+
+// Event is something that a GPU reported.
+type Event struct {
+	// UUID is the GPU's; "" when the event is about all of them.
+	UUID string
+	// XID is NVIDIA's number for what went wrong.
+	XID int
+	// Lost says that the GPU does not answer any more ("GPU is lost", "has fallen off the bus").
+	Lost bool
+}
+
+// Usage is what a GPU does at a moment.
+type Usage struct {
+	MemoryUsedMiB, MemoryFreeMiB int64
+	// GPUPercent and MemoryPercent are NVML's utilization rates, 0 to 100.
+	GPUPercent, MemoryPercent int
+	TemperatureCelsius        int
+	PowerMilliwatts           int64
+	SMClockMHz, MemClockMHz   int
+	Processes                 []Process
+}
+
+// Process is a process that uses a GPU.
+type Process struct {
+	PID int
+	// MemoryMiB is the device memory that it holds; -1 when the driver does not tell.
+	MemoryMiB int64
+	// SMPercent is its share of the GPU's SM time since the last look, 0 to 100; -1 when it is not known.
+	SMPercent int
+}
+
+// Library reads the GPUs of this machine. pkg/node/nvml implements it over NVML, pkg/node/gputest in memory; both pass the same suite.
+type Library interface {
+	// Init opens the library; it may be called again after an error or after Shutdown.
+	Init() (Driver, error)
+	Shutdown() error
+	// Devices lists the GPUs by index.
+	Devices() ([]Device, error)
+	// Usage reads one GPU.
+	Usage(uuid string) (Usage, error)
+	// Wait returns the next event; ok is false when none came within the timeout.
+	Wait(timeout time.Duration) (e Event, ok bool, err error)
+}
