@@ -1,0 +1,51 @@
+package sharing_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"karve.sh/karve/pkg/sharing"
+)
+
+// FuzzRead: nothing makes Read panic, and what it read and Marshal wrote reads the same.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{
+		"", "version: v1", recipeDefault, recipeShared, "[", "a: &a [*a]", "sharing: {timeSlicing: }",
+		"sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 2, devices: [0, '1:2', GPU-00000000-0000-0000-0000-000000000000]}]}}",
+		"sharing: {mps: {failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 2, devices: 3, rename: x}]}}",
+		"flags: {gfd: {sleepInterval: infinite, oneshot: true}, plugin: {deviceListStrategy: [envvar, cdi-cri]}}\nimex: {channelIDs: [0], required: true}",
+		"resources: {gpus: [{pattern: '*', name: gpu}], mig: [{pattern: 1g, name: mig-1g}]}", "flags: {gfd: {sleepInterval: 1000}, plugin: {}}",
+	} {
+		f.Add([]byte(seed), false)
+		f.Add([]byte(seed), true)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, strict bool) {
+		config, _, err := sharing.Read(data, strict)
+		if err != nil {
+			return
+		}
+		text, err := sharing.Marshal(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _, err := sharing.Read(text, true)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if diff := cmp.Diff(config, again); diff != "" {
+			t.Fatalf("%s\nfrom\n%s", diff, text)
+		}
+		rs, err := config.Resources(gpus(3))
+		if err != nil {
+			return
+		}
+		seen := 0
+		for _, r := range rs {
+			seen += len(r.GPUs)
+		}
+		if seen != 3 {
+			t.Fatalf("3 GPUs are in resources %d times: %v", seen, rs)
+		}
+	})
+}

@@ -1,0 +1,484 @@
+package sharing
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Read reads a configuration as NVIDIA's plugin does. Where that plugin ignores something in silence, a warning says so by its path, for
+// instance "sharing.timeSlicing.foo"; strict makes an error of what is not known or said twice.
+func Read(data []byte, strict bool) (Config, []string, error) {
+	r := &reader{strict: strict}
+	text, err := yaml.YAMLToJSONStrict(data)
+	if err != nil {
+		twice := err
+		if text, err = yaml.YAMLToJSON(data); err != nil {
+			return Config{}, nil, fmt.Errorf("not YAML: %w", err)
+		}
+		r.doubt("%s", strings.TrimPrefix(twice.Error(), "yaml: "))
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var root any
+	if err := decoder.Decode(&root); err != nil {
+		return Config{}, nil, fmt.Errorf("not YAML: %w", err)
+	}
+	c := Config{Version: Version}
+	if root != nil {
+		r.object("", root, true, func(o *object) { c = readConfig(o) })
+	}
+	if len(r.errs) > 0 {
+		return Config{}, r.warnings, errors.Join(r.errs...)
+	}
+	return c, r.warnings, nil
+}
+
+func readConfig(o *object) Config {
+	c := Config{Version: Version}
+	if v := o.text("version"); v != nil && *v != "" && *v != Version {
+		o.r.fail(o.at("version"), "is %q, and only %q is known", *v, Version)
+	}
+	o.object("flags", func(o *object) { c.Flags = readFlags(o) })
+	o.object("resources", func(o *object) {
+		c.Names = Names{GPUs: readPatterns(o, "gpus"), MIG: readPatterns(o, "mig")}
+		if len(c.Names.GPUs)+len(c.Names.MIG) > 0 {
+			o.r.warn("%s: names by product are ignored, as NVIDIA's plugin does: every GPU is %s; use sharing.timeSlicing.resources[].rename", o.path, ResourceGPU)
+		}
+	})
+	o.object("sharing", func(o *object) {
+		// A key with nothing behind it means "shared, without saying what" for time-slicing, and "not there" for MPS.
+		if v, ok := o.take("timeSlicing"); ok {
+			c.Sharing.TimeSlicing = readReplicated(o.r, o.at("timeSlicing"), v, false)
+		}
+		if v, ok := o.take("mps"); ok && v != nil {
+			c.Sharing.MPS = readReplicated(o.r, o.at("mps"), v, true)
+		}
+	})
+	o.object("imex", func(o *object) {
+		for i, v := range o.list("channelIDs") {
+			if n, ok := o.r.integer(index(o.at("channelIDs"), i), v); ok {
+				c.IMEX.ChannelIDs = append(c.IMEX.ChannelIDs, n)
+			}
+		}
+		if b := o.boolean("required"); b != nil {
+			c.IMEX.Required = *b
+		}
+	})
+	return c
+}
+
+func readFlags(o *object) Flags {
+	f := Flags{
+		MIGStrategy:             o.text("migStrategy"),
+		FailOnInitError:         o.boolean("failOnInitError"),
+		MPSRoot:                 o.text("mpsRoot"),
+		NvidiaDriverRoot:        o.text("nvidiaDriverRoot"),
+		NvidiaDevRoot:           o.text("nvidiaDevRoot"),
+		GDRCopyEnabled:          o.boolean("gdrcopyEnabled"),
+		GDSEnabled:              o.boolean("gdsEnabled"),
+		MOFEDEnabled:            o.boolean("mofedEnabled"),
+		UseNodeFeatureAPI:       o.boolean("useNodeFeatureAPI"),
+		DeviceDiscoveryStrategy: o.text("deviceDiscoveryStrategy"),
+	}
+	o.object("plugin", func(o *object) {
+		f.Plugin = &PluginFlags{
+			PassDeviceSpecs:               o.boolean("passDeviceSpecs"),
+			DeviceListStrategy:            o.texts("deviceListStrategy"),
+			DeviceIDStrategy:              o.text("deviceIDStrategy"),
+			CDIAnnotationPrefix:           o.text("cdiAnnotationPrefix"),
+			NvidiaCTKPath:                 o.text("nvidiaCTKPath"),
+			ContainerDriverRoot:           o.text("containerDriverRoot"),
+			SharedDevicesAllocationPolicy: o.text("sharedDevicesAllocationPolicy"),
+		}
+	})
+	o.object("gfd", func(o *object) {
+		f.GFD = &GFDFlags{
+			Oneshot:         o.boolean("oneshot"),
+			NoTimestamp:     o.boolean("noTimestamp"),
+			SleepInterval:   o.duration("sleepInterval"),
+			OutputFile:      o.text("outputFile"),
+			MachineTypeFile: o.text("machineTypeFile"),
+		}
+	})
+	return f
+}
+
+func readPatterns(o *object, key string) []Pattern {
+	var out []Pattern
+	for i, v := range o.list(key) {
+		o.r.object(index(o.at(key), i), v, false, func(o *object) {
+			pattern, name := o.text("pattern"), o.text("name")
+			switch {
+			case pattern == nil:
+				o.r.fail(o.at("pattern"), "is missing")
+			case name == nil:
+				o.r.fail(o.at("name"), "is missing")
+			default:
+				out = append(out, Pattern{Pattern: *pattern, Name: o.r.name(o.at("name"), *name)})
+			}
+		})
+	}
+	return out
+}
+
+func readReplicated(r *reader, path string, v any, failMany bool) *Replicated {
+	s := &Replicated{FailRequestsGreaterThanOne: failMany}
+	if v == nil {
+		r.fail(path, "no resources specified")
+		return s
+	}
+	r.object(path, v, false, func(o *object) {
+		if b := o.boolean("renameByDefault"); b != nil {
+			s.RenameByDefault = *b
+		}
+		if b := o.boolean("failRequestsGreaterThanOne"); b != nil {
+			// MPS never allows more than one, whatever is written.
+			s.FailRequestsGreaterThanOne = *b || failMany
+		}
+		for i, v := range o.list("resources") {
+			o.r.object(index(o.at("resources"), i), v, false, func(o *object) {
+				s.Resources = append(s.Resources, readEntry(o, s.RenameByDefault))
+			})
+		}
+		if len(s.Resources) == 0 {
+			o.r.fail(path, "no resources specified")
+		}
+	})
+	return s
+}
+
+func readEntry(o *object, rename bool) Entry {
+	var e Entry
+	if name := o.text("name"); name == nil {
+		o.r.fail(o.at("name"), "no resource name specified")
+	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != ResourceGPU {
+		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s", o.at("name"), e.Name, ResourceGPU)
+	}
+	if v, ok := o.take("devices"); ok && v != nil {
+		e.Devices = readDevices(o.r, o.at("devices"), v)
+	}
+	if v, ok := o.take("replicas"); !ok {
+		o.r.fail(o.at("replicas"), "no replicas specified")
+	} else if n, ok := o.r.integer(o.at("replicas"), v); ok {
+		switch e.Replicas = n; {
+		case n < 2:
+			o.r.fail(o.at("replicas"), "number of replicas must be >= 2, and is %d; leave the resource out to not share it", n)
+		case n > MaxReplicas:
+			o.r.fail(o.at("replicas"), "is %d, and a GPU can have at most %d", n, MaxReplicas)
+		}
+	}
+	if name := o.text("rename"); name != nil && *name != "" {
+		e.Rename = o.r.name(o.at("rename"), *name)
+	}
+	if rename && e.Rename == "" && e.Name != "" {
+		e.Rename = o.r.name(o.at("rename"), e.Name+SharedSuffix)
+	}
+	return e
+}
+
+func readDevices(r *reader, path string, v any) Devices {
+	switch v := v.(type) {
+	case string:
+		if v != "all" {
+			r.fail(path, "is %q, and the only text it can be is \"all\"", v)
+		}
+		return Devices{}
+	case json.Number:
+		n, ok := r.integer(path, v)
+		if ok && n <= 0 {
+			r.fail(path, "is %d, and a count of devices must be > 0", n)
+		}
+		return Devices{Count: n}
+	case []any:
+		d := Devices{List: make([]string, 0, len(v))}
+		for i, item := range v {
+			ref, ok := item.(string)
+			if number, isNumber := item.(json.Number); isNumber {
+				ref, ok = number.String(), true
+			}
+			if !ok || !isRef(ref) {
+				r.fail(index(path, i), "is %s, which is no index, no \"gpu:mig\" and no UUID", brief(item))
+			}
+			d.List = append(d.List, ref)
+		}
+		if len(v) == 0 {
+			r.fail(path, "is an empty list; leave it out for all devices")
+		}
+		return d
+	default:
+		r.fail(path, "is %s, and can be \"all\", a count, or a list", brief(v))
+		return Devices{}
+	}
+}
+
+func isRef(s string) bool { return isIndex(s) || isMIG(s) || isUUID(s, "GPU-") }
+
+func isIndex(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 31)
+	return err == nil
+}
+
+// isMIG knows the index of a MIG device, its UUID, and its UUID of old: "MIG-GPU-<uuid>/<gi>/<ci>".
+func isMIG(s string) bool {
+	if gpu, mig, ok := strings.Cut(s, ":"); ok {
+		return isIndex(gpu) && isIndex(mig)
+	}
+	if isUUID(s, "MIG-") {
+		return true
+	}
+	parts := strings.Split(s, "/")
+	return len(parts) == 3 && isUUID(parts[0], "MIG-GPU-") && isIndex(parts[1]) && isIndex(parts[2])
+}
+
+func isUUID(s, prefix string) bool {
+	rest, ok := strings.CutPrefix(s, prefix)
+	if !ok || len(rest) != 36 {
+		return false
+	}
+	for i, c := range rest {
+		switch i {
+		case 8, 13, 18, 23:
+			ok = c == '-'
+		default:
+			ok = c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// reader collects what is wrong, so that one look tells all of it.
+type reader struct {
+	strict   bool
+	warnings []string
+	errs     []error
+}
+
+func (r *reader) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// doubt is a warning, or an error when reading is strict.
+func (r *reader) doubt(format string, args ...any) {
+	if r.strict {
+		r.errs = append(r.errs, fmt.Errorf(format, args...))
+		return
+	}
+	r.warn(format, args...)
+}
+
+func (r *reader) fail(path, format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
+}
+
+func (r *reader) integer(path string, v any) (int, bool) {
+	if number, ok := v.(json.Number); ok {
+		if n, err := strconv.ParseInt(number.String(), 10, 64); err == nil && n >= math.MinInt32 && n <= math.MaxInt32 {
+			return int(n), true
+		}
+	}
+	r.fail(path, "is %s, and must be a whole number", brief(v))
+	return 0, false
+}
+
+// name gives a resource name in NVIDIA's domain, or "" after saying why it cannot be one.
+func (r *reader) name(path, name string) string {
+	full, err := resourceName(name)
+	if err != nil {
+		r.fail(path, "%s", err)
+		return ""
+	}
+	return full
+}
+
+func resourceName(name string) (string, error) {
+	if !strings.HasPrefix(name, Prefix) {
+		name = Prefix + name
+	}
+	if len(name) > MaxNameLength {
+		return "", fmt.Errorf("%q is longer than the %d characters that a resource name can have", name, MaxNameLength)
+	}
+	for part := range strings.SplitSeq(strings.TrimPrefix(name, Prefix), ".") {
+		edge := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+		valid := part != "" && edge(part[0]) && edge(part[len(part)-1])
+		for i := range len(part) {
+			valid = valid && (edge(part[i]) || part[i] == '-')
+		}
+		if !valid {
+			return "", fmt.Errorf("%q cannot be a resource name: after %q come lower case letters, digits, '-' and '.', beginning and ending with a letter or digit", name, Prefix)
+		}
+	}
+	return name, nil
+}
+
+func (r *reader) object(path string, v any, fold bool, read func(*object)) {
+	if v == nil {
+		return
+	}
+	fields, ok := v.(map[string]any)
+	if !ok {
+		r.fail(orRoot(path), "is %s, and must be a mapping", brief(v))
+		return
+	}
+	o := &object{r: r, path: path, fields: maps.Clone(fields), fold: fold}
+	read(o)
+	for _, key := range slices.Sorted(maps.Keys(o.fields)) {
+		r.doubt("%s: unknown key", o.at(key))
+	}
+}
+
+// object is a mapping; what was read is taken out of fields, so that what is left is what nobody knows.
+type object struct {
+	r      *reader
+	path   string
+	fields map[string]any
+	// fold takes keys whatever their case, where NVIDIA's plugin does.
+	fold bool
+}
+
+func (o *object) at(key string) string {
+	if o.path == "" {
+		return key
+	}
+	return o.path + "." + key
+}
+
+func (o *object) take(key string) (any, bool) {
+	if v, ok := o.fields[key]; ok {
+		delete(o.fields, key)
+		return v, true
+	}
+	if o.fold {
+		for _, k := range slices.Sorted(maps.Keys(o.fields)) {
+			if strings.EqualFold(k, key) {
+				o.r.doubt("%s: is read as %s", o.at(k), key)
+				v := o.fields[k]
+				delete(o.fields, k)
+				return v, true
+			}
+		}
+	}
+	return nil, false
+}
+
+func (o *object) object(key string, read func(*object)) {
+	if v, ok := o.take(key); ok {
+		o.r.object(o.at(key), v, o.fold, read)
+	}
+}
+
+func (o *object) text(key string) *string {
+	v, ok := o.take(key)
+	if !ok || v == nil {
+		return nil
+	}
+	s, ok := v.(string)
+	if !ok {
+		o.r.fail(o.at(key), "is %s, and must be text", brief(v))
+	}
+	return &s
+}
+
+// texts reads a list that may also be a single text.
+func (o *object) texts(key string) []string {
+	v, ok := o.take(key)
+	if !ok || v == nil {
+		return nil
+	}
+	if s, ok := v.(string); ok {
+		return []string{s}
+	}
+	list, ok := v.([]any)
+	if !ok {
+		o.r.fail(o.at(key), "is %s, and must be text or a list of texts", brief(v))
+	}
+	var out []string
+	for i, item := range list {
+		s, ok := item.(string)
+		if !ok {
+			o.r.fail(index(o.at(key), i), "is %s, and must be text", brief(item))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func (o *object) boolean(key string) *bool {
+	v, ok := o.take(key)
+	if !ok || v == nil {
+		return nil
+	}
+	b, ok := v.(bool)
+	if !ok {
+		o.r.fail(o.at(key), "is %s, and must be true or false", brief(v))
+	}
+	return &b
+}
+
+func (o *object) list(key string) []any {
+	v, ok := o.take(key)
+	if !ok || v == nil {
+		return nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		o.r.fail(o.at(key), "is %s, and must be a list", brief(v))
+	}
+	return list
+}
+
+// duration reads "60s", "infinite", or a number of nanoseconds.
+func (o *object) duration(key string) *Duration {
+	v, ok := o.take(key)
+	if !ok || v == nil {
+		return nil
+	}
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return new(Duration(n))
+		}
+	case string:
+		if v == "infinite" {
+			return new(Infinite)
+		}
+		if d, err := time.ParseDuration(v); err == nil {
+			return new(Duration(d))
+		}
+	}
+	o.r.fail(o.at(key), "is %s, and must be a duration such as 60s", brief(v))
+	return nil
+}
+
+func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
+
+func orRoot(path string) string {
+	if path == "" {
+		return "the document"
+	}
+	return path
+}
+
+// brief shows a value without repeating all of a large one.
+func brief(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "unreadable"
+	}
+	if len(text) > 60 {
+		return string(text[:57]) + "..."
+	}
+	return string(text)
+}

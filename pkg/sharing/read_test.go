@@ -1,0 +1,279 @@
+package sharing_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/sharing"
+)
+
+// The two named configurations of the common recipe for a pool of whole GPUs beside a pool of shared ones.
+const (
+	recipeDefault = `version: v1
+flags:
+  migStrategy: "none"
+  failOnInitError: true
+  nvidiaDriverRoot: "/"
+  plugin:
+    passDeviceSpecs: false
+    deviceListStrategy: envvar
+    deviceIDStrategy: uuid`
+	recipeShared = recipeDefault + `
+sharing:
+  timeSlicing:
+    renameByDefault: false
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 10`
+)
+
+func uuid(i int) string { return "GPU-00000000-0000-0000-0000-00000000000" + string(rune('0'+i)) }
+
+func gpus(n int) []gpu.Device {
+	var out []gpu.Device
+	for i := range n {
+		out = append(out, gpu.Device{UUID: uuid(i), Index: i, Product: "Tesla T4", MemoryMiB: 15360})
+	}
+	return out
+}
+
+// counts gives the replicas of each GPU by resource.
+func counts(rs []sharing.Resource) map[string]map[string]int {
+	out := map[string]map[string]int{}
+	for _, r := range rs {
+		out[r.Name] = map[string]int{}
+		for _, g := range r.GPUs {
+			out[r.Name][g.UUID] = g.Replicas
+		}
+	}
+	return out
+}
+
+type byName = map[string]map[string]int
+
+func TestConfigurationsBecomeResources(t *testing.T) {
+	t.Parallel()
+	sliced := func(lines ...string) string {
+		return "sharing:\n  timeSlicing:\n    " + strings.Join(lines, "\n    ")
+	}
+	for name, c := range map[string]struct {
+		yaml string
+		want byName
+	}{
+		"nothing said":                {"", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"only the version":            {"version: v1", byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"an empty version":            {`version: ""`, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"the recipe's default":        {recipeDefault, byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 1}}},
+		"the recipe's shared_gpu":     {recipeShared, byName{"nvidia.com/gpu": {uuid(0): 10, uuid(1): 10}}},
+		"renamed by default":          {sliced("renameByDefault: true", "resources: [{name: nvidia.com/gpu, replicas: 4}]"), byName{"nvidia.com/gpu.shared": {uuid(0): 4, uuid(1): 4}}},
+		"the prefix is added":         {sliced("resources: [{name: gpu, replicas: 4}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+		"a name of its own":           {sliced("resources: [{name: gpu, replicas: 4, rename: small}]"), byName{"nvidia.com/small": {uuid(0): 4, uuid(1): 4}}},
+		"the first GPU":               {sliced("resources: [{name: gpu, replicas: 4, devices: 1}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
+		"all, in words":               {sliced("resources: [{name: gpu, replicas: 4, devices: all}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+		"by index":                    {sliced("resources: [{name: gpu, replicas: 4, devices: [1]}]"), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
+		"by index in text":            {sliced(`resources: [{name: gpu, replicas: 4, devices: ["1"]}]`), byName{"nvidia.com/gpu": {uuid(0): 1, uuid(1): 4}}},
+		"by UUID":                     {sliced("resources: [{name: gpu, replicas: 4, devices: [" + uuid(0) + "]}]"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 1}}},
+		"renamed for some":            {sliced("resources: [{name: gpu, replicas: 4, devices: [1], rename: gpu.small}]"), byName{"nvidia.com/gpu": {uuid(0): 1}, "nvidia.com/gpu.small": {uuid(1): 4}}},
+		"each GPU another number":     {sliced("resources:", "- {name: gpu, replicas: 4, devices: [0]}", "- {name: gpu, replicas: 8, devices: [1]}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 8}}},
+		"what is not here is no harm": {sliced("resources:", "- {name: gpu, replicas: 4}", "- {name: mig-1g.5gb, replicas: 8}"), byName{"nvidia.com/gpu": {uuid(0): 4, uuid(1): 4}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config, _, err := sharing.Read([]byte(c.yaml), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rs, err := config.Resources(gpus(2))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, counts(rs)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeIsRefusedByItsPath(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ yaml, want string }{
+		"no YAML":              {"a: b: c", "not YAML"},
+		"a list":               {"[]", "the document: is [], and must be a mapping"},
+		"another version":      {"version: v2", `version: is "v2", and only "v1" is known`},
+		"empty time-slicing":   {"sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"},
+		"null time-slicing":    {"sharing: {timeSlicing: }", "sharing.timeSlicing: no resources specified"},
+		"no name":              {"sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "sharing.timeSlicing.resources[0].name: no resource name specified"},
+		"no replicas":          {"sharing: {timeSlicing: {resources: [{name: gpu}]}}", "resources[0].replicas: no replicas specified"},
+		"one replica":          {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}", "number of replicas must be >= 2"},
+		"far too many":         {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2000000000}]}}", "at most 4096"},
+		"replicas in words":    {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: ten}]}}", `is "ten", and must be a whole number`},
+		"a long name":          {"sharing: {timeSlicing: {resources: [{replicas: 2, name: " + strings.Repeat("a", 53) + "}]}}", "longer than the 63"},
+		"another domain":       {"sharing: {timeSlicing: {resources: [{replicas: 2, name: example.com/gpu}]}}", "cannot be a resource name"},
+		"upper case":           {"sharing: {timeSlicing: {resources: [{replicas: 2, name: GPU}]}}", "cannot be a resource name"},
+		"devices in words":     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}", `the only text it can be is "all"`},
+		"no device":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "must be > 0"},
+		"devices of no kind":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [first]}]}}", "devices[0]: is \"first\""},
+		"a flag of wrong type": {"flags: {failOnInitError: maybe}", `flags.failOnInitError: is "maybe", and must be true or false`},
+		"a bad duration":       {"flags: {gfd: {sleepInterval: soon}}", "flags.gfd.sleepInterval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := sharing.Read([]byte(c.yaml), false)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotForThisMachineIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ yaml, want string }{
+		"MPS":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
+		"IMEX":              {"imex: {channelIDs: [0]}", "imex: channels are not supported"},
+		"a MIG device":      {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
+		"no such GPU":       {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
+		"more than there":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 GPUs are to be shared, and there are 2"},
+		"a GPU twice":       {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}, {name: gpu, replicas: 3, devices: [1]}]}}", "both share GPU 1"},
+		"MIG asked for":     {"flags: {migStrategy: mixed}", "MIG devices are not supported yet"},
+		"an unknown way":    {"flags: {plugin: {deviceListStrategy: [envvar, smoke]}}", `deviceListStrategy: is "smoke"`},
+		"an unknown policy": {"flags: {plugin: {sharedDevicesAllocationPolicy: random}}", "can be distributed, packed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config, _, err := sharing.Read([]byte(c.yaml), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			devices := gpus(2)
+			devices[1].MIG = true
+			if _, err = config.Resources(devices); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatHasNoEffectIsWarnedAboutByItsPath(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		yaml, want string
+		strict     bool // refuses it too
+	}{
+		"at the root":         {"sharin: {}", "sharin: unknown key", true},
+		"deep inside":         {"sharing: {timeSlicing: {foo: 1, resources: [{name: gpu, replicas: 2}]}}", "sharing.timeSlicing.foo: unknown key", true},
+		"in a list":           {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, memory: 4}]}}", "sharing.timeSlicing.resources[0].memory: unknown key", true},
+		"in another case":     {"Flags: {migstrategy: none}", "flags.migstrategy: is read as migStrategy", true},
+		"said twice":          {"version: v1\nversion: v1", "version", true},
+		"names by product":    {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
+		"a resource not here": {"sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no GPU is nvidia.com/mig-1g.5gb", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, warnings, err := sharing.Read([]byte(c.yaml), false)
+			if err != nil || !strings.Contains(strings.Join(warnings, "\n"), c.want) {
+				t.Errorf("got %q and %v, want %q", warnings, err, c.want)
+			}
+			if _, _, err := sharing.Read([]byte(c.yaml), true); (err != nil) != c.strict {
+				t.Errorf("strict: got %v, want an error: %t", err, c.strict)
+			}
+		})
+	}
+}
+
+func TestTheRecipesConfigurationsGiveNoWarning(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{recipeDefault, recipeShared} {
+		if _, warnings, err := sharing.Read([]byte(text), true); err != nil || len(warnings) > 0 {
+			t.Errorf("got %q, %v", warnings, err)
+		}
+	}
+}
+
+func TestMoreThanOneReplicaIsAllowedUnlessSaid(t *testing.T) {
+	t.Parallel()
+	for yaml, want := range map[string]bool{
+		"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}":                                   false,
+		"sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 2}]}}": true,
+	} {
+		config, _, err := sharing.Read([]byte(yaml), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rs, err := config.Resources(gpus(1))
+		if err != nil || rs[0].FailRequestsGreaterThanOne != want {
+			t.Errorf("%s: got %v, %v", yaml, rs, err)
+		}
+	}
+}
+
+func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
+	t.Parallel()
+	config, _, err := sharing.Read([]byte("flags: {nvidiaDriverRoot: /file, plugin: {deviceIDStrategy: index, deviceListStrategy: cdi-cri}}"), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lookup := func(m map[string]string) func(string) (string, bool) {
+		return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
+	}
+	got, err := config.Override(
+		lookup(map[string]string{"driver-root": "/flag"}),
+		lookup(map[string]string{"NVIDIA_DRIVER_ROOT": "/env", "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations", "DEVICE_ID_STRATEGY": "", "PASS_DEVICE_SPECS": "true"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := got.Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sharing.Settings{
+		MIGStrategy: "none", DriverRoot: "/flag", DevRoot: "/flag", ContainerDriverRoot: "/driver-root", GDRCopy: true, GDS: true, MOFED: true, PassDeviceSpecs: true,
+		DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "index", CDIAnnotationPrefix: "cdi.k8s.io/", AllocationPolicy: "distributed",
+	}
+	if diff := cmp.Diff(want, s); diff != "" {
+		t.Error(diff)
+	}
+	if before, _ := config.Settings(); before.PassDeviceSpecs {
+		t.Error("the configuration that was overridden has changed")
+	}
+	if _, err := config.Override(lookup(nil), lookup(map[string]string{"FAIL_ON_INIT_ERROR": "often"})); err == nil || !strings.Contains(err.Error(), "FAIL_ON_INIT_ERROR") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAPromiseIsKept(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		resource string
+		replicas int
+		want     map[string]int // by resource, of one GPU
+	}{
+		{"nvidia.com/gpu", 1, map[string]int{"nvidia.com/gpu": 1}},
+		{"nvidia.com/gpu", 10, map[string]int{"nvidia.com/gpu": 10}},
+		{"nvidia.com/gpu.shared", 4, map[string]int{"nvidia.com/gpu.shared": 4}},
+		{"nvidia.com/slice", 4, map[string]int{"nvidia.com/slice": 4}},
+		{"nvidia.com/gpu.shared", 1, nil},
+		{"nvidia.com/gpu", 0, nil},
+		{"nvidia.com/gpu", 5000, nil},
+		{"example.com/gpu", 2, nil},
+		{"gpu", 2, nil},
+	} {
+		config, err := sharing.FromPromise(c.resource, c.replicas)
+		if (err != nil) != (c.want == nil) {
+			t.Errorf("%v: %v", c, err)
+		}
+		if err != nil {
+			continue
+		}
+		if p, ok := config.Promise(); !ok || p != (sharing.Promise{Resource: c.resource, Replicas: c.replicas}) {
+			t.Errorf("%v: promises %v, %t", c, p, ok)
+		}
+		rs, err := config.Resources(gpus(1))
+		if err != nil || len(rs) != 1 || c.want[rs[0].Name] != rs[0].Count() {
+			t.Errorf("%v: got %v, %v", c, rs, err)
+		}
+	}
+}

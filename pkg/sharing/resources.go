@@ -1,0 +1,191 @@
+package sharing
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Resource is one extended resource of a machine.
+type Resource struct {
+	// Name is what pods ask for, for instance "nvidia.com/gpu.shared".
+	Name string
+	// GPUs are those that are behind it, by index.
+	GPUs []GPU
+	// FailRequestsGreaterThanOne refuses containers that ask for more than one replica.
+	FailRequestsGreaterThanOne bool
+}
+
+// GPU is a GPU and into how many replicas it is shared; 1 is not shared.
+type GPU struct {
+	gpu.Device
+	Replicas int
+}
+
+// Count is how many of the resource there are.
+func (r Resource) Count() int {
+	n := 0
+	for _, g := range r.GPUs {
+		n += g.Replicas
+	}
+	return n
+}
+
+// Resources says what the GPUs of a machine become, by name. Each GPU is in exactly one resource. A GPU that no entry picks is not shared.
+func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
+	if _, err := c.Settings(); err != nil {
+		return nil, err
+	}
+	if c.Sharing.MPS != nil {
+		return nil, errors.New("sharing.mps: sharing with MPS is not supported yet; use sharing.timeSlicing")
+	}
+	devices = slices.Clone(devices)
+	slices.SortStableFunc(devices, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	for _, d := range devices {
+		if d.MIG && or(c.Flags.MIGStrategy, migNone) != migNone {
+			return nil, fmt.Errorf("flags.migStrategy: is %q and GPU %d is partitioned, but MIG devices are not supported yet; use \"none\", or take the partitions away", *c.Flags.MIGStrategy, d.Index)
+		}
+	}
+	picked, err := c.pick(devices)
+	if err != nil {
+		return nil, err
+	}
+	var out []Resource
+	total := 0
+	for i, d := range devices {
+		name, replicas, fail := ResourceGPU, 1, false
+		if e := picked[i]; e != nil {
+			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, c.Sharing.TimeSlicing.FailRequestsGreaterThanOne
+		}
+		at := slices.IndexFunc(out, func(r Resource) bool { return r.Name == name })
+		if at < 0 {
+			at, out = len(out), append(out, Resource{Name: name})
+		}
+		out[at].GPUs = append(out[at].GPUs, GPU{Device: d, Replicas: replicas})
+		out[at].FailRequestsGreaterThanOne = out[at].FailRequestsGreaterThanOne || fail
+		total += replicas
+	}
+	if total > MaxDevices {
+		return nil, fmt.Errorf("sharing.timeSlicing: makes %d replicas, and a machine can have at most %d", total, MaxDevices)
+	}
+	slices.SortFunc(out, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// pick finds the entry of each GPU. Two entries for one GPU are an error: there is no telling which was meant.
+func (c Config) pick(devices []gpu.Device) ([]*Entry, error) {
+	picked := make([]*Entry, len(devices))
+	if c.Sharing.TimeSlicing == nil {
+		return picked, nil
+	}
+	by := make([]string, len(devices))
+	for i := range c.Sharing.TimeSlicing.Resources {
+		e := &c.Sharing.TimeSlicing.Resources[i]
+		path := fmt.Sprintf("sharing.timeSlicing.resources[%d]", i)
+		if e.Replicas < 2 || e.Replicas > MaxReplicas {
+			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, MaxReplicas)
+		}
+		if e.Name != ResourceGPU {
+			continue
+		}
+		of, err := e.Devices.of(devices)
+		if err != nil {
+			return nil, fmt.Errorf("%s.devices: %w", path, err)
+		}
+		for _, at := range of {
+			if picked[at] != nil && picked[at] != e {
+				return nil, fmt.Errorf("%s and %s both share GPU %d (%s); say in \"devices\" which one is for it", by[at], path, devices[at].Index, devices[at].UUID)
+			}
+			picked[at], by[at] = e, path
+		}
+	}
+	return picked, nil
+}
+
+// of gives the positions of the GPUs that are picked.
+func (d Devices) of(devices []gpu.Device) ([]int, error) {
+	var out []int
+	switch {
+	case d.List != nil:
+		for _, ref := range d.List {
+			if isMIG(ref) {
+				return nil, fmt.Errorf("%q is a MIG device, and these cannot be shared yet", ref)
+			}
+			at := slices.IndexFunc(devices, func(g gpu.Device) bool {
+				n, err := strconv.Atoi(ref)
+				return g.UUID == ref || err == nil && g.Index == n
+			})
+			if at < 0 {
+				return nil, fmt.Errorf("there is no GPU %q on this machine", ref)
+			}
+			out = append(out, at)
+		}
+	default:
+		n := len(devices)
+		if d.Count > 0 {
+			n = d.Count
+		}
+		if n > len(devices) {
+			return nil, fmt.Errorf("%d GPUs are to be shared, and there are %d", n, len(devices))
+		}
+		for i := range n {
+			out = append(out, i)
+		}
+	}
+	return out, nil
+}
+
+// Promise is what a machine was chosen for: so many replicas of a resource on each GPU.
+type Promise struct {
+	Resource string
+	Replicas int
+}
+
+// FromPromise is the configuration that keeps a promise.
+func FromPromise(resource string, replicas int) (Config, error) {
+	c := Config{Version: Version}
+	name, err := resourceName(resource)
+	switch {
+	case err != nil:
+		return Config{}, err
+	case name != resource:
+		return Config{}, fmt.Errorf("%q is not in %s", resource, Prefix)
+	case replicas < 1 || replicas > MaxReplicas:
+		return Config{}, fmt.Errorf("%d replicas of %s on each GPU were promised; possible are 1 to %d", replicas, resource, MaxReplicas)
+	case replicas == 1 && name != ResourceGPU:
+		return Config{}, fmt.Errorf("one replica of %s on each GPU was promised, and a GPU that is not shared is %s", resource, ResourceGPU)
+	case replicas == 1:
+		return c, nil
+	}
+	e := Entry{Name: ResourceGPU, Replicas: replicas}
+	if name != ResourceGPU {
+		e.Rename = name
+	}
+	c.Sharing.TimeSlicing = &Replicated{RenameByDefault: name == ResourceGPU+SharedSuffix, Resources: []Entry{e}}
+	return c, nil
+}
+
+// Promise says what the configuration makes of every GPU alike; ok is false when it does not treat them alike.
+func (c Config) Promise() (p Promise, ok bool) {
+	p = Promise{Resource: ResourceGPU, Replicas: 1}
+	if c.Sharing.MPS != nil {
+		return Promise{}, false
+	}
+	if c.Sharing.TimeSlicing == nil {
+		return p, true
+	}
+	for _, e := range c.Sharing.TimeSlicing.Resources {
+		switch {
+		case e.Name != ResourceGPU:
+		case !e.Devices.All() || p.Replicas > 1:
+			return Promise{}, false
+		default:
+			p = Promise{Resource: cmp.Or(e.Rename, e.Name), Replicas: e.Replicas}
+		}
+	}
+	return p, true
+}
