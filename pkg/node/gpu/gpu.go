@@ -1,7 +1,22 @@
 // Package gpu describes the GPUs of a machine as plain values, whoever reads them: NVML, or a fake in tests.
 package gpu
 
-import "time"
+import (
+	"errors"
+	"time"
+)
+
+// What a Library's errors are, for errors.Is. Their text says what to do.
+var (
+	// ErrLost says that the GPU does not answer any more.
+	ErrLost = errors.New("the GPU is lost")
+	// ErrUnknown says that there is no GPU with that UUID.
+	ErrUnknown = errors.New("there is no such GPU")
+	// ErrClosed says that Init was not called, did not succeed, or that Shutdown was called since.
+	ErrClosed = errors.New("the GPU library is not open")
+	// ErrRestart says that only a new process can read the GPUs: the driver was replaced under this one.
+	ErrRestart = errors.New("the process must be restarted")
+)
 
 // Device is one physical GPU.
 type Device struct {
@@ -21,6 +36,8 @@ type Device struct {
 	Minor int
 	// MIG says that the GPU is partitioned.
 	MIG bool
+	// MIGCapable says that it could be.
+	MIGCapable bool
 }
 
 // Driver is what is installed on the machine.
@@ -41,7 +58,7 @@ type Event struct {
 	Lost bool
 }
 
-// Usage is what a GPU does at a moment.
+// Usage is what a GPU does at a moment. What the GPU does not tell is -1.
 type Usage struct {
 	MemoryUsedMiB, MemoryFreeMiB int64
 	// GPUPercent and MemoryPercent are NVML's utilization rates, 0 to 100.
@@ -63,13 +80,15 @@ type Process struct {
 
 // Library reads the GPUs of this machine. pkg/node/nvml implements it over NVML, pkg/node/gputest in memory; both pass the same suite.
 type Library interface {
-	// Init opens the library; it may be called again after an error or after Shutdown.
+	// Init opens the library; it may be called again after an error or after Shutdown. When it is open already, it only reads the driver again.
 	Init() (Driver, error)
+	// Shutdown closes it; a Wait under way ends with ErrClosed.
 	Shutdown() error
-	// Devices lists the GPUs by index.
+	// Devices lists the GPUs by index. A GPU that was lost since Init stays in the list.
 	Devices() ([]Device, error)
 	// Usage reads one GPU.
 	Usage(uuid string) (Usage, error)
-	// Wait returns the next event; ok is false when none came within the timeout.
+	// Wait returns the next event since Init; ok is false when none came within the timeout. A lost GPU is told once until the next Init.
+	// One goroutine waits at a time; the other methods may be called meanwhile.
 	Wait(timeout time.Duration) (e Event, ok bool, err error)
 }

@@ -1,0 +1,254 @@
+// Package gputest has GPUs in memory, for the tests of what uses them, and the suite that these pass together with the real thing.
+package gputest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Fake is a machine's GPUs in memory: a gpu.Library and its Control. The zero value is a machine with a driver and without GPUs; it can
+// be used by several goroutines at once, and in a bubble of testing/synctest.
+type Fake struct {
+	// Clock is the system's by default.
+	Clock clock.Clock
+	// Driver is that of Drivers by default.
+	Driver gpu.Driver
+
+	mu      sync.Mutex
+	open    bool
+	inits   int
+	broken  error
+	failing map[string]error
+	devices []gpu.Device
+	usage   map[string]gpu.Usage
+	away    map[string]bool // Lost now.
+	told    map[string]bool // Lost at some time since Init.
+	events  []gpu.Event
+	changed chan struct{}
+}
+
+var (
+	_ gpu.Library = (*Fake)(nil)
+	_ Control     = (*Fake)(nil)
+)
+
+// Installed is the driver of a Fake that does not say otherwise.
+var Installed = gpu.Driver{Version: "580.159.03", CUDAMajor: 13, CUDAMinor: 0}
+
+// New returns a machine with these GPUs.
+func New(devices ...gpu.Device) *Fake {
+	f := &Fake{}
+	f.SetDevices(devices...)
+	return f
+}
+
+// Init implements gpu.Library.
+func (f *Fake) Init() (gpu.Driver, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken != nil {
+		return gpu.Driver{}, f.broken
+	}
+	if !f.open {
+		f.open, f.events, f.told = true, nil, map[string]bool{}
+		f.inits++
+		for _, d := range f.devices {
+			f.told[d.UUID] = f.away[d.UUID]
+		}
+	}
+	return cmp.Or(f.Driver, Installed), nil
+}
+
+// Shutdown implements gpu.Library.
+func (f *Fake) Shutdown() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open = false
+	f.wake()
+	return nil
+}
+
+// Inits is how often the library was opened.
+func (f *Fake) Inits() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.inits
+}
+
+// Devices implements gpu.Library.
+func (f *Fake) Devices() ([]gpu.Device, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.check("Devices"); err != nil {
+		return nil, err
+	}
+	return slices.Clone(f.devices), nil
+}
+
+// Usage implements gpu.Library.
+func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.check("Usage"); err != nil {
+		return gpu.Usage{}, err
+	}
+	i := slices.IndexFunc(f.devices, func(d gpu.Device) bool { return d.UUID == uuid })
+	if i < 0 {
+		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
+	}
+	if f.away[uuid] {
+		f.lose(uuid)
+		return gpu.Usage{}, fmt.Errorf("reading %s: %w: reboot the machine", uuid, gpu.ErrLost)
+	}
+	u, ok := f.usage[uuid]
+	if !ok {
+		u.MemoryFreeMiB = f.devices[i].MemoryMiB
+	}
+	u.Processes = slices.Clone(u.Processes)
+	return u, nil
+}
+
+// Wait implements gpu.Library.
+func (f *Fake) Wait(timeout time.Duration) (gpu.Event, bool, error) {
+	f.mu.Lock()
+	if f.Clock == nil {
+		f.Clock = clock.RealClock{}
+	}
+	timer := f.Clock.NewTimer(timeout)
+	inits := f.inits
+	f.mu.Unlock()
+	defer timer.Stop()
+	for {
+		f.mu.Lock()
+		err := f.check("Wait")
+		if err == nil && f.inits != inits {
+			err = gpu.ErrClosed
+		}
+		if err == nil && len(f.events) > 0 {
+			e := f.events[0]
+			f.events = f.events[1:]
+			f.mu.Unlock()
+			return e, true, nil
+		}
+		if f.changed == nil {
+			f.changed = make(chan struct{})
+		}
+		changed := f.changed
+		f.mu.Unlock()
+		if err != nil {
+			return gpu.Event{}, false, err
+		}
+		select {
+		case <-changed:
+		case <-timer.C():
+			return gpu.Event{}, false, nil
+		}
+	}
+}
+
+// check returns why a method cannot answer.
+func (f *Fake) check(method string) error {
+	if !f.open {
+		return gpu.ErrClosed
+	}
+	return f.failing[method]
+}
+
+func (f *Fake) wake() {
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
+}
+
+// SetDevices implements Control.
+func (f *Fake) SetDevices(devices ...gpu.Device) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.devices = slices.SortedFunc(slices.Values(devices), func(a, b gpu.Device) int { return cmp.Compare(a.Index, b.Index) })
+}
+
+// SetUsage implements Control.
+func (f *Fake) SetUsage(uuid string, u gpu.Usage) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.usage == nil {
+		f.usage = map[string]gpu.Usage{}
+	}
+	f.usage[uuid] = u
+}
+
+// Report implements Control.
+func (f *Fake) Report(uuid string, xid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.open {
+		f.events = append(f.events, gpu.Event{UUID: uuid, XID: xid, Lost: xid == 79})
+		if xid == 79 {
+			f.told[uuid] = true
+		}
+		f.wake()
+	}
+}
+
+// Lose implements Control.
+func (f *Fake) Lose(uuid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.away == nil {
+		f.away = map[string]bool{}
+	}
+	f.away[uuid] = true
+	if f.open {
+		f.lose(uuid)
+	}
+}
+
+func (f *Fake) lose(uuid string) {
+	if !f.told[uuid] {
+		f.told[uuid] = true
+		f.events = append(f.events, gpu.Event{UUID: uuid, Lost: true})
+		f.wake()
+	}
+}
+
+// Return implements Control.
+func (f *Fake) Return(uuid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.away, uuid)
+}
+
+// Break implements Control.
+func (f *Fake) Break(how Breakage) {
+	var err error
+	switch how {
+	case Works:
+	case DriverMissing:
+		err = errors.New("the NVIDIA kernel driver is not loaded")
+	case DriverReplaced:
+		err = fmt.Errorf("the library and the driver are of different versions: %w", gpu.ErrRestart)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = err
+}
+
+// Fail makes a method, "Devices", "Usage" or "Wait", return the error; nil ends it.
+func (f *Fake) Fail(method string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failing == nil {
+		f.failing = map[string]error{}
+	}
+	f.failing[method] = err
+	f.wake()
+}

@@ -1,0 +1,301 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+const libraryName = "libnvidia-ml.so.1"
+
+// folders are where distributions put the library, below the driver's root.
+var folders = []string{
+	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
+	"usr/local/nvidia/lib64",
+}
+
+// Library implements gpu.Library.
+type Library struct {
+	options Options
+
+	// open is held for reading while NVML is in use, and for writing to open and close it: closing it under a call would crash.
+	open sync.RWMutex
+	api  nvml.Interface
+	has  map[string]bool
+	// ready is true between Init and Shutdown; generation counts the Inits.
+	ready      bool
+	generation int
+
+	// wait is held by the one who waits for events.
+	wait       sync.Mutex
+	events     nvml.EventSet
+	registered []string // The GPUs in events.
+
+	// mu guards what follows; no call to NVML is made under it.
+	mu      sync.Mutex
+	known   map[string]known
+	lost    map[string]bool
+	pending []gpu.Event
+	shares  map[string]shares
+}
+
+// known is a GPU that was seen.
+type known struct {
+	device gpu.Device
+	handle nvml.Device
+}
+
+var _ gpu.Library = (*Library)(nil)
+
+// New returns a library that is not open yet.
+func New(o Options) *Library {
+	if o.Sysfs == "" {
+		o.Sysfs = "/sys"
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Skipped == nil {
+		o.Skipped = func(error) {}
+	}
+	return &Library{options: o}
+}
+
+// Init implements gpu.Library.
+func (l *Library) Init() (gpu.Driver, error) {
+	l.open.Lock()
+	defer l.open.Unlock()
+	if !l.ready {
+		if err := l.start(); err != nil {
+			return gpu.Driver{}, err
+		}
+	}
+	version, code := l.api.SystemGetDriverVersion()
+	if err := failed(code, "reading the driver's version"); err != nil {
+		return gpu.Driver{}, err
+	}
+	cuda, code := l.api.SystemGetCudaDriverVersion()
+	if err := failed(code, "reading the driver's CUDA version"); err != nil {
+		return gpu.Driver{}, err
+	}
+	return gpu.Driver{Version: version, CUDAMajor: cuda / 1000, CUDAMinor: cuda % 1000 / 10}, nil
+}
+
+// start loads and opens NVML, looks at the GPUs and asks for their events.
+func (l *Library) start() error {
+	if l.api == nil {
+		path, err := l.find()
+		if err != nil {
+			return err
+		}
+		l.api = nvml.New(nvml.WithLibraryPath(path))
+	}
+	code := l.api.Init()
+	if code == nvml.ERROR_LIBRARY_NOT_FOUND {
+		l.api = nil // It may come to another place later.
+	}
+	if err := failed(code, "opening NVML"); err != nil {
+		return err
+	}
+	l.has = map[string]bool{}
+	for _, name := range []string{
+		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
+	} {
+		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
+	}
+	l.mu.Lock()
+	l.known, l.lost, l.pending, l.shares = map[string]known{}, map[string]bool{}, nil, map[string]shares{}
+	l.mu.Unlock()
+	_, err := l.devices()
+	if err == nil {
+		err = l.register()
+	}
+	if err != nil {
+		return errors.Join(err, failed(l.api.Shutdown(), "closing NVML"))
+	}
+	l.ready = true
+	l.generation++
+	return nil
+}
+
+// find returns the path to load: a bare name leaves it to the dynamic loader.
+func (l *Library) find() (string, error) {
+	if l.options.Library != "" {
+		return l.options.Library, nil
+	}
+	if l.options.DriverRoot == "" {
+		return libraryName, nil
+	}
+	for _, folder := range folders {
+		path := filepath.Join(l.options.DriverRoot, folder, libraryName)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	err := failed(nvml.ERROR_LIBRARY_NOT_FOUND, "opening NVML")
+	return "", fmt.Errorf("looking below %s: %w", l.options.DriverRoot, err)
+}
+
+// Shutdown implements gpu.Library.
+func (l *Library) Shutdown() error {
+	l.open.Lock()
+	defer l.open.Unlock()
+	if !l.ready {
+		return nil
+	}
+	l.ready = false
+	if l.events != nil {
+		l.events.Free()
+		l.events = nil
+	}
+	return failed(l.api.Shutdown(), "closing NVML")
+}
+
+// Devices implements gpu.Library.
+func (l *Library) Devices() ([]gpu.Device, error) {
+	l.open.RLock()
+	defer l.open.RUnlock()
+	if !l.ready {
+		return nil, gpu.ErrClosed
+	}
+	return l.devices()
+}
+
+// devices lists what is there now, and what was there at Init and is lost. A GPU that cannot be read and never could is skipped, so that
+// the others can be used; without any it is an error.
+func (l *Library) devices() ([]gpu.Device, error) {
+	count, code := l.api.DeviceGetCount()
+	if err := failed(code, "counting the GPUs"); err != nil {
+		return nil, err
+	}
+	found := map[string]known{}
+	var skipped []error
+	for i := range count {
+		k, err := l.read(i)
+		switch {
+		case err == nil:
+			found[k.device.UUID] = k
+		case l.markLostAt(i):
+		default:
+			skipped = append(skipped, err)
+		}
+	}
+	l.mu.Lock()
+	for uuid, k := range l.known {
+		if _, there := found[uuid]; !there && l.lost[uuid] {
+			found[uuid] = k
+		}
+	}
+	l.known = found
+	out := make([]gpu.Device, 0, len(found))
+	for _, k := range found {
+		out = append(out, k.device)
+	}
+	l.mu.Unlock()
+	slices.SortFunc(out, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	if len(out) == 0 && len(skipped) > 0 {
+		return nil, errors.Join(skipped...)
+	}
+	for _, err := range skipped {
+		l.options.Skipped(err)
+	}
+	return out, nil
+}
+
+// read reads what does not change about a GPU.
+func (l *Library) read(i int) (known, error) {
+	handle, code := l.api.DeviceGetHandleByIndex(i)
+	if err := failed(code, "finding GPU %d", i); err != nil {
+		return known{}, err
+	}
+	d := gpu.Device{Index: i}
+	for _, step := range []struct {
+		what string
+		read func() nvml.Return
+	}{
+		{"UUID", func() (code nvml.Return) { d.UUID, code = handle.GetUUID(); return code }},
+		{"name", func() (code nvml.Return) { d.Product, code = handle.GetName(); return code }},
+		{"device file", func() (code nvml.Return) { d.Minor, code = handle.GetMinorNumber(); return code }},
+		{"compute capability", func() (code nvml.Return) {
+			d.ComputeMajor, d.ComputeMinor, code = handle.GetCudaComputeCapability()
+			return code
+		}},
+		{"memory", func() nvml.Return {
+			m, code := handle.GetMemoryInfo()
+			d.MemoryMiB = mib(m.Total)
+			return code
+		}},
+	} {
+		if err := failed(step.read(), "reading the %s of GPU %d", step.what, i); err != nil {
+			return known{}, err
+		}
+	}
+	if l.has["nvmlDeviceGetMigMode"] {
+		if current, _, code := handle.GetMigMode(); code == nvml.SUCCESS {
+			d.MIGCapable, d.MIG = true, current == nvml.DEVICE_MIG_ENABLE
+		}
+	}
+	d.NUMANode = l.numaNode(handle)
+	return known{device: d, handle: handle}, nil
+}
+
+// numaNode reads it from the kernel: NVML's own call is about the memory of coherent machines, not about where the GPU is plugged in.
+func (l *Library) numaNode(handle nvml.Device) int {
+	pci, code := handle.GetPciInfo()
+	if code != nvml.SUCCESS {
+		return -1
+	}
+	// NVML writes the domain with eight digits and in capitals, the kernel with four.
+	address := fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+	content, err := os.ReadFile(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address, "numa_node"))
+	if err != nil {
+		return -1
+	}
+	node, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || node < 0 {
+		return -1
+	}
+	return node
+}
+
+// markLostAt notes that the GPU that was known by that index is lost, and returns whether there was one.
+func (l *Library) markLostAt(i int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uuid, k := range l.known {
+		if k.device.Index == i {
+			l.markLostLocked(uuid)
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Library) markLost(uuid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.markLostLocked(uuid)
+}
+
+// markLostLocked tells the next Wait, once.
+func (l *Library) markLostLocked(uuid string) {
+	if !l.lost[uuid] {
+		l.lost[uuid] = true
+		l.pending = append(l.pending, gpu.Event{UUID: uuid, Lost: true})
+	}
+}
+
+func mib(bytes uint64) int64 { return int64(bytes >> 20) }

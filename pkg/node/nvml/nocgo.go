@@ -1,0 +1,35 @@
+//go:build !cgo
+
+package nvml
+
+import (
+	"errors"
+	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Library is what remains of it in a program that was built without cgo.
+type Library struct{}
+
+// New returns a library whose Init says that there is none.
+func New(Options) *Library { return &Library{} }
+
+var errNoCgo = errors.New("this program was built without cgo and cannot load libnvidia-ml.so.1: build it with CGO_ENABLED=1 and a C compiler")
+
+// Init returns an error.
+func (*Library) Init() (gpu.Driver, error) { return gpu.Driver{}, errNoCgo }
+
+// Shutdown does nothing.
+func (*Library) Shutdown() error { return nil }
+
+// Devices returns an error.
+func (*Library) Devices() ([]gpu.Device, error) { return nil, gpu.ErrClosed }
+
+// Usage returns an error.
+func (*Library) Usage(string) (gpu.Usage, error) { return gpu.Usage{}, gpu.ErrClosed }
+
+// Wait returns an error.
+func (*Library) Wait(time.Duration) (gpu.Event, bool, error) {
+	return gpu.Event{}, false, gpu.ErrClosed
+}

@@ -1,0 +1,16 @@
+//go:build cgo && gpu
+
+package nvml_test
+
+import (
+	"testing"
+
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/nvml"
+)
+
+// TestRealGPUs needs a machine with an NVIDIA driver: go test -tags gpu -run TestRealGPUs ./pkg/node/nvml. It runs alone: the process
+// has one NVML.
+func TestRealGPUs(t *testing.T) {
+	gputest.TestReadOnly(t, nvml.New(nvml.Options{}))
+}

@@ -1,0 +1,195 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// shares are the parts of a GPU's time that its processes had when it was last looked at.
+type shares struct {
+	at      time.Time
+	until   uint64 // NVML's clock
+	percent map[int]int
+}
+
+// sharesFor is how long shares are good for. NVML tells a sample once, so that two callers who look shortly after each other would each
+// get a part of the truth; it takes samples about once a second.
+const sharesFor = time.Second
+
+// Usage implements gpu.Library.
+func (l *Library) Usage(uuid string) (gpu.Usage, error) {
+	l.open.RLock()
+	defer l.open.RUnlock()
+	if !l.ready {
+		return gpu.Usage{}, gpu.ErrClosed
+	}
+	l.mu.Lock()
+	k, ok := l.known[uuid]
+	l.mu.Unlock()
+	if !ok {
+		return gpu.Usage{}, fmt.Errorf("reading %s: %w", uuid, gpu.ErrUnknown)
+	}
+	u, err := l.usage(uuid, k.handle)
+	if errors.Is(err, gpu.ErrLost) {
+		l.markLost(uuid)
+	}
+	return u, err
+}
+
+func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
+	u := gpu.Usage{GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1}
+	for _, step := range []struct {
+		what string
+		read func() nvml.Return
+	}{
+		{"memory", func() nvml.Return { return l.memory(handle, &u) }},
+		{"utilization", func() nvml.Return {
+			rates, code := handle.GetUtilizationRates()
+			if code == nvml.SUCCESS {
+				u.GPUPercent, u.MemoryPercent = int(rates.Gpu), int(rates.Memory)
+			}
+			return code
+		}},
+		{"temperature", func() nvml.Return {
+			celsius, code := handle.GetTemperature(nvml.TEMPERATURE_GPU)
+			if code == nvml.SUCCESS {
+				u.TemperatureCelsius = int(celsius)
+			}
+			return code
+		}},
+		{"power", func() nvml.Return {
+			milliwatts, code := handle.GetPowerUsage()
+			if code == nvml.SUCCESS {
+				u.PowerMilliwatts = int64(milliwatts)
+			}
+			return code
+		}},
+		{"SM clock", func() nvml.Return { return clockOf(handle, nvml.CLOCK_SM, &u.SMClockMHz) }},
+		{"memory clock", func() nvml.Return { return clockOf(handle, nvml.CLOCK_MEM, &u.MemClockMHz) }},
+		{"processes", func() (code nvml.Return) { u.Processes, code = l.processes(uuid, handle); return code }},
+	} {
+		// What a GPU does not support, it does not tell; that is no reason to know nothing.
+		if code := step.read(); code != nvml.ERROR_NOT_SUPPORTED {
+			if err := failed(code, "reading the %s of %s", step.what, uuid); err != nil {
+				return gpu.Usage{}, err
+			}
+		}
+	}
+	return u, nil
+}
+
+// memory prefers the newer call: the older one counts what the driver keeps for itself as used.
+func (l *Library) memory(handle nvml.Device, u *gpu.Usage) nvml.Return {
+	if l.has["nvmlDeviceGetMemoryInfo_v2"] {
+		if m, code := handle.GetMemoryInfo_v2(); code == nvml.SUCCESS {
+			u.MemoryUsedMiB, u.MemoryFreeMiB = mib(m.Used), mib(m.Free)
+			return code
+		}
+	}
+	m, code := handle.GetMemoryInfo()
+	u.MemoryUsedMiB, u.MemoryFreeMiB = mib(m.Used), mib(m.Free)
+	return code
+}
+
+func clockOf(handle nvml.Device, kind nvml.ClockType, mhz *int) nvml.Return {
+	value, code := handle.GetClockInfo(kind)
+	if code == nvml.SUCCESS {
+		*mhz = int(value)
+	}
+	return code
+}
+
+// notAvailable is NVML's value for memory that it does not know.
+const notAvailable = ^uint64(0)
+
+// processes lists the processes of all kinds once each, by PID.
+func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvml.Return) {
+	lists := []func() ([]nvml.ProcessInfo, nvml.Return){handle.GetComputeRunningProcesses, handle.GetGraphicsRunningProcesses}
+	if l.has["nvmlDeviceGetMPSComputeRunningProcesses"] {
+		lists = append(lists, handle.GetMPSComputeRunningProcesses)
+	}
+	memory := map[int]int64{}
+	for _, list := range lists {
+		infos, code := list()
+		if code == nvml.ERROR_NOT_SUPPORTED {
+			continue
+		}
+		if code != nvml.SUCCESS {
+			return nil, code
+		}
+		for _, info := range infos {
+			pid, used := int(info.Pid), int64(-1)
+			if info.UsedGpuMemory != notAvailable {
+				used = mib(info.UsedGpuMemory)
+			}
+			// One that computes and draws is in two lists with the same memory.
+			if before, ok := memory[pid]; !ok || used > before {
+				memory[pid] = used
+			}
+		}
+	}
+	if len(memory) == 0 {
+		return nil, nvml.SUCCESS
+	}
+	percent, code := l.sharesOf(uuid, handle)
+	if code != nvml.SUCCESS {
+		return nil, code
+	}
+	out := make([]gpu.Process, 0, len(memory))
+	for _, pid := range slices.Sorted(maps.Keys(memory)) {
+		p := gpu.Process{PID: pid, MemoryMiB: memory[pid], SMPercent: -1}
+		if percent != nil {
+			p.SMPercent = percent[pid] // None: it did nothing.
+		}
+		out = append(out, p)
+	}
+	return out, nvml.SUCCESS
+}
+
+// sharesOf returns the SM time of processes; nil when the GPU does not tell.
+func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.Return) {
+	if !l.has["nvmlDeviceGetProcessUtilization"] {
+		return nil, nvml.SUCCESS
+	}
+	now := l.options.Clock.Now()
+	l.mu.Lock()
+	last := l.shares[uuid]
+	l.mu.Unlock()
+	if age := now.Sub(last.at); last.percent != nil && age >= 0 && age < sharesFor {
+		return last.percent, nvml.SUCCESS
+	}
+	samples, code := handle.GetProcessUtilization(last.until)
+	switch code {
+	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND, nvml.ERROR_INSUFFICIENT_SIZE: // The last: more came between its two calls.
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NO_PERMISSION, nvml.ERROR_INVALID_ARGUMENT:
+		return nil, nvml.SUCCESS
+	default:
+		return nil, code
+	}
+	next := shares{at: now, until: last.until, percent: map[int]int{}}
+	sum, n := map[int]int{}, map[int]int{}
+	for _, s := range samples {
+		if s.Pid == 0 || s.TimeStamp <= last.until || s.SmUtil > 100 {
+			continue
+		}
+		next.until = max(next.until, s.TimeStamp)
+		sum[int(s.Pid)] += int(s.SmUtil)
+		n[int(s.Pid)]++
+	}
+	for pid := range sum {
+		next.percent[pid] = sum[pid] / n[pid]
+	}
+	l.mu.Lock()
+	l.shares[uuid] = next
+	l.mu.Unlock()
+	return next.percent, nvml.SUCCESS
+}
