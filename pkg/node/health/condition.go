@@ -1,0 +1,98 @@
+package health
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ConditionType is the node condition that EKS' node monitoring agent has for accelerators, and that Karpenter's node repair watches: it
+// replaces a node for which it has been False for ten minutes. Where that agent runs, it writes the condition too, and one of the
+// two has to leave it alone.
+const ConditionType = "AcceleratedHardwareReady"
+
+// Condition is the content of a node condition.
+type Condition struct {
+	Type string
+	// Status is True, False or Unknown.
+	Status  string
+	Reason  string
+	Message string
+}
+
+// mostInMessage bounds how many GPUs the condition describes.
+const mostInMessage = 4
+
+// Condition says whether all GPUs are in service. It changes when a fault comes or goes, and not with time.
+func (t *Tracker) Condition() Condition {
+	c := Condition{Type: ConditionType, Status: "True", Reason: ReasonHealthy}
+	faulty := t.faulty()
+	switch {
+	case len(t.devices) == 0 && len(faulty) == 0:
+		c.Status, c.Reason, c.Message = "Unknown", ReasonNone, "NVML lists no GPU"
+		return c
+	case len(faulty) == 0:
+		c.Message = fmt.Sprintf("%s in service", gpus(len(t.devices)))
+		return c
+	}
+	c.Status = "False"
+	all := len(t.devices)
+	var worst Fault
+	var parts []string
+	for i, uuid := range faulty {
+		f := t.faults[uuid]
+		if i == 0 || severity(f) > severity(worst) {
+			worst = f
+		}
+		if _, ok := t.devices[uuid]; !ok {
+			all++ // It is not even listed any more.
+		}
+		if i < mostInMessage {
+			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.said(), f.Since.UTC().Format(time.RFC3339), f.advice()))
+		}
+	}
+	if more := len(faulty) - mostInMessage; more > 0 {
+		parts = append(parts, fmt.Sprintf("And %d more.", more))
+	}
+	c.Reason = worst.reason()
+	c.Message = fmt.Sprintf("%d of %s out of service. %s", len(faulty), gpus(all), strings.Join(parts, " "))
+	return c
+}
+
+// faulty lists the GPUs that are out of service by index; those that are not listed any more come last.
+func (t *Tracker) faulty() []string {
+	var out []string
+	for _, uuid := range t.uuids() {
+		if !t.Healthy(uuid) {
+			out = append(out, uuid)
+		}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(t.faults)) {
+		if _, ok := t.devices[uuid]; !ok {
+			out = append(out, uuid)
+		}
+	}
+	return out
+}
+
+func severity(f Fault) int {
+	switch f.reason() {
+	case ReasonLost:
+		return 3
+	case ReasonReplace:
+		return 2
+	case ReasonReset:
+		return 1
+	default:
+		return 0
+	}
+}
+
+func gpus(n int) string {
+	if n == 1 {
+		return "1 GPU"
+	}
+	return fmt.Sprintf("%d GPUs", n)
+}

@@ -1,0 +1,276 @@
+// Package health decides which GPUs are out of service, from the events that they report. It is pure: events in, changes out. A GPU that
+// is out of service stays so until it was really reset: that its memory can be read again says nothing about whether it computes.
+package health
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Fault is why a GPU is out of service.
+type Fault struct {
+	// Since is when it was taken out.
+	Since time.Time `json:"since"`
+	// XIDs are the different ones that counted, in the order in which they came; the worst of them says what to do.
+	XIDs []int `json:"xids,omitempty"`
+	// Lost says that the GPU did not answer any more.
+	Lost bool `json:"lost,omitempty"`
+	// Reset says that somebody reset the GPU since.
+	Reset bool `json:"reset,omitempty"`
+}
+
+// State is what has to outlive the agent: without it, a restarted agent would take a broken GPU for a good one.
+type State struct {
+	// Boot is the boot of the machine during which the faults came up (/proc/sys/kernel/random/boot_id).
+	Boot string `json:"boot"`
+	// Faults are those of GPUs by UUID.
+	Faults map[string]Fault `json:"faults,omitempty"`
+}
+
+// Change is a GPU that went out of service or came back. It is meant for all of the GPU's replicas.
+type Change struct {
+	UUID    string
+	Healthy bool
+	Fault   Fault
+}
+
+// Event is a Kubernetes event to write about the node.
+type Event struct {
+	// Warning is the event's type; else it is Normal.
+	Warning bool
+	Reason  string
+	Message string
+}
+
+// Reasons of events and of the condition.
+const (
+	ReasonHealthy     = "GPUsHealthy"
+	ReasonNone        = "NoGPUs"
+	ReasonReset       = "GPUNeedsReset"
+	ReasonReplace     = "GPUNeedsReplacement"
+	ReasonLost        = "GPULost"
+	ReasonUnknown     = "GPUFault"
+	ReasonApplication = "GPUApplicationError"
+	ReasonIgnored     = "GPUFaultIgnored"
+	ReasonRecovered   = "GPURecovered"
+)
+
+// mostXIDs bounds what is kept of one fault.
+const mostXIDs = 8
+
+// Tracker follows the GPUs of a machine. It is not safe for concurrent use.
+type Tracker struct {
+	policy  Policy
+	boot    string
+	devices map[string]gpu.Device
+	faults  map[string]Fault
+	told    map[gpu.Event]bool
+}
+
+// New returns a tracker for the GPUs of a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value:
+// its faults hold when the machine was not rebooted since. A boot that is not known, "", is taken for the same one.
+func New(p Policy, boot string, devices []gpu.Device, saved State) *Tracker {
+	t := &Tracker{policy: p, boot: cmp.Or(boot, saved.Boot), faults: map[string]Fault{}, told: map[gpu.Event]bool{}}
+	t.setDevices(devices)
+	if boot == "" || saved.Boot == "" || boot == saved.Boot {
+		maps.Copy(t.faults, saved.Faults)
+	}
+	return t
+}
+
+func (t *Tracker) setDevices(devices []gpu.Device) {
+	t.devices = map[string]gpu.Device{}
+	for _, d := range devices {
+		t.devices[d.UUID] = d
+	}
+}
+
+// Observe takes an event: the changes it makes, and what to tell people. Each XID of a GPU is told once.
+func (t *Tracker) Observe(e gpu.Event, at time.Time) ([]Change, []Event) {
+	var changes []Change
+	var events []Event
+	for _, uuid := range t.affected(e) {
+		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
+		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
+		if !t.told[one] {
+			t.told[one] = true
+			events = append(events, t.event(one, counts))
+		}
+		if !counts {
+			continue
+		}
+		fault, before := t.faults[uuid]
+		if !before {
+			fault.Since = at
+		}
+		// A fault after the reset is a new one.
+		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
+		if e.XID != 0 && !slices.Contains(fault.XIDs, e.XID) && len(fault.XIDs) < mostXIDs {
+			fault.XIDs = append(slices.Clone(fault.XIDs), e.XID)
+		}
+		t.faults[uuid] = fault
+		if !before {
+			changes = append(changes, Change{UUID: uuid, Fault: fault})
+		}
+	}
+	return changes, events
+}
+
+// affected lists the GPUs that an event is about: all of them when it names none, and none when it names one that is not here.
+func (t *Tracker) affected(e gpu.Event) []string {
+	if e.UUID == "" {
+		return t.uuids()
+	}
+	if _, ok := t.devices[e.UUID]; !ok {
+		return nil
+	}
+	return []string{e.UUID}
+}
+
+func (t *Tracker) uuids() []string {
+	return slices.SortedFunc(maps.Keys(t.devices), func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.devices[a].Index, t.devices[b].Index), cmp.Compare(a, b))
+	})
+}
+
+// MarkReset notes that somebody says that they reset a GPU, "" for all. It comes back when NVML lists it after it was opened again.
+func (t *Tracker) MarkReset(uuid string) {
+	for id, fault := range t.faults {
+		if uuid == "" || id == uuid {
+			fault.Reset = true
+			t.faults[id] = fault
+		}
+	}
+}
+
+// Reopened takes the GPUs that NVML lists after it was closed and opened again. Those that were reset come back.
+func (t *Tracker) Reopened(devices []gpu.Device) ([]Change, []Event) {
+	t.setDevices(devices)
+	var changes []Change
+	var events []Event
+	for _, uuid := range t.uuids() {
+		fault, ok := t.faults[uuid]
+		if !ok || !fault.Reset {
+			continue
+		}
+		delete(t.faults, uuid)
+		for e := range t.told {
+			if e.UUID == uuid {
+				delete(t.told, e)
+			}
+		}
+		changes = append(changes, Change{UUID: uuid, Healthy: true, Fault: fault})
+		events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"})
+	}
+	return changes, events
+}
+
+// Healthy says whether a GPU is in service.
+func (t *Tracker) Healthy(uuid string) bool {
+	_, faulty := t.faults[uuid]
+	return !faulty
+}
+
+// State is what to save.
+func (t *Tracker) State() State {
+	return State{Boot: t.boot, Faults: maps.Clone(t.faults)}
+}
+
+// event says what happened and what becomes of it.
+func (t *Tracker) event(e gpu.Event, counts bool) Event {
+	what := t.name(e.UUID) + " " + describe(e)
+	if counts {
+		fault := Fault{Lost: e.Lost}
+		if e.XID != 0 {
+			fault.XIDs = []int{e.XID}
+		}
+		return Event{Warning: true, Reason: fault.reason(), Message: what + "; all its replicas are out of service: " + fault.advice()}
+	}
+	switch Look(e.XID).Class {
+	case ClassApplication:
+		return Event{Warning: true, Reason: ReasonApplication, Message: what + ": most likely the fault of a program on it, which may have to be started again; the GPU stays in service"}
+	case ClassInformation:
+		return Event{Reason: ReasonIgnored, Message: what + "; the GPU stays in service"}
+	default:
+		return Event{
+			Warning: true, Reason: ReasonIgnored,
+			Message: fmt.Sprintf("%s; the GPU stays in service, because %s says so", what, DisableEnv),
+		}
+	}
+}
+
+func describe(e gpu.Event) string {
+	if e.XID == 0 {
+		return "does not answer any more"
+	}
+	return fmt.Sprintf("reported XID %d (%s)", e.XID, Look(e.XID).Means)
+}
+
+// name is how people find the GPU: the index is nvidia-smi's, the UUID is what pods see.
+func (t *Tracker) name(uuid string) string {
+	d, ok := t.devices[uuid]
+	if !ok {
+		return "GPU " + uuid
+	}
+	return fmt.Sprintf("GPU %d (%s, %s)", d.Index, d.Product, uuid)
+}
+
+// class is the worst of a fault.
+func (f Fault) class() Class {
+	if f.Lost {
+		return ClassReplace
+	}
+	worst := ClassUnknown
+	for _, xid := range f.XIDs {
+		switch c := Look(xid).Class; c {
+		case ClassReplace:
+			return c
+		case ClassReset:
+			worst = c
+		case ClassInformation, ClassApplication, ClassUnknown:
+		}
+	}
+	return worst
+}
+
+func (f Fault) reason() string {
+	switch {
+	case f.Lost:
+		return ReasonLost
+	case f.class() == ClassReplace:
+		return ReasonReplace
+	case f.class() == ClassReset:
+		return ReasonReset
+	default:
+		return ReasonUnknown
+	}
+}
+
+func (f Fault) advice() string {
+	switch {
+	case f.Lost:
+		return "replace the machine, or reboot it and see whether the GPU comes back"
+	case f.class() == ClassReplace:
+		return "replace the machine, or reboot it"
+	default:
+		return "drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`"
+	}
+}
+
+// said lists what the GPU reported.
+func (f Fault) said() string {
+	var parts []string
+	for _, xid := range f.XIDs {
+		parts = append(parts, describe(gpu.Event{XID: xid}))
+	}
+	if f.Lost {
+		parts = append(parts, describe(gpu.Event{Lost: true}))
+	}
+	return strings.Join(parts, ", ")
+}

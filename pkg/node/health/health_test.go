@@ -1,0 +1,273 @@
+package health_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/health"
+)
+
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func TestWhichXIDsTakeAGPUOutOfService(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		disable, enable string
+		out, in         []int
+	}{
+		{"", "", []int{48, 62, 63, 64, 74, 79, 94, 95, 119, 4242}, []int{13, 31, 43, 45, 68, 109, 32, 69, 92, 154}},
+		{"all", "", nil, []int{13, 48, 79, 4242}},
+		{"xids", "", nil, []int{13, 48, 79}},
+		{" ALL ", "", nil, []int{79}},
+		{"48, 79", "", []int{62, 74}, []int{48, 79, 31}},
+		{"", "13,31", []int{13, 31, 48}, []int{43}},
+		{"", "all", []int{13, 31, 43, 32, 92, 48, 4242}, nil},
+		{"all", "79", []int{79}, []int{48, 31}},
+		{"79", "79", []int{79}, nil},
+		{"48,all", "", nil, []int{79}},
+		{"0", "", nil, []int{79}},
+		{"nonsense,48,-3", "", []int{79}, []int{48}},
+	} {
+		p, _ := health.ParsePolicy(test.disable, test.enable)
+		for _, xid := range test.out {
+			if !p.Counts(xid) {
+				t.Errorf("disable %q enable %q: XID %d is ignored", test.disable, test.enable, xid)
+			}
+		}
+		for _, xid := range test.in {
+			if p.Counts(xid) {
+				t.Errorf("disable %q enable %q: XID %d takes the GPU out", test.disable, test.enable, xid)
+			}
+		}
+	}
+}
+
+func TestPolicyNamesWhatItIgnores(t *testing.T) {
+	t.Parallel()
+	_, problems := health.ParsePolicy("48,seven", "-1")
+	if len(problems) != 2 || !strings.Contains(problems[0], "seven") || !strings.Contains(problems[1], health.EnableEnv) {
+		t.Errorf("problems %q", problems)
+	}
+	off, _ := health.ParsePolicy("all", "")
+	one, _ := health.ParsePolicy("all", "79")
+	if !off.Off() || one.Off() || (health.Policy{}).Off() || off.CountsLost() || !one.CountsLost() || !(health.Policy{}).CountsLost() {
+		t.Error("Off or CountsLost is wrong")
+	}
+}
+
+func FuzzParsePolicy(f *testing.F) {
+	f.Add("all", "79")
+	f.Add("48, 79,,", "xids")
+	f.Add("99999999999999999999", "0x4f")
+	f.Fuzz(func(t *testing.T, disable, enable string) {
+		p, _ := health.ParsePolicy(disable, enable)
+		for _, xid := range []int{13, 48, 79, 5000} {
+			if p.Off() && p.Counts(xid) {
+				t.Errorf("all is off and XID %d counts", xid)
+			}
+		}
+	})
+}
+
+func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(4)
+	tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+	bad := devices[2].UUID
+
+	changes, events := tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon)
+	if diff := cmp.Diff([]health.Change{{UUID: bad, Fault: health.Fault{Since: noon, XIDs: []int{48}}}}, changes); diff != "" {
+		t.Error(diff)
+	}
+	want := []health.Event{{
+		Warning: true, Reason: "GPUNeedsReset",
+		Message: "GPU 2 (Tesla T4, " + bad + ") reported XID 48 (uncorrectable double bit memory error); all its replicas are out of service: " +
+			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`",
+	}}
+	if diff := cmp.Diff(want, events); diff != "" {
+		t.Error(diff)
+	}
+	if tr.Healthy(bad) || !tr.Healthy(devices[0].UUID) {
+		t.Error("the wrong GPU is out of service")
+	}
+
+	// Once more changes nothing and is told no more.
+	changes, events = tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon.Add(time.Minute))
+	if len(changes) != 0 || len(events) != 0 {
+		t.Errorf("again: %+v %+v", changes, events)
+	}
+	condition := health.Condition{
+		Type: "AcceleratedHardwareReady", Status: "False", Reason: "GPUNeedsReset",
+		Message: "1 of 4 GPUs out of service. GPU 2 (Tesla T4, " + bad + ") reported XID 48 (uncorrectable double bit memory error) at 2026-03-04T12:00:00Z: " +
+			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`.",
+	}
+	if diff := cmp.Diff(condition, tr.Condition()); diff != "" {
+		t.Error(diff)
+	}
+
+	// Worse news change what to do.
+	changes, events = tr.Observe(gpu.Event{UUID: bad, XID: 79, Lost: true}, noon.Add(time.Minute))
+	if len(changes) != 0 || len(events) != 1 || tr.Condition().Reason != "GPULost" {
+		t.Errorf("lost: %+v %+v %+v", changes, events, tr.Condition())
+	}
+}
+
+func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(1)
+	tr := health.New(health.Policy{}, "b", devices, health.State{})
+	for i := range 3 {
+		changes, events := tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 31}, noon)
+		if len(changes) != 0 || (len(events) == 1) != (i == 0) {
+			t.Errorf("%+v %+v", changes, events)
+		}
+	}
+	want := health.Condition{Type: "AcceleratedHardwareReady", Status: "True", Reason: "GPUsHealthy", Message: "1 GPU in service"}
+	if diff := cmp.Diff(want, tr.Condition()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnEventWithoutAGPUIsAboutAllOfThem(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(8)
+	tr := health.New(health.Policy{}, "b", devices, health.State{})
+	changes, _ := tr.Observe(gpu.Event{XID: 62}, noon)
+	if len(changes) != 8 {
+		t.Errorf("changes %+v", changes)
+	}
+	if m := tr.Condition().Message; !strings.HasPrefix(m, "8 of 8 GPUs") || !strings.HasSuffix(m, "And 4 more.") {
+		t.Error(m)
+	}
+	if changes, events := tr.Observe(gpu.Event{UUID: "GPU-elsewhere", XID: 79}, noon); len(changes)+len(events) != 0 {
+		t.Errorf("a GPU that is not here: %+v %+v", changes, events)
+	}
+}
+
+func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(2)
+	bad := devices[1].UUID
+	broken := func() *health.Tracker {
+		tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+		tr.Observe(gpu.Event{UUID: bad, Lost: true}, noon)
+		return tr
+	}
+
+	tr := broken()
+	if changes, _ := tr.Reopened(devices); len(changes) != 0 || tr.Healthy(bad) {
+		t.Error("opening NVML again brought it back")
+	}
+	tr.MarkReset(bad)
+	if tr.Healthy(bad) {
+		t.Error("the word that it was reset brought it back")
+	}
+	if changes, _ := tr.Reopened(devices[:1]); len(changes) != 0 || tr.Healthy(bad) {
+		t.Error("it is back and NVML does not list it")
+	}
+	if c := tr.Condition(); c.Status != "False" || !strings.Contains(c.Message, "1 of 2 GPUs") {
+		t.Errorf("condition %+v", c)
+	}
+	changes, events := tr.Reopened(devices)
+	if len(changes) != 1 || !changes[0].Healthy || changes[0].UUID != bad || !tr.Healthy(bad) || len(events) != 1 || events[0].Warning {
+		t.Errorf("after the reset: %+v %+v", changes, events)
+	}
+	if changes, events := tr.Observe(gpu.Event{UUID: bad, Lost: true}, noon); len(changes) != 1 || len(events) != 1 {
+		t.Errorf("lost again: %+v %+v", changes, events)
+	}
+
+	tr = broken()
+	tr.MarkReset("")
+	tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon)
+	if changes, _ := tr.Reopened(devices); len(changes) != 0 || tr.Healthy(bad) {
+		t.Error("a fault after the reset was forgotten")
+	}
+}
+
+func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(2)
+	tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+	tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 95}, noon)
+	data, err := json.Marshal(tr.State())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved health.State
+	if err := json.Unmarshal(data, &saved); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tr.State(), saved); diff != "" {
+		t.Error(diff)
+	}
+	for boot, healthy := range map[string]bool{"boot-1": false, "boot-2": true, "": false} {
+		if again := health.New(health.Policy{}, boot, devices, saved); again.Healthy(devices[0].UUID) != healthy {
+			t.Errorf("after a start in %q healthy is %v", boot, !healthy)
+		}
+	}
+}
+
+func TestWithoutGPUsTheConditionIsUnknown(t *testing.T) {
+	t.Parallel()
+	if c := health.New(health.Policy{}, "b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// What was taken out comes back only by MarkReset and Reopened, in this order and with no fault in between; changes tell exactly what
+// Healthy says; the condition is False exactly when a GPU is out.
+func TestTrackerKeepsItsWord(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		devices := gputest.T4s(rapid.IntRange(1, 4).Draw(t, "gpus"))
+		tr := health.New(health.Policy{}, "b", devices, health.State{})
+		out, reset := map[string]bool{}, map[string]bool{}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			uuid := rapid.SampledFrom(devices).Draw(t, "gpu").UUID
+			var changes []health.Change
+			switch rapid.SampledFrom([]string{"xid", "lost", "mark", "reopen"}).Draw(t, "step") {
+			case "xid":
+				xid := rapid.SampledFrom([]int{13, 31, 48, 63, 74, 79, 94, 999}).Draw(t, "xid")
+				changes, _ = tr.Observe(gpu.Event{UUID: uuid, XID: xid}, noon)
+				if (health.Policy{}).Counts(xid) {
+					out[uuid], reset[uuid] = true, false
+				}
+			case "lost":
+				changes, _ = tr.Observe(gpu.Event{UUID: uuid, Lost: true}, noon)
+				out[uuid], reset[uuid] = true, false
+			case "mark":
+				tr.MarkReset(uuid)
+				reset[uuid] = out[uuid]
+			case "reopen":
+				changes, _ = tr.Reopened(devices)
+				for uuid := range reset {
+					if reset[uuid] {
+						out[uuid], reset[uuid] = false, false
+					}
+				}
+			}
+			for _, c := range changes {
+				if c.Healthy != tr.Healthy(c.UUID) {
+					t.Fatalf("%+v, and Healthy is %v", c, tr.Healthy(c.UUID))
+				}
+			}
+			for _, d := range devices {
+				if tr.Healthy(d.UUID) == out[d.UUID] {
+					t.Fatalf("GPU %d: healthy is %v", d.Index, tr.Healthy(d.UUID))
+				}
+			}
+			anyOut := slices.ContainsFunc(devices, func(d gpu.Device) bool { return out[d.UUID] })
+			if c := tr.Condition(); (c.Status == "False") != anyOut || c.Message == "" || len(c.Message) > 4000 {
+				t.Fatalf("condition %+v", c)
+			}
+		}
+	})
+}
