@@ -1,0 +1,45 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// PodResources asks the kubelet's pod resources API which devices pods hold.
+type PodResources struct {
+	// Socket is the kubelet's, usually /var/lib/kubelet/pod-resources/kubelet.sock.
+	Socket string
+	// Network is Unix if nil.
+	Network Network
+}
+
+// maxPodResources is the kubelet's own bound on what it answers.
+const maxPodResources = 16 << 20
+
+// InUse lists the devices by resource.
+func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
+	if p.Network == nil {
+		p.Network = Unix{}
+	}
+	conn, err := client(p.Network, p.Socket)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	response, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", p.Socket, err)
+	}
+	out := map[string][]string{}
+	for _, pod := range response.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			for _, devices := range container.GetDevices() {
+				out[devices.GetResourceName()] = append(out[devices.GetResourceName()], devices.GetDeviceIds()...)
+			}
+		}
+	}
+	return out, nil
+}

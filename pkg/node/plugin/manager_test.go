@@ -1,0 +1,522 @@
+package plugin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/sharing"
+)
+
+const (
+	whole  = "nvidia.com/gpu"
+	shared = "nvidia.com/gpu.shared"
+)
+
+func uuid(i int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i) }
+
+func gpus(n int) []gpu.Device {
+	var out []gpu.Device
+	for i := range n {
+		out = append(out, gpu.Device{UUID: uuid(i), Index: i, NUMANode: i % 2, Minor: i})
+	}
+	return out
+}
+
+// world is a manager, its kubelet, and the network between them, in memory and in a bubble.
+type world struct {
+	t       *testing.T
+	net     *plugintest.Memory
+	kubelet *plugintest.Kubelet
+	m       *plugin.Manager
+	stop    func()
+
+	mu    sync.Mutex
+	errs  []error
+	stood []string
+}
+
+func inBubble(t *testing.T, f func(t *testing.T, w *world), change ...func(*plugin.Config)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		net := &plugintest.Memory{}
+		w := &world{t: t, net: net, kubelet: &plugintest.Kubelet{Network: net, Dir: "/plugins"}}
+		w.startAgent(change...)
+		f(t, w)
+		w.stop()
+		w.kubelet.Stop()
+		synctest.Wait()
+	})
+}
+
+func (w *world) startAgent(change ...func(*plugin.Config)) {
+	config := plugin.Config{
+		KubeletSocket: w.kubelet.Socket(), Network: w.net,
+		InUse: plugin.PodResources{Socket: w.kubelet.PodResourcesSocket(), Network: w.net},
+		Hooks: plugin.Hooks{
+			Applied: func(_ time.Duration, err error) { w.errs = append(w.errs, err) },
+			StoodBack: func(_, why string) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.stood = append(w.stood, why)
+			},
+		},
+	}
+	for _, c := range change {
+		c(&config)
+	}
+	w.m = plugin.New(config)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.m.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	w.stop = func() {
+		cancel()
+		<-done
+	}
+}
+
+func (w *world) startKubelet() {
+	w.t.Helper()
+	if err := w.kubelet.Start(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) apply(config string, devices []gpu.Device) error {
+	w.t.Helper()
+	c, _, err := sharing.Read([]byte(config), true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.m.Apply(w.t.Context(), c, devices)
+}
+
+func (w *world) must(config string, devices []gpu.Device) {
+	w.t.Helper()
+	if err := w.apply(config, devices); err != nil {
+		w.t.Fatal(err)
+	}
+	w.settle()
+}
+
+// settle lets everything that happens at once happen.
+func (w *world) settle() { time.Sleep(300 * time.Millisecond) }
+
+func (w *world) want(resource string, n int) {
+	w.t.Helper()
+	if got := w.kubelet.Allocatable(resource); got != n {
+		w.t.Errorf("%d %s are allocatable, want %d: %v", got, resource, n, w.kubelet.Current(resource).IDs())
+	}
+}
+
+// saidOfOthers is what was told of standing back.
+func (w *world) saidOfOthers() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.stood)
+}
+
+func (w *world) admit(pod, resource string, n int) plugintest.Grant {
+	w.t.Helper()
+	g, err := w.kubelet.Admit(w.t.Context(), pod, resource, n)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return g
+}
+
+func replicas(n int) string {
+	return fmt.Sprintf("sharing: {timeSlicing: {resources: [{name: gpu, replicas: %d}]}}", n)
+}
+
+func renamed(n int) string {
+	return fmt.Sprintf("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: %d}]}}", n)
+}
+
+func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(2))
+		w.want(whole, 20)
+		request := w.kubelet.Requests()[0]
+		if request.GetEndpoint() != "nvidia-gpu.sock" || request.GetVersion() != "v1beta1" || !request.GetOptions().GetGetPreferredAllocationAvailable() {
+			t.Errorf("registered %v", request)
+		}
+		for _, d := range w.kubelet.Current(whole).Devices {
+			if node := d.GetTopology().GetNodes()[0].GetID(); (node == 1) != strings.HasPrefix(d.GetID(), uuid(1)+"::") {
+				t.Errorf("%s is near NUMA node %d", d.GetID(), node)
+			}
+		}
+		a, b := w.admit("a", whole, 1), w.admit("b", whole, 1)
+		if a.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"] != uuid(0) || b.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"] != uuid(1) {
+			t.Errorf("two pods got %v and %v", a, b)
+		}
+	})
+}
+
+func TestNamesAndSocketsAreThoseOfTheResource(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}}", gpus(2))
+		w.want(whole, 1)
+		w.want(shared, 4)
+		if ids := w.kubelet.Current(whole).IDs(); !slices.Equal(ids, []string{uuid(0)}) {
+			t.Errorf("a GPU that is not shared is %v", ids)
+		}
+		var endpoints []string
+		for _, r := range w.kubelet.Requests() {
+			endpoints = append(endpoints, r.GetEndpoint())
+		}
+		slices.Sort(endpoints)
+		if !slices.Equal(endpoints, []string{"nvidia-gpu.shared.sock", "nvidia-gpu.sock"}) {
+			t.Errorf("endpoints are %v", endpoints)
+		}
+	})
+}
+
+func TestAWrongRequestIsRefused(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must("sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 4}]}}", gpus(1))
+		for want, ids := range map[string][]string{
+			`invalid allocation request for "nvidia.com/gpu": invalid request: maximum request size for shared resources is 1; found 2`: {uuid(0) + "::0", uuid(0) + "::1"},
+			"unknown device: " + uuid(0) + "::9": {uuid(0) + "::9"},
+			"unknown device: " + uuid(7):         {uuid(7)},
+			"unknown device: " + uuid(0):         {uuid(0)},
+		} {
+			if _, err := w.kubelet.Allocate(t.Context(), "pod", whole, ids...); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v", ids, err)
+			}
+		}
+	})
+}
+
+func TestTheKubeletMayStartLater(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.must(replicas(4), gpus(1))
+		time.Sleep(time.Hour)
+		w.startKubelet()
+		time.Sleep(time.Second)
+		w.want(whole, 4)
+	})
+}
+
+func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		for range 3 {
+			w.kubelet.Stop()
+			time.Sleep(20 * time.Second)
+			w.startKubelet()
+			time.Sleep(time.Second)
+			w.want(whole, 4)
+		}
+	})
+}
+
+func TestARefusalIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.kubelet.Refuse(errors.New("not now"))
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		time.Sleep(time.Minute)
+		if n := len(w.kubelet.Requests()); n < 10 || n > 20 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+		w.kubelet.Refuse(nil)
+		time.Sleep(5 * time.Second)
+		w.want(whole, 4)
+	})
+}
+
+func TestALostStreamIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		w.kubelet.Drop(whole)
+		time.Sleep(time.Second)
+		w.want(whole, 4)
+	})
+}
+
+func TestAReloadGrowsAndShrinksOnTheSameStream(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		for _, n := range []int{4, 10, 3, 7, 2} {
+			w.must(replicas(n), gpus(2))
+			w.want(whole, 2*n)
+		}
+		if n := len(w.kubelet.Requests()); n != 1 {
+			t.Errorf("registered %d times", n)
+		}
+		for _, l := range w.kubelet.History(whole) {
+			if l.Healthy() < 4 {
+				t.Errorf("there was a moment with %d", l.Healthy())
+			}
+		}
+	})
+}
+
+func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		var held []string
+		for i := range 6 {
+			held = append(held, w.admit(fmt.Sprint(i), whole, 1).IDs...)
+		}
+		w.must(replicas(3), gpus(1))
+		ids := w.kubelet.Current(whole).IDs()
+		slices.Sort(held)
+		if !slices.Equal(ids, held) {
+			t.Errorf("listed %v, held %v", ids, held)
+		}
+		for i := range 4 {
+			w.kubelet.Delete(fmt.Sprint(i))
+		}
+		time.Sleep(2 * time.Minute) // Allocations count as held for a while, whatever the kubelet says.
+		w.want(whole, 3)
+		w.admit("new", whole, 1)
+		if _, err := w.kubelet.Admit(t.Context(), "too many", whole, 1); !errors.Is(err, plugintest.ErrNoRoom) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		w.kubelet.FailPodResources(errors.New("not served"))
+		w.must(replicas(3), gpus(1))
+		w.want(whole, 10)
+		w.must(replicas(12), gpus(1))
+		w.want(whole, 12)
+		w.must(replicas(3), gpus(1))
+		w.kubelet.FailPodResources(nil)
+		time.Sleep(10 * time.Second)
+		w.want(whole, 3)
+	})
+}
+
+func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		high := uuid(0) + "::9"
+		if _, err := w.kubelet.Allocate(t.Context(), "pod", whole, high); err != nil {
+			t.Fatal(err)
+		}
+		w.stop()
+		w.settle()
+		w.want(whole, 0)
+		w.startAgent()
+		w.must(replicas(2), gpus(1))
+		w.want(whole, 2)
+		if ids := w.kubelet.Current(whole).IDs(); !slices.Contains(ids, high) {
+			t.Errorf("listed %v without %s", ids, high)
+		}
+	})
+}
+
+func TestADeviceThatWasChosenBeforeTheShrinkWasHeardOfIsGranted(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		w.must(replicas(2), gpus(1))
+		late := uuid(0) + "::9"
+		if _, err := w.kubelet.Allocate(t.Context(), "pod", whole, late); err != nil {
+			t.Fatal(err)
+		}
+		w.settle()
+		if ids := w.kubelet.Current(whole).IDs(); !slices.Contains(ids, late) {
+			t.Errorf("listed %v without %s", ids, late)
+		}
+		w.want(whole, 2)
+	})
+}
+
+func TestARenameMovesReplicasAsPodsEnd(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		w.admit("a", whole, 1)
+		w.must(renamed(10), gpus(1))
+		w.want(whole, 1)
+		w.want(shared, 9)
+		w.kubelet.Delete("a")
+		time.Sleep(2 * time.Minute)
+		w.want(whole, 0)
+		w.want(shared, 10)
+	})
+}
+
+func TestAWrongConfigurationLeavesTheLastInForce(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		for _, bad := range []string{"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "flags: {plugin: {deviceIDStrategy: name}}", "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [5]}]}}"} {
+			if w.apply(bad, gpus(1)) == nil {
+				t.Errorf("%s was taken", bad)
+			}
+			w.settle()
+			w.want(whole, 4)
+		}
+		if len(w.errs) != 4 || w.errs[0] != nil || w.errs[3] == nil {
+			t.Errorf("told of %v", w.errs)
+		}
+		if n := len(w.kubelet.History(whole)); n != 1 {
+			t.Errorf("the kubelet was told %d times", n)
+		}
+	})
+}
+
+func TestASickGPUIsSickInAllItsReplicas(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(2))
+		w.m.SetHealth(uuid(1), false)
+		w.settle()
+		w.want(whole, 4)
+		if n := len(w.kubelet.Current(whole).IDs()); n != 8 {
+			t.Errorf("%d are listed", n)
+		}
+		w.must(replicas(5), gpus(2))
+		w.want(whole, 5)
+		w.m.SetHealth(uuid(1), true)
+		w.m.SetHealth(uuid(1), true)
+		w.settle()
+		w.want(whole, 10)
+		if n := len(w.kubelet.History(whole)); n != 4 {
+			t.Errorf("told %d times, want 4", n)
+		}
+	})
+}
+
+// other is another plugin for the same resource.
+type other struct {
+	pluginapi.UnimplementedDevicePluginServer
+}
+
+func (other) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+func TestAnotherPluginIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		listener, err := w.net.Listen(t.Context(), "/plugins/nvidia-gpu.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := grpc.NewServer()
+		pluginapi.RegisterDevicePluginServer(g, other{})
+		done := make(chan struct{})
+		go func() { defer close(done); _ = g.Serve(listener) }()
+		w.must(replicas(4), gpus(1))
+		time.Sleep(10 * time.Minute)
+		if n := len(w.kubelet.Requests()); n != 0 {
+			t.Errorf("registered %d times beside another plugin", n)
+		}
+		if stood := w.saidOfOthers(); len(stood) != 1 || !strings.Contains(stood[0], "another device plugin answers at /plugins/nvidia-gpu.sock") {
+			t.Errorf("said %q", stood)
+		}
+		g.Stop()
+		<-done
+		time.Sleep(15 * time.Second)
+		w.want(whole, 4)
+		if stood := w.saidOfOthers(); len(stood) != 2 || stood[1] != "" {
+			t.Errorf("said %q", stood)
+		}
+	})
+}
+
+// nodeHas is how much of anything the Node says that it has.
+type nodeHas struct{ n atomic.Int64 }
+
+func (n *nodeHas) Allocatable(context.Context, string) (int64, error) { return n.n.Load(), nil }
+
+func TestANodeThatHasTheResourceAlreadyIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	node := &nodeHas{}
+	node.n.Store(1)
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		time.Sleep(time.Minute)
+		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 0 || len(stood) != 1 || !strings.Contains(stood[0], "the Node already has 1 nvidia.com/gpu") {
+			t.Errorf("registered %d times, said %q", n, stood)
+		}
+		node.n.Store(0)
+		time.Sleep(15 * time.Second)
+		w.want(whole, 4)
+		node.n.Store(4) // Its own, from now on.
+		w.kubelet.Stop()
+		w.startKubelet()
+		time.Sleep(time.Second)
+		w.want(whole, 4)
+	}, func(c *plugin.Config) { c.Allocatable = node })
+}
+
+// stuck is a driver that does not answer.
+type stuck struct{ release chan struct{} }
+
+func (s stuck) Usage(string) (gpu.Usage, error) {
+	<-s.release
+	return gpu.Usage{}, nil
+}
+
+func TestAGPUThatDoesNotAnswerHoldsUpNoPod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		net := &plugintest.Memory{}
+		w := &world{t: t, net: net, kubelet: &plugintest.Kubelet{Network: net, Dir: "/plugins"}}
+		w.startAgent(func(c *plugin.Config) { c.Usage = stuck{release} })
+		w.startKubelet()
+		w.must(replicas(4), gpus(2))
+		start := time.Now()
+		w.admit("a", whole, 1)
+		if took := time.Since(start); took > 200*time.Millisecond {
+			t.Errorf("took %s", took)
+		}
+		close(release)
+		w.stop()
+		w.kubelet.Stop()
+	})
+}

@@ -1,0 +1,128 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/utils/clock"
+)
+
+// Unix is the Network of Unix sockets.
+type Unix struct {
+	// Poll is how often sockets are looked at besides what the kernel tells; 0 is 1 s.
+	Poll  time.Duration
+	Clock clock.WithTicker
+}
+
+// Listen takes the place of a socket that is there.
+func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if unix, ok := listener.(*net.UnixListener); ok {
+		// The file stays. A socket that nobody answers says that what the Node still counts is what we left: the next start need not wait.
+		// And closing must not remove the socket of somebody who has taken our place.
+		unix.SetUnlinkOnClose(false)
+	}
+	return listener, nil
+}
+
+// Dial connects.
+func (Unix) Dial(ctx context.Context, path string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "unix", path)
+}
+
+// Exists looks for the socket.
+func (Unix) Exists(path string) bool { return exists(path) }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Created watches the folder, and looks at the socket from time to time as well: a watch can be refused, and a folder be replaced.
+func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
+	log := logr.FromContextOrDiscard(ctx)
+	every, ticks := u.Poll, u.Clock
+	if every == 0 {
+		every = time.Second
+	}
+	if ticks == nil {
+		ticks = clock.RealClock{}
+	}
+	out := make(chan struct{}, 1)
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watcher.Add(filepath.Dir(path))
+	}
+	if err != nil {
+		log.Info("No watch on the kubelet's folder; looking from time to time", "error", err.Error())
+	}
+	last := identity(path)
+	go func() {
+		var events chan fsnotify.Event
+		var errs chan error
+		if watcher != nil {
+			defer watcher.Close()
+			events, errs = watcher.Events, watcher.Errors
+		}
+		timer := ticks.NewTicker(every)
+		defer timer.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-events:
+			case <-errs:
+			case <-timer.C():
+			}
+			if now := identity(path); now != last {
+				if last = now; now != (socketID{}) {
+					notify(out)
+				}
+			}
+		}
+	}()
+	return out
+}
+
+// socketID tells a socket from the next of the same name; the number of a file alone is used again at once.
+type socketID struct {
+	inode   uint64
+	changed int64
+}
+
+func identity(path string) socketID {
+	info, err := os.Stat(path)
+	if err != nil {
+		return socketID{}
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return socketID{changed: info.ModTime().UnixNano()}
+	}
+	return socketID{inode: stat.Ino, changed: info.ModTime().UnixNano()}
+}
+
+// client connects to a gRPC server at a socket when it is first asked something.
+func client(n Network, path string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return n.Dial(ctx, path) }))
+}

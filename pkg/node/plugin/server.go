@@ -1,0 +1,323 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"karve.sh/karve/pkg/node/alloc"
+)
+
+// server serves one resource.
+type server struct {
+	pluginapi.UnimplementedDevicePluginServer
+
+	m        *Manager
+	resource string
+	// ids are what is offered; m.mu guards them.
+	ids []string
+	// started has a word when the kubelet has made its socket anew, lost when its stream has ended.
+	started, lost chan struct{}
+
+	mu      sync.Mutex
+	list    []*pluginapi.Device
+	changed chan struct{} // closed when list is replaced
+	streams int
+}
+
+func newServer(m *Manager, resource string) *server {
+	return &server{m: m, resource: resource, started: make(chan struct{}, 1), lost: make(chan struct{}, 1), changed: make(chan struct{})}
+}
+
+// set replaces the list, and says whether it is another one.
+func (s *server) set(list []*pluginapi.Device) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	same := func(a, b *pluginapi.Device) bool { return proto.Equal(a, b) }
+	if s.list != nil && slices.EqualFunc(s.list, list, same) {
+		return false
+	}
+	s.list = list
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return true
+}
+
+func (s *server) current() ([]*pluginapi.Device, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.list, s.changed
+}
+
+func (s *server) stream(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams += n
+	if s.streams == 0 {
+		notify(s.lost)
+	}
+}
+
+func (s *server) streaming() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams > 0
+}
+
+func (s *server) kubeletStarted() { notify(s.started) }
+
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func drain(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+	}
+}
+
+// GetDevicePluginOptions says that a preferred allocation can be asked for.
+func (s *server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return options(), nil
+}
+
+func options() *pluginapi.DevicePluginOptions {
+	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
+}
+
+// ListAndWatch sends the list, and again whenever it has changed.
+func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+	s.stream(1)
+	defer s.stream(-1)
+	for {
+		list, changed := s.current()
+		if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: list}); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return nil
+		}
+	}
+}
+
+// GetPreferredAllocation chooses among what the kubelet has free.
+func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+	response := &pluginapi.PreferredAllocationResponse{}
+	packed := s.m.packed()
+	for _, r := range request.GetContainerRequests() {
+		response.ContainerResponses = append(response.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{
+			DeviceIDs: alloc.Preferred(alloc.Request{
+				Available: r.GetAvailableDeviceIDs(), MustInclude: r.GetMustIncludeDeviceIDs(), Size: int(r.GetAllocationSize()), Packed: packed,
+				Loads: s.m.loads.of(ctx, r.GetAvailableDeviceIDs()),
+			}),
+		})
+	}
+	return response, nil
+}
+
+// Allocate answers what containers need to have their devices.
+func (s *server) Allocate(ctx context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	response := &pluginapi.AllocateResponse{}
+	for _, r := range request.GetContainerRequests() {
+		start := s.m.config.Clock.Now()
+		answer, err := s.m.allocate(ctx, s.resource, r.GetDevicesIds())
+		if h := s.m.config.Hooks.Allocated; h != nil {
+			h(s.resource, r.GetDevicesIds(), s.m.config.Clock.Since(start), err)
+		}
+		if err != nil {
+			return nil, status.Error(codes.InvalidArgument, fmt.Sprintf("invalid allocation request for %q: invalid request: %s", s.resource, err))
+		}
+		response.ContainerResponses = append(response.ContainerResponses, answer)
+	}
+	return response, nil
+}
+
+// PreStartContainer has nothing to do.
+func (s *server) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+	return &pluginapi.PreStartContainerResponse{}, nil
+}
+
+const (
+	firstBackoff, lastBackoff = 200 * time.Millisecond, 5 * time.Second
+	// streamGrace is how long a registration waits for the kubelet's stream. The kubelet forgets a plugin when its stream ends, and does
+	// not come back by itself.
+	streamGrace = 10 * time.Second
+	// steady is how long a registration has to last for the next one to be at once.
+	steady = 30 * time.Second
+	// standBack is how often somebody else's resource is looked at again.
+	standBack    = 10 * time.Second
+	replyTimeout = 5 * time.Second
+)
+
+// run serves and registers until ctx ends, again after each loss.
+func (s *server) run(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx).WithValues("resource", s.resource)
+	backoff := firstBackoff
+	since := s.m.config.Clock.Now()
+	registered, aside := false, ""
+	for ctx.Err() == nil {
+		if why := s.neighbour(ctx, !registered); why != "" {
+			if why != aside {
+				log.Info("Standing back", "reason", why)
+				s.stoodBack(why)
+			}
+			aside = why
+			s.pause(ctx, standBack)
+			continue
+		}
+		if aside != "" {
+			log.Info("The resource is free")
+			s.stoodBack("")
+			aside, since = "", s.m.config.Clock.Now()
+		}
+		lasted, err := s.serve(logr.NewContext(ctx, log), since, &registered)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil { // The kubelet has started anew.
+			backoff, since = firstBackoff, s.m.config.Clock.Now()
+			continue
+		}
+		if lasted >= steady {
+			backoff = firstBackoff
+		}
+		log.Info("Not registered with the kubelet; trying again", "error", err.Error(), "in", backoff.String())
+		s.pause(ctx, backoff)
+		backoff = min(2*backoff, lastBackoff)
+		if lasted > 0 {
+			since = s.m.config.Clock.Now()
+		}
+	}
+}
+
+// serve listens, registers and stays, for as long as the kubelet does. There is no error when the kubelet has started anew.
+func (s *server) serve(ctx context.Context, since time.Time, registered *bool) (lasted time.Duration, err error) {
+	socket := s.m.socket(s.resource)
+	drain(s.started)
+	drain(s.lost)
+	listener, err := s.m.config.Network.Listen(ctx, socket)
+	if err != nil {
+		return 0, fmt.Errorf("listening on %s: %w", socket, err)
+	}
+	g := grpc.NewServer()
+	pluginapi.RegisterDevicePluginServer(g, s)
+	var group sync.WaitGroup
+	group.Go(func() { _ = g.Serve(listener) }) // It ends with Stop.
+	defer group.Wait()
+	defer g.Stop()
+
+	if err := s.register(ctx, path.Base(socket)); err != nil {
+		return 0, err
+	}
+	at := s.m.config.Clock.Now()
+	*registered = true
+	logr.FromContextOrDiscard(ctx).Info("Registered with the kubelet", "took", at.Sub(since).String())
+	if h := s.m.config.Hooks.Registered; h != nil {
+		h(s.resource, at.Sub(since))
+	}
+	timer := s.m.config.Clock.NewTimer(streamGrace)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return s.m.config.Clock.Since(at), ctx.Err()
+		case <-s.started:
+			return s.m.config.Clock.Since(at), nil
+		case <-s.lost:
+			if !s.streaming() {
+				return s.m.config.Clock.Since(at), fmt.Errorf("the kubelet has closed its stream")
+			}
+		case <-timer.C():
+			if !s.streaming() {
+				return s.m.config.Clock.Since(at), fmt.Errorf("the kubelet has opened no stream in %s", streamGrace)
+			}
+		}
+	}
+}
+
+func (s *server) register(ctx context.Context, endpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	conn, err := client(s.m.config.Network, s.m.config.KubeletSocket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
+		Version: pluginapi.Version, Endpoint: endpoint, ResourceName: s.resource, Options: options(),
+	})
+	if err != nil {
+		return fmt.Errorf("registering at %s: %w", s.m.config.KubeletSocket, err)
+	}
+	return nil
+}
+
+// neighbour says who else has the resource, if anybody has. The Node is asked only before the first registration: later it speaks of us.
+func (s *server) neighbour(ctx context.Context, first bool) string {
+	socket := s.m.socket(s.resource)
+	if s.m.config.Network.Exists(socket) {
+		if s.answers(ctx, socket) {
+			return fmt.Sprintf("another device plugin answers at %s; disable it, or keep this agent off the node", socket)
+		}
+		return "" // Left by whoever had the resource last; what the Node says is about them.
+	}
+	if !first || s.m.config.Allocatable == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, inUseTimeout)
+	defer cancel()
+	n, err := s.m.config.Allocatable.Allocatable(ctx, s.resource)
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("Not known whether the Node has the resource already; going on", "resource", s.resource, "error", err.Error())
+		return ""
+	}
+	if n > 0 {
+		return fmt.Sprintf("the Node already has %d %s from another device plugin, such as the one built into Bottlerocket; disable it, or keep this agent off the node", n, s.resource)
+	}
+	return ""
+}
+
+func (s *server) answers(ctx context.Context, socket string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := client(s.m.config.Network, socket)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_, err = pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
+	return err == nil || status.Code(err) == codes.Unimplemented
+}
+
+func (s *server) stoodBack(why string) {
+	if h := s.m.config.Hooks.StoodBack; h != nil {
+		h(s.resource, why)
+	}
+}
+
+// pause waits, but not for longer than until the kubelet starts anew.
+func (s *server) pause(ctx context.Context, d time.Duration) {
+	timer := s.m.config.Clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
+	case <-s.started:
+	}
+}

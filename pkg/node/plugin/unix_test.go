@@ -1,0 +1,161 @@
+package plugin_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/sharing"
+)
+
+// onSockets starts an agent and a kubelet on real sockets.
+func onSockets(t testing.TB, n, perGPU int) (*plugintest.Kubelet, *plugin.Manager) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
+	if err := k.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m := plugin.New(plugin.Config{KubeletSocket: k.Socket(), InUse: plugin.PodResources{Socket: k.PodResourcesSocket()}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		k.Stop()
+		_ = os.RemoveAll(dir)
+	})
+	apply(t, m, n, perGPU)
+	return k, m
+}
+
+func apply(t testing.TB, m *plugin.Manager, n, perGPU int) {
+	t.Helper()
+	c, err := sharing.FromPromise(whole, perGPU)
+	if err == nil {
+		err = m.Apply(t.Context(), c, gpus(n))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func within(t testing.TB, limit time.Duration, what string, f func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !f() {
+		if time.Since(start) > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	return time.Since(start)
+}
+
+func TestOnRealSockets(t *testing.T) {
+	t.Parallel()
+	k, m := onSockets(t, 4, 10)
+	t.Log("listed after", within(t, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 40 }))
+	if _, err := k.Admit(t.Context(), "a", whole, 2); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, m, 4, 3)
+	t.Log("reloaded after", within(t, 5*time.Second, "the reload", func() bool { return k.Allocatable(whole) == 12 }))
+	for range 3 {
+		k.Stop()
+		if err := k.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Log("back after", within(t, 5*time.Second, "registering anew", func() bool { return k.Allocatable(whole) == 12 }))
+	}
+}
+
+func TestARemovedFolderDoesNotEndTheWatch(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "later")
+	created := plugin.Unix{Poll: 10 * time.Millisecond}.Created(t.Context(), filepath.Join(dir, "kubelet.sock"))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := os.WriteFile(filepath.Join(dir, "kubelet.sock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-created:
+		case <-time.After(5 * time.Second):
+			t.Fatal("not told of the socket")
+		}
+		if err := os.Remove(filepath.Join(dir, "kubelet.sock")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func p99(took []time.Duration) time.Duration {
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+func BenchmarkAllocate480(b *testing.B) {
+	k, _ := onSockets(b, 48, 10)
+	within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 480 })
+	conn, err := grpc.NewClient("unix://"+filepath.Join(k.Dir, "nvidia-gpu.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	client := pluginapi.NewDevicePluginClient(conn)
+	free := k.Current(whole).IDs()
+	var took []time.Duration
+	i := 0
+	for b.Loop() {
+		start := time.Now()
+		preferred, err := client.GetPreferredAllocation(b.Context(), &pluginapi.PreferredAllocationRequest{
+			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: 1}},
+		})
+		if err == nil {
+			_, err = client.Allocate(b.Context(), &pluginapi.AllocateRequest{
+				ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: preferred.GetContainerResponses()[0].GetDeviceIDs()}},
+			})
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		i++
+	}
+	b.ReportMetric(float64(p99(took).Microseconds()), "p99-us")
+}
+
+func BenchmarkStartToListed(b *testing.B) {
+	for b.Loop() {
+		k, _ := onSockets(b, 4, 10)
+		within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 40 })
+	}
+}
+
+func BenchmarkReload480(b *testing.B) {
+	k, m := onSockets(b, 48, 10)
+	within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 480 })
+	for i := 0; b.Loop(); i++ {
+		n := 9 + i%2
+		apply(b, m, 48, n)
+		within(b, 5*time.Second, fmt.Sprint(n), func() bool { return k.Allocatable(whole) == 48*n })
+	}
+}

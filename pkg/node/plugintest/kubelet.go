@@ -1,0 +1,341 @@
+package plugintest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// Network is what a Kubelet listens and dials on.
+type Network interface {
+	Listen(ctx context.Context, path string) (net.Listener, error)
+	Dial(ctx context.Context, path string) (net.Conn, error)
+}
+
+// Kubelet stands in for the kubelet.
+type Kubelet struct {
+	podresources.UnimplementedPodResourcesListerServer
+
+	Network Network
+	// Dir is where the sockets are.
+	Dir string
+
+	mu sync.Mutex
+	// refuse, if set, is the answer to registrations, failPods that to questions about pods.
+	refuse, failPods error
+
+	server    *grpc.Server
+	stop      context.CancelFunc
+	group     sync.WaitGroup
+	endpoints map[string]*endpoint
+	requests  []*pluginapi.RegisterRequest
+	history   map[string][]List
+	pods      map[string]Grant
+}
+
+// List is what a plugin has said that there is, at a time.
+type List struct {
+	At      time.Time
+	Devices []*pluginapi.Device
+}
+
+// Healthy counts the healthy devices.
+func (l List) Healthy() int {
+	n := 0
+	for _, d := range l.Devices {
+		if d.GetHealth() == pluginapi.Healthy {
+			n++
+		}
+	}
+	return n
+}
+
+// IDs are the devices', healthy or not.
+func (l List) IDs() []string {
+	var out []string
+	for _, d := range l.Devices {
+		out = append(out, d.GetID())
+	}
+	return out
+}
+
+// Grant is what a pod got.
+type Grant struct {
+	Resource string
+	IDs      []string
+	Response *pluginapi.ContainerAllocateResponse
+}
+
+type endpoint struct {
+	client pluginapi.DevicePluginClient
+	stop   context.CancelFunc
+	list   List
+	live   bool
+}
+
+// Socket is where registrations are taken.
+func (k *Kubelet) Socket() string { return path.Join(k.Dir, "kubelet.sock") }
+
+// PodResourcesSocket is where questions about pods are answered.
+func (k *Kubelet) PodResourcesSocket() string {
+	return path.Join(k.Dir, "pod-resources.d", "kubelet.sock")
+}
+
+// Start begins, or begins again: the folder is emptied first. Pods stay.
+func (k *Kubelet) Start(ctx context.Context) error {
+	if m, ok := k.Network.(*Memory); ok {
+		m.Wipe(k.Dir)
+	} else {
+		entries, err := os.ReadDir(k.Dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !e.IsDir() {
+				if err := os.Remove(path.Join(k.Dir, e.Name())); err != nil {
+					return err
+				}
+			}
+		}
+		if err := os.MkdirAll(path.Dir(k.PodResourcesSocket()), 0o750); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var own context.Context
+	own, k.stop = context.WithCancel(ctx)
+	k.server = grpc.NewServer()
+	k.endpoints = map[string]*endpoint{}
+	if k.history == nil {
+		k.history, k.pods = map[string][]List{}, map[string]Grant{}
+	}
+	pluginapi.RegisterRegistrationServer(k.server, &registration{k: k, ctx: own})
+	podresources.RegisterPodResourcesListerServer(k.server, k)
+	for _, socket := range []string{k.PodResourcesSocket(), k.Socket()} {
+		if _, ok := k.Network.(*Memory); !ok {
+			_ = os.Remove(socket)
+		}
+		listener, err := k.Network.Listen(ctx, socket)
+		if err != nil {
+			return err
+		}
+		server := k.server
+		k.group.Go(func() { _ = server.Serve(listener) })
+	}
+	return nil
+}
+
+// Stop ends it. Pods stay.
+func (k *Kubelet) Stop() {
+	k.mu.Lock()
+	server, stop := k.server, k.stop
+	k.mu.Unlock()
+	if server == nil {
+		return
+	}
+	stop()
+	server.Stop()
+	k.group.Wait()
+}
+
+// Refuse has registrations answered with an error, or taken again if it is nil.
+func (k *Kubelet) Refuse(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refuse = err
+}
+
+// FailPodResources has questions about pods answered with an error, or as they should be if it is nil.
+func (k *Kubelet) FailPodResources(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failPods = err
+}
+
+// registration carries the context of one life of the kubelet into what registrations start.
+type registration struct {
+	pluginapi.UnimplementedRegistrationServer
+	k   *Kubelet
+	ctx context.Context //nolint:containedctx // The streams outlive the call that starts them.
+}
+
+func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	k := r.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.requests = append(k.requests, request)
+	if k.refuse != nil {
+		return nil, k.refuse
+	}
+	conn, err := grpc.NewClient("passthrough:///"+request.GetEndpoint(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return k.Network.Dial(ctx, path.Join(k.Dir, request.GetEndpoint()))
+		}))
+	if err != nil {
+		return nil, err
+	}
+	if old := k.endpoints[request.GetResourceName()]; old != nil {
+		old.stop()
+	}
+	ctx, stop := context.WithCancel(r.ctx)
+	e := &endpoint{client: pluginapi.NewDevicePluginClient(conn), stop: stop}
+	k.endpoints[request.GetResourceName()] = e
+	k.group.Go(func() {
+		defer conn.Close()
+		k.watch(ctx, request.GetResourceName(), e)
+	})
+	return &pluginapi.Empty{}, nil
+}
+
+func (k *Kubelet) watch(ctx context.Context, resource string, e *endpoint) {
+	defer func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		e.live = false
+	}()
+	if _, err := e.client.GetDevicePluginOptions(ctx, &pluginapi.Empty{}); err != nil {
+		return
+	}
+	stream, err := e.client.ListAndWatch(ctx, &pluginapi.Empty{})
+	if err != nil {
+		return
+	}
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		k.mu.Lock()
+		e.live, e.list = true, List{At: time.Now(), Devices: response.GetDevices()} //nolint:forbidigo // In a bubble the clock is the bubble's.
+		k.history[resource] = append(k.history[resource], e.list)
+		k.mu.Unlock()
+	}
+}
+
+// Drop ends the stream of a resource, as the kubelet does when another plugin registers for it.
+func (k *Kubelet) Drop(resource string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.endpoints[resource]; e != nil {
+		e.stop()
+	}
+}
+
+// Requests are all registrations so far.
+func (k *Kubelet) Requests() []*pluginapi.RegisterRequest {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.requests)
+}
+
+// History is everything that was said about a resource.
+func (k *Kubelet) History(resource string) []List {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.history[resource])
+}
+
+// Current is what was said last; it is empty when the plugin's stream has ended.
+func (k *Kubelet) Current(resource string) List {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e := k.endpoints[resource]; e != nil && e.live {
+		return e.list
+	}
+	return List{}
+}
+
+// Allocatable is how many of a resource pods can have, those that they have included.
+func (k *Kubelet) Allocatable(resource string) int { return k.Current(resource).Healthy() }
+
+// ErrNoRoom is the answer to a pod that asks for more than is free.
+var ErrNoRoom = errors.New("not enough devices are free")
+
+// Admit gives n of a resource to a pod of one container.
+func (k *Kubelet) Admit(ctx context.Context, pod, resource string, n int) (Grant, error) {
+	k.mu.Lock()
+	e := k.endpoints[resource]
+	held := map[string]bool{}
+	for _, g := range k.pods {
+		if g.Resource == resource {
+			for _, id := range g.IDs {
+				held[id] = true
+			}
+		}
+	}
+	var free []string
+	if e != nil && e.live {
+		for _, d := range e.list.Devices {
+			if d.GetHealth() == pluginapi.Healthy && !held[d.GetID()] {
+				free = append(free, d.GetID())
+			}
+		}
+	}
+	k.mu.Unlock()
+	if len(free) < n {
+		return Grant{}, fmt.Errorf("%d %s: %w", n, resource, ErrNoRoom)
+	}
+	preferred, err := e.client.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{
+		ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: int32(n)}},
+	})
+	if err != nil {
+		return Grant{}, err
+	}
+	return k.Allocate(ctx, pod, resource, preferred.GetContainerResponses()[0].GetDeviceIDs()...)
+}
+
+// Allocate gives certain devices to a pod, free or not.
+func (k *Kubelet) Allocate(ctx context.Context, pod, resource string, ids ...string) (Grant, error) {
+	k.mu.Lock()
+	e := k.endpoints[resource]
+	k.mu.Unlock()
+	if e == nil {
+		return Grant{}, fmt.Errorf("no plugin for %s", resource)
+	}
+	response, err := e.client.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+	if err != nil {
+		return Grant{}, err
+	}
+	g := Grant{Resource: resource, IDs: ids, Response: response.GetContainerResponses()[0]}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pods[pod] = g
+	return g, nil
+}
+
+// Delete ends a pod.
+func (k *Kubelet) Delete(pod string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.pods, pod)
+}
+
+// List answers which pods hold what.
+func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failPods != nil {
+		return nil, k.failPods
+	}
+	response := &podresources.ListPodResourcesResponse{}
+	for _, pod := range slices.Sorted(maps.Keys(k.pods)) {
+		g := k.pods[pod]
+		response.PodResources = append(response.PodResources, &podresources.PodResources{Name: pod, Namespace: "default", Containers: []*podresources.ContainerResources{{
+			Name: "main", Devices: []*podresources.ContainerDevices{{ResourceName: g.Resource, DeviceIds: g.IDs}},
+		}}})
+	}
+	return response, nil
+}

@@ -1,0 +1,91 @@
+// Package plugintest is a kubelet for tests of device plugins: it takes registrations, dials back, keeps what it is told, admits pods as the
+// kubelet's device manager does, and answers for pod resources. It runs over Unix sockets or, under testing/synctest, in memory.
+package plugintest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path"
+	"sync"
+	"syscall"
+
+	"google.golang.org/grpc/test/bufconn"
+)
+
+// Memory is a network of sockets in memory. The zero value is ready.
+type Memory struct {
+	mu       sync.Mutex
+	sockets  map[string]*bufconn.Listener
+	watchers map[string][]chan struct{}
+	// Refuse, if set, fails listening.
+	Refuse error
+}
+
+const buffer = 1 << 16
+
+// Listen makes a socket, in the place of one that is there.
+func (m *Memory) Listen(_ context.Context, path string) (net.Listener, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.Refuse != nil {
+		return nil, m.Refuse
+	}
+	if m.sockets == nil {
+		m.sockets = map[string]*bufconn.Listener{}
+	}
+	l := bufconn.Listen(buffer)
+	m.sockets[path] = l
+	for _, w := range m.watchers[path] {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+	return l, nil
+}
+
+// Dial connects to a socket.
+func (m *Memory) Dial(ctx context.Context, path string) (net.Conn, error) {
+	m.mu.Lock()
+	l := m.sockets[path]
+	m.mu.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("dial %s: %w", path, syscall.ENOENT)
+	}
+	conn, err := l.DialContext(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", path, syscall.ECONNREFUSED)
+	}
+	return conn, nil
+}
+
+// Exists says whether there is a socket, closed or not.
+func (m *Memory) Exists(path string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sockets[path] != nil
+}
+
+// Created tells when the socket is made.
+func (m *Memory) Created(_ context.Context, path string) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.watchers == nil {
+		m.watchers = map[string][]chan struct{}{}
+	}
+	c := make(chan struct{}, 1)
+	m.watchers[path] = append(m.watchers[path], c)
+	return c
+}
+
+// Wipe removes all sockets of a folder, as the kubelet does when it starts.
+func (m *Memory) Wipe(dir string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for socket := range m.sockets {
+		if path.Dir(socket) == dir {
+			delete(m.sockets, socket)
+		}
+	}
+}
