@@ -1,0 +1,172 @@
+// Package labels describes a machine's GPUs as node labels, with the keys and values of NVIDIA's GPU feature discovery, so that what
+// selects by those goes on working.
+package labels
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Prefix is that of all labels of this package.
+const Prefix = "nvidia.com/"
+
+// Strategy is how GPUs are shared.
+type Strategy string
+
+// Strategies, as label values.
+const (
+	None        Strategy = "none"
+	TimeSlicing Strategy = "time-slicing"
+	MPS         Strategy = "mps"
+)
+
+// Sharing is what the machine makes of its GPUs.
+type Sharing struct {
+	Strategy Strategy
+	// Replicas is how many each GPU is shared into; 0 and 1 are not shared.
+	Replicas int
+	// Renamed says that the replicas have a resource name of their own, such as nvidia.com/gpu.shared.
+	Renamed bool
+}
+
+// shared says whether anything is.
+func (s Sharing) shared() bool { return s.Replicas > 1 && s.Strategy != None && s.Strategy != "" }
+
+// For returns the labels of a machine; without GPUs there are none. Every value is valid as a label's.
+func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing) map[string]string {
+	if len(devices) == 0 {
+		return map[string]string{}
+	}
+	d := typical(devices)
+	strategy, replicas, suffix := None, 1, ""
+	if sharing.shared() {
+		strategy, replicas = sharing.Strategy, sharing.Replicas
+		if !sharing.Renamed {
+			suffix = "-SHARED"
+		}
+	}
+	out := map[string]string{}
+	set := func(key, value string) { out[Prefix+key] = valid(value) }
+	set("gpu.present", "true")
+	set("gpu.count", strconv.Itoa(len(devices)))
+	set("gpu.replicas", strconv.Itoa(replicas))
+	set("gpu.sharing-strategy", string(strategy))
+	if product := productName(d.Product, suffix); product != "" {
+		set("gpu.product", product)
+	}
+	if d.MemoryMiB > 0 {
+		set("gpu.memory", strconv.FormatInt(d.MemoryMiB, 10))
+	}
+	if d.ComputeMajor > 0 {
+		set("gpu.family", Family(d.ComputeMajor, d.ComputeMinor))
+		set("gpu.compute.major", strconv.Itoa(d.ComputeMajor))
+		set("gpu.compute.minor", strconv.Itoa(d.ComputeMinor))
+	}
+	set("mig.capable", strconv.FormatBool(slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIGCapable })))
+	// As in NVIDIA's: whether MPS works here, which is only asked where it is wanted.
+	set("mps.capable", strconv.FormatBool(strategy == MPS && !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIG })))
+	driverLabels(driver, set)
+	return out
+}
+
+// driverLabels sets the versions under the old and the new keys.
+func driverLabels(driver gpu.Driver, set func(key, value string)) {
+	if driver.Version != "" {
+		parts := append(strings.SplitN(driver.Version, ".", 3), "", "")
+		set("cuda.driver-version.full", driver.Version)
+		for i, keys := range [][2]string{{"major", "major"}, {"minor", "minor"}, {"revision", "rev"}} {
+			set("cuda.driver-version."+keys[0], parts[i])
+			set("cuda.driver."+keys[1], parts[i])
+		}
+	}
+	if driver.CUDAMajor > 0 {
+		major, minor := strconv.Itoa(driver.CUDAMajor), strconv.Itoa(driver.CUDAMinor)
+		set("cuda.runtime-version.full", major+"."+minor)
+		set("cuda.runtime-version.major", major)
+		set("cuda.runtime-version.minor", minor)
+		set("cuda.runtime.major", major)
+		set("cuda.runtime.minor", minor)
+	}
+}
+
+// typical is the GPU that the labels describe where a machine has different ones: of those that there are most of, the first.
+func typical(devices []gpu.Device) gpu.Device {
+	count := map[string]int{}
+	for _, d := range devices {
+		count[d.Product]++
+	}
+	return slices.MinFunc(devices, func(a, b gpu.Device) int {
+		return cmp.Or(cmp.Compare(count[b.Product], count[a.Product]), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+}
+
+// Family is the name of a GPU's architecture by its CUDA compute capability.
+func Family(major, minor int) string {
+	switch {
+	case major == 1:
+		return "tesla"
+	case major == 2:
+		return "fermi"
+	case major == 3:
+		return "kepler"
+	case major == 5:
+		return "maxwell"
+	case major == 6:
+		return "pascal"
+	case major == 7 && minor < 5:
+		return "volta"
+	case major == 7:
+		return "turing"
+	case major == 8 && minor < 9:
+		return "ampere"
+	case major == 8:
+		return "ada-lovelace"
+	case major == 9:
+		return "hopper"
+	case major == 10, major == 12:
+		return "blackwell"
+	default:
+		return "undefined"
+	}
+}
+
+// longest is the length of a label value.
+const longest = 63
+
+// productName is the product with dashes for spaces; the suffix survives when the name is too long.
+func productName(product, suffix string) string {
+	name := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r == ' ' || r == '\t' {
+			return ' '
+		}
+		return allowed(r)
+	}, product)), "-")
+	name = strings.Trim(name, "-_.")
+	if name == "" {
+		return ""
+	}
+	if most := longest - len(suffix); len(name) > most {
+		name = strings.TrimRight(name[:most], "-_.")
+	}
+	return name + suffix
+}
+
+// valid makes a string a label value: letters, digits, '-', '_' and '.', a letter or digit at both ends, 63 characters at most.
+func valid(value string) string {
+	value = strings.TrimLeft(strings.Map(allowed, value), "-_.")
+	return strings.TrimRight(value[:min(len(value), longest)], "-_.")
+}
+
+// allowed drops what a label value cannot have.
+func allowed(r rune) rune {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '-', r == '_', r == '.':
+		return r
+	default:
+		return -1
+	}
+}
