@@ -1,0 +1,271 @@
+// Package nodeapi reads, watches and patches one Node over plain HTTP. The agent needs nothing else of the API server, and a full client
+// would more than double its size.
+package nodeapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+)
+
+// Client is for one Node.
+type Client struct {
+	// Server is the API server's address, for instance "https://10.0.0.1:443".
+	Server string
+	// Name is the Node's.
+	Name string
+	// TokenFile is read for each request: the kubelet renews what is in it.
+	TokenFile string
+	HTTP      *http.Client
+	Clock     clock.WithTicker
+}
+
+const (
+	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+	maxAnswer      = 8 << 20
+	// watchFor is how long one watch lasts, patience how long silence may last beyond it.
+	watchFor     = 5 * time.Minute
+	callTimeout  = 10 * time.Second
+	firstBackoff = 200 * time.Millisecond
+	lastBackoff  = 30 * time.Second
+)
+
+// ErrNotInCluster says that there is no service account to speak with the API server.
+var ErrNotInCluster = errors.New("not in a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+
+// InCluster makes the Client of a pod.
+func InCluster(name string) (*Client, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, ErrNotInCluster
+	}
+	ca, err := os.ReadFile(filepath.Join(serviceAccount, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%s/ca.crt holds no certificate", serviceAccount)
+	}
+	return &Client{
+		Server: "https://" + net.JoinHostPort(host, port), Name: name, TokenFile: filepath.Join(serviceAccount, "token"),
+		HTTP: &http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+			TLSHandshakeTimeout: callTimeout, IdleConnTimeout: time.Minute,
+		}},
+	}, nil
+}
+
+// Node is what the agent needs to know of it.
+type Node struct {
+	Metadata Metadata `json:"metadata"`
+	Status   struct {
+		Allocatable map[string]string `json:"allocatable"`
+	} `json:"status"`
+}
+
+// Metadata is the Node's.
+type Metadata struct {
+	UID             string            `json:"uid"`
+	ResourceVersion string            `json:"resourceVersion"`
+	Labels          map[string]string `json:"labels"`
+	Annotations     map[string]string `json:"annotations"`
+}
+
+// StatusError is the API server's refusal.
+type StatusError struct {
+	Code    int
+	Message string
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("the API server says %d %s: %s", e.Code, http.StatusText(e.Code), e.Message)
+}
+
+// Get reads the Node.
+func (c *Client) Get(ctx context.Context) (Node, error) {
+	var n Node
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := c.call(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(c.Name), "application/json", "", nil, func(body io.Reader) error {
+		return json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&n)
+	})
+	if err != nil {
+		return Node{}, fmt.Errorf("reading node %s: %w", c.Name, err)
+	}
+	return n, nil
+}
+
+// Allocatable is how much of a resource the Node has to give.
+func (c *Client) Allocatable(ctx context.Context, resource string) (int64, error) {
+	n, err := c.Get(ctx)
+	if err != nil {
+		return 0, err
+	}
+	text, ok := n.Status.Allocatable[resource]
+	if !ok {
+		return 0, nil
+	}
+	scale := int64(1)
+	if thousands, ok := strings.CutSuffix(text, "k"); ok {
+		text, scale = thousands, 1000
+	}
+	amount, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("node %s has %q %s", c.Name, text, resource)
+	}
+	return amount * scale, nil
+}
+
+// Kinds of patches.
+const (
+	MergePatch     = "application/merge-patch+json"
+	StrategicPatch = "application/strategic-merge-patch+json"
+)
+
+// Patch changes the Node, or its status if subresource is "status".
+func (c *Client) Patch(ctx context.Context, subresource, kind string, patch any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	path := "/api/v1/nodes/" + url.PathEscape(c.Name)
+	if subresource != "" {
+		path += "/" + subresource
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// Only metadata comes back; nobody looks at it.
+	if err := c.call(ctx, http.MethodPatch, path, metadataOnly, kind, body, func(io.Reader) error { return nil }); err != nil {
+		return fmt.Errorf("patching node %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// Watch calls f with the Node's metadata at first and after each change, until ctx ends. What fails is tried again.
+func (c *Client) Watch(ctx context.Context, f func(Metadata)) {
+	log := logr.FromContextOrDiscard(ctx)
+	ticks := c.Clock
+	if ticks == nil {
+		ticks = clock.RealClock{}
+	}
+	backoff, version := firstBackoff, ""
+	for ctx.Err() == nil {
+		began := ticks.Now()
+		err := c.watch(ctx, &version, f)
+		if ctx.Err() != nil {
+			return
+		}
+		if ticks.Since(began) > lastBackoff {
+			backoff = firstBackoff
+		}
+		if err != nil {
+			version = "" // Whatever it was: begin anew.
+			log.Info("The Node cannot be watched; trying again", "error", err.Error(), "in", backoff.String())
+		}
+		timer := ticks.NewTimer(backoff)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		}
+		timer.Stop()
+		backoff = min(2*backoff, lastBackoff)
+	}
+}
+
+func (c *Client) watch(ctx context.Context, version *string, f func(Metadata)) error {
+	if *version == "" {
+		n, err := c.Get(ctx)
+		if err != nil {
+			return err
+		}
+		*version = n.Metadata.ResourceVersion
+		f(n.Metadata)
+	}
+	query := url.Values{
+		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.Name}, "resourceVersion": {*version},
+		"allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(int(watchFor.Seconds()))},
+	}
+	// A connection that is dead without saying so ends here.
+	ctx, cancel := context.WithTimeout(ctx, watchFor+callTimeout)
+	defer cancel()
+	return c.call(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), metadataOnly, "", nil, func(body io.Reader) error {
+		for decoder := json.NewDecoder(body); ; {
+			var event struct {
+				Type   string `json:"type"`
+				Object struct {
+					Metadata Metadata `json:"metadata"`
+					Code     int      `json:"code"`
+					Message  string   `json:"message"`
+				} `json:"object"`
+			}
+			if err := decoder.Decode(&event); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			switch event.Type {
+			case "ADDED", "MODIFIED":
+				*version = event.Object.Metadata.ResourceVersion
+				f(event.Object.Metadata)
+			case "BOOKMARK":
+				*version = event.Object.Metadata.ResourceVersion
+			case "ERROR":
+				return &StatusError{Code: event.Object.Code, Message: event.Object.Message}
+			}
+		}
+	})
+}
+
+func (c *Client) call(ctx context.Context, method, path, accept, contentType string, body []byte, read func(io.Reader) error) error {
+	request, err := http.NewRequestWithContext(ctx, method, c.Server+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Accept", accept)
+	request.Header.Set("User-Agent", "karve-node")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
+	}
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	}
+	response, err := c.HTTP.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode/100 != 2 {
+		var status struct {
+			Message string `json:"message"`
+		}
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+		if json.Unmarshal(text, &status) != nil || status.Message == "" {
+			status.Message = strings.TrimSpace(string(text))
+		}
+		return &StatusError{Code: response.StatusCode, Message: status.Message}
+	}
+	return read(response.Body)
+}
