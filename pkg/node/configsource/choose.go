@@ -1,0 +1,195 @@
+// Package configsource finds the configuration of this node, and again whenever it changes.
+//
+// There are three places, and one answer:
+//
+//   - The Node's annotations karve.sh/resource and karve.sh/replicas-per-gpu, which the controller wrote when it chose the machine. What they
+//     promise about sharing always holds: pods were counted on it and money was spent on it, and a node that exposes something else never
+//     becomes ready. They say nothing about the rest.
+//   - A folder of named configurations, of which the label nvidia.com/device-plugin.config picks one. It counts before the file: the label is
+//     about this node, the file about all of them. So it is with NVIDIA's config manager.
+//   - One file.
+//
+// Where two of them disagree, a message says which counts and why.
+package configsource
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/sharing"
+)
+
+// ConfigLabel picks one of the named configurations.
+const ConfigLabel = sharing.Prefix + "device-plugin.config"
+
+// defaultName is the named configuration of nodes without the label, unless another is said to be.
+const defaultName = "default"
+
+// Document is the content of a file, or why there is none.
+type Document struct {
+	Data string
+	Err  error
+}
+
+// Inputs are all that can be known about the node's configuration.
+type Inputs struct {
+	// Path is the single file's, "" if none is asked for, and File what is in it.
+	Path string
+	File Document
+	// Dir is the folder of named ones, "" if none is asked for, and Named what is in it.
+	Dir    string
+	DirErr error
+	Named  map[string]Document
+	// Default is which of them is for nodes without the label.
+	Default string
+	// Label is the node's; Resource and Replicas are its annotations.
+	Label, Resource, Replicas string
+	// Strict refuses what is not known.
+	Strict bool
+}
+
+// Answer is the configuration, where it is from, and what people should know about it.
+type Answer struct {
+	Config   sharing.Config
+	Source   string
+	Messages []string
+}
+
+// ErrEmpty is the answer to a file without content. It is not taken for "share nothing": it is what a file looks like while it is written.
+var ErrEmpty = errors.New("is empty; write \"version: v1\" to share nothing")
+
+// Choose finds the answer. With the error comes the answer that the promise alone gives, if there is one.
+func Choose(in Inputs) (Answer, error) {
+	a := Answer{Config: sharing.Config{Version: sharing.Version}, Source: "nothing: no configuration is given"}
+	document, err := a.document(in)
+	if err == nil && document != nil {
+		err = a.read(*document, in.Strict)
+	}
+	if err != nil {
+		a = Answer{}
+		if keepErr := a.keep(in); keepErr != nil {
+			return Answer{}, errors.Join(err, keepErr)
+		}
+		return a, err
+	}
+	if err := a.keep(in); err != nil {
+		return Answer{}, err
+	}
+	return a, nil
+}
+
+// document picks the file or the named configuration.
+func (a *Answer) document(in Inputs) (*Document, error) {
+	switch {
+	case in.Dir == "" && in.Label != "":
+		a.say("the label %s=%s has no effect: no folder of configurations is given (--config-dir)", ConfigLabel, in.Label)
+	case in.Dir != "" && in.DirErr != nil:
+		return nil, fmt.Errorf("reading the configurations in %s: %w", in.Dir, in.DirErr)
+	case in.Dir != "":
+		name, why, err := pick(in)
+		if err != nil {
+			return nil, err
+		}
+		if name != "" {
+			if in.Path != "" {
+				a.say("the configuration %q of %s counts before the file %s: %s", name, in.Dir, in.Path, why)
+			}
+			document := in.Named[name]
+			a.Source = fmt.Sprintf("the configuration %q of %s", name, in.Dir)
+			return &document, nil
+		}
+	}
+	if in.Path != "" {
+		a.Source = "the file " + in.Path
+		return &in.File, nil
+	}
+	return nil, nil //nolint:nilnil // That there is none is an answer.
+}
+
+// pick names one of the named ones; "" when none is for this node.
+func pick(in Inputs) (name, why string, err error) {
+	names := slices.Sorted(maps.Keys(in.Named))
+	known := func(name string) bool { return slices.Contains(names, name) }
+	has := "there is " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		has = "it is empty"
+	}
+	switch {
+	case in.Label != "" && !known(in.Label):
+		return "", "", fmt.Errorf("the label %s names %q, which is not in %s; %s", ConfigLabel, in.Label, in.Dir, has)
+	case in.Label != "":
+		return in.Label, "the node's label " + ConfigLabel + " names it, and the file is for all nodes", nil
+	case in.Default != "" && !known(in.Default):
+		return "", "", fmt.Errorf("the default configuration is %q, which is not in %s; %s", in.Default, in.Dir, has)
+	case in.Default != "":
+		return in.Default, "it is the default for nodes without the label " + ConfigLabel, nil
+	case in.Path != "":
+		return "", "", nil
+	case known(defaultName):
+		return defaultName, "", nil
+	case len(names) == 1:
+		return names[0], "", nil
+	}
+	return "", "", nil
+}
+
+func (a *Answer) read(d Document, strict bool) error {
+	if d.Err != nil {
+		return fmt.Errorf("reading %s: %w", a.Source, d.Err)
+	}
+	if strings.TrimSpace(d.Data) == "" {
+		return fmt.Errorf("%s %w", a.Source, ErrEmpty)
+	}
+	config, warnings, err := sharing.Read([]byte(d.Data), strict)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", a.Source, err)
+	}
+	a.Config = config
+	for _, w := range warnings {
+		a.say("%s: %s", a.Source, w)
+	}
+	return nil
+}
+
+// keep puts what was promised over what was configured.
+func (a *Answer) keep(in Inputs) error {
+	if in.Resource == "" && in.Replicas == "" {
+		if a.Source == "" {
+			return errors.New("and nothing is promised in the Node's annotations")
+		}
+		return nil
+	}
+	replicas, err := strconv.Atoi(in.Replicas)
+	if err != nil {
+		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", v1alpha1.ReplicasPerGPUAnnotation, in.Replicas)
+	}
+	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas}
+	promised, err := sharing.FromPromise(promise.Resource, promise.Replicas)
+	if err != nil {
+		return fmt.Errorf("the Node's annotations %s and %s: %w", v1alpha1.ResourceAnnotation, v1alpha1.ReplicasPerGPUAnnotation, err)
+	}
+	given, alike := a.Config.Promise()
+	if alike && given == promise && a.Source != "" {
+		return nil
+	}
+	where := "the Node's annotations"
+	if strings.HasPrefix(a.Source, "the ") {
+		said := "something else"
+		if alike {
+			said = fmt.Sprintf("%d %s", given.Replicas, given.Resource)
+		}
+		a.say("%s says %s a GPU, and the Node's annotations promise %d %s: the promise counts, because the machine was chosen for it", a.Source, said, promise.Replicas, promise.Resource)
+		where += ", and the flags of " + strings.TrimPrefix(a.Source, "the ")
+	}
+	a.Config.Version, a.Config.Sharing, a.Source = sharing.Version, promised.Sharing, where
+	return nil
+}
+
+func (a *Answer) say(format string, args ...any) {
+	a.Messages = append(a.Messages, fmt.Sprintf(format, args...))
+}

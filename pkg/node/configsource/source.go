@@ -1,0 +1,228 @@
+package configsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+// NodeWatcher tells of the Node's metadata, at first and whenever it changes, until ctx ends.
+type NodeWatcher interface {
+	Watch(ctx context.Context, f func(nodeapi.Metadata))
+}
+
+// Source watches the places.
+type Source struct {
+	// File and Dir are where configurations are; "" is nowhere.
+	File, Dir string
+	// Default is the named configuration of nodes without the label.
+	Default string
+	Strict  bool
+	// Node may be nil: then there are no labels and no annotations.
+	Node  NodeWatcher
+	Clock clock.WithTicker
+}
+
+// Update is an answer, or why there is none; then what was before stays.
+type Update struct {
+	Answer Answer
+	Err    error
+}
+
+const (
+	// quiet is how long files have to stay the same to be believed: an editor writes in steps.
+	quiet = 100 * time.Millisecond
+	// lookEvery is how often files are looked at without a word from the kernel.
+	lookEvery = 10 * time.Second
+	// nodeGrace is how long the Node is waited for before files alone are believed: with the wrong sharing a pod could get all of a GPU.
+	nodeGrace = 10 * time.Second
+	// maxFile is the size of a ConfigMap.
+	maxFile = 1 << 20
+)
+
+// Run calls update at first and after each change, until ctx ends. Something in again has it look at once, and answer even if nothing is new.
+func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Update)) {
+	if s.Clock == nil {
+		s.Clock = clock.RealClock{}
+	}
+	node := make(chan nodeapi.Metadata)
+	var waiting <-chan time.Time
+	if s.Node != nil {
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		go s.Node.Watch(watching, func(m nodeapi.Metadata) {
+			select {
+			case node <- m:
+			case <-watching.Done():
+			}
+		})
+		timer := s.Clock.NewTimer(nodeGrace)
+		defer timer.Stop()
+		waiting = timer.C()
+	}
+	files := s.watchFiles(ctx)
+	looks := s.Clock.NewTicker(lookEvery)
+	defer looks.Stop()
+
+	var last *Inputs
+	var meta nodeapi.Metadata
+	answered, force := false, false
+	for {
+		if waiting == nil {
+			in := s.settled(ctx, meta)
+			if ctx.Err() != nil {
+				return
+			}
+			if last == nil || force || !same(*last, in) {
+				a, err := Choose(in)
+				if err != nil && !answered && a.Source != "" {
+					a.say("%s; going on with what is promised", err)
+					err = nil
+				}
+				answered = answered || err == nil
+				last, force = &in, false
+				update(Update{Answer: a, Err: err})
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case meta = <-node:
+			waiting = nil
+		case <-waiting:
+			waiting = nil
+			logr.FromContextOrDiscard(ctx).Info("The Node is not known yet; going on without its label and annotations")
+		case <-files:
+		case <-looks.C():
+		case <-again:
+			force = true
+		}
+	}
+}
+
+// settled reads until two readings are the same.
+func (s Source) settled(ctx context.Context, meta nodeapi.Metadata) Inputs {
+	in := s.read(meta)
+	for s.File != "" || s.Dir != "" {
+		timer := s.Clock.NewTimer(quiet)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		}
+		timer.Stop()
+		next := s.read(meta)
+		if ctx.Err() != nil || same(in, next) {
+			return next
+		}
+		in = next
+	}
+	return in
+}
+
+func (s Source) read(meta nodeapi.Metadata) Inputs {
+	in := Inputs{
+		Path: s.File, Dir: s.Dir, Default: s.Default, Strict: s.Strict,
+		Label: meta.Labels[ConfigLabel], Resource: meta.Annotations[v1alpha1.ResourceAnnotation], Replicas: meta.Annotations[v1alpha1.ReplicasPerGPUAnnotation],
+	}
+	if s.File != "" {
+		in.File = read(s.File)
+	}
+	if s.Dir == "" {
+		return in
+	}
+	entries, err := os.ReadDir(s.Dir)
+	if err != nil {
+		in.DirErr = err
+		return in
+	}
+	in.Named = map[string]Document{}
+	for _, e := range entries {
+		// A mounted ConfigMap has "..data" and folders of its own beside the files.
+		if path := filepath.Join(s.Dir, e.Name()); !strings.HasPrefix(e.Name(), "..") && isFile(path) {
+			in.Named[e.Name()] = read(path)
+		}
+	}
+	return in
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func read(path string) Document {
+	f, err := os.Open(path)
+	if err != nil {
+		return Document{Err: err}
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than 1 MiB", path)
+	}
+	return Document{Data: string(data), Err: err}
+}
+
+// same compares by content; errors by their words, since each reading makes new ones.
+func same(a, b Inputs) bool {
+	words := func(in Inputs) Inputs {
+		plain := func(err error) error {
+			if err == nil {
+				return nil
+			}
+			return errors.New(err.Error())
+		}
+		in.File.Err, in.DirErr = plain(in.File.Err), plain(in.DirErr)
+		named := map[string]Document{}
+		for name, d := range in.Named {
+			named[name] = Document{Data: d.Data, Err: plain(d.Err)}
+		}
+		in.Named = named
+		return in
+	}
+	return reflect.DeepEqual(words(a), words(b))
+}
+
+// watchFiles tells that something has changed in the folders: a file itself, or the link "..data" by which the kubelet changes all files of a
+// ConfigMap at once.
+func (s Source) watchFiles(ctx context.Context) <-chan fsnotify.Event {
+	var dirs []string
+	if s.File != "" {
+		dirs = append(dirs, filepath.Dir(s.File))
+		if target, err := filepath.EvalSymlinks(s.File); err == nil && filepath.Dir(target) != filepath.Dir(s.File) {
+			dirs = append(dirs, filepath.Dir(target))
+		}
+	}
+	if s.Dir != "" {
+		dirs = append(dirs, s.Dir)
+	}
+	if len(dirs) == 0 {
+		return nil
+	}
+	log := logr.FromContextOrDiscard(ctx)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		log.Info("Files cannot be watched; looking from time to time", "error", err.Error())
+		return nil
+	}
+	context.AfterFunc(ctx, func() { _ = watcher.Close() })
+	for _, dir := range dirs {
+		if err := watcher.Add(dir); err != nil {
+			log.Info("The folder cannot be watched; looking from time to time", "folder", dir, "error", err.Error())
+		}
+	}
+	return watcher.Events
+}
