@@ -1,0 +1,41 @@
+package metrics
+
+import "strconv"
+
+var dcgmMetrics = []values{
+	{"DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return told(g.usage.SMClockMHz, 1) })},
+	{"DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemClockMHz, 1) })},
+	{"DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", whenUp(func(g reading) (float64, bool) { return told(g.usage.TemperatureCelsius, 1) })},
+	{"DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", whenUp(func(g reading) (float64, bool) {
+		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
+	})},
+	{"DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", whenUp(func(g reading) (float64, bool) { return told(g.usage.GPUPercent, 1) })},
+	{"DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", func(g reading) (float64, bool) { return float64(g.lastXID), true }},
+	{"DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryFreeMiB, 1) })},
+	{"DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, 1) })},
+}
+
+// writeDCGM writes the metrics that dashboards for NVIDIA's exporter need, with its labels. A GPU that a single container uses carries its
+// name. One that several use carries none: its power is not each of theirs, and a series for each would make sums count it again and
+// again; the metrics of pods say who has what.
+func writeDCGM(t *Text, host string, gpus []reading, shares []share) {
+	users := map[string][]owner{}
+	for _, s := range shares {
+		users[s.uuid] = append(users[s.uuid], s.owner)
+	}
+	for _, m := range dcgmMetrics {
+		t.Family(m.name, Gauge, m.help)
+		for _, g := range gpus {
+			value, ok := m.of(g)
+			if !ok {
+				continue
+			}
+			var o owner
+			if all := users[g.UUID]; len(all) == 1 {
+				o = all[0]
+			}
+			t.Sample(value, "gpu", strconv.Itoa(g.Index), "UUID", g.UUID, "device", "nvidia"+strconv.Itoa(g.Minor), "modelName", g.Product,
+				"Hostname", host, "container", o.container, "namespace", o.namespace, "pod", o.pod)
+		}
+	}
+}

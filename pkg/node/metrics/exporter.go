@@ -1,0 +1,303 @@
+// Package metrics tells Prometheus what the GPUs do, and for which pods.
+package metrics
+
+import (
+	"bytes"
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Replicas is how a GPU is shared.
+type Replicas struct {
+	// Total is how many replicas the GPU has, Allocated how many of them pods hold.
+	Total, Allocated int
+}
+
+// Config is what an Exporter needs.
+type Config struct {
+	Library gpu.Library
+	// Replicas says how the GPUs are shared, by UUID; may be nil.
+	Replicas func() map[string]Replicas
+	// Pods says which pods there are; without it there are no metrics of pods.
+	Pods PodSource
+	// Proc is where the machine's processes are; "/proc" by default.
+	Proc string
+	// DCGM adds the metrics that dashboards know from NVIDIA's DCGM exporter. Host is the machine's name in them.
+	DCGM bool
+	Host string
+	// More adds the metrics of others; may be nil.
+	More func(*Text)
+}
+
+// Exporter answers Prometheus. It reads the GPUs when it is asked.
+type Exporter struct {
+	config Config
+
+	// reading is held while the GPUs are read: two scrapes at once should not double the work.
+	reading sync.Mutex
+
+	mu   sync.Mutex
+	xids map[xidKey]uint64
+	last map[string]int
+}
+
+type xidKey struct {
+	uuid string
+	xid  int
+}
+
+// New returns an exporter.
+func New(c Config) *Exporter {
+	c.Proc = cmp.Or(c.Proc, "/proc")
+	return &Exporter{config: c, xids: map[xidKey]uint64{}, last: map[string]int{}}
+}
+
+// Observe counts an event's XID.
+func (x *Exporter) Observe(e gpu.Event) {
+	if e.XID == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.xids[xidKey{e.UUID, e.XID}]++
+	x.last[e.UUID] = e.XID
+}
+
+// ServeHTTP implements http.Handler.
+func (x *Exporter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	var body bytes.Buffer
+	t := NewText(&body)
+	x.Write(t)
+	_ = t.Flush() // Into memory.
+	w.Header().Set("Content-Type", ContentType)
+	_, _ = w.Write(body.Bytes()) // Prometheus sees that it got less.
+}
+
+// reading is a GPU as it was read.
+type reading struct {
+	gpu.Device
+	usage    gpu.Usage
+	up       bool
+	replicas *Replicas
+	lastXID  int
+}
+
+// share is what a container has of a GPU.
+type share struct {
+	owner
+	uuid string
+	// mib and percent are -1 when no process of it tells.
+	mib     int64
+	percent int
+}
+
+// Write writes all metrics.
+func (x *Exporter) Write(t *Text) {
+	x.reading.Lock()
+	gpus, err := x.read()
+	shares := x.shares(gpus)
+	x.reading.Unlock()
+
+	t.Family("karve_gpu_library_up", Gauge, "Whether the GPUs of this machine can be read (1) or not (0).")
+	t.Sample(oneIf(err == nil))
+	writeGPUs(t, gpus)
+	x.writeXIDs(t, gpus)
+	writeShares(t, shares)
+	if x.config.DCGM {
+		writeDCGM(t, x.config.Host, gpus, shares)
+	}
+	if x.config.More != nil {
+		x.config.More(t)
+	}
+}
+
+func (x *Exporter) read() ([]reading, error) {
+	devices, err := x.config.Library.Devices()
+	if err != nil {
+		return nil, err
+	}
+	var replicas map[string]Replicas
+	if x.config.Replicas != nil {
+		replicas = x.config.Replicas()
+	}
+	out := make([]reading, len(devices))
+	for i, d := range devices {
+		usage, err := x.config.Library.Usage(d.UUID)
+		out[i] = reading{Device: d, usage: usage, up: err == nil}
+		if r, ok := replicas[d.UUID]; ok {
+			out[i].replicas = &r
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range out {
+		out[i].lastXID = x.last[out[i].UUID]
+	}
+	return out, nil
+}
+
+// shares adds up the processes of each container on each GPU.
+func (x *Exporter) shares(gpus []reading) []share {
+	if x.config.Pods == nil {
+		return nil
+	}
+	var pids []int
+	for _, g := range gpus {
+		for _, p := range g.usage.Processes {
+			if p.PID > 0 && !slices.Contains(pids, p.PID) {
+				pids = append(pids, p.PID)
+			}
+		}
+	}
+	if len(pids) == 0 {
+		return nil
+	}
+	pods, err := x.config.Pods.Pods()
+	if err != nil {
+		return nil
+	}
+	whose := owners(x.config.Proc, pods, pids)
+	var out []share
+	for _, g := range gpus {
+		begin := len(out)
+		for _, p := range g.usage.Processes {
+			o, ok := whose[p.PID]
+			if !ok {
+				continue
+			}
+			i := slices.IndexFunc(out[begin:], func(s share) bool { return s.owner == o })
+			if i < 0 {
+				out = append(out, share{owner: o, uuid: g.UUID, mib: -1, percent: -1})
+				i = len(out) - 1 - begin
+			}
+			s := &out[begin+i]
+			if p.MemoryMiB >= 0 {
+				s.mib = max(s.mib, 0) + p.MemoryMiB
+			}
+			if p.SMPercent >= 0 {
+				s.percent = max(s.percent, 0) + p.SMPercent
+			}
+		}
+		slices.SortFunc(out[begin:], func(a, b share) int {
+			return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.pod, b.pod), cmp.Compare(a.container, b.container))
+		})
+	}
+	return out
+}
+
+const (
+	mib = 1 << 20
+	mhz = 1e6
+)
+
+// values is a metric of GPUs: what a GPU has of it, or nothing.
+type values struct {
+	name string
+	help string
+	of   func(reading) (float64, bool)
+}
+
+// told makes a value of one that is negative when the GPU does not tell.
+func told[N int | int64](value N, factor float64) (float64, bool) {
+	return float64(value) * factor, value >= 0
+}
+
+// percentages are divided, not multiplied: 0.29 and not 0.29000000000000004.
+func ratio(percent int) (float64, bool) { return float64(percent) / 100, percent >= 0 }
+
+var gpuMetrics = []values{
+	{"karve_gpu_up", "Whether the GPU could be read (1) or not (0).", func(g reading) (float64, bool) { return oneIf(g.up), true }},
+	{"karve_gpu_utilization_ratio", "Share of time in which a kernel ran on the GPU.", whenUp(func(g reading) (float64, bool) { return ratio(g.usage.GPUPercent) })},
+	{"karve_gpu_memory_used_bytes", "Device memory in use.", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, mib) })},
+	{"karve_gpu_memory_total_bytes", "Device memory of the GPU.", func(g reading) (float64, bool) { return told(g.MemoryMiB, mib) }},
+	{"karve_gpu_temperature_celsius", "Temperature of the GPU.", whenUp(func(g reading) (float64, bool) { return told(g.usage.TemperatureCelsius, 1) })},
+	{"karve_gpu_power_watts", "Power that the GPU draws.", whenUp(func(g reading) (float64, bool) {
+		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0
+	})},
+	{"karve_gpu_sm_clock_hertz", "Clock of the GPU's multiprocessors.", whenUp(func(g reading) (float64, bool) { return told(g.usage.SMClockMHz, mhz) })},
+	{"karve_gpu_memory_clock_hertz", "Clock of the GPU's memory.", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemClockMHz, mhz) })},
+	{"karve_gpu_replicas", "Replicas that the GPU is shared into.", func(g reading) (float64, bool) {
+		return float64(g.replicasOrNone().Total), g.replicas != nil
+	}},
+	{"karve_gpu_replicas_allocated", "Replicas of the GPU that pods hold.", func(g reading) (float64, bool) {
+		return float64(g.replicasOrNone().Allocated), g.replicas != nil
+	}},
+}
+
+func whenUp(of func(reading) (float64, bool)) func(reading) (float64, bool) {
+	return func(g reading) (float64, bool) {
+		value, ok := of(g)
+		return value, ok && g.up
+	}
+}
+
+func (g reading) replicasOrNone() Replicas {
+	if g.replicas == nil {
+		return Replicas{}
+	}
+	return *g.replicas
+}
+
+func (g reading) labels(more ...string) []string {
+	return append([]string{"gpu", g.UUID, "index", strconv.Itoa(g.Index), "product", g.Product}, more...)
+}
+
+func writeGPUs(t *Text, gpus []reading) {
+	for _, m := range gpuMetrics {
+		t.Family(m.name, Gauge, m.help)
+		for _, g := range gpus {
+			if value, ok := m.of(g); ok {
+				t.Sample(value, g.labels()...)
+			}
+		}
+	}
+}
+
+// writeXIDs writes what was counted, also of GPUs that are gone: a counter that disappears looks as if nothing had happened.
+func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	keys := make([]xidKey, 0, len(x.xids))
+	for key := range x.xids {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b xidKey) int { return cmp.Or(cmp.Compare(a.uuid, b.uuid), cmp.Compare(a.xid, b.xid)) })
+	t.Family("karve_gpu_xid_errors_total", Counter, "Errors that the GPU reported, by NVIDIA's XID.")
+	for _, key := range keys {
+		labels := []string{"gpu", key.uuid, "index", "", "product", ""}
+		if i := slices.IndexFunc(gpus, func(g reading) bool { return g.UUID == key.uuid }); i >= 0 {
+			labels = gpus[i].labels()
+		}
+		t.Sample(float64(x.xids[key]), append(labels, "xid", strconv.Itoa(key.xid))...)
+	}
+}
+
+func writeShares(t *Text, shares []share) {
+	labels := func(s share) []string {
+		return []string{"namespace", s.namespace, "pod", s.pod, "container", s.container, "gpu", s.uuid}
+	}
+	t.Family("karve_pod_gpu_memory_used_bytes", Gauge, "Device memory that the container's processes hold on the GPU.")
+	for _, s := range shares {
+		if value, ok := told(s.mib, mib); ok {
+			t.Sample(value, labels(s)...)
+		}
+	}
+	t.Family("karve_pod_gpu_sm_ratio", Gauge, "Share of the GPU's multiprocessor time that the container's processes had.")
+	for _, s := range shares {
+		if value, ok := ratio(s.percent); ok {
+			t.Sample(value, labels(s)...)
+		}
+	}
+}
+
+func oneIf(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,263 @@
+package metrics_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/metrics"
+)
+
+// scrape reads the metrics as Prometheus does.
+func scrape(t *testing.T, h http.Handler) map[string]*dto.MetricFamily {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	h.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if got := recorder.Header().Get("Content-Type"); recorder.Code != http.StatusOK || got != metrics.ContentType {
+		t.Errorf("status %d, content type %q", recorder.Code, got)
+	}
+	return parse(t, recorder.Body.String())
+}
+
+func parse(t testing.TB, text string) map[string]*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return families
+}
+
+// samples makes lines of a metric's samples: labels without gpu, index and product unless all is true.
+func samples(family *dto.MetricFamily, without ...string) []string {
+	var out []string
+	for _, m := range family.GetMetric() {
+		var parts []string
+		for _, l := range m.GetLabel() {
+			if !slices.Contains(without, l.GetName()) && l.GetValue() != "" {
+				parts = append(parts, l.GetName()+"="+l.GetValue())
+			}
+		}
+		value := m.GetGauge().GetValue()
+		if family.GetType() == dto.MetricType_COUNTER {
+			value = m.GetCounter().GetValue()
+		}
+		out = append(out, strings.Join(parts, " ")+" "+strconv.FormatFloat(value, 'f', -1, 64))
+	}
+	return out
+}
+
+// machine has two T4s; the first is used by two pods, the second by one container of a pod with two.
+func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
+	t.Helper()
+	devices := gputest.T4s(2)
+	f := gputest.New(devices...)
+	if _, err := f.Init(); err != nil {
+		t.Fatal(err)
+	}
+	second := strings.Replace(uid, "0b61", "ffff", 1)
+	other := strings.Repeat("e", 64)
+	proc := t.TempDir()
+	for pid, content := range map[int]string{
+		10: "0::/kubepods/pod" + uid + "/" + id, 11: "0::/kubepods/pod" + uid + "/" + id,
+		20: "0::/kubepods/pod" + second + "/" + other,
+		30: "0::/system.slice/nvidia-persistenced.service",
+		40: "0::/kubepods/pod" + strings.Replace(uid, "0b61", "aaaa", 1) + "/" + id,
+	} {
+		dir := filepath.Join(proc, strconv.Itoa(pid))
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(content+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.SetUsage(devices[0].UUID, gpu.Usage{
+		MemoryUsedMiB: 4000, MemoryFreeMiB: 11000, GPUPercent: 29, MemoryPercent: 5, TemperatureCelsius: 50, PowerMilliwatts: 68250,
+		SMClockMHz: 1590, MemClockMHz: 5000,
+		Processes: []gpu.Process{
+			{PID: 10, MemoryMiB: 1000, SMPercent: 20}, {PID: 11, MemoryMiB: -1, SMPercent: 9}, {PID: 20, MemoryMiB: 2000, SMPercent: -1},
+			{PID: 30, MemoryMiB: 3, SMPercent: 0}, {PID: 40, MemoryMiB: 5, SMPercent: 0}, {PID: 99, MemoryMiB: 7, SMPercent: 0}, {PID: 0, MemoryMiB: 1},
+		},
+	})
+	f.SetUsage(devices[1].UUID, gpu.Usage{
+		MemoryUsedMiB: 100, MemoryFreeMiB: 15000, GPUPercent: -1, MemoryPercent: -1, TemperatureCelsius: -1, PowerMilliwatts: -1, SMClockMHz: -1, MemClockMHz: -1,
+		Processes: []gpu.Process{{PID: 20, MemoryMiB: 100, SMPercent: 0}},
+	})
+	return f, metrics.Config{
+		Library: f,
+		Proc:    proc,
+		Pods: logs(t, []string{"default_train-0_" + uid + "/main", "team_infer_" + second + "/server", "team_infer_" + second + "/proxy"},
+			[]string{"infer_team_server-" + other + ".log"}),
+		Replicas: func() map[string]metrics.Replicas {
+			return map[string]metrics.Replicas{devices[0].UUID: {Total: 10, Allocated: 3}}
+		},
+		Host: "node-1",
+	}
+}
+
+func TestMetricsOfGPUsAndPods(t *testing.T) {
+	t.Parallel()
+	f, config := machine(t)
+	x := metrics.New(config)
+	devices, err := f.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []gpu.Event{
+		{UUID: devices[0].UUID, XID: 31}, {UUID: devices[0].UUID, XID: 31}, {UUID: devices[0].UUID, XID: 13}, {UUID: devices[1].UUID, Lost: true}, {UUID: "GPU-gone", XID: 79},
+	} {
+		x.Observe(e)
+	}
+	families := scrape(t, x)
+	for name, want := range map[string][]string{
+		"karve_gpu_library_up":             {" 1"},
+		"karve_gpu_up":                     {"index=0 1", "index=1 1"},
+		"karve_gpu_utilization_ratio":      {"index=0 0.29"},
+		"karve_gpu_memory_used_bytes":      {"index=0 4194304000", "index=1 104857600"},
+		"karve_gpu_memory_total_bytes":     {"index=0 16106127360", "index=1 16106127360"},
+		"karve_gpu_temperature_celsius":    {"index=0 50"},
+		"karve_gpu_power_watts":            {"index=0 68.25"},
+		"karve_gpu_sm_clock_hertz":         {"index=0 1590000000"},
+		"karve_gpu_memory_clock_hertz":     {"index=0 5000000000"},
+		"karve_gpu_replicas":               {"index=0 10"},
+		"karve_gpu_replicas_allocated":     {"index=0 3"},
+		"karve_gpu_xid_errors_total":       {"index=0 xid=13 1", "index=0 xid=31 2", "xid=79 1"},
+		"karve_pod_gpu_memory_used_bytes":  {"namespace=default pod=train-0 container=main 1048576000", "namespace=team pod=infer container=server 2097152000", "namespace=team pod=infer container=server 104857600"},
+		"karve_pod_gpu_sm_ratio":           {"namespace=default pod=train-0 container=main 0.29", "namespace=team pod=infer container=server 0"},
+		"DCGM_FI_DEV_GPU_UTIL":             nil,
+		"karve_gpu_something_else_unknown": nil,
+	} {
+		if diff := cmp.Diff(want, samples(families[name], "gpu", "product")); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if got := samples(families["karve_gpu_up"])[1]; got != "gpu="+devices[1].UUID+" index=1 product=Tesla T4 1" {
+		t.Error(got)
+	}
+}
+
+func TestDCGMMetrics(t *testing.T) {
+	t.Parallel()
+	f, config := machine(t)
+	config.DCGM = true
+	x := metrics.New(config)
+	devices, err := f.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.Observe(gpu.Event{UUID: devices[1].UUID, XID: 48})
+	families := scrape(t, x)
+	shared := "gpu=0 device=nvidia0 modelName=Tesla T4 Hostname=node-1"
+	alone := "gpu=1 device=nvidia1 modelName=Tesla T4 Hostname=node-1 container=server namespace=team pod=infer"
+	for name, want := range map[string][]string{
+		"DCGM_FI_DEV_GPU_UTIL":    {shared + " 29"},
+		"DCGM_FI_DEV_FB_USED":     {shared + " 4000", alone + " 100"},
+		"DCGM_FI_DEV_FB_FREE":     {shared + " 11000", alone + " 15000"},
+		"DCGM_FI_DEV_GPU_TEMP":    {shared + " 50"},
+		"DCGM_FI_DEV_POWER_USAGE": {shared + " 68.25"},
+		"DCGM_FI_DEV_SM_CLOCK":    {shared + " 1590"},
+		"DCGM_FI_DEV_MEM_CLOCK":   {shared + " 5000"},
+		"DCGM_FI_DEV_XID_ERRORS":  {shared + " 0", alone + " 48"},
+	} {
+		if diff := cmp.Diff(want, samples(families[name], "UUID")); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
+	t.Parallel()
+	f, config := machine(t)
+	config.More = func(t *metrics.Text) {
+		t.Family("karve_more", metrics.Gauge, "More.")
+		t.Sample(7)
+	}
+	x := metrics.New(config)
+	devices, err := f.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Lose(devices[0].UUID)
+	families := scrape(t, x)
+	if got := samples(families["karve_gpu_up"], "gpu", "product"); !slices.Equal(got, []string{"index=0 0", "index=1 1"}) {
+		t.Errorf("up: %v", got)
+	}
+	if got := samples(families["karve_gpu_memory_used_bytes"], "gpu", "product"); len(got) != 1 {
+		t.Errorf("memory: %v", got)
+	}
+
+	f.Fail("Devices", errors.New("broken"))
+	families = scrape(t, x)
+	if got := samples(families["karve_gpu_library_up"]); !slices.Equal(got, []string{" 0"}) || families["karve_gpu_up"] != nil {
+		t.Errorf("library up: %v", got)
+	}
+	if got := samples(families["karve_more"]); !slices.Equal(got, []string{" 7"}) {
+		t.Errorf("more: %v", got)
+	}
+}
+
+func TestScrapesMayComeAtOnce(t *testing.T) {
+	t.Parallel()
+	f, config := machine(t)
+	x := metrics.New(config)
+	devices, err := f.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 5 {
+				scrape(t, x)
+				x.Observe(gpu.Event{UUID: devices[0].UUID, XID: 13})
+			}
+		})
+	}
+	group.Wait()
+	if got := samples(scrape(t, x)["karve_gpu_xid_errors_total"], "gpu", "product"); !slices.Equal(got, []string{"index=0 xid=13 20"}) {
+		t.Error(got)
+	}
+}
+
+// What is written is what Prometheus reads, whatever is in it.
+func FuzzText(f *testing.F) {
+	f.Add("help\nwith \\ and \"", "value \"with\" \\n and \n", 1e300)
+	f.Add("", "\xff", -0.1)
+	f.Fuzz(func(t *testing.T, help, value string, number float64) {
+		var b strings.Builder
+		text := metrics.NewText(&b)
+		text.Family("karve_empty", metrics.Gauge, "Without samples.")
+		text.Family("karve_test", metrics.Gauge, help)
+		text.Sample(number, "label", value, "other", "x")
+		if err := text.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		families := parse(t, b.String())
+		got := families["karve_test"].GetMetric()
+		if len(families) != 1 || len(got) != 1 {
+			t.Fatalf("%d families in %q", len(families), b.String())
+		}
+		if read := got[0].GetGauge().GetValue(); read != number && number == number {
+			t.Errorf("read %v, wrote %v", read, number)
+		}
+		if read := got[0].GetLabel()[0].GetValue(); read != strings.ToValidUTF8(value, "\uFFFD") {
+			t.Errorf("read %q, wrote %q", read, value)
+		}
+	})
+}
