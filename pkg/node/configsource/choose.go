@@ -20,12 +20,17 @@ import (
 	"strconv"
 	"strings"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/sharing"
 )
 
 // ConfigLabel picks one of the named configurations.
 const ConfigLabel = sharing.Prefix + "device-plugin.config"
+
+// The annotations of the promise are those of pkg/apis/v1alpha1, whose types are not linked into the agent: they are a quarter of its size.
+const (
+	ResourceAnnotation = "karve.sh/resource"
+	ReplicasAnnotation = "karve.sh/replicas-per-gpu"
+)
 
 // defaultName is the named configuration of nodes without the label, unless another is said to be.
 const defaultName = "default"
@@ -166,12 +171,12 @@ func (a *Answer) keep(in Inputs) error {
 	}
 	replicas, err := strconv.Atoi(in.Replicas)
 	if err != nil {
-		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", v1alpha1.ReplicasPerGPUAnnotation, in.Replicas)
+		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", ReplicasAnnotation, in.Replicas)
 	}
 	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas}
 	promised, err := sharing.FromPromise(promise.Resource, promise.Replicas)
 	if err != nil {
-		return fmt.Errorf("the Node's annotations %s and %s: %w", v1alpha1.ResourceAnnotation, v1alpha1.ReplicasPerGPUAnnotation, err)
+		return fmt.Errorf("the Node's annotations %s and %s: %w", ResourceAnnotation, ReplicasAnnotation, err)
 	}
 	given, alike := a.Config.Promise()
 	if alike && given == promise && a.Source != "" {

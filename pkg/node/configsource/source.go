@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/node/nodeapi"
 )
 
@@ -135,7 +134,7 @@ func (s Source) settled(ctx context.Context, meta nodeapi.Metadata) Inputs {
 func (s Source) read(meta nodeapi.Metadata) Inputs {
 	in := Inputs{
 		Path: s.File, Dir: s.Dir, Default: s.Default, Strict: s.Strict,
-		Label: meta.Labels[ConfigLabel], Resource: meta.Annotations[v1alpha1.ResourceAnnotation], Replicas: meta.Annotations[v1alpha1.ReplicasPerGPUAnnotation],
+		Label: meta.Labels[ConfigLabel], Resource: meta.Annotations[ResourceAnnotation], Replicas: meta.Annotations[ReplicasAnnotation],
 	}
 	if s.File != "" {
 		in.File = read(s.File)

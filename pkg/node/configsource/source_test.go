@@ -206,3 +206,10 @@ func TestAPromiseNeedsNoFile(t *testing.T) {
 	meta <- promise("9")
 	next(fails("not YAML")) // What was last is kept whole.
 }
+
+func TestTheAnnotationsAreTheControllers(t *testing.T) {
+	t.Parallel()
+	if configsource.ResourceAnnotation != v1alpha1.ResourceAnnotation || configsource.ReplicasAnnotation != v1alpha1.ReplicasPerGPUAnnotation {
+		t.Error("the agent reads other annotations than the controller writes")
+	}
+}

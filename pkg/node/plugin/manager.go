@@ -186,6 +186,30 @@ func (m *Manager) SetHealth(uuid string, healthy bool) {
 	m.publish()
 }
 
+// Share is how much of a GPU there is, in replicas, and how much of it pods hold.
+type Share struct {
+	Total, Allocated int
+}
+
+// Shares says how the GPUs are shared, by UUID.
+func (m *Manager) Shares() map[string]Share {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[string]Share, len(m.targets))
+	for _, t := range m.targets {
+		out[t.uuid] = Share{Total: t.replicas}
+	}
+	for _, ids := range m.used {
+		for id := range ids {
+			if share, ok := out[alloc.UUID(id)]; ok {
+				share.Allocated++
+				out[alloc.UUID(id)] = share
+			}
+		}
+	}
+	return out
+}
+
 // Run serves until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
 	var group sync.WaitGroup

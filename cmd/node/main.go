@@ -1,0 +1,44 @@
+// Command node shares the GPUs of a machine: it is the kubelet's device plugin for them, in the place of NVIDIA's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/nvml"
+)
+
+func main() {
+	if err := run(); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "karve-node:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
+	if err != nil {
+		return err
+	}
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	ctx, stop := signal.NotifyContext(logr.NewContext(context.Background(), log), syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	defer stop()
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGHUP)
+	a, err := newAgent(ctx, o, func(root string) gpu.Library {
+		return nvml.New(nvml.Options{DriverRoot: root, Skipped: func(err error) { log.Info("A GPU cannot be used", "error", err.Error()) }})
+	})
+	if err != nil {
+		return err
+	}
+	return a.run(ctx, again)
+}
