@@ -66,6 +66,7 @@ func BuildIn(ctx context.Context, dir string) (string, error) {
 	if err := os.WriteFile(input, source, 0o600); err != nil {
 		return "", fmt.Errorf("building %s: %w", Name, err)
 	}
+	//nolint:gosec // The compiler is gcc or cc, as found in PATH.
 	cmd := exec.CommandContext(ctx, compiler, "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread",
 		"-Wl,-soname,"+Name, "-o", output, input)
 	if out, err := cmd.CombinedOutput(); err != nil {

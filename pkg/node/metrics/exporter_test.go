@@ -91,8 +91,13 @@ func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 		MemoryUsedMiB: 4000, MemoryFreeMiB: 11000, GPUPercent: 29, MemoryPercent: 5, TemperatureCelsius: 50, PowerMilliwatts: 68250,
 		SMClockMHz: 1590, MemClockMHz: 5000,
 		Processes: []gpu.Process{
-			{PID: 10, MemoryMiB: 1000, SMPercent: 20}, {PID: 11, MemoryMiB: -1, SMPercent: 9}, {PID: 20, MemoryMiB: 2000, SMPercent: -1},
-			{PID: 30, MemoryMiB: 3, SMPercent: 0}, {PID: 40, MemoryMiB: 5, SMPercent: 0}, {PID: 99, MemoryMiB: 7, SMPercent: 0}, {PID: 0, MemoryMiB: 1},
+			{PID: 10, MemoryMiB: 1000, SMPercent: 20},
+			{PID: 11, MemoryMiB: -1, SMPercent: 9},
+			{PID: 20, MemoryMiB: 2000, SMPercent: -1},
+			{PID: 30, MemoryMiB: 3, SMPercent: 0},
+			{PID: 40, MemoryMiB: 5, SMPercent: 0},
+			{PID: 99, MemoryMiB: 7, SMPercent: 0},
+			{PID: 0, MemoryMiB: 1},
 		},
 	})
 	f.SetUsage(devices[1].UUID, gpu.Usage{

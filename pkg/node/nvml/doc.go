@@ -1,8 +1,11 @@
 // Package nvml reads NVIDIA GPUs through NVML, the driver's library. It is the only package that needs cgo.
 //
-// The library is loaded when Init is called and its functions are bound when they are first called, so the program must not be linked
-// with -z now, and a function that an old driver lacks must not be called: that would end the process. Optional ones are looked up
-// at Init.
+// The library is loaded when Init is called, and its functions are bound when they are first called. So the program must not be linked with
+// -z now, which is the default of some distributions' compilers: build it with -ldflags '-extldflags=-Wl,-z,lazy'. And a function that an
+// old driver lacks must not be called, since that would end the process: optional ones are looked up at Init.
+//
+// Once a function is bound, the C library does not let go of the library any more. After an update of the driver only a new process can
+// read the GPUs; that is gpu.ErrRestart.
 package nvml
 
 import "k8s.io/utils/clock"

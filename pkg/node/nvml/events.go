@@ -20,10 +20,7 @@ const fallenOffTheBus = 79
 
 // register makes an event set of all GPUs that are not lost.
 func (l *Library) register() error {
-	if l.events != nil {
-		l.events.Free()
-		l.events = nil
-	}
+	l.unregister()
 	events, code := l.api.EventSetCreate()
 	if err := failed(code, "asking for GPU events"); err != nil {
 		return err
@@ -51,6 +48,14 @@ func (l *Library) register() error {
 		l.registered = append(l.registered, uuid)
 	}
 	return nil
+}
+
+// unregister gives the event set up. That NVML may not know it any more is no matter.
+func (l *Library) unregister() {
+	if l.events != nil {
+		_ = l.events.Free()
+		l.events = nil
+	}
 }
 
 // alive lists the GPUs that are not lost.

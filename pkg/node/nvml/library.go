@@ -157,10 +157,7 @@ func (l *Library) Shutdown() error {
 		return nil
 	}
 	l.ready = false
-	if l.events != nil {
-		l.events.Free()
-		l.events = nil
-	}
+	l.unregister()
 	return failed(l.api.Shutdown(), "closing NVML")
 }
 

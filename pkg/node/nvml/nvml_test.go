@@ -5,9 +5,9 @@ package nvml_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,9 +23,6 @@ type control struct {
 	t       *testing.T
 	sysfs   string
 	machine *fake.Machine
-
-	mu   sync.Mutex
-	uses map[string]gpu.Usage
 }
 
 func (c *control) SetDevices(devices ...gpu.Device) {
@@ -85,6 +82,7 @@ func open(t *testing.T, profile fake.State) (*nvml.Library, *control) {
 
 func TestNVMLIsALibrary(t *testing.T) {
 	gputest.TestLibrary(t, func(t *testing.T) (gpu.Library, gputest.Control) {
+		t.Helper()
 		l, c := open(t, fake.None())
 		return l, c
 	})
@@ -232,5 +230,22 @@ func TestALibraryThatCannotBeLoadedIsAnError(t *testing.T) {
 	}
 	if err := l.Shutdown(); err != nil {
 		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// TestTheLoaderFindsTheLibrary runs this test again in a process whose LD_LIBRARY_PATH has the library: the loader reads it at the start.
+func TestTheLoaderFindsTheLibrary(t *testing.T) {
+	const inside = "KARVE_TEST_INSIDE"
+	if os.Getenv(inside) == "" {
+		path, _ := fake.Use(t, fake.A10G(1))
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), inside+"=1", "LD_LIBRARY_PATH="+filepath.Dir(path))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	if devices := start(t, nvml.New(nvml.Options{})); len(devices) != 1 || devices[0].Product != "NVIDIA A10G" {
+		t.Errorf("devices %+v", devices)
 	}
 }

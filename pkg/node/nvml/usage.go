@@ -92,7 +92,7 @@ func (l *Library) memory(handle nvml.Device, u *gpu.Usage) nvml.Return {
 	if l.has["nvmlDeviceGetMemoryInfo_v2"] {
 		if m, code := handle.GetMemoryInfo_v2(); code == nvml.SUCCESS {
 			u.MemoryUsedMiB, u.MemoryFreeMiB = mib(m.Used), mib(m.Free)
-			return code
+			return nvml.SUCCESS
 		}
 	}
 	m, code := handle.GetMemoryInfo()
