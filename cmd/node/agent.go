@@ -187,6 +187,8 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 	log := logr.FromContextOrDiscard(ctx)
 	var tracker *health.Tracker
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	// A look for events ends with it, and so the agent does not stay for its end.
+	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
 	said, backoff := "", firstBackoff
 	for ctx.Err() == nil {
 		driver, devices, err := a.open()

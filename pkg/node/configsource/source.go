@@ -81,7 +81,10 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 	answered, force := false, false
 	for {
 		if waiting == nil {
-			in := s.settled(ctx, meta)
+			in := s.read(meta) // The first time, what is there has been there.
+			if last != nil {
+				in = s.settled(ctx, in, meta)
+			}
 			if ctx.Err() != nil {
 				return
 			}
@@ -112,9 +115,8 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 	}
 }
 
-// settled reads until two readings are the same.
-func (s Source) settled(ctx context.Context, meta nodeapi.Metadata) Inputs {
-	in := s.read(meta)
+// settled reads again until two readings are the same.
+func (s Source) settled(ctx context.Context, in Inputs, meta nodeapi.Metadata) Inputs {
 	for s.File != "" || s.Dir != "" {
 		timer := s.Clock.NewTimer(quiet)
 		select {

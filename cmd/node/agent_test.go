@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+)
+
+const resource = "nvidia.com/gpu"
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) has(words string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), words)
+}
+
+// machine is a node with a kubelet, GPUs of the imagination, and an agent.
+type machine struct {
+	t       *testing.T
+	dir     string
+	kubelet *plugintest.Kubelet
+	library *gputest.Fake
+	agent   *agent
+	log     *lines
+	ended   chan error
+}
+
+func start(t *testing.T, prepare func(*machine), args ...string) *machine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, dir: dir, kubelet: &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}, log: &lines{}, ended: make(chan error, 1)}
+	m.library = gputest.New(gpu.Device{UUID: "GPU-a", Index: 0, Product: "Tesla T4", MemoryMiB: 15360, NUMANode: -1}, gpu.Device{UUID: "GPU-b", Index: 1, Product: "Tesla T4", MemoryMiB: 15360, NUMANode: -1})
+	if err := m.kubelet.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	prepare(m)
+	o, err := parse(append([]string{"--kubelet-socket", m.kubelet.Socket(), "--pod-resources-socket", m.kubelet.PodResourcesSocket(), "--metrics-address", "none"}, args...),
+		func(string) (string, bool) { return "", false }, m.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.configFile = filepath.Join(dir, "config", "config.yaml")
+	ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(m.log, nil))))
+	m.agent, err = newAgent(ctx, o, func(string) gpu.Library { return m.library })
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { m.ended <- m.agent.run(ctx, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-m.ended; err != nil {
+			t.Error(err)
+		}
+		m.kubelet.Stop()
+		_ = os.RemoveAll(dir)
+		if t.Failed() {
+			t.Log(m.log.text.String())
+		}
+	})
+	return m
+}
+
+func (m *machine) configure(text string) {
+	m.t.Helper()
+	if err := os.MkdirAll(filepath.Join(m.dir, "config"), 0o700); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "config", "config.yaml"), []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) eventually(what string, f func() bool) {
+	m.t.Helper()
+	for deadline := time.Now().Add(15 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			m.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (m *machine) allocatable(n int) func() bool {
+	return func() bool { return m.kubelet.Allocatable(resource) == n }
+}
+
+func replicas(n int) string {
+	return fmt.Sprintf("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}", n)
+}
+
+func TestFromStartToReload(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) { m.configure(replicas(10)) })
+	m.eventually("20 replicas", m.allocatable(20))
+	if _, err := m.kubelet.Admit(t.Context(), "pod", resource, 1); err != nil {
+		t.Fatal(err)
+	}
+	m.configure(replicas(3))
+	m.eventually("6 replicas", m.allocatable(6))
+	m.configure("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: one}]}}")
+	m.eventually("a complaint", func() bool { return m.log.has("must be a whole number") })
+	if !m.allocatable(6)() {
+		t.Error("a bad file has changed what there is")
+	}
+	m.library.Report("GPU-a", 95)
+	m.eventually("3 replicas of the healthy GPU", m.allocatable(3))
+	for path, want := range map[string]string{
+		"/metrics": `karve_node_allocations_total{result="granted"} 1`,
+		"/readyz":  "", "/healthz": "",
+	} {
+		w := httptest.NewRecorder()
+		m.agent.report.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestADriverThatComesLateIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) {
+		m.configure(replicas(2))
+		m.library.Break(gputest.DriverMissing)
+	})
+	m.eventually("a sentence", func() bool { return m.log.has("the NVIDIA kernel driver is not loaded") })
+	m.library.Break(gputest.Works)
+	m.eventually("4 replicas", m.allocatable(4))
+}
+
+func TestGPUsThatComeLateAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	var devices []gpu.Device
+	m := start(t, func(m *machine) {
+		m.configure(replicas(2))
+		_, _ = m.library.Init()
+		devices, _ = m.library.Devices()
+		m.library.SetDevices()
+	})
+	m.eventually("a sentence", func() bool { return m.log.has("lists no GPU") })
+	m.library.SetDevices(devices...)
+	m.eventually("4 replicas", m.allocatable(4))
+}
+
+func TestWhoWantsToFailFails(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) {
+		m.configure(replicas(2))
+		m.library.Break(gputest.DriverMissing)
+	}, "--fail-on-init-error")
+	select {
+	case err := <-m.ended:
+		if err == nil || !strings.Contains(err.Error(), "the NVIDIA kernel driver is not loaded") {
+			t.Errorf("got %v", err)
+		}
+		m.ended <- nil
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	env := func(m map[string]string) func(string) (string, bool) {
+		return func(name string) (string, bool) { v, ok := m[name]; return v, ok }
+	}
+	for name, c := range map[string]struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		"as NVIDIA's":        {[]string{"--pass-device-specs", "--device-list-strategy=envvar,cdi-cri", "--nvidia-driver-root", "/x"}, map[string]string{"NODE_NAME": "n", "FAIL_ON_INIT_ERROR": "false"}, ""},
+		"an argument":        {[]string{"x"}, nil, "unexpected argument"},
+		"an unknown flag":    {[]string{"--x"}, nil, "not defined"},
+		"a wrong truth":      {[]string{"--pass-device-specs=x"}, nil, "must be true or false"},
+		"wrong in the env":   {nil, map[string]string{"DEVICE_LIST_STRATEGY": "smoke"}, "deviceListStrategy"},
+		"a wrong truth, too": {nil, map[string]string{"STRICT": "very"}, "STRICT"},
+		"a wrong level":      {[]string{"--log-level", "loud"}, nil, "loud"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := parse(c.args, env(c.env), &bytes.Buffer{})
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
