@@ -33,6 +33,7 @@ var targets = []target{
 	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", kubernetesFlags, "half a minute"},
 	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", kubernetesFlags, "a minute"},
 	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", kubernetesFlags, "half a minute"},
+	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", kubernetesFlags, "a minute"},
 	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "", "15 seconds"},
 	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", "a minute"},
 	{"karpenter", "karpenter", "sigs.k8s.io/karpenter/kwok", "", "a minute and a half"},
@@ -134,7 +135,7 @@ func (t target) build(ctx context.Context, root, bin string) error {
 	}
 	// Moved into place when it is done: an old one may be running, and half a binary must not look like one.
 	fresh := filepath.Join(bin, stampDir, t.name+".new")
-	// Without -s -w the seven of them take twice the disk.
+	// Without -s -w the eight of them take twice the disk.
 	_, err = command(ctx, t.dir(root), "go", "build", "-trimpath", "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", fresh, t.pkg)
 	if err != nil {
 		return err
@@ -142,7 +143,11 @@ func (t target) build(ctx context.Context, root, bin string) error {
 	if err := os.Rename(fresh, filepath.Join(bin, t.name)); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(bin, stampDir, t.name), []byte(stamp), 0o600)
+	// The stamp too: the files may be links to those of another checkout.
+	if err := os.WriteFile(fresh, []byte(stamp), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, filepath.Join(bin, stampDir, t.name))
 }
 
 // copyCRDs puts the CRDs of Karpenter and of its kwok provider beside the binaries, so that a cluster starts without the

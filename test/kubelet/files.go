@@ -1,0 +1,105 @@
+package kubelet
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// snapshotter copies the image for each container. It has two megabytes, and unlike overlayfs this works on every file system.
+const snapshotter = "native"
+
+// files are the configuration of containerd, the network and the kubelet.
+func (n *Node) files() map[string][]byte {
+	fill := strings.NewReplacer(
+		"DIR", n.dir, "IMAGE", Image, "SNAPSHOTTER", snapshotter, "CGROUP", "/"+n.cgroup(),
+		// A /24 of the range that is set aside for tests of networks, so that two nodes have two.
+		"SUBNET", fmt.Sprintf("198.%d.%d.0/24", 18+n.port/256%2, n.port%256),
+		"KUBELETPORT", fmt.Sprint(n.port), "HEALTHPORT", fmt.Sprint(n.health),
+		"STATUS", n.config.StatusInterval.String(), "MAXPODS", fmt.Sprint(n.config.MaxPods),
+	)
+	return map[string][]byte{
+		"containerd.toml":   []byte(fill.Replace(containerdConfig)),
+		"cni/10-karve.conf": []byte(fill.Replace(networkConfig)),
+		"kubelet.yaml":      []byte(fill.Replace(kubeletConfig)),
+	}
+}
+
+// restrict_oom_score_adj: to lower the score takes a capability that root in a container or a sandbox may not have, and without it
+// runc ends with "can't get final child's PID".
+const containerdConfig = `version = 2
+root = "DIR/containerd/root"
+state = "DIR/containerd/state"
+
+[grpc]
+  address = "DIR/containerd.sock"
+
+[plugins."io.containerd.internal.v1.opt"]
+  path = "DIR/containerd/opt"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "IMAGE"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "SNAPSHOTTER"
+  default_runtime_name = "runc"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "/usr/lib/cni"
+  conf_dir = "DIR/cni"
+`
+
+// A pair of interfaces a pod, which is gone with the pod. There is no bridge to leave behind.
+const networkConfig = `{
+  "cniVersion": "0.3.1",
+  "name": "karve",
+  "type": "ptp",
+  "ipam": {"type": "host-local", "dataDir": "DIR/addresses", "ranges": [[{"subnet": "SUBNET"}]]}
+}
+`
+
+// The machine is not the node's alone: nothing is evicted because somebody else fills its disk. KubeletPort has no password and is on
+// loopback.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: 127.0.0.1
+port: KUBELETPORT
+healthzBindAddress: 127.0.0.1
+healthzPort: HEALTHPORT
+authentication:
+  anonymous: {enabled: true}
+  webhook: {enabled: false}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix://DIR/containerd.sock
+cgroupDriver: cgroupfs
+cgroupRoot: CGROUP
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+maxPods: MAXPODS
+podLogsDir: DIR/pods
+volumePluginDir: DIR/plugins
+resolvConf: ""
+nodeStatusUpdateFrequency: STATUS
+nodeStatusReportFrequency: 10s
+nodeLeaseDurationSeconds: 40
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
+`
+
+func joined(labels map[string]string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		out = append(out, key+"="+labels[key])
+	}
+	return strings.Join(out, ",")
+}
