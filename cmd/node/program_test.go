@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/test/nvml"
+)
+
+// What the program may weigh. NVIDIA's plugin is 20.5 MB, and has two other programs beside it.
+const (
+	mostBytes    = 15 << 20
+	mostResident = 25 << 10 // KiB
+)
+
+// TestTheProgramIsSmallAndQuick runs the program as it ships, on a driver of the imagination.
+func TestTheProgramIsSmallAndQuick(t *testing.T) {
+	library, _ := nvml.Use(t, nvml.T4(4))
+	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	program := filepath.Join(t.TempDir(), "karve-node")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", program, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if info, err := os.Stat(program); err != nil || info.Size() > mostBytes {
+		t.Errorf("%v bytes, %v", info.Size(), err)
+	} else {
+		t.Logf("%.1f MB", float64(info.Size())/1e6)
+	}
+	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
+	if err := k.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	configure := func(n int) {
+		if err := os.WriteFile(config, []byte(replicas(n)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configure(10)
+	var log lines
+	command := func() *exec.Cmd {
+		ctx, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", k.PodResourcesSocket(), "--config-file", config, "--metrics-address", "127.0.0.1:0")
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library))
+		cmd.Stderr = &log
+		return cmd
+	}
+	wait := func(what string, n int, since time.Time) {
+		t.Helper()
+		for k.Allocatable(resource) != n {
+			if time.Since(since) > 10*time.Second {
+				t.Fatalf("no %s: %d\n%s", what, k.Allocatable(resource), log.text.String())
+			}
+			time.Sleep(time.Millisecond)
+		}
+		t.Logf("%s after %s", what, time.Since(since).Round(time.Millisecond))
+	}
+	for range 3 {
+		cmd, began := command(), time.Now()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		wait("start to listed", 40, began)
+		for i, n := range []int{4, 20, 10} {
+			if _, err := k.Admit(t.Context(), fmt.Sprint(i), resource, 1); err != nil {
+				t.Fatal(err)
+			}
+			began = time.Now()
+			configure(n)
+			wait("file to listed", 4*n, began)
+		}
+		if kib := resident(t, cmd.Process.Pid); kib > mostResident {
+			t.Errorf("%d KiB are resident", kib)
+		} else {
+			t.Logf("%.1f MiB are resident", float64(kib)/1024)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v\n%s", err, log.text.String())
+		}
+	}
+}
+
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(rest)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	t.Fatal("the size is not known")
+	return 0
+}
