@@ -466,6 +466,31 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 	})
 }
 
+func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		listener, err := w.net.Listen(t.Context(), "/plugins/nvidia-gpu.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := grpc.NewServer()
+		pluginapi.RegisterDevicePluginServer(g, other{})
+		done := make(chan struct{})
+		go func() { defer close(done); _ = g.Serve(listener) }()
+		w.kubelet.Drop(whole) // The kubelet has the other one now.
+		time.Sleep(time.Minute)
+		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 1 || len(stood) != 1 {
+			t.Errorf("registered %d times, said %q", n, stood)
+		}
+		g.Stop()
+		<-done
+		time.Sleep(15 * time.Second)
+		w.want(whole, 4)
+	})
+}
+
 // nodeHas is how much of anything the Node says that it has.
 type nodeHas struct{ n atomic.Int64 }
 
