@@ -93,14 +93,8 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	defer stop(nil)
 	updates, found := make(chan configsource.Update), make(chan []gpu.Device)
 
-	if a.options.metricsAddress != none {
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.options.metricsAddress)
-		if err != nil {
-			return fmt.Errorf("--metrics-address: %w", err)
-		}
-		server := &http.Server{Handler: a.report.handler(), ReadHeaderTimeout: 5 * time.Second}
-		group.Go(func() { _ = server.Serve(listener) }) // It ends with Close.
-		context.AfterFunc(ctx, func() { _ = server.Close() })
+	if err := a.serve(ctx, &group); err != nil {
+		return err
 	}
 	group.Go(func() {
 		if err := a.manager.Run(ctx); err != nil {
@@ -128,20 +122,26 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 		}
 	})
 
+	a.loop(ctx, updates, found)
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// loop puts in force what is known, whenever more is known.
+func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, found <-chan []gpu.Device) {
 	var config *sharing.Config
 	var devices []gpu.Device
 	for {
 		select {
 		case <-ctx.Done():
-			if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
-				return err
-			}
-			return nil
+			return
 		case devices = <-found:
 		case u := <-updates:
 			next, err := a.take(ctx, u)
 			if err != nil {
-				a.report.configured("", err)
+				a.report.configured(err)
 				continue
 			}
 			config = next
@@ -155,6 +155,21 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
 		}
 	}
+}
+
+// serve answers over HTTP until ctx ends.
+func (a *agent) serve(ctx context.Context, group *sync.WaitGroup) error {
+	if a.options.metricsAddress == none {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.options.metricsAddress)
+	if err != nil {
+		return fmt.Errorf("--metrics-address: %w", err)
+	}
+	server := &http.Server{Handler: a.report.handler(), ReadHeaderTimeout: 5 * time.Second}
+	group.Go(func() { _ = server.Serve(listener) }) // It ends with Close.
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	return nil
 }
 
 // take reads an update of the configuration.
@@ -178,7 +193,6 @@ func (a *agent) take(ctx context.Context, u configsource.Update) (*sharing.Confi
 	}
 	a.failOnInit.Store(settings.FailOnInitError)
 	log.Info("Configured", "source", u.Answer.Source)
-	a.report.configured(u.Answer.Source, nil)
 	return &config, nil
 }
 

@@ -55,7 +55,7 @@ type machine struct {
 
 func start(t *testing.T, prepare func(*machine), args ...string) *machine {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFromStartToReload(t *testing.T) {
 		"/readyz":  "", "/healthz": "",
 	} {
 		w := httptest.NewRecorder()
-		m.agent.report.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		m.agent.report.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d\n%s", path, w.Code, w.Body)
 		}

@@ -26,7 +26,7 @@ const (
 // TestTheProgramIsSmallAndQuick runs the program as it ships, on a driver of the imagination.
 func TestTheProgramIsSmallAndQuick(t *testing.T) {
 	library, _ := nvml.Use(t, nvml.T4(4))
-	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
 		t.Fatal(err)
 	}

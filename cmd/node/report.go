@@ -151,11 +151,9 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	}
 }
 
-func (r *report) configured(_ string, err error) {
-	if err != nil {
-		r.with(func() { r.applied[false]++ })
-		r.condition(health.Condition{Type: sharingCondition, Status: "False", Reason: "ConfigurationRefused", Message: err.Error()})
-	}
+func (r *report) configured(err error) {
+	r.with(func() { r.applied[false]++ })
+	r.condition(health.Condition{Type: sharingCondition, Status: "False", Reason: "ConfigurationRefused", Message: err.Error()})
 }
 
 func (r *report) sharing(c sharing.Config, devices []gpu.Device, err error) {

@@ -2,12 +2,11 @@ package configsource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"time"
 
@@ -57,47 +56,17 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 	if s.Clock == nil {
 		s.Clock = clock.RealClock{}
 	}
-	node := make(chan nodeapi.Metadata)
-	var waiting <-chan time.Time
-	if s.Node != nil {
-		watching, stop := context.WithCancel(ctx)
-		defer stop()
-		go s.Node.Watch(watching, func(m nodeapi.Metadata) {
-			select {
-			case node <- m:
-			case <-watching.Done():
-			}
-		})
-		timer := s.Clock.NewTimer(nodeGrace)
-		defer timer.Stop()
-		waiting = timer.C()
-	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	node, waiting := s.watchNode(ctx)
 	files := s.watchFiles(ctx)
 	looks := s.Clock.NewTicker(lookEvery)
 	defer looks.Stop()
-
-	var last *Inputs
+	l := look{source: s, update: update}
 	var meta nodeapi.Metadata
-	answered, force := false, false
 	for {
 		if waiting == nil {
-			in := s.read(meta) // The first time, what is there has been there.
-			if last != nil {
-				in = s.settled(ctx, in, meta)
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			if last == nil || force || !same(*last, in) {
-				a, err := Choose(in)
-				if err != nil && !answered && a.Source != "" {
-					a.say("%s; going on with what is promised", err)
-					err = nil
-				}
-				answered = answered || err == nil
-				last, force = &in, false
-				update(Update{Answer: a, Err: err})
-			}
+			l.look(ctx, meta)
 		}
 		select {
 		case <-ctx.Done():
@@ -110,9 +79,51 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 		case <-files:
 		case <-looks.C():
 		case <-again:
-			force = true
+			l.force = true
 		}
 	}
+}
+
+// watchNode gives the Node's metadata, and how long to wait for the first; nothing if there is no Node to watch.
+func (s Source) watchNode(ctx context.Context) (<-chan nodeapi.Metadata, <-chan time.Time) {
+	if s.Node == nil {
+		return nil, nil
+	}
+	node := make(chan nodeapi.Metadata)
+	go s.Node.Watch(ctx, func(m nodeapi.Metadata) {
+		select {
+		case node <- m:
+		case <-ctx.Done():
+		}
+	})
+	return node, s.Clock.After(nodeGrace)
+}
+
+// look remembers what was seen last.
+type look struct {
+	source Source
+	update func(Update)
+	last   *Inputs
+	// answered: there was a configuration. force: the next look is an answer even if nothing is new.
+	answered, force bool
+}
+
+func (l *look) look(ctx context.Context, meta nodeapi.Metadata) {
+	in := l.source.read(meta) // The first time, what is there has been there.
+	if l.last != nil {
+		in = l.source.settled(ctx, in, meta)
+	}
+	if ctx.Err() != nil || l.last != nil && !l.force && same(*l.last, in) {
+		return
+	}
+	a, err := Choose(in)
+	if err != nil && !l.answered && a.Source != "" {
+		a.say("%s; going on with what is promised", err)
+		err = nil
+	}
+	l.answered = l.answered || err == nil
+	l.last, l.force = &in, false
+	l.update(Update{Answer: a, Err: err})
 }
 
 // settled reads again until two readings are the same.
@@ -169,7 +180,7 @@ func read(path string) Document {
 	if err != nil {
 		return Document{Err: err}
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("%s is larger than 1 MiB", path)
@@ -179,22 +190,16 @@ func read(path string) Document {
 
 // same compares by content; errors by their words, since each reading makes new ones.
 func same(a, b Inputs) bool {
-	words := func(in Inputs) Inputs {
-		plain := func(err error) error {
-			if err == nil {
-				return nil
-			}
-			return errors.New(err.Error())
-		}
-		in.File.Err, in.DirErr = plain(in.File.Err), plain(in.DirErr)
-		named := map[string]Document{}
-		for name, d := range in.Named {
-			named[name] = Document{Data: d.Data, Err: plain(d.Err)}
-		}
-		in.Named = named
-		return in
+	documents := func(a, b Document) bool { return a.Data == b.Data && words(a.Err) == words(b.Err) }
+	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && documents(a.File, b.File) &&
+		words(a.DirErr) == words(b.DirErr) && maps.EqualFunc(a.Named, b.Named, documents)
+}
+
+func words(err error) string {
+	if err == nil {
+		return ""
 	}
-	return reflect.DeepEqual(words(a), words(b))
+	return err.Error()
 }
 
 // watchFiles tells that something has changed in the folders: a file itself, or the link "..data" by which the kubelet changes all files of a

@@ -10,11 +10,16 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/sharing"
 )
+
+// clk is the system's clock, or that of the bubble that a test is in.
+var clk = clock.RealClock{}
 
 func slices(n int) string {
 	return fmt.Sprintf("flags: {migStrategy: none, plugin: {passDeviceSpecs: true}}\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: %d}]}}", n)
@@ -111,7 +116,7 @@ func run(t *testing.T, s configsource.Source) func(what string, match func(confi
 			if !match(u) {
 				t.Fatalf("want %s, got %v from %s, %v", what, u.Answer.Config.Sharing.TimeSlicing, u.Answer.Source, u.Err)
 			}
-		case <-time.After(8 * time.Second):
+		case <-clk.After(8 * time.Second):
 			t.Fatalf("no %s", what)
 		}
 	}
@@ -156,12 +161,12 @@ func TestAFileIsReadAgainWhenItChanges(t *testing.T) {
 // mount plays the kubelet: the files are links over ..data, which is exchanged.
 func mount(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
-	real := filepath.Join(dir, ".."+version)
-	if err := os.Mkdir(real, 0o700); err != nil {
+	folder := filepath.Join(dir, ".."+version)
+	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range files {
-		write(t, filepath.Join(real, name), data)
+		write(t, filepath.Join(folder, name), data)
 		_ = os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name))
 	}
 	if err := os.Symlink(".."+version, filepath.Join(dir, "..tmp")); err != nil {

@@ -256,7 +256,7 @@ func (c *Client) call(ctx context.Context, method, path, accept, contentType str
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode/100 != 2 {
 		var status struct {
 			Message string `json:"message"`

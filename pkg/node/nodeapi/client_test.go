@@ -13,8 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"karve.sh/karve/pkg/node/nodeapi"
 )
+
+// clk is the system's clock, or that of the bubble that a test is in.
+var clk = clock.RealClock{}
 
 // server plays the API server for one Node.
 type server struct {
@@ -146,7 +151,7 @@ func TestEveryChangeIsSeenWhateverTheServerDoes(t *testing.T) {
 				if got == label {
 					return
 				}
-			case <-time.After(10 * time.Second):
+			case <-clk.After(10 * time.Second):
 				t.Fatalf("%s is not seen", label)
 			}
 		}

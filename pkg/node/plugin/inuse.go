@@ -28,7 +28,7 @@ func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	response, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", p.Socket, err)

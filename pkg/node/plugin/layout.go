@@ -99,25 +99,31 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 		// Nothing is free until the pod that has the GPU for itself is gone.
 	default:
 		settling = settling || free < 0
-		// Those that the kubelet knows already come before others: a reload that changes nothing is to change nothing.
-		for _, id := range known {
-			if _, _, replica := alloc.Parse(id); replica && free > 0 && !own[id] {
-				own[id] = true
-				free--
-			}
-		}
-		for n := 0; free > 0; n++ {
-			if id := alloc.ID(t.uuid, n); !own[id] {
-				own[id] = true
-				free--
-			}
-		}
+		fill(own, t.uuid, free, known)
 	}
 	ids := slices.SortedFunc(maps.Keys(own), compareIDs)
 	if len(ids) > 0 {
 		offered[t.resource] = append(offered[t.resource], ids...)
 	}
 	return settling
+}
+
+// fill adds replicas of a GPU. Those that the kubelet knows already come before others: a reload that changes nothing is to change nothing.
+func fill(own map[string]bool, uuid string, free int, known []string) {
+	add := func(id string) {
+		if free > 0 && !own[id] {
+			own[id] = true
+			free--
+		}
+	}
+	for _, id := range known {
+		if _, _, replica := alloc.Parse(id); replica {
+			add(id)
+		}
+	}
+	for n := 0; free > 0; n++ {
+		add(alloc.ID(uuid, n))
+	}
 }
 
 func compareHeld(a, b held) int {

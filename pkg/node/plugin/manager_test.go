@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugin"
@@ -25,6 +26,9 @@ const (
 	whole  = "nvidia.com/gpu"
 	shared = "nvidia.com/gpu.shared"
 )
+
+// clk is the system's clock, or that of the bubble that a test is in.
+var clk = clock.RealClock{}
 
 func uuid(i int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i) }
 
@@ -49,13 +53,13 @@ type world struct {
 	stood []string
 }
 
-func inBubble(t *testing.T, f func(t *testing.T, w *world), change ...func(*plugin.Config)) {
+func inBubble(t *testing.T, f func(w *world), change ...func(*plugin.Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		net := &plugintest.Memory{}
 		w := &world{t: t, net: net, kubelet: &plugintest.Kubelet{Network: net, Dir: "/plugins"}}
 		w.startAgent(change...)
-		f(t, w)
+		f(w)
 		w.stop()
 		w.kubelet.Stop()
 		synctest.Wait()
@@ -118,7 +122,7 @@ func (w *world) must(config string, devices []gpu.Device) {
 }
 
 // settle lets everything that happens at once happen.
-func (w *world) settle() { time.Sleep(300 * time.Millisecond) }
+func (w *world) settle() { clk.Sleep(300 * time.Millisecond) }
 
 func (w *world) want(resource string, n int) {
 	w.t.Helper()
@@ -134,9 +138,9 @@ func (w *world) saidOfOthers() []string {
 	return slices.Clone(w.stood)
 }
 
-func (w *world) admit(pod, resource string, n int) plugintest.Grant {
+func (w *world) admit(pod string) plugintest.Grant {
 	w.t.Helper()
-	g, err := w.kubelet.Admit(w.t.Context(), pod, resource, n)
+	g, err := w.kubelet.Admit(w.t.Context(), pod, whole, 1)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -153,7 +157,8 @@ func renamed(n int) string {
 
 func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(10), gpus(2))
 		w.want(whole, 20)
@@ -166,7 +171,7 @@ func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
 				t.Errorf("%s is near NUMA node %d", d.GetID(), node)
 			}
 		}
-		a, b := w.admit("a", whole, 1), w.admit("b", whole, 1)
+		a, b := w.admit("a"), w.admit("b")
 		if a.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"] != uuid(0) || b.Response.GetEnvs()["NVIDIA_VISIBLE_DEVICES"] != uuid(1) {
 			t.Errorf("two pods got %v and %v", a, b)
 		}
@@ -175,7 +180,8 @@ func TestTheKubeletLearnsOfEveryReplica(t *testing.T) {
 
 func TestNamesAndSocketsAreThoseOfTheResource(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}}", gpus(2))
 		w.want(whole, 1)
@@ -196,7 +202,8 @@ func TestNamesAndSocketsAreThoseOfTheResource(t *testing.T) {
 
 func TestAWrongRequestIsRefused(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must("sharing: {timeSlicing: {failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 4}]}}", gpus(1))
 		for want, ids := range map[string][]string{
@@ -214,25 +221,25 @@ func TestAWrongRequestIsRefused(t *testing.T) {
 
 func TestTheKubeletMayStartLater(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
 		w.must(replicas(4), gpus(1))
-		time.Sleep(time.Hour)
+		clk.Sleep(time.Hour)
 		w.startKubelet()
-		time.Sleep(time.Second)
+		clk.Sleep(time.Second)
 		w.want(whole, 4)
 	})
 }
 
 func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
 		for range 3 {
 			w.kubelet.Stop()
-			time.Sleep(20 * time.Second)
+			clk.Sleep(20 * time.Second)
 			w.startKubelet()
-			time.Sleep(time.Second)
+			clk.Sleep(time.Second)
 			w.want(whole, 4)
 		}
 	})
@@ -240,34 +247,36 @@ func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
 
 func TestARefusalIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.kubelet.Refuse(errors.New("not now"))
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
-		time.Sleep(time.Minute)
+		clk.Sleep(time.Minute)
 		if n := len(w.kubelet.Requests()); n < 10 || n > 20 {
 			t.Errorf("%d attempts in a minute", n)
 		}
 		w.kubelet.Refuse(nil)
-		time.Sleep(5 * time.Second)
+		clk.Sleep(5 * time.Second)
 		w.want(whole, 4)
 	})
 }
 
 func TestALostStreamIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
 		w.kubelet.Drop(whole)
-		time.Sleep(time.Second)
+		clk.Sleep(time.Second)
 		w.want(whole, 4)
 	})
 }
 
 func TestAReloadGrowsAndShrinksOnTheSameStream(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		for _, n := range []int{4, 10, 3, 7, 2} {
 			w.must(replicas(n), gpus(2))
@@ -286,12 +295,13 @@ func TestAReloadGrowsAndShrinksOnTheSameStream(t *testing.T) {
 
 func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(10), gpus(1))
 		var held []string
 		for i := range 6 {
-			held = append(held, w.admit(fmt.Sprint(i), whole, 1).IDs...)
+			held = append(held, w.admit(fmt.Sprint(i)).IDs...)
 		}
 		w.must(replicas(3), gpus(1))
 		ids := w.kubelet.Current(whole).IDs()
@@ -302,9 +312,9 @@ func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
 		for i := range 4 {
 			w.kubelet.Delete(fmt.Sprint(i))
 		}
-		time.Sleep(2 * time.Minute) // Allocations count as held for a while, whatever the kubelet says.
+		clk.Sleep(2 * time.Minute) // Allocations count as held for a while, whatever the kubelet says.
 		w.want(whole, 3)
-		w.admit("new", whole, 1)
+		w.admit("new")
 		if _, err := w.kubelet.Admit(t.Context(), "too many", whole, 1); !errors.Is(err, plugintest.ErrNoRoom) {
 			t.Errorf("got %v", err)
 		}
@@ -313,7 +323,7 @@ func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
 
 func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
 		w.startKubelet()
 		w.must(replicas(10), gpus(1))
 		w.kubelet.FailPodResources(errors.New("not served"))
@@ -323,14 +333,15 @@ func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
 		w.want(whole, 12)
 		w.must(replicas(3), gpus(1))
 		w.kubelet.FailPodResources(nil)
-		time.Sleep(10 * time.Second)
+		clk.Sleep(10 * time.Second)
 		w.want(whole, 3)
 	})
 }
 
 func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(10), gpus(1))
 		high := uuid(0) + "::9"
@@ -351,7 +362,8 @@ func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
 
 func TestADeviceThatWasChosenBeforeTheShrinkWasHeardOfIsGranted(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(10), gpus(1))
 		w.must(replicas(2), gpus(1))
@@ -369,15 +381,15 @@ func TestADeviceThatWasChosenBeforeTheShrinkWasHeardOfIsGranted(t *testing.T) {
 
 func TestARenameMovesReplicasAsPodsEnd(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
 		w.startKubelet()
 		w.must(replicas(10), gpus(1))
-		w.admit("a", whole, 1)
+		w.admit("a")
 		w.must(renamed(10), gpus(1))
 		w.want(whole, 1)
 		w.want(shared, 9)
 		w.kubelet.Delete("a")
-		time.Sleep(2 * time.Minute)
+		clk.Sleep(2 * time.Minute)
 		w.want(whole, 0)
 		w.want(shared, 10)
 	})
@@ -385,7 +397,8 @@ func TestARenameMovesReplicasAsPodsEnd(t *testing.T) {
 
 func TestAWrongConfigurationLeavesTheLastInForce(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
 		for _, bad := range []string{"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "flags: {plugin: {deviceIDStrategy: name}}", "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [5]}]}}"} {
@@ -406,7 +419,8 @@ func TestAWrongConfigurationLeavesTheLastInForce(t *testing.T) {
 
 func TestASickGPUIsSickInAllItsReplicas(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(4), gpus(2))
 		w.m.SetHealth(uuid(1), false)
@@ -438,7 +452,8 @@ func (other) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plugina
 
 func TestAnotherPluginIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		listener, err := w.net.Listen(t.Context(), "/plugins/nvidia-gpu.sock")
 		if err != nil {
@@ -449,7 +464,7 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = g.Serve(listener) }()
 		w.must(replicas(4), gpus(1))
-		time.Sleep(10 * time.Minute)
+		clk.Sleep(10 * time.Minute)
 		if n := len(w.kubelet.Requests()); n != 0 {
 			t.Errorf("registered %d times beside another plugin", n)
 		}
@@ -458,7 +473,7 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 		}
 		g.Stop()
 		<-done
-		time.Sleep(15 * time.Second)
+		clk.Sleep(15 * time.Second)
 		w.want(whole, 4)
 		if stood := w.saidOfOthers(); len(stood) != 2 || stood[1] != "" {
 			t.Errorf("said %q", stood)
@@ -468,7 +483,8 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 
 func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
 	t.Parallel()
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
 		listener, err := w.net.Listen(t.Context(), "/plugins/nvidia-gpu.sock")
@@ -480,13 +496,13 @@ func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = g.Serve(listener) }()
 		w.kubelet.Drop(whole) // The kubelet has the other one now.
-		time.Sleep(time.Minute)
+		clk.Sleep(time.Minute)
 		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 1 || len(stood) != 1 {
 			t.Errorf("registered %d times, said %q", n, stood)
 		}
 		g.Stop()
 		<-done
-		time.Sleep(15 * time.Second)
+		clk.Sleep(15 * time.Second)
 		w.want(whole, 4)
 	})
 }
@@ -500,20 +516,21 @@ func TestANodeThatHasTheResourceAlreadyIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	node := &nodeHas{}
 	node.n.Store(1)
-	inBubble(t, func(t *testing.T, w *world) {
+	inBubble(t, func(w *world) {
+		t := w.t
 		w.startKubelet()
 		w.must(replicas(4), gpus(1))
-		time.Sleep(time.Minute)
+		clk.Sleep(time.Minute)
 		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 0 || len(stood) != 1 || !strings.Contains(stood[0], "the Node already has 1 nvidia.com/gpu") {
 			t.Errorf("registered %d times, said %q", n, stood)
 		}
 		node.n.Store(0)
-		time.Sleep(15 * time.Second)
+		clk.Sleep(15 * time.Second)
 		w.want(whole, 4)
 		node.n.Store(4) // Its own, from now on.
 		w.kubelet.Stop()
 		w.startKubelet()
-		time.Sleep(time.Second)
+		clk.Sleep(time.Second)
 		w.want(whole, 4)
 	}, func(c *plugin.Config) { c.Allocatable = node })
 }
@@ -535,9 +552,9 @@ func TestAGPUThatDoesNotAnswerHoldsUpNoPod(t *testing.T) {
 		w.startAgent(func(c *plugin.Config) { c.Usage = stuck{release} })
 		w.startKubelet()
 		w.must(replicas(4), gpus(2))
-		start := time.Now()
-		w.admit("a", whole, 1)
-		if took := time.Since(start); took > 200*time.Millisecond {
+		start := clk.Now()
+		w.admit("a")
+		if took := clk.Since(start); took > 200*time.Millisecond {
 			t.Errorf("took %s", took)
 		}
 		close(release)

@@ -77,7 +77,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 		var events chan fsnotify.Event
 		var errs chan error
 		if watcher != nil {
-			defer watcher.Close()
+			defer func() { _ = watcher.Close() }()
 			events, errs = watcher.Events, watcher.Errors
 		}
 		timer := ticks.NewTicker(every)

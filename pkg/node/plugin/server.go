@@ -258,7 +258,7 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 		Version: pluginapi.Version, Endpoint: endpoint, ResourceName: s.resource, Options: options(),
 	})
@@ -300,7 +300,7 @@ func (s *server) answers(ctx context.Context, socket string) bool {
 	if err != nil {
 		return false
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_, err = pluginapi.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &pluginapi.Empty{})
 	return err == nil || status.Code(err) == codes.Unimplemented
 }

@@ -19,9 +19,9 @@ import (
 )
 
 // onSockets starts an agent and a kubelet on real sockets.
-func onSockets(t testing.TB, n, perGPU int) (*plugintest.Kubelet, *plugin.Manager) {
+func onSockets(t testing.TB, n int) (*plugintest.Kubelet, *plugin.Manager) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "karve") // t.TempDir is too long for a socket's name.
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func onSockets(t testing.TB, n, perGPU int) (*plugintest.Kubelet, *plugin.Manage
 		k.Stop()
 		_ = os.RemoveAll(dir)
 	})
-	apply(t, m, n, perGPU)
+	apply(t, m, n, 10)
 	return k, m
 }
 
@@ -54,33 +54,36 @@ func apply(t testing.TB, m *plugin.Manager, n, perGPU int) {
 	}
 }
 
-func within(t testing.TB, limit time.Duration, what string, f func() bool) time.Duration {
+// patience is for slow machines.
+const patience = 5 * time.Second
+
+func within(t testing.TB, what string, f func() bool) time.Duration {
 	t.Helper()
-	start := time.Now()
+	start := clk.Now()
 	for !f() {
-		if time.Since(start) > limit {
-			t.Fatalf("not within %s: %s", limit, what)
+		if clk.Since(start) > patience {
+			t.Fatalf("not within %s: %s", patience, what)
 		}
-		time.Sleep(200 * time.Microsecond)
+		clk.Sleep(200 * time.Microsecond)
 	}
-	return time.Since(start)
+	return clk.Since(start)
 }
 
 func TestOnRealSockets(t *testing.T) {
 	t.Parallel()
-	k, m := onSockets(t, 4, 10)
-	t.Log("listed after", within(t, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 40 }))
+	k, m := onSockets(t, 4)
+	t.Log("listed after", within(t, "the first list", func() bool { return k.Allocatable(whole) == 40 }))
 	if _, err := k.Admit(t.Context(), "a", whole, 2); err != nil {
 		t.Fatal(err)
 	}
 	apply(t, m, 4, 3)
-	t.Log("reloaded after", within(t, 5*time.Second, "the reload", func() bool { return k.Allocatable(whole) == 12 }))
+	t.Log("reloaded after", within(t, "the reload", func() bool { return k.Allocatable(whole) == 12 }))
 	for range 3 {
 		k.Stop()
 		if err := k.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		t.Log("back after", within(t, 5*time.Second, "registering anew", func() bool { return k.Allocatable(whole) == 12 }))
+		t.Log("back after", within(t, "registering anew", func() bool { return k.Allocatable(whole) == 12 }))
 	}
 }
 
@@ -97,13 +100,13 @@ func TestARemovedFolderDoesNotEndTheWatch(t *testing.T) {
 		}
 		select {
 		case <-created:
-		case <-time.After(5 * time.Second):
+		case <-clk.After(5 * time.Second):
 			t.Fatal("not told of the socket")
 		}
 		if err := os.Remove(filepath.Join(dir, "kubelet.sock")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		clk.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -113,8 +116,8 @@ func p99(took []time.Duration) time.Duration {
 }
 
 func BenchmarkAllocate480(b *testing.B) {
-	k, _ := onSockets(b, 48, 10)
-	within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 480 })
+	k, _ := onSockets(b, 48)
+	within(b, "the first list", func() bool { return k.Allocatable(whole) == 480 })
 	conn, err := grpc.NewClient("unix://"+filepath.Join(k.Dir, "nvidia-gpu.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.Fatal(err)
@@ -125,7 +128,7 @@ func BenchmarkAllocate480(b *testing.B) {
 	var took []time.Duration
 	i := 0
 	for b.Loop() {
-		start := time.Now()
+		start := clk.Now()
 		preferred, err := client.GetPreferredAllocation(b.Context(), &pluginapi.PreferredAllocationRequest{
 			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: free, AllocationSize: 1}},
 		})
@@ -137,7 +140,7 @@ func BenchmarkAllocate480(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		took = append(took, time.Since(start))
+		took = append(took, clk.Since(start))
 		i++
 	}
 	b.ReportMetric(float64(p99(took).Microseconds()), "p99-us")
@@ -145,17 +148,17 @@ func BenchmarkAllocate480(b *testing.B) {
 
 func BenchmarkStartToListed(b *testing.B) {
 	for b.Loop() {
-		k, _ := onSockets(b, 4, 10)
-		within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 40 })
+		k, _ := onSockets(b, 4)
+		within(b, "the first list", func() bool { return k.Allocatable(whole) == 40 })
 	}
 }
 
 func BenchmarkReload480(b *testing.B) {
-	k, m := onSockets(b, 48, 10)
-	within(b, 5*time.Second, "the first list", func() bool { return k.Allocatable(whole) == 480 })
+	k, m := onSockets(b, 48)
+	within(b, "the first list", func() bool { return k.Allocatable(whole) == 480 })
 	for i := 0; b.Loop(); i++ {
 		n := 9 + i%2
 		apply(b, m, 48, n)
-		within(b, 5*time.Second, fmt.Sprint(n), func() bool { return k.Allocatable(whole) == 48*n })
+		within(b, fmt.Sprint(n), func() bool { return k.Allocatable(whole) == 48*n })
 	}
 }

@@ -190,11 +190,11 @@ func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRe
 	if old := k.endpoints[request.GetResourceName()]; old != nil {
 		old.stop()
 	}
-	ctx, stop := context.WithCancel(r.ctx)
+	ctx, stop := context.WithCancel(r.ctx) //nolint:contextcheck // The stream outlives the call that starts it.
 	e := &endpoint{client: pluginapi.NewDevicePluginClient(conn), stop: stop}
 	k.endpoints[request.GetResourceName()] = e
 	k.group.Go(func() {
-		defer conn.Close()
+		defer func() { _ = conn.Close() }()
 		k.watch(ctx, request.GetResourceName(), e)
 	})
 	return &pluginapi.Empty{}, nil
