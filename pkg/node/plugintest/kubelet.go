@@ -172,7 +172,7 @@ type registration struct {
 	ctx context.Context //nolint:containedctx // The streams outlive the call that starts them.
 }
 
-func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRequest) (*pluginapi.Empty, error) { //nolint:contextcheck // The stream outlives the call that starts it.
 	k := r.k
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -190,7 +190,7 @@ func (r *registration) Register(_ context.Context, request *pluginapi.RegisterRe
 	if old := k.endpoints[request.GetResourceName()]; old != nil {
 		old.stop()
 	}
-	ctx, stop := context.WithCancel(r.ctx) //nolint:contextcheck // The stream outlives the call that starts it.
+	ctx, stop := context.WithCancel(r.ctx)
 	e := &endpoint{client: pluginapi.NewDevicePluginClient(conn), stop: stop}
 	k.endpoints[request.GetResourceName()] = e
 	k.group.Go(func() {
