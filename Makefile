@@ -44,6 +44,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 lint: ## Run the linters (minutes the first time)
 	$(TOOL) golangci-lint run
+	$(TOOL) golangci-lint-kube-api-linter run -c tools/kube-api-linter.yml ./pkg/apis/...
 
 fmt: ## Format the code as the linters want it
 	$(TOOL) golangci-lint fmt
