@@ -50,7 +50,7 @@ func Build(c *Cluster) View {
 		v.Nodes = append(v.Nodes, r.node)
 	}
 	for _, waiting := range c.waiting() {
-		class, ours := v.class(c, &waiting, rooms, first, stock)
+		class, ours := v.class(&waiting, rooms, first, stock)
 		if !ours {
 			continue
 		}
@@ -64,7 +64,7 @@ func Build(c *Cluster) View {
 }
 
 // class says where the pods of a class may go. It is not ours when no pool of ours admits them and stock Karpenter can serve them.
-func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
+func (v *View) class(w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
 	pod := w.pod()
 	demand := demandOf(pod)
 	class := planner.Class{Requests: requests(pod, w.gpu)}

@@ -226,12 +226,14 @@ func TestAPromiseIsReadFromAnnotations(t *testing.T) {
 	}{
 		"complete": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "4", "karve.sh/replicas-per-gpu": "10", "karve.sh/micro-usd-per-hour": "3912000"},
-			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000}, 40,
+			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000},
+			40,
 		},
 		"missing": {nil, snapshot.Promise{}, 0},
 		"no numbers": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "-4", "karve.sh/replicas-per-gpu": "ten"},
-			snapshot.Promise{Resource: "nvidia.com/gpu"}, 0,
+			snapshot.Promise{Resource: "nvidia.com/gpu"},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
