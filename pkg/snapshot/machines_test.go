@@ -46,7 +46,11 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 	unregistered := node(func(n *corev1.Node) {
 		n.Labels = map[string]string{corev1.LabelHostname: "ip-10-0-0-1"}
 		n.Annotations, n.Status = nil, corev1.NodeStatus{}
-		n.Spec.Taints = []corev1.Taint{karpv1.UnregisteredNoExecuteTaint, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+		// The last one is of the machine's bootstrap, which takes it off before it registers.
+		n.Spec.Taints = []corev1.Taint{
+			karpv1.UnregisteredNoExecuteTaint, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+			{Key: "bootstrap", Effect: corev1.TaintEffectNoSchedule},
+		}
 	})
 	for name, tc := range map[string]struct {
 		c    *snapshot.Cluster
