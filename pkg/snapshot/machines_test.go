@@ -48,7 +48,8 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 		n.Annotations, n.Status = nil, corev1.NodeStatus{}
 		// The last one is of the machine's bootstrap, which takes it off before it registers.
 		n.Spec.Taints = []corev1.Taint{
-			karpv1.UnregisteredNoExecuteTaint, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+			karpv1.UnregisteredNoExecuteTaint,
+			{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
 			{Key: "bootstrap", Effect: corev1.TaintEffectNoSchedule},
 		}
 	})
