@@ -7,6 +7,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
@@ -29,10 +30,11 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	fresh, mended := false, false
 	for i := range machines {
 		m := &machines[i]
-		later := m.Claim.CreationTimestamp.After(before.LastTransitionTime.Time)
+		// Times in the API are whole seconds, and the claim that the change of the condition lets through is made at once.
+		later := !m.Claim.CreationTimestamp.Time.Before(before.LastTransitionTime.Truncate(time.Second))
 		if m.Broken(now, timeout) {
 			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
-			fresh = fresh || later
+			fresh = fresh || later || since(m, timeout).After(before.LastTransitionTime.Time)
 		}
 		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
 	}
@@ -62,6 +64,11 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		return closed
 	}
 	return *before
+}
+
+// since is when a machine without its replicas became a broken one. It tells a new one where the clocks of the API server and ours do not agree.
+func since(m *snapshot.Machine, timeout time.Duration) time.Time {
+	return snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).LastTransitionTime.Add(timeout)
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
