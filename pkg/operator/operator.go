@@ -94,7 +94,7 @@ var scheme = sync.OnceValues(func() (*runtime.Scheme, error) {
 })
 
 func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
-	f, err := os.Open(path) //nolint:gosec // The path is the operator's own flag.
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}

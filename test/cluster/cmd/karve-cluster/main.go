@@ -20,7 +20,7 @@ const usage = `Usage: karve-cluster <command> [flags]
   up   [--name default] [--feature-gates NodeOverlay=true,...]
                                   start a cluster and return when it is ready
   down [--name default]           stop a cluster and remove what it left
-  list                            list the clusters
+  list                            show the clusters
 `
 
 func main() {
