@@ -418,7 +418,16 @@ func (s *scene) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claims of pool %s:\n%s", s.name, lines(s.claims()))
 	for _, n := range s.nodes(s.name) {
-		fmt.Fprintf(&b, "node %s: taints %v, allocatable %v, annotations %v\n", n.Name, n.Spec.Taints, n.Status.Allocatable, n.Annotations)
+		fmt.Fprintf(&b, "node %s has %s; taints:", n.Name, exposed(&n))
+		for _, t := range n.Spec.Taints {
+			fmt.Fprintf(&b, " %s", t.Key)
+		}
+		for _, key := range []string{v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, karpv1.DoNotDisruptAnnotationKey} {
+			if value, ok := n.Annotations[key]; ok {
+				fmt.Fprintf(&b, ", %s: %s", key, value)
+			}
+		}
+		fmt.Fprintln(&b)
 	}
 	for _, c := range s.nodePool(s.name).Status.Conditions {
 		fmt.Fprintf(&b, "condition %s of pool %s: %s %s: %s\n", c.Type, s.name, c.Status, c.Reason, c.Message)
@@ -436,6 +445,13 @@ func (s *scene) dump() string {
 	return b.String()
 }
 
+// exposed is what a node has of the resource that it promises.
+func exposed(n *corev1.Node) string {
+	promise := snapshot.PromiseOf(n.Annotations)
+	has := n.Status.Allocatable[promise.Resource]
+	return fmt.Sprintf("%s of %d %s", &has, promise.Replicas(), promise.Resource)
+}
+
 // tail are the last lines of a log, those that speak of a name first.
 func tail(path, name string) string {
 	log, err := os.ReadFile(path)
@@ -443,6 +459,7 @@ func tail(path, name string) string {
 		return err.Error()
 	}
 	all := strings.Split(strings.TrimSpace(string(log)), "\n")
+	all = slices.DeleteFunc(all, func(l string) bool { return strings.Contains(l, `"logger":"events"`) })
 	about := slices.DeleteFunc(slices.Clone(all), func(l string) bool { return !strings.Contains(l, name) })
 	return strings.Join(about[max(0, len(about)-25):], "\n") + "\n…\n" + strings.Join(all[max(0, len(all)-8):], "\n") + "\n"
 }

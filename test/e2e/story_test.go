@@ -53,6 +53,7 @@ func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
 	s.wantMetric("karve_nodeclaims_created_total", 8)
 	s.wantMetric("karve_nodeclaims_deleted_total", 8, `reason="Idle"`)
 	s.wantStatus(0, 0, 0, "0.000")
+	s.wantTold()
 }
 
 // wantStatus waits until the statuses of the NodePool and the GPUNodeClass count so many g4dn.xlarge.
@@ -101,4 +102,26 @@ func TestElevenPodsShareTwoSmallMachines(t *testing.T) {
 	s.untilRunning(11)
 	s.wantClaims(s.claims(), 2, "g4dn.xlarge", 1_052_000)
 	s.wantStatus(2, 20, 11, "1.052")
+}
+
+// wantTold fails unless the controller tells by its probes and metrics how it is.
+func (s *scene) wantTold() {
+	s.t.Helper()
+	w, t := s.world, s.t
+	for _, url := range []string{w.karve.HealthURL, w.karve.ReadyURL} {
+		get(t, url)
+	}
+	s.wantMetric("karve_nodeclaims_created_total", 8, `instance_type="g4dn.xlarge"`, `capacity_type="on-demand"`)
+	s.wantMetric("karve_pool_breaker_open", 0)
+	if got := w.metric(t, w.karve, "karve_planner_rejected_plans_total"); got != 0 {
+		t.Errorf("%v plans broke their own rules", got)
+	}
+	if got := w.metric(t, w.karve, "leader_election_master_status"); got != 1 {
+		t.Errorf("the only controller does not lead: %v", got)
+	}
+	for _, name := range []string{"karve_planner_duration_seconds_count", "karve_nodes_replicas_ready_seconds_count", "karve_pods_waiting", "karve_pool_price_usd_per_hour"} {
+		if got := w.metric(t, w.karve, name); got < 0 {
+			t.Errorf("there is no metric %s", name)
+		}
+	}
 }

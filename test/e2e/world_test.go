@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -62,6 +63,12 @@ var shared = struct {
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	// The tests wait for clusters rather than for processors, of which there may be few.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "64"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	ctrl.SetLogger(logr.Discard()) // What the watches say about broken connections is no news.
 	code := m.Run()
 	if shared.world == nil {
