@@ -34,10 +34,10 @@ func refusal(t *testing.T, l *Ledger, at time.Time) v1alpha1.RefusedOffering {
 func TestARefusedOfferingIsLeftAloneTwiceAsLongEachTimeAndAtMostAnHour(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
-	for i, want := range []time.Duration{3, 6, 12, 24, 48, 60, 60} {
+	for i, minutes := range []int{3, 6, 12, 24, 48, 60, 60} {
 		r, news := l.Refuse(shape("g4dn.xlarge"), false, "no capacity", at)
-		if got := r.NotBefore.Sub(at); got != want*time.Minute || !news || r.Failures != int32(i)+1 {
-			t.Errorf("refusal %d: left alone for %s, failures %d, news %t; want %d minutes, %d, true", i+1, got, r.Failures, news, want, i+1)
+		if got := r.NotBefore.Sub(at); got.Minutes() != float64(minutes) || !news || r.Failures != int32(i)+1 {
+			t.Errorf("refusal %d: left alone for %s, failures %d, news %t; want %d minutes, %d, true", i+1, got, r.Failures, news, minutes, i+1)
 		}
 		at = r.NotBefore.Time
 	}

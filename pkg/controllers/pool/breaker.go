@@ -26,18 +26,7 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
 	}
-	var broken []string
-	fresh, mended := false, false
-	for i := range machines {
-		m := &machines[i]
-		// Times in the API are whole seconds, and the claim that the change of the condition lets through is made at once.
-		later := !m.Claim.CreationTimestamp.Time.Before(before.LastTransitionTime.Truncate(time.Second))
-		if m.Broken(now, timeout) {
-			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
-			fresh = fresh || later || since(m, timeout).After(before.LastTransitionTime.Time)
-		}
-		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
-	}
+	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
 			"nodes that registered over %s ago do not expose their replicas: %s; see that the device plugin runs on them. One node is tried again after %s",
@@ -64,6 +53,21 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		return closed
 	}
 	return *before
+}
+
+// survey names the machines that are broken. Fresh says that one has broken since the last change, mended that one launched after it works.
+func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) (broken []string, fresh, mended bool) {
+	for i := range machines {
+		m := &machines[i]
+		// Times in the API are whole seconds, and the claim that the change lets through is made at once.
+		later := !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second))
+		if m.Broken(now, timeout) {
+			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
+			fresh = fresh || later || since(m, timeout).After(changed)
+		}
+		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
+	}
+	return broken, fresh, mended
 }
 
 // since is when a machine without its replicas became a broken one. It tells a new one where the clocks of the API server and ours do not agree.

@@ -102,7 +102,7 @@ func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 		c, err := w.gatherer.Cluster(ctx)
 		if err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // Forbidden until then.
 		}
 		state = c.NodeClasses[innerClass]
 		return true, nil

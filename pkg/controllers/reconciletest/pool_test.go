@@ -143,7 +143,7 @@ func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
 		t.Errorf("the message is %q", c.Message)
 	}
 	w.wantCondition(np, status.ConditionReady, "True", "")
-	w.wantRefusal("told", "us-east-1a", 1)
+	w.wantRefusal("told", "us-east-1a")
 	w.clock.Step(4 * time.Minute)
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionLaunchHealthy, "True", "")

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -66,8 +67,8 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API keeps whole seconds.
-	w := &world{WithWatch: c, t: t, clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), recorder: events.NewFakeRecorder(1000)}
+	// Time stands still at the present, which is when the API server says that objects were created; it keeps whole seconds.
+	w := &world{WithWatch: c, t: t, clock: clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second)), recorder: events.NewFakeRecorder(1000)}
 	w.restart()
 	w.empty()
 	w.create(w.inner("gpu", nil))
@@ -205,13 +206,12 @@ func (w *world) shared(name string, edits ...func(*karpv1.NodePool)) *karpv1.Nod
 }
 
 // pods are n waiting pods.
-func (w *world) pods(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
+func (w *world) pods(prefix string, n int, edits ...func(*corev1.Pod)) {
 	w.t.Helper()
 	pods := snapshottest.Pods(prefix, n, edits...)
 	for i := range pods {
 		w.pod(&pods[i])
 	}
-	return pods
 }
 
 // pod creates a pod with its status.
