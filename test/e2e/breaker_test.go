@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -19,7 +21,7 @@ func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
 	s.pool(poolOptions{})
 	s.deploy("inference", 20)
 	s.until(enough, "two machines are launched", func() (bool, string) { return len(s.claims()) == 2, lines(s.claims()) })
-	s.untilCondition(enough, s.name, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing", "device plugin", "One node is tried again after")
+	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing", "device plugin", "One node is tried again after")
 	opened := snapshot.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	names := 0
 	for _, c := range s.claims() {
@@ -39,20 +41,20 @@ func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
 	if waited := probe.first.Sub(opened.LastTransitionTime.Time); waited < settings.BreakerRetry {
 		t.Errorf("the pool launched again %s after it was closed, before %s", waited, settings.BreakerRetry)
 	}
-	if probe.instanceType != "g4dn.xlarge" {
-		t.Errorf("a %s for %d micro-USD an hour is launched to see, want the cheapest, a g4dn.xlarge", probe.instanceType, probe.price)
+	if probe.instanceType != cheapest {
+		t.Errorf("a %s for %d micro-USD an hour is launched to see, want the cheapest, a %s", probe.instanceType, probe.price, cheapest)
 	}
-	s.untilCondition(enough, s.name, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
+	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
 	s.stays(5*time.Second, "a single machine", func() (bool, string) { return len(s.claims()) == 3, lines(s.claims()) })
 	if early := s.history.openedEarly(s.name); len(early) > 0 || s.running() > 0 {
 		t.Errorf("broken nodes were open to pods: %v", early)
 	}
 
 	w.rule(t, s.name, "")
-	s.untilCondition(enough, s.name, v1alpha1.ConditionReplicasHealthy, "True")
+	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "True")
 	s.untilRunning(20)
 	left := alive(s.claims())
-	s.wantClaims(left, 2, "g4dn.xlarge", 1_052_000)
+	s.wantClaims(left, 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 	if left[0].name != probe.name {
 		t.Errorf("the machine that was launched to see is not among those that are left:\n%s", lines(s.claims()))
 	}
@@ -81,7 +83,7 @@ func TestAPluginThatIsLateIsWaitedFor(t *testing.T) {
 	if early := s.history.openedEarly(s.name); len(early) > 0 {
 		t.Errorf("nodes were open to pods before they exposed their replicas: %v", early)
 	}
-	s.wantClaims(s.claims(), 1, "g4dn.xlarge", 526_000)
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 }
 
 func TestANodeWithFewerReplicasThanPromisedIsNeverAdmitted(t *testing.T) {
@@ -92,7 +94,7 @@ func TestANodeWithFewerReplicasThanPromisedIsNeverAdmitted(t *testing.T) {
 	s.class(v1alpha1.IdleNever)
 	s.pool(poolOptions{})
 	s.deploy("inference", 4)
-	s.untilCondition(enough, s.name, v1alpha1.ConditionReplicasHealthy, "False", "4 of 10 nvidia.com/gpu.shared")
+	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "False", "4 of 10 nvidia.com/gpu.shared")
 	s.until(enough, "the machine is given back", func() (bool, string) { return len(alive(s.claims())) == 0, lines(s.claims()) })
 	if early := s.history.openedEarly(s.name); len(early) > 0 || s.running() > 0 {
 		t.Errorf("a node with fewer replicas was open to pods; %d run: %v", s.running(), early)

@@ -24,7 +24,7 @@ import (
 )
 
 // TestTheControllerMayDieAtAnyMoment has a cluster of its own, since it kills the controller; its subtests are steps.
-func TestTheControllerMayDieAtAnyMoment(t *testing.T) {
+func TestTheControllerMayDieAtAnyMoment(t *testing.T) { //nolint:tparallel // One kills what the other needs.
 	cluster.Require(t)
 	t.Parallel()
 	ended := make(chan error, 1)
@@ -49,7 +49,8 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(n, n))
 }
 
-// killedWhileItLaunches lets the pods come in ten lots, since the first life that is long enough would launch all machines at once.
+// killedWhileItLaunches lets the pods come in ten lots, since the first life that is long enough would launch all machines at once. Every other life ends at any
+// moment, the others end amid their claims.
 func (w *world) killedWhileItLaunches(t *testing.T) {
 	const lots, lot = 10, 20
 	random := seed(t)
@@ -58,20 +59,24 @@ func (w *world) killedWhileItLaunches(t *testing.T) {
 	s.pool(poolOptions{})
 	d := s.deploy("inference", 0)
 	for i := range int32(lots) {
+		before := len(s.claims())
 		s.scale(d, (i+1)*lot)
-		// The batch is complete after half a second, the claims are made and launched within the next.
-		wait := time.Duration(300+random.IntN(1200)) * time.Millisecond
+		wait := time.Duration(random.IntN(1500)) * time.Millisecond
+		if i%2 == 1 {
+			s.until(enough, "the controller launches", func() (bool, string) { return len(s.claims()) > before, fmt.Sprint(before) })
+			wait = time.Duration(random.IntN(40)) * time.Millisecond
+		}
 		time.Sleep(wait)
 		if err := w.KillComponent(w.karve.Name); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("Killed after %s with %d claims", wait, len(s.claims()))
+		t.Logf("Killed after %s more, with %d claims for %d pods", wait, len(s.claims()), len(s.pods()))
 		if err := w.StartComponent(t.Context(), w.karve.Name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.untilRunning(lots * lot)
-	s.wantClaims(s.claims(), 20, "g4dn.xlarge", 10_520_000)
+	s.wantClaims(s.claims(), 20, karpv1.CapacityTypeOnDemand, 10_520_000)
 	if early := s.history.openedEarly(s.name); len(early) > 0 {
 		t.Errorf("nodes were open to pods before they exposed their replicas: %v", early)
 	}
@@ -140,7 +145,7 @@ func (s *scene) untilNotTainted() {
 }
 
 // takeOver replaces the controller by two that elect a leader.
-func (w *world) takeOver(t *testing.T, ended <-chan error) {
+func (w *world) takeOver(t *testing.T, ended <-chan error) { //nolint:thelper // It is the test.
 	s := w.scene(t, "elect")
 	if err := w.StopComponent(w.karve.Name); err != nil {
 		t.Fatal(err)
@@ -158,7 +163,7 @@ func (w *world) takeOver(t *testing.T, ended <-chan error) {
 	s.pool(poolOptions{})
 	d := s.deploy("inference", 10)
 	s.untilRunning(10)
-	s.wantClaims(s.claims(), 1, "g4dn.xlarge", 526_000)
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 
 	leader, other := two[0], two[1]
 	if s.leads(other) {
@@ -175,7 +180,7 @@ func (w *world) takeOver(t *testing.T, ended <-chan error) {
 	w.karve = other
 	s.untilRunning(30)
 	t.Logf("The other controller took over and 20 pods ran %s after the leader was killed", time.Since(began))
-	s.wantClaims(s.claims(), 3, "g4dn.xlarge", 1_578_000)
+	s.wantClaims(s.claims(), 3, karpv1.CapacityTypeOnDemand, 1_578_000)
 	if !s.leads(other) {
 		t.Error("the other one does not lead")
 	}

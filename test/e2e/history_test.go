@@ -185,12 +185,11 @@ func total(claims []claim) int64 {
 	return sum
 }
 
-// podsOf are how many pods a namespace ever had, when the last one came, and when the first one went.
-func (h *history) podsOf(namespace string) (n int, last, firstGone time.Time) {
+// podsOf is when the last pod of a namespace came, and when the first one went.
+func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, l := range h.pods[namespace] {
-		n++
 		if l.first.After(last) {
 			last = l.first
 		}
@@ -198,7 +197,7 @@ func (h *history) podsOf(namespace string) (n int, last, firstGone time.Time) {
 			firstGone = l.gone
 		}
 	}
-	return n, last, firstGone
+	return last, firstGone
 }
 
 func (h *history) openedEarly(pool string) []string {

@@ -100,7 +100,7 @@ func TestAPodThatComesAtTheLastMomentGetsTheNodeBack(t *testing.T) {
 	s.pod("second")
 	s.untilRunning(1)
 	s.untilNotTainted()
-	s.wantClaims(s.claims(), 1, "g4dn.xlarge", 526_000)
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 	if left := alive(s.claims()); len(left) != 1 {
 		t.Errorf("the node is on its way out:\n%s", lines(s.claims()))
 	}

@@ -96,7 +96,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) {
 			[]told{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
 		},
 		{
-			"spread", nil, []func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+			"spread", nil,
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 					MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{},
 				}}
@@ -104,7 +105,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) {
 			[]told{{event: "UnsupportedConstraint", words: []string{"topologySpreadConstraints with DoNotSchedule", "remove it"}}},
 		},
 		{
-			"apart", nil, []func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+			"apart", nil,
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
 					{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "asks"}}},
 				}}}
@@ -119,7 +121,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) {
 					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 				}})
-			}, []func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+			},
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 			}},
 			[]told{{event: "UnsupportedConstraint", words: []string{"persistent volumes", "remove it"}}},
@@ -145,8 +148,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) {
 			s.pod("asks", c.pod...)
 			for _, want := range c.want {
 				if want.condition != "" {
-					s.untilCondition(enough, s.name, want.condition, "False", want.words...)
-					s.untilCondition(enough, s.name, "Ready", "False")
+					s.untilCondition(s.name, want.condition, "False", want.words...)
+					s.untilCondition(s.name, "Ready", "False")
 				} else {
 					s.untilEvent("Pod", "asks", want.event, want.words...)
 				}

@@ -42,8 +42,8 @@ func TestSharedAndWholeGPUsLiveSideBySide(t *testing.T) {
 	if waits != 15 {
 		t.Errorf("%d pods wait, want 15", waits)
 	}
-	shared.wantClaims(shared.claims(), 1, "g4dn.xlarge", 526_000)
-	whole.wantClaims(whole.claims(), 2, "g4dn.xlarge", 1_052_000)
+	shared.wantClaims(shared.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
+	whole.wantClaims(whole.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 	shared.until(enough, "the limit and the status count one physical GPU", func() (bool, string) {
 		gpus := shared.nodePool(shared.name).Status.Resources[v1alpha1.ResourceGPU]
 		return gpus.Value() == 1, gpus.String()
@@ -75,7 +75,7 @@ func TestStockKarpenterLeavesKarvesNodesAlone(t *testing.T) {
 	s.pool(poolOptions{})
 	d := s.deploy("inference", 10)
 	s.untilRunning(10)
-	s.wantClaims(s.claims(), 1, "g4dn.xlarge", 526_000)
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 	s.scale(d, 0)
 	s.until(enough, "the node is empty", func() (bool, string) { return len(s.pods()) == 0, fmt.Sprint(len(s.pods())) })
 	s.stays(40*time.Second, "the empty node is left alone", func() (bool, string) {

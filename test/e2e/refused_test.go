@@ -48,7 +48,7 @@ func TestATypeThatCannotBeLaunchedHoldsUpNobody(t *testing.T) {
 		t.Logf("%s was there for %s", c.name, c.gone.Sub(c.first))
 	}
 	bad.wantRefused()
-	bad.untilCondition(enough, bad.name, v1alpha1.ConditionLaunchHealthy, "False", "LaunchRefused", unknownType, "could not be launched")
+	bad.untilCondition(bad.name, v1alpha1.ConditionLaunchHealthy, "False", "LaunchRefused", unknownType, "could not be launched")
 	bad.untilEvent("GPUNodeClass", bad.name, "LaunchRefused", unknownType, "NodePool "+bad.name)
 	pod := bad.pods()[0]
 	bad.untilEvent("Pod", pod.Name, "OfferingsUnavailable", unknownType)
@@ -61,7 +61,7 @@ func TestATypeThatCannotBeLaunchedHoldsUpNobody(t *testing.T) {
 	good.deploy("inference", 10)
 	waited = good.until(2*time.Minute, "pods of another pool run", func() (bool, string) { return good.running() == 10, fmt.Sprint(good.running()) })
 	t.Logf("Pods of another pool ran after %s", waited)
-	good.wantClaims(good.claims(), 1, "g4dn.xlarge", 526_000)
+	good.wantClaims(good.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 	if n := len(bad.claims()); n != len(asked) {
 		t.Errorf("%d claims of the type that cannot be launched, want no more than %d:\n%s", n, len(asked), lines(bad.claims()))
 	}

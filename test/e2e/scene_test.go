@@ -229,11 +229,10 @@ func selects(key, value string) func(*corev1.PodSpec) {
 }
 
 // pod makes one pod.
-func (s *scene) pod(name string, change ...func(*corev1.PodSpec)) *corev1.Pod {
+func (s *scene) pod(name string, change ...func(*corev1.PodSpec)) {
 	s.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name, Labels: map[string]string{"app": name}}, Spec: s.podSpec(change...)}
 	s.create(pod)
-	return pod
 }
 
 // deploy makes a Deployment.
@@ -343,15 +342,18 @@ func (s *scene) untilGone(pool string) {
 	})
 }
 
-// wantClaims fails unless the claims that are there have the type and the price in micro-dollars together.
-func (s *scene) wantClaims(got []claim, n int, instanceType string, price int64) {
+// cheapest is the cheapest machine with a GPU, for pods as these tests have them also the cheapest for a replica.
+const cheapest = "g4dn.xlarge"
+
+// wantClaims fails unless there are so many claims, all of the cheapest machine, at a price in micro-dollars together.
+func (s *scene) wantClaims(got []claim, n int, capacityType string, price int64) {
 	s.t.Helper()
 	bad := len(got) != n || total(got) != price
 	for _, c := range got {
-		bad = bad || c.instanceType != instanceType || c.capacityType != karpv1.CapacityTypeOnDemand
+		bad = bad || c.instanceType != cheapest || c.capacityType != capacityType
 	}
 	if bad {
-		s.t.Errorf("claims cost %d micro-USD an hour, want %d × on-demand %s for %d:\n%s", total(got), n, instanceType, price, lines(got))
+		s.t.Errorf("claims cost %d micro-USD an hour, want %d × %s %s for %d:\n%s", total(got), n, capacityType, cheapest, price, lines(got))
 	}
 }
 
@@ -373,9 +375,9 @@ func (s *scene) nodePool(name string) *karpv1.NodePool {
 }
 
 // untilCondition waits until a NodePool's condition has a status and says all the words in its reason or message.
-func (s *scene) untilCondition(within time.Duration, pool, conditionType, status string, words ...string) {
+func (s *scene) untilCondition(pool, conditionType, status string, words ...string) {
 	s.t.Helper()
-	s.until(within, fmt.Sprintf("condition %s of NodePool %s is %s", conditionType, pool, status), func() (bool, string) {
+	s.until(enough, fmt.Sprintf("condition %s of NodePool %s is %s", conditionType, pool, status), func() (bool, string) {
 		c := snapshot.Condition(s.nodePool(pool).Status.Conditions, conditionType)
 		if c == nil {
 			return false, "not there"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
@@ -22,9 +23,9 @@ func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
 	d := s.deploy("inference", 80)
 	s.untilRunning(80)
 	claims := s.claims()
-	s.wantClaims(claims, 8, "g4dn.xlarge", 4_208_000)
+	s.wantClaims(claims, 8, karpv1.CapacityTypeOnDemand, 4_208_000)
 
-	_, lastPod, _ := s.history.podsOf(s.name)
+	lastPod, _ := s.history.podsOf(s.name)
 	took := claims[len(claims)-1].first.Sub(lastPod)
 	t.Logf("The last of %d claims came %s after the last of 80 pods", len(claims), took)
 	if limit := time.Second + slack; took > limit {
@@ -43,7 +44,7 @@ func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
 
 	s.scale(d, 0)
 	s.untilGone(s.name)
-	_, _, firstGone := s.history.podsOf(s.name)
+	_, firstGone := s.history.podsOf(s.name)
 	for _, c := range s.claims() {
 		// Times on nodes have no fractions of a second.
 		if idle := c.deleting.Sub(firstGone); idle < idleAfter-time.Second {
@@ -100,7 +101,7 @@ func TestElevenPodsShareTwoSmallMachines(t *testing.T) {
 	s.pool(poolOptions{})
 	s.deploy("inference", 11)
 	s.untilRunning(11)
-	s.wantClaims(s.claims(), 2, "g4dn.xlarge", 1_052_000)
+	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 	s.wantStatus(2, 20, 11, "1.052")
 }
 

@@ -95,10 +95,10 @@ func theSharedWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
 	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "karve-e2e-"); shared.err != nil {
+		if shared.dir, shared.err = os.MkdirTemp("", "karve-e2e-"); shared.err != nil { //nolint:usetesting // It outlives the test that happens to be first.
 			return
 		}
-		// It outlives the test that happens to be first.
+		// So does the cluster.
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		shared.stop = stop
 		c, err := cluster.Start(ctx, cluster.Config{Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates})
@@ -148,7 +148,7 @@ func (w *world) begin(ctx context.Context, o karve.Options) error {
 			return fmt.Errorf("watching %T: %w", o, err)
 		}
 	}
-	go w.seen.Start(ctx) //nolint:errcheck // That it does not start is seen by whoever reads from it.
+	go w.seen.Start(ctx) // That it does not start is seen by whoever reads from it.
 	if !w.seen.WaitForCacheSync(ctx) {
 		return ctx.Err()
 	}
