@@ -123,16 +123,16 @@ func (d *demo) untilReady(ctx context.Context, o client.Object, conditions func(
 		if err := d.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return false, "", fmt.Errorf("reading %s: %w", o.GetName(), err)
 		}
-		why := "it has no condition Ready"
+		var why []string
 		for _, c := range conditions() {
-			if c.Type != status.ConditionReady {
-				continue
-			}
-			if c.IsTrue() && c.ObservedGeneration == o.GetGeneration() {
+			if c.Type == status.ConditionReady && c.IsTrue() && c.ObservedGeneration == o.GetGeneration() {
 				return true, "", nil
 			}
-			why = fmt.Sprintf("Ready is %s, %s: %s", c.Status, c.Reason, c.Message)
+			if !c.IsTrue() {
+				why = append(why, fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
+			}
 		}
-		return false, fmt.Sprintf("%T %s is not Ready: %s", o, o.GetName(), why), nil
+		kind := fmt.Sprintf("%T", o)
+		return false, fmt.Sprintf("%s %s is not Ready: %s", kind[strings.LastIndex(kind, ".")+1:], o.GetName(), strings.Join(why, "; ")), nil
 	})
 }

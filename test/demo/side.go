@@ -95,8 +95,10 @@ func (d *demo) untilRunning(ctx context.Context, s side, wanted int) error {
 		told = mine.claims
 		settled := time.Since(latest(told, func(c claim) time.Time { return c.seen })) >= claimsQuiet
 		launched := count(told, func(c claim) bool { return c.launched })
-		return len(told) > 0 && launched == len(told) && settled, fmt.Sprintf(
-			"%d of %d NodeClaims of NodePool %s are launched", launched, len(told), s.pool)
+		if len(told) == 0 {
+			return false, fmt.Sprintf("%s has made no NodeClaim for NodePool %s", s.name, s.pool)
+		}
+		return launched == len(told) && settled, fmt.Sprintf("%d of %d NodeClaims of NodePool %s are launched", launched, len(told), s.pool)
 	})
 	if err != nil {
 		return err

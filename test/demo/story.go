@@ -14,6 +14,7 @@ type story struct {
 	mu    sync.Mutex
 	out   io.Writer
 	began time.Time
+	last  time.Time // when something was told
 }
 
 func newStory(out io.Writer) *story { return &story{out: out, began: time.Now()} }
@@ -24,7 +25,15 @@ func (s *story) tell(format string, args ...any) { s.tellAt(time.Now(), format, 
 func (s *story) tellAt(when time.Time, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.last = time.Now()
 	fmt.Fprintf(s.out, "%6.1fs  %s\n", when.Sub(s.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// silence is how long nothing was told.
+func (s *story) silence() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.last)
 }
 
 func (s *story) chapter(title string) {
@@ -33,7 +42,7 @@ func (s *story) chapter(title string) {
 	fmt.Fprintf(s.out, "\n%s\n", title)
 }
 
-// stillAfter is how long nothing may be told while something is built.
+// stillAfter is how long nothing may be told while something goes on.
 const stillAfter = 20 * time.Second
 
 // whileStill tells now and again that something long goes on.
@@ -41,14 +50,16 @@ func (s *story) whileStill(doing func() string, do func() error) error {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		tick := time.NewTicker(stillAfter)
+		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
 			select {
 			case <-done:
 				return
 			case <-tick.C:
-				s.tell("  still %s", doing())
+				if s.silence() >= stillAfter {
+					s.tell("  still %s", doing())
+				}
 			}
 		}
 	})
