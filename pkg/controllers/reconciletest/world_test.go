@@ -178,12 +178,11 @@ func (w *world) class(name string, edits ...func(*v1alpha1.GPUNodeClass)) *v1alp
 	return &class
 }
 
-// pool is a NodePool of the class of its name, tainted, that takes on-demand machines.
+// pool is a NodePool of the class of its name, tainted, that leaves everything else to us.
 func (w *world) pool(name string, edits ...func(*karpv1.NodePool)) *karpv1.NodePool {
 	w.t.Helper()
 	standard := []func(*karpv1.NodePool){
 		snapshottest.Tainted(v1alpha1.ResourceGPUShared),
-		snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand),
 		budget("100%"),
 	}
 	np := snapshottest.Pool(name, name, append(standard, edits...)...)
