@@ -69,14 +69,24 @@ func (m *Machine) Launched() bool {
 	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
 }
 
-// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim.
+// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim. The Node must say so
+// too: the claim is read live and the Node from a cache, which may still hold it as it was before, without its startup taint.
 func (m *Machine) Registered() bool {
-	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue()
+	return m.passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey)
+}
+
+// Initialized says whether the machine has started: its startup taints are gone. Claim and Node must both say so, as in Registered.
+func (m *Machine) Initialized() bool {
+	return m.passed(karpv1.ConditionTypeInitialized, karpv1.NodeInitializedLabelKey)
+}
+
+func (m *Machine) passed(conditionType, nodeLabel string) bool {
+	return m.Node != nil && Condition(m.Claim.Status.Conditions, conditionType).IsTrue() && m.Node.Labels[nodeLabel] == "true"
 }
 
 // AwaitsReplicas says that the machine has not exposed what it promised yet. The startup taint, which tells, may come only with the registration.
 func (m *Machine) AwaitsReplicas() bool {
-	return m.Node == nil || !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
+	return !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
 
 // Exposed is the number of replicas that the Node has.

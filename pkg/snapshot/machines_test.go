@@ -57,11 +57,14 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 		c    *snapshot.Cluster
 		want planner.Resources
 	}{
-		"not launched":                                    {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
-		"launched":                                        {machine(Launched(Now), 0, noNode), room},
-		"with a Node that has nothing yet":                {machine(Launched(Now), 0, unregistered), room},
-		"registered, its Node not seen yet":               {machine(Registered(Now), 0, noNode), room},
-		"with the startup taint":                          {machine(Registered(Now), 0), room},
+		"not launched":                      {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
+		"launched":                          {machine(Launched(Now), 0, noNode), room},
+		"with a Node that has nothing yet":  {machine(Launched(Now), 0, unregistered), room},
+		"registered, its Node not seen yet": {machine(Registered(Now), 0, noNode), room},
+		"with the startup taint":            {machine(Registered(Now), 0), room},
+		// The claim is read live and the Node from a cache that may be behind.
+		"registered, its Node as it was before":           {machine(Registered(Now), 0, unregistered), room},
+		"initialised, its Node as it was before":          {machine(Initialized(Now), 0, unregistered), room},
 		"with the startup taint and some of the replicas": {machine(Registered(Now), 4), room},
 		"with all replicas and the startup taint":         {machine(Registered(Now), 10), room},
 		"with taints of a node that starts": {machine(Registered(Now), 0, node(func(n *corev1.Node) {

@@ -87,8 +87,7 @@ const longestWait = time.Minute
 func (s *state) next(m *snapshot.Machine, leaving map[string]int) (*action, time.Duration) {
 	idleSince, disruptingSince := since(m, v1alpha1.IdleSinceAnnotation), since(m, v1alpha1.DisruptingSinceAnnotation)
 	idleAfter, gives := s.idleAfter[m.Pool()]
-	initialized := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
-	if !gives || !initialized || m.AwaitsReplicas() || !m.Empty() || s.wanted[m.Node.Name] {
+	if !gives || !m.Initialized() || m.AwaitsReplicas() || !m.Empty() || s.wanted[m.Node.Name] {
 		if idleSince != nil || marked(m) {
 			return &action{step: keep, machine: m}, 0
 		}

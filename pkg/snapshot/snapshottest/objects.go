@@ -189,11 +189,15 @@ func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edit
 	}
 	maps.Copy(node.Annotations, claim.Annotations)
 	node.Spec.Taints = append(node.Spec.Taints, claim.Spec.Taints...)
-	initialized := false
 	for _, c := range claim.Status.Conditions {
-		initialized = initialized || c.Type == karpv1.ConditionTypeInitialized
+		switch c.Type {
+		case karpv1.ConditionTypeRegistered:
+			node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
+		case karpv1.ConditionTypeInitialized:
+			node.Labels[karpv1.NodeInitializedLabelKey] = "true"
+		}
 	}
-	if !initialized {
+	if node.Labels[karpv1.NodeInitializedLabelKey] == "" {
 		node.Spec.Taints = append(node.Spec.Taints, claim.Spec.StartupTaints...)
 	}
 	node.Status.Capacity = list(t.Capacity, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)
