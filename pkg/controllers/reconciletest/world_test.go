@@ -178,11 +178,12 @@ func (w *world) class(name string, edits ...func(*v1alpha1.GPUNodeClass)) *v1alp
 	return &class
 }
 
-// pool is a NodePool of the class of its name, tainted, that leaves everything else to us.
+// pool is a NodePool of the class of its name, tainted, that says nothing of capacity types.
 func (w *world) pool(name string, edits ...func(*karpv1.NodePool)) *karpv1.NodePool {
 	w.t.Helper()
 	standard := []func(*karpv1.NodePool){
 		snapshottest.Tainted(v1alpha1.ResourceGPUShared),
+		snapshottest.Requiring(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "amd64"),
 		budget("100%"),
 	}
 	np := snapshottest.Pool(name, name, append(standard, edits...)...)
