@@ -33,7 +33,7 @@ func Build(c *Cluster) View {
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
-			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
+			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Limited: limited(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
 		})
 		first[i] = len(v.Offerings)
 		for j := range pool.Offerings {

@@ -14,6 +14,15 @@ func probing(pool *Pool) bool {
 	return healthy != nil && healthy.IsUnknown()
 }
 
+// limited is what pods are told that the one machine of a pool that is being probed does not hold.
+func limited(pool *Pool) *planner.Refusal {
+	if !probing(pool) {
+		return nil
+	}
+	return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
+		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
+}
+
 // limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod. Without it the planner would put
 // as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
 func (v *View) limitProbes() {
@@ -27,8 +36,7 @@ func (v *View) limitProbes() {
 			if o.Pool != i || j == probe || o.Unavailable != nil {
 				continue
 			}
-			o.Unavailable = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
-				"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", v.Pools[i].NodePool.Name)}
+			o.Unavailable = limited(&v.Pools[i])
 		}
 	}
 }
