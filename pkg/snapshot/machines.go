@@ -97,13 +97,23 @@ func (m *Machine) Exposed() int64 {
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
-// Broken says that the machine has had longer than timeout since it registered, and still does not expose what it promised.
+// Broken says that the machine has had longer than timeout to register since it was launched, or to expose what it promised since it registered.
 func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
-	if m.Node == nil || !m.AwaitsReplicas() || m.Exposed() >= m.Promise.Replicas() {
-		return false
+	since, ok := m.BrokenSince(timeout)
+	return ok && !now.Before(since)
+}
+
+// BrokenSince is when the machine was or will be broken, unless its replicas come first; false when they are there or the cloud has not made it yet.
+func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
+	if promised := m.Promise.Replicas(); !m.AwaitsReplicas() || m.Registered() && promised > 0 && m.Exposed() >= promised {
+		return time.Time{}, false
 	}
-	registered := Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered)
-	return registered.IsTrue() && !now.Before(registered.LastTransitionTime.Add(timeout))
+	for _, step := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeLaunched} {
+		if c := Condition(m.Claim.Status.Conditions, step); c.IsTrue() {
+			return c.LastTransitionTime.Add(timeout), true
+		}
+	}
+	return time.Time{}, false
 }
 
 // ReplicasInUse is the number of replicas that running pods hold.

@@ -211,10 +211,12 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 		"in time":                  {registered, timeout - 1, false},
 		"too late":                 {registered, timeout, true},
 		"too late, all there":      {machine(Registered(Now), 10), timeout, false},
-		"without a Node":           {machine(Registered(Now), 0, noNode), timeout, false},
-		"not registered":           {machine(Launched(Now), 0), timeout, false},
+		"its Node not seen yet":    {machine(Registered(Now), 0, noNode), timeout, true},
+		"not registered in time":   {machine(Launched(Now), 0, noNode), timeout - 1, false},
+		"not registered, too late": {machine(Launched(Now), 0, noNode), timeout, true},
+		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
 		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, false},
+		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

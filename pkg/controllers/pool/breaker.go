@@ -7,7 +7,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
@@ -29,7 +28,7 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
-			"nodes that registered over %s ago do not expose their replicas: %s; see that the device plugin runs on them. One node is tried again after %s",
+			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One is tried again after %s",
 			timeout, strings.Join(broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
 	}
 	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
@@ -61,18 +60,22 @@ func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Du
 		m := &machines[i]
 		// Times in the API are whole seconds, and the claim that the change lets through is made at once.
 		later := !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second))
-		if m.Broken(now, timeout) {
-			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
-			fresh = fresh || later || since(m, timeout).After(changed)
+		if since, ok := m.BrokenSince(timeout); ok && !now.Before(since) {
+			broken = append(broken, missing(m))
+			// When it broke tells a new one where the clocks of the API server and ours do not agree.
+			fresh = fresh || later || since.After(changed)
 		}
 		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
 	}
 	return broken, fresh, mended
 }
 
-// since is when a machine without its replicas became a broken one. It tells a new one where the clocks of the API server and ours do not agree.
-func since(m *snapshot.Machine, timeout time.Duration) time.Time {
-	return snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).LastTransitionTime.Add(timeout)
+// missing says what a broken machine lacks.
+func missing(m *snapshot.Machine) string {
+	if !m.Registered() {
+		return m.Claim.Name + " (has not registered)"
+	}
+	return fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource)
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {

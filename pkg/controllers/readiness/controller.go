@@ -105,14 +105,14 @@ func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict,
 	if m.Promise.Replicas() > 0 && m.Exposed() >= m.Promise.Replicas() {
 		return ready, 0
 	}
-	if m.Broken(now, timeout) {
-		return broken, 0
-	}
-	registered := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered)
-	if !registered.IsTrue() {
+	since, ok := m.BrokenSince(timeout)
+	switch {
+	case !ok:
 		return wait, timeout
+	case now.Before(since):
+		return wait, since.Sub(now)
 	}
-	return wait, registered.LastTransitionTime.Add(timeout).Sub(now)
+	return broken, 0
 }
 
 // claim is the NodeClaim of ours that owns the Node; nil when there is none.

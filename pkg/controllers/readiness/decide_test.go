@@ -30,7 +30,9 @@ func TestDecide(t *testing.T) {
 		"one replica less is waited for":                       {snapshottest.Registered(now.Add(-time.Minute)), 9, "10", wait, 9 * time.Minute},
 		"and broken after the timeout":                         {snapshottest.Registered(now.Add(-timeout)), 9, "10", broken, 0},
 		"so is a node without any":                             {snapshottest.Registered(now.Add(-time.Hour)), 0, "10", broken, 0},
-		"a machine that has not registered is not broken":      {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", wait, timeout},
+		"a machine that has not registered is waited for":      {snapshottest.Launched(now.Add(-time.Minute)), 0, "10", wait, 9 * time.Minute},
+		"and broken when it never does":                        {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", broken, 0},
+		"a machine that is not made is not broken":             {func(*karpv1.NodeClaim) {}, 0, "10", wait, timeout},
 		"a node that promises nothing is never taken for done": {snapshottest.Registered(now), 10, "", wait, timeout},
 	} {
 		t.Run(name, func(t *testing.T) {
