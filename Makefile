@@ -13,7 +13,7 @@ TOOL      := go tool -modfile=tools/go.mod
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: cluster-bin ## See Karve work: a real control plane and Karpenter, simulated machines
+demo: ## See Karve work: a real control plane and Karpenter, simulated machines
 	go run ./test/demo
 
 cluster: cluster-bin ## Start a local cluster that stays until cluster-down
@@ -44,6 +44,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 
 lint: ## Run the linters (minutes the first time)
 	$(TOOL) golangci-lint run
+	$(TOOL) golangci-lint-kube-api-linter run -c tools/kube-api-linter.yml ./pkg/apis/...
 
 fmt: ## Format the code as the linters want it
 	$(TOOL) golangci-lint fmt

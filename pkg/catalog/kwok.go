@@ -45,14 +45,16 @@ type kwokInstanceType struct {
 	Architecture     string                       `json:"architecture"`
 	OperatingSystems []string                     `json:"operatingSystems"`
 	Resources        map[string]resource.Quantity `json:"resources"`
-	Offerings        []struct {
-		Price        float64 `json:"Price"`
-		Requirements []struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		} `json:"Requirements"`
-	} `json:"offerings"`
+	Offerings        []kwokOffering               `json:"offerings"`
+}
+
+type kwokOffering struct {
+	Price        float64 `json:"Price"`
+	Requirements []struct {
+		Key      string   `json:"key"`
+		Operator string   `json:"operator"`
+		Values   []string `json:"values"`
+	} `json:"Requirements"`
 }
 
 // ReadKWOK reads instance types from the JSON that Karpenter's kwok provider takes, so that both see the same machines.
@@ -91,16 +93,8 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 	if k.Name == "" {
 		return InstanceType{}, errors.New("it has no name")
 	}
-	pods := resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
-	if q, ok := k.Resources["pods"]; ok {
-		pods = &q
-	}
-	capacity := Resources{
-		MilliCPU:       quantity(k.Resources, "cpu").MilliValue(),
-		MemoryBytes:    quantity(k.Resources, "memory").Value(),
-		EphemeralBytes: quantity(k.Resources, "ephemeral-storage").Value(),
-		Pods:           pods.Value(),
-	}
+	capacity, err := k.capacity()
+	errs := []error{err}
 	t := InstanceType{
 		Name:     k.Name,
 		Labels:   map[string]string{labelInstanceType: k.Name, labelArch: k.Architecture},
@@ -113,47 +107,69 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 		},
 		GPU: GPU{Count: quantity(k.Resources, resourceGPU).Value()},
 	}
-	if len(k.OperatingSystems) == 1 {
-		t.Labels[labelOS] = k.OperatingSystems[0]
-	}
-	var errs []error
 	if k.Architecture == "" {
 		errs = append(errs, errors.New("it has no architecture"))
 	}
-	if capacity.MilliCPU <= 0 || capacity.MemoryBytes <= 0 || capacity.Pods <= 0 || capacity.EphemeralBytes < 0 || t.GPU.Count < 0 {
-		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
-	}
-	if quantity(k.Resources, "cpu").Value() > maxAmount || capacity.MemoryBytes > maxAmount || capacity.EphemeralBytes > maxAmount ||
-		capacity.Pods > maxAmount || t.GPU.Count > maxAmount {
-		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
+	if len(k.OperatingSystems) == 1 {
+		t.Labels[labelOS] = k.OperatingSystems[0]
 	}
 	for i, o := range k.Offerings {
-		labels := map[string]string{}
-		for _, req := range o.Requirements {
-			if req.Operator != "In" || len(req.Values) != 1 {
-				errs = append(errs, fmt.Errorf("offering %d: requirement %q must be In with one value", i, req.Key))
-				continue
-			}
-			if is := cmp.Or(labels[req.Key], t.Labels[req.Key]); is != "" && is != req.Values[0] {
-				errs = append(errs, fmt.Errorf("offering %d: requirement %q is %q, but the machine has %q", i, req.Key, req.Values[0], is))
-				continue
-			}
-			labels[req.Key] = req.Values[0]
-		}
-		offering := Offering{
-			Zone: labels[labelZone], CapacityType: labels[labelCapacityType],
-			MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels,
-		}
-		if offering.Zone == "" || offering.CapacityType == "" {
-			errs = append(errs, fmt.Errorf("offering %d: it needs requirements for %s and %s", i, labelZone, labelCapacityType))
-		}
-		if o.Price > 1e6 || offering.MicroUSDPerHour <= 0 {
-			errs = append(errs, fmt.Errorf("offering %d: the price %v is not between 0 and a million dollars an hour", i, o.Price))
-		}
+		offering, err := o.offering(i, t.Labels)
+		errs = append(errs, err)
 		t.Offerings = append(t.Offerings, offering)
 	}
 	errs = append(errs, t.describe())
 	return t, errors.Join(errs...)
+}
+
+func (k kwokInstanceType) capacity() (Resources, error) {
+	pods := resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
+	if q, ok := k.Resources["pods"]; ok {
+		pods = &q
+	}
+	cpu, gpus := quantity(k.Resources, "cpu"), quantity(k.Resources, resourceGPU).Value()
+	capacity := Resources{
+		MilliCPU:       cpu.MilliValue(),
+		MemoryBytes:    quantity(k.Resources, "memory").Value(),
+		EphemeralBytes: quantity(k.Resources, "ephemeral-storage").Value(),
+		Pods:           pods.Value(),
+	}
+	var errs []error
+	if cpu.Sign() <= 0 || min(capacity.MemoryBytes, capacity.Pods) <= 0 || min(capacity.EphemeralBytes, gpus) < 0 {
+		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
+	}
+	if max(cpu.Value(), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus) > maxAmount {
+		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
+	}
+	return capacity, errors.Join(errs...)
+}
+
+// offering reads the offering with the index i of a machine with the labels.
+func (o kwokOffering) offering(i int, machine map[string]string) (Offering, error) {
+	var errs []error
+	labels := map[string]string{}
+	for _, req := range o.Requirements {
+		if req.Operator != "In" || len(req.Values) != 1 {
+			errs = append(errs, fmt.Errorf("offering %d: requirement %q must be In with one value", i, req.Key))
+			continue
+		}
+		if is := cmp.Or(labels[req.Key], machine[req.Key]); is != "" && is != req.Values[0] {
+			errs = append(errs, fmt.Errorf("offering %d: requirement %q is %q, but the machine has %q", i, req.Key, req.Values[0], is))
+			continue
+		}
+		labels[req.Key] = req.Values[0]
+	}
+	offering := Offering{
+		Zone: labels[labelZone], CapacityType: labels[labelCapacityType],
+		MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels,
+	}
+	if offering.Zone == "" || offering.CapacityType == "" {
+		errs = append(errs, fmt.Errorf("offering %d: it needs requirements for %s and %s", i, labelZone, labelCapacityType))
+	}
+	if o.Price > 1e6 || offering.MicroUSDPerHour <= 0 {
+		errs = append(errs, fmt.Errorf("offering %d: the price %v is not between 0 and a million dollars an hour", i, o.Price))
+	}
+	return offering, errors.Join(errs...)
 }
 
 // describe moves the labels that all offerings share to the type and reads the GPU's description from them.

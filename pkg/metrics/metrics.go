@@ -91,5 +91,12 @@ func (m *Metrics) Planned(plan planner.Plan) {
 	}
 }
 
+// ForgetPool takes the metrics of a NodePool's machines away that is gone. The counters stay, since they are history.
+func (m *Metrics) ForgetPool(pool string) {
+	for _, gauge := range []*prometheus.GaugeVec{m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker} {
+		gauge.DeleteLabelValues(pool)
+	}
+}
+
 // USD is an amount of micro-dollars in dollars.
 func USD(micro int64) float64 { return float64(micro) / 1e6 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -53,7 +54,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	if err != nil {
 		return err
 	}
-	scheme, err := Scheme()
+	kinds, err := Scheme()
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 200, 300
 	m, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Logger: log,
+		Scheme: kinds, Logger: log,
 		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddress},
 		HealthProbeBindAddress:  o.ProbeAddress,
 		LeaderElection:          o.LeaderElect,
@@ -82,17 +83,18 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	return m.Start(ctx)
 }
 
-// Scheme knows all kinds that the controllers read and write.
-func Scheme() (*runtime.Scheme, error) {
-	scheme := clientgoscheme.Scheme
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+// Scheme knows all kinds that the controllers read and write. It is client-go's own, so kinds are added to it once, also where many ask for it.
+func Scheme() (*runtime.Scheme, error) { return scheme() }
+
+var scheme = sync.OnceValues(func() (*runtime.Scheme, error) {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
 		return nil, fmt.Errorf("registering kinds: %w", err)
 	}
-	return scheme, nil
-}
+	return clientgoscheme.Scheme, nil
+})
 
 func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
-	f, err := os.Open(path) //nolint:gosec // The path is the operator's own flag.
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}

@@ -14,7 +14,7 @@ const (
 	// pricingSteps of one knapsack: the best load is mostly found in the first ten, the rest tightens the bound.
 	pricingSteps = 1500
 	// proofSteps is what the last duals get instead, so many times.
-	proofSteps = 10_000
+	proofSteps = 5_000
 	maxProofs  = 2
 	// nodeRounds and nodeSteps bound what a proof spends on nodes: rounds times nodes, and the steps of all nodes in a round.
 	nodeRounds = 2_000

@@ -43,6 +43,9 @@ type Pool struct {
 	Name string
 	// Remaining is what the pool's limits still allow to be launched; [Unlimited] where there is no limit. Values ≤ 0 allow nothing.
 	Remaining Physical
+	// Limited says why less may be launched than the user's limits leave, to pods that find no room because of it; nil when Remaining is
+	// what those limits leave.
+	Limited *Refusal
 	// Closed says why nothing may be launched from the pool at present; nil when it is open.
 	Closed *Refusal
 }

@@ -39,13 +39,15 @@ func refusal(s Snapshot, class Class, left []usage) Refusal {
 
 // blockedBy explains why none of the offerings that could hold a pod can be launched.
 func blockedBy(s Snapshot, holding []int, left []usage) Refusal {
-	var unavailable, closed, limited []int
+	var unavailable, closed, held, limited []int
 	for _, i := range holding {
 		o := s.Offerings[i]
 		isClosed, isUnavailable := s.Pools[o.Pool].Closed != nil, o.Unavailable != nil
 		switch {
-		case !left[o.Pool].admits(usageOf(o.Physical)):
+		case !left[o.Pool].admits(usageOf(o.Physical)) && s.Pools[o.Pool].Limited == nil:
 			limited = append(limited, i)
+		case !left[o.Pool].admits(usageOf(o.Physical)):
+			held = append(held, i)
 		case isClosed:
 			closed = append(closed, i)
 		case isUnavailable:
@@ -57,6 +59,8 @@ func blockedBy(s Snapshot, holding []int, left []usage) Refusal {
 		return passOn(ReasonUnavailable, unavailable, func(i int) *Refusal { return s.Offerings[i].Unavailable })
 	case len(closed) > 0:
 		return passOn(ReasonPoolClosed, closed, func(i int) *Refusal { return s.Pools[s.Offerings[i].Pool].Closed })
+	case len(held) > 0:
+		return passOn(ReasonLimitReached, held, func(i int) *Refusal { return s.Pools[s.Offerings[i].Pool].Limited })
 	case len(limited) > 0:
 		return limitReached(s, limited, left)
 	}

@@ -13,14 +13,15 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// demand is what a pod asks of a node besides room on it.
+// demand is what a pod asks of a node.
 type demand struct {
 	pod      *corev1.Pod
+	requests corev1.ResourceList
 	affinity nodeaffinity.RequiredNodeAffinity
 }
 
 func demandOf(pod *corev1.Pod) demand {
-	return demand{pod: pod, affinity: nodeaffinity.GetRequiredNodeAffinity(pod)}
+	return demand{pod: pod, requests: podRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod)}
 }
 
 // refusal says why the scheduler would not bind the pod to a node with the taints and labels; nil when it would. It is the scheduler's

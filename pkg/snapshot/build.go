@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,7 +33,7 @@ func Build(c *Cluster) View {
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
-			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Closed: v.closed(pool),
+			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Limited: limited(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
 		})
 		first[i] = len(v.Offerings)
 		for j := range pool.Offerings {
@@ -50,7 +51,7 @@ func Build(c *Cluster) View {
 		v.Nodes = append(v.Nodes, r.node)
 	}
 	for _, waiting := range c.waiting() {
-		class, ours := v.class(c, &waiting, rooms, first, stock)
+		class, ours := v.class(&waiting, rooms, first, stock)
 		if !ours {
 			continue
 		}
@@ -60,11 +61,12 @@ func Build(c *Cluster) View {
 		}
 		v.Classes = append(v.Classes, class)
 	}
+	v.limitProbes()
 	return v
 }
 
 // class says where the pods of a class may go. It is not ours when no pool of ours admits them and stock Karpenter can serve them.
-func (v *View) class(c *Cluster, w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
+func (v *View) class(w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
 	pod := w.pod()
 	demand := demandOf(pod)
 	class := planner.Class{Requests: requests(pod, w.gpu)}
@@ -152,13 +154,8 @@ func (v *View) Used(pool string) planner.Physical {
 	return used
 }
 
-func probing(pool *Pool) bool {
-	healthy := Condition(pool.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
-	return healthy != nil && healthy.IsUnknown()
-}
-
 // closed says why a pool launches nothing at present.
-func (v *View) closed(pool *Pool) *planner.Refusal {
+func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is being deleted", np.Name)}
@@ -171,7 +168,12 @@ func (v *View) closed(pool *Pool) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s launches nothing at present: %s", np.Name, healthy.Message)}
 	}
 	for i := range v.Machines {
-		if m := &v.Machines[i]; probing(pool) && m.Pool() == np.Name && m.AwaitsReplicas() && !m.Deleting() {
+		m := &v.Machines[i]
+		if m.Pool() != np.Name || m.Deleting() {
+			continue
+		}
+		// A broken machine closes the pool from the moment it is one, though its condition may say so a little later.
+		if m.Broken(now, timeout) || probing(pool) && m.AwaitsReplicas() {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
 				"NodePool %s launches nothing more until it is seen whether %s exposes its replicas", np.Name, m.Claim.Name)}
 		}

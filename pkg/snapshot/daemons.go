@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,7 +25,9 @@ func overhead(daemons []demand, taints []corev1.Taint, name string, labels map[s
 	var sum planner.Resources
 	for i := range daemons {
 		if daemons[i].refusal(taints, name, labels) == nil {
-			sum = plus(sum, requests(daemons[i].pod, gpu))
+			asked := amounts(daemons[i].requests, gpu)
+			asked.Pods = 1
+			sum = plus(sum, asked)
 		}
 	}
 	return sum
@@ -41,11 +44,8 @@ func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {
 		requests := corev1.ResourceList{}
-		for _, from := range []corev1.ResourceList{containers[i].Resources.Limits, containers[i].Resources.Requests} {
-			for name, quantity := range from {
-				requests[name] = quantity
-			}
-		}
+		maps.Copy(requests, containers[i].Resources.Limits)
+		maps.Copy(requests, containers[i].Resources.Requests)
 		containers[i].Resources.Requests = requests
 	}
 	return containers

@@ -69,14 +69,24 @@ func (m *Machine) Launched() bool {
 	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
 }
 
-// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim.
+// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim. The Node must say so
+// too: the claim is read live and the Node from a cache, which may still hold it as it was before, without its startup taint.
 func (m *Machine) Registered() bool {
-	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered).IsTrue()
+	return m.passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey)
+}
+
+// Initialized says whether the machine has started: its startup taints are gone. Claim and Node must both say so, as in Registered.
+func (m *Machine) Initialized() bool {
+	return m.passed(karpv1.ConditionTypeInitialized, karpv1.NodeInitializedLabelKey)
+}
+
+func (m *Machine) passed(conditionType, nodeLabel string) bool {
+	return m.Node != nil && Condition(m.Claim.Status.Conditions, conditionType).IsTrue() && m.Node.Labels[nodeLabel] == "true"
 }
 
 // AwaitsReplicas says that the machine has not exposed what it promised yet. The startup taint, which tells, may come only with the registration.
 func (m *Machine) AwaitsReplicas() bool {
-	return m.Node == nil || !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
+	return !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
 
 // Exposed is the number of replicas that the Node has.
@@ -87,13 +97,23 @@ func (m *Machine) Exposed() int64 {
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
-// Broken says that the machine has had longer than timeout since it registered, and still does not expose what it promised.
+// Broken says that the machine has had longer than timeout to register since it was launched, or to expose what it promised since it registered.
 func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
-	if m.Node == nil || !m.AwaitsReplicas() || m.Exposed() >= m.Promise.Replicas() {
-		return false
+	since, ok := m.BrokenSince(timeout)
+	return ok && !now.Before(since)
+}
+
+// BrokenSince is when the machine was or will be broken, unless its replicas come first; false when they are there or the cloud has not made it yet.
+func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
+	if promised := m.Promise.Replicas(); !m.AwaitsReplicas() || m.Registered() && promised > 0 && m.Exposed() >= promised {
+		return time.Time{}, false
 	}
-	registered := Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered)
-	return registered.IsTrue() && !now.Before(registered.LastTransitionTime.Add(timeout))
+	for _, step := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeLaunched} {
+		if c := Condition(m.Claim.Status.Conditions, step); c.IsTrue() {
+			return c.LastTransitionTime.Add(timeout), true
+		}
+	}
+	return time.Time{}, false
 }
 
 // ReplicasInUse is the number of replicas that running pods hold.

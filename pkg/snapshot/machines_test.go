@@ -46,17 +46,25 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 	unregistered := node(func(n *corev1.Node) {
 		n.Labels = map[string]string{corev1.LabelHostname: "ip-10-0-0-1"}
 		n.Annotations, n.Status = nil, corev1.NodeStatus{}
-		n.Spec.Taints = []corev1.Taint{karpv1.UnregisteredNoExecuteTaint, {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+		// The last one is of the machine's bootstrap, which takes it off before it registers.
+		n.Spec.Taints = []corev1.Taint{
+			karpv1.UnregisteredNoExecuteTaint,
+			{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
+			{Key: "bootstrap", Effect: corev1.TaintEffectNoSchedule},
+		}
 	})
 	for name, tc := range map[string]struct {
 		c    *snapshot.Cluster
 		want planner.Resources
 	}{
-		"not launched":                                    {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
-		"launched":                                        {machine(Launched(Now), 0, noNode), room},
-		"with a Node that has nothing yet":                {machine(Launched(Now), 0, unregistered), room},
-		"registered, its Node not seen yet":               {machine(Registered(Now), 0, noNode), room},
-		"with the startup taint":                          {machine(Registered(Now), 0), room},
+		"not launched":                      {machine(func(*karpv1.NodeClaim) {}, 0, noNode), room},
+		"launched":                          {machine(Launched(Now), 0, noNode), room},
+		"with a Node that has nothing yet":  {machine(Launched(Now), 0, unregistered), room},
+		"registered, its Node not seen yet": {machine(Registered(Now), 0, noNode), room},
+		"with the startup taint":            {machine(Registered(Now), 0), room},
+		// The claim is read live and the Node from a cache that may be behind.
+		"registered, its Node as it was before":           {machine(Registered(Now), 0, unregistered), room},
+		"initialised, its Node as it was before":          {machine(Initialized(Now), 0, unregistered), room},
 		"with the startup taint and some of the replicas": {machine(Registered(Now), 4), room},
 		"with all replicas and the startup taint":         {machine(Registered(Now), 10), room},
 		"with taints of a node that starts": {machine(Registered(Now), 0, node(func(n *corev1.Node) {
@@ -203,10 +211,12 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 		"in time":                  {registered, timeout - 1, false},
 		"too late":                 {registered, timeout, true},
 		"too late, all there":      {machine(Registered(Now), 10), timeout, false},
-		"without a Node":           {machine(Registered(Now), 0, noNode), timeout, false},
-		"not registered":           {machine(Launched(Now), 0), timeout, false},
+		"its Node not seen yet":    {machine(Registered(Now), 0, noNode), timeout, true},
+		"not registered in time":   {machine(Launched(Now), 0, noNode), timeout - 1, false},
+		"not registered, too late": {machine(Launched(Now), 0, noNode), timeout, true},
+		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
 		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, false},
+		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -226,12 +236,14 @@ func TestAPromiseIsReadFromAnnotations(t *testing.T) {
 	}{
 		"complete": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "4", "karve.sh/replicas-per-gpu": "10", "karve.sh/micro-usd-per-hour": "3912000"},
-			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000}, 40,
+			snapshot.Promise{Resource: "nvidia.com/gpu", GPUs: 4, ReplicasPerGPU: 10, MicroUSDPerHour: 3_912_000},
+			40,
 		},
 		"missing": {nil, snapshot.Promise{}, 0},
 		"no numbers": {
 			map[string]string{"karve.sh/resource": "nvidia.com/gpu", "karve.sh/gpus": "-4", "karve.sh/replicas-per-gpu": "ten"},
-			snapshot.Promise{Resource: "nvidia.com/gpu"}, 0,
+			snapshot.Promise{Resource: "nvidia.com/gpu"},
+			0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,10 +105,13 @@ func (c *Cluster) offerings(p *Pool) []Offering {
 
 // compareOfferings orders the offerings of a pool, whatever the order of the catalogue.
 func compareOfferings(a, b Offering) int {
-	return cmp.Or(
+	if order := cmp.Or(
 		strings.Compare(a.Type.Name, b.Type.Name), strings.Compare(a.Zone, b.Zone), strings.Compare(a.CapacityType, b.CapacityType),
-		cmp.Compare(a.MicroUSDPerHour, b.MicroUSDPerHour), compareLabels(a.Labels, b.Labels),
-	)
+		cmp.Compare(a.MicroUSDPerHour, b.MicroUSDPerHour),
+	); order != 0 {
+		return order
+	}
+	return compareLabels(a.Labels, b.Labels)
 }
 
 func compareLabels(a, b map[string]string) int {

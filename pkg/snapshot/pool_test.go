@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
@@ -212,6 +213,45 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 	healthy(c, metav1.ConditionTrue)
 	if p := snapshot.Build(c).Snapshot.Pools[0]; p.Closed != nil || p.Remaining.Nodes != planner.Unlimited {
 		t.Errorf("healthy: %+v", p)
+	}
+}
+
+// Twenty pods would have the planner choose a g4dn.12xlarge for the one machine that it may launch.
+func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		cpu, want string
+	}{
+		"small pods": {"300m", "g4dn.xlarge"},
+		"large pods": {"6", "g4dn.2xlarge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionUnknown}}
+			c.Pods = Pods("p", 20, Asking("cpu", tc.cpu, "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+			view := snapshot.Build(c)
+			plan := planner.Build(view.Snapshot)
+			if err := planner.Check(view.Snapshot, plan); err != nil {
+				t.Fatal(err)
+			}
+			if len(plan.Launches) != 1 || view.Offerings[plan.Launches[0].Offering].Type.Name != tc.want {
+				t.Errorf("launches %+v, want one %s", plan.Launches, tc.want)
+			}
+			for _, u := range plan.Unplaced {
+				if u.Reason != planner.ReasonPoolClosed || !strings.Contains(u.Message, "one machine to see whether") {
+					t.Errorf("%s is told %s: %s", u.Pod, u.Reason, u.Message)
+				}
+			}
+		})
+	}
+}
+
+func TestAPoolIsClosedAsSoonAsAMachineOfItIsBroken(t *testing.T) {
+	t.Parallel()
+	c := machine(Registered(Now.Add(-time.Hour)), 0)
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether m exposes its replicas") {
+		t.Errorf("closed %+v", closed)
 	}
 }
 

@@ -62,7 +62,7 @@ func (c *Cluster) machineRoom(m *Machine) (room, bool) {
 	if m.Deleting() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
 		return room{}, false
 	}
-	if m.Node == nil || !Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+	if !m.Initialized() {
 		return c.startingRoom(m), true
 	}
 	// A node that is about to be given back is room too: when pods would go there it is kept, and our taint goes.

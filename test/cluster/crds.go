@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,17 +91,10 @@ func waitServed(ctx context.Context, disco discovery.DiscoveryInterface, crd *un
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-	served := func(version string) (bool, error) {
+	served := func(version string) bool {
 		list, err := disco.ServerResourcesForGroupVersion(group + "/" + version)
-		if err != nil {
-			return false, nil //nolint:nilerr // not found until it is served
-		}
-		for _, r := range list.APIResources {
-			if r.Name == plural {
-				return true, nil
-			}
-		}
-		return false, nil
+		// The version is not found until it is served.
+		return err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural })
 	}
 	for _, v := range versions {
 		version, ok := v.(map[string]any)
@@ -112,7 +106,7 @@ func waitServed(ctx context.Context, disco discovery.DiscoveryInterface, crd *un
 		}
 		name, _ := version["name"].(string)
 		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, readyTimeout, true, func(context.Context) (bool, error) {
-			return served(name)
+			return served(name), nil
 		}); err != nil {
 			return fmt.Errorf("waiting for version %s to be served: %w", name, err)
 		}

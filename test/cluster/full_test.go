@@ -119,7 +119,7 @@ func (s suite) overlay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := allocatable(node, v1alpha1.ResourceGPUShared); got != 10 {
+	if got := shared(node); got != 10 {
 		t.Errorf("%d replicas are allocatable, want 10", got)
 	}
 }
@@ -140,7 +140,7 @@ func (s suite) cpuPod(t *testing.T) {
 func (s suite) sharedClaim(t *testing.T) {
 	s.create(t, nodeClaims, sharedClaim)
 	s.waitClaim(t, "Registered")
-	node := s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 10 })
+	node := s.waitNode(t, func(n *corev1.Node) bool { return shared(n) == 10 })
 	if has := n(node.Status.Capacity, v1alpha1.ResourceGPUShared); has != 10 {
 		t.Errorf("capacity is %d, want 10", has)
 	}
@@ -167,14 +167,14 @@ func (s suite) sharedClaim(t *testing.T) {
 
 func (s suite) steering(t *testing.T) {
 	s.setRules(t, map[string]string{"gpu-shared": "offer: none"})
-	node := s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 0 })
+	node := s.waitNode(t, func(n *corev1.Node) bool { return shared(n) == 0 })
 	if has := n(node.Status.Capacity, v1alpha1.ResourceGPUShared); has != 10 {
 		t.Errorf("capacity is %d after the crash, want 10 as before", has)
 	}
 	s.setRules(t, map[string]string{"gpu-shared": "offer: 4"})
-	s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 4 })
+	s.waitNode(t, func(n *corev1.Node) bool { return shared(n) == 4 })
 	s.setRules(t, nil)
-	s.waitNode(t, func(n *corev1.Node) bool { return allocatable(n, v1alpha1.ResourceGPUShared) == 10 })
+	s.waitNode(t, func(n *corev1.Node) bool { return shared(n) == 10 })
 }
 
 func (s suite) karpenterAgain(t *testing.T) {

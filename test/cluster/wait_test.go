@@ -18,6 +18,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/yaml"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/cluster/simulator"
 )
 
@@ -149,8 +150,9 @@ func convert(t *testing.T, from runtime.Object, to any) {
 	}
 }
 
-func allocatable(node *corev1.Node, name corev1.ResourceName) int64 {
-	return n(node.Status.Allocatable, name)
+// shared is how many shared GPUs the node has for pods.
+func shared(node *corev1.Node) int64 {
+	return n(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
 }
 
 func n(of corev1.ResourceList, name corev1.ResourceName) int64 {

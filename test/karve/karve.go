@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,6 +46,8 @@ type Options struct {
 	BatchIdle, BatchMax                          time.Duration
 	// Replica is for a second controller beside the first: its name on the cluster ends with it.
 	Replica string
+	// Alone says that no other controller will run, so that after a crash nobody waits for a lease to end.
+	Alone bool
 }
 
 // Controller is a controller that runs on a cluster.
@@ -53,19 +56,31 @@ type Controller struct {
 	Name cluster.Component
 	// MetricsURL is where its metrics are.
 	MetricsURL string
+	// HealthURL and ReadyURL are where its probes are.
+	HealthURL, ReadyURL string
+
+	path, probes string
 }
+
+// Scheme knows all kinds that the controller reads and writes. It is made once: a scheme may not be changed while it is read.
+var Scheme = sync.OnceValues(operator.Scheme)
 
 // Client is a client with the administrator's rights that knows Karve's and Karpenter's kinds.
 func Client(c *cluster.Cluster) (client.Client, error) {
-	scheme, err := operator.Scheme()
+	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
 	}
 	return client.New(c.RESTConfig(), client.Options{Scheme: scheme})
 }
 
+// building lets one build at a time write the binary.
+var building sync.Mutex
+
 // Build builds the controller and returns its path.
 func Build(ctx context.Context) (string, error) {
+	building.Lock()
+	defer building.Unlock()
 	root, err := cluster.Root()
 	if err != nil {
 		return "", err
@@ -81,7 +96,7 @@ func Build(ctx context.Context) (string, error) {
 
 // Start builds the controller, installs its role, and runs it until the cluster stops.
 func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, error) {
-	path, err := Build(ctx)
+	path, err := ownBinary(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -112,13 +127,66 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 		Name: name, Path: path, ReadyURL: "http://" + probes + "/readyz",
 		Args: append([]string{
 			"--kubeconfig=" + kubeconfig, "--instance-types-file=" + o.InstanceTypes, "--leader-election-namespace=" + Namespace,
-			"--metrics-bind-address=" + metrics, "--health-probe-bind-address=" + probes, "--log-level=debug",
+			"--metrics-bind-address=" + metrics, probesFlag + probes, "--log-level=debug",
 		}, o.flags()...),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{Name: name, MetricsURL: "http://" + metrics + "/metrics"}, nil
+	return &Controller{
+		Name: name, MetricsURL: "http://" + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
+		path: path, probes: probes,
+	}, nil
+}
+
+const probesFlag = "--health-probe-bind-address="
+
+// ownBinary is a controller of the cluster's own: one that is killed and started again must come back as what it was, whatever was built meanwhile.
+func ownBinary(ctx context.Context, c *cluster.Cluster) (string, error) {
+	own := filepath.Join(c.Dir(), "karve-controller")
+	if _, err := os.Stat(own); err == nil {
+		return own, nil
+	}
+	built, err := Build(ctx)
+	if err != nil {
+		return "", err
+	}
+	return own, copyFile(own, built)
+}
+
+func copyFile(to, from string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copying the controller: %w", err)
+	}
+	defer in.Close()                                                      //nolint:errcheck // It was only read.
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700) //nolint:gosec // It is run.
+	if err != nil {
+		return fmt.Errorf("copying the controller: %w", err)
+	}
+	if _, err = io.Copy(out, in); err != nil {
+		err = fmt.Errorf("copying the controller: %w", err)
+	}
+	return errors.Join(err, out.Close())
+}
+
+// PID is the process of a controller that runs, for signals that StopComponent and KillComponent do not send.
+func (k *Controller) PID() (int, error) {
+	executables, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return 0, err
+	}
+	for _, link := range executables {
+		if path, err := os.Readlink(link); err != nil || path != k.path {
+			continue
+		}
+		process := filepath.Dir(link)
+		arguments, err := os.ReadFile(filepath.Join(process, "cmdline"))
+		if err == nil && bytes.Contains(arguments, []byte(probesFlag+k.probes+"\x00")) {
+			return strconv.Atoi(filepath.Base(process))
+		}
+	}
+	return 0, fmt.Errorf("the controller %s does not run", k.Name)
 }
 
 func (o *Options) flags() []string {
@@ -130,6 +198,9 @@ func (o *Options) flags() []string {
 		if d > 0 {
 			flags = append(flags, fmt.Sprintf("--%s=%s", name, d))
 		}
+	}
+	if o.Alone {
+		flags = append(flags, "--leader-elect=false")
 	}
 	return flags
 }

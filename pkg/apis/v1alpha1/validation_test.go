@@ -170,6 +170,7 @@ var pairs = []struct {
 	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // which CEL's duration cannot hold
 
 	{rule: "status.conditions unique type", accept: conditions("Accepted", "Ready"), reject: conditions("Ready", "Ready"), message: "Duplicate value"},
+	{rule: "status.conditions maxItems", accept: conditions(numbered("C", 16)...), reject: conditions(numbered("C", 17)...), message: "must have at most 16 items"},
 	{rule: "status.nodes minimum", accept: edits{"status.nodes": 0}, reject: edits{"status.nodes": -1}, message: "greater than or equal to 0"},
 	{rule: "status.gpus minimum", accept: edits{"status.gpus": 0}, reject: edits{"status.gpus": -1}, message: "greater than or equal to 0"},
 	{rule: "status.replicas minimum", accept: edits{"status.replicas": 0}, reject: edits{"status.replicas": -1}, message: "greater than or equal to 0"},
@@ -389,10 +390,18 @@ func overrides(changes ...edits) []any {
 	return out
 }
 
+func numbered(prefix string, n int) []string {
+	out := make([]string, 0, n)
+	for i := range n {
+		out = append(out, fmt.Sprint(prefix, i))
+	}
+	return out
+}
+
 func many(n int) []any {
 	changes := make([]edits, 0, n)
-	for i := range n {
-		changes = append(changes, edits{"gpuName": fmt.Sprintf("gpu-%d", i)})
+	for _, name := range numbered("gpu-", n) {
+		changes = append(changes, edits{"gpuName": name})
 	}
 	return overrides(changes...)
 }

@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
@@ -19,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func (c *Controller) act(ctx context.Context, a action, pools map[string]*snapshot.Pool) error {
+func (c *Controller) act(ctx context.Context, s *state, a action, pools map[string]*snapshot.Pool) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
 	node := a.machine.Node
 	if a.step != blocked {
@@ -30,7 +29,7 @@ func (c *Controller) act(ctx context.Context, a action, pools map[string]*snapsh
 		return c.patch(ctx, node, func(n *corev1.Node) { annotate(n, v1alpha1.IdleSinceAnnotation, now) })
 	case keep:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", a.reason)
-		return c.patch(ctx, node, clear)
+		return c.patch(ctx, node, unmark)
 	case taint:
 		err := c.patch(ctx, node, func(n *corev1.Node) {
 			annotate(n, v1alpha1.DisruptingSinceAnnotation, now)
@@ -49,7 +48,7 @@ func (c *Controller) act(ctx context.Context, a action, pools map[string]*snapsh
 		}
 		return nil
 	case remove:
-		return c.remove(ctx, a.machine, pools[a.machine.Pool()])
+		return c.remove(ctx, s, a.machine, pools[a.machine.Pool()])
 	}
 	return nil
 }
@@ -61,8 +60,8 @@ func annotate(n *corev1.Node, key, value string) {
 	n.Annotations[key] = value
 }
 
-// clear takes every mark of ours off.
-func clear(n *corev1.Node) {
+// unmark takes every mark of ours off.
+func unmark(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.IdleSinceAnnotation)
 	delete(n.Annotations, v1alpha1.DisruptingSinceAnnotation)
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
@@ -80,7 +79,7 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, change func(*
 }
 
 // remove looks at the Node and its pods once more, live, and deletes the NodeClaim.
-func (c *Controller) remove(ctx context.Context, m *snapshot.Machine, pool *snapshot.Pool) error {
+func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine, pool *snapshot.Pool) error {
 	live := &corev1.Node{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
 		return client.IgnoreNotFound(err)
@@ -95,9 +94,9 @@ func (c *Controller) remove(ctx context.Context, m *snapshot.Machine, pool *snap
 			look.Pods = append(look.Pods, pod)
 		}
 	}
-	if !look.Empty() || !tainted(live) || live.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
-		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods))
-		return c.patch(ctx, live, clear)
+	if reason := s.protects(&look); !look.Empty() || !tainted(live) || reason != "" {
+		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", reason)
+		return c.patch(ctx, live, unmark)
 	}
 	uid := m.Claim.UID
 	if err := c.Client.Delete(ctx, m.Claim, client.Preconditions{UID: &uid}); err != nil {

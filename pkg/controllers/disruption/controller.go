@@ -119,7 +119,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	actions, again := decide(s)
 	var errs []error
 	for _, a := range actions {
-		err := c.act(ctx, a, pools)
+		err := c.act(ctx, &s, a, pools)
 		if apierrors.IsConflict(err) {
 			again = min(again, soon) // The Node changed since it was read; look again.
 			continue

@@ -55,7 +55,7 @@ func decide(s state) (actions []action, again time.Duration) {
 	again = longestWait
 	leaving := map[string]int{}
 	for i := range s.machines {
-		if m := &s.machines[i]; m.Deleting() || since(m, v1alpha1.DisruptingSinceAnnotation) != nil {
+		if m := &s.machines[i]; m.Deleting() || marked(m) {
 			leaving[m.Pool()]++
 		}
 	}
@@ -66,8 +66,11 @@ func decide(s state) (actions []action, again time.Duration) {
 		}
 		a, wait := s.next(m, leaving)
 		if a != nil {
-			if a.step == taint {
+			switch {
+			case a.step == taint && !marked(m):
 				leaving[m.Pool()]++
+			case a.step == keep && marked(m):
+				leaving[m.Pool()]--
 			}
 			actions = append(actions, *a)
 		}
@@ -84,9 +87,8 @@ const longestWait = time.Minute
 func (s *state) next(m *snapshot.Machine, leaving map[string]int) (*action, time.Duration) {
 	idleSince, disruptingSince := since(m, v1alpha1.IdleSinceAnnotation), since(m, v1alpha1.DisruptingSinceAnnotation)
 	idleAfter, gives := s.idleAfter[m.Pool()]
-	initialized := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
-	if !gives || !initialized || m.AwaitsReplicas() || !m.Empty() || s.wanted[m.Node.Name] {
-		if idleSince != nil || disruptingSince != nil || tainted(m.Node) {
+	if !gives || !m.Initialized() || m.AwaitsReplicas() || !m.Empty() || s.wanted[m.Node.Name] {
+		if idleSince != nil || marked(m) {
 			return &action{step: keep, machine: m}, 0
 		}
 		return nil, 0
@@ -97,16 +99,13 @@ func (s *state) next(m *snapshot.Machine, leaving map[string]int) (*action, time
 	if left := idleSince.Add(idleAfter).Sub(s.now); left > 0 {
 		return nil, left
 	}
-	if reason := s.blocks(m); reason != "" {
-		if disruptingSince != nil || tainted(m.Node) {
+	if reason := s.blocks(m, leaving[m.Pool()]); reason != "" {
+		if marked(m) {
 			return &action{step: keep, machine: m, reason: reason}, 0
 		}
 		return &action{step: blocked, machine: m, reason: reason}, 0
 	}
 	if disruptingSince == nil || !tainted(m.Node) {
-		if leaving[m.Pool()] >= s.budget[m.Pool()] {
-			return &action{step: blocked, machine: m, reason: fmt.Sprintf("the disruption budgets of NodePool %s allow %d at present", m.Pool(), s.budget[m.Pool()])}, 0
-		}
 		return &action{step: taint, machine: m}, s.settle
 	}
 	if left := disruptingSince.Add(s.settle).Sub(s.now); left > 0 {
@@ -115,12 +114,32 @@ func (s *state) next(m *snapshot.Machine, leaving map[string]int) (*action, time
 	return &action{step: remove, machine: m}, 0
 }
 
-// blocks says what keeps an idle machine; "" when nothing does.
-func (s *state) blocks(m *snapshot.Machine) string {
+// blocks says what keeps an idle machine while so many of its pool are on their way out, it included where it is marked; "" when nothing does.
+func (s *state) blocks(m *snapshot.Machine, leaving int) string {
+	if reason := s.protects(m); reason != "" {
+		return reason
+	}
+	if !marked(m) {
+		leaving++
+	}
+	// Asked again of a machine that is marked: a schedule may have closed the budget meanwhile.
+	if budget := s.budget[m.Pool()]; leaving > budget {
+		return fmt.Sprintf("the disruption budgets of NodePool %s allow %d at present", m.Pool(), budget)
+	}
+	return ""
+}
+
+// protects says what on a machine keeps it from being given back; "" when nothing does.
+func (s *state) protects(m *snapshot.Machine) string {
 	if m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
 		return "the node carries " + karpv1.DoNotDisruptAnnotationKey
 	}
 	return s.blocker(m.Pods)
+}
+
+// marked says that the machine carries a mark of being on its way out, also half of it.
+func marked(m *snapshot.Machine) bool {
+	return m.Node != nil && (tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }
 
 // since reads a time from an annotation of the Node; nil when it is not there or no time.

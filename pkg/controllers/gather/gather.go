@@ -120,8 +120,11 @@ func (g *Gatherer) nodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 	case apierrors.IsForbidden(err):
 		return snapshot.NodeClassState{Reason: "NodeClassForbidden", Message: fmt.Sprintf(
 			"the controller may not read %s %q: allow it get on that kind", ref.Kind, ref.Name)}, nil
+	case ctx.Err() != nil:
+		return snapshot.NodeClassState{}, ctx.Err()
 	case err != nil:
-		return snapshot.NodeClassState{}, fmt.Errorf("reading %s %s: %w", ref.Kind, ref.Name, err)
+		// One class that cannot be read, for instance while its conversion webhook is away, must not stop the pools of the others.
+		return snapshot.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
 	}
 	return snapshot.NodeClassStateOf(class), nil
 }

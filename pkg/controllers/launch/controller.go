@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -51,16 +52,12 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if !apierrors.IsNotFound(err) {
 			return reconcile.Result{}, fmt.Errorf("reading NodeClaim %s: %w", req.Name, err)
 		}
-		if shape, never := c.Ledger.Gone(req.Name); never {
-			message := fmt.Sprintf("NodeClaim %s vanished before it was launched; its events say why", req.Name)
-			return reconcile.Result{}, c.refuse(ctx, shape, false, message)
-		}
-		return reconcile.Result{}, nil
+		return reconcile.Result{}, c.refused(ctx, req.Name, fmt.Sprintf("NodeClaim %s vanished before it was launched; its events say why", req.Name))
 	}
 	if !snapshot.IsOurClaim(claim) {
 		return reconcile.Result{}, nil
 	}
-	shape := shapeOf(claim)
+	shape := ShapeOf(claim)
 	v, message, again := decide(claim, c.Clock.Now(), c.Timeout)
 	switch v {
 	case wait:
@@ -70,37 +67,57 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		c.Ledger.Launched(claim.Name, shape)
 		return reconcile.Result{}, nil
 	case refused:
-		if _, never := c.Ledger.Gone(claim.Name); !never {
-			return reconcile.Result{}, nil // Seen already, or given up by ourselves.
-		}
-		return reconcile.Result{}, c.refuse(ctx, shape, false, message)
+		return reconcile.Result{}, c.refused(ctx, claim.Name, message)
 	case hung:
-		return reconcile.Result{}, c.giveUp(ctx, claim, shape, message)
+		return c.giveUp(ctx, claim, shape, message)
 	}
 	return reconcile.Result{}, nil
 }
 
-func shapeOf(claim *karpv1.NodeClaim) Shape {
+// ShapeOf is what a claim of ours asks the cloud for.
+func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
 	s.InstanceType, s.Zone, s.CapacityType = snapshot.ShapeOf(claim)
 	return s
 }
 
-// giveUp writes the refusal down before it deletes the claim, so that a crash in between does not lose it.
-func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, shape Shape, message string) error {
-	c.Ledger.Gone(claim.Name)
-	if err := c.refuse(ctx, shape, true, message); err != nil {
+// refused notes that Karpenter gave a claim up, unless that was seen already or we gave it up ourselves. The claim stays on the ledger until the
+// refusal is noted, so that an error in between does not lose it.
+func (c *Controller) refused(ctx context.Context, claim, message string) error {
+	shape, awaited := c.Ledger.Awaited(claim)
+	if !awaited {
+		return nil
+	}
+	if err := c.refuse(ctx, shape, false, message); err != nil {
 		return err
 	}
-	uid := claim.UID
-	if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
-	}
-	c.Metrics.ClaimsDeleted.WithLabelValues(shape.Pool, string(metrics.DeletionNeverLaunched)).Inc()
-	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", message)
+	c.Ledger.Gone(claim)
+	c.Metrics.LaunchesRefused.WithLabelValues(shape.Pool, shape.InstanceType, shape.Zone, shape.CapacityType).Inc()
 	return nil
 }
 
+// giveUp writes the refusal down before it deletes the claim, so that a crash in between does not lose it.
+func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, shape Shape, message string) (reconcile.Result, error) {
+	c.Ledger.Await(claim.Name, shape)
+	if err := c.refuse(ctx, shape, true, message); err != nil {
+		return reconcile.Result{}, err
+	}
+	// The claim comes from a cache: one that was launched a moment ago must not be deleted.
+	err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	case client.IgnoreNotFound(err) != nil:
+		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
+	}
+	c.Ledger.Gone(claim.Name)
+	c.Metrics.LaunchesRefused.WithLabelValues(shape.Pool, shape.InstanceType, shape.Zone, shape.CapacityType).Inc()
+	c.Metrics.ClaimsDeleted.WithLabelValues(shape.Pool, string(metrics.DeletionNeverLaunched)).Inc()
+	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", message)
+	return reconcile.Result{}, nil
+}
+
+// refuse writes down that an offering was refused. It may be called again for the same refusal.
 func (c *Controller) refuse(ctx context.Context, shape Shape, hung bool, message string) error {
 	now := c.Clock.Now()
 	class := &v1alpha1.GPUNodeClass{}
@@ -111,14 +128,13 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, hung bool, message
 		return fmt.Errorf("reading GPUNodeClass %s: %w", shape.Class, err)
 	}
 	c.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
-	r := c.Ledger.Refuse(shape, hung, message, now)
-	c.Metrics.LaunchesRefused.WithLabelValues(shape.Pool, shape.InstanceType, shape.Zone, shape.CapacityType).Inc()
-	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch",
-		"%s in zone %s (%s) for NodePool %s is left alone until %s: %s",
-		r.InstanceType, r.Zone, r.CapacityType, shape.Pool, r.NotBefore.UTC().Format(time.RFC3339), message)
-	log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "instanceType", r.InstanceType, "zone", r.Zone,
-		"capacityType", r.CapacityType, "failures", r.Failures, "notBefore", r.NotBefore.Time, "reason", message)
-
+	if r, news := c.Ledger.Refuse(shape, hung, message, now); news {
+		note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s: %s",
+			r.InstanceType, r.Zone, r.CapacityType, shape.Pool, r.NotBefore.UTC().Format(time.RFC3339), message)
+		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
+		log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "instanceType", r.InstanceType, "zone", r.Zone,
+			"capacityType", r.CapacityType, "failures", r.Failures, "notBefore", r.NotBefore.Time, "reason", message)
+	}
 	stored := class.DeepCopy()
 	class.Status.RefusedOfferings = c.Ledger.ForStatus(class.Name, now)
 	if err := c.Client.Status().Patch(ctx, class, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {

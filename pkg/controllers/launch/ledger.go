@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
 )
 
 // How long a refused offering is left alone: as long as the AWS provider remembers a refusal itself, then twice as long each time.
@@ -80,11 +81,13 @@ func (l *Ledger) put(class string, r v1alpha1.RefusedOffering) {
 	l.refused[class][keyOf(r)] = r
 }
 
-// Await notes a claim that the cloud has not made yet.
-func (l *Ledger) Await(claim string, s Shape) {
+// Await notes a claim that the cloud has not made yet; it says whether that is news.
+func (l *Ledger) Await(claim string, s Shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	_, known := l.awaited[claim]
 	l.awaited[claim] = s
+	return !known
 }
 
 // Launched notes that the cloud has made a claim's machine: its offering is trusted again.
@@ -104,7 +107,15 @@ func (l *Ledger) Launched(claim string, s Shape) {
 	}
 }
 
-// Gone takes a claim that is no longer there off the ledger; it tells the claim's shape when it had never been launched.
+// Awaited is the shape of a claim that the cloud has not made yet.
+func (l *Ledger) Awaited(claim string) (Shape, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.awaited[claim]
+	return s, ok
+}
+
+// Gone takes a claim off the ledger that is no longer there or was given up; it tells the claim's shape when it had never been launched.
 func (l *Ledger) Gone(claim string) (Shape, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,9 +124,9 @@ func (l *Ledger) Gone(claim string) (Shape, bool) {
 	return s, ok
 }
 
-// Refuse notes that the cloud refused a shape. A claim that hung says more: the whole instance type is left alone, and nothing is launched for
-// a while.
-func (l *Ledger) Refuse(s Shape, hung bool, message string, now time.Time) v1alpha1.RefusedOffering {
+// Refuse notes that the cloud refused a shape; it says whether that is news. A claim that hung says more: the whole instance type is left alone,
+// and nothing is launched for a while.
+func (l *Ledger) Refuse(s Shape, hung bool, message string, now time.Time) (v1alpha1.RefusedOffering, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if hung {
@@ -123,15 +134,24 @@ func (l *Ledger) Refuse(s Shape, hung bool, message string, now time.Time) v1alp
 		l.quietUntil = now.Add(quiet)
 	}
 	r := l.refused[s.Class][s.key()]
-	if hung && now.Before(r.NotBefore.Time) {
-		return r // Claims of one plan hang together; that is one failure.
+	if now.Before(r.NotBefore.Time) {
+		return r, false // Nothing was tried since: claims of one plan are refused together, and that is one failure.
+	}
+	if forgotten(r, now) {
+		r.Failures = 0
 	}
 	r.InstanceType, r.Zone, r.CapacityType = s.InstanceType, s.Zone, s.CapacityType
 	r.Failures++
-	r.NotBefore = metav1.NewTime(now.Add(backoff(r.Failures)).Truncate(time.Second))
-	r.Message = message[:min(len(message), maxMessage)]
+	// Times in the API are whole seconds; it is rounded up, since too soon is worse than too late.
+	r.NotBefore = metav1.NewTime(now.Add(backoff(r.Failures) + time.Second - 1).Truncate(time.Second))
+	r.Message = wording.Shorten(message, maxMessage)
 	l.put(s.Class, r)
-	return r
+	return r, true
+}
+
+// forgotten says that a refusal is too old to count.
+func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
+	return !now.Before(r.NotBefore.Add(memory))
 }
 
 func backoff(failures int32) time.Duration {
@@ -169,10 +189,12 @@ func (l *Ledger) ForStatus(class string, now time.Time) []v1alpha1.RefusedOfferi
 	defer l.mu.Unlock()
 	var list []v1alpha1.RefusedOffering
 	for key, r := range l.refused[class] {
-		if r.Failures > 0 && now.Before(r.NotBefore.Add(memory)) {
-			list = append(list, r)
-		} else if r.Failures > 0 {
+		switch {
+		case r.Failures == 0: // Spent: kept, so that it is not learnt again.
+		case forgotten(r, now):
 			delete(l.refused[class], key)
+		default:
+			list = append(list, r)
 		}
 	}
 	slices.SortFunc(list, func(a, b v1alpha1.RefusedOffering) int {

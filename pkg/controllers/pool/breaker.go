@@ -25,20 +25,10 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
 	}
-	var broken []string
-	fresh, mended := false, false
-	for i := range machines {
-		m := &machines[i]
-		later := m.Claim.CreationTimestamp.After(before.LastTransitionTime.Time)
-		if m.Broken(now, timeout) {
-			broken = append(broken, fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource))
-			fresh = fresh || later
-		}
-		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
-	}
+	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
-			"nodes that registered over %s ago do not expose their replicas: %s; see that the device plugin runs on them. One node is tried again after %s",
+			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One is tried again after %s",
 			timeout, strings.Join(broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
 	}
 	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
@@ -62,6 +52,30 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		return closed
 	}
 	return *before
+}
+
+// survey names the machines that are broken. Fresh says that one has broken since the last change, mended that one launched after it works.
+func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) (broken []string, fresh, mended bool) {
+	for i := range machines {
+		m := &machines[i]
+		// Times in the API are whole seconds, and the claim that the change lets through is made at once.
+		later := !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second))
+		if since, ok := m.BrokenSince(timeout); ok && !now.Before(since) {
+			broken = append(broken, missing(m))
+			// When it broke tells a new one where the clocks of the API server and ours do not agree.
+			fresh = fresh || later || since.After(changed)
+		}
+		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
+	}
+	return broken, fresh, mended
+}
+
+// missing says what a broken machine lacks.
+func missing(m *snapshot.Machine) string {
+	if !m.Registered() {
+		return m.Claim.Name + " (has not registered)"
+	}
+	return fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource)
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {

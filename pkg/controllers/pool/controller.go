@@ -4,6 +4,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -24,6 +26,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -50,6 +53,8 @@ type Config struct {
 type Controller struct {
 	Config
 	last time.Time
+	// measured are the pools that have metrics.
+	measured sets.Set[string]
 }
 
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/status,verbs=patch
@@ -81,28 +86,43 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
 	}
-	if err := c.report(ctx, cluster); apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: often}, nil // Karpenter writes to the status of NodePools too; look again.
-	} else if err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: seldom}, nil
-}
-
-func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) error {
-	machines := cluster.Machines()
-	for _, pool := range cluster.Pools() {
-		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, pool.NodePool.Name)); err != nil {
-			return err
+	again := seldom
+	var errs []error
+	for _, err := range c.report(ctx, cluster) {
+		switch {
+		case apierrors.IsConflict(err):
+			again = often // Karpenter writes to the status of NodePools too; look again.
+		case !apierrors.IsNotFound(err): // It was deleted meanwhile.
+			errs = append(errs, err)
 		}
 	}
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// report writes the status of all pools and classes: one whose status cannot be written does not keep the others from theirs.
+func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
+	var errs []error
+	machines, measured := cluster.Machines(), sets.New[string]()
+	for _, pool := range cluster.Pools() {
+		measured.Insert(pool.NodePool.Name)
+		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, pool.NodePool.Name)); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for gone := range c.measured.Difference(measured) {
+		c.Metrics.ForgetPool(gone)
+	}
+	c.measured = measured
 	for i := range cluster.GPUNodeClasses {
 		class := &cluster.GPUNodeClasses[i]
 		if err := c.class(ctx, cluster, class, of(machines, v1alpha1.GPUNodeClassLabel, class.Name)); err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errs
 }
 
 // of are the machines whose claims carry a label value.
@@ -145,7 +165,7 @@ func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
 			continue
 		}
 		if now.IsFalse() {
-			c.Recorder.Eventf(after, nil, corev1.EventTypeWarning, now.Reason, "Check", "%s", shorten(now.Message))
+			c.Recorder.Eventf(after, nil, corev1.EventTypeWarning, now.Reason, "Check", "%s", wording.Shorten(now.Message, wording.MaxNote))
 		}
 		log.FromContext(ctx).Info("Condition changed", "nodePool", klog.KObj(after), "condition", now.Type, "status", now.Status, "reason", now.Reason, "message", now.Message)
 	}

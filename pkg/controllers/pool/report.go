@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -85,18 +86,11 @@ func launching(pool *snapshot.Pool, refused []v1alpha1.RefusedOffering, now time
 		return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionTrue, "LaunchHealthy", "")
 	}
 	slices.Sort(left)
-	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, "LaunchRefused", "left alone after refused launches: "+shorten(strings.Join(left, "; ")))
+	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, "LaunchRefused", "left alone after refused launches: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
 }
 
 // maxMessage keeps a condition's message readable; the GPUNodeClass's status has all of it.
 const maxMessage = 2000
-
-func shorten(s string) string {
-	if len(s) <= maxMessage {
-		return s
-	}
-	return s[:maxMessage] + "…"
-}
 
 // reportClass writes the status of a GPUNodeClass.
 func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h holding, refused []v1alpha1.RefusedOffering) {

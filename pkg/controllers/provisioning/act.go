@@ -2,6 +2,7 @@ package provisioning
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -21,10 +23,12 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return min(quiet, retry), nil
 	}
 	allowed := allowance(view.Machines, c.MaxUnlaunched)
-	for _, launch := range plan.Launches[:min(allowed, len(plan.Launches))] {
-		if err := c.create(ctx, view, launch); err != nil {
-			return 0, err
-		}
+	var errs []error
+	for _, l := range plan.Launches[:min(allowed, len(plan.Launches))] {
+		errs = append(errs, c.create(ctx, view, l)) // A claim that the API refuses is no reason to leave the others out.
+	}
+	if err := errors.Join(errs...); err != nil {
+		return 0, err
 	}
 	if allowed < len(plan.Launches) {
 		// A launched claim wakes the controller; this is for when its watch is late.
@@ -43,10 +47,15 @@ func allowance(machines []snapshot.Machine, most int) int {
 	return max(0, most)
 }
 
-func (c *Controller) create(ctx context.Context, view *snapshot.View, launch planner.Launch) error {
-	claim := render.NodeClaim(view, launch)
-	offering := view.Offerings[launch.Offering]
+func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch) error {
+	claim := render.NodeClaim(view, l)
+	offering := view.Offerings[l.Offering]
+	// Noted before, since Karpenter may have refused and deleted the claim by the time the watch tells of it: nobody would know that it ever was.
+	fresh := c.Ledger.Await(claim.Name, launch.ShapeOf(claim))
 	err := c.Client.Create(ctx, claim)
+	if err != nil && fresh {
+		c.Ledger.Gone(claim.Name)
+	}
 	if apierrors.IsAlreadyExists(err) {
 		// The same pods, pool and offering: this launch was made already, by an earlier life of the controller or another replica of it.
 		log.FromContext(ctx).V(1).Info("NodeClaim exists already", "nodeClaim", klog.KObj(claim))
@@ -58,6 +67,6 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, launch pla
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	c.Metrics.ClaimsCreated.WithLabelValues(pool, offering.Type.Name, offering.CapacityType).Inc()
 	log.FromContext(ctx).Info("Created NodeClaim", "nodeClaim", klog.KObj(claim), "nodePool", pool, "instanceType", offering.Type.Name,
-		"zone", offering.Zone, "capacityType", offering.CapacityType, "microUSDPerHour", offering.MicroUSDPerHour, "pods", len(launch.Pods))
+		"zone", offering.Zone, "capacityType", offering.CapacityType, "microUSDPerHour", offering.MicroUSDPerHour, "pods", len(l.Pods))
 	return nil
 }

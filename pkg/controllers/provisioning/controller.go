@@ -110,17 +110,19 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	plan := planner.Build(view.Snapshot)
 	c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
 	if err := planner.Check(view.Snapshot, plan); err != nil {
+		// A bug of ours. The same snapshot would give the same plan, so this waits for another one, and not for a person.
 		c.Metrics.PlansRejected.Inc()
-		return reconcile.Result{RequeueAfter: retry}, reconcile.TerminalError(fmt.Errorf("the plan breaks its own rules: %w", err))
+		log.FromContext(ctx).Error(err, "Threw a plan away that breaks its own rules")
+		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	c.Metrics.Planned(plan)
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	wait, err := c.act(ctx, &view, plan)
+	c.tell(&view, plan)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	c.tell(&view, plan)
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 

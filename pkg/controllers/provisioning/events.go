@@ -3,6 +3,7 @@ package provisioning
 import (
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -15,7 +16,7 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 			continue
 		}
 		c.told[pod.UID] = u.Reason
-		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", eventNote(u.Message))
+		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", wording.Shorten(u.Message, wording.MaxNote))
 	}
 	for _, p := range plan.Placements {
 		for _, name := range p.Pods {
@@ -34,14 +35,4 @@ func (c *Controller) nominate(view *snapshot.View, name, node string) {
 	}
 	c.told[pod.UID] = nominated
 	c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(nominated), "Plan", "waits for %s", node)
-}
-
-// maxNote is the API's bound on the note of an event.
-const maxNote = 1024
-
-func eventNote(s string) string {
-	if len(s) <= maxNote {
-		return s
-	}
-	return s[:maxNote-3] + "..."
 }

@@ -25,6 +25,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
+// soon is when to look again at what somebody else has changed meanwhile, or has yet to say.
+const soon = time.Second
+
 // Config is what the controller needs.
 type Config struct {
 	Client client.Client
@@ -75,13 +78,13 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	claim, err := c.claim(ctx, node)
-	if err != nil || claim == nil {
+	if err != nil || claim == nil || !claim.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, err
 	}
 	machine := snapshot.Machine{Claim: claim, Node: node, Promise: snapshot.PromiseOf(claim.Annotations)}
 	switch v, again := decide(&machine, c.Clock.Now(), c.Timeout); v {
 	case ready:
-		return reconcile.Result{}, c.admit(ctx, &machine)
+		return c.admit(ctx, &machine)
 	case broken:
 		return c.giveBack(ctx, &machine)
 	default:
@@ -102,14 +105,14 @@ func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict,
 	if m.Promise.Replicas() > 0 && m.Exposed() >= m.Promise.Replicas() {
 		return ready, 0
 	}
-	if m.Broken(now, timeout) {
-		return broken, 0
-	}
-	registered := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeRegistered)
-	if !registered.IsTrue() {
+	since, ok := m.BrokenSince(timeout)
+	switch {
+	case !ok:
 		return wait, timeout
+	case now.Before(since):
+		return wait, since.Sub(now)
 	}
-	return wait, registered.LastTransitionTime.Add(timeout).Sub(now)
+	return broken, 0
 }
 
 // claim is the NodeClaim of ours that owns the Node; nil when there is none.
@@ -130,21 +133,43 @@ func (c *Controller) claim(ctx context.Context, node *corev1.Node) (*karpv1.Node
 }
 
 // admit takes the startup taint off.
-func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) error {
+func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	stored := m.Node.DeepCopy()
 	i := taintIndex(m.Node)
 	m.Node.Spec.Taints = append(m.Node.Spec.Taints[:i:i], m.Node.Spec.Taints[i+1:]...)
 	// Taints are a list that others write too: the lock keeps this patch from undoing theirs.
-	if err := c.Client.Patch(ctx, m.Node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("taking the startup taint off node %s: %w", m.Node.Name, err)
+	err := c.Client.Patch(ctx, m.Node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: soon}, nil // kubelet and Karpenter write a lot to a Node that starts.
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("taking the startup taint off node %s: %w", m.Node.Name, err)
 	}
 	took := c.Clock.Since(m.Claim.CreationTimestamp.Time)
 	c.Metrics.ReplicasSeconds.WithLabelValues(m.Pool()).Observe(took.Seconds())
 	c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, "ReplicasReady", "Admit", "exposes %d %s", m.Exposed(), m.Promise.Resource)
 	log.FromContext(ctx).Info("Node exposes its replicas", "node", klog.KObj(m.Node), "resource", m.Promise.Resource, "replicas", m.Exposed(), "after", took.String())
+	return reconcile.Result{}, nil
+}
+
+// look reads the Node and its pods live.
+func (c *Controller) look(ctx context.Context, m *snapshot.Machine) error {
+	live := &corev1.Node{}
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(m.Node), live); err != nil {
+		return fmt.Errorf("reading node %s: %w", m.Node.Name, err)
+	}
+	pods := &corev1.PodList{}
+	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": m.Node.Name}); err != nil {
+		return fmt.Errorf("listing the pods of node %s: %w", m.Node.Name, err)
+	}
+	m.Node, m.Pods = live, nil
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
+			m.Pods = append(m.Pods, pod)
+		}
+	}
 	return nil
 }
 
@@ -156,25 +181,25 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !snapshot.Condition(pool.Status.Conditions, v1alpha1.ConditionReplicasHealthy).IsFalse() {
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return reconcile.Result{RequeueAfter: soon}, nil
 	}
-	pods := &corev1.PodList{}
-	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": m.Node.Name}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the pods of node %s: %w", m.Node.Name, err)
+	if err := c.look(ctx, m); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	for i := range pods.Items {
-		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
-			m.Pods = append(m.Pods, pod)
-		}
+	if !m.Broken(c.Clock.Now(), c.Timeout) {
+		return reconcile.Result{RequeueAfter: soon}, nil // The replicas have come at last; the cache will tell.
 	}
 	if !m.Empty() {
 		return reconcile.Result{RequeueAfter: c.Timeout}, nil // Someone tolerates everything and runs there; a person must look.
 	}
-	uid := m.Claim.UID
-	if err := c.Client.Delete(ctx, m.Claim, client.Preconditions{UID: &uid}); err != nil {
-		if apierrors.IsNotFound(err) {
-			return reconcile.Result{}, nil
-		}
+	// The claim comes from a cache: one that changed a moment ago, for instance because it is being deleted, is looked at again.
+	err := c.Client.Delete(ctx, m.Claim, client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: soon}, nil
+	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionReplicasMissing)).Inc()

@@ -74,8 +74,10 @@ func Types() []catalog.InstanceType {
 		size                         string
 		cpus, gib, gpus, price, pods int64
 	}{
-		{"12xlarge", 48, 192, 4, 3_912_000, 234}, {"2xlarge", 8, 32, 1, 752_000, 29},
-		{"4xlarge", 16, 64, 1, 1_204_000, 29}, {"xlarge", 4, 16, 1, 526_000, 29},
+		{"12xlarge", 48, 192, 4, 3_912_000, 234},
+		{"2xlarge", 8, 32, 1, 752_000, 29},
+		{"4xlarge", 16, 64, 1, 1_204_000, 29},
+		{"xlarge", 4, 16, 1, 526_000, 29},
 	} {
 		t := catalog.InstanceType{
 			Name: "g4dn." + m.size,

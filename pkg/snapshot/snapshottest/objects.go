@@ -2,6 +2,8 @@ package snapshottest
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,8 +22,8 @@ import (
 // Amounts are the resources, as name and quantity in turn.
 func Amounts(namesAndQuantities ...string) corev1.ResourceList {
 	list := corev1.ResourceList{}
-	for i := 0; i < len(namesAndQuantities); i += 2 {
-		list[corev1.ResourceName(namesAndQuantities[i])] = resource.MustParse(namesAndQuantities[i+1])
+	for pair := range slices.Chunk(namesAndQuantities, 2) {
+		list[corev1.ResourceName(pair[0])] = resource.MustParse(pair[len(pair)-1])
 	}
 	return list
 }
@@ -61,10 +63,9 @@ func Asking(namesAndQuantities ...string) func(*corev1.Pod) {
 // Selecting adds a label to the pod's node selector.
 func Selecting(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		selector := map[string]string{key: value}
-		for k, v := range pod.Spec.NodeSelector {
-			selector[k] = v
-		}
+		selector := map[string]string{}
+		maps.Copy(selector, pod.Spec.NodeSelector)
+		selector[key] = value
 		pod.Spec.NodeSelector = selector
 	}
 }
@@ -128,9 +129,7 @@ func Claim(name string, pool *karpv1.NodePool, t *catalog.InstanceType, edits ..
 			v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: strconv.FormatInt(t.Offerings[0].MicroUSDPerHour, 10),
 		},
 	}}
-	for k, v := range pool.Spec.Template.Labels {
-		claim.Labels[k] = v
-	}
+	maps.Copy(claim.Labels, pool.Spec.Template.Labels)
 	claim.Spec = karpv1.NodeClaimSpec{
 		NodeClassRef: &karpv1.NodeClassReference{Group: NodeClassRef.Group, Kind: NodeClassRef.Kind, Name: NodeClassRef.Name},
 		Requirements: []karpv1.NodeSelectorRequirementWithMinValues{
@@ -186,19 +185,19 @@ func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edit
 		Spec: corev1.NodeSpec{ProviderID: "aws:///" + claim.Name},
 	}
 	for _, labels := range []map[string]string{t.Labels, t.Offerings[0].Labels, claim.Labels} {
-		for k, v := range labels {
-			node.Labels[k] = v
+		maps.Copy(node.Labels, labels)
+	}
+	maps.Copy(node.Annotations, claim.Annotations)
+	node.Spec.Taints = append(node.Spec.Taints, claim.Spec.Taints...)
+	for _, c := range claim.Status.Conditions {
+		switch c.Type {
+		case karpv1.ConditionTypeRegistered:
+			node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
+		case karpv1.ConditionTypeInitialized:
+			node.Labels[karpv1.NodeInitializedLabelKey] = "true"
 		}
 	}
-	for k, v := range claim.Annotations {
-		node.Annotations[k] = v
-	}
-	node.Spec.Taints = append(node.Spec.Taints, claim.Spec.Taints...)
-	initialized := false
-	for _, c := range claim.Status.Conditions {
-		initialized = initialized || c.Type == karpv1.ConditionTypeInitialized
-	}
-	if !initialized {
+	if node.Labels[karpv1.NodeInitializedLabelKey] == "" {
 		node.Spec.Taints = append(node.Spec.Taints, claim.Spec.StartupTaints...)
 	}
 	node.Status.Capacity = list(t.Capacity, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)

@@ -16,11 +16,11 @@ import (
 
 const usage = `Usage: karve-cluster <command> [flags]
 
-  build                           build what is missing of the binaries, minutes the first time
+  build                           make the binaries that are missing, minutes the first time
   up   [--name default] [--feature-gates NodeOverlay=true,...]
                                   start a cluster and return when it is ready
   down [--name default]           stop a cluster and remove what it left
-  list                            list the clusters
+  list                            show the clusters
 `
 
 func main() {

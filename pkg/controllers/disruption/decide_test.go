@@ -1,0 +1,361 @@
+package disruption
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+var now = snapshottest.Now
+
+const (
+	idleAfter = 5 * time.Minute
+	settle    = 10 * time.Second
+)
+
+func ago(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
+
+// machine is one that has started, works and is empty.
+func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
+	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	claim := snapshottest.Claim(name, &pool, xlarge, snapshottest.Initialized(now.Add(-time.Hour)))
+	node := snapshottest.Node(&claim, xlarge, 10)
+	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	for _, edit := range edits {
+		edit(&m)
+	}
+	return m
+}
+
+func annotated(key, value string) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) { m.Node.Annotations[key] = value }
+}
+
+func idle(d time.Duration) func(*snapshot.Machine) {
+	return annotated(v1alpha1.IdleSinceAnnotation, ago(d))
+}
+
+func tainting(d time.Duration) func(*snapshot.Machine) {
+	return annotated(v1alpha1.DisruptingSinceAnnotation, ago(d))
+}
+
+func withTaint(m *snapshot.Machine) {
+	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
+}
+
+func busy(m *snapshot.Machine) {
+	pod := snapshottest.Pod("web", snapshottest.Running(m.Node.Name))
+	m.Pods = append(m.Pods, &pod)
+}
+
+func withDaemon(m *snapshot.Machine) {
+	pod := snapshottest.Pod("agent", snapshottest.Running(m.Node.Name), snapshottest.OwnedBy("apps/v1", "DaemonSet", "agent"))
+	m.Pods = append(m.Pods, &pod)
+}
+
+func deleting(m *snapshot.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
+
+func of(pool string) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) { m.Claim.Labels[karpv1.NodePoolLabelKey] = pool }
+}
+
+func nothingBlocks([]*corev1.Pod) string { return "" }
+
+// given is the state with the machines, all of which may go.
+func given(machines ...snapshot.Machine) state {
+	return state{
+		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{},
+		idleAfter: map[string]time.Duration{"gpu": idleAfter}, budget: map[string]int{"gpu": 10},
+	}
+}
+
+// steps are the actions, as "step machine".
+func steps(actions []action) []string {
+	var s []string
+	for _, a := range actions {
+		s = append(s, string(a.step)+" "+a.machine.Claim.Name)
+	}
+	return s
+}
+
+func TestEachStepOfAMachineThatGoes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		machine snapshot.Machine
+		want    []string
+		again   time.Duration
+	}{
+		"a machine without pods is marked idle":                {machine("a"), []string{"MarkIdle a"}, longestWait},
+		"a mark that is no time is written again":              {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, longestWait},
+		"it stays idle for its time":                           {machine("a", idle(idleAfter-20*time.Second)), nil, 20 * time.Second},
+		"then it is tainted":                                   {machine("a", idle(idleAfter)), []string{"Taint a"}, settle},
+		"and watched":                                          {machine("a", idle(idleAfter), tainting(settle-3*time.Second), withTaint), nil, 3 * time.Second},
+		"and given back":                                       {machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Remove a"}, longestWait},
+		"a DaemonSet's pod does not keep it":                   {machine("a", idle(idleAfter), tainting(settle), withTaint, withDaemon), []string{"Remove a"}, longestWait},
+		"a taint without its time is watched from now on":      {machine("a", idle(idleAfter), withTaint), []string{"Taint a"}, settle},
+		"a time without its taint is tainted again":            {machine("a", idle(idleAfter), tainting(time.Hour)), []string{"Taint a"}, settle},
+		"a taint is never enough without having been idle":     {machine("a", tainting(time.Hour), withTaint), []string{"MarkIdle a"}, longestWait},
+		"a machine with a pod is left alone":                   {machine("a", busy), nil, longestWait},
+		"a pod takes the mark off":                             {machine("a", busy, idle(time.Minute)), []string{"Keep a"}, longestWait},
+		"a pod takes the taint off":                            {machine("a", busy, idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
+		"also one that a dead controller left":                 {machine("a", busy, withTaint), []string{"Keep a"}, longestWait},
+		"a machine that is deleted is left alone":              {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, deleting), nil, longestWait},
+		"so is one that awaits its Node":                       {machine("a", func(m *snapshot.Machine) { m.Node = nil }), nil, longestWait},
+		"so is one that awaits its replicas":                   {machine("a", startupTainted), nil, longestWait},
+		"so is one that has not started":                       {machine("a", notInitialized), nil, longestWait},
+		"one that was tainted before it started is kept":       {machine("a", notInitialized, withTaint), []string{"Keep a"}, longestWait},
+		"a machine of a pool that keeps idle ones stays":       {machine("a", of("never"), idle(time.Hour)), []string{"Keep a"}, longestWait},
+		"and is not marked":                                    {machine("a", of("never")), nil, longestWait},
+		"a machine whose pool is missing is kept, taint or no": {machine("a", of("missing"), idle(time.Hour), tainting(time.Hour), withTaint), []string{"Keep a"}, longestWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			actions, again := decide(given(c.machine))
+			if diff := cmp.Diff(c.want, steps(actions)); diff != "" || again != c.again {
+				t.Errorf("look again in %s, want %s; steps (-want +got):\n%s", again, c.again, diff)
+			}
+		})
+	}
+}
+
+func startupTainted(m *snapshot.Machine) {
+	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule})
+}
+
+func notInitialized(m *snapshot.Machine) {
+	m.Claim.Status.Conditions = m.Claim.Status.Conditions[:len(m.Claim.Status.Conditions)-1]
+}
+
+func TestAMachineThatWaitingPodsWillGoToIsKept(t *testing.T) {
+	t.Parallel()
+	s := given(machine("a", idle(time.Hour), tainting(time.Hour), withTaint), machine("b"), machine("c", idle(time.Hour)))
+	s.wanted = map[string]bool{"a": true, "b": true}
+	actions, _ := decide(s)
+	if diff := cmp.Diff([]string{"Keep a", "Taint c"}, steps(actions)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatBlocksAMachine(t *testing.T) {
+	t.Parallel()
+	protected := annotated(karpv1.DoNotDisruptAnnotationKey, "true")
+	for name, c := range map[string]struct {
+		machine snapshot.Machine
+		blocker string
+		want    string
+		reason  string
+	}{
+		"do-not-disrupt on the node":                   {machine("a", idle(time.Hour), protected), "", "Blocked a", karpv1.DoNotDisruptAnnotationKey},
+		"also when it comes after the taint":           {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, protected), "", "Keep a", karpv1.DoNotDisruptAnnotationKey},
+		"another value of it does not":                 {machine("a", idle(time.Hour), annotated(karpv1.DoNotDisruptAnnotationKey, "false")), "", "Taint a", ""},
+		"a pod that may not be evicted":                {machine("a", idle(time.Hour), withDaemon), "pod x may not be evicted", "Blocked a", "pod x"},
+		"a pod that may not be evicted comes later":    {machine("a", idle(time.Hour), tainting(time.Hour), withTaint, withDaemon), "pod x may not be evicted", "Keep a", "pod x"},
+		"nothing is said before the machine has idled": {machine("a", idle(time.Minute), protected), "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := given(c.machine)
+			s.blocker = func([]*corev1.Pod) string { return c.blocker }
+			actions, _ := decide(s)
+			if got := strings.Join(steps(actions), ", "); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if c.reason != "" && !strings.Contains(actions[0].reason, c.reason) {
+				t.Errorf("the reason %q does not name %s", actions[0].reason, c.reason)
+			}
+		})
+	}
+}
+
+func TestBudgets(t *testing.T) {
+	t.Parallel()
+	ready := func(name string) snapshot.Machine { return machine(name, idle(time.Hour)) }
+	leaving := func(name string) snapshot.Machine {
+		return machine(name, idle(time.Hour), tainting(time.Second), withTaint)
+	}
+	settled := func(name string) snapshot.Machine {
+		return machine(name, idle(time.Hour), tainting(time.Hour), withTaint)
+	}
+	for name, c := range map[string]struct {
+		budget   int
+		machines []snapshot.Machine
+		want     []string
+	}{
+		"as many as the budget allows, in the order of names": {2, list(ready("a"), ready("b"), ready("c")), []string{"Taint a", "Taint b", "Blocked c"}},
+		"those on their way count":                            {2, list(leaving("a"), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
+		"also those that others delete":                       {2, list(machine("a", deleting), ready("b"), ready("c")), []string{"Taint b", "Blocked c"}},
+		"also with half a mark":                               {1, list(machine("a", idle(time.Hour), withTaint), ready("b")), []string{"Taint a", "Blocked b"}},
+		"a machine is not in its own way":                     {1, list(machine("a", idle(time.Hour), tainting(time.Hour))), []string{"Taint a"}},
+		"a pod that comes makes room for another machine":     {1, list(machine("a", busy, tainting(time.Second), withTaint), ready("b")), []string{"Keep a", "Taint b"}},
+		"a budget of none blocks all":                         {0, list(ready("a"), ready("b")), []string{"Blocked a", "Blocked b"}},
+		"a budget that closes keeps what is on its way":       {0, list(settled("a"), leaving("b")), []string{"Keep a", "Keep b"}},
+		"a budget that shrinks keeps some of it":              {1, list(settled("a"), settled("b")), []string{"Keep a", "Remove b"}},
+		"a budget of a machine in time lets it go":            {1, list(settled("a"), ready("b")), []string{"Remove a", "Blocked b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := given(c.machines...)
+			s.budget["gpu"] = c.budget
+			actions, _ := decide(s)
+			if diff := cmp.Diff(c.want, steps(actions)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
+	t.Parallel()
+	s := given(machine("a", idle(2*time.Minute)), machine("b", of("fast"), idle(2*time.Minute)), machine("c", of("fast"), idle(2*time.Minute)))
+	s.idleAfter["fast"], s.budget["fast"] = time.Minute, 1
+	actions, again := decide(s)
+	if diff := cmp.Diff([]string{"Taint b", "Blocked c"}, steps(actions)); diff != "" || again != settle {
+		t.Errorf("again in %s; (-want +got):\n%s", again, diff)
+	}
+	if want := "the disruption budgets of NodePool fast allow 1 at present"; actions[1].reason != want {
+		t.Errorf("the reason is %q, want %q", actions[1].reason, want)
+	}
+}
+
+func TestAMachineThatMayIdleNoTimeAtAllGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := given(machine("a", idle(0)))
+	s.idleAfter["gpu"] = 0
+	if actions, _ := decide(s); len(actions) != 1 || actions[0].step != taint {
+		t.Errorf("got %v, want Taint", steps(actions))
+	}
+}
+
+func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
+
+// What must hold of every decision: only what is empty, protected by nothing, tainted and watched for its whole time is given back, once, within the
+// budgets, and whatever carries a mark without reason loses it.
+func TestNothingGoesThatMayStay(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := given()
+		s.budget["gpu"] = rapid.IntRange(0, 5).Draw(t, "budget")
+		for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
+			s.machines = append(s.machines, anyMachine(t, fmt.Sprint("m", i)))
+			if rapid.IntRange(0, 5).Draw(t, "wanted") == 0 {
+				s.wanted[fmt.Sprint("m", i)] = true
+			}
+		}
+		s.blocker = func(pods []*corev1.Pod) string {
+			for _, pod := range pods {
+				if pod.Annotations["blocks"] != "" {
+					return "blocked"
+				}
+			}
+			return ""
+		}
+		before := 0
+		for i := range s.machines {
+			if m := &s.machines[i]; m.Pool() == "gpu" && (m.Deleting() || marked(m)) {
+				before++
+			}
+		}
+		actions, again := decide(s)
+		if again <= 0 || again > longestWait {
+			t.Fatalf("look again in %s", again)
+		}
+		seen, removed, more, kept := map[string]bool{}, 0, 0, 0
+		for _, a := range actions {
+			name := a.machine.Claim.Name
+			if seen[name] {
+				t.Fatalf("two steps at once for %s: %v", name, steps(actions))
+			}
+			seen[name] = true
+			switch a.step {
+			case remove:
+				removed++
+				mayGo(t, s, a.machine)
+			case taint:
+				if !a.machine.Empty() || s.wanted[name] || a.machine.AwaitsReplicas() {
+					t.Fatalf("%s is tainted though it is in use", name)
+				}
+				if !marked(a.machine) {
+					more++
+				}
+			case keep:
+				if marked(a.machine) {
+					kept++
+				}
+			case blocked:
+				if a.reason == "" {
+					t.Fatalf("%s is blocked without a reason", name)
+				}
+			case markIdle:
+			}
+		}
+		if after := before + more - kept; more+removed > 0 && after > s.budget["gpu"] {
+			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.budget["gpu"], steps(actions))
+		}
+		for i := range s.machines {
+			if m := &s.machines[i]; m.Node != nil && !m.Deleting() && marked(m) && !m.Empty() && !seen[m.Claim.Name] {
+				t.Fatalf("%s is in use and stays tainted", m.Claim.Name)
+			}
+		}
+	})
+}
+
+func mayGo(t *rapid.T, s state, m *snapshot.Machine) {
+	t.Helper()
+	disrupting, idle := since(m, v1alpha1.DisruptingSinceAnnotation), since(m, v1alpha1.IdleSinceAnnotation)
+	switch {
+	case !m.Empty(), m.Deleting(), m.AwaitsReplicas(), s.wanted[m.Node.Name]:
+		t.Fatalf("%s is given back though it is in use, or gone already", m.Claim.Name)
+	case !tainted(m.Node), disrupting == nil, disrupting.Add(settle).After(now):
+		t.Fatalf("%s is given back though it was not watched with its taint for %s", m.Claim.Name, settle)
+	case idle == nil, idle.Add(idleAfter).After(now), m.Pool() != "gpu":
+		t.Fatalf("%s is given back though it has not idled, or its pool keeps idle ones", m.Claim.Name)
+	case s.protects(m) != "":
+		t.Fatalf("%s is given back though it is protected", m.Claim.Name)
+	}
+}
+
+func anyMachine(t *rapid.T, name string) snapshot.Machine {
+	m := machine(name)
+	some := func(what string, one int) bool { return rapid.IntRange(0, one-1).Draw(t, what) == 0 }
+	long := func(what string, most time.Duration) time.Duration {
+		return time.Duration(rapid.Int64Range(0, int64(most/time.Second)).Draw(t, what)) * time.Second
+	}
+	for _, edit := range []struct {
+		apply func(*snapshot.Machine)
+		is    bool
+	}{
+		{busy, some("busy", 4)},
+		{withDaemon, some("daemon", 2)},
+		{func(m *snapshot.Machine) {
+			for _, pod := range m.Pods {
+				pod.Annotations = map[string]string{"blocks": "yes"}
+			}
+		}, some("blocking", 5)},
+		{annotated(karpv1.DoNotDisruptAnnotationKey, "true"), some("protected", 6)},
+		{of("never"), some("never", 6)},
+		{notInitialized, some("starting", 6)},
+		{startupTainted, some("awaiting", 8)},
+		{deleting, some("deleting", 6)},
+		{withTaint, some("tainted", 2)},
+		{idle(long("idle", 2*idleAfter)), !some("not idle", 4)},
+		{tainting(long("disrupting", 2*settle)), some("disrupting since", 2)},
+		{func(m *snapshot.Machine) { m.Node = nil }, some("no node", 8)},
+	} {
+		if edit.is {
+			edit.apply(&m)
+		}
+	}
+	return m
+}

@@ -1,0 +1,96 @@
+package pool
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+var now = snapshottest.Now
+
+const (
+	timeout = 10 * time.Minute
+	retry   = 10 * time.Minute
+)
+
+// machine is one that was created so long ago, registered at once, exposes so many of its ten replicas, and has its startup taint until it does.
+func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
+	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	at := now.Add(-age)
+	stage := snapshottest.Registered(at)
+	if replicas >= 10 {
+		stage = snapshottest.Initialized(at)
+	}
+	claim := snapshottest.Claim(name, &pool, xlarge, stage, func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at.Truncate(time.Second)) })
+	node := snapshottest.Node(&claim, xlarge, replicas)
+	return snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+}
+
+func been(s metav1.ConditionStatus, ago time.Duration) *status.Condition {
+	return &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: "Before", Message: "before", LastTransitionTime: metav1.NewTime(now.Add(-ago))}
+}
+
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	working := func(age time.Duration) snapshot.Machine { return machine("works", age, 10) }
+	broken := func(age time.Duration) snapshot.Machine { return machine("broken", age, 0) }
+	starting := func(age time.Duration) snapshot.Machine { return machine("starts", age, 0) }
+	for name, c := range map[string]struct {
+		before   *status.Condition
+		machines []snapshot.Machine
+		want     metav1.ConditionStatus
+		reason   string
+	}{
+		"a pool without machines is healthy":                             {nil, nil, "True", reasonReplicasHealthy},
+		"machines that work keep it so":                                  {been("True", time.Hour), list(working(time.Hour)), "True", reasonReplicasHealthy},
+		"a machine that starts is no reason to worry":                    {been("True", time.Hour), list(starting(timeout - time.Second)), "True", reasonReplicasHealthy},
+		"a broken machine opens the breaker":                             {been("True", time.Hour), list(working(time.Hour), broken(timeout)), "False", reasonReplicasMissing},
+		"also in a pool that was never looked at":                        {nil, list(broken(time.Hour)), "False", reasonReplicasMissing},
+		"an open breaker stays open":                                     {been("False", retry-time.Second), list(broken(time.Hour)), "False", "Before"},
+		"also when the broken machine is gone":                           {been("False", retry-time.Second), nil, "False", "Before"},
+		"a machine that worked before does not close it":                 {been("False", time.Minute), list(working(time.Hour)), "False", "Before"},
+		"after a while one machine may be tried":                         {been("False", retry), nil, "Unknown", reasonProbing},
+		"also while the broken one is still there":                       {been("False", retry), list(broken(time.Hour)), "Unknown", reasonProbing},
+		"the machine that is tried is waited for":                        {been("Unknown", 5*time.Minute), list(starting(5*time.Minute - time.Second)), "Unknown", "Before"},
+		"its replicas close the breaker":                                 {been("Unknown", 5*time.Minute), list(working(5*time.Minute - time.Second)), "True", reasonReplicasHealthy},
+		"even when its claim was created in the second of the change":    {been("Unknown", 5*time.Minute-300*time.Millisecond), list(working(5 * time.Minute)), "True", reasonReplicasHealthy},
+		"its breaking opens it again":                                    {been("Unknown", timeout+time.Minute), list(broken(timeout + time.Second)), "False", reasonReplicasMissing},
+		"also when its claim was created in the second of the change":    {been("Unknown", timeout-300*time.Millisecond), list(broken(timeout)), "False", reasonReplicasMissing},
+		"also when the API server's clock is behind ours":                {been("Unknown", timeout-5*time.Second), list(broken(timeout - 0)), "False", reasonReplicasMissing},
+		"one that broke before the trial is no news":                     {been("Unknown", time.Minute), list(broken(timeout + time.Hour)), "Unknown", "Before"},
+		"a trial that breaks while an old one still works opens it":      {been("Unknown", timeout), list(working(time.Hour), broken(timeout-0)), "False", reasonReplicasMissing},
+		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", reasonReplicasHealthy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := breaker(c.before, c.machines, now, timeout, retry)
+			if got.Status != c.want || got.Reason != c.reason || got.Type != v1alpha1.ConditionReplicasHealthy {
+				t.Errorf("breaker = %s %s %s: %s; want %s, %s", got.Type, got.Status, got.Reason, got.Message, c.want, c.reason)
+			}
+		})
+	}
+}
+
+func TestAnOpenBreakerSaysWhatIsBrokenAndWhenItIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	got := breaker(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout, retry)
+	for _, part := range []string{"gpu-1 (3 of 10 nvidia.com/gpu.shared)", "device plugin", "2026-03-01T12:10:00Z"} {
+		if !strings.Contains(got.Message, part) {
+			t.Errorf("the message lacks %q: %s", part, got.Message)
+		}
+	}
+	if strings.Contains(got.Message, "gpu-2") {
+		t.Errorf("the message blames a machine that works: %s", got.Message)
+	}
+}
+
+func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }

@@ -1,0 +1,136 @@
+package pool
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+func TestUSD(t *testing.T) {
+	t.Parallel()
+	for micro, want := range map[int64]string{
+		0: "0.000", 1: "0.000001", 526_000: "0.526", 1_052_000: "1.052", 3_912_000: "3.912", 12_000_000: "12.000", 1_234_567: "1.234567", 500_010: "0.50001",
+	} {
+		if got := usd(micro); got != want {
+			t.Errorf("usd(%d) = %q, want %q", micro, got, want)
+		}
+	}
+}
+
+func TestHoldSumsMachinesInHardware(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	twelve, xlarge := snapshottest.TypeNamed("g4dn.12xlarge"), snapshottest.TypeNamed("g4dn.xlarge")
+	running := snapshottest.Claim("gpu-1", &c.NodePools[0], twelve, snapshottest.Initialized(now))
+	onItsWay := snapshottest.Claim("gpu-2", &c.NodePools[0], xlarge)
+	c.NodeClaims = append(c.NodeClaims, running, onItsWay)
+	c.Nodes = append(c.Nodes, snapshottest.Node(&running, twelve, 40))
+	c.Pods = append(c.Pods, snapshottest.Pods("web", 7, snapshottest.Running("gpu-1"))...)
+	c.Pods = append(c.Pods, snapshottest.Pod("two", snapshottest.Asking(v1alpha1.ResourceGPUShared, "2"), snapshottest.Running("gpu-1")))
+
+	got := hold(c.Machines())
+	want := holding{
+		Physical: planner.Physical{MilliCPU: 52_000, MemoryBytes: 208 << 30, GPUs: 5, Replicas: 50, Nodes: 2},
+		inUse:    9, microUSDPerHour: 3_912_000 + 526_000,
+	}
+	if got != want {
+		t.Errorf("hold = %+v, want %+v", got, want)
+	}
+	if got := hold(nil); got != (holding{}) {
+		t.Errorf("no machines hold %+v", got)
+	}
+}
+
+func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	pool := c.Pools()[0]
+	refused := func(instanceType, zone string, notBefore time.Time) v1alpha1.RefusedOffering {
+		return v1alpha1.RefusedOffering{
+			InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Failures: 1, NotBefore: metav1.NewTime(notBefore), Message: "no capacity",
+		}
+	}
+	later := now.Add(time.Minute)
+	for name, c := range map[string]struct {
+		refused []v1alpha1.RefusedOffering
+		want    metav1.ConditionStatus
+		says    []string
+	}{
+		"nothing is refused":             {nil, "True", nil},
+		"the backoff is over":            {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "us-east-1a", now)}, "True", nil},
+		"a type that is not the pool's":  {[]v1alpha1.RefusedOffering{refused("p5.48xlarge", "us-east-1a", later)}, "True", nil},
+		"a refused offering of the pool": {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "us-east-1a", later)}, "False", []string{"g4dn.xlarge in zone us-east-1a", "12:01:00Z", "no capacity"}},
+		"a whole type":                   {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "*", later)}, "False", []string{"zone *"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := launching(&pool, c.refused, now)
+			if got.Status != c.want || got.Type != v1alpha1.ConditionLaunchHealthy {
+				t.Errorf("launching = %s %s, want %s", got.Type, got.Status, c.want)
+			}
+			for _, part := range c.says {
+				if !strings.Contains(got.Message, part) {
+					t.Errorf("the message lacks %q: %s", part, got.Message)
+				}
+			}
+		})
+	}
+}
+
+func TestTheMessageDoesNotDependOnTheOrderOfRefusals(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	pool := c.Pools()[0]
+	later := metav1.NewTime(now.Add(time.Minute))
+	a := v1alpha1.RefusedOffering{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
+	b := v1alpha1.RefusedOffering{InstanceType: "g4dn.2xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
+	if one, other := launching(&pool, []v1alpha1.RefusedOffering{a, b}, now), launching(&pool, []v1alpha1.RefusedOffering{b, a}, now); one != other {
+		t.Errorf("%v and %v", one, other)
+	}
+}
+
+func TestReportClass(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		idleAfter       string
+		state           snapshot.NodeClassState
+		accepted, ready metav1.ConditionStatus
+		reason          string
+	}{
+		"in order":                       {"5m", snapshot.NodeClassState{Ready: true}, "True", "True", "Ready"},
+		"the cloud's class is not":       {"5m", snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "create it"}, "True", "False", "NodeClassNotFound"},
+		"a time that cannot be read":     {"soon", snapshot.NodeClassState{Ready: true}, "False", "False", "NotAccepted"},
+		"both, and the spec comes first": {"soon", snapshot.NodeClassState{Reason: "NodeClassNotFound"}, "False", "False", "NotAccepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			class := snapshottest.Class("gpu", 10)
+			class.Generation = 3
+			class.Spec.Consolidation.IdleAfter = c.idleAfter
+			reportClass(&class, c.state, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil)
+			conditions := map[string]metav1.Condition{}
+			for _, condition := range class.Status.Conditions {
+				conditions[condition.Type] = condition
+				if condition.ObservedGeneration != 3 {
+					t.Errorf("%s was observed at generation %d, want 3", condition.Type, condition.ObservedGeneration)
+				}
+			}
+			if got := conditions[v1alpha1.ConditionAccepted].Status; got != c.accepted {
+				t.Errorf("Accepted is %s, want %s", got, c.accepted)
+			}
+			if got := conditions[v1alpha1.ConditionReady]; got.Status != c.ready || got.Reason != c.reason {
+				t.Errorf("Ready is %s %s, want %s %s", got.Status, got.Reason, c.ready, c.reason)
+			}
+			if s := class.Status; s.Nodes != 1 || s.GPUs != 4 || s.Replicas != 40 || s.ReplicasInUse != 7 || s.USDPerHour != "3.912" {
+				t.Errorf("status is %+v", s)
+			}
+		})
+	}
+}

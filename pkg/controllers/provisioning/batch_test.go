@@ -1,0 +1,127 @@
+package provisioning
+
+import (
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+var now = snapshottest.Now
+
+func after(d time.Duration) time.Time { return now.Add(d) }
+
+func TestABatchWithoutPodsIsDue(t *testing.T) {
+	t.Parallel()
+	if wait := newBatch(time.Second, 10*time.Second).due(now); wait != 0 {
+		t.Errorf("wait %s, want none", wait)
+	}
+}
+
+func TestABatchClosesOnceNoNewPodComes(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	b.add("a", now)
+	b.add("b", after(500*time.Millisecond))
+	if wait := b.due(after(time.Second)); wait != 500*time.Millisecond {
+		t.Errorf("wait %s, want a second after the last pod", wait)
+	}
+	if wait := b.due(after(1500 * time.Millisecond)); wait != 0 {
+		t.Errorf("wait %s, want none", wait)
+	}
+	if wait := b.due(after(1500 * time.Millisecond)); wait != 0 {
+		t.Errorf("a closed batch waits %s", wait)
+	}
+}
+
+func TestABatchClosesAtTheLatestSoLongAfterTheFirstPod(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	for i := range 100 {
+		b.add(types.UID(rune('a'+i)), after(time.Duration(i)*100*time.Millisecond))
+	}
+	if wait := b.due(after(9900 * time.Millisecond)); wait != 100*time.Millisecond {
+		t.Errorf("wait %s, want the rest of ten seconds", wait)
+	}
+	if wait := b.due(after(10 * time.Second)); wait != 0 {
+		t.Errorf("wait %s, want none", wait)
+	}
+}
+
+func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	b.add("a", now)
+	b.add("a", after(900*time.Millisecond)) // Its status was updated.
+	if wait := b.due(after(time.Second)); wait != 0 {
+		t.Errorf("wait %s, want none", wait)
+	}
+	b.keep(sets.New[types.UID]("a"))
+	b.add("a", after(2*time.Second))
+	if wait := b.due(after(2 * time.Second)); wait != 0 {
+		t.Errorf("a pod that was planned for opened another batch: wait %s", wait)
+	}
+	b.keep(sets.New[types.UID]())
+	b.add("a", after(3*time.Second))
+	if wait := b.due(after(3 * time.Second)); wait != time.Second {
+		t.Errorf("a pod that waits again does not open a batch: wait %s", wait)
+	}
+}
+
+func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		idle := time.Duration(rapid.IntRange(1, 1000).Draw(t, "idle")) * time.Millisecond
+		longest := idle + time.Duration(rapid.IntRange(0, 5000).Draw(t, "more"))*time.Millisecond
+		b, at := newBatch(idle, longest), now
+		var first time.Time
+		for range rapid.IntRange(1, 30).Draw(t, "pods") {
+			b.add(types.UID(rapid.StringN(1, 2, 2).Draw(t, "uid")), at)
+			if first.IsZero() {
+				first = at
+			}
+			wait := b.due(at)
+			if wait > idle || at.Add(wait).After(first.Add(longest)) && wait > 0 {
+				t.Fatalf("wait %s at %s with the first pod at %s (idle %s, longest %s)", wait, at, first, idle, longest)
+			}
+			if wait == 0 {
+				first = time.Time{}
+			}
+			at = at.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "pause")) * time.Millisecond)
+		}
+	})
+}
+
+func TestAllowance(t *testing.T) {
+	t.Parallel()
+	machines := func(launched, not int) []snapshot.Machine {
+		c := snapshottest.Shared()
+		xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+		for i := range launched {
+			c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("launched-"+string(rune('a'+i)), &c.NodePools[0], xlarge, snapshottest.Launched(now)))
+		}
+		for i := range not {
+			c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("new-"+string(rune('a'+i)), &c.NodePools[0], xlarge))
+		}
+		return c.Machines()
+	}
+	for name, c := range map[string]struct{ launched, not, most, want int }{
+		"all of it where nothing is under way":           {0, 0, 10, 10},
+		"launched machines do not count":                 {9, 0, 3, 3},
+		"claims without a machine do":                    {2, 2, 3, 1},
+		"none when as many are under way as may be":      {0, 3, 3, 0},
+		"none when there are more, as after a new limit": {0, 5, 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := allowance(machines(c.launched, c.not), c.most); got != c.want {
+				t.Errorf("allowance = %d, want %d", got, c.want)
+			}
+		})
+	}
+}

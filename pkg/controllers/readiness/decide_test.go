@@ -1,0 +1,66 @@
+package readiness
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+const timeout = 10 * time.Minute
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	now := snapshottest.Now
+	for name, c := range map[string]struct {
+		claim    func(*karpv1.NodeClaim)
+		replicas int64
+		promise  string
+		want     verdict
+		again    time.Duration
+	}{
+		"a node with all replicas is ready":                    {snapshottest.Registered(now), 10, "10", ready, 0},
+		"more than was promised is ready":                      {snapshottest.Registered(now), 11, "10", ready, 0},
+		"however late they come":                               {snapshottest.Registered(now.Add(-time.Hour)), 10, "10", ready, 0},
+		"one replica less is waited for":                       {snapshottest.Registered(now.Add(-time.Minute)), 9, "10", wait, 9 * time.Minute},
+		"and broken after the timeout":                         {snapshottest.Registered(now.Add(-timeout)), 9, "10", broken, 0},
+		"so is a node without any":                             {snapshottest.Registered(now.Add(-time.Hour)), 0, "10", broken, 0},
+		"a machine that has not registered is waited for":      {snapshottest.Launched(now.Add(-time.Minute)), 0, "10", wait, 9 * time.Minute},
+		"and broken when it never does":                        {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", broken, 0},
+		"a machine that is not made is not broken":             {func(*karpv1.NodeClaim) {}, 0, "10", wait, timeout},
+		"a node that promises nothing is never taken for done": {snapshottest.Registered(now), 10, "", wait, timeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := snapshottest.Pool("gpu", "gpu")
+			xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+			claim := snapshottest.Claim("gpu-1", &pool, xlarge, c.claim)
+			claim.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = c.promise
+			node := snapshottest.Node(&claim, xlarge, c.replicas)
+			m := snapshot.Machine{Claim: &claim, Node: &node, Promise: snapshot.PromiseOf(claim.Annotations)}
+			if got, again := decide(&m, now, timeout); got != c.want || again != c.again {
+				t.Errorf("decide = %d, %s; want %d, %s", got, again, c.want, c.again)
+			}
+		})
+	}
+}
+
+func TestOnlyNodesWithTheStartupTaintAreLookedAt(t *testing.T) {
+	t.Parallel()
+	node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}}}}
+	if awaitsReplicas(node) {
+		t.Error("a node with another taint is looked at")
+	}
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule})
+	if !awaitsReplicas(node) {
+		t.Error("a node with the startup taint is not looked at")
+	}
+	if awaitsReplicas(&corev1.Pod{}) {
+		t.Error("a pod is looked at")
+	}
+}

@@ -1,0 +1,291 @@
+package reconciletest
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+func (w *world) provisioning(edits ...func(*provisioning.Config)) *provisioning.Controller {
+	config := provisioning.Config{
+		Client: w.WithWatch, Gatherer: w.gatherer, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10,
+	}
+	for _, edit := range edits {
+		edit(&config)
+	}
+	return provisioning.New(config)
+}
+
+func TestElevenPodsGetTwoMachines(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("eleven", snapshottest.Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g4dn", "g5"),
+		snapshottest.Labeled(map[string]string{"team": "vision"}))
+	w.pods("web", 11)
+	w.reconciles(w.provisioning(), "")
+
+	claims := w.wantClaims(2)
+	for _, claim := range claims {
+		physicalRequestsOnly(t, &claim)
+		statesWhatItWants(t, &claim)
+		staysApart(t, &claim, pool)
+		if claim.Spec.TerminationGracePeriod == nil {
+			t.Error("without a terminationGracePeriod one pod keeps a machine for good")
+		}
+		if ref := claim.Spec.NodeClassRef; ref.Group != innerClass.Group || ref.Kind != innerClass.Kind || ref.Name != innerClass.Name {
+			t.Errorf("the claim names %v, which Karpenter does not launch", ref)
+		}
+	}
+	// Labels make launch templates: they are few, and the same for every claim of the pool.
+	want := map[string]string{"team": "vision", karpv1.NodePoolLabelKey: "eleven", v1alpha1.GPUNodeClassLabel: "eleven"}
+	for _, claim := range claims {
+		if diff := cmp.Diff(want, claim.Labels); diff != "" {
+			t.Errorf("labels (-want +got):\n%s", diff)
+		}
+	}
+	if n := w.counted("karve_nodeclaims_created_total"); n != 2 {
+		t.Errorf("%v claims were counted, want 2", n)
+	}
+}
+
+func physicalRequestsOnly(t *testing.T, claim *karpv1.NodeClaim) {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(claim.Spec.Resources.Requests))
+	if !slices.Equal(names, []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}) {
+		t.Errorf("the claim requests %v; Karpenter refuses replicas, and waits forever for a GPU that its node renames", names)
+	}
+}
+
+func statesWhatItWants(t *testing.T, claim *karpv1.NodeClaim) {
+	t.Helper()
+	stated := map[string][]string{}
+	for _, req := range claim.Spec.Requirements {
+		stated[req.Key] = req.Values
+	}
+	for key, want := range map[string][]string{
+		corev1.LabelInstanceTypeStable: {"g4dn.xlarge"}, karpv1.CapacityTypeLabelKey: {"on-demand"}, "karpenter.k8s.aws/instance-family": {"g4dn", "g5"},
+	} {
+		if !slices.Equal(stated[key], want) {
+			t.Errorf("requirement %s is %v, want %v", key, stated[key], want)
+		}
+	}
+	if len(stated[corev1.LabelTopologyZone]) != 1 {
+		t.Errorf("the zone is %v, want one", stated[corev1.LabelTopologyZone])
+	}
+}
+
+func staysApart(t *testing.T, claim *karpv1.NodeClaim, pool *karpv1.NodePool) {
+	t.Helper()
+	if diff := cmp.Diff(pool.Spec.Template.Spec.Taints, claim.Spec.Taints); diff != "" {
+		t.Errorf("taints (-pool +claim):\n%s", diff)
+	}
+	if !slices.Contains(claim.Spec.StartupTaints, render.ReplicasNotReadyTaint()) {
+		t.Errorf("startup taints %v lack ours: pods would come before the replicas", claim.Spec.StartupTaints)
+	}
+}
+
+func TestNothingIsProvisionedTwice(t *testing.T) {
+	w := newWorld(t)
+	w.shared("twice")
+	w.pods("web", 11)
+	controller := w.provisioning()
+	w.reconciles(controller, "")
+	first := w.wantClaims(2)
+
+	w.reconciles(controller, "")
+	w.wantClaims(2)
+	w.wantTold(11, "Normal Nominated")
+	w.reconciles(controller, "")
+	w.wantTold(0, "")
+
+	w.restart()
+	w.reconciles(w.provisioning(), "")
+	w.wantClaims(2)
+
+	// The same while the machines start: the cloud has made one, and one has registered without its replicas.
+	w.launched(&first[0])
+	registered := first[1]
+	snapshottest.Registered(w.clock.Now())(&registered)
+	w.updateStatus(&registered)
+	w.node(&registered, 0)
+	w.restart()
+	w.reconciles(w.provisioning(), "")
+	w.wantClaims(2)
+}
+
+// beforeAnyClaim is what a controller reads that has not seen what another has just created.
+type beforeAnyClaim struct{ client.Reader }
+
+func (r beforeAnyClaim) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, ok := list.(*karpv1.NodeClaimList); ok {
+		return nil
+	}
+	return r.Reader.List(ctx, list, options...)
+}
+
+func TestTwoControllersThatSeeTheSameCreateNoDoubles(t *testing.T) {
+	w := newWorld(t)
+	w.shared("race")
+	w.pods("web", 35)
+	var errs [2]error
+	var wg sync.WaitGroup
+	for i := range errs {
+		gatherer := *w.gatherer
+		gatherer.Live, gatherer.Ledger = beforeAnyClaim{w.WithWatch}, launch.NewLedger()
+		controller := w.provisioning(func(c *provisioning.Config) { c.Gatherer, c.Ledger = &gatherer, gatherer.Ledger })
+		wg.Go(func() { _, errs[i] = controller.Reconcile(t.Context(), reconcile.Request{}) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		t.Error(err)
+	}
+	w.wantClaims(4)
+	if n := w.counted("karve_nodeclaims_created_total"); n != 4 {
+		t.Errorf("%v claims were counted, want 4", n)
+	}
+}
+
+func TestOnlyAFewClaimsAreUnlaunchedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.shared("few")
+	w.pods("web", 25)
+	controller := w.provisioning(func(c *provisioning.Config) { c.MaxUnlaunched = 2 })
+	if again := w.reconciles(controller, "").RequeueAfter; again <= 0 || again > time.Second {
+		t.Errorf("look again after %s, want soon", again)
+	}
+	claims := w.wantClaims(2)
+	w.reconciles(controller, "")
+	w.wantClaims(2)
+	w.launched(&claims[0])
+	w.reconciles(controller, "")
+	w.wantClaims(3)
+}
+
+func TestNothingIsLaunchedInTheQuietAfterAHungClaim(t *testing.T) {
+	w := newWorld(t)
+	w.shared("quiet")
+	w.pods("web", 1)
+	controller := w.provisioning()
+	w.ledger.Refuse(launch.Shape{Class: "another", InstanceType: "p5.48xlarge"}, true, "says nothing", w.clock.Now())
+	again := w.reconciles(controller, "").RequeueAfter
+	w.wantClaims(0)
+	if again <= 0 || again > time.Minute {
+		t.Errorf("look again after %s", again)
+	}
+	w.clock.Step(time.Minute)
+	w.reconciles(controller, "")
+	w.wantClaims(1)
+}
+
+func TestARefusedOfferingIsPlannedAround(t *testing.T) {
+	w := newWorld(t)
+	w.shared("around")
+	w.pods("web", 1)
+	for _, zone := range snapshottest.Zones {
+		w.ledger.Refuse(launch.Shape{Class: "around", InstanceType: "g4dn.xlarge", Zone: zone, CapacityType: "on-demand"}, false, "no capacity", w.clock.Now())
+	}
+	w.reconciles(w.provisioning(), "")
+	if shape := launch.ShapeOf(&w.wantClaims(1)[0]); shape.InstanceType != "g4dn.2xlarge" {
+		t.Errorf("launched %v, want the next in price", shape)
+	}
+}
+
+func TestLimitsCountHardware(t *testing.T) {
+	w := newWorld(t)
+	// Two GPUs make twenty replicas. Karpenter would count those as twenty GPUs, and launch for nobody.
+	w.shared("limits", func(np *karpv1.NodePool) {
+		np.Spec.Limits = karpv1.Limits(snapshottest.Amounts(v1alpha1.ResourceGPU, "2"))
+	})
+	w.pods("web", 25)
+	controller := w.provisioning()
+	for range 2 {
+		w.reconciles(controller, "")
+		w.wantClaims(2)
+	}
+	w.wantTold(5, "Warning LimitReached")
+}
+
+func TestAPodThatStockKarpenterCouldServeIsLeftToItAndTold(t *testing.T) {
+	w := newWorld(t)
+	w.class("ours", func(c *v1alpha1.GPUNodeClass) { c.Spec.Sharing.ResourceName = v1alpha1.ResourceGPU })
+	w.pool("ours")
+	stock := snapshottest.StockPool("theirs", budget("100%"), snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "on-demand"))
+	w.create(&stock)
+	w.pods("web", 2, snapshottest.Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPU, "1"))
+	controller := w.provisioning()
+	w.reconciles(controller, "")
+	w.wantClaims(0)
+	w.wantTold(2, "Warning LeftToKarpenter NodePool theirs")
+	w.reconciles(controller, "")
+	w.wantTold(0, "LeftToKarpenter")
+}
+
+func TestAClaimThatTheAPIRefusesDoesNotKeepOthersFromBeingCreated(t *testing.T) {
+	w := newWorld(t)
+	w.shared("bad", snapshottest.Tainted("bad"))
+	w.shared("good")
+	w.pods("bad", 1, snapshottest.Selecting(karpv1.NodePoolLabelKey, "bad"), snapshottest.Tolerating("bad", v1alpha1.ResourceGPUShared))
+	w.pods("good", 1, snapshottest.Selecting(karpv1.NodePoolLabelKey, "good"))
+	refusing := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+			if o.GetLabels()[karpv1.NodePoolLabelKey] == "bad" {
+				return errors.New("the API refuses")
+			}
+			return c.Create(ctx, o, options...)
+		},
+	})
+	controller := w.provisioning(func(c *provisioning.Config) { c.Client = refusing })
+	if _, err := controller.Reconcile(t.Context(), reconcile.Request{}); err == nil || !strings.Contains(err.Error(), "the API refuses") {
+		t.Errorf("got %v, want the API's refusal, to be tried again", err)
+	}
+	claims := w.wantClaims(1)
+	if claims[0].Labels[karpv1.NodePoolLabelKey] != "good" {
+		t.Errorf("the claim is %s's", claims[0].Labels[karpv1.NodePoolLabelKey])
+	}
+	if _, awaited := w.ledger.Awaited(claims[0].Name); !awaited {
+		t.Error("the claim that was created is not on the ledger")
+	}
+}
+
+func TestNothingIsLaunchedWithANodeClassThatIsNotReady(t *testing.T) {
+	w := newWorld(t)
+	w.class("unready", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "unready" })
+	w.pool("unready")
+	inner := w.inner("unready", []any{condition("False", 0)})
+	w.create(inner)
+	w.pods("web", 1)
+	controller := w.provisioning()
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("False", 0)}}
+	w.updateStatus(inner)
+	w.reconciles(controller, "")
+	w.wantClaims(0)
+	w.wantTold(1, "Warning PoolClosed")
+
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("True", inner.GetGeneration()+1)}}
+	w.updateStatus(inner)
+	w.reconciles(controller, "")
+	w.wantClaims(0)
+
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("True", inner.GetGeneration())}}
+	w.updateStatus(inner)
+	w.reconciles(controller, "")
+	w.wantClaims(1)
+}

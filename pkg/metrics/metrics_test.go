@@ -1,0 +1,95 @@
+package metrics
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+func gathered(t *testing.T, r *prometheus.Registry) map[string]*dto.MetricFamily {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]*dto.MetricFamily{}
+	for _, f := range families {
+		byName[f.GetName()] = f
+	}
+	return byName
+}
+
+func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	m.Planned(planner.Plan{Price: 1_052_000, Bound: 526_000, Unplaced: []planner.Unplaced{
+		{Pod: "a", Refusal: planner.Refusal{Reason: planner.ReasonTooLarge}}, {Pod: "b", Refusal: planner.Refusal{Reason: planner.ReasonTooLarge}},
+	}})
+	got := gathered(t, r)
+	if price, bound := got["karve_planner_price_usd_per_hour"].Metric[0].Gauge.GetValue(), got["karve_planner_bound_usd_per_hour"].Metric[0].Gauge.GetValue(); price != 1.052 || bound != 0.526 {
+		t.Errorf("price %v, bound %v; want 1.052 and 0.526", price, bound)
+	}
+	if f := got["karve_pods_unplaced"]; len(f.Metric) != 1 || f.Metric[0].Gauge.GetValue() != 2 || f.Metric[0].Label[0].GetValue() != "TooLarge" {
+		t.Errorf("unplaced is %v, want 2 TooLarge", f)
+	}
+	m.Planned(planner.Plan{})
+	if f := gathered(t, r)["karve_pods_unplaced"]; len(f.GetMetric()) != 0 {
+		t.Errorf("pods that have found a place are still told of: %v", f)
+	}
+}
+
+func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	for _, pool := range []string{"gone", "stays"} {
+		for _, g := range []*prometheus.GaugeVec{m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker} {
+			g.WithLabelValues(pool).Set(1)
+		}
+	}
+	m.ForgetPool("gone")
+	m.ForgetPool("never was")
+	pools := 0
+	for name, f := range gathered(t, r) {
+		if !strings.HasPrefix(name, "karve_pool_") {
+			continue
+		}
+		pools++
+		if len(f.Metric) != 1 || f.Metric[0].Label[0].GetValue() != "stays" {
+			t.Errorf("%s is %v, want that of the pool that stays", name, f.Metric)
+		}
+	}
+	if pools != 6 {
+		t.Errorf("%d gauges of pools, want 6: ForgetPool has to know them all", pools)
+	}
+}
+
+func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	for _, c := range []*prometheus.CounterVec{m.ClaimsDeleted} {
+		c.WithLabelValues("pool", string(DeletionIdle)).Inc()
+	}
+	m.ClaimsCreated.WithLabelValues("pool", "g4dn.xlarge", "spot").Inc()
+	m.LaunchesRefused.WithLabelValues("pool", "g4dn.xlarge", "us-east-1a", "spot").Inc()
+	m.ReplicasSeconds.WithLabelValues("pool").Observe(1)
+	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|nodes|pool)_[a-z_]+$`)
+	for name, f := range gathered(t, r) {
+		if !valid.MatchString(name) || f.GetHelp() == "" {
+			t.Errorf("%s: %q", name, f.GetHelp())
+		}
+		if counter := f.GetType() == dto.MetricType_COUNTER; counter != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %s", name, f.GetType())
+		}
+		if f.GetType() == dto.MetricType_HISTOGRAM && !strings.HasSuffix(name, "_seconds") {
+			t.Errorf("%s has no unit", name)
+		}
+	}
+}

@@ -1,0 +1,247 @@
+package render_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// cluster has a pool that uses all that a template can say, and four waiting pods.
+func cluster() *snapshot.Cluster {
+	c := Shared()
+	np := &c.NodePools[0]
+	Labeled(map[string]string{"owner": "ml"})(np)
+	for _, edit := range []func(*karpv1.NodePool){
+		Requiring("team", corev1.NodeSelectorOpIn, "red", "blue"),
+		Requiring("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "2"),
+		Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge", "g4dn.12xlarge"),
+		Requiring("beta.kubernetes.io/arch", corev1.NodeSelectorOpIn, "arm64", "amd64"),
+		Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"),
+		Requiring("example.com/rack", corev1.NodeSelectorOpNotIn, "9", "10"),
+	} {
+		edit(np)
+	}
+	np.Spec.Template.Annotations = map[string]string{"example.com/note": "kept"}
+	np.Spec.Template.Spec.StartupTaints = []corev1.Taint{{Key: "cilium", Effect: corev1.TaintEffectNoExecute}}
+	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("agent", "cpu", "100m", "memory", "256Mi", "ephemeral-storage", "1Gi")}
+	c.Pods = append(Pods("a", 3), Pod("b", Asking("cpu", "1500m", "memory", "2Gi", "ephemeral-storage", "2Gi", v1alpha1.ResourceGPUShared, "2")))
+	return c
+}
+
+// launch is a launch of the first offering of the instance type, zone and capacity type for the pods.
+func launch(t *testing.T, view *snapshot.View, instanceType, capacityType string, pods ...string) planner.Launch {
+	t.Helper()
+	i := slices.IndexFunc(view.Snapshot.Offerings, func(o planner.Offering) bool {
+		return o.InstanceType == instanceType && o.Zone == "us-east-1a" && o.CapacityType == capacityType
+	})
+	if i < 0 {
+		t.Fatalf("no offering of %s, %s", instanceType, capacityType)
+	}
+	return planner.Launch{Offering: i, Pods: pods}
+}
+
+func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	got := render.NodeClaim(&view, launch(t, &view, "g4dn.12xlarge", "spot", "default/a-000", "default/a-002", "default/b"))
+	pool := view.Pools[0].NodePool
+	in := func(key string, values ...string) karpv1.NodeSelectorRequirementWithMinValues {
+		return Require(key, corev1.NodeSelectorOpIn, values...)
+	}
+	month := 720 * time.Hour
+	want := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   got.Name,
+			Labels: map[string]string{"owner": "ml", "team": "blue", karpv1.NodePoolLabelKey: "gpu-shared", v1alpha1.GPUNodeClassLabel: "gpu-shared"},
+			Annotations: map[string]string{
+				"example.com/note": "kept", v1alpha1.ResourceAnnotation: "nvidia.com/gpu.shared", v1alpha1.GPUsAnnotation: "4",
+				v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: "1304000",
+				karpv1.NodePoolHashAnnotationKey: pool.Hash(), karpv1.NodePoolHashVersionAnnotationKey: karpv1.NodePoolHashVersion,
+			},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "karpenter.sh/v1", Kind: "NodePool", Name: "gpu-shared", UID: "pool-gpu-shared", BlockOwnerDeletion: new(true),
+			}},
+		},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{
+				Require("example.com/rack", corev1.NodeSelectorOpNotIn, "10", "9"),
+				Require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "2"),
+				in(karpv1.CapacityTypeLabelKey, "spot"),
+				in(corev1.LabelArchStable, "amd64", "arm64"),
+				in(corev1.LabelInstanceTypeStable, "g4dn.12xlarge"),
+				in("team", "blue"),
+				in(corev1.LabelTopologyZone, "us-east-1a"),
+			},
+			Taints: []corev1.Taint{{Key: v1alpha1.ResourceGPUShared, Effect: corev1.TaintEffectNoSchedule}},
+			StartupTaints: []corev1.Taint{
+				{Key: "cilium", Effect: corev1.TaintEffectNoExecute}, {Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule},
+			},
+			// Two pods of 300m and 1Gi, one of 1500m and 2Gi, the DaemonSet: no GPUs, no replicas, no ephemeral storage.
+			Resources:              karpv1.ResourceRequirements{Requests: Amounts("cpu", "2200m", "memory", "4352Mi")},
+			ExpireAfter:            karpv1.NillableDuration{Duration: &month},
+			TerminationGracePeriod: &metav1.Duration{Duration: time.Hour},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+}
+
+// The rules of the NodeClaim's definition that a requirement can break.
+func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	for _, req := range claim.Spec.Requirements {
+		if errs := validation.IsQualifiedName(req.Key); len(errs) > 0 || req.Key == corev1.LabelHostname {
+			t.Errorf("requirement of key %q: %v", req.Key, errs)
+		}
+		if domain, _, _ := strings.Cut(req.Key, "/"); strings.HasSuffix(domain, "karpenter.sh") && req.Key != karpv1.CapacityTypeLabelKey {
+			t.Errorf("requirement %q is in Karpenter's domain", req.Key)
+		}
+		if req.Operator == corev1.NodeSelectorOpIn && len(req.Values) == 0 {
+			t.Errorf("requirement %q is In nothing", req.Key)
+		}
+	}
+	for key, value := range claim.Labels {
+		if errs := slices.Concat(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)); len(errs) > 0 {
+			t.Errorf("label %s=%s: %v", key, value, errs)
+		}
+	}
+	if requests := slices.Sorted(maps.Keys(claim.Spec.Resources.Requests)); !slices.Equal(requests, []corev1.ResourceName{"cpu", "memory"}) {
+		t.Errorf("requests: %v", requests)
+	}
+}
+
+func TestATerminationGracePeriodOfThePoolIsKept(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
+	c.NodePools[0].Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{}
+	view := snapshot.Build(c)
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	if claim.Spec.TerminationGracePeriod.Duration != time.Minute || claim.Spec.ExpireAfter.Duration != nil {
+		t.Errorf("grace %v, expires %v", claim.Spec.TerminationGracePeriod, claim.Spec.ExpireAfter)
+	}
+}
+
+func TestOurStartupTaintIsThereOnceThoughTheTemplateHasIt(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	c.NodePools[0].Spec.Template.Spec.StartupTaints = []corev1.Taint{render.ReplicasNotReadyTaint()}
+	view := snapshot.Build(c)
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	if diff := cmp.Diff([]corev1.Taint{render.ReplicasNotReadyTaint()}, claim.Spec.StartupTaints); diff != "" {
+		t.Errorf("startup taints (-want +got):\n%s", diff)
+	}
+}
+
+// Each set of labels makes a launch template of its own.
+func TestLaunchesOfOneOfferingForOtherPodsHaveTheSameLabels(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	one := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+	other := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-001", "default/b"))
+	if diff := cmp.Diff(one.Labels, other.Labels); diff != "" {
+		t.Errorf("labels (-one +other):\n%s", diff)
+	}
+	if one.Name == other.Name {
+		t.Errorf("both are called %s", one.Name)
+	}
+}
+
+func TestAClaimSharesNothingWithThePoolThatItWasMadeFrom(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	c.NodePools[0].Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: time.Minute}
+	before := c.NodePools[0].DeepCopy()
+	view := snapshot.Build(c)
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/b"))
+	claim.Spec.Taints[0].Key, claim.Spec.StartupTaints[0].Key = "changed", "changed"
+	claim.Spec.TerminationGracePeriod.Duration, *claim.Spec.ExpireAfter.Duration = 0, 0
+	claim.Labels["owner"], claim.Annotations["example.com/note"] = "changed", "changed"
+	for i := range claim.Spec.Requirements {
+		claim.Spec.Requirements[i].Values[0] = "changed"
+	}
+	if diff := cmp.Diff(before, &c.NodePools[0]); diff != "" {
+		t.Errorf("the pool (-before +after):\n%s", diff)
+	}
+}
+
+func TestRenderingIsRepeatable(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
+	first := render.NodeClaim(&view, l)
+	for range 10 {
+		again := snapshot.Build(cluster())
+		if diff := cmp.Diff(first, render.NodeClaim(&again, l)); diff != "" {
+			t.Fatalf("claims (-first +again):\n%s", diff)
+		}
+	}
+}
+
+func TestTheNameIsAFunctionOfThePoolTheOfferingAndThePods(t *testing.T) {
+	t.Parallel()
+	pool := Pool("gpu-shared", "x")
+	offering := func(instanceType, zone, capacityType string, labels map[string]string) *snapshot.Offering {
+		return &snapshot.Offering{Type: TypeNamed(instanceType), Zone: zone, CapacityType: capacityType, CustomLabels: labels}
+	}
+	xlarge := offering("g4dn.xlarge", "a", "spot", map[string]string{"k": "1", "l": "2"})
+	name := render.Name(&pool, xlarge, []types.UID{"1", "2", "3"})
+	pods := []types.UID{"3", "1", "2"}
+	if got := render.Name(&pool, xlarge, pods); got != name || !slices.Equal(pods, []types.UID{"3", "1", "2"}) {
+		t.Errorf("in another order: %s instead of %s; pods now %v", got, name, pods)
+	}
+	recreated := Pool("gpu-shared", "x", func(np *karpv1.NodePool) { np.UID = "another" })
+	names := map[string]string{name: "the first"}
+	for what, got := range map[string]string{
+		"other pods":        render.Name(&pool, xlarge, []types.UID{"1", "2"}),
+		"another pool":      render.Name(&recreated, xlarge, pods),
+		"another type":      render.Name(&pool, offering("g4dn.2xlarge", "a", "spot", xlarge.CustomLabels), pods),
+		"another zone":      render.Name(&pool, offering("g4dn.xlarge", "b", "spot", xlarge.CustomLabels), pods),
+		"another capacity":  render.Name(&pool, offering("g4dn.xlarge", "a", "on-demand", xlarge.CustomLabels), pods),
+		"another label":     render.Name(&pool, offering("g4dn.xlarge", "a", "spot", map[string]string{"k": "1", "l": "3"}), pods),
+		"no labels":         render.Name(&pool, offering("g4dn.xlarge", "a", "spot", nil), pods),
+		"pods run together": render.Name(&pool, xlarge, []types.UID{"12", "3"}),
+	} {
+		if same, ok := names[got]; ok {
+			t.Errorf("%s has the name of %s, %s", what, same, got)
+		}
+		names[got] = what
+	}
+}
+
+func TestTheNameIsALabelOfDNSWhateverThePoolIsCalled(t *testing.T) {
+	t.Parallel()
+	offering := &snapshot.Offering{Type: TypeNamed("g4dn.xlarge")}
+	for _, pool := range []string{
+		"gpu", "0", "gpu.shared.v2", strings.Repeat("long-", 12) + "end", strings.Repeat("a", 49) + "-b", strings.Repeat("a", 49) + ".b", strings.Repeat("x", 250),
+	} {
+		np := Pool(pool, "x")
+		name := render.Name(&np, offering, []types.UID{"1"})
+		if errs := validation.IsDNS1123Label(name); len(errs) > 0 || len(name) > 63 || len(validation.IsValidLabelValue(name)) > 0 {
+			t.Errorf("pool %s: name %s (%d): %v", pool, name, len(name), errs)
+		}
+		if prefix := strings.ReplaceAll(pool[:min(len(pool), 40)], ".", "-"); !strings.HasPrefix(name, prefix) {
+			t.Errorf("pool %s: name %s does not tell it", pool, name)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// wantBlocked fails unless the cluster's only class is blocked for the reason, with a message that holds the words.
+func wantBlocked(t *testing.T, c *snapshot.Cluster, reason planner.Reason, words ...string) {
+	t.Helper()
+	classes := snapshot.Build(c).Classes
+	if len(classes) != 1 {
+		t.Fatalf("%d classes", len(classes))
+	}
+	blocked := classes[0].Blocked
+	if blocked == nil || blocked.Reason != reason {
+		t.Fatalf("blocked: %+v, want %s", blocked, reason)
+	}
+	for _, w := range words {
+		if !strings.Contains(blocked.Message, w) {
+			t.Errorf("message %q does not say %q", blocked.Message, w)
+		}
+	}
+}
+
+func TestPodsWithRulesThatAreNotPlannedForAreBlocked(t *testing.T) {
+	t.Parallel()
+	always := corev1.ContainerRestartPolicyAlways
+	ports := corev1.Container{Ports: []corev1.ContainerPort{{HostPort: 8080}}, RestartPolicy: &always}
+	for rule, edit := range map[string]func(*corev1.Pod){
+		"topologySpreadConstraints with DoNotSchedule": func(pod *corev1.Pod) {
+			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.DoNotSchedule}}
+		},
+		"required podAffinity": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
+		},
+		"required podAntiAffinity": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
+		},
+		"persistent volumes": func(pod *corev1.Pod) {
+			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
+		},
+		"persistent volumes, ": func(pod *corev1.Pod) {
+			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+		},
+		"host ports":   func(pod *corev1.Pod) { pod.Spec.Containers = append(pod.Spec.Containers, ports) },
+		"host ports, ": func(pod *corev1.Pod) { pod.Spec.InitContainers = []corev1.Container{ports} },
+		"resource claims": func(pod *corev1.Pod) {
+			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}}
+		},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.Pods = []corev1.Pod{Pod("a", edit)}
+			wantBlocked(t, c, planner.ReasonUnsupported, "uses "+strings.TrimSuffix(rule, ", ")+", which Karve does not plan for yet")
+		})
+	}
+}
+
+func TestAPodThatAsksForAResourceOfNoMachineIsBlocked(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "1", "nvidia.com/gpu", "1", "cpu", "1"))}
+	wantBlocked(t, c, planner.ReasonTooLarge, "asks for nvidia.com/gpu besides nvidia.com/gpu.shared, which no machine of NodePool gpu-shared has")
+}
+
+func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
+	t.Parallel()
+	c := Recipe()
+	c.NodePools = append(c.NodePools, Pool("lost", "nowhere"), Pool("renamed", "renamed", Tainted("x")),
+		Pool("empty", "gpu", Requiring(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "arm64")))
+	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Selecting("jina.ai/node-type", "gpu-shared"), Tolerating("nvidia.com/gpu"))}
+	wantBlocked(t, c, planner.ReasonNoPool, "asks for nvidia.com/gpu, and no NodePool with a GPUNodeClass serves it: "+
+		"NodePool empty: no instance type meets its requirements; "+
+		"NodePool gpu: label jina.ai/node-type is not gpu-shared; "+
+		"NodePool gpu-shared: taint nvidia.com/gpu-shared:NoSchedule is not tolerated; "+
+		"NodePool lost: its GPUNodeClass does not exist; "+
+		"NodePool renamed: it offers nvidia.com/gpu.shared")
+	c.NodePools = nil
+	wantBlocked(t, c, planner.ReasonNoPool, "there is none; create one")
+}
+
+func TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "2"))}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
+		t.Errorf("blocked where it is allowed: %+v", class.Blocked)
+	}
+	c.GPUNodeClasses[0].Spec.Sharing.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse
+	wantBlocked(t, c, planner.ReasonRequestsAboveOne, "asks for 2 replicas, and GPUNodeClass gpu-shared refuses more than one")
+	if n := len(snapshot.Build(c).Classes[0].Offerings); n != 0 {
+		t.Errorf("it is admitted by %d offerings of the pool that refuses it", n)
+	}
+	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("lenient", 10))
+	c.NodePools = append(c.NodePools, Pool("lenient", "lenient", Tainted(v1alpha1.ResourceGPUShared)))
+	view := snapshot.Build(c)
+	if class := view.Classes[0]; class.Blocked != nil || len(class.Offerings) != 8 {
+		t.Errorf("with a pool that allows it: %d offerings, blocked %+v", len(class.Offerings), class.Blocked)
+	}
+	for _, i := range view.Classes[0].Offerings {
+		if pool := view.Snapshot.Pools[view.Snapshot.Offerings[i].Pool].Name; pool != "lenient" {
+			t.Errorf("admitted by pool %s", pool)
+		}
+	}
+	c.Pods = []corev1.Pod{Pod("a")}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil || len(class.Offerings) != 16 {
+		t.Errorf("a pod that asks for one: %d offerings, blocked %+v", len(class.Offerings), class.Blocked)
+	}
+}
+
+func TestAPodThatStockKarpenterCouldServeAsWellIsLeftToIt(t *testing.T) {
+	t.Parallel()
+	c := Recipe()
+	c.NodePools = append(c.NodePools, StockPool("stock-b"), StockPool("stock-a"))
+	asks := func(n string, edits ...func(*corev1.Pod)) {
+		c.Pods = []corev1.Pod{Pod("a", append([]func(*corev1.Pod){Asking("cpu", "1", "nvidia.com/gpu", n), Tolerating("nvidia.com/gpu-shared")}, edits...)...)}
+	}
+	asks("1")
+	wantBlocked(t, c, planner.ReasonLeftToKarpenter, "NodePool stock-a, which Karpenter serves, could take it as well as gpu-shared",
+		"add a nodeSelector karpenter.sh/nodepool: gpu-shared to the pod, or a taint to NodePool stock-a")
+	for name, edit := range map[string]func(*corev1.Pod){
+		"a selector of our pool":       Selecting(karpv1.NodePoolLabelKey, "gpu-shared"),
+		"a label that only ours has":   Selecting("jina.ai/node-type", "gpu-shared"),
+		"more GPUs than a machine has": Asking("nvidia.com/gpu", "5"),
+		"more CPU than a machine has":  Asking("cpu", "48", "nvidia.com/gpu", "1"),
+		"affinity that excludes stock's": func(pod *corev1.Pod) {
+			pod.Spec.Affinity = required(expression("jina.ai/gpu-type", corev1.NodeSelectorOpExists))
+		},
+	} {
+		asks("1", edit)
+		if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
+			t.Errorf("with %s: %+v", name, class.Blocked)
+		}
+	}
+}
+
+func TestAStockPoolThatLaunchesNothingForThePodDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		edit   func(*karpv1.NodePool)
+		counts bool
+	}{
+		"in order": {func(*karpv1.NodePool) {}, true},
+		"static":   {func(np *karpv1.NodePool) { np.Spec.Replicas = new(int64(1)) }, false},
+		"tainted":  {Tainted("x"), false},
+		"tainted as a preference": {func(np *karpv1.NodePool) {
+			Tainted("x")(np)
+			np.Spec.Template.Spec.Taints[0].Effect = corev1.TaintEffectPreferNoSchedule
+		}, true},
+		"switched off":         {func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("cpu", "0")) }, false},
+		"without GPU machines": {Requiring("karpenter.k8s.aws/instance-gpu-count", corev1.NodeSelectorOpDoesNotExist), false},
+		"in another zone":      {Labeled(map[string]string{corev1.LabelTopologyZone: "us-east-1z"}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Recipe()
+			c.NodePools = append(c.NodePools, StockPool("stock", tc.edit))
+			c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Tolerating("nvidia.com/gpu-shared"))}
+			if blocked := snapshot.Build(c).Classes[0].Blocked; (blocked != nil) != tc.counts {
+				t.Errorf("blocked: %+v", blocked)
+			}
+		})
+	}
+}
+
+func TestANodeOverlayMakesStockPoolsOfferReplicas(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools = append(c.NodePools, StockPool("stock"))
+	c.Pods = []corev1.Pod{Pod("a")}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
+		t.Fatalf("without an overlay: %+v", class.Blocked)
+	}
+	overlay := karpv1alpha1.NodeOverlay{}
+	overlay.Spec.Capacity = Amounts("nvidia.com/gpu.shared", "10")
+	overlay.Spec.Requirements = []karpv1alpha1.NodeSelectorRequirement{{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpIn, Values: []string{"p5"}}}
+	c.NodeOverlays = []karpv1alpha1.NodeOverlay{overlay}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil {
+		t.Fatalf("with an overlay for other machines: %+v", class.Blocked)
+	}
+	overlay.Spec.Requirements[0].Values = []string{"g4dn"}
+	wantBlocked(t, c, planner.ReasonLeftToKarpenter, "NodePool stock, which Karpenter serves")
+}
+
+func TestAPodThatOnlyStockKarpenterServesIsNotOurs(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools = append(c.NodePools, StockPool("stock"))
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"))}
+	if view := snapshot.Build(c); len(view.Classes) != 0 || len(view.Pods) != 0 {
+		t.Errorf("classes: %+v", view.Classes)
+	}
+}

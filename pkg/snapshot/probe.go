@@ -1,0 +1,59 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// probing says that one machine may be launched for the pool, to see whether its machines expose their replicas again.
+func probing(pool *Pool) bool {
+	healthy := Condition(pool.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	return healthy != nil && healthy.IsUnknown()
+}
+
+// limited is what pods are told that the one machine of a pool that is being probed does not hold.
+func limited(pool *Pool) *planner.Refusal {
+	if !probing(pool) {
+		return nil
+	}
+	return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
+		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
+}
+
+// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod. Without it the planner would put
+// as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
+func (v *View) limitProbes() {
+	for i := range v.Pools {
+		if !probing(&v.Pools[i]) {
+			continue
+		}
+		probe := v.cheapestUseful(i)
+		for j := range v.Snapshot.Offerings {
+			o := &v.Snapshot.Offerings[j]
+			if o.Pool != i || j == probe || o.Unavailable != nil {
+				continue
+			}
+			o.Unavailable = limited(&v.Pools[i])
+		}
+	}
+}
+
+// cheapestUseful is the index of the pool's cheapest offering that would hold a waiting pod, the first of several; -1 when there is none.
+func (v *View) cheapestUseful(pool int) int {
+	best := -1
+	for j := range v.Snapshot.Offerings {
+		o := &v.Snapshot.Offerings[j]
+		if o.Pool != pool || o.Unavailable != nil || best >= 0 && o.Price >= v.Snapshot.Offerings[best].Price {
+			continue
+		}
+		if slices.ContainsFunc(v.Classes, func(c planner.Class) bool {
+			return c.Blocked == nil && slices.Contains(c.Offerings, j) && minus(o.Free, c.Requests) == atLeastZero(minus(o.Free, c.Requests))
+		}) {
+			best = j
+		}
+	}
+	return best
+}

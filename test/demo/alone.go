@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/cluster/simulator"
+)
+
+// alonePool is the NodePool with which Karpenter decides by itself, and its taint, which keeps Karve's pods off. Karve leaves the pool alone
+// because it names the cloud's node class.
+const (
+	alonePool  = "karpenter-alone"
+	aloneTaint = "example.com/karpenter-alone"
+)
+
+// letKarpenterAlone gives Karpenter a pool of its own over the same machines as Karve's pool, and tells it and the simulated device plugin of
+// as many replicas a GPU. It returns when Karpenter has taken all of it.
+func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) error {
+	replicas := int64(*class.Spec.Sharing.Replicas)
+	clients, err := kubernetes.NewForConfig(d.cluster.RESTConfig())
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	err = simulator.Configure(ctx, clients, map[string]string{
+		alonePool: fmt.Sprintf("{replicasPerGPU: %d, resource: %s}", replicas, d.resource),
+	})
+	if err != nil {
+		return err
+	}
+	if err := d.client.Create(ctx, stockPool(pool, class)); err != nil {
+		return fmt.Errorf("creating NodePool %s: %w", alonePool, err)
+	}
+	overlays, told := d.overlays(replicas)
+	for _, o := range overlays {
+		if err := d.client.Create(ctx, o); err != nil {
+			return fmt.Errorf("creating NodeOverlay %s: %w", o.Name, err)
+		}
+	}
+	for _, o := range overlays {
+		if err := d.untilReady(ctx, o, func() []status.Condition { return o.Status.Conditions }); err != nil {
+			return err
+		}
+	}
+	alone := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: alonePool}}
+	if err := d.untilReady(ctx, alone, func() []status.Condition { return alone.Status.Conditions }); err != nil {
+		return err
+	}
+	d.tell("for later, Karpenter alone: NodePool %s over the same machines, and NodeOverlays: %s", alonePool, strings.Join(told, ", "))
+	return nil
+}
+
+// stockPool is Karve's pool as a stock one: the same requirements, and nothing that would make the comparison unfair. It gives empty machines
+// back as soon as Karve does, and no others, so that its price is that of what it provisioned.
+func stockPool(pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) *karpv1.NodePool {
+	ref := class.Spec.NodeClassRef
+	alone := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: alonePool}, Spec: *pool.Spec.DeepCopy()}
+	alone.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}
+	alone.Spec.Template.Spec.Taints = append(alone.Spec.Template.Spec.Taints, corev1.Taint{Key: aloneTaint, Effect: corev1.TaintEffectNoSchedule})
+	// Karpenter would count replicas as GPUs.
+	alone.Spec.Limits = nil
+	alone.Spec.Disruption.ConsolidationPolicy = karpv1.ConsolidationPolicyWhenEmpty
+	alone.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration(class.Spec.Consolidation.IdleAfter)
+	return alone
+}
+
+// overlays tell Karpenter how many replicas a machine has, one for each number of GPUs. On EKS they would select by the label
+// karpenter.k8s.aws/instance-gpu-count; the provider of the simulated machines knows that label only of offerings, where overlays do not look,
+// so here they name the instance types.
+func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, told []string) {
+	types := map[int64][]string{}
+	for _, t := range d.types {
+		if t.GPU.Count > 0 {
+			types[t.GPU.Count] = append(types[t.GPU.Count], t.Name)
+		}
+	}
+	for _, gpus := range slices.Sorted(maps.Keys(types)) {
+		overlays = append(overlays, &karpv1alpha1.NodeOverlay{
+			ObjectMeta: metav1.ObjectMeta{Name: alonePool + "-" + strconv.FormatInt(gpus, 10)},
+			Spec: karpv1alpha1.NodeOverlaySpec{
+				Requirements: []karpv1alpha1.NodeSelectorRequirement{
+					{Key: karpv1.NodePoolLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{alonePool}},
+					{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: types[gpus]},
+				},
+				Capacity: corev1.ResourceList{d.resource: *resource.NewQuantity(gpus*replicas, resource.DecimalSI)},
+			},
+		})
+		told = append(told, fmt.Sprintf("%s → %d", plural(int(gpus), "GPU"), gpus*replicas))
+	}
+	return overlays, told
+}
+
+// aloneDeployment is the same Deployment for Karpenter's pool.
+func aloneDeployment(of *appsv1.Deployment) *appsv1.Deployment {
+	alone := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: alonePool}, Spec: *of.Spec.DeepCopy()}
+	labels := map[string]string{"app": alonePool}
+	alone.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	alone.Spec.Template.Labels = labels
+	pod := &alone.Spec.Template.Spec
+	pod.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: alonePool}
+	pod.Tolerations = append(pod.Tolerations, corev1.Toleration{Key: aloneTaint, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
+	return alone
+}
+
+// untilReady waits for the condition Ready of an object that it reads again and again.
+func (d *demo) untilReady(ctx context.Context, o client.Object, conditions func() []status.Condition) error {
+	return poll(ctx, func() (bool, string, error) {
+		if err := d.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return false, "", fmt.Errorf("reading %s: %w", o.GetName(), err)
+		}
+		var why []string
+		for _, c := range conditions() {
+			if c.Type == status.ConditionReady && c.IsTrue() && c.ObservedGeneration == o.GetGeneration() {
+				return true, "", nil
+			}
+			if !c.IsTrue() {
+				why = append(why, fmt.Sprintf("%s is %s, %s: %s", c.Type, c.Status, c.Reason, c.Message))
+			}
+		}
+		kind := fmt.Sprintf("%T", o)
+		return false, fmt.Sprintf("%s %s is not Ready: %s", kind[strings.LastIndex(kind, ".")+1:], o.GetName(), strings.Join(why, "; ")), nil
+	})
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/cluster/builder"
+	"karve.sh/karve/test/karve"
+)
+
+// What is in examples/.
+const (
+	examplePool       = "gpu-shared"
+	exampleClass      = "gpu-shared"
+	exampleDeployment = "inference"
+)
+
+// errEnded is that a component of the cluster did not run to the end.
+var errEnded = errors.New("ended unasked")
+
+type demo struct {
+	*story
+	root string
+	// logs is where the logs of a demo that failed are.
+	logs string
+
+	cluster   *cluster.Cluster
+	client    client.Client
+	watcher   *watcher
+	types     []catalog.InstanceType
+	prices    prices
+	resource  corev1.ResourceName
+	idleAfter string
+}
+
+func (d *demo) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go untilOrphaned(ctx, cancel)
+	var err error
+	if d.root, err = cluster.Root(); err != nil {
+		return err
+	}
+	// The figures of an earlier demo must not be taken for those of one that fails.
+	result := filepath.Join(d.root, "_output", "demo.json")
+	if err := os.Remove(result); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing old figures: %w", err)
+	}
+	if err := d.readTypes(); err != nil {
+		return err
+	}
+	if err := d.build(ctx); err != nil {
+		return err
+	}
+	ours, alone, err := d.onCluster(ctx, cancel)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			return cause // what went wrong is that this ended
+		}
+		return err
+	}
+	if err := save(result, ours, alone); err != nil {
+		return err
+	}
+	fmt.Fprintln(d.out)
+	table(d.out, ours, alone)
+	fmt.Fprintf(d.out, "\n%s\nThe figures are in _output/demo.json; nothing else is left.\n", saving(ours, alone))
+	return nil
+}
+
+func (d *demo) readTypes() error {
+	f, err := os.Open(filepath.Join(d.root, "test", "cluster", "instance-types.json"))
+	if err != nil {
+		return fmt.Errorf("reading the instance types: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if d.types, err = catalog.ReadKWOK(f); err != nil {
+		return err
+	}
+	d.prices = pricesOf(d.types)
+	return nil
+}
+
+func (d *demo) build(ctx context.Context) error {
+	stale, err := builder.Stale(d.root)
+	if err != nil {
+		return err
+	}
+	if len(stale) > 0 {
+		d.tell("building a cluster's binaries from their sources, once: this takes some minutes")
+	}
+	p := &progress{story: d.story}
+	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p) }); err != nil {
+		return err
+	}
+	d.tell("building Karve's controller")
+	return d.whileStill(func() string { return "building Karve's controller" }, func() error {
+		_, err := karve.Build(ctx)
+		return err
+	})
+}
+
+// onCluster starts a cluster, measures both sides on it and stops it. On a surprise the logs stay.
+func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (ours, alone figures, err error) {
+	dir, err := os.MkdirTemp("", "karve-demo-")
+	if err != nil {
+		return ours, alone, fmt.Errorf("making the cluster's folder: %w", err)
+	}
+	interrupted := func() bool { return ctx.Err() != nil && !errors.Is(context.Cause(ctx), errEnded) }
+	defer func() {
+		if err == nil || interrupted() {
+			_ = os.RemoveAll(dir)
+			return
+		}
+		d.logs = dir
+		onlyLogs(dir)
+	}()
+	closeLog, err := quiet(filepath.Join(dir, "demo.log"))
+	if err != nil {
+		return ours, alone, err
+	}
+	defer closeLog()
+	d.tell("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter and kwok, which plays the machines")
+	d.cluster, err = cluster.Start(ctx, cluster.Config{
+		Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true",
+		OnExit: func(name cluster.Component, err error) { cancel(fmt.Errorf("%s %w: %w", name, errEnded, err)) },
+	})
+	if err != nil {
+		return ours, alone, err
+	}
+	defer func() { err = errors.Join(err, d.cluster.Stop()) }()
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	ours, alone, err = d.compare(watching)
+	if err != nil && !interrupted() {
+		d.snapshot(ctx, filepath.Join(dir, "objects.yaml"))
+	}
+	return ours, alone, err
+}
+
+func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
+	if d.client, err = karve.Client(d.cluster); err != nil {
+		return ours, alone, err
+	}
+	d.tell("the cluster is up; starting Karve's controller beside Karpenter")
+	if _, err := karve.Start(ctx, d.cluster, karve.Options{}); err != nil {
+		return ours, alone, err
+	}
+	if err := d.prepare(ctx); err != nil {
+		return ours, alone, err
+	}
+	d.chapter("Karve")
+	example := &appsv1.Deployment{}
+	ours, err = d.measure(ctx, side{
+		name: "Karve", pool: examplePool, deployment: exampleDeployment,
+		create: func(ctx context.Context) error {
+			if err := d.apply(ctx, "deployment.yaml"); err != nil {
+				return err
+			}
+			return d.client.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: exampleDeployment}, example)
+		},
+	})
+	if err != nil {
+		return ours, alone, err
+	}
+	d.chapter("Karpenter alone, the same pods")
+	alone, err = d.measure(ctx, side{
+		name: "Karpenter", pool: alonePool, deployment: alonePool,
+		create: func(ctx context.Context) error { return d.client.Create(ctx, aloneDeployment(example)) },
+	})
+	if err != nil {
+		return ours, alone, err
+	}
+	return ours, alone, compared(ours, alone, d.watcher.all().present())
+}
+
+// prepare creates both pools, so that either could take the other's pods if it were wrong about them, and begins to watch.
+func (d *demo) prepare(ctx context.Context) error {
+	if err := d.apply(ctx, "nodeclass.yaml", "gpunodeclass.yaml", "nodepool.yaml"); err != nil {
+		return err
+	}
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: examplePool}}
+	if err := d.untilReady(ctx, pool, func() []status.Condition { return pool.Status.Conditions }); err != nil {
+		return err
+	}
+	class := &v1alpha1.GPUNodeClass{}
+	if err := d.client.Get(ctx, client.ObjectKey{Name: exampleClass}, class); err != nil {
+		return fmt.Errorf("reading the GPUNodeClass: %w", err)
+	}
+	d.resource, d.idleAfter = corev1.ResourceName(class.Spec.Sharing.Resource()), class.Spec.Consolidation.IdleAfter
+	d.tell("applied examples/: NodePool %s is Ready; its GPUs are shared by %d pods each", pool.Name, *class.Spec.Sharing.Replicas)
+	if err := d.letKarpenterAlone(ctx, pool, class); err != nil {
+		return err
+	}
+	var err error
+	d.watcher, err = newWatcher(ctx, d.cluster.RESTConfig(), d.resource)
+	return err
+}
+
+// apply applies files of examples/ as a user does.
+func (d *demo) apply(ctx context.Context, files ...string) error {
+	args := []string{"apply", "--validate=strict"}
+	for _, file := range files {
+		args = append(args, "-f", filepath.Join(d.root, "examples", file))
+	}
+	_, err := d.kubectl(ctx, args...)
+	return err
+}
+
+func (d *demo) kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, d.cluster.Kubectl(), append([]string{"--kubeconfig=" + d.cluster.Kubeconfig()}, args...)...) //nolint:gosec // our own
+	out, err := cmd.Output()
+	if err != nil {
+		var said *exec.ExitError
+		if errors.As(err, &said) {
+			return out, fmt.Errorf("kubectl %s: %w: %s", args[0], err, said.Stderr)
+		}
+		return out, fmt.Errorf("kubectl %s: %w", args[0], err)
+	}
+	return out, nil
+}
+
+// snapshot keeps the objects that explain a surprise, as far as the cluster still tells of them.
+func (d *demo) snapshot(ctx context.Context, path string) {
+	// The context may have ended with what was surprising.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	out, err := d.kubectl(ctx, "get", "--all-namespaces", "--output=yaml", "gpunodeclasses,nodepools,nodeoverlays,nodeclaims,nodes,deployments,pods,events.v1.events.k8s.io")
+	if err != nil {
+		out = append(out, []byte("# "+err.Error()+"\n")...)
+	}
+	if err := os.WriteFile(path, out, 0o600); err != nil {
+		d.tell("the objects could not be kept: %v", err)
+	}
+}
+
+// onlyLogs removes keys and data of a cluster that has stopped.
+func onlyLogs(dir string) {
+	entries, _ := os.ReadDir(dir) // what cannot be read cannot be removed either
+	for _, e := range entries {
+		if ext := filepath.Ext(e.Name()); ext != ".log" && ext != ".yaml" {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// quiet sends what the Kubernetes libraries have to say to a file.
+func quiet(path string) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("making a log: %w", err)
+	}
+	log := logr.FromSlogHandler(slog.NewTextHandler(f, nil))
+	klog.SetLogger(log)
+	ctrl.SetLogger(log)
+	return func() { _ = f.Close() }, nil
+}
+
+// poll asks again and again until it is so, or for as long as patience lasts.
+func poll(ctx context.Context, is func() (done bool, sofar string, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		done, sofar, err := is()
+		if err != nil || done {
+			return err
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("after %s %s", patience, sofar)
+			}
+			return err
+		}
+	}
+}

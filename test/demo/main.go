@@ -1,0 +1,56 @@
+// Command demo shows Karve at work on this machine: a real control plane, a real Karpenter and simulated machines. It applies examples/, tells what
+// happens as it happens, measures what the same pods cost with Karpenter alone in the same cluster, and leaves nothing behind.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// errOrphaned ends a demo whose parent is gone: `go run` does not pass on the signal that ends it.
+var errOrphaned = errors.New("what started the demo has ended")
+
+func main() {
+	// A broken pipe is among them so that `make demo | head` leaves nothing either.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait
+	d := &demo{story: newStory(os.Stdout)}
+	err := d.run(ctx)
+	interrupted := ctx.Err() != nil || errors.Is(err, errOrphaned)
+	stop()
+	switch {
+	case err == nil:
+	case interrupted:
+		fmt.Fprintln(os.Stderr, "\nThe demo was interrupted. Nothing of it is left.")
+		os.Exit(1)
+	default:
+		fmt.Fprintf(os.Stderr, "\nA surprise: %v\n", err)
+		if d.logs != "" {
+			fmt.Fprintf(os.Stderr, "The logs of all components and the objects of the cluster as they were are in %s\n", d.logs)
+		}
+		os.Exit(1)
+	}
+}
+
+// untilOrphaned cancels when the parent process changes.
+func untilOrphaned(ctx context.Context, cancel context.CancelCauseFunc) {
+	parent := os.Getppid()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if os.Getppid() != parent {
+				cancel(errOrphaned)
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+func objectMeta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+
+// told is what somebody must be told: a condition of the pool, or an event about the pod.
+type told struct {
+	condition, event string
+	words            []string
+}
+
+// TestWhatCannotBeServedIsToldAndNothingIsLaunched has one mistake a case. Each must be named together with a way out.
+func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:tparallel // See no-taint.
+	w := theSharedWorld(t)
+	t.Parallel()
+	never := v1alpha1.IdleNever
+	for _, c := range []struct {
+		name string
+		// arrange makes all but the pod; nil makes what is in order.
+		arrange func(*scene)
+		pod     []func(*corev1.PodSpec)
+		want    []told
+	}{
+		{
+			"no-taint", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{taintKey: "none", labels: map[string]string{"example.com/case": s.name}})
+			},
+			[]func(*corev1.PodSpec){selects("example.com/case", "no-taint")},
+			[]told{
+				{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoTaint", "spec.template.spec.taints", "nvidia.com/gpu.shared"}},
+				{event: "PoolClosed", words: []string{"NodePool no-taint", "spec.template.spec.taints"}},
+			},
+		},
+		{
+			"no-class", func(s *scene) { s.pool(poolOptions{}) }, nil,
+			[]told{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"GPUNodeClassNotFound", `GPUNodeClass "no-class"`, "create it"}}},
+		},
+		{
+			"no-inner-class", func(s *scene) {
+				s.class(never, func(spec *v1alpha1.GPUNodeClassSpec) { spec.NodeClassRef.Name = "nowhere" })
+				s.pool(poolOptions{})
+			}, nil,
+			[]told{
+				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotFound", `KWOKNodeClass "nowhere"`, "create it"}},
+				{event: "PoolClosed", words: []string{"NodePool no-inner-class", `KWOKNodeClass "nowhere"`, "create it"}},
+			},
+		},
+		{
+			"inner-not-ready", func(s *scene) {
+				s.notReady()
+				s.class(never)
+				s.pool(poolOptions{})
+			}, nil,
+			[]told{
+				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotReady", `KWOKNodeClass "inner-not-ready"`, "ImageGone", "no such image", "see its conditions"}},
+				{event: "PoolClosed", words: []string{"NodePool inner-not-ready", "no such image"}},
+			},
+		},
+		{
+			"unknown-kind", func(s *scene) {
+				s.class(never, func(spec *v1alpha1.GPUNodeClassSpec) {
+					spec.NodeClassRef = v1alpha1.NodeClassReference{Group: "example.com", Kind: "MoonNodeClass", Name: "x"}
+				})
+				s.pool(poolOptions{})
+			}, nil,
+			[]told{{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassKindUnknown", "MoonNodeClass", "example.com", "spec.nodeClassRef"}}},
+		},
+		{
+			"no-types", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-family": "p9"}})
+			}, nil,
+			[]told{{condition: karpv1.ConditionTypeValidationSucceeded, words: []string{"NoInstanceTypes", "spec.template.spec.requirements", "loosen"}}},
+		},
+		{
+			"too-many", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{requirements: map[string]string{"karpenter.k8s.aws/instance-size": "xlarge"}})
+			},
+			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "11")},
+			[]told{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
+		},
+		{
+			"spread", nil,
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+				spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+					MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{},
+				}}
+			}},
+			[]told{{event: "UnsupportedConstraint", words: []string{"topologySpreadConstraints with DoNotSchedule", "remove it"}}},
+		},
+		{
+			"apart", nil,
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+				spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+					{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "asks"}}},
+				}}}
+			}},
+			[]told{{event: "UnsupportedConstraint", words: []string{"required podAntiAffinity", "remove it"}}},
+		},
+		{
+			"volume", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{})
+				s.create(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				}})
+			},
+			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
+				spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+			}},
+			[]told{{event: "UnsupportedConstraint", words: []string{"persistent volumes", "remove it"}}},
+		},
+		{
+			"only-one", func(s *scene) {
+				s.class(never, func(spec *v1alpha1.GPUNodeClassSpec) { spec.Sharing.RequestsAboveOne = v1alpha1.RequestsAboveOneRefuse })
+				s.pool(poolOptions{})
+			},
+			[]func(*corev1.PodSpec){asks(v1alpha1.ResourceGPUShared, "2")},
+			[]told{{event: "RequestsAboveOne", words: []string{"2 replicas", "GPUNodeClass only-one", "ask for one", "Allow"}}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// A pool without a taint admits the pods of the others too, which would be told of it.
+			if c.name != "no-taint" {
+				t.Parallel()
+			}
+			s := w.scene(t, c.name)
+			if c.arrange == nil {
+				s.class(never)
+				s.pool(poolOptions{})
+			} else {
+				c.arrange(s)
+			}
+			s.pod("asks", c.pod...)
+			for _, want := range c.want {
+				if want.condition != "" {
+					s.untilCondition(s.name, want.condition, "False", want.words...)
+					s.untilCondition(s.name, "Ready", "False")
+				} else {
+					s.untilEvent("Pod", "asks", want.event, want.words...)
+				}
+			}
+			// Whoever launches on a second look, launches now.
+			s.stays(12*time.Second, "no claim", func() (bool, string) { return len(s.claims()) == 0, lines(s.claims()) })
+			if n := s.running(); n != 0 {
+				t.Errorf("%d pods run", n)
+			}
+		})
+	}
+}
+
+// notReady makes the cloud's node class one that the provider has found wrong.
+func (s *scene) notReady() {
+	s.t.Helper()
+	o := &unstructured.Unstructured{}
+	o.SetAPIVersion(kwok + "/v1alpha1")
+	o.SetKind("KWOKNodeClass")
+	o.SetName(s.name)
+	patch := `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"ImageGone","message":"no such image","lastTransitionTime":"2024-01-01T01:01:01Z"}]}}`
+	if err := s.api.Status().Patch(s.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		s.t.Fatal(err)
+	}
+}
