@@ -8,7 +8,7 @@ FUZZTIME  ?= 30s
 TOOL      := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e bench fuzz lint fmt generate verify build clean
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e bench bench-node fuzz lint fmt generate verify build clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ test-e2e: cluster-bin ## Run the tests on a real API server and on the local clu
 
 bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
+
+bench-node: cluster-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
+	tools/install-containerd
+	go run ./test/kubelet/cmd/bench-node
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	tools/fuzz $(FUZZTIME)

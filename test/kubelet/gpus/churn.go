@@ -1,0 +1,94 @@
+package gpus
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/test/kubelet"
+)
+
+// Churn is pods that come and go.
+type Churn struct {
+	// Ran and Failed count the pods that came to run, and those that never did.
+	Ran, Failed int
+	// Failures are the reasons and messages of those that failed, and of requests that did.
+	Failures []string
+
+	mu    sync.Mutex
+	stop  context.CancelFunc
+	group sync.WaitGroup
+	node  *kubelet.Node
+}
+
+// StartChurn keeps that many workers busy. Each makes a pod with one replica, waits until it runs or fails, and removes it. The names
+// begin with prefix.
+func (m *Machine) StartChurn(ctx context.Context, prefix string, workers int) *Churn {
+	ctx, stop := context.WithCancel(ctx)
+	c := &Churn{stop: stop, node: m.Node}
+	for w := range workers {
+		c.group.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				// A pod that was begun is seen to its end.
+				c.one(context.WithoutCancel(ctx), fmt.Sprintf("%s-%d-%d", prefix, w, i))
+			}
+		})
+	}
+	return c
+}
+
+// Stop waits until the last pods have come and gone.
+func (c *Churn) Stop() {
+	c.stop()
+	c.group.Wait()
+}
+
+func (c *Churn) one(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	pods := c.node.Client().CoreV1().Pods("default")
+	if _, err := pods.Create(ctx, kubelet.Pod("default", name, Resource, 1), metav1.CreateOptions{}); err != nil {
+		c.count(false, err.Error())
+		return
+	}
+	failure := ""
+	for failure == "" {
+		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err != nil:
+			failure = err.Error()
+			continue
+		case pod.Status.Phase == corev1.PodFailed:
+			failure = fmt.Sprintf("%s: %s: %s", name, pod.Status.Reason, pod.Status.Message)
+			continue
+		}
+		if pod.Status.Phase == corev1.PodRunning {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.count(failure == "", failure)
+	_ = pods.Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))})
+	for ctx.Err() == nil {
+		if _, err := pods.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (c *Churn) count(ran bool, failure string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ran {
+		c.Ran++
+		return
+	}
+	c.Failed++
+	c.Failures = append(c.Failures, failure)
+}
