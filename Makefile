@@ -8,7 +8,7 @@ FUZZTIME  ?= 30s
 TOOL      := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e bench bench-node fuzz lint fmt generate verify build clean
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet bench bench-node fuzz lint fmt generate verify build clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,10 @@ test-unit: ## Run the tests that need no cluster
 
 test-e2e: cluster-bin ## Run the tests on a real API server and on the local cluster, one package at a time
 	tools/packages cluster | KARVE_REQUIRE_CLUSTER=1 xargs go test -p 1 -count=1 -timeout 30m $(TESTFLAGS)
+
+test-kubelet: cluster-bin ## Run the tests on a real kubelet with real containers, as root
+	tools/install-containerd
+	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
 
 bench: ## Run the benchmarks
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...

@@ -181,7 +181,7 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	defer cancel()
 	victim := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestANodeDiesWithItsTest$")
 	// Its logs and its cluster's are left. Not TempDir: the paths of sockets must be short.
-	temporary, err := os.MkdirTemp("", "karve-victim-")
+	temporary, err := os.MkdirTemp("", "karve-victim-") //nolint:usetesting // See above.
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*Node, err
 			return nil, err
 		}
 	}
-	// A node needs no more rights than these; it has them by its name only where the API server authorizes nodes.
+	// A node needs no more rights than these; its name gives it them only with an authorizer that this API server does not have.
 	if n.kubeconfig, err = c.KubeconfigFor("system:node:"+config.Name, "system:nodes", "system:masters"); err != nil {
 		return nil, err
 	}

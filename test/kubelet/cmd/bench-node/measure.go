@@ -93,7 +93,7 @@ func (b *bench) start(ctx context.Context, starts int) (*kubelet.Process, error)
 			of    *[]time.Duration
 			where *series
 		}{{&inKubelet, &b.seen.kubelet}, {&onNode, &b.seen.node}} {
-			at, err := side.where.reached(ctx, cards*replicas, began, patience)
+			at, err := side.where.reached(ctx, cards*replicas, began)
 			if err != nil {
 				return nil, err
 			}
@@ -102,7 +102,7 @@ func (b *bench) start(ctx context.Context, starts int) (*kubelet.Process, error)
 		if i < starts {
 			b.plugin.Stop(process)
 			for _, where := range []*series{&b.seen.kubelet, &b.seen.node} {
-				if _, err := where.reached(ctx, 0, time.Now(), patience); err != nil {
+				if _, err := where.reached(ctx, 0, time.Now()); err != nil {
 					return nil, err
 				}
 			}
@@ -138,12 +138,12 @@ func (b *bench) reload(ctx context.Context, process *kubelet.Process, reloads in
 		if err != nil {
 			return err
 		}
-		at, err := b.seen.kubelet.reached(ctx, want, began, patience)
+		at, err := b.seen.kubelet.reached(ctx, want, began)
 		if err != nil {
 			return err
 		}
 		inKubelet = append(inKubelet, at.Sub(began))
-		if at, err = b.seen.node.reached(ctx, want, began, patience); err != nil {
+		if at, err = b.seen.node.reached(ctx, want, began); err != nil {
 			return err
 		}
 		onNode = append(onNode, at.Sub(began))
@@ -195,7 +195,7 @@ func (b *bench) event(ctx context.Context) error {
 	b.result["xidUnhealthyPercent"] = float64(100*(before-after)*cards) / float64(before)
 	b.result["xidKubeletMs"] = nil
 	if after != before {
-		at, err := b.seen.kubelet.reached(ctx, after, began, patience)
+		at, err := b.seen.kubelet.reached(ctx, after, began)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (s *series) last() int {
 }
 
 // reached says when the value came to be, since a time, if it still is.
-func (s *series) reached(ctx context.Context, value int, since time.Time, patience time.Duration) (time.Time, error) {
+func (s *series) reached(ctx context.Context, value int, since time.Time) (time.Time, error) {
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
 		s.mu.Lock()
@@ -138,28 +139,34 @@ var (
 	forgets = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*"Mark all resources Unhealthy for resource" resourceName="` + gpus.Resource + `"`)
 )
 
+// follow reads a file that grows.
 func (o *observer) follow(ctx context.Context, log io.Reader) {
-	var line []byte
-	lines := bufio.NewReader(log)
+	// What is left of a line whose end is not yet written.
+	var rest []byte
+	buffer := make([]byte, 64<<10)
 	for {
-		part, err := lines.ReadSlice('\n')
-		line = append(line, part...)
-		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case err != nil: // The end, so far.
-			if pause(ctx, 2*time.Millisecond) != nil {
-				return
-			}
-			continue
+		n, err := log.Read(buffer)
+		rest = append(rest, buffer[:n]...)
+		if end := bytes.LastIndexByte(rest, '\n') + 1; end > 0 {
+			o.read(bytes.NewReader(rest[:end]))
+			rest = append(rest[:0], rest[end:]...)
 		}
-		if m := offers.FindSubmatch(line); m != nil {
-			value, _ := strconv.Atoi(string(m[2]))
-			o.kubelet.add(value, logged(string(m[1])))
-		} else if m := forgets.FindSubmatch(line); m != nil {
-			o.kubelet.add(0, logged(string(m[1])))
+		if err != nil && pause(ctx, 2*time.Millisecond) != nil {
+			return
 		}
-		line = line[:0]
+	}
+}
+
+func (o *observer) read(log io.Reader) {
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20) // The kubelet writes pods into single lines.
+	for lines.Scan() {
+		if m := offers.FindStringSubmatch(lines.Text()); m != nil {
+			value, _ := strconv.Atoi(m[2])
+			o.kubelet.add(value, logged(m[1]))
+		} else if m := forgets.FindStringSubmatch(lines.Text()); m != nil {
+			o.kubelet.add(0, logged(m[1]))
+		}
 	}
 }
 
