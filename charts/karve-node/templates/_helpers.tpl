@@ -1,0 +1,51 @@
+{{- define "karve-node.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "karve-node.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "karve-node.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "karve-node.selector" . }}
+{{- end -}}
+
+{{- define "karve-node.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "karve-node.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name is needed when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The ConfigMap of named configurations, "" for none. */ -}}
+{{- define "karve-node.configMap" -}}
+{{- $config := .Values.config -}}
+{{- if and $config.name $config.map -}}
+{{- fail "config.name and config.map exclude each other: the configurations are in one ConfigMap" -}}
+{{- end -}}
+{{- if and $config.map $config.default (not (hasKey $config.map $config.default)) -}}
+{{- fail (printf "config.default is %q, which is not in config.map; there is %s" $config.default (keys $config.map | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if and $config.default (not $config.map) (not $config.name) -}}
+{{- fail "config.default names a configuration, and there are none: give config.map or config.name" -}}
+{{- end -}}
+{{- if $config.name -}}
+{{- $config.name -}}
+{{- else if $config.map -}}
+{{- printf "%s-configs" (include "karve-node.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
