@@ -1,0 +1,257 @@
+package chart_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/test/chart"
+	"karve.sh/karve/test/cluster"
+)
+
+// recipe is a file of values for the chart of NVIDIA's device plugin, word for word.
+const recipe = "--values=testdata/nvdp.yml"
+
+var node = chart.Chart{Name: "karve-node", Release: "karve-node", Namespace: "karve-system"}
+
+func template(t *testing.T, options ...string) chart.Objects {
+	t.Helper()
+	objects, err := node.Template(t.Context(), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+func into[T any](t *testing.T, objects chart.Objects, kind string) T {
+	t.Helper()
+	var object T
+	if err := objects.Into(kind, &object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func daemonSet(t *testing.T, options ...string) appsv1.DaemonSet {
+	t.Helper()
+	return into[appsv1.DaemonSet](t, template(t, options...), "DaemonSet")
+}
+
+func env(d appsv1.DaemonSet, name string) string {
+	for _, v := range d.Spec.Template.Spec.Containers[0].Env {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return ""
+}
+
+func TestTheLinterHasNothingToSay(t *testing.T) {
+	for _, options := range [][]string{nil, {recipe}, {"--set=image.digest=sha256:" + strings.Repeat("0", 64), "--set=metrics.dcgm=true"}} {
+		if err := node.Lint(t.Context(), options...); err != nil {
+			t.Errorf("%q: %v", options, err)
+		}
+	}
+}
+
+func TestTheRecipesValuesWorkAsTheyAre(t *testing.T) {
+	objects := template(t, recipe)
+	d, configs := into[appsv1.DaemonSet](t, objects, "DaemonSet"), into[corev1.ConfigMap](t, objects, "ConfigMap")
+	for name, replicas := range map[string]int{"default": 1, "shared_gpu": 10} {
+		config, warnings, err := sharing.Read([]byte(configs.Data[name]), true)
+		if err != nil || len(warnings) > 0 {
+			t.Fatalf("%s: %v, %q", name, err, warnings)
+		}
+		if promise, alike := config.Promise(); !alike || promise != (sharing.Promise{Resource: sharing.ResourceGPU, Replicas: replicas}) {
+			t.Errorf("%s promises %v", name, promise)
+		}
+	}
+	pod := d.Spec.Template.Spec
+	if got := pod.NodeSelector; len(got) != 1 || got["jina.ai/gpu-type"] != "nvidia" {
+		t.Errorf("the node selector is %v", got)
+	}
+	if pod.Affinity != nil {
+		t.Errorf("the nodes that the recipe picks have none of the labels in %v", pod.Affinity)
+	}
+	dir := env(d, "CONFIG_FILE_SRCDIR")
+	i := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == dir })
+	if i < 0 {
+		t.Fatalf("nothing is mounted at %q", dir)
+	}
+	for _, v := range pod.Volumes {
+		if v.Name == pod.Containers[0].VolumeMounts[i].Name && (v.ConfigMap == nil || v.ConfigMap.Name != configs.Name) {
+			t.Errorf("the volume is %v, want the ConfigMap %s", v, configs.Name)
+		}
+	}
+}
+
+func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
+	pod := corev1.Pod{Spec: daemonSet(t).Spec.Template.Spec}
+	required := nodeaffinity.GetRequiredNodeAffinity(&pod)
+	for label, want := range map[string]bool{
+		v1alpha1.GPUNodeClassLabel + "=shared":                     true,
+		"nvidia.com/gpu.present=true":                              true,
+		"nvidia.com/gpu.present=false":                             false,
+		"karpenter.k8s.aws/instance-gpu-manufacturer=nvidia":       true,
+		"karpenter.k8s.aws/instance-gpu-manufacturer=amd":          false,
+		"node.kubernetes.io/instance-type=g4dn.xlarge":             false,
+		"kubernetes.io/os=linux":                                   false,
+		"karpenter.sh/nodepool=a-pool-that-has-no-gpus-whatsoever": false,
+	} {
+		key, value, _ := strings.Cut(label, "=")
+		got, err := required.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{key: value}}})
+		if err != nil || got != want {
+			t.Errorf("a node with %s: %t, %v", label, got, err)
+		}
+	}
+	if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Operator == corev1.TolerationOpExists && t.Key == "" && t.Effect == "" && t.TolerationSeconds == nil
+	}) {
+		t.Errorf("not all taints are tolerated: %v", pod.Spec.Tolerations)
+	}
+	if pod.Spec.PriorityClassName != "system-node-critical" {
+		t.Errorf("the priority is %q", pod.Spec.PriorityClassName)
+	}
+}
+
+func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
+	for _, options := range [][]string{nil, {recipe}} {
+		pod := daemonSet(t, options...).Spec.Template.Spec
+		if pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.InitContainers) > 0 || len(pod.Containers) != 1 {
+			t.Errorf("host PIDs %t, network %t, IPC %t, %d containers", pod.HostPID, pod.HostNetwork, pod.HostIPC, len(pod.Containers)+len(pod.InitContainers))
+		}
+		if p := pod.SecurityContext.SeccompProfile; p == nil || p.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("the seccomp profile is %v", p)
+		}
+		c := pod.Containers[0]
+		s := c.SecurityContext
+		if *s.Privileged || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.SeccompProfile != nil || len(s.Capabilities.Add) > 0 ||
+			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("the security context is %v", s)
+		}
+		readOnly := map[string]bool{}
+		for _, m := range c.VolumeMounts {
+			readOnly[m.Name] = m.ReadOnly
+		}
+		host := map[string]bool{"/var/lib/kubelet/device-plugins": false, "/var/lib/kubelet/pod-resources": true, "/var/lib/karve": false}
+		for _, v := range pod.Volumes {
+			switch {
+			case v.HostPath != nil:
+				if want, known := host[v.HostPath.Path]; !known || readOnly[v.Name] != want {
+					t.Errorf("%s of the machine is mounted, read-only: %t", v.HostPath.Path, readOnly[v.Name])
+				}
+			case v.ConfigMap == nil || !readOnly[v.Name]:
+				t.Errorf("the volume %v", v)
+			}
+		}
+	}
+}
+
+func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
+	objects := template(t)
+	for kind, want := range map[string]map[string]string{
+		"ClusterRole": {"nodes": "get,patch,watch", "nodes/status": "patch"},
+		"Role":        {"events": "create"},
+	} {
+		role := into[rbacv1.ClusterRole](t, objects, kind) // A Role's fields are among a ClusterRole's.
+		got := map[string]string{}
+		for _, r := range role.Rules {
+			for _, resource := range r.Resources {
+				got[resource] = strings.Join(slices.Sorted(slices.Values(r.Verbs)), ",")
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("the %s allows %v", kind, got)
+		}
+		for resource, verbs := range want {
+			if got[resource] != verbs {
+				t.Errorf("the %s allows to %s %s, want %s", kind, got[resource], resource, verbs)
+			}
+		}
+	}
+}
+
+// TestTheAgentKnowsItsEnvironment compares the chart with the program's own help.
+func TestTheAgentKnowsItsEnvironment(t *testing.T) {
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "karve-node")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/node")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	help, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := []string{
+		recipe, "--set=config.default=default", "--set=migStrategy=none", "--set=failOnInitError=false", "--set=passDeviceSpecs=true",
+		"--set=deviceListStrategy=envvar", "--set=deviceIDStrategy=uuid", "--set=nvidiaDriverRoot=/", "--set=metrics.dcgm=true",
+	}
+	var given []string
+	for _, v := range daemonSet(t, options...).Spec.Template.Spec.Containers[0].Env {
+		given = append(given, v.Name)
+		if runtime := strings.HasPrefix(v.Name, "NVIDIA_VISIBLE") || strings.HasPrefix(v.Name, "NVIDIA_DRIVER_CAP"); !runtime && !strings.Contains(string(help), "["+v.Name+"]") {
+			t.Errorf("the agent does not know %s", v.Name)
+		}
+	}
+	for _, name := range []string{"DEFAULT_CONFIG", "MIG_STRATEGY", "FAIL_ON_INIT_ERROR", "PASS_DEVICE_SPECS", "DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "NVIDIA_DRIVER_ROOT"} {
+		if !slices.Contains(given, name) {
+			t.Errorf("%s is not given", name)
+		}
+	}
+}
+
+func TestValuesThatCannotBeMeantAreRefused(t *testing.T) {
+	for option, why := range map[string]string{
+		"--set=nodeselector.a=b":                                 "nodeselector",
+		"--set=config.default=shared_gpu":                        "there are none",
+		"--set=config.name=mine,config.map.a=version: v1":        "exclude each other",
+		"--set=config.default=b,config.map.a=version: v1":        "there is a",
+		"--set=serviceAccount.create=false":                      "serviceAccount.name is needed",
+		"--set=logLevel=loud":                                    "logLevel",
+		"--set=metrics.port=0":                                   "port",
+		"--set=failOnInitError=perhaps":                          "failOnInitError",
+		"--kube-version=1.29.0":                                  "kubeVersion",
+		"--set=serviceAccount.create=false,serviceAccount.name=": "serviceAccount.name is needed",
+	} {
+		if _, err := node.Template(t.Context(), option); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want something about %q", option, err, why)
+		}
+	}
+}
+
+func TestTheReadmeNamesEveryValue(t *testing.T) {
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(filepath.Join(root, "charts", "karve-node", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	readme := read("README.md")
+	for line := range strings.Lines(read("values.yaml")) {
+		key, _, found := strings.Cut(line, ":")
+		if found && !strings.ContainsAny(key, " #-") && !strings.Contains(readme, "`"+key) {
+			t.Errorf("README.md says nothing of %s", key)
+		}
+	}
+}
