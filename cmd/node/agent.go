@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,18 +30,23 @@ type agent struct {
 	node    *nodeapi.Client // nil outside of a cluster
 	policy  health.Policy
 	report  *report
+	resets  resets
+	store   health.Store
+	saved   health.State
+	unsaved string // Why saved is not the last word.
 	// failOnInit is what the settings that are known so far say.
 	failOnInit atomic.Bool
 }
 
 const (
 	none                      = "none"
+	bootID                    = "/proc/sys/kernel/random/boot_id"
 	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
 	// waitForEvents is how long one look for events of GPUs takes.
 	waitForEvents = 5 * time.Second
 )
 
-func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.Library) (*agent, error) {
+func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.Library, node *nodeapi.Client) (*agent, error) {
 	log := logr.FromContextOrDiscard(ctx)
 	config, err := o.override(sharing.Config{Version: sharing.Version})
 	if err != nil {
@@ -54,7 +60,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	if _, err := os.Stat(root); err != nil {
 		root = "" // The dynamic loader knows.
 	}
-	a := &agent{options: o, library: open(root)}
+	a := &agent{options: o, library: open(root), node: node}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
 	enable, _ := o.env("DP_ENABLE_HEALTHCHECKS")
@@ -63,17 +69,16 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 		log.Info("A word about health checks is not understood", "problem", problem)
 	}
 	a.policy = policy
-	if o.nodeName != "" {
-		a.node, err = nodeapi.InCluster(o.nodeName)
-		if err != nil && !errors.Is(err, nodeapi.ErrNotInCluster) {
-			return nil, err
-		}
+	boot, err := os.ReadFile(bootID)
+	if err != nil {
+		log.Info("The boot is not known; what was found in another one counts for this one", "error", err.Error())
 	}
+	a.store = health.Store{Dir: o.stateDir, Boot: strings.TrimSpace(string(boot))}
 	if a.node == nil {
 		log.Info("The Node is not read: --node-name is not given, or there is no service account")
 	}
 	a.report = newReport(a)
-	plug := plugin.Config{KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks()}
+	plug := plugin.Config{KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx)}
 	if o.podResourcesSocket != none {
 		plug.InUse = plugin.PodResources{Socket: o.podResourcesSocket}
 	}
@@ -103,8 +108,9 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = a.node
+		source.Node = watched{node: a.node, seen: a.resets.seen}
 		if a.options.writeNode {
+			group.Go(func() { a.report.events.run(ctx) })
 			group.Go(func() { a.report.writeNode(ctx) })
 		}
 	}
@@ -129,30 +135,53 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	return nil
 }
 
-// loop puts in force what is known, whenever more is known.
+// watched lets somebody else see the Node, too: one watch is enough.
+type watched struct {
+	node *nodeapi.Client
+	seen func(nodeapi.Metadata)
+}
+
+func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
+	w.node.Watch(ctx, func(m nodeapi.Metadata) {
+		w.seen(m)
+		f(m)
+	})
+}
+
+// loop puts in force what is known, whenever more is known. What cannot be put in force is kept out, and what was before goes on.
 func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, found <-chan []gpu.Device) {
-	var config *sharing.Config
+	var latest, good *sharing.Config
 	var devices []gpu.Device
-	for {
+	for refused := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case devices = <-found:
 		case u := <-updates:
 			next, err := a.take(ctx, u)
-			if err != nil {
-				a.report.configured(err)
+			refused = err != nil
+			if refused {
+				a.report.refused(ctx, err)
 				continue
 			}
-			config = next
+			latest = next
 		}
-		if config == nil || len(devices) == 0 {
+		if latest == nil || len(devices) == 0 {
 			continue
 		}
-		err := a.manager.Apply(ctx, *config, devices)
-		a.report.sharing(*config, devices, err)
-		if err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
+		err := a.manager.Apply(ctx, *latest, devices)
+		if err == nil {
+			good = latest
+			a.report.sharing(*good, devices)
+			if !refused {
+				a.report.refused(ctx, nil)
+			}
+			continue
+		}
+		a.report.refused(ctx, err)
+		logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
+		if good != nil && a.manager.Apply(ctx, *good, devices) == nil { // The GPUs may be others.
+			a.report.sharing(*good, devices)
 		}
 	}
 }
@@ -194,107 +223,6 @@ func (a *agent) take(ctx context.Context, u configsource.Update) (*sharing.Confi
 	a.failOnInit.Store(settings.FailOnInitError)
 	log.Info("Configured", "source", u.Answer.Source)
 	return &config, nil
-}
-
-// watchGPUs opens the driver, for as long as it takes, tells which GPUs there are, and follows their health.
-func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error {
-	log := logr.FromContextOrDiscard(ctx)
-	var tracker *health.Tracker
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	// A look for events ends with it, and so the agent does not stay for its end.
-	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
-	said, backoff := "", firstBackoff
-	for ctx.Err() == nil {
-		driver, devices, err := a.open()
-		if err != nil {
-			if a.failOnInit.Load() && tracker == nil || errors.Is(err, gpu.ErrRestart) {
-				return err
-			}
-			if err.Error() != said {
-				said = err.Error()
-				log.Info("No GPUs yet; staying and trying again", "reason", said)
-			}
-			a.report.opened(driver, nil, err)
-			pause(ctx, backoff)
-			backoff = min(2*backoff, lastBackoff)
-			continue
-		}
-		said, backoff = "", firstBackoff
-		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
-		a.report.opened(driver, devices, nil)
-		if tracker == nil {
-			tracker = health.New(a.policy, string(boot), devices, health.State{})
-		} else {
-			a.changed(ctx, tracker)(tracker.Reopened(devices))
-		}
-		a.report.health(tracker.Condition())
-		select {
-		case found <- devices:
-		case <-ctx.Done():
-			return nil
-		}
-		err = a.follow(ctx, tracker)
-		if ctx.Err() != nil {
-			break
-		}
-		if errors.Is(err, gpu.ErrRestart) {
-			return err
-		}
-		log.Info("The driver does not answer; opening it again", "error", err.Error())
-		pause(ctx, firstBackoff)
-	}
-	_ = a.library.Shutdown() // There is nobody left to tell.
-	return nil
-}
-
-func (a *agent) open() (gpu.Driver, []gpu.Device, error) {
-	driver, err := a.library.Init()
-	if err != nil {
-		return driver, nil, fmt.Errorf("the NVIDIA driver does not answer: %w", err)
-	}
-	devices, err := a.library.Devices()
-	if err == nil && len(devices) == 0 {
-		err = errors.New("the NVIDIA driver is there, and lists no GPU")
-	}
-	if err != nil {
-		_ = a.library.Shutdown() // It is opened again soon.
-	}
-	return driver, devices, err
-}
-
-// follow waits for events until the driver is gone.
-func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
-	if a.policy.Off() {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	for ctx.Err() == nil {
-		event, ok, err := a.library.Wait(waitForEvents)
-		if err != nil {
-			_ = a.library.Shutdown() // It is opened again soon.
-			return err
-		}
-		if ok {
-			a.report.observe(event)
-			a.changed(ctx, tracker)(tracker.Observe(event, time.Now()))
-		}
-	}
-	return ctx.Err()
-}
-
-// changed tells the kubelet and people.
-func (a *agent) changed(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
-	return func(changes []health.Change, events []health.Event) {
-		for _, c := range changes {
-			a.manager.SetHealth(c.UUID, c.Healthy)
-		}
-		for _, e := range events {
-			logr.FromContextOrDiscard(ctx).Info(e.Message, "reason", e.Reason)
-		}
-		if len(changes) > 0 {
-			a.report.health(tracker.Condition())
-		}
-	}
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
 )
@@ -51,6 +52,10 @@ type machine struct {
 	agent   *agent
 	log     *lines
 	ended   chan error
+	end     context.CancelFunc
+	args    []string
+	node    *nodeapi.Client
+	boot    string
 }
 
 func start(t *testing.T, prepare func(*machine), args ...string) *machine {
@@ -65,23 +70,10 @@ func start(t *testing.T, prepare func(*machine), args ...string) *machine {
 		t.Fatal(err)
 	}
 	prepare(m)
-	o, err := parse(append([]string{"--kubelet-socket", m.kubelet.Socket(), "--pod-resources-socket", m.kubelet.PodResourcesSocket(), "--metrics-address", "none"}, args...),
-		func(string) (string, bool) { return "", false }, m.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.configFile = filepath.Join(dir, "config", "config.yaml")
-	ctx, cancel := context.WithCancel(logr.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(m.log, nil))))
-	m.agent, err = newAgent(ctx, o, func(string) gpu.Library { return m.library })
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { m.ended <- m.agent.run(ctx, nil) }()
+	m.args = args
+	m.run()
 	t.Cleanup(func() {
-		cancel()
-		if err := <-m.ended; err != nil {
-			t.Error(err)
-		}
+		m.stop()
 		m.kubelet.Stop()
 		_ = os.RemoveAll(dir)
 		if t.Failed() {
@@ -89,6 +81,38 @@ func start(t *testing.T, prepare func(*machine), args ...string) *machine {
 		}
 	})
 	return m
+}
+
+// run starts an agent.
+func (m *machine) run() {
+	m.t.Helper()
+	o, err := parse(append([]string{
+		"--kubelet-socket", m.kubelet.Socket(), "--pod-resources-socket", m.kubelet.PodResourcesSocket(), "--metrics-address", "none",
+		"--state-dir", filepath.Join(m.dir, "state"),
+	}, m.args...), func(string) (string, bool) { return "", false }, m.log)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	o.configFile = filepath.Join(m.dir, "config", "config.yaml")
+	ctx, cancel := context.WithCancel(logr.NewContext(m.t.Context(), logr.FromSlogHandler(slog.NewTextHandler(m.log, nil))))
+	m.agent, err = newAgent(ctx, o, func(string) gpu.Library { return m.library }, m.node)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if m.boot != "" {
+		m.agent.store.Boot = m.boot
+	}
+	go func() { m.ended <- m.agent.run(ctx, nil) }()
+	m.end = cancel
+}
+
+// stop ends it.
+func (m *machine) stop() {
+	m.t.Helper()
+	m.end()
+	if err := <-m.ended; err != nil {
+		m.t.Error(err)
+	}
 }
 
 func (m *machine) configure(text string) {

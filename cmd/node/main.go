@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/nvml"
 )
 
@@ -34,9 +35,16 @@ func run() error {
 	defer stop()
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
+	var node *nodeapi.Client
+	if o.nodeName != "" {
+		node, err = nodeapi.InCluster(o.nodeName)
+		if err != nil && !errors.Is(err, nodeapi.ErrNotInCluster) {
+			return err
+		}
+	}
 	a, err := newAgent(ctx, o, func(root string) gpu.Library {
 		return nvml.New(nvml.Options{DriverRoot: root, Skipped: func(err error) { log.Info("A GPU cannot be used", "error", err.Error()) }})
-	})
+	}, node)
 	if err != nil {
 		return err
 	}

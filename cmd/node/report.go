@@ -5,10 +5,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
@@ -26,6 +28,7 @@ const sharingCondition = "KarveSharingReady"
 type report struct {
 	agent    *agent
 	exporter *metrics.Exporter
+	events   *recorder // nil when there is nobody to tell.
 	write    chan struct{}
 
 	mu         sync.Mutex
@@ -39,12 +42,18 @@ type report struct {
 	slowest    time.Duration
 	labels     map[string]string
 	conditions map[string]health.Condition
+	// noGPUs, refusal and inForce are what the condition about sharing says.
+	noGPUs, refusal string
+	inForce         bool
 }
 
 func newReport(a *agent) *report {
 	r := &report{
 		agent: a, write: make(chan struct{}, 1), registered: map[string]time.Duration{}, aside: map[string]string{}, listed: map[string][2]int{},
 		applied: map[bool]int{}, allocated: map[bool]int{}, conditions: map[string]health.Condition{},
+	}
+	if a.node != nil && a.options.writeNode {
+		r.events = newRecorder(a.node.Record, clock.RealClock{})
 	}
 	r.exporter = metrics.New(metrics.Config{Library: a.library, Replicas: r.replicas, DCGM: a.options.dcgm, Host: a.options.nodeName, More: r.more})
 	return r
@@ -60,7 +69,7 @@ func (r *report) replicas() map[string]metrics.Replicas {
 
 func (r *report) observe(e gpu.Event) { r.exporter.Observe(e) }
 
-func (r *report) hooks() plugin.Hooks {
+func (r *report) hooks(ctx context.Context) plugin.Hooks {
 	return plugin.Hooks{
 		Registered: func(resource string, took time.Duration) { r.with(func() { r.registered[resource] = took }) },
 		StoodBack: func(resource, why string) {
@@ -68,6 +77,12 @@ func (r *report) hooks() plugin.Hooks {
 				r.aside[resource] = why
 				delete(r.registered, resource)
 			})
+			if why != "" {
+				r.events.tell(ctx, health.Event{Reason: "StandingBack", Message: resource + " is left to another device plugin: " + why})
+			} else {
+				r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
+			}
+			r.sharingCondition()
 		},
 		Listed: func(resource string, healthy, unhealthy int) {
 			r.with(func() { r.listed[resource] = [2]int{healthy, unhealthy} })
@@ -140,34 +155,87 @@ func (r *report) more(t *metrics.Text) {
 	t.Sample(r.slowest.Seconds())
 }
 
-// opened, configured, sharing and health note what the Node is to say.
+// opened, refused, sharing and health note what the Node is to say.
 
 func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
-	r.with(func() { r.driver = d })
-	if err != nil {
-		r.condition(health.Condition{Type: sharingCondition, Status: "False", Reason: "NoGPUs", Message: err.Error()})
-	} else if len(devices) > 0 {
+	r.with(func() {
+		r.driver, r.noGPUs = d, ""
+		if err != nil {
+			r.noGPUs = err.Error()
+		}
+	})
+	r.sharingCondition()
+	if len(devices) > 0 {
 		r.poke()
 	}
 }
 
-func (r *report) configured(err error) {
-	r.with(func() { r.applied[false]++ })
-	r.condition(health.Condition{Type: sharingCondition, Status: "False", Reason: "ConfigurationRefused", Message: err.Error()})
+// refused notes why the newest configuration is kept out; nil when it is not.
+func (r *report) refused(ctx context.Context, err error) {
+	now, before, inForce := "", "", false
+	if err != nil {
+		now = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	r.with(func() { before, r.refusal, inForce = r.refusal, now, r.inForce })
+	switch {
+	case now != "" && now != before:
+		message := "The configuration is kept out: " + now
+		if inForce {
+			message = "The configuration is kept out, and the last good one stays in force: " + now
+		}
+		r.events.tell(ctx, health.Event{Warning: true, Reason: "ConfigurationRefused", Message: message})
+	case now == "" && before != "":
+		r.events.tell(ctx, health.Event{Reason: "ConfigurationApplied", Message: "The configuration is good again, and in force"})
+	}
+	r.sharingCondition()
 }
 
-func (r *report) sharing(c sharing.Config, devices []gpu.Device, err error) {
-	if err != nil {
-		r.condition(health.Condition{Type: sharingCondition, Status: "False", Reason: "ConfigurationRefused", Message: err.Error()})
-		return
-	}
+func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	s := labels.Sharing{Strategy: labels.None, Replicas: 1}
 	// The labels have one number for all GPUs; where they differ there is none to give.
 	if p, alike := c.Promise(); alike && p.Replicas > 1 {
 		s = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: p.Replicas, Renamed: p.Resource != sharing.ResourceGPU}
 	}
-	r.with(func() { r.labels = labels.For(devices, r.driver, s) })
-	r.condition(health.Condition{Type: sharingCondition, Status: "True", Reason: "ConfigurationApplied", Message: "The GPUs are shared as configured"})
+	resources, _ := c.Resources(devices) // It was just put in force.
+	r.with(func() {
+		r.labels, r.inForce = labels.For(devices, r.driver, s), true
+		maps.DeleteFunc(r.aside, func(name, _ string) bool {
+			return !slices.ContainsFunc(resources, func(r sharing.Resource) bool { return r.Name == name })
+		})
+	})
+	r.sharingCondition()
+	r.poke()
+}
+
+// sharingCondition says the worst that there is to say.
+func (r *report) sharingCondition() {
+	c := health.Condition{Type: sharingCondition, Status: "False"}
+	known := true
+	r.with(func() {
+		var aside []string
+		for _, resource := range slices.Sorted(maps.Keys(r.aside)) {
+			if why := r.aside[resource]; why != "" {
+				aside = append(aside, resource+": "+why)
+			}
+		}
+		switch {
+		case r.noGPUs != "":
+			c.Reason, c.Message = "NoGPUs", r.noGPUs
+		case r.refusal != "" && r.inForce:
+			c.Reason, c.Message = "ConfigurationRefused", "The last good configuration stays in force: "+r.refusal
+		case r.refusal != "":
+			c.Reason, c.Message = "ConfigurationRefused", r.refusal
+		case len(aside) > 0:
+			c.Reason, c.Message = "StandingBack", strings.Join(aside, "; ")
+		case r.inForce:
+			c.Status, c.Reason, c.Message = "True", "ConfigurationApplied", "The GPUs are shared as configured"
+		default:
+			known = false
+		}
+	})
+	if known {
+		r.condition(c)
+	}
 }
 
 func (r *report) health(c health.Condition) { r.condition(c) }
@@ -178,7 +246,7 @@ func (r *report) condition(c health.Condition) {
 		same = r.conditions[c.Type] == c
 		r.conditions[c.Type] = c
 	})
-	if !same || c.Type == sharingCondition {
+	if !same {
 		r.poke()
 	}
 }

@@ -1,5 +1,7 @@
-// Package health decides which GPUs are out of service, from the events that they report. It is pure: events in, changes out. A GPU that
-// is out of service stays so until it was really reset: that its memory can be read again says nothing about whether it computes.
+// Package health decides which GPUs are out of service, from the events that they report. It is pure but for Store: events in, changes
+// out. A GPU that is out of service stays so until it was really reset: that its memory can be read again, or that it is listed again, says
+// nothing about whether it computes. Two things say that it was reset: the machine has booted since, or a person or a job that ran
+// `nvidia-smi --gpu-reset` says so (MarkReset), and then the GPU answers the driver opened anew (Reopened).
 package health
 
 import (
@@ -21,6 +23,8 @@ type Fault struct {
 	XIDs []int `json:"xids,omitempty"`
 	// Lost says that the GPU did not answer any more.
 	Lost bool `json:"lost,omitempty"`
+	// Unread says that an earlier agent's record could not be read.
+	Unread bool `json:"unread,omitempty"`
 	// Reset says that somebody reset the GPU since.
 	Reset bool `json:"reset,omitempty"`
 }
@@ -31,6 +35,10 @@ type State struct {
 	Boot string `json:"boot"`
 	// Faults are those of GPUs by UUID.
 	Faults map[string]Fault `json:"faults,omitempty"`
+	// GPUs were listed at some time of this boot, in order of UUID. One that is not any more is lost.
+	GPUs []string `json:"gpus,omitempty"`
+	// Distrust says that GPUs that are not in GPUs are out of service: an earlier record of this boot could not be read.
+	Distrust bool `json:"distrust,omitempty"`
 }
 
 // Change is a GPU that went out of service or came back. It is meant for all of the GPU's replicas.
@@ -61,41 +69,61 @@ const (
 	ReasonRecovered   = "GPURecovered"
 )
 
+// ResetAnnotation is written to the Node by who has reset GPUs: their UUIDs, with commas. The agent removes each once it has dealt with it.
+const ResetAnnotation = "karve.sh/gpu-reset"
+
+const annotate = "annotate the Node with " + ResetAnnotation + "=<its UUID>"
+
 // mostXIDs bounds what is kept of one fault.
 const mostXIDs = 8
 
 // Tracker follows the GPUs of a machine. It is not safe for concurrent use.
 type Tracker struct {
-	policy  Policy
-	boot    string
-	devices map[string]gpu.Device
-	faults  map[string]Fault
-	told    map[gpu.Event]bool
+	policy   Policy
+	boot     string
+	devices  map[string]gpu.Device
+	faults   map[string]Fault
+	told     map[gpu.Event]bool
+	seen     map[string]bool
+	distrust bool
 }
 
-// New returns a tracker for the GPUs of a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value:
-// its faults hold when the machine was not rebooted since. A boot that is not known, "", is taken for the same one.
-func New(p Policy, boot string, devices []gpu.Device, saved State) *Tracker {
-	t := &Tracker{policy: p, boot: cmp.Or(boot, saved.Boot), faults: map[string]Fault{}, told: map[gpu.Event]bool{}}
-	t.setDevices(devices)
-	if boot == "" || saved.Boot == "" || boot == saved.Boot {
-		maps.Copy(t.faults, saved.Faults)
+// New returns a tracker for a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value: its faults
+// hold when the machine was not rebooted since. A boot that is not known, "", is taken for the same one. Reopened tells it of the GPUs.
+func New(p Policy, boot string, saved State) *Tracker {
+	t := &Tracker{
+		policy: p, boot: cmp.Or(boot, saved.Boot), devices: map[string]gpu.Device{}, faults: map[string]Fault{},
+		told: map[gpu.Event]bool{}, seen: map[string]bool{},
+	}
+	if boot != "" && saved.Boot != "" && boot != saved.Boot {
+		return t
+	}
+	t.distrust = saved.Distrust
+	for _, uuid := range saved.GPUs {
+		t.seen[uuid] = true
+	}
+	for uuid, fault := range saved.Faults {
+		t.faults[uuid] = fault
+		for _, xid := range fault.XIDs { // The earlier agent has told.
+			t.told[gpu.Event{UUID: uuid, XID: xid}] = true
+			t.told[gpu.Event{UUID: uuid, XID: xid, Lost: true}] = true
+		}
+		if fault.Lost {
+			t.told[gpu.Event{UUID: uuid, Lost: true}] = true
+		}
 	}
 	return t
 }
 
-func (t *Tracker) setDevices(devices []gpu.Device) {
-	t.devices = map[string]gpu.Device{}
-	for _, d := range devices {
-		t.devices[d.UUID] = d
-	}
-}
-
 // Observe takes an event: the changes it makes, and what to tell people. Each XID of a GPU is told once.
 func (t *Tracker) Observe(e gpu.Event, at time.Time) ([]Change, []Event) {
+	return t.observe(t.affected(e), e, at)
+}
+
+func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, []Event) {
 	var changes []Change
 	var events []Event
-	for _, uuid := range t.affected(e) {
+	for _, uuid := range uuids {
 		counts := e.Lost && t.policy.CountsLost() || e.XID != 0 && t.policy.Counts(e.XID)
 		one := gpu.Event{UUID: uuid, XID: e.XID, Lost: e.Lost}
 		if !t.told[one] {
@@ -139,37 +167,57 @@ func (t *Tracker) uuids() []string {
 	})
 }
 
-// MarkReset notes that somebody says that they reset a GPU, "" for all. It comes back when NVML lists it after it was opened again.
-func (t *Tracker) MarkReset(uuid string) {
-	for id, fault := range t.faults {
-		if uuid == "" || id == uuid {
-			fault.Reset = true
-			t.faults[id] = fault
-		}
+// MarkReset notes that somebody says that they reset a GPU. It comes back when it answers after the driver was opened again, unless it has
+// another fault before. It returns whether the GPU is out of service at all.
+func (t *Tracker) MarkReset(uuid string) bool {
+	fault, ok := t.faults[uuid]
+	if ok {
+		fault.Reset = true
+		t.faults[uuid] = fault
 	}
+	return ok
 }
 
-// Reopened takes the GPUs that NVML lists after it was closed and opened again. Those that were reset come back.
-func (t *Tracker) Reopened(devices []gpu.Device) ([]Change, []Event) {
-	t.setDevices(devices)
+// Marked says whether MarkReset still holds for a GPU.
+func (t *Tracker) Marked(uuid string) bool { return t.faults[uuid].Reset }
+
+// Reopened takes the GPUs that NVML lists after it was opened, and opened again. Those that were reset and answer come back; those that were
+// listed before in this boot and are not any more are lost.
+func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool, at time.Time) ([]Change, []Event) {
+	t.devices = map[string]gpu.Device{}
+	for _, d := range devices {
+		t.devices[d.UUID] = d
+	}
 	var changes []Change
 	var events []Event
 	for _, uuid := range t.uuids() {
-		fault, ok := t.faults[uuid]
-		if !ok || !fault.Reset {
-			continue
+		fault, faulty := t.faults[uuid]
+		known := t.seen[uuid]
+		t.seen[uuid] = true
+		switch {
+		case faulty && fault.Reset && answers(uuid):
+			delete(t.faults, uuid)
+			maps.DeleteFunc(t.told, func(e gpu.Event, _ bool) bool { return e.UUID == uuid })
+			changes = append(changes, Change{UUID: uuid, Healthy: true, Fault: fault})
+			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"})
+		case !faulty && !known && t.distrust:
+			fault = Fault{Since: at, Unread: true}
+			t.faults[uuid] = fault
+			changes = append(changes, Change{UUID: uuid, Fault: fault})
+			events = append(events, Event{Warning: true, Reason: fault.reason(), Message: t.name(uuid) + " " + fault.said() + "; all its replicas are out of service: " + fault.advice()})
 		}
-		delete(t.faults, uuid)
-		for e := range t.told {
-			if e.UUID == uuid {
-				delete(t.told, e)
-			}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(t.seen)) {
+		if _, listed := t.devices[uuid]; !listed && t.Healthy(uuid) {
+			gone, said := t.observe([]string{uuid}, gpu.Event{UUID: uuid, Lost: true}, at)
+			changes, events = append(changes, gone...), append(events, said...)
 		}
-		changes = append(changes, Change{UUID: uuid, Healthy: true, Fault: fault})
-		events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was reset and is in service again"})
 	}
 	return changes, events
 }
+
+// OutOfService lists the GPUs that are, by index; those that are not listed any more come last.
+func (t *Tracker) OutOfService() []string { return t.faulty() }
 
 // Healthy says whether a GPU is in service.
 func (t *Tracker) Healthy(uuid string) bool {
@@ -179,7 +227,7 @@ func (t *Tracker) Healthy(uuid string) bool {
 
 // State is what to save.
 func (t *Tracker) State() State {
-	return State{Boot: t.boot, Faults: maps.Clone(t.faults)}
+	return State{Boot: t.boot, Faults: maps.Clone(t.faults), GPUs: slices.Sorted(maps.Keys(t.seen)), Distrust: t.distrust}
 }
 
 // event says what happened and what becomes of it.
@@ -258,8 +306,10 @@ func (f Fault) advice() string {
 		return "replace the machine, or reboot it and see whether the GPU comes back"
 	case f.class() == ClassReplace:
 		return "replace the machine, or reboot it"
+	case f.Unread && len(f.XIDs) == 0:
+		return "drain the node and replace it, reboot it, or reset the GPU with `nvidia-smi --gpu-reset` and " + annotate
 	default:
-		return "drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`"
+		return "drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset` and " + annotate
 	}
 }
 
@@ -271,6 +321,9 @@ func (f Fault) said() string {
 	}
 	if f.Lost {
 		parts = append(parts, describe(gpu.Event{Lost: true}))
+	}
+	if f.Unread {
+		parts = append(parts, "may be faulty, for the record of this boot cannot be read")
 	}
 	return strings.Join(parts, ", ")
 }

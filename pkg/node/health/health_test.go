@@ -15,6 +15,15 @@ import (
 	"karve.sh/karve/pkg/node/health"
 )
 
+// opened is a tracker whose driver was opened on these GPUs.
+func opened(p health.Policy, boot string, devices []gpu.Device, saved health.State) *health.Tracker {
+	t := health.New(p, boot, saved)
+	t.Reopened(devices, all, noon)
+	return t
+}
+
+func all(string) bool { return true }
+
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 func TestWhichXIDsTakeAGPUOutOfService(t *testing.T) {
@@ -80,7 +89,7 @@ func FuzzParsePolicy(f *testing.F) {
 func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(4)
-	tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+	tr := opened(health.Policy{}, "boot-1", devices, health.State{})
 	bad := devices[2].UUID
 
 	changes, events := tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon)
@@ -90,7 +99,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 	want := []health.Event{{
 		Warning: true, Reason: "GPUNeedsReset",
 		Message: "GPU 2 (Tesla T4, " + bad + ") reported XID 48 (uncorrectable double bit memory error); all its replicas are out of service: " +
-			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`",
+			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset` and annotate the Node with karve.sh/gpu-reset=<its UUID>",
 	}}
 	if diff := cmp.Diff(want, events); diff != "" {
 		t.Error(diff)
@@ -107,7 +116,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 	condition := health.Condition{
 		Type: "AcceleratedHardwareReady", Status: "False", Reason: "GPUNeedsReset",
 		Message: "1 of 4 GPUs out of service. GPU 2 (Tesla T4, " + bad + ") reported XID 48 (uncorrectable double bit memory error) at 2026-03-04T12:00:00Z: " +
-			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset`.",
+			"drain the node and replace it, or take the pods off the GPU and reset it with `nvidia-smi --gpu-reset` and annotate the Node with karve.sh/gpu-reset=<its UUID>.",
 	}
 	if diff := cmp.Diff(condition, tr.Condition()); diff != "" {
 		t.Error(diff)
@@ -123,7 +132,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
-	tr := health.New(health.Policy{}, "b", devices, health.State{})
+	tr := opened(health.Policy{}, "b", devices, health.State{})
 	for i := range 3 {
 		changes, events := tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 31}, noon)
 		if len(changes) != 0 || (len(events) == 1) != (i == 0) {
@@ -139,7 +148,7 @@ func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
 func TestAnEventWithoutAGPUIsAboutAllOfThem(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(8)
-	tr := health.New(health.Policy{}, "b", devices, health.State{})
+	tr := opened(health.Policy{}, "b", devices, health.State{})
 	changes, _ := tr.Observe(gpu.Event{XID: 62}, noon)
 	if len(changes) != 8 {
 		t.Errorf("changes %+v", changes)
@@ -157,26 +166,26 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 	devices := gputest.T4s(2)
 	bad := devices[1].UUID
 	broken := func() *health.Tracker {
-		tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+		tr := opened(health.Policy{}, "boot-1", devices, health.State{})
 		tr.Observe(gpu.Event{UUID: bad, Lost: true}, noon)
 		return tr
 	}
 
 	tr := broken()
-	if changes, _ := tr.Reopened(devices); len(changes) != 0 || tr.Healthy(bad) {
+	if changes, _ := tr.Reopened(devices, all, noon); len(changes) != 0 || tr.Healthy(bad) {
 		t.Error("opening NVML again brought it back")
 	}
 	tr.MarkReset(bad)
 	if tr.Healthy(bad) {
 		t.Error("the word that it was reset brought it back")
 	}
-	if changes, _ := tr.Reopened(devices[:1]); len(changes) != 0 || tr.Healthy(bad) {
+	if changes, _ := tr.Reopened(devices[:1], all, noon); len(changes) != 0 || tr.Healthy(bad) {
 		t.Error("it is back and NVML does not list it")
 	}
 	if c := tr.Condition(); c.Status != "False" || !strings.Contains(c.Message, "1 of 2 GPUs") {
 		t.Errorf("condition %+v", c)
 	}
-	changes, events := tr.Reopened(devices)
+	changes, events := tr.Reopened(devices, all, noon)
 	if len(changes) != 1 || !changes[0].Healthy || changes[0].UUID != bad || !tr.Healthy(bad) || len(events) != 1 || events[0].Warning {
 		t.Errorf("after the reset: %+v %+v", changes, events)
 	}
@@ -185,9 +194,9 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 	}
 
 	tr = broken()
-	tr.MarkReset("")
+	tr.MarkReset(bad)
 	tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon)
-	if changes, _ := tr.Reopened(devices); len(changes) != 0 || tr.Healthy(bad) {
+	if changes, _ := tr.Reopened(devices, all, noon); len(changes) != 0 || tr.Healthy(bad) {
 		t.Error("a fault after the reset was forgotten")
 	}
 }
@@ -195,7 +204,7 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
-	tr := health.New(health.Policy{}, "boot-1", devices, health.State{})
+	tr := opened(health.Policy{}, "boot-1", devices, health.State{})
 	tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 95}, noon)
 	data, err := json.Marshal(tr.State())
 	if err != nil {
@@ -209,7 +218,7 @@ func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 		t.Error(diff)
 	}
 	for boot, healthy := range map[string]bool{"boot-1": false, "boot-2": true, "": false} {
-		if again := health.New(health.Policy{}, boot, devices, saved); again.Healthy(devices[0].UUID) != healthy {
+		if again := opened(health.Policy{}, boot, devices, saved); again.Healthy(devices[0].UUID) != healthy {
 			t.Errorf("after a start in %q healthy is %v", boot, !healthy)
 		}
 	}
@@ -217,7 +226,7 @@ func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 
 func TestWithoutGPUsTheConditionIsUnknown(t *testing.T) {
 	t.Parallel()
-	if c := health.New(health.Policy{}, "b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
+	if c := opened(health.Policy{}, "b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -228,7 +237,7 @@ func TestTrackerKeepsItsWord(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		devices := gputest.T4s(rapid.IntRange(1, 4).Draw(t, "gpus"))
-		tr := health.New(health.Policy{}, "b", devices, health.State{})
+		tr := opened(health.Policy{}, "b", devices, health.State{})
 		out, reset := map[string]bool{}, map[string]bool{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			uuid := rapid.SampledFrom(devices).Draw(t, "gpu").UUID
@@ -247,7 +256,7 @@ func TestTrackerKeepsItsWord(t *testing.T) {
 				tr.MarkReset(uuid)
 				reset[uuid] = out[uuid]
 			case "reopen":
-				changes, _ = tr.Reopened(devices)
+				changes, _ = tr.Reopened(devices, all, noon)
 				for uuid := range reset {
 					if reset[uuid] {
 						out[uuid], reset[uuid] = false, false

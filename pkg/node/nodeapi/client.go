@@ -1,4 +1,4 @@
-// Package nodeapi reads, watches and patches one Node over plain HTTP. The agent needs nothing else of the API server, and a full client
+// Package nodeapi reads, watches and patches one Node, and writes events about it, over plain HTTP. The agent needs nothing else of the API server, and a full client
 // would more than double its size.
 package nodeapi
 

@@ -29,6 +29,7 @@ type server struct {
 	token   string
 	watches int
 	patches []string
+	posts   []string
 	changed chan struct{}
 	// expire answers the next watch as one that is too old.
 	expire bool
@@ -59,6 +60,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPatch:
 		body, _ := io.ReadAll(r.Body)
 		s.patches = append(s.patches, r.URL.Path+" "+r.Header.Get("Content-Type")+" "+string(body))
+		fmt.Fprint(w, "{}")
+	case r.Method == http.MethodPost:
+		body, _ := io.ReadAll(r.Body)
+		s.posts = append(s.posts, r.URL.Path+" "+string(body))
 		fmt.Fprint(w, "{}")
 	case r.URL.Query().Get("watch") == "true":
 		if r.URL.Query().Get("fieldSelector") != "metadata.name=n" {

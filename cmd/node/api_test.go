@@ -1,0 +1,159 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+// apiServer plays the API server for one Node, as far as the agent needs it.
+type apiServer struct {
+	mu          sync.Mutex
+	version     int
+	annotations map[string]string
+	conditions  map[string]map[string]string
+	events      []map[string]any
+	allocatable string
+	refuse      bool // events
+	changed     chan struct{}
+}
+
+// withNode gives the machine a Node.
+func (m *machine) withNode() *apiServer {
+	s := &apiServer{annotations: map[string]string{}, conditions: map[string]map[string]string{}, allocatable: "0", changed: make(chan struct{})}
+	web := httptest.NewServer(s)
+	m.t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	m.node = &nodeapi.Client{Server: web.URL, Name: "n", HTTP: web.Client()}
+	return s
+}
+
+func (s *apiServer) touch() {
+	s.version++
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *apiServer) annotate(key, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.annotations[key] = value
+	s.touch()
+}
+
+func (s *apiServer) annotation(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.annotations[key]
+}
+
+// condition is "status reason: message".
+func (s *apiServer) condition(kind string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.conditions[kind]
+	return c["status"] + " " + c["reason"] + ": " + c["message"]
+}
+
+// says waits for a condition that begins with status and reason, and has these words.
+func (m *machine) says(s *apiServer, kind, begin string, words ...string) {
+	m.t.Helper()
+	m.eventually(kind+" "+begin+" "+strings.Join(words, " "), func() bool {
+		c := s.condition(kind)
+		for _, w := range words {
+			if !strings.Contains(c, w) {
+				return false
+			}
+		}
+		return strings.HasPrefix(c, begin)
+	})
+}
+
+// count is how many events of a reason have these words.
+func (s *apiServer) count(reason, words string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, e := range s.events {
+		if message, _ := e["message"].(string); e["reason"] == reason && strings.Contains(message, words) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *apiServer) object() string {
+	data, _ := json.Marshal(map[string]any{
+		"metadata": map[string]any{"name": "n", "resourceVersion": fmt.Sprint(s.version), "annotations": s.annotations},
+		"status":   map[string]any{"allocatable": map[string]string{resource: s.allocatable}},
+	})
+	return string(data)
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r.Method == http.MethodPost:
+		var e map[string]any
+		_ = json.NewDecoder(r.Body).Decode(&e)
+		if s.refuse {
+			http.Error(w, "no events", http.StatusForbidden)
+			return
+		}
+		s.events = append(s.events, e)
+		fmt.Fprint(w, "{}")
+	case r.Method == http.MethodPatch:
+		s.patch(w, r)
+	case r.URL.Query().Get("watch") == "true":
+		if r.URL.Query().Get("resourceVersion") == fmt.Sprint(s.version) {
+			changed := s.changed
+			s.mu.Unlock()
+			w.(http.Flusher).Flush()
+			select {
+			case <-changed:
+			case <-r.Context().Done():
+			}
+			s.mu.Lock()
+		}
+		fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`, s.object())
+	default:
+		fmt.Fprint(w, s.object())
+	}
+}
+
+func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
+	var p struct {
+		Metadata struct {
+			ResourceVersion string
+			Annotations     map[string]*string
+		}
+		Status struct{ Conditions []map[string]string }
+	}
+	_ = json.NewDecoder(r.Body).Decode(&p)
+	if v := p.Metadata.ResourceVersion; v != "" && v != fmt.Sprint(s.version) {
+		http.Error(w, "the object has been modified", http.StatusConflict)
+		return
+	}
+	for key, value := range p.Metadata.Annotations {
+		if delete(s.annotations, key); value != nil {
+			s.annotations[key] = *value
+		}
+	}
+	for _, c := range p.Status.Conditions {
+		if s.conditions[c["type"]] == nil {
+			s.conditions[c["type"]] = map[string]string{}
+		}
+		maps.Copy(s.conditions[c["type"]], c)
+	}
+	s.touch()
+	fmt.Fprint(w, "{}")
+}

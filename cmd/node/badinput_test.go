@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/test/nvml"
+)
+
+// The table of docs/node.md, "Bad input". Each row has a test here or a neighbour of it.
+
+func TestBadConfigurationsAreKeptOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		bad  func(m *machine)
+		want string
+	}{
+		"not YAML":               {func(m *machine) { m.configure("version: [") }, "not YAML"},
+		"empty":                  {func(m *machine) { m.configure("") }, "is empty"},
+		"one replica":            {func(m *machine) { m.configure(replicas(1)) }, "number of replicas must be >= 2"},
+		"far too many replicas":  {func(m *machine) { m.configure(replicas(5000)) }, "a GPU can have at most 4096"},
+		"too many for a machine": {func(m *machine) { m.configure(replicas(4096)) }, ""},
+		"gone":                   {func(m *machine) { _ = os.Remove(filepath.Join(m.dir, "config", "config.yaml")) }, "no such file"},
+		"a folder": {func(m *machine) {
+			_ = os.Remove(filepath.Join(m.dir, "config", "config.yaml"))
+			_ = os.Mkdir(filepath.Join(m.dir, "config", "config.yaml"), 0o700)
+		}, "is a directory"},
+		"larger than a ConfigMap": {func(m *machine) { m.configure(strings.Repeat("#", 2<<20)) }, "larger than 1 MiB"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var api *apiServer
+			m := start(t, func(m *machine) {
+				m.configure(replicas(10))
+				api = m.withNode()
+			})
+			m.eventually("20 replicas", m.allocatable(20))
+			m.says(api, sharingCondition, "True ConfigurationApplied")
+			c.bad(m)
+			if c.want == "" { // It is no bad one for a machine of two.
+				m.eventually("8192 replicas", m.allocatable(8192))
+				return
+			}
+			m.says(api, sharingCondition, "False ConfigurationRefused", "The last good configuration stays in force", c.want)
+			m.eventually("the event", func() bool { return api.count("ConfigurationRefused", c.want) == 1 })
+			if !m.allocatable(20)() {
+				t.Error("the last good one is not in force")
+			}
+			_ = os.RemoveAll(filepath.Join(m.dir, "config", "config.yaml"))
+			m.configure(replicas(4))
+			m.eventually("8 replicas", m.allocatable(8))
+			m.says(api, sharingCondition, "True ConfigurationApplied")
+			m.eventually("the event", func() bool { return api.count("ConfigurationApplied", "") == 1 })
+		})
+	}
+}
+
+func TestWithoutAGoodConfigurationNothingIsServed(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure("version: v3")
+		api = m.withNode()
+	})
+	m.says(api, sharingCondition, "False ConfigurationRefused", "v3")
+	if len(m.kubelet.Requests()) != 0 {
+		t.Error("something is registered")
+	}
+	m.configure(replicas(2))
+	m.eventually("4 replicas", m.allocatable(4))
+}
+
+func TestABadConfigurationIsNotForgottenWhenTheDriverIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+	})
+	m.eventually("20 replicas", m.allocatable(20))
+	m.configure(replicas(1))
+	m.says(api, sharingCondition, "False ConfigurationRefused")
+	m.library.Break(gputest.DriverMissing)
+	_ = m.library.Shutdown()
+	m.says(api, sharingCondition, "False NoGPUs", "the NVIDIA kernel driver is not loaded")
+	m.library.Break(gputest.Works)
+	m.says(api, sharingCondition, "False ConfigurationRefused")
+	if !m.allocatable(20)() || api.count("ConfigurationRefused", "") != 1 {
+		t.Error("the replicas or the events are wrong")
+	}
+}
+
+func TestOfTwoConfigurationsTheOneForThisNodeCounts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, n := range map[string]int{"few": 3, "many": 30} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(replicas(n)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := start(t, func(m *machine) { m.configure(replicas(10)) }, "--config-dir", dir, "--default-config", "few")
+	m.eventually("6 replicas", m.allocatable(6))
+	m.eventually("it is told", func() bool { return m.log.has("counts before the file") })
+}
+
+func TestAnotherPluginIsToldAndItsEnd(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+		api.allocatable = "8"
+	})
+	m.says(api, sharingCondition, "False StandingBack", "the Node already has 8 nvidia.com/gpu")
+	m.eventually("the event", func() bool { return api.count("StandingBack", resource) == 1 })
+	api.mu.Lock()
+	api.allocatable = "0"
+	api.mu.Unlock()
+	m.eventually("20 replicas", m.allocatable(20))
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.eventually("the event", func() bool { return api.count("InCharge", resource) == 1 })
+}
+
+func TestTheKubeletIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		m.kubelet.Stop()
+		_ = os.Remove(m.kubelet.Socket())
+	})
+	m.eventually("a sentence", func() bool { return m.log.has("Not registered with the kubelet; trying again") })
+	if err := m.kubelet.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("20 replicas", m.allocatable(20))
+}
+
+func TestAnUnknownDeviceIsRefused(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) { m.configure(replicas(10)) })
+	m.eventually("20 replicas", m.allocatable(20))
+	for _, id := range []string{"GPU-z::0", "GPU-a::10", "GPU-a", "", "::", "GPU-a::-1"} {
+		_, err := m.kubelet.Allocate(t.Context(), "pod", resource, id)
+		if err == nil || !strings.Contains(err.Error(), "unknown device: "+id) {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	if !m.allocatable(20)() {
+		t.Error("the agent is gone")
+	}
+}
+
+func TestADriverReplacedUnderTheAgentEndsIt(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) { m.configure(replicas(10)) })
+	m.eventually("20 replicas", m.allocatable(20))
+	m.library.Break(gputest.DriverReplaced)
+	_ = m.library.Shutdown()
+	select {
+	case err := <-m.ended:
+		if err == nil || !strings.Contains(err.Error(), "the process must be restarted") {
+			t.Errorf("got %v", err)
+		}
+		m.ended <- nil
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on")
+	}
+}
+
+// TestTheProgramOnBadMachines runs the program itself on drivers of the imagination.
+func TestTheProgramOnBadMachines(t *testing.T) {
+	library, machine := nvml.Use(t, nvml.None())
+	program := buildProgram(t)
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
+	if err := k.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(k.Stop)
+	for name, c := range map[string]struct {
+		state nvml.State
+		// goes says that the program goes on.
+		goes bool
+		want string
+	}{
+		"no driver":     {nvml.Without(nvml.DriverNotLoaded), true, "the NVIDIA kernel driver is not loaded"},
+		"no GPU":        {nvml.None(), true, "lists no GPU"},
+		"wrong library": {nvml.Without(nvml.LibraryVersionMismatch), false, "are of different versions, as after an update of the driver (NVML code 18): restart this process"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine.Change(t, func(s *nvml.State) { *s = c.state })
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var log lines
+			cmd := exec.CommandContext(ctx, program, "--kubelet-socket", k.Socket(), "--pod-resources-socket", "none",
+				"--metrics-address", "127.0.0.1:0", "--state-dir", filepath.Join(dir, "state"))
+			cmd.Env, cmd.Stderr = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(library)), &log
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			if !c.goes {
+				err := <-ended
+				var code *exec.ExitError
+				if !errors.As(err, &code) || code.ExitCode() != 1 || !log.has("karve-node: ") || !log.has(c.want) {
+					t.Errorf("%v\n%s", err, log.text.String())
+				}
+				return
+			}
+			for deadline := time.Now().Add(10 * time.Second); !log.has(c.want) && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			}
+			select {
+			case err := <-ended:
+				t.Errorf("it ended: %v", err)
+			default:
+				cancel()
+				<-ended
+			}
+			if !log.has(c.want) {
+				t.Errorf("no word of %q\n%s", c.want, log.text.String())
+			}
+		})
+	}
+}
+
+func TestEventsAreBoundAndTheirFailuresAreInTheLog(t *testing.T) {
+	t.Parallel()
+	c := clocktesting.NewFakeClock(noon)
+	r := newRecorder(func(context.Context, nodeapi.Event) error { return nil }, c)
+	for i := range eventBurst + 3 {
+		if r.allowed() != (i < eventBurst) {
+			t.Errorf("event %d", i)
+		}
+	}
+	c.Step(2*eventEvery + time.Second)
+	if !r.allowed() || !r.allowed() || r.allowed() {
+		t.Error("not as many came back as should have")
+	}
+	c.Step(1000 * eventEvery)
+	for i := range eventBurst + 1 {
+		if r.allowed() != (i < eventBurst) {
+			t.Errorf("event %d after a while", i)
+		}
+	}
+	(*recorder)(nil).tell(t.Context(), health.Event{})
+
+	log := &lines{}
+	ctx := logr.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(log, nil)))
+	r = newRecorder(func(context.Context, nodeapi.Event) error { return errors.New("no") }, clock.RealClock{})
+	for range eventQueue + 1 { // Nobody writes, and nobody waits.
+		r.tell(ctx, health.Event{Reason: "R"})
+	}
+	if !log.has("too many wait") {
+		t.Error("it waits, or says nothing")
+	}
+
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+		api.refuse = true
+	})
+	m.eventually("20 replicas", m.allocatable(20))
+	m.library.Report("GPU-a", 48)
+	m.eventually("10 replicas", m.allocatable(10))
+	m.eventually("a sentence", func() bool { return m.log.has("An event is not written") })
+	m.says(api, hardware, "False GPUNeedsReset")
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+const (
+	// A machine with 16 GPUs that all fail at once can tell it; after that, an event a minute.
+	eventBurst, eventEvery = 24, time.Minute
+	// eventQueue is how many wait for the API server.
+	eventQueue = 32
+)
+
+// recorder writes Kubernetes events, not too many of them. One that cannot be written is in the log, and lost.
+type recorder struct {
+	record func(context.Context, nodeapi.Event) error
+	clock  clock.PassiveClock
+	queue  chan nodeapi.Event
+
+	left   int
+	filled time.Time
+}
+
+func newRecorder(record func(context.Context, nodeapi.Event) error, c clock.PassiveClock) *recorder {
+	return &recorder{record: record, clock: c, queue: make(chan nodeapi.Event, eventQueue), left: eventBurst, filled: c.Now()}
+}
+
+// tell does not wait. It can be called on nil: outside of a cluster there is nobody to tell.
+func (r *recorder) tell(ctx context.Context, e health.Event) {
+	logr.FromContextOrDiscard(ctx).Info(e.Message, "reason", e.Reason)
+	if r == nil {
+		return
+	}
+	select {
+	case r.queue <- nodeapi.Event{Warning: e.Warning, Reason: e.Reason, Message: e.Message, At: r.clock.Now()}:
+	default:
+		logr.FromContextOrDiscard(ctx).Info("An event is not written: too many wait", "reason", e.Reason)
+	}
+}
+
+// run writes until ctx ends.
+func (r *recorder) run(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-r.queue:
+			if !r.allowed() {
+				log.Info("An event is not written: there were many", "reason", e.Reason)
+				continue
+			}
+			if err := r.record(ctx, e); err != nil && ctx.Err() == nil {
+				log.Info("An event is not written", "reason", e.Reason, "error", err.Error())
+			}
+		}
+	}
+}
+
+// allowed takes a token, of which one comes back each eventEvery.
+func (r *recorder) allowed() bool {
+	back := int(r.clock.Since(r.filled) / eventEvery)
+	r.left = min(eventBurst, r.left+back)
+	r.filled = r.filled.Add(time.Duration(back) * eventEvery)
+	if r.left == 0 {
+		return false
+	}
+	r.left--
+	return true
+}

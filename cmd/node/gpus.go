@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/health"
+)
+
+// Why the driver is opened anew.
+var (
+	errNoGPU = errors.New("the NVIDIA driver is there, and lists no GPU")
+	errReset = errors.New("a GPU was reset")
+)
+
+// watchGPUs opens the driver, for as long as it takes, tells which GPUs there are, and follows their health.
+func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error {
+	log := logr.FromContextOrDiscard(ctx)
+	// A look for events ends with it, and so the agent does not stay for its end.
+	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
+	tracker := a.remember(ctx)
+	said, backoff, opened := "", firstBackoff, false
+	for ctx.Err() == nil {
+		driver, devices, err := a.open()
+		if err != nil {
+			if a.failOnInit.Load() && !opened || errors.Is(err, gpu.ErrRestart) {
+				return err
+			}
+			if err.Error() != said {
+				said = err.Error()
+				log.Info("No GPUs yet; staying and trying again", "reason", said)
+			}
+			if errors.Is(err, errNoGPU) {
+				a.changed(ctx, tracker)(tracker.Reopened(nil, a.answers, time.Now()))
+				a.report.health(tracker.Condition())
+			}
+			a.report.opened(driver, nil, err)
+			pause(ctx, backoff)
+			backoff = min(2*backoff, lastBackoff)
+			continue
+		}
+		said, backoff, opened = "", firstBackoff, true
+		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
+		a.report.opened(driver, devices, nil)
+		a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
+		a.report.health(tracker.Condition())
+		select {
+		case found <- devices:
+		case <-ctx.Done():
+			return nil
+		}
+		err = a.follow(ctx, tracker)
+		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, gpu.ErrRestart) {
+			return err
+		}
+		if errors.Is(err, errReset) {
+			continue
+		}
+		log.Info("The driver does not answer; opening it again", "error", err.Error())
+		pause(ctx, firstBackoff)
+	}
+	_ = a.library.Shutdown() // There is nobody left to tell.
+	return nil
+}
+
+// remember begins with what an earlier agent found since the machine started.
+func (a *agent) remember(ctx context.Context) *health.Tracker {
+	log := logr.FromContextOrDiscard(ctx)
+	if a.options.stateDir == none {
+		return health.New(a.policy, a.store.Boot, health.State{})
+	}
+	state, err := a.store.Load()
+	if err != nil {
+		log.Error(err, "The GPUs are taken for broken until they are reset, the machine is, or somebody removes the file and restarts the agent")
+	}
+	tracker := health.New(a.policy, a.store.Boot, state)
+	out := tracker.OutOfService()
+	for _, uuid := range out {
+		a.manager.SetHealth(uuid, false)
+	}
+	if len(out) > 0 {
+		log.Info("Out of service since before this agent", "gpus", out)
+		a.report.health(tracker.Condition())
+	}
+	return tracker
+}
+
+// save keeps what the next agent has to know. What fails is tried again at the next look.
+func (a *agent) save(ctx context.Context, tracker *health.Tracker) {
+	state := tracker.State()
+	if a.options.stateDir == none || a.unsaved == "" && reflect.DeepEqual(state, a.saved) {
+		return
+	}
+	err := a.store.Save(state)
+	if err == nil {
+		a.saved, a.unsaved = state, ""
+		return
+	}
+	if a.unsaved != err.Error() {
+		a.unsaved = err.Error()
+		logr.FromContextOrDiscard(ctx).Error(err, "The health of the GPUs is not saved: an agent that starts anew would take broken ones for good", "folder", a.store.Dir)
+	}
+}
+
+func (a *agent) open() (gpu.Driver, []gpu.Device, error) {
+	driver, err := a.library.Init()
+	if err != nil {
+		return driver, nil, fmt.Errorf("the NVIDIA driver does not answer: %w", err)
+	}
+	devices, err := a.library.Devices()
+	if err == nil && len(devices) == 0 {
+		err = errNoGPU
+	}
+	if err != nil {
+		_ = a.library.Shutdown() // It is opened again soon.
+	}
+	return driver, devices, err
+}
+
+// answers asks the GPU itself.
+func (a *agent) answers(uuid string) bool {
+	_, err := a.library.Usage(uuid)
+	return err == nil
+}
+
+// follow waits for events until the driver is gone, or has to be opened anew.
+func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
+	for ctx.Err() == nil {
+		a.save(ctx, tracker)
+		if a.takeResets(ctx, tracker) {
+			a.save(ctx, tracker)
+			_ = a.library.Shutdown() // It is opened again at once.
+			return errReset
+		}
+		if a.policy.Off() {
+			pause(ctx, waitForEvents)
+			continue
+		}
+		event, ok, err := a.library.Wait(waitForEvents)
+		if err != nil {
+			_ = a.library.Shutdown() // It is opened again soon.
+			return err
+		}
+		if ok {
+			a.report.observe(event)
+			a.changed(ctx, tracker)(tracker.Observe(event, time.Now()))
+		}
+	}
+	return ctx.Err()
+}
+
+// changed tells the kubelet and people, and the next agent.
+func (a *agent) changed(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
+	return func(changes []health.Change, events []health.Event) {
+		for _, c := range changes {
+			a.manager.SetHealth(c.UUID, c.Healthy)
+		}
+		a.save(ctx, tracker)
+		for _, e := range events {
+			a.report.events.tell(ctx, e)
+		}
+		a.report.health(tracker.Condition())
+	}
+}

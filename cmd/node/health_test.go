@@ -1,0 +1,157 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+
+func metadata(annotation string) nodeapi.Metadata {
+	return nodeapi.Metadata{Annotations: map[string]string{health.ResetAnnotation: annotation}}
+}
+
+const hardware = health.ConditionType
+
+func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		m.boot = "boot-1"
+		api = m.withNode()
+	})
+	m.eventually("20 replicas", m.allocatable(20))
+	m.says(api, hardware, "True GPUsHealthy")
+	m.library.Report("GPU-a", 95)
+	m.eventually("10 replicas", m.allocatable(10))
+	m.says(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
+
+	m.stop()
+	m.run()
+	m.eventually("registered again", func() bool { return len(m.kubelet.Requests()) == 2 && m.allocatable(10)() })
+	m.says(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
+	for _, list := range m.kubelet.History(resource)[1:] {
+		if list.Healthy() > 10 {
+			t.Error("the broken GPU was offered by the next agent")
+		}
+	}
+	m.eventually("the event", func() bool { return api.count("GPUNeedsReset", "XID 95") > 0 })
+
+	m.stop()
+	m.boot = "boot-2"
+	m.run()
+	m.eventually("20 replicas after a reboot", m.allocatable(20))
+	m.says(api, hardware, "True GPUsHealthy")
+	if n := api.count("GPUNeedsReset", ""); n != 1 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+	})
+	m.eventually("20 replicas", m.allocatable(20))
+	m.library.Lose("GPU-a")
+	m.eventually("10 replicas", m.allocatable(10))
+	m.says(api, hardware, "False GPULost", "GPU-a")
+
+	// That it answers again, and that the driver was opened again, is not enough.
+	m.library.Return("GPU-a")
+	inits := m.library.Inits()
+	_ = m.library.Shutdown()
+	m.eventually("the driver is open again", func() bool { return m.library.Inits() > inits })
+	m.says(api, hardware, "False GPULost", "GPU-a")
+	if !m.allocatable(10)() {
+		t.Error("it is back without a reset")
+	}
+
+	// Neither is the word alone.
+	m.library.Lose("GPU-a")
+	api.annotate(health.ResetAnnotation, "GPU-a, GPU-of-another-machine")
+	m.eventually("what is not ours goes from the annotation", func() bool { return api.annotation(health.ResetAnnotation) == "GPU-a" })
+	if !m.allocatable(10)() {
+		t.Error("it is back and does not answer")
+	}
+	m.library.Return("GPU-a")
+	m.agent.resets.mu.Lock()
+	m.agent.resets.tried = m.agent.resets.tried.Add(-lookForReset)
+	m.agent.resets.mu.Unlock()
+	m.eventually("20 replicas", m.allocatable(20))
+	m.says(api, hardware, "True GPUsHealthy")
+	m.eventually("the annotation is gone", func() bool { return api.annotation(health.ResetAnnotation) == "" })
+	m.eventually("the event", func() bool { return api.count("GPURecovered", "GPU-a") == 1 })
+	m.library.Report("GPU-a", 48)
+	m.eventually("a new fault counts", m.allocatable(10))
+}
+
+func TestAFaultAfterTheResetVoidsIt(t *testing.T) {
+	t.Parallel()
+	var r resets
+	devices := gputest.T4s(1)
+	uuid := devices[0].UUID
+	tracker := health.New(health.Policy{}, "b", health.State{Faults: map[string]health.Fault{uuid: {XIDs: []int{95}}}})
+	silent := func(string) bool { return false }
+	tracker.Reopened(devices, silent, noon)
+	r.seen(metadata(uuid))
+	if done, void, reopen := r.decide(tracker, noon); len(done)+len(void) != 0 || !reopen {
+		t.Errorf("%v %v %v", done, void, reopen)
+	}
+	tracker.Reopened(devices, silent, noon)
+	if _, _, reopen := r.decide(tracker, noon.Add(lookForReset/2)); reopen {
+		t.Error("the driver is opened all the time")
+	}
+	tracker.Observe(gpu.Event{UUID: uuid, XID: 62}, noon)
+	for i := range 2 { // It is told once, and stays in the annotation until that is written.
+		done, void, reopen := r.decide(tracker, noon.Add(lookForReset))
+		if len(done) != 1 || len(void) != 1-i || reopen || tracker.Healthy(uuid) {
+			t.Errorf("%v %v %v", done, void, reopen)
+		}
+	}
+	// Said once more after the next reset, it counts.
+	r.seen(metadata(""))
+	r.seen(metadata(uuid))
+	if _, _, reopen := r.decide(tracker, noon); !reopen || !tracker.Marked(uuid) {
+		t.Error("the next reset is not believed")
+	}
+}
+
+func TestARecordThatCannotBeReadKeepsTheGPUsOut(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+		m.boot = "b"
+		if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(m.dir, "state", "health-b.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m.says(api, hardware, "False GPUFault", "2 of 2 GPUs", "the record of this boot cannot be read")
+	m.eventually("it is told", func() bool { return m.log.has("health-b.json") })
+	api.annotate(health.ResetAnnotation, "GPU-a,GPU-b")
+	m.eventually("20 replicas", m.allocatable(20))
+}
+
+func TestAStateFolderThatCannotBeWrittenIsToldAndTheGPUsAreServed(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+	}, "--state-dir", "/dev/null/x")
+	m.eventually("20 replicas", m.allocatable(20))
+	m.eventually("a sentence", func() bool { return m.log.has("The health of the GPUs is not saved") })
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+// lookForReset is how often the driver is opened anew for a GPU that somebody has reset and that does not answer yet.
+const lookForReset = 30 * time.Second
+
+// resets are the GPUs that the Node's annotation says were reset.
+type resets struct {
+	mu sync.Mutex
+	// uuids are in the annotation, as of version.
+	uuids   []string
+	version string
+	// begun were dealt with and are still in the annotation. A fault that one of them has since then is a new one.
+	begun map[string]bool
+	// void are those of them that had one, and were told.
+	void  map[string]bool
+	tried time.Time
+}
+
+// seen takes the Node's metadata, whenever it changes.
+func (r *resets) seen(m nodeapi.Metadata) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.uuids, r.version = nil, m.ResourceVersion
+	for uuid := range strings.SplitSeq(m.Annotations[health.ResetAnnotation], ",") {
+		if uuid = strings.TrimSpace(uuid); uuid != "" && !slices.Contains(r.uuids, uuid) {
+			r.uuids = append(r.uuids, uuid)
+		}
+	}
+	for uuid := range r.begun {
+		if !slices.Contains(r.uuids, uuid) {
+			delete(r.begun, uuid)
+			delete(r.void, uuid)
+		}
+	}
+}
+
+// decide marks GPUs as reset. done are those that need not stay in the annotation, void those among them that failed once more, told once. reopen
+// says that the driver has to be opened anew to see the GPUs as they are.
+func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, reopen bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begun == nil {
+		r.begun, r.void = map[string]bool{}, map[string]bool{}
+	}
+	for _, uuid := range r.uuids {
+		begun := r.begun[uuid]
+		r.begun[uuid] = true
+		switch {
+		case t.Healthy(uuid):
+			done = append(done, uuid)
+		case begun && !t.Marked(uuid):
+			done = append(done, uuid)
+			if !r.void[uuid] {
+				r.void[uuid] = true
+				void = append(void, uuid)
+			}
+		case !begun:
+			reopen = t.MarkReset(uuid) || reopen
+		case now.Sub(r.tried) >= lookForReset:
+			reopen = true
+		}
+	}
+	if reopen {
+		r.tried = now
+	}
+	return done, void, reopen
+}
+
+// remove takes GPUs out of the annotation. Whoever writes to it meanwhile wins, and this comes again.
+func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string) error {
+	r.mu.Lock()
+	version := r.version
+	var left []string
+	for _, uuid := range r.uuids {
+		if !slices.Contains(done, uuid) {
+			left = append(left, uuid)
+		}
+	}
+	r.mu.Unlock()
+	var value any // Without any it goes.
+	if len(left) > 0 {
+		value = strings.Join(left, ",")
+	}
+	err := node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{
+		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]any{health.ResetAnnotation: value}},
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && r.version == version {
+		r.uuids = left
+	}
+	return err
+}
+
+// takeResets deals with the annotation, and says whether the driver has to be opened anew.
+func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
+	if a.node == nil {
+		return false
+	}
+	log := logr.FromContextOrDiscard(ctx)
+	now := time.Now()
+	done, void, reopen := a.resets.decide(tracker, now)
+	for _, uuid := range void {
+		a.report.events.tell(ctx, health.Event{Warning: true, Reason: "GPUResetFailed", Message: "GPU " + uuid + " failed again after it was reset; it stays out of service"})
+	}
+	if len(done) > 0 {
+		if err := a.resets.remove(ctx, a.node, done); err != nil {
+			log.Info("The annotation is not removed; trying again", "annotation", health.ResetAnnotation, "error", err.Error())
+		} else {
+			log.Info("Removed from the annotation", "annotation", health.ResetAnnotation, "gpus", done)
+		}
+	}
+	if reopen {
+		log.Info("Somebody says that GPUs were reset; opening the driver anew")
+		// What was reported before the reset is not held against the GPU, and what others reported is not lost.
+		for {
+			event, ok, err := a.library.Wait(0)
+			if err != nil || !ok {
+				break
+			}
+			a.report.observe(event)
+			marked := tracker.Marked(event.UUID)
+			a.changed(ctx, tracker)(tracker.Observe(event, now))
+			if marked {
+				tracker.MarkReset(event.UUID)
+			}
+		}
+	}
+	return reopen
+}
