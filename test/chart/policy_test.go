@@ -108,6 +108,8 @@ var requests = []request{
 	{"labels it", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":"4","nvidia.com/mig.capable":"false","nvidia.com/cuda.driver.major":"580"}}}`), true},
 	{"takes a label of its own off", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`), true},
 	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"}]}}`, "status"), true},
+	{"shortens the GPUs that were reset", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), true},
+	{"is done with them", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":null}}}`), true},
 	{"writes an event about it", event("Node", ""), true},
 
 	{"lists all Nodes", func(ctx context.Context, k kubernetes.Interface, _ string) error {
@@ -122,6 +124,8 @@ var requests = []request{
 	{"picks its own configuration", patchNode(`{"metadata":{"labels":{"nvidia.com/device-plugin.config":"shared_gpu"}}}`), false},
 	{"changes another's label", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":"mine"}}}`), false},
 	{"takes another's label off", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":null}}}`), false},
+	{"says that GPUs were reset", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), false},
+	{"takes the promise back", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":null}}}`), false},
 	{"changes the promise", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":"100"}}}`), false},
 	{"holds it with a finalizer", patchNode(`{"metadata":{"finalizers":["karve.sh/mine"]}}`), false},
 	{"says it is not ready", patchNode(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "status"), false},
@@ -139,7 +143,8 @@ func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		made, err := admin.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
-				Name: name, Labels: map[string]string{"karpenter.sh/nodepool": "pool"}, Annotations: map[string]string{"karve.sh/replicas-per-gpu": "10"},
+				Name: name, Labels: map[string]string{"karpenter.sh/nodepool": "pool"},
+				Annotations: map[string]string{"karve.sh/replicas-per-gpu": "10", "karve.sh/gpu-reset": "GPU-a,GPU-b"},
 			},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "karve.sh/replicas-not-ready", Effect: corev1.TaintEffectNoSchedule}}},
 		}, metav1.CreateOptions{})

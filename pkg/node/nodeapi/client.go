@@ -4,6 +4,7 @@ package nodeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -37,6 +38,8 @@ type Client struct {
 }
 
 const (
+	// serviceAccount is where the kubelet mounts it. The environment variable SERVICE_ACCOUNT_DIR names another folder, for an agent that runs
+	// in no pod.
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	maxAnswer      = 8 << 20
 	// watchFor is how long one watch lasts, patience how long silence may last beyond it.
@@ -55,16 +58,17 @@ func InCluster(name string) (*Client, error) {
 	if host == "" || port == "" {
 		return nil, ErrNotInCluster
 	}
-	ca, err := os.ReadFile(filepath.Join(serviceAccount, "ca.crt"))
+	dir := cmp.Or(os.Getenv("SERVICE_ACCOUNT_DIR"), serviceAccount)
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
 		return nil, err
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s/ca.crt holds no certificate", serviceAccount)
+		return nil, fmt.Errorf("%s/ca.crt holds no certificate", dir)
 	}
 	return &Client{
-		Server: "https://" + net.JoinHostPort(host, port), Name: name, TokenFile: filepath.Join(serviceAccount, "token"),
+		Server: "https://" + net.JoinHostPort(host, port), Name: name, TokenFile: filepath.Join(dir, "token"),
 		HTTP: &http.Client{Transport: &http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 			TLSHandshakeTimeout: callTimeout, IdleConnTimeout: time.Minute,
