@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"karve.sh/karve/test/cluster"
 	"karve.sh/karve/test/kubelet"
 	"karve.sh/karve/test/kubelet/nvidia"
@@ -78,6 +80,12 @@ func New(ctx context.Context, n *kubelet.Node, state nvml.State) (*Machine, erro
 	m := &Machine{Node: n, library: filepath.Dir(library), state: state}
 	if err := m.Change(func(*nvml.State) {}); err != nil {
 		return nil, err
+	}
+	// A plugin is in a pod itself, as a rule, so that the kubelet never knows of no pod at all but while it starts.
+	pod := kubelet.Pod("kube-system", "plugin-of-"+n.Name(), "", 0)
+	pod.Spec.NodeName = n.Name()
+	if _, err := n.Client().CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("making the plugin's pod: %w", err)
 	}
 	return m, replace(m.ConfigFile(), []byte("version: v1\n"))
 }

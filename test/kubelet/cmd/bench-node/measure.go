@@ -58,6 +58,10 @@ func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin
 	if err := b.machine.Share(replicas); err != nil {
 		return nil, err
 	}
+	// The machine's own pod has started by then.
+	if err := pause(ctx, 3*time.Second); err != nil {
+		return nil, err
+	}
 	process, err := b.start(ctx, starts)
 	if err != nil {
 		return nil, err
