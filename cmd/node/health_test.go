@@ -50,6 +50,7 @@ func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
 	m.run()
 	m.eventually("20 replicas after a reboot", m.allocatable(20))
 	m.says(api, hardware, "True GPUsHealthy")
+	m.eventually("the event that it is back", func() bool { return api.count("GPURecovered", "rebooted") == 1 })
 	if n := api.count("GPUNeedsReset", ""); n != 1 {
 		t.Errorf("%d events", n)
 	}

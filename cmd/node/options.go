@@ -18,6 +18,7 @@ type options struct {
 	nodeName                          string
 	metricsAddress                    string
 	stateDir                          string
+	podLogs                           string
 	strict, writeNode, dcgm           bool
 	level                             slog.Level
 
@@ -75,6 +76,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.nodeName, "node-name", "NODE_NAME", "", "this Node; without it labels and annotations are not read")
 	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "where /metrics, /healthz and /readyz are served; \"none\" for nowhere")
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "a folder of the machine where it is kept which GPUs are out of service; \"none\" to forget it at each start")
+	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the machine's /var/log, whose folders name the pods in metrics; needs the machine's PID namespace, too; \"none\" for no metrics of pods")
 	truth(&o.strict, "strict", "STRICT", false, "refuse configurations with unknown keys instead of warning")
 	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write the GPUs' labels and conditions to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")

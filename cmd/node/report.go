@@ -55,7 +55,11 @@ func newReport(a *agent) *report {
 	if a.node != nil && a.options.writeNode {
 		r.events = newRecorder(a.node.Record, clock.RealClock{})
 	}
-	r.exporter = metrics.New(metrics.Config{Library: a.library, Replicas: r.replicas, DCGM: a.options.dcgm, Host: a.options.nodeName, More: r.more})
+	config := metrics.Config{Library: a.library, Replicas: r.replicas, DCGM: a.options.dcgm, Host: a.options.nodeName, More: r.more}
+	if a.options.podLogs != none {
+		config.Pods = metrics.LogFolders{Root: a.options.podLogs}
+	}
+	r.exporter = metrics.New(config)
 	return r
 }
 

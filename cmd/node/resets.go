@@ -107,7 +107,7 @@ func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string
 
 // takeResets deals with the annotation, and says whether the driver has to be opened anew.
 func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
-	if a.node == nil {
+	if a.node == nil || !a.options.writeNode {
 		return false
 	}
 	log := logr.FromContextOrDiscard(ctx)

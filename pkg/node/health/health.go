@@ -86,6 +86,8 @@ type Tracker struct {
 	told     map[gpu.Event]bool
 	seen     map[string]bool
 	distrust bool
+	// rebooted were out of service in an earlier boot.
+	rebooted map[string]bool
 }
 
 // New returns a tracker for a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value: its faults
@@ -93,9 +95,12 @@ type Tracker struct {
 func New(p Policy, boot string, saved State) *Tracker {
 	t := &Tracker{
 		policy: p, boot: cmp.Or(boot, saved.Boot), devices: map[string]gpu.Device{}, faults: map[string]Fault{},
-		told: map[gpu.Event]bool{}, seen: map[string]bool{},
+		told: map[gpu.Event]bool{}, seen: map[string]bool{}, rebooted: map[string]bool{},
 	}
 	if boot != "" && saved.Boot != "" && boot != saved.Boot {
+		for uuid := range saved.Faults {
+			t.rebooted[uuid] = true
+		}
 		return t
 	}
 	t.distrust = saved.Distrust
@@ -205,8 +210,11 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 			t.faults[uuid] = fault
 			changes = append(changes, Change{UUID: uuid, Fault: fault})
 			events = append(events, Event{Warning: true, Reason: fault.reason(), Message: t.name(uuid) + " " + fault.said() + "; all its replicas are out of service: " + fault.advice()})
+		case !faulty && t.rebooted[uuid]:
+			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was out of service before the machine was rebooted, and is in service again"})
 		}
 	}
+	maps.DeleteFunc(t.rebooted, func(uuid string, _ bool) bool { return t.seen[uuid] }) // It is told once.
 	for _, uuid := range slices.Sorted(maps.Keys(t.seen)) {
 		if _, listed := t.devices[uuid]; !listed && t.Healthy(uuid) {
 			gone, said := t.observe([]string{uuid}, gpu.Event{UUID: uuid, Lost: true}, at)

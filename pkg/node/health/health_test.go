@@ -16,8 +16,8 @@ import (
 )
 
 // opened is a tracker whose driver was opened on these GPUs.
-func opened(p health.Policy, boot string, devices []gpu.Device, saved health.State) *health.Tracker {
-	t := health.New(p, boot, saved)
+func opened(boot string, devices []gpu.Device, saved health.State) *health.Tracker {
+	t := health.New(health.Policy{}, boot, saved)
 	t.Reopened(devices, all, noon)
 	return t
 }
@@ -89,7 +89,7 @@ func FuzzParsePolicy(f *testing.F) {
 func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(4)
-	tr := opened(health.Policy{}, "boot-1", devices, health.State{})
+	tr := opened("boot-1", devices, health.State{})
 	bad := devices[2].UUID
 
 	changes, events := tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon)
@@ -132,7 +132,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
-	tr := opened(health.Policy{}, "b", devices, health.State{})
+	tr := opened("b", devices, health.State{})
 	for i := range 3 {
 		changes, events := tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 31}, noon)
 		if len(changes) != 0 || (len(events) == 1) != (i == 0) {
@@ -148,7 +148,7 @@ func TestApplicationErrorsAreToldOnceAndChangeNothing(t *testing.T) {
 func TestAnEventWithoutAGPUIsAboutAllOfThem(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(8)
-	tr := opened(health.Policy{}, "b", devices, health.State{})
+	tr := opened("b", devices, health.State{})
 	changes, _ := tr.Observe(gpu.Event{XID: 62}, noon)
 	if len(changes) != 8 {
 		t.Errorf("changes %+v", changes)
@@ -166,7 +166,7 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 	devices := gputest.T4s(2)
 	bad := devices[1].UUID
 	broken := func() *health.Tracker {
-		tr := opened(health.Policy{}, "boot-1", devices, health.State{})
+		tr := opened("boot-1", devices, health.State{})
 		tr.Observe(gpu.Event{UUID: bad, Lost: true}, noon)
 		return tr
 	}
@@ -204,7 +204,7 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
-	tr := opened(health.Policy{}, "boot-1", devices, health.State{})
+	tr := opened("boot-1", devices, health.State{})
 	tr.Observe(gpu.Event{UUID: devices[0].UUID, XID: 95}, noon)
 	data, err := json.Marshal(tr.State())
 	if err != nil {
@@ -218,7 +218,7 @@ func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 		t.Error(diff)
 	}
 	for boot, healthy := range map[string]bool{"boot-1": false, "boot-2": true, "": false} {
-		if again := opened(health.Policy{}, boot, devices, saved); again.Healthy(devices[0].UUID) != healthy {
+		if again := opened(boot, devices, saved); again.Healthy(devices[0].UUID) != healthy {
 			t.Errorf("after a start in %q healthy is %v", boot, !healthy)
 		}
 	}
@@ -226,7 +226,7 @@ func TestFaultsOutliveTheAgentAndNotTheBoot(t *testing.T) {
 
 func TestWithoutGPUsTheConditionIsUnknown(t *testing.T) {
 	t.Parallel()
-	if c := opened(health.Policy{}, "b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
+	if c := opened("b", nil, health.State{}).Condition(); c.Status != "Unknown" || c.Reason != "NoGPUs" {
 		t.Errorf("%+v", c)
 	}
 }
@@ -237,7 +237,7 @@ func TestTrackerKeepsItsWord(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		devices := gputest.T4s(rapid.IntRange(1, 4).Draw(t, "gpus"))
-		tr := opened(health.Policy{}, "b", devices, health.State{})
+		tr := opened("b", devices, health.State{})
 		out, reset := map[string]bool{}, map[string]bool{}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			uuid := rapid.SampledFrom(devices).Draw(t, "gpu").UUID

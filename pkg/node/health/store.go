@@ -38,11 +38,11 @@ func (s Store) Path() string {
 	return filepath.Join(s.Dir, "health-"+boot+".json")
 }
 
-// Load reads the State of this boot, the zero value when there is none. With ErrUnreadable comes a State that trusts no GPU.
+// Load reads the State of this boot. When there is none it is that of an earlier boot, by which New tells what is back, or the zero value. With ErrUnreadable comes a State that trusts no GPU.
 func (s Store) Load() (State, error) {
 	data, err := os.ReadFile(s.Path())
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // With no folder, Save says so.
-		return State{}, nil
+		return s.before(), nil
 	}
 	var state State
 	if err == nil {
@@ -55,6 +55,19 @@ func (s Store) Load() (State, error) {
 		return State{Boot: s.Boot, Distrust: true}, fmt.Errorf("%s: %w: %w", s.Path(), ErrUnreadable, err)
 	}
 	return state, nil
+}
+
+// before reads what is there of earlier boots.
+func (s Store) before() State {
+	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json")) // Save leaves one.
+	for _, path := range old {
+		data, err := os.ReadFile(path)
+		var state State
+		if err == nil && json.Unmarshal(data, &state) == nil && state.Boot != "" {
+			return state
+		}
+	}
+	return State{}
 }
 
 // Save replaces the file of this boot at once, and removes those of others.

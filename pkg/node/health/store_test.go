@@ -21,7 +21,7 @@ func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
 		t.Errorf("at first %+v, %v", state, err)
 	}
 	devices := gputest.T4s(2)
-	tr := opened(health.Policy{}, "boot-1", devices, health.State{})
+	tr := opened("boot-1", devices, health.State{})
 	tr.Observe(gpu.Event{UUID: devices[1].UUID, XID: 95}, noon)
 	if err := store.Save(tr.State()); err != nil {
 		t.Fatal(err)
@@ -34,8 +34,16 @@ func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
 		t.Error(diff)
 	}
 	next := health.Store{Dir: store.Dir, Boot: "boot-2"}
-	if state, err := next.Load(); err != nil || len(state.Faults) != 0 {
+	state, err = next.Load()
+	if err != nil || state.Boot != "boot-1" {
 		t.Errorf("after a reboot %+v, %v", state, err)
+	}
+	tr = health.New(health.Policy{}, "boot-2", state)
+	for i := range 2 { // That it is back is told once.
+		changes, events := tr.Reopened(devices, all, noon)
+		if len(changes) != 0 || len(events) != 1-i || !tr.Healthy(devices[1].UUID) {
+			t.Errorf("after a reboot %+v %+v", changes, events)
+		}
 	}
 	if err := next.Save(health.State{Boot: "boot-2"}); err != nil {
 		t.Fatal(err)
@@ -75,7 +83,7 @@ func TestARecordThatCannotBeReadTakesNoGPUForAGoodOne(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tr = opened(health.Policy{}, "boot-1", devices, state)
+			tr = opened("boot-1", devices, state)
 			if !tr.Healthy(devices[0].UUID) || tr.Healthy(devices[1].UUID) {
 				t.Errorf("out of service are %q", tr.OutOfService())
 			}
@@ -97,7 +105,7 @@ func TestAFolderThatCannotBeWrittenIsAnError(t *testing.T) {
 func TestAGPUThatWasListedInThisBootAndIsNotAnyMoreIsLost(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(2)
-	tr := opened(health.Policy{}, "b", devices, health.State{})
+	tr := opened("b", devices, health.State{})
 	again := health.New(health.Policy{}, "b", tr.State())
 	changes, events := again.Reopened(devices[:1], all, noon)
 	if len(changes) != 1 || changes[0].UUID != devices[1].UUID || len(events) != 1 || again.Condition().Reason != health.ReasonLost {
@@ -112,7 +120,7 @@ func TestAResetGPUThatDoesNotAnswerStaysOut(t *testing.T) {
 	t.Parallel()
 	devices := gputest.T4s(1)
 	uuid := devices[0].UUID
-	tr := opened(health.Policy{}, "b", devices, health.State{})
+	tr := opened("b", devices, health.State{})
 	if tr.MarkReset(uuid) {
 		t.Error("a GPU in service waits for its reset")
 	}
