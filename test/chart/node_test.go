@@ -23,6 +23,8 @@ import (
 // recipe is a file of values for the chart of NVIDIA's device plugin, word for word.
 const recipe = "--values=testdata/nvdp.yml"
 
+const metricsOfPods = "--set=metrics.pods=true"
+
 var node = chart.Chart{Name: "karve-node", Release: "karve-node", Namespace: "karve-system"}
 
 func template(t *testing.T, options ...string) chart.Objects {
@@ -126,9 +128,9 @@ func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
 }
 
 func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
-	for _, options := range [][]string{nil, {recipe}} {
-		pod := daemonSet(t, options...).Spec.Template.Spec
-		if pod.HostPID || pod.HostNetwork || pod.HostIPC || len(pod.InitContainers) > 0 || len(pod.Containers) != 1 {
+	for _, options := range [][]string{nil, {recipe}, {metricsOfPods}} {
+		pod, ofPods := daemonSet(t, options...).Spec.Template.Spec, slices.Contains(options, metricsOfPods)
+		if pod.HostPID != ofPods || pod.HostNetwork || pod.HostIPC || len(pod.InitContainers) > 0 || len(pod.Containers) != 1 {
 			t.Errorf("host PIDs %t, network %t, IPC %t, %d containers", pod.HostPID, pod.HostNetwork, pod.HostIPC, len(pod.Containers)+len(pod.InitContainers))
 		}
 		if p := pod.SecurityContext.SeccompProfile; p == nil || p.Type != corev1.SeccompProfileTypeRuntimeDefault {
@@ -145,6 +147,9 @@ func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
 			readOnly[m.Name] = m.ReadOnly
 		}
 		host := map[string]bool{"/var/lib/kubelet/device-plugins": false, "/var/lib/kubelet/pod-resources": true, "/var/lib/karve": false}
+		if ofPods {
+			host["/var/log/pods"], host["/var/log/containers"] = true, true
+		}
 		for _, v := range pod.Volumes {
 			switch {
 			case v.HostPath != nil:
@@ -200,7 +205,7 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	}
 	options := []string{
 		recipe, "--set=config.default=default", "--set=migStrategy=none", "--set=failOnInitError=false", "--set=passDeviceSpecs=true",
-		"--set=deviceListStrategy=envvar", "--set=deviceIDStrategy=uuid", "--set=nvidiaDriverRoot=/", "--set=metrics.dcgm=true",
+		"--set=deviceListStrategy=envvar", "--set=deviceIDStrategy=uuid", "--set=nvidiaDriverRoot=/", "--set=metrics.dcgm=true", metricsOfPods,
 	}
 	var given []string
 	for _, v := range daemonSet(t, options...).Spec.Template.Spec.Containers[0].Env {
