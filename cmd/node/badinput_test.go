@@ -32,11 +32,11 @@ func TestBadConfigurationsAreKeptOut(t *testing.T) {
 		bad  func(m *machine)
 		want string
 	}{
-		"not YAML":               {func(m *machine) { m.configure("version: [") }, "not YAML"},
-		"empty":                  {func(m *machine) { m.configure("") }, "is empty"},
-		"one replica":            {func(m *machine) { m.configure(replicas(1)) }, "number of replicas must be >= 2"},
-		"far too many replicas":  {func(m *machine) { m.configure(replicas(5000)) }, "a GPU can have at most 4096"},
-		"gone":                   {func(m *machine) { _ = os.Remove(filepath.Join(m.dir, "config", "config.yaml")) }, "no such file"},
+		"not YAML":              {func(m *machine) { m.configure("version: [") }, "not YAML"},
+		"empty":                 {func(m *machine) { m.configure("") }, "is empty"},
+		"one replica":           {func(m *machine) { m.configure(replicas(1)) }, "number of replicas must be >= 2"},
+		"far too many replicas": {func(m *machine) { m.configure(replicas(5000)) }, "a GPU can have at most 4096"},
+		"gone":                  {func(m *machine) { _ = os.Remove(filepath.Join(m.dir, "config", "config.yaml")) }, "no such file"},
 		"a folder": {func(m *machine) {
 			_ = os.Remove(filepath.Join(m.dir, "config", "config.yaml"))
 			_ = os.Mkdir(filepath.Join(m.dir, "config", "config.yaml"), 0o700)

@@ -33,6 +33,7 @@ func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
 	m.library.Report("GPU-a", 95)
 	m.eventually("10 replicas", m.allocatable(10))
 	m.says(api, hardware, "False GPUNeedsReset", "GPU-a", "XID 95")
+	m.eventually("the event", func() bool { return api.count("GPUNeedsReset", "XID 95") > 0 })
 
 	m.stop()
 	m.run()
@@ -43,7 +44,6 @@ func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
 			t.Error("the broken GPU was offered by the next agent")
 		}
 	}
-	m.eventually("the event", func() bool { return api.count("GPUNeedsReset", "XID 95") > 0 })
 
 	m.stop()
 	m.boot = "boot-2"
