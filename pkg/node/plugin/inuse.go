@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,10 @@ type PodResources struct {
 // maxPodResources is the kubelet's own bound on what it answers.
 const maxPodResources = 16 << 20
 
+// errNoPods: for a moment after its start the kubelet answers that there are no pods, and to believe it would be to withdraw devices from pods
+// that hold them. There is always one: the agent's own.
+var errNoPods = errors.New("it lists no pods yet, not even this agent's")
+
 // InUse lists the devices by resource.
 func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	if p.Network == nil {
@@ -32,6 +37,9 @@ func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	response, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", p.Socket, err)
+	}
+	if len(response.GetPodResources()) == 0 {
+		return nil, fmt.Errorf("asking %s: %w", p.Socket, errNoPods)
 	}
 	out := map[string][]string{}
 	for _, pod := range response.GetPodResources() {

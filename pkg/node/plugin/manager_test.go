@@ -338,6 +338,20 @@ func TestNothingIsTakenAwayWhileItIsNotKnownWhatPodsHold(t *testing.T) {
 	})
 }
 
+func TestAKubeletThatHasJustStartedIsNotBelievedThatThereAreNoPods(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(w *world) {
+		w.startKubelet()
+		w.must(replicas(10), gpus(1))
+		w.kubelet.ForgetPods(true)
+		w.must(replicas(3), gpus(1))
+		w.want(whole, 10)
+		w.kubelet.ForgetPods(false)
+		clk.Sleep(10 * time.Second)
+		w.want(whole, 3)
+	})
+}
+
 func TestAnAgentThatStartsAnewFindsWhatPodsHold(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {

@@ -35,6 +35,8 @@ type Kubelet struct {
 	mu sync.Mutex
 	// refuse, if set, is the answer to registrations, failPods that to questions about pods.
 	refuse, failPods error
+	// blank has questions about pods answered with none.
+	blank bool
 
 	server    *grpc.Server
 	stop      context.CancelFunc
@@ -156,6 +158,13 @@ func (k *Kubelet) Refuse(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refuse = err
+}
+
+// ForgetPods has questions about pods answered as a kubelet does for a moment after its start: without an error, and without any pod.
+func (k *Kubelet) ForgetPods(forget bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.blank = forget
 }
 
 // FailPodResources has questions about pods answered with an error, or as they should be if it is nil.
@@ -330,7 +339,11 @@ func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	if k.failPods != nil {
 		return nil, k.failPods
 	}
-	response := &podresources.ListPodResourcesResponse{}
+	// The pod that the agent itself runs in.
+	response := &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{Name: "karve-node", Namespace: "karve-system"}}}
+	if k.blank {
+		return &podresources.ListPodResourcesResponse{}, nil
+	}
 	for _, pod := range slices.Sorted(maps.Keys(k.pods)) {
 		g := k.pods[pod]
 		response.PodResources = append(response.PodResources, &podresources.PodResources{Name: pod, Namespace: "default", Containers: []*podresources.ContainerResources{{
