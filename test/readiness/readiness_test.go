@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,10 +20,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
 	"karve.sh/karve/test/cluster"
 	"karve.sh/karve/test/kubelet"
+	"karve.sh/karve/test/nvml"
 )
 
 // TestANodeOpensWithItsReplicas runs everywhere: the kubelet is a stand-in, of which the test tells the API server.
@@ -49,7 +55,8 @@ func TestANodeOpensWithItsReplicas(t *testing.T) {
 	w.must(err)
 	defer log.Close()
 	cmd := exec.CommandContext(t.Context(), program)
-	cmd.Env = append(env, "KUBELET_SOCKET="+k.Socket(), "POD_RESOURCES_SOCKET="+k.PodResourcesSocket())
+	env = append(env, "KUBELET_SOCKET="+k.Socket(), "POD_RESOURCES_SOCKET="+k.PodResourcesSocket())
+	cmd.Env = env
 	cmd.Stderr = log
 	w.must(cmd.Start())
 	began := time.Now()
@@ -105,7 +112,12 @@ func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
 	pod := w.placed()
 	w.waits()
 
-	program, env := w.agent(pod, filepath.Join(machine.Dir(), "agent"))
+	dir := filepath.Join(machine.Dir(), "agent")
+	program, env := w.agent(pod, dir)
+	port, err := w.cluster.FreePort(t.Context())
+	w.must(err)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	env = append(env, "METRICS_ADDRESS="+address, "POD_LOG_ROOT="+machine.Dir())
 	process, err := machine.Run(kubelet.Program{Name: "karve-node", Path: program, Env: env})
 	w.must(err)
 	w.opens(process.Log())
@@ -114,9 +126,62 @@ func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
 		if err == nil && p.Status.Phase != corev1.PodRunning {
 			err = fmt.Errorf("the pod is %s: %s %v", p.Status.Phase, p.Status.Message, p.Status.Conditions)
 		}
+		if err == nil {
+			workload = p
+		}
 		return err
 	})
+	w.attributes(workload, address, filepath.Join(dir, library))
 	process.Stop(5 * time.Second)
+}
+
+// attributes checks that what a container's process has of a GPU is told of its pod.
+func (w *world) attributes(pod *corev1.Pod, address, state string) {
+	w.t.Helper()
+	machine := nvml.T4(gpus)
+	machine.Devices[2].Usage.Processes = []gpu.Process{{PID: w.pid(pod), MemoryMiB: 512, SMPercent: 20}}
+	w.must(os.WriteFile(state, []byte(machine.String()), 0o600))
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	w.must(err)
+	w.eventually(func() error {
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if want := fmt.Sprintf("karve_pod_gpu_memory_used_bytes{namespace=%q,pod=%q,container=%q,gpu=%q} %g\n", pod.Namespace, pod.Name,
+			pod.Spec.Containers[0].Name, machine.Devices[2].UUID, float64(512<<20)); err == nil && !strings.Contains(string(text), want) {
+			err = fmt.Errorf("no metric %s", want)
+		}
+		return err
+	})
+}
+
+// pid is the number of a process of the pod's container, as the machine counts: it has a PID namespace of its own here.
+func (w *world) pid(pod *corev1.Pod) int {
+	w.t.Helper()
+	id := pod.Status.ContainerStatuses[0].ContainerID
+	id = id[strings.LastIndex(id, "/")+1:]
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	w.must(err)
+	for _, path := range groups {
+		if content, err := os.ReadFile(path); err != nil || !strings.Contains(string(content), id) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+		w.must(err)
+		for line := range strings.Lines(string(status)) {
+			// One number for each namespace, from ours to the container's own.
+			if numbers := strings.Fields(line); numbers[0] == "NSpid:" && len(numbers) == 4 {
+				pid, err := strconv.Atoi(numbers[2])
+				w.must(err)
+				return pid
+			}
+		}
+	}
+	w.t.Fatal("the pod has no process")
+	return 0
 }
 
 // placed waits for the DaemonSet's pod on the machine, which the startup taint does not keep away.

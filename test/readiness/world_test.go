@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -32,6 +33,7 @@ const (
 	name           = "machine-1" // of the machine: its NodeClaim and its Node
 	gpus, replicas = 4, 10
 	enough         = time.Minute
+	library        = "gpus" // the file that tells the library that plays NVML
 )
 
 var agentChart = chart.Chart{Name: "karve-node", Release: "karve-node", Namespace: karve.Namespace}
@@ -58,7 +60,7 @@ func newWorld(t *testing.T, components ...cluster.Component) *world {
 	_, err = karve.Start(t.Context(), w.cluster, karve.Options{Alone: true})
 	w.must(err)
 	// The image is nowhere to be had, and is not looked for.
-	objects, err := agentChart.Template(t.Context(), "--set=image.pullPolicy=Never")
+	objects, err := agentChart.Template(t.Context(), "--set=image.pullPolicy=Never", "--set=metrics.pods=true")
 	w.must(err)
 	w.must(objects.Into("DaemonSet", &w.agents))
 	for _, o := range objects {
@@ -125,17 +127,12 @@ func (w *world) claim() *karpv1.NodeClaim {
 
 // register gives a Node what Karpenter gives it: the labels, annotations and taints of its claim, and an owner.
 func register(n *corev1.Node, c *karpv1.NodeClaim) {
-	set := func(to *map[string]string, from map[string]string) {
-		if *to == nil {
-			*to = map[string]string{}
-		}
-		for key, value := range from {
-			(*to)[key] = value
-		}
+	labels, annotations := map[string]string{karpv1.NodeRegisteredLabelKey: "true"}, map[string]string{}
+	for _, from := range []*metav1.ObjectMeta{&n.ObjectMeta, &c.ObjectMeta} {
+		maps.Copy(labels, from.Labels)
+		maps.Copy(annotations, from.Annotations)
 	}
-	set(&n.Labels, c.Labels)
-	set(&n.Labels, map[string]string{karpv1.NodeRegisteredLabelKey: "true"})
-	set(&n.Annotations, c.Annotations)
+	n.Labels, n.Annotations = labels, annotations
 	n.Spec.Taints = append(n.Spec.Taints, c.Spec.StartupTaints...)
 	n.OwnerReferences = []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: c.Name, UID: c.UID, BlockOwnerDeletion: new(true)}}
 }
@@ -176,7 +173,7 @@ func (w *world) agent(pod *corev1.Pod, dir string) (program string, env []string
 	config := w.cluster.RESTConfig()
 	server, err := url.Parse(config.Host)
 	w.must(err)
-	account, state := filepath.Join(dir, "service-account"), filepath.Join(dir, "gpus")
+	account, state := filepath.Join(dir, "service-account"), filepath.Join(dir, library)
 	w.must(os.MkdirAll(account, 0o700))
 	for path, content := range map[string][]byte{
 		filepath.Join(account, "token"): []byte(token.Status.Token), filepath.Join(account, "ca.crt"): config.CAData, state: []byte(nvml.T4(gpus).String()),
