@@ -96,15 +96,16 @@ func TestTheProgramIsSmallAndQuick(t *testing.T) {
 	}
 }
 
-// buildProgram builds it as tools/build does.
+// buildProgram builds it as it ships.
 func buildProgram(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "karve-node")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w -extldflags=-Wl,-z,lazy", "-o", program, ".")
+	dir := t.TempDir()
+	build := exec.CommandContext(t.Context(), "../../tools/build", "node")
+	build.Env = append(os.Environ(), "OUT="+dir)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return program
+	return filepath.Join(dir, "karve-node")
 }
 
 func resident(t *testing.T, pid int) int {

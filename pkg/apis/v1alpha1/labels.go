@@ -20,6 +20,10 @@ const (
 	// DisruptingSinceAnnotation is the time (RFC 3339) at which the controller put DisruptingTaintKey on the Node. Written and read by the controller, so that a restart goes on where it stopped.
 	DisruptingSinceAnnotation = Group + "/disrupting-since"
 
+	// GPUResetAnnotation names GPUs (their UUIDs, with commas between) of the Node that were reset. Written by whoever reset them; read by the
+	// node agent, which takes those off that it has put back into service.
+	GPUResetAnnotation = Group + "/gpu-reset"
+
 	// ReplicasNotReadyTaintKey is the startup taint (NoSchedule) of every machine that Karve launches. The controller takes it
 	// off when the Node's allocatable holds the promised replicas.
 	ReplicasNotReadyTaintKey = Group + "/replicas-not-ready"
