@@ -110,6 +110,7 @@ func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
 	workload := kubelet.Pod("default", "workload", v1alpha1.ResourceGPUShared, 1)
 	w.must(w.api.Create(t.Context(), workload))
 	pod := w.placed()
+	w.typed()
 	w.waits()
 
 	dir := filepath.Join(machine.Dir(), "agent")
@@ -199,4 +200,25 @@ func (w *world) placed() *corev1.Pod {
 		return err
 	})
 	return found
+}
+
+// typed checks that Kubernetes finds no fault in the expressions of the chart's policies.
+func (w *world) typed() {
+	w.t.Helper()
+	w.eventually(func() error {
+		policies, err := w.clients.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(w.t.Context(), metav1.ListOptions{})
+		w.must(err)
+		if len(policies.Items) != 2 {
+			w.t.Fatalf("there are %d policies", len(policies.Items))
+		}
+		for _, p := range policies.Items {
+			if p.Status.TypeChecking == nil {
+				return fmt.Errorf("%s is not checked", p.Name)
+			}
+			for _, warning := range p.Status.TypeChecking.ExpressionWarnings {
+				w.t.Errorf("%s: %s: %s", p.Name, warning.FieldRef, warning.Warning)
+			}
+		}
+		return nil
+	})
 }
