@@ -193,9 +193,10 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(t.TempDir(), "karve-node")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/node")
-	build.Dir = root
+	bin := t.TempDir()
+	program := filepath.Join(bin, "karve-node")
+	build := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "build"), "node")
+	build.Env = append(os.Environ(), "OUT="+bin)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -151,6 +151,11 @@ func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if err := admin.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
 		made.Status.Capacity = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("10")}
 		made.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		if _, err := admin.CoreV1().Nodes().UpdateStatus(t.Context(), made, metav1.UpdateOptions{}); err != nil {

@@ -160,9 +160,10 @@ func (w *world) agent(pod *corev1.Pod, dir string) (program string, env []string
 	ctx := w.t.Context()
 	root, err := cluster.Root()
 	w.must(err)
-	program = filepath.Join(w.t.TempDir(), "karve-node")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/node")
-	build.Dir = root
+	bin := w.t.TempDir()
+	program = filepath.Join(bin, "karve-node")
+	build := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node")
+	build.Env = append(os.Environ(), "OUT="+bin)
 	if out, err := build.CombinedOutput(); err != nil {
 		w.t.Fatalf("%v\n%s", err, out)
 	}
