@@ -103,8 +103,12 @@ func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 	return ok && !now.Before(since)
 }
 
-// BrokenSince is when the machine was or will be broken, unless its replicas come first; false when they are there or the cloud has not made it yet.
+// BrokenSince is when the machine was or will be broken, unless its replicas come first; false when they are or were there, when the cloud has not made
+// it yet, and when it is on its way out: then its Node goes before its claim.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
+	if m.Deleting() || Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+		return time.Time{}, false
+	}
 	if promised := m.Promise.Replicas(); !m.AwaitsReplicas() || m.Registered() && promised > 0 && m.Exposed() >= promised {
 		return time.Time{}, false
 	}

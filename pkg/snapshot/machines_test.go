@@ -214,9 +214,13 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 		"its Node not seen yet":    {machine(Registered(Now), 0, noNode), timeout, true},
 		"not registered in time":   {machine(Launched(Now), 0, noNode), timeout - 1, false},
 		"not registered, too late": {machine(Launched(Now), 0, noNode), timeout, true},
-		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
-		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
+		"on its way out, its Node gone": {machine(Registered(Now), 0, noNode, func(c *snapshot.Cluster) {
+			c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now}
+		}), timeout, false},
+		"started long ago, its Node not seen": {machine(Initialized(Now), 0, noNode), timeout, false},
+		"never launched":                      {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
+		"admitted long ago":                   {machine(Initialized(Now), 0), timeout, false},
+		"that never promised them":            {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

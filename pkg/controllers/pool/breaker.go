@@ -28,7 +28,7 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
-			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One is tried again after %s",
+			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One node is tried again after %s",
 			timeout, strings.Join(broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
 	}
 	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
