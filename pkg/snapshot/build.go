@@ -3,6 +3,7 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -129,29 +130,12 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 
 // remaining is what the pool's limits leave; one machine while it is being seen whether the pool is mended.
 func (v *View) remaining(pool *Pool) planner.Physical {
-	remaining := pool.remaining(v.Used(pool.NodePool.Name))
+	ours := slices.DeleteFunc(slices.Clone(v.Machines), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
+	remaining := pool.remaining(Hardware(ours))
 	if probing(pool) {
 		remaining.Nodes = min(remaining.Nodes, 1)
 	}
 	return remaining
-}
-
-// Used is the hardware of the pool's machines, those on their way in and out included.
-func (v *View) Used(pool string) planner.Physical {
-	var used planner.Physical
-	for i := range v.Machines {
-		m := &v.Machines[i]
-		if m.Pool() != pool {
-			continue
-		}
-		p := m.Physical()
-		used.MilliCPU += p.MilliCPU
-		used.MemoryBytes += p.MemoryBytes
-		used.GPUs += p.GPUs
-		used.Replicas += p.Replicas
-		used.Nodes += p.Nodes
-	}
-	return used
 }
 
 // closed says why a pool launches nothing at present.

@@ -152,6 +152,20 @@ func (m *Machine) Physical() planner.Physical {
 	}
 }
 
+// Hardware is what the machines count against limits together, those on their way in and out included.
+func Hardware(machines []Machine) planner.Physical {
+	var sum planner.Physical
+	for i := range machines {
+		p := machines[i].Physical()
+		sum.MilliCPU += p.MilliCPU
+		sum.MemoryBytes += p.MemoryBytes
+		sum.GPUs += p.GPUs
+		sum.Replicas += p.Replicas
+		sum.Nodes += p.Nodes
+	}
+	return sum
+}
+
 // Machines are the NodeClaims of ours, by name.
 func (c *Cluster) Machines() []Machine {
 	byName, byProvider := map[string]*corev1.Node{}, map[string]*corev1.Node{}

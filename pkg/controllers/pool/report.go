@@ -29,15 +29,11 @@ type holding struct {
 }
 
 func hold(machines []snapshot.Machine) holding {
-	var h holding
+	h := holding{Physical: snapshot.Hardware(machines)}
+	h.Replicas = 0 // What the machines promised, whatever the catalogue says of their types by now.
 	for i := range machines {
 		m := &machines[i]
-		p := m.Physical()
-		h.MilliCPU += p.MilliCPU
-		h.MemoryBytes += p.MemoryBytes
-		h.GPUs += p.GPUs
 		h.Replicas += m.Promise.Replicas()
-		h.Nodes++
 		h.inUse += m.ReplicasInUse()
 		h.microUSDPerHour += m.Promise.MicroUSDPerHour
 	}
