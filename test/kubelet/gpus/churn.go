@@ -52,7 +52,11 @@ func (c *Churn) one(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	pods := c.node.Client().CoreV1().Pods("default")
-	if _, err := pods.Create(ctx, kubelet.Pod("default", name, Resource, 1), metav1.CreateOptions{}); err != nil {
+	pod := kubelet.Pod("default", name, Resource, 1)
+	// Such a pod fails only where the kubelet refuses it. A container whose start the end of the kubelet cut short (containerd calls that
+	// StartError, context canceled) is started again, as that of any workload with a controller.
+	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 		c.count(false, err.Error())
 		return
 	}
