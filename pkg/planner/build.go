@@ -1,12 +1,29 @@
 package planner
 
+// Search says how long a plan is looked for. The zero value searches with [DefaultEffort].
+type Search struct {
+	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. 0 stands for DefaultEffort.
+	Effort int64
+	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
+	// is for a clock: a plan that it has cut short depends on the machine.
+	Stop func() bool
+	// First, when not nil, is told the first complete plan, which is launchable as it stands.
+	First func(Plan)
+}
+
+// DefaultEffort is some 200 ms of search on one core for a thousand pods in twenty shapes.
+const DefaultEffort = 1_000_000
+
+// Build is Search{}.Build.
+func Build(s Snapshot) Plan { return Search{}.Build(s) }
+
 // Build returns the cheapest plan that it finds for a snapshot: as many pods as possible have a place, at the least price,
 // with the fewest machines, and every pod without a place has a reason. It is deterministic, and what it decides depends on
 // names and amounts, never on the order of the snapshot. It accepts any snapshot: of one that [Validate] refuses, it plans with what is sound.
 //
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
-func Build(s Snapshot) Plan {
+func (search Search) Build(s Snapshot) Plan {
 	p := compile(s)
 	best, bound := p.solve()
 	plan := p.plan(best)

@@ -27,6 +27,94 @@ type Resources struct {
 	Replicas int64
 }
 
+// GPU is what one GPU of a machine has left for pods. Every field is ≥ 0.
+type GPU struct {
+	Replicas int64
+	// MemoryBytes is device memory.
+	MemoryBytes int64
+}
+
+// Quota is something countable of which a machine has only so much, beside its [Resources]: an extended resource, attachments of a volume
+// driver, a port of the host, the pods of a workload that one node may have.
+type Quota struct {
+	// Name says what is counted, for people, for instance "example.com/fpga" or "host port 8080/TCP".
+	Name string
+	// Each is what a machine has for pods when its offering or node says nothing; [Unlimited] where only some are limited.
+	Each int64
+}
+
+// Amount is so much of a quota.
+type Amount struct {
+	// Quota is an index into Snapshot.Quotas.
+	Quota int
+	// Count is ≥ 0.
+	Count int64
+}
+
+// Topology is a label of nodes by whose values pods are spread, kept together or kept apart.
+type Topology struct {
+	// Key is the label, for instance topology.kubernetes.io/zone.
+	Key string
+	// Domains are the values that it has on nodes or could have on launched machines; sorted, without repetition.
+	Domains []string
+}
+
+// PerNode is the Topology of rules whose domains are the machines themselves (kubernetes.io/hostname).
+const PerNode = -1
+
+// RuleKind says what a [Rule] demands.
+type RuleKind string
+
+const (
+	// Spread: no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
+	Spread RuleKind = "Spread"
+	// Together: a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
+	Together RuleKind = "Together"
+	// Apart: no pod shares a domain with another counted pod, whichever of the two comes first.
+	Apart RuleKind = "Apart"
+)
+
+// Rule is a demand of pods on where other pods are. It is about the places at the end: those of pods that run, and those of the plan.
+type Rule struct {
+	Kind RuleKind
+	// Name is how the rule is called in the pod's own terms, for people, for instance "podAntiAffinity on topology.kubernetes.io/zone".
+	Name string
+	// Topology is an index into Snapshot.Topologies, or [PerNode].
+	Topology int
+	// Classes are the indices of the classes whose pods make the demand, Counted of those whose pods it counts; sorted.
+	Classes []int
+	Counted []int
+	// Present is how many counted pods there are already, by domain of the topology, by node of the snapshot where it is [PerNode]; missing
+	// entries are 0. Apart has none: where running pods forbid a place, the class does not list it.
+	Present []int64
+	// Elsewhere is how many counted pods there are already outside of those domains and nodes.
+	Elsewhere int64
+	// MaxSkew and MinDomains are those of Spread, MaxSkew ≥ 1. With fewer eligible domains than MinDomains the fewest counts as 0.
+	MaxSkew    int64
+	MinDomains int64
+	// Eligible are the domains that count for Spread, sorted; all when nil. Not for [PerNode], where a new machine can always have none.
+	Eligible []int
+}
+
+// Wish is what pods would like but can do without.
+type Wish struct {
+	// Offerings and Nodes are those that grant the wish, sorted, as in [Class]; of no meaning when Rule is set.
+	Offerings []int
+	Nodes     []int
+	// Rule, when ≥ 0, is the index of the rule that is the wish; the rule binds this class only as long as the wish stands.
+	Rule int
+}
+
+// MinValues is a demand of a NodePool that each of its claims leaves a choice (minValues of a requirement).
+type MinValues struct {
+	// Key is the label of the requirement.
+	Key string
+	// Min is how many values a claim must leave, ≥ 1.
+	Min int
+	// Values is the value that each offering of the snapshot has, by its index; "" where it has none.
+	Values []string
+}
+
 // Physical is what a machine counts against the limits of its pool, in hardware, not in replicas.
 type Physical struct {
 	MilliCPU    int64
@@ -48,6 +136,10 @@ type Pool struct {
 	Limited *Refusal
 	// Closed says why nothing may be launched from the pool at present; nil when it is open.
 	Closed *Refusal
+	// Weight orders pools: a pod goes to the heaviest pool that can have a machine for it.
+	Weight int32
+	// MinValues are the choices that each machine of the pool must leave.
+	MinValues []MinValues
 }
 
 // Offering is an instance type in a zone at a capacity type, as one pool would launch it.
@@ -66,6 +158,13 @@ type Offering struct {
 	// Unavailable says why the offering cannot be launched at present, for instance because the cloud refused it a moment
 	// ago; nil when it can.
 	Unavailable *Refusal
+	// GPUs are the GPUs of the machine; their replicas sum to Free.Replicas. Empty where nothing is known of them: then no pod that
+	// states device memory fits.
+	GPUs []GPU
+	// Quotas are what the machine has of quotas, after DaemonSets, where that is not Quota.Each; sorted by quota.
+	Quotas []Amount
+	// Domains is the domain of the machine by topology of the snapshot, -1 where it has no such label; missing entries are -1.
+	Domains []int
 }
 
 // Node is a machine that exists or is on its way.
@@ -74,6 +173,12 @@ type Node struct {
 	Name string
 	// Free is what is left on it for waiting pods.
 	Free Resources
+	// GPUs are what is left on each of its GPUs, in the order of their indices. Their replicas sum to Free.Replicas or more.
+	GPUs []GPU
+	// Quotas are what is left of quotas where that is not Quota.Each; sorted by quota.
+	Quotas []Amount
+	// Domains is as in [Offering].
+	Domains []int
 }
 
 // Class is a set of waiting pods that the scheduler cannot tell apart.
@@ -89,6 +194,15 @@ type Class struct {
 	Nodes []int
 	// Blocked says why nothing may be planned for the pods at all; nil for pods to plan for.
 	Blocked *Refusal
+	// GPUMemoryBytes is the device memory that each pod states; all its replicas and all that memory are then on one GPU. 0 for pods that
+	// state none: their replicas may be on any GPUs.
+	GPUMemoryBytes int64
+	// Quotas are what each pod takes of quotas, sorted by quota.
+	Quotas []Amount
+	// Priority decides between pods that cannot all have a place: the higher ones have theirs.
+	Priority int32
+	// Wishes are what the pods would like beside, in the order in which they are given up, for a pod that finds no place otherwise.
+	Wishes []Wish
 }
 
 // Snapshot is everything that a plan depends on.
@@ -97,6 +211,10 @@ type Snapshot struct {
 	Offerings []Offering
 	Nodes     []Node
 	Classes   []Class
+	// Quotas, Topologies and Rules are what classes, offerings and nodes speak of.
+	Quotas     []Quota
+	Topologies []Topology
+	Rules      []Rule
 }
 
 // Reason says in one word why something was refused. The same word is condition reason, event reason and metric label.
@@ -118,6 +236,8 @@ const (
 	ReasonUnsupported Reason = "UnsupportedConstraint"
 	// ReasonLeftToKarpenter: a NodePool that stock Karpenter manages could serve the pod as well.
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
+	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) leaves to the pod are full or do not exist.
+	ReasonRule Reason = "RuleUnsatisfiable"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 )
@@ -134,6 +254,11 @@ type Launch struct {
 	Offering int
 	// Pods are the names of the pods that the machine is for, sorted, at least one.
 	Pods []string
+	// GPUs is the GPU of each of Pods, an index into the offering's GPUs, -1 for a pod that states no device memory; nil when none does.
+	GPUs []int
+	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first: those that the claim has to name
+	// beside Offering for the pool's MinValues.
+	Alternatives []int
 }
 
 // Placement is a set of pods that a node of the snapshot has room for.
@@ -142,6 +267,8 @@ type Placement struct {
 	Node int
 	// Pods are names of pods, sorted, at least one.
 	Pods []string
+	// GPUs is as in [Launch], an index into the node's GPUs.
+	GPUs []int
 }
 
 // Unplaced is a pod that the plan has no place for, and why.
