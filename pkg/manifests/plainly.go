@@ -20,10 +20,17 @@ func plainly(err error, object []byte) error {
 	if !errors.As(err, &mistyped) {
 		return err
 	}
-	if mistyped.Field == "" {
-		return fmt.Errorf("it is a %s, not an object", mistyped.Value)
+	is := "a " + mistyped.Value
+	switch mistyped.Value {
+	case "array":
+		is = "a list"
+	case "object":
+		is = "an object"
 	}
-	return fmt.Errorf("%s is a %s, not %s", mistyped.Field, mistyped.Value, named(mistyped.Type))
+	if mistyped.Field == "" {
+		return fmt.Errorf("it is %s, not an object", is)
+	}
+	return fmt.Errorf("%s is %s, not %s", mistyped.Field, is, named(mistyped.Type))
 }
 
 // named is how a type is called in YAML.
