@@ -109,6 +109,7 @@ func (q *Quote) summary() table {
 		machines = "machine"
 	}
 	t.add(fmt.Sprintf("this plan, %d %s", len(q.Claims), machines), dollars(q.Price), q.proof())
+	t.add("Karpenter alone", dollars(q.Karpenter), q.beside(q.Karpenter, q.KarpenterUnplaced))
 	t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	return t
 }
