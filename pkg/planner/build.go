@@ -23,7 +23,10 @@ func Build(s Snapshot) Plan { return Search{}.Build(s) }
 //
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
-func (search Search) Build(s Snapshot) Plan {
+func (search Search) Build(s Snapshot) Plan { return arrange(s, search.plain) }
+
+// plain is Build for snapshots without the rules that arrange keeps.
+func (search Search) plain(s Snapshot) Plan {
 	p := compile(s)
 	best, bound := p.solve()
 	plan := p.plan(best)

@@ -44,6 +44,7 @@ func Validate(s Snapshot) error {
 		}
 	}
 	errs = append(errs, validateClasses(s)...)
+	errs = append(errs, validateRules(s)...)
 	return errors.Join(errs...)
 }
 
@@ -113,6 +114,7 @@ func Check(s Snapshot, p Plan) error {
 	}
 	c.everyPodOnce()
 	c.limits(p)
+	c.rules(p)
 	c.price(p)
 	return errors.Join(c.errs...)
 }
