@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -149,29 +150,49 @@ type claim struct {
 	free, late bool
 }
 
-// spread decides how many pods of each claim go to which site, as a scheduler would that knows what is cheap: one step after another, each within
-// what the rules allow at that moment, so that what comes out keeps them. Evenly, steps are small and go to the domain with the fewest.
-func (c *census) spread(claims []*claim, evenly bool) {
-	order := slices.Clone(claims)
-	slices.SortStableFunc(order, func(x, y *claim) int {
-		switch {
-		case x.late != y.late:
-			return sign(y.late)
-		case len(x.sites) != len(y.sites):
-			return len(x.sites) - len(y.sites)
+// open is how many sites have room for pods of the claim, were it alone.
+func (q *claim) open() int {
+	n := 0
+	for _, x := range q.sites {
+		if x.holds > 0 {
+			n++
 		}
-		return sign(y.free)
-	})
-	for c.step(order, evenly) || c.begin(order) {
-		continue
 	}
+	return n
 }
 
-func sign(second bool) int {
-	if second {
-		return -1
+// manner is how pods are spread: which claims choose first, and whether they go to the domain with the fewest rather than to a cheap one.
+type manner struct {
+	first  func(q *claim) int64
+	evenly bool
+}
+
+// manners are those that are tried until no pod is left, the cheapest first.
+func manners() []manner {
+	fewestSites := func(q *claim) int64 { return int64(q.open()) }
+	mostPods := func(q *claim) int64 { return -q.left }
+	freeLast := func(q *claim) int64 { return truth(q.free) }
+	freeFirst := func(q *claim) int64 { return -truth(q.free) }
+	return []manner{{fewestSites, false}, {fewestSites, true}, {mostPods, false}, {freeLast, false}, {freeFirst, false}, {mostPods, true}}
+}
+
+func truth(b bool) int64 {
+	if b {
+		return 1
 	}
-	return 1
+	return 0
+}
+
+// spread decides how many pods of each claim go to which site, as a scheduler would that knows what is cheap: one step after another, each within
+// what the rules allow at that moment, so that what comes out keeps them.
+func (c *census) spread(claims []*claim, m manner) {
+	order := slices.Clone(claims)
+	slices.SortStableFunc(order, func(x, y *claim) int {
+		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(x), m.first(y)), -cmp.Compare(truth(x.free), truth(y.free)))
+	})
+	for c.step(order, m.evenly) || c.begin(order) {
+		continue
+	}
 }
 
 // step places pods of the first claim that has a site for some, and reports whether there was one.
@@ -223,17 +244,18 @@ func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) boo
 	return x.price < y.price
 }
 
-// strands is how many claims have to follow these pods but could not follow them to a site.
+// strands is how many claims have to follow these pods, or others that are not there yet, but could not follow them to a site.
 func (c *census) strands(q *claim, claims []*claim, x *site) int {
 	n := 0
 	for i := range c.rules {
 		r := &c.rules[i]
-		if r.Kind != Together || r.Topology == PerNode || !r.counts[q.class] || c.somewhere[i] > 0 {
+		if r.Kind != Together || r.Topology == PerNode || !r.counts[q.class] {
 			continue
 		}
 		for _, other := range claims {
-			if other != q && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
-				return y.domains[r.Topology] == x.domains[r.Topology] && y.holds > 0
+			if other != q && other.left > 0 && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
+				d := y.domains[r.Topology]
+				return y.holds > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
 			}) {
 				n++
 			}
@@ -257,11 +279,11 @@ func (c *census) opens(q *claim, x *site) bool {
 	return false
 }
 
-// crowd is the most counted pods that any rule of the pods finds in the domain of a site.
+// crowd is the most counted pods that any rule about the pods finds in the domain of a site.
 func (c *census) crowd(q *claim, x *site) int64 {
 	var n int64
 	for i := range c.rules {
-		if r := &c.rules[i]; r.Kind == Spread && r.Topology != PerNode && r.stands(q.class, q.given) && x.domains[r.Topology] >= 0 {
+		if r := &c.rules[i]; r.Kind == Spread && r.Topology != PerNode && x.domains[r.Topology] >= 0 {
 			n = max(n, c.counted[i][x.domains[r.Topology]])
 		}
 	}

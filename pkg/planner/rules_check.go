@@ -147,52 +147,24 @@ func (c *checker) checkApart(i int, r Rule, spots []*spot) {
 // checkTogether checks that the pods can have come one after another: each to a domain where a pod that it follows was, or as the first of its
 // like.
 func (c *checker) checkTogether(spots []*spot) {
-	var rules []int
-	bound := map[int]map[int]bool{}
+	a := arrival{checker: c, spots: spots, bound: map[int]map[int]bool{}, waits: true}
 	for i, r := range c.snapshot.Rules {
 		if r.Kind == Together {
-			rules = append(rules, i)
-			bound[i] = c.bound(i, r)
+			a.rules = append(a.rules, i)
+			a.bound[i] = c.bound(i, r)
 		}
 	}
-	if len(rules) == 0 {
+	if len(a.rules) == 0 {
 		return
 	}
-	lets := func(i, class int, x *spot, begin bool) bool {
-		r := c.snapshot.Rules[i]
-		d := x.domain(r)
-		if !bound[i][class] || d >= 0 && presentAt(r, d) > 0 {
-			return true
+	for a.waits {
+		for a.come(false, false) || a.come(true, true) || a.come(true, false) {
+			continue
 		}
-		anywhere := r.Elsewhere > 0 || slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 })
-		for _, y := range spots {
-			for other := range y.founded {
-				if slices.Contains(r.Counted, other) {
-					anywhere = true
-					if d >= 0 && y.domain(r) == d {
-						return true
-					}
-				}
-			}
+		a.waits = false
+		for a.come(false, false) || a.come(true, false) {
+			continue
 		}
-		return begin && d >= 0 && !anywhere && slices.Contains(r.Counted, class)
-	}
-	come := func(begin bool) bool {
-		came := false
-		for _, x := range spots {
-			for class := range x.classes {
-				if !x.founded[class] && !slices.ContainsFunc(rules, func(i int) bool { return !lets(i, class, x, begin) }) {
-					x.founded[class], came = true, true
-					if begin {
-						return true
-					}
-				}
-			}
-		}
-		return came
-	}
-	for come(false) || come(true) {
-		continue
 	}
 	for _, x := range spots {
 		for class, n := range x.classes {
@@ -201,6 +173,89 @@ func (c *checker) checkTogether(spots []*spot) {
 			}
 		}
 	}
+}
+
+// arrival is pods that come to their places one after another.
+type arrival struct {
+	*checker
+	spots []*spot
+	rules []int
+	bound map[int]map[int]bool
+	// waits is whether pods that may come at any time let those go first that may only begin while none of them is there.
+	waits bool
+}
+
+// come lets pods come whom the rules let in, or one that begins where there is none of its like, and reports whether any came. A lonely one
+// begins where no others are that could come before it.
+func (a *arrival) come(begin, lonely bool) bool {
+	came := false
+	for _, x := range a.spots {
+		for class := range x.classes {
+			if x.founded[class] || a.waits && a.awaited(class) || lonely && a.hasOthers(x, class) ||
+				slices.ContainsFunc(a.rules, func(i int) bool { return !a.lets(i, class, x, begin) }) {
+				continue
+			}
+			x.founded[class], came = true, true
+			if begin {
+				return true
+			}
+		}
+	}
+	return came
+}
+
+// there reports whether counted pods of a rule are anywhere, and whether in the domain of a spot.
+func (a *arrival) there(i int, x *spot) (anywhere, here bool) {
+	r := a.snapshot.Rules[i]
+	anywhere = r.Elsewhere > 0 || slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 })
+	d := x.domain(r)
+	here = d >= 0 && presentAt(r, d) > 0
+	for _, y := range a.spots {
+		for other := range y.founded {
+			if slices.Contains(r.Counted, other) {
+				anywhere = true
+				here = here || d >= 0 && y.domain(r) == d
+			}
+		}
+	}
+	return anywhere, here
+}
+
+func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
+	if !a.bound[i][class] {
+		return true
+	}
+	r := a.snapshot.Rules[i]
+	anywhere, here := a.there(i, x)
+	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
+}
+
+// awaited reports whether pods of a class, which may come at any time, are counted by a rule under which nobody has begun.
+func (a *arrival) awaited(class int) bool {
+	awaited := false
+	for _, i := range a.rules {
+		if a.bound[i][class] {
+			return false
+		}
+		anywhere, _ := a.there(i, &spot{machine: -1})
+		awaited = awaited || !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
+	}
+	return awaited
+}
+
+// hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class.
+func (a *arrival) hasOthers(x *spot, class int) bool {
+	for _, i := range a.rules {
+		r := a.snapshot.Rules[i]
+		for _, y := range a.spots {
+			for other := range y.classes {
+				if a.bound[i][class] && y.domain(r) == x.domain(r) && slices.Contains(r.Counted, other) && a.awaited(other) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // alternatives checks that a launch leaves the choice that its pool demands, and that each alternative would do as well.

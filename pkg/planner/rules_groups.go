@@ -196,9 +196,10 @@ type berth struct {
 	offering     int
 	alternatives []int
 	has          Node
+	admits       []int
 	weight       int32
 	price        MicroUSD
-	// holds is at most how many pods of the party find room, by their resources.
+	// admits are the classes that may be on it, and holds is at most how many pods of the party find room, by their resources.
 	holds int64
 }
 
@@ -238,40 +239,53 @@ func (a *arranger) seat(b *books, p *party) settled {
 	return best
 }
 
-// berths returns the machines that admit all of a party: nodes before launches, then the heavier pools, then the cheaper machines.
+// berths returns the machines that admit some of a party: nodes before launches, then the heavier pools, then the cheaper machines.
 func (b *books) berths(p *party) []berth {
 	var offerings, nodes []int
-	first := true
-	for _, c := range b.order {
-		if p.pods[c] == 0 {
-			continue
-		}
+	sets := map[int][2][]int{}
+	for c := range p.pods {
 		all, on := b.granting(c, p.given)
-		if first {
-			offerings, nodes, first = all, on, false
-		} else {
-			offerings, nodes = common(offerings, all), common(nodes, on)
-		}
+		sets[c] = [2][]int{all, on}
+		offerings, nodes = append(offerings, all...), append(nodes, on...)
 	}
-	offerings = slices.DeleteFunc(slices.Clone(offerings), func(i int) bool { return !b.usable[i] })
 	var out []berth
-	for _, v := range nodes {
+	for _, v := range sound(nodes, len(b.Nodes)) {
 		out = append(out, berth{node: v, offering: -1, has: b.Nodes[v], weight: math.MaxInt32})
 	}
-	for _, i := range offerings {
-		o := b.Offerings[i]
-		alternatives, short := choice(b.Snapshot, i, slices.DeleteFunc(slices.Clone(offerings), func(j int) bool { return b.Offerings[j].Pool != o.Pool }))
-		if short != nil {
-			continue
-		}
-		has, mixed := least(b.Snapshot, i, alternatives)
-		if !mixed {
-			out = append(out, berth{node: -1, offering: i, alternatives: alternatives, has: has, weight: b.Pools[o.Pool].Weight, price: o.Price})
+	for _, i := range sound(offerings, len(b.Offerings)) {
+		if o := b.Offerings[i]; b.usable[i] {
+			out = append(out, berth{node: -1, offering: i, weight: b.Pools[o.Pool].Weight, price: o.Price})
 		}
 	}
 	for k := range out {
-		for c, n := range p.pods {
-			out[k].holds += min(int64(n), times(out[k].has.Free, b.Classes[c].Requests))
+		x := &out[k]
+		var admitted []int
+		for _, c := range b.order {
+			if set, ok := sets[c]; ok && (x.offering < 0 && slices.Contains(set[1], x.node) || x.offering >= 0 && slices.Contains(set[0], x.offering)) {
+				admitted = append(admitted, c)
+			}
+		}
+		x.admits = admitted
+		if x.offering < 0 {
+			continue
+		}
+		common := slices.DeleteFunc(slices.Clone(sets[admitted[0]][0]), func(i int) bool {
+			return !b.usable[i] || b.Offerings[i].Pool != b.Offerings[x.offering].Pool ||
+				slices.ContainsFunc(admitted, func(c int) bool { return !slices.Contains(sets[c][0], i) })
+		})
+		alternatives, short := choice(b.Snapshot, x.offering, common)
+		has, mixed := least(b.Snapshot, x.offering, alternatives)
+		x.alternatives, x.has = alternatives, has
+		if short != nil || mixed {
+			x.admits = nil
+		}
+	}
+	out = slices.DeleteFunc(out, func(x berth) bool {
+		return len(x.admits) == 0 || slices.ContainsFunc(b.order, func(c int) bool { return p.leads[c] && !slices.Contains(x.admits, c) })
+	})
+	for k := range out {
+		for _, c := range out[k].admits {
+			out[k].holds += min(int64(p.pods[c]), times(out[k].has.Free, b.Classes[c].Requests))
 		}
 	}
 	name := func(x berth) [4]string {
@@ -310,12 +324,12 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 	var parts []portion
 	for _, leads := range []bool{true, false} {
 		for _, c := range b.order {
-			if p.pods[c] == 0 || p.leads[c] != leads {
+			if p.leads[c] != leads || !slices.Contains(x.admits, c) {
 				continue
 			}
 			n := int(min(int64(p.pods[c]), census.room(c, p.given, domains)))
 			if n == 0 {
-				return settled{}
+				continue
 			}
 			census.add(c, domains, int64(n))
 			parts = append(parts, portion{class: c, given: p.given, nodes: []int{0}, pods: n})
@@ -346,10 +360,25 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 			return settled{}
 		}
 	}
-	if out.pods <= len(p.leads) || !b.wellFounded(p.given, placed) {
-		return settled{}
+	if out.pods > len(p.leads) && b.wellFounded(p.given, placed) {
+		return out
 	}
-	return out
+	// Those who follow took the room of those whom they follow: without them there is a beginning.
+	first := &party{given: p.given, pods: map[int]int{}, leads: p.leads}
+	led := map[int]int{}
+	for c := range p.leads {
+		led[c] = 1
+	}
+	for c, n := range p.pods {
+		if p.leads[c] || b.founded(c, p.given, led) {
+			first.pods[c] = n
+		}
+	}
+	if len(first.pods) < len(p.pods) {
+		x.admits = slices.DeleteFunc(slices.Clone(x.admits), func(c int) bool { return first.pods[c] == 0 })
+		return a.try(b, first, x)
+	}
+	return settled{}
 }
 
 // founded reports whether pods of a class that are placed on a machine with the given others may be there.

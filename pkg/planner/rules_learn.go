@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// learn returns how many pods of each portion the plan leaves out, and notes it at their sites.
-func (r *rounds) learn(parts []claimed, plan Plan) []int {
+// missing returns how many pods of each portion the plan leaves out, and notes why at their sites.
+func (r *rounds) missing(parts []claimed, plan Plan) []int {
 	short := make([]int, len(parts))
 	part := partOf(r.books, parts)
 	for _, x := range plan.Unplaced {
@@ -17,12 +17,29 @@ func (r *rounds) learn(parts []claimed, plan Plan) []int {
 			parts[k].site.why = &why
 		}
 	}
+	return short
+}
+
+// learn notes how many pods sites hold. Where pods had to go because those that they follow are short, it is they who took the room: they get less
+// of it in the next round, and the others try again.
+func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
+	excused := map[int]bool{}
 	for k, p := range parts {
-		if p.site != nil && short[k] > 0 {
-			p.site.holds = int64(p.pods - short[k])
+		for i := range r.rules {
+			rule := &r.rules[i]
+			if surplus[k] > 0 && rule.Kind == Together && rule.Topology != PerNode && rule.stands(p.class, p.given) && !rule.counts[p.class] {
+				p.site.holds = int64(p.pods-short[k]) - surplus[k]
+				for c, counts := range rule.counts {
+					excused[c] = excused[c] || counts
+				}
+			}
 		}
 	}
-	return short
+	for k, p := range parts {
+		if p.site != nil && short[k] > 0 && !excused[p.class] {
+			p.site.holds = min(p.site.holds, int64(p.pods-short[k]))
+		}
+	}
 }
 
 // partOf returns the portion of each pod.
@@ -65,7 +82,7 @@ func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 
 // complete makes a plan for all pods out of the plan for the portions: pods that the rules let in only because of others that were left out have
 // to go as well, and who has no place gets a reason.
-func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) Plan {
+func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) (Plan, []int64) {
 	part := partOf(r.books, parts)
 	placed := make([]int64, len(parts))
 	for k, p := range parts {
@@ -120,15 +137,18 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) Plan {
 			taken[q.class]++
 		}
 	}
-	return plan
+	return plan, surplus
 }
 
 // replay lets the placed pods in as a scheduler would, and returns how many of each portion the rules do not let in.
 func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
-	play := func(evenly bool) (*census, []int64, int64) {
+	var best *census
+	var surplus []int64
+	fewest := int64(math.MaxInt64)
+	for _, m := range manners() {
 		var claims []*claim
+		left := make([]int64, len(parts))
 		at := map[*claim]int{}
-		surplus := make([]int64, len(parts))
 		for k, p := range parts {
 			if p.site == nil {
 				continue
@@ -140,21 +160,20 @@ func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
 			at[q] = k
 		}
 		c := newCensus(r.books)
-		c.spread(claims, evenly)
-		var left int64
+		c.spread(claims, m)
+		var sum int64
 		for _, q := range claims {
-			surplus[at[q]] = q.left
-			left += q.left
+			left[at[q]] = q.left
+			sum += q.left
 		}
-		return c, surplus, left
-	}
-	c, surplus, left := play(false)
-	if left > 0 {
-		if again, other, less := play(true); less < left {
-			return again, other
+		if sum < fewest {
+			best, surplus, fewest = c, left, sum
+		}
+		if fewest == 0 {
+			break
 		}
 	}
-	return c, surplus
+	return best, surplus
 }
 
 // drop takes so many pods of each portion out of a plan, from its last machines, and returns them.

@@ -75,8 +75,9 @@ func (r *rounds) run() (Plan, bool) {
 	for round := range maxArrangements {
 		claims, parts := r.decide()
 		plan := r.solve(r.lowered(parts, false))
-		short := r.learn(parts, plan)
-		whole := r.complete(claims, parts, plan)
+		short := r.missing(parts, plan)
+		whole, surplus := r.complete(claims, parts, plan)
+		r.learn(parts, short, surplus)
 		if round == 0 || len(whole.Unplaced) < len(best.Unplaced) ||
 			len(whole.Unplaced) == len(best.Unplaced) && r.moved == bestMoved && whole.Price < best.Price {
 			best, bestMoved = whole, r.moved
@@ -133,23 +134,28 @@ func (r *rounds) decide() ([]*claim, []claimed) {
 	return claims, parts
 }
 
-// assign gives the claims their sites, evenly where that leaves fewer pods without one.
+// assign gives the claims their sites, in the first manner that leaves the fewest pods without one.
 func (r *rounds) assign(claims []*claim) {
-	left := func() int64 {
-		var n int64
-		for _, q := range claims {
-			n += q.left
-		}
-		return n
-	}
-	r.reset(claims)
-	newCensus(r.books).spread(claims, false)
-	if before := left(); before > 0 && len(claims) > 1 {
+	spread := func(m manner) int64 {
 		r.reset(claims)
-		newCensus(r.books).spread(claims, true)
-		if left() > before {
-			r.reset(claims)
-			newCensus(r.books).spread(claims, false)
+		newCensus(r.books).spread(claims, m)
+		var left int64
+		for _, q := range claims {
+			left += q.left
+		}
+		return left
+	}
+	tried := manners()
+	best, fewest := 0, int64(math.MaxInt64)
+	for i, m := range tried {
+		if left := spread(m); left < fewest {
+			best, fewest = i, left
+		}
+		if fewest == 0 || len(claims) == 1 {
+			break
+		}
+		if i == len(tried)-1 {
+			spread(tried[best])
 		}
 	}
 }
