@@ -18,12 +18,16 @@ type demand struct {
 	pod      *corev1.Pod
 	requests corev1.ResourceList
 	affinity nodeaffinity.RequiredNodeAffinity
+	// selectors are the keys of the pod's node selector, sorted.
+	selectors []string
 	// places are where the pod's volumes can be had.
 	places []*place
 }
 
 func demandOf(pod *corev1.Pod) demand {
-	return demand{pod: pod, requests: podRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod)}
+	return demand{
+		pod: pod, requests: podRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
+	}
 }
 
 // refusal says why the scheduler would not bind the pod to a node with the taints and labels; nil when it would. It is the scheduler's
@@ -33,7 +37,7 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
 		return fmt.Errorf("taint %s is not tolerated", taint.ToString())
 	}
-	for _, key := range sortedKeys(d.pod.Spec.NodeSelector) {
+	for _, key := range d.selectors {
 		if value, ok := labels[key]; !ok || value != d.pod.Spec.NodeSelector[key] {
 			return fmt.Errorf("label %s is not %s", key, d.pod.Spec.NodeSelector[key])
 		}

@@ -94,7 +94,13 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-func comparePods(a, b *corev1.Pod) int { return strings.Compare(podName(a), podName(b)) }
+// comparePods orders pods by their names as the planner uses them.
+func comparePods(a, b *corev1.Pod) int {
+	if a.Namespace == b.Namespace {
+		return strings.Compare(a.Name, b.Name)
+	}
+	return strings.Compare(podName(a), podName(b))
+}
 
 // unsupported names the scheduling rule of a pod that is not planned for yet; "" when there is none.
 func unsupported(pod *corev1.Pod) string {

@@ -78,7 +78,16 @@ func (r *rules) wishOf(class int, grants func(taints []corev1.Taint, node string
 		}
 	}
 	granted := len(wish.Offerings) + len(wish.Nodes)
-	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) {
+	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeats(c.Wishes, wish) {
 		c.Wishes = append(c.Wishes, wish)
 	}
+}
+
+// repeats says whether a wish is the same as the last one, so that to give either up alone would change nothing.
+func repeats(wishes []planner.Wish, wish planner.Wish) bool {
+	if len(wishes) == 0 {
+		return false
+	}
+	last := wishes[len(wishes)-1]
+	return last.Rule == wish.Rule && slices.Equal(last.Offerings, wish.Offerings) && slices.Equal(last.Nodes, wish.Nodes)
 }
