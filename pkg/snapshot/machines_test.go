@@ -270,7 +270,7 @@ func TestTheShapeOfAClaimIsWhatItRequiresOrHas(t *testing.T) {
 	claim.Labels[corev1.LabelTopologyZone] = "us-east-1b"
 	claim.Spec.Requirements[2].Values = []string{"spot", "on-demand"}
 	instanceType, zone, capacityType := snapshot.ShapeOf(&claim)
-	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "" {
+	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "spot" {
 		t.Errorf("shape: %q %q %q", instanceType, zone, capacityType)
 	}
 }
