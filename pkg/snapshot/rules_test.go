@@ -109,7 +109,12 @@ func told(view snapshot.View, rule planner.Rule) string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-func allTold(view snapshot.View) []string {
+// allTold are all rules of a snapshot that makes sense to the planner.
+func allTold(t *testing.T, view snapshot.View) []string {
+	t.Helper()
+	if err := planner.Validate(view.Snapshot); err != nil {
+		t.Error(err)
+	}
 	var all []string
 	for _, rule := range view.Rules {
 		all = append(all, told(view, rule))
@@ -253,7 +258,7 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 				tc.edit(c)
 			}
 			view := snapshot.Build(c)
-			got := allTold(view)
+			got := allTold(t, view)
 			slices.Sort(tc.want)
 			slices.Sort(got)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -480,7 +485,7 @@ func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
 	})}
 	view := snapshot.Build(c)
 	want := []string{"Apart " + zone + " of w counts w,x", "Apart " + zone + " of x counts w,x"}
-	got := allTold(view)
+	got := allTold(t, view)
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" || len(view.Classes[classOf(view, "w")].Wishes) != 0 {
 		t.Errorf("rules (-want +got):\n%s", diff)
