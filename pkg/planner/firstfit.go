@@ -129,7 +129,12 @@ func (f *firstFit) addOptions() {
 		x, y := s.Pools[a.pool], s.Pools[b.pool]
 		return cmp.Or(cmp.Compare(y.Weight, x.Weight), cmp.Compare(y.Name, x.Name))
 	})
-	nodes := usableNodes(s)
+	var nodes []int
+	for i, n := range s.Nodes {
+		if !vecOf(n.Free).negative() {
+			nodes = append(nodes, i)
+		}
+	}
 	slices.SortStableFunc(nodes, func(i, j int) int { return cmp.Compare(s.Nodes[i].Name, s.Nodes[j].Name) })
 	for _, i := range nodes {
 		n := s.Nodes[i]
@@ -299,9 +304,13 @@ func (f *firstFit) plan() Plan {
 	}
 	slices.SortStableFunc(plan.Launches, func(a, b Launch) int { return compareOfferings(s, a.Offering, b.Offering) })
 	plan.Unplaced = f.refused
+	var reasons *problem
 	for i, b := range f.batches {
 		if b.unplaced > 0 {
-			why := refusal(s, s.Classes[b.class], f.left)
+			if reasons == nil {
+				reasons = compile(s)
+			}
+			why := reasons.refusal(reasons.shapeOf(b.class), s.Classes[b.class], f.left)
 			for _, pod := range b.pods[next[i]:] {
 				plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: pod, Refusal: why})
 			}

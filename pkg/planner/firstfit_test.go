@@ -193,12 +193,19 @@ func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
 		p := planner.FirstFit(s)
 		split := plantest.Clone(s)
 		split.Classes = nil
-		for _, c := range s.Classes {
+		parts := make([][]int, len(s.Classes)) // what the classes became
+		for i, c := range s.Classes {
 			for _, pod := range c.Pods {
 				one := c
 				one.Pods = []string{pod}
+				parts[i] = append(parts[i], len(split.Classes))
 				split.Classes = append(split.Classes, one)
 			}
+		}
+		split.Rules = slices.Clone(s.Rules)
+		for i := range split.Rules {
+			r := &split.Rules[i]
+			r.Classes, r.Counted = all(parts, r.Classes), all(parts, r.Counted)
 		}
 		if diff := cmp.Diff(sizes(p), sizes(planner.FirstFit(split))); diff != "" {
 			t.Fatal(diff)
@@ -241,4 +248,13 @@ func BenchmarkFirstFit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// all are the parts that some classes became.
+func all(parts [][]int, classes []int) []int {
+	var out []int
+	for _, c := range classes {
+		out = append(out, parts[c]...)
+	}
+	return out
 }
