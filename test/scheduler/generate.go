@@ -168,7 +168,9 @@ func (d *draw) pools() {
 }
 
 func (d *draw) requirements(np *karpv1.NodePool) {
-	require := func(key string, op corev1.NodeSelectorOperator, values ...string) { snapshottest.Requiring(key, op, values...)(np) }
+	require := func(key string, op corev1.NodeSelectorOperator, values ...string) {
+		snapshottest.Requiring(key, op, values...)(np)
+	}
 	if d.chance(0.7) {
 		require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, some(d, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)...)
 	}
@@ -288,4 +290,3 @@ func (d *draw) volumeLimits(node *corev1.Node) {
 		}}},
 	})
 }
-

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -73,14 +74,16 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	scene := &Scene{
 		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses, CSINodes: s.CSINodes,
 	}
-	if err := scene.existing(s); err != nil {
+	hosts, err := scene.existing(s)
+	if err != nil {
 		return nil, err
 	}
 	for i := range s.DaemonSets {
 		scene.Daemons = append(scene.Daemons, daemonPod(&s.DaemonSets[i]))
 	}
 	for _, p := range o.Plan.Placements {
-		scene.place(o, p.Pods, o.View.Nodes[p.Node].Name)
+		name := o.View.Nodes[p.Node].Name
+		scene.place(o, p.Pods, cmp.Or(hosts[name], name))
 	}
 	for i, l := range o.Plan.Launches {
 		name := fmt.Sprintf("launch-%d", i)
@@ -109,27 +112,25 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	return scene, nil
 }
 
-// existing puts the scenario's nodes and bound pods into the scene: machines on their way as they will be, all others as they are.
-func (scene *Scene) existing(s *Scenario) error {
-	starting := map[string]bool{}
+// existing puts the scenario's nodes and bound pods into the scene: machines on their way as they will be, all others as they are. It returns
+// the nodes that come by their claims: the cloud gives names that nobody knows before.
+func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
+	hosts := map[string]string{}
 	for i := range s.NodeClaims {
 		claim := &s.NodeClaims[i]
 		if initialized(claim) {
 			continue
 		}
-		node, err := arrived(claim.Name, claim, s.InstanceTypes, s.Arrival)
+		node, err := arrived("host-of-"+claim.Name, claim, s.InstanceTypes, s.Arrival)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		starting[node.Name] = true
+		hosts[claim.Name] = node.Name
 		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, node.Name)
 		scene.Judged = append(scene.Judged, node.Name)
 	}
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
-		if starting[node.Name] {
-			continue
-		}
 		scene.Nodes = append(scene.Nodes, node)
 		// Pods that tolerate everything get onto a cordoned node, where nobody wants them.
 		if !node.Spec.Unschedulable {
@@ -137,12 +138,11 @@ func (scene *Scene) existing(s *Scenario) error {
 		}
 	}
 	for i := range s.Pods {
-		// The daemons of a starting machine come again, all of them.
-		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && (!starting[pod.Spec.NodeName] || metav1.GetControllerOf(pod) == nil) {
+		if pod := &s.Pods[i]; pod.Spec.NodeName != "" {
 			scene.Pods = append(scene.Pods, *pod)
 		}
 	}
-	return nil
+	return hosts, nil
 }
 
 func (scene *Scene) place(o *Outcome, pods []string, node string) {
