@@ -292,6 +292,8 @@ func (d *draw) terms(pod *corev1.Pod) ([]corev1.PodAffinityTerm, []corev1.Weight
 			t.Namespaces = []string{one(d, d.s.Namespaces...).Name}
 		case 1:
 			t.NamespaceSelector = &metav1.LabelSelector{}
+			// Daemons are in a namespace too, and not meant.
+			t.LabelSelector.MatchExpressions = append(t.LabelSelector.MatchExpressions, metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpExists})
 		case 2:
 			t.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"side": one(d, "east", "west", "north")}}
 		case 3:

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -72,11 +73,15 @@ func (f *Filter) JudgePlan(s *Scenario, view snapshot.View, plan planner.Plan) (
 // sceneOf is the cluster once the plan has been carried out. Where that cannot be, the outcome has a complaint.
 func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	scene := &Scene{
-		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses, CSINodes: s.CSINodes,
+		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses,
+		CSINodes: slices.Clone(s.CSINodes),
 	}
 	hosts, err := scene.existing(s)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range hosts {
+		scene.attachable(s, name)
 	}
 	for i := range s.DaemonSets {
 		scene.Daemons = append(scene.Daemons, daemonPod(&s.DaemonSets[i]))
@@ -94,15 +99,23 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 		}
 		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, name)
 		scene.Judged = append(scene.Judged, name)
+		scene.attachable(s, name)
 		scene.place(o, l.Pods, name)
 	}
-	for i, j := range stillLaunchable(&o.View, o.Plan) {
+	launchable := stillLaunchable(&o.View, o.Plan)
+	for i := range o.View.Offerings {
 		name := fmt.Sprintf("fresh-%d", i)
-		node, err := arrived(name, render.NodeClaim(&o.View, planner.Launch{Offering: j}), s.InstanceTypes, 0)
+		node, err := arrived(name, render.NodeClaim(&o.View, planner.Launch{Offering: i}), s.InstanceTypes, 0)
 		if err != nil {
 			return nil, err
 		}
+		if !slices.Contains(launchable, i) {
+			// A domain that cannot be had at present is one to spread over still.
+			node.Spec.Unschedulable = true
+			node.Status.Allocatable = nil
+		}
 		scene.Fresh = append(scene.Fresh, node)
+		scene.attachable(s, name)
 	}
 	for _, u := range o.Plan.Unplaced {
 		if isImpossible(&o.View, u) {
@@ -144,6 +157,28 @@ func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
 	}
 	return hosts, nil
 }
+
+// attachable lets a node that was not there attach as many volumes as others of its type.
+func (scene *Scene) attachable(s *Scenario, name string) {
+	typeOf := map[string]string{}
+	for _, node := range slices.Concat(scene.Nodes, scene.Fresh) {
+		typeOf[node.Name] = node.Labels[corev1.LabelInstanceTypeStable]
+	}
+	var like *storagev1.CSINode
+	for i := range s.CSINodes {
+		other := &s.CSINodes[i]
+		if typeOf[other.Name] == typeOf[name] && (like == nil || limitOf(other) < limitOf(like)) {
+			like = other
+		}
+	}
+	if like != nil {
+		own := like.DeepCopy()
+		own.Name = name
+		scene.CSINodes = append(scene.CSINodes, *own)
+	}
+}
+
+func limitOf(node *storagev1.CSINode) int32 { return *node.Spec.Drivers[0].Allocatable.Count }
 
 func (scene *Scene) place(o *Outcome, pods []string, node string) {
 	for _, name := range pods {

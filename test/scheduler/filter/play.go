@@ -33,7 +33,9 @@ func play(ctx context.Context, sc *scene) (*findings, error) {
 	nodes := sc.Judged
 	var fresh []string
 	for _, node := range sc.Fresh {
-		fresh = append(fresh, node.Name)
+		if !node.Spec.Unschedulable {
+			fresh = append(fresh, node.Name)
+		}
 	}
 	if err := s.daemons(ctx, found, sc.Daemons, fresh); err != nil {
 		return nil, err

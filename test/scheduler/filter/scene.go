@@ -21,7 +21,7 @@ type scene struct {
 	New []string
 	// Place are pods with the node that each is meant for.
 	Place []placement
-	// Fresh are nodes that come after all pods of Place have theirs.
+	// Fresh are nodes that come after all pods of Place have theirs. Those that are cordoned only make domains.
 	Fresh []*corev1.Node
 	// Refused are pods that no node of Judged or Fresh should take then.
 	Refused []*corev1.Pod
