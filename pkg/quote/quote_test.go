@@ -86,8 +86,8 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 		if len(pods) != want || len(slices.Compact(pods)) != want {
 			t.Errorf("%d pods are in the quote, want each of %d once", len(pods), want)
 		}
-		if price != q.Price || q.Bound > q.Price || q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
-			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %d", price, q.Price, q.Bound, q.Karpenter)
+		if price != q.Price || q.Bound > q.Price || q.Karpenter == nil || *q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
+			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %v", price, q.Price, q.Bound, q.Karpenter)
 		}
 		var wide, narrow bytes.Buffer
 		if err := q.Text(&wide, true); err != nil {
@@ -124,7 +124,7 @@ func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
 	c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
 	c.Pods = Pods("p", 9, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
 	q := of(t, c)
-	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || q.Karpenter != 0 {
+	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || *q.Karpenter != 0 {
 		t.Errorf("%+v", q)
 	}
 	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002, and 6 more\n"
@@ -213,7 +213,7 @@ func TestTheCheapestOfASweepPlacesTheMostPods(t *testing.T) {
                8          1   0.526      0.526   cheapest
               12          1   0.526      0.526
 
-No pod states how much memory of the GPU it needs, so that does not limit how many share one.
+No pod states how much memory of the GPU it needs (annotation karve.sh/gpu-memory), so that does not limit how many share one.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
