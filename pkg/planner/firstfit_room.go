@@ -257,9 +257,18 @@ func fill(gpus []GPU, c Class, pods int32, each func(gpu int, pods int32)) {
 	}
 }
 
+// putAll puts onto machines the pods that they were given.
+func (p *placing) putAll(takers []*order) {
+	for _, o := range takers {
+		if o.take > 0 {
+			p.put(o, o.take)
+		}
+		o.room, o.take = 0, 0
+	}
+}
+
 // put puts pods of the batch onto a machine that has room for them: from now on it is one of the options that do.
 func (p *placing) put(x *order, pods int32) {
-	x.pods += pods
 	key := step{x.filling, pods}
 	if then, ok := p.done[key]; ok {
 		x.filling = then
