@@ -17,6 +17,8 @@ type RuleLimits struct {
 	// Kinds are those that are drawn; all when nil. Topologies are PerNode and 0, zones; both when nil.
 	Kinds      []planner.RuleKind
 	Topologies []int
+	// Mutual makes each class of a rule both ask and count, as where a workload speaks of its own pods.
+	Mutual bool
 	// Wishes, Priorities, Weights and MinValues say what there is beside rules.
 	Wishes, Priorities, Weights, MinValues bool
 }
@@ -84,7 +86,11 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 	}
 	r.Name = fmt.Sprintf("%s %d", r.Kind, r.Topology)
 	for c := range s.Classes {
-		switch n("part", 0, 5) {
+		part := n("part", 0, 5)
+		if limits.Mutual && part < 2 {
+			continue
+		}
+		switch part {
 		case 0:
 			r.Classes = append(r.Classes, c)
 		case 1:
