@@ -6,7 +6,7 @@ import (
 )
 
 // dims is the number of dimensions in which a machine can be full.
-const dims = 5
+const dims = 6
 
 // The dimensions of a vec, in the order in which a refusal mentions them.
 const (
@@ -15,9 +15,11 @@ const (
 	dimMemory
 	dimEphemeral
 	dimPods
+	// dimGPUMemory is the device memory of all GPUs together; which GPU it is on is another matter, see packs.
+	dimGPUMemory
 )
 
-// vec is a Resources that loops can walk: one amount a dimension, each in the unit of its field.
+// vec is a Resources, with device memory, that loops can walk: one amount a dimension, each in the unit of its field.
 type vec [dims]int64
 
 func vecOf(r Resources) vec {

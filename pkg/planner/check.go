@@ -7,89 +7,6 @@ import (
 	"slices"
 )
 
-// Validate reports what makes a snapshot senseless: indices out of range, amounts that cannot be, names that repeat.
-func Validate(s Snapshot) error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	names := map[string]bool{}
-	for i, pool := range s.Pools {
-		if names[pool.Name] {
-			bad("pool %d: the name %q repeats", i, pool.Name)
-		}
-		names[pool.Name] = true
-	}
-	for i, o := range s.Offerings {
-		if o.Pool < 0 || o.Pool >= len(s.Pools) {
-			bad("offering %d: there is no pool %d", i, o.Pool)
-		}
-		if o.Price <= 0 || o.Price > maxPrice {
-			bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
-		}
-		if vecOf(o.Free).negative() {
-			bad("offering %d: free capacity is negative", i)
-		}
-		p := o.Physical
-		if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
-			bad("offering %d: physical amounts are negative or not those of one machine", i)
-		}
-	}
-	nodes := map[string]bool{}
-	for i, n := range s.Nodes {
-		if nodes[n.Name] {
-			bad("node %d: the name %q repeats", i, n.Name)
-		}
-		nodes[n.Name] = true
-		if vecOf(n.Free).negative() {
-			bad("node %d: free capacity is negative", i)
-		}
-	}
-	errs = append(errs, validateClasses(s)...)
-	errs = append(errs, validateRules(s)...)
-	return errors.Join(errs...)
-}
-
-func validateClasses(s Snapshot) []error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	pods := map[string]int{}
-	for i, c := range s.Classes {
-		if vecOf(c.Requests).negative() || c.Requests.Pods != 1 {
-			bad("class %d: requests are negative or not those of one pod", i)
-		}
-		if !ascending(c.Pods) {
-			bad("class %d: pods are not sorted or repeat", i)
-		}
-		for _, pod := range c.Pods {
-			if first, ok := pods[pod]; ok && first != i {
-				bad("class %d: pod %s is in class %d as well", i, pod, first)
-			}
-			pods[pod] = i
-		}
-		if !indices(c.Offerings, len(s.Offerings)) {
-			bad("class %d: offerings are not sorted, repeat, or are out of range", i)
-		}
-		if !indices(c.Nodes, len(s.Nodes)) {
-			bad("class %d: nodes are not sorted, repeat, or are out of range", i)
-		}
-	}
-	return errs
-}
-
-// indices reports whether xs are sorted indices of n things, each at most once.
-func indices(xs []int, n int) bool {
-	return ascending(xs) && (len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n)
-}
-
-// ascending reports whether xs is sorted and without repetition.
-func ascending[T string | int](xs []T) bool {
-	for i := 1; i < len(xs); i++ {
-		if xs[i-1] >= xs[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // Check reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
 // plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot.
 func Check(s Snapshot, p Plan) error {
@@ -119,6 +36,9 @@ func Check(s Snapshot, p Plan) error {
 	return errors.Join(c.errs...)
 }
 
+// everything is what a machine that does not exist has, so that only that is reported.
+var everything = Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}
+
 type checker struct {
 	snapshot Snapshot
 	class    map[string]int // of each pod of the snapshot
@@ -134,12 +54,15 @@ func (c *checker) placement(i int, x Placement) {
 	where := fmt.Sprintf("placement %d", i)
 	if x.Node < 0 || x.Node >= len(c.snapshot.Nodes) {
 		c.bad("%s: there is no node %d", where, x.Node)
-		c.pods(where, x.Pods, Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}, nil)
+		c.pods(where, x.Pods, everything, nil)
 		return
 	}
 	n := c.snapshot.Nodes[x.Node]
 	where += " on node " + n.Name
 	c.pods(where, x.Pods, n.Free, func(class Class) bool { return slices.Contains(class.Nodes, x.Node) })
+	c.gpus(where, x.Pods, x.GPUs, n.GPUs)
+	c.quotas(where, x.Pods, n.Quotas)
+	c.apart(where, x.Pods)
 }
 
 // oncePerNode reports a node that several placements use: the capacity of each was checked by itself.
@@ -157,7 +80,7 @@ func (c *checker) launch(i int, x Launch) {
 	where := fmt.Sprintf("launch %d", i)
 	if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
 		c.bad("%s: there is no offering %d", where, x.Offering)
-		c.pods(where, x.Pods, Resources{math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64, math.MaxInt64}, nil)
+		c.pods(where, x.Pods, everything, nil)
 		return
 	}
 	o := c.snapshot.Offerings[x.Offering]
@@ -169,6 +92,9 @@ func (c *checker) launch(i int, x Launch) {
 		c.bad("%s: pool %s is closed: %s", where, pool.Name, pool.Closed.Message)
 	}
 	c.pods(where, x.Pods, o.Free, func(class Class) bool { return slices.Contains(class.Offerings, x.Offering) })
+	c.gpus(where, x.Pods, x.GPUs, o.GPUs)
+	c.quotas(where, x.Pods, o.Quotas)
+	c.apart(where, x.Pods)
 }
 
 // pods checks the pods of one machine: known, admitted, not blocked, sorted, at least one, and within what is free.

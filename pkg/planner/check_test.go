@@ -72,7 +72,9 @@ func TestCheckNamesEachBrokenRule(t *testing.T) {
 			s.Nodes[0].Free.EphemeralBytes = 120 * plantest.Gi
 		}, "of ephemeral storage"},
 		{"pod slots are exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[0].Free.Pods = 1 }, "asks for 1 of pod slots, 0 are left"},
-		{"replicas are exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[0].Free.Replicas = 1 }, "asks for 1 of replicas, 0 are left"},
+		{"replicas are exceeded", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Offerings[0].Free.Replicas, s.Offerings[0].GPUs = 1, nil
+		}, "asks for 1 of replicas, 0 are left"},
 		{"a node is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Nodes[0].Free.Replicas = 1 }, "placement 0 on node node-1: pod default/web-00001 asks for 1 of replicas"},
 		{"a node is used twice", func(_ *planner.Snapshot, p *planner.Plan) {
 			p.Placements = []planner.Placement{{Node: 0, Pods: p.Placements[0].Pods[:1]}, {Node: 0, Pods: p.Placements[0].Pods[1:]}}
@@ -82,6 +84,35 @@ func TestCheckNamesEachBrokenRule(t *testing.T) {
 		{"the limit of CPU is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.MilliCPU = 7999 }, "launch 1: counts 4000 CPU, the limit of pool a leaves 3999"},
 		{"the limit of memory is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.MemoryBytes = plantest.Gi }, "memory, the limit of pool a leaves 1073741824"},
 		{"the limit of replicas is exceeded", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Remaining.Replicas = 3 }, "launch 1: counts 2 replicas, the limit of pool a leaves 1"},
+		{"a pod that states device memory is on no GPU", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Classes[0].GPUMemoryBytes = 1
+		}, "launch 0 of g4dn.xlarge: pod default/web-00002 states device memory and is on no GPU"},
+		{"a pod is on a GPU that is not there", func(s *planner.Snapshot, p *planner.Plan) {
+			s.Classes[0].GPUMemoryBytes, p.Launches[0].GPUs = 1, []int{0, 1}
+		}, "launch 0 of g4dn.xlarge: pod default/web-00003 states device memory and is on no GPU"},
+		{"a pod that states none is on a GPU", func(_ *planner.Snapshot, p *planner.Plan) {
+			p.Launches[0].GPUs = []int{-1, 0}
+		}, "pod default/web-00003 states no device memory and is on GPU 0"},
+		{"GPUs are told of some pods only", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].GPUs = []int{-1} }, "tells the GPUs of 1 pods, has 2"},
+		{"the memory of a GPU is exceeded", func(s *planner.Snapshot, p *planner.Plan) {
+			s.Classes[0].GPUMemoryBytes, p.Launches[0].GPUs = 8*plantest.Gi, []int{0, 0}
+		}, "asks for 8589934592 of device memory, 7516192768 are left on GPU 0"},
+		{"the replicas of a GPU are exceeded though the machine has some", func(s *planner.Snapshot, p *planner.Plan) {
+			s.Classes[0].GPUMemoryBytes, p.Launches[0].GPUs = 1, []int{0, 0}
+			s.Offerings[0].GPUs = []planner.GPU{{Replicas: 1, MemoryBytes: 9}, {Replicas: 1, MemoryBytes: 9}}
+		}, "asks for 1 replicas of one GPU, 0 are left on GPU 0"},
+		{"a quota is exceeded", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Quotas = []planner.Quota{{Name: "host port 80/TCP", Each: 1}}
+			s.Classes[0].Quotas = []planner.Amount{{Quota: 0, Count: 1}}
+		}, "launch 0 of g4dn.xlarge: pod default/web-00003 takes 1 of host port 80/TCP, 0 are left"},
+		{"a quota of a node is exceeded", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Quotas = []planner.Quota{{Name: "volumes", Each: 9}}
+			s.Nodes[0].Quotas = []planner.Amount{{Quota: 0, Count: 0}}
+			s.Classes[0].Quotas = []planner.Amount{{Quota: 0, Count: 1}}
+		}, "placement 0 on node node-1: pod default/web-00000 takes 1 of volumes, 0 are left"},
+		{"pods share a machine that are to be apart", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Rules = []planner.Rule{{Kind: planner.Apart, Name: "anti-affinity", Topology: planner.PerNode, Classes: []int{0}, Counted: []int{0}}}
+		}, "launch 0 of g4dn.xlarge: pod default/web-00002 shares the machine with 1 pods that anti-affinity keeps it apart from"},
 		{"a closed pool is launched from", func(s *planner.Snapshot, _ *planner.Plan) { s.Pools[0].Closed = refused }, "pool a is closed: no capacity"},
 		{"an unavailable offering is launched", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[0].Unavailable = refused }, "the offering is unavailable: no capacity"},
 		{"the price is not the sum", func(_ *planner.Snapshot, p *planner.Plan) { p.Price++ }, "the price is 1052001, the launches sum to 1052000"},
@@ -147,6 +178,24 @@ func TestValidateNamesWhatMakesNoSense(t *testing.T) {
 		{"a pod that is two", func(s *planner.Snapshot) { s.Classes[0].Requests.Pods = 2 }, "class 0: requests"},
 		{"pods out of order", func(s *planner.Snapshot) { s.Classes[0].Pods[0] = "z" }, "class 0: pods are not sorted"},
 		{"a pod in two classes", func(s *planner.Snapshot) { s.Classes[1].Pods[0] = "default/web-00000" }, "class 1: pod default/web-00000 is in class 0 as well"},
+		{"quotas of one name", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q"}, {Name: "q"}} }, `quota 1: the name "q" repeats`},
+		{"a quota of less than nothing", func(s *planner.Snapshot) { s.Quotas = []planner.Quota{{Name: "q", Each: -1}} }, "quota 0: each machine"},
+		{"an amount of a quota that is not there", func(s *planner.Snapshot) { s.Classes[0].Quotas = []planner.Amount{{Quota: 0}} }, "class 0: quotas"},
+		{"amounts of a node out of order", func(s *planner.Snapshot) {
+			s.Quotas = []planner.Quota{{Name: "p"}, {Name: "q"}}
+			s.Nodes[0].Quotas = []planner.Amount{{Quota: 1}, {Quota: 0}}
+		}, "node 0: quotas"},
+		{"less than no device memory", func(s *planner.Snapshot) { s.Classes[0].GPUMemoryBytes = -1 }, "class 0: device memory"},
+		{"a GPU of less than nothing", func(s *planner.Snapshot) { s.Nodes[0].GPUs = []planner.GPU{{MemoryBytes: -1}} }, "node 0: GPU 0"},
+		{"GPUs without the replicas of the machine", func(s *planner.Snapshot) { s.Offerings[0].GPUs[0].Replicas = 1 }, "offering 0: its GPUs have 1 replicas"},
+		{"domains of topologies that are not there", func(s *planner.Snapshot) { s.Nodes[0].Domains = []int{0} }, "node 0: has domains of 1 topologies"},
+		{"a domain that is not there", func(s *planner.Snapshot) {
+			s.Topologies = []planner.Topology{{Key: "zone", Domains: []string{"a"}}}
+			s.Offerings[0].Domains = []int{1}
+		}, "offering 0: topology zone has no domain 1"},
+		{"a rule of a class that is not there", func(s *planner.Snapshot) {
+			s.Rules = []planner.Rule{{Kind: planner.Apart, Topology: planner.PerNode, Classes: []int{9}}}
+		}, "rule 0: classes"},
 		{"an offering out of range", func(s *planner.Snapshot) { s.Classes[0].Offerings = []int{0, 9} }, "class 0: offerings"},
 		{"a node below range", func(s *planner.Snapshot) { s.Classes[0].Nodes = []int{-1} }, "class 0: nodes"},
 	} {

@@ -29,10 +29,12 @@ const (
 // The lines of a snapshot, in any order:
 //
 //	pool NAME [nodes=N] [gpus=N] [cpu=N] [closed=REASON: MESSAGE]
+//	quota NAME EACH
 //	machines POOL TYPE,TYPE… [replicas=N] [zones=A,B] [spot]
 //	unavailable TYPE ZONE CAPACITY-TYPE MESSAGE
-//	node NAME cpu=MILLI memory=MIB replicas=N pods=N
-//	pods NAME COUNT cpu=MILLI memory=MIB replicas=N [capacity=TYPE] [pools=A,B] [nodes=A,B] [blocked=REASON: MESSAGE]
+//	node NAME cpu=MILLI memory=MIB replicas=N pods=N [gpus=REPLICAS:MIB,REPLICAS:MIB…]
+//	pods NAME COUNT cpu=MILLI memory=MIB replicas=N [gpumemory=MIB] [takes=QUOTA] [capacity=TYPE] [pools=A,B] [nodes=A,B] [blocked=REASON: MESSAGE]
+//	apart NAME,NAME… from NAME,NAME…
 //
 // A pod is admitted everywhere unless capacity, pools or nodes say otherwise; - is an empty list.
 func TestScenariosGetTheirPlans(t *testing.T) {
@@ -86,12 +88,12 @@ func describe(s planner.Snapshot, p planner.Plan) string {
 	}
 	var placed, launched, left []string
 	for _, x := range p.Placements {
-		placed = append(placed, fmt.Sprintf("existing %s: %s", s.Nodes[x.Node].Name, classes(x.Pods)))
+		placed = append(placed, fmt.Sprintf("existing %s: %s", s.Nodes[x.Node].Name, classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
 	}
 	for _, x := range p.Launches {
 		o := s.Offerings[x.Offering]
 		launched = append(launched, fmt.Sprintf("launch %s %s %s %s at %s: %s",
-			s.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)))
+			s.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
 	}
 	for _, x := range p.Unplaced {
 		left = append(left, fmt.Sprintf("unplaced %s: %s: %s", classes([]string{x.Pod})[2:], x.Reason, x.Message))
@@ -100,6 +102,26 @@ func describe(s planner.Snapshot, p planner.Plan) string {
 	group(launched)
 	group(left)
 	return out.String()
+}
+
+// onGPUs tells which GPUs have which pods, where they state device memory.
+func onGPUs(pods []string, gpus []int) string {
+	if gpus == nil {
+		return ""
+	}
+	var out []string
+	for g := range slices.Max(gpus) + 1 {
+		var on []string
+		for i, pod := range pods {
+			if gpus[i] == g {
+				on = append(on, pod)
+			}
+		}
+		if len(on) > 0 {
+			out = append(out, fmt.Sprintf("GPU %d has %s", g, classes(on)))
+		}
+	}
+	return " (" + strings.Join(out, ", ") + ")"
 }
 
 func dollars(m planner.MicroUSD) string {
@@ -178,7 +200,7 @@ func (l line) among(name, x string) bool {
 func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 	t.Helper()
 	var s planner.Snapshot
-	var pods []line
+	var pods, aparts []line
 	for row := range strings.Lines(text) {
 		l := parseLine(row)
 		if len(l.words) == 0 {
@@ -202,9 +224,17 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 		case "node":
 			free := plantest.Request(l.number(t, "cpu", 0), l.number(t, "memory", 0), l.number(t, "replicas", 0))
 			free.Pods = l.number(t, "pods", 20)
-			s.Nodes = append(s.Nodes, planner.Node{Name: l.words[1], Free: free})
+			s.Nodes = append(s.Nodes, planner.Node{Name: l.words[1], Free: free, GPUs: l.gpus(t)})
+		case "quota":
+			each, err := strconv.ParseInt(l.words[2], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Quotas = append(s.Quotas, planner.Quota{Name: l.words[1], Each: each})
 		case "pods":
 			pods = append(pods, l)
+		case "apart":
+			aparts = append(aparts, l)
 		default:
 			t.Fatalf("unknown line: %s", row)
 		}
@@ -220,9 +250,43 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 		})
 		c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !l.among("nodes", s.Nodes[i].Name) })
 		c.Blocked = l.refusal("blocked")
+		c.GPUMemoryBytes = l.number(t, "gpumemory", 0) * plantest.Mi
+		for q := range s.Quotas {
+			if _, ok := l.options["takes"]; ok && l.among("takes", s.Quotas[q].Name) {
+				c.Quotas = append(c.Quotas, planner.Amount{Quota: q, Count: 1})
+			}
+		}
 		s.Classes = append(s.Classes, c)
 	}
+	for _, l := range aparts {
+		of := func(names string) []int {
+			var out []int
+			for i, p := range pods {
+				if slices.Contains(strings.Split(names, ","), p.words[1]) {
+					out = append(out, i)
+				}
+			}
+			return out
+		}
+		s.Rules = append(s.Rules, planner.Rule{
+			Kind: planner.Apart, Name: "podAntiAffinity", Topology: planner.PerNode, Classes: of(l.words[1]), Counted: of(l.words[3]),
+		})
+	}
 	return s
+}
+
+// gpus reads the GPUs of a node.
+func (l line) gpus(t *testing.T) []planner.GPU {
+	t.Helper()
+	var out []planner.GPU
+	for _, text := range strings.FieldsFunc(l.options["gpus"], func(r rune) bool { return r == ',' }) {
+		var replicas, mib int64
+		if _, err := fmt.Sscanf(text, "%d:%d", &replicas, &mib); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, planner.GPU{Replicas: replicas, MemoryBytes: mib * plantest.Mi})
+	}
+	return out
 }
 
 func machines(t *testing.T, s planner.Snapshot, l line) []planner.Offering {

@@ -160,7 +160,7 @@ func (r *ruiner) refillNodes(waiting load) map[int]load {
 		if l == nil {
 			l = r.s.onNodes[i]
 		}
-		if more := r.topUp(r.nodes[i].free, r.nodes[i].fits, l, waiting); more != nil {
+		if more := r.topUp(&r.nodes[i].capacity, l, waiting); more != nil {
 			out[i] = more
 		}
 	}
@@ -181,7 +181,7 @@ func (r *ruiner) refill(picked []int, waiting load) map[int]load {
 			continue
 		}
 		o := &r.offers[r.s.machines[i].offer]
-		if l := r.topUp(o.free, o.fits, r.s.machines[i].load, waiting); l != nil {
+		if l := r.topUp(&o.capacity, r.s.machines[i].load, waiting); l != nil {
 			out[i] = l
 		}
 	}
@@ -189,21 +189,28 @@ func (r *ruiner) refill(picked []int, waiting load) map[int]load {
 }
 
 // topUp adds waiting pods to a load, and returns the new load, or nil where nothing fits.
-func (r *ruiner) topUp(free vec, fits []int32, l, waiting load) load {
+func (r *ruiner) topUp(c *capacity, l, waiting load) load {
 	var out load
-	room := r.room(free, l)
+	if !r.room.fill(r.problem, c, l) {
+		return nil
+	}
 	for k, n := range waiting {
-		if n == 0 || fits[k] == 0 {
+		if n == 0 || c.fits[k] == 0 {
 			continue
 		}
-		if more := room.fit(r.shapes[k].request, n); more > 0 {
+		if more := r.room.add(r.problem, c, k, n); more > 0 {
 			if out == nil {
 				out = slices.Clone(l)
 			}
-			room.take(r.shapes[k].request, more)
 			out[k] += more
 			waiting[k] -= more
 		}
+	}
+	// What went in one by one has GPUs, but a plan looks for them anew and has to find them again.
+	if out != nil && c.binned && !r.room.fill(r.problem, c, out) {
+		waiting.add(out, 1)
+		waiting.add(l, -1)
+		return nil
 	}
 	return out
 }

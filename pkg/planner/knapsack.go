@@ -16,9 +16,10 @@ const valueScale = 1 << 10
 // knapsack finds the most valuable load of one machine: branch and bound by value for room, where the room taken is a
 // weighted sum of the dimensions. The weights lean towards the dimensions that run out; any weights give a valid bound.
 type knapsack struct {
-	free  vec
-	items []item
-	lean  [dims]int64
+	*capacity
+	problem *problem
+	items   []item
+	lean    [dims]int64
 
 	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
 	ranked []*item
@@ -28,14 +29,20 @@ type knapsack struct {
 	order   []*item
 	current load
 	best    load
+	ledger  ledger
 	value   int64
 	upper   int64
 	steps   int
+	// spare and rest are for loads that have no GPUs for all their pods.
+	spare load
+	rest  room
 }
 
 // item is a shape as a knapsack sees it.
 type item struct {
 	shape   int
+	of      *shape
+	plain   bool
 	request vec
 	fits    int32
 	scaled  vec
@@ -45,19 +52,22 @@ type item struct {
 	room  int64
 }
 
-func newKnapsack(p *problem, free vec, fits []int32) *knapsack {
-	k := &knapsack{free: free, current: make(load, len(fits)), best: make(load, len(fits))}
+func newKnapsack(p *problem, c *capacity) *knapsack {
+	n := len(p.shapes)
+	k := &knapsack{capacity: c, problem: p, current: make(load, n), best: make(load, n), spare: make(load, n), ledger: newLedger(p)}
+	k.rest.ledger = newLedger(p)
 	for d := range k.lean {
 		k.lean[d] = 1 << 10
 	}
-	for i, n := range fits {
+	for i, n := range c.fits {
 		if n == 0 {
 			continue
 		}
-		it := item{shape: i, request: p.shapes[i].request, fits: n}
+		s := &p.shapes[i]
+		it := item{shape: i, of: s, plain: s.plain(), request: s.request, fits: n}
 		for d, r := range it.request {
 			if r > 0 {
-				it.scaled[d] = mulDiv(r, unit, free[d])
+				it.scaled[d] = mulDiv(r, unit, c.free[d])
 			}
 		}
 		k.items = append(k.items, it)
@@ -95,6 +105,7 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 		return 0, floor
 	}
 	k.value, k.upper, k.steps = floor, floor, steps
+	k.ledger.open(k.capacity)
 	k.branch(0, 0, k.free, k.room)
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
@@ -102,7 +113,7 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	return k.value, upper
 }
 
-func (k *knapsack) capacity() int64 {
+func (k *knapsack) whole() int64 {
 	var c int64
 	for _, l := range k.lean {
 		c += l * unit
@@ -112,7 +123,7 @@ func (k *knapsack) capacity() int64 {
 
 // weigh sets the room that each item takes at the present weights and sorts by value for room.
 func (k *knapsack) weigh() {
-	k.room = k.capacity()
+	k.room = k.whole()
 	for _, it := range k.ranked {
 		it.room = 0
 		for d, w := range it.scaled {
@@ -177,13 +188,16 @@ func (k *knapsack) fractional() (int64, vec) {
 }
 
 // fit is how many pods of the item fit, most of the time without a division.
-func (it *item) fit(free *vec) int32 {
+func (k *knapsack) fit(it *item, free *vec) int32 {
 	n := int64(it.most)
 	for d, r := range it.request {
 		// Cannot overflow: so many pods fit on the whole machine.
 		if r*n > free[d] {
 			n = free[d] / r
 		}
+	}
+	if !it.plain && n > 0 {
+		return k.ledger.fit(it.of, int32(n))
 	}
 	return int32(n)
 }
@@ -192,7 +206,7 @@ func (it *item) fit(free *vec) int32 {
 func (k *knapsack) bound(i int, free *vec, left int64) int64 {
 	var value int64
 	for _, it := range k.order[i:] {
-		n := int64(it.fit(free))
+		n := int64(k.fit(it, free))
 		if n == 0 {
 			continue
 		}
@@ -216,17 +230,22 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 	}
 	k.steps--
 	if i == len(k.order) {
-		k.value = value
-		copy(k.best, k.current)
+		k.reach(value)
 		return
 	}
 	it := k.order[i]
-	most := it.fit(&free)
+	most := k.fit(it, &free)
 	for n := most; n >= 0; n-- {
 		rest := free
 		rest.take(it.request, n)
 		k.current[it.shape] = n
+		if !it.plain {
+			k.ledger.take(it.of, n)
+		}
 		k.branch(i+1, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
+		if !it.plain {
+			k.ledger.take(it.of, -n)
+		}
 		if k.steps <= 0 && n > 0 {
 			// Out of steps: one bound covers all the fewer pods of this item, since it allows any number.
 			k.upper = max(k.upper, upper)
@@ -234,4 +253,33 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		}
 	}
 	k.current[it.shape] = 0
+}
+
+// reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
+// what of it has GPUs, with whatever else fits then, may be kept instead.
+func (k *knapsack) reach(value int64) {
+	if !k.binned || k.problem.assign(k.capacity, k.current, &k.rest, nil) {
+		k.value = value
+		copy(k.best, k.current)
+		return
+	}
+	k.upper = max(k.upper, value)
+	clear(k.spare)
+	k.rest.fill(k.problem, k.capacity, k.spare)
+	value = 0
+	add := func(i int, most int32, worth int64) {
+		n := k.rest.add(k.problem, k.capacity, i, most)
+		k.spare[i] += n
+		value += worth * int64(n)
+	}
+	for _, it := range k.order {
+		add(it.shape, k.current[it.shape], it.value)
+	}
+	for _, it := range k.order {
+		add(it.shape, it.most-k.spare[it.shape], it.value)
+	}
+	if value > k.value && k.problem.assign(k.capacity, k.spare, &k.rest, nil) {
+		k.value = value
+		copy(k.best, k.spare)
+	}
 }

@@ -11,6 +11,7 @@ type mixer struct {
 	alone   []int64 // what one pod of each shape costs among its like, in units of valueScale
 	offered []*knapsack
 	noded   []*knapsack
+	room    room
 }
 
 // worthiest bounds the worth of a pod, so that the worth of all of them stays within an int64. It is the worth of a pod that only a
@@ -18,12 +19,12 @@ type mixer struct {
 const worthiest = 1 << 44
 
 func newMixer(p *problem) *mixer {
-	m := &mixer{problem: p, alone: make([]int64, len(p.shapes))}
+	m := &mixer{problem: p, alone: make([]int64, len(p.shapes)), room: room{ledger: newLedger(p)}}
 	for t := range p.offers {
-		m.offered = append(m.offered, newKnapsack(p, p.offers[t].free, p.offers[t].fits))
+		m.offered = append(m.offered, newKnapsack(p, &p.offers[t].capacity))
 	}
 	for i := range p.nodes {
-		m.noded = append(m.noded, newKnapsack(p, p.nodes[i].free, p.nodes[i].fits))
+		m.noded = append(m.noded, newKnapsack(p, &p.nodes[i].capacity))
 	}
 	var pods int64
 	for k := range p.shapes {
@@ -219,14 +220,5 @@ func (m *mixer) downsize(s *solution) {
 
 // holds reports whether a machine of offer t holds a load.
 func (m *mixer) holds(t int, l load) bool {
-	free := m.offers[t].free
-	for k, n := range l {
-		if n > 0 {
-			if m.offers[t].fits[k] < n || free.fit(m.shapes[k].request, n) < n {
-				return false
-			}
-			free.take(m.shapes[k].request, n)
-		}
-	}
-	return true
+	return m.room.fill(m.problem, &m.offers[t].capacity, l)
 }

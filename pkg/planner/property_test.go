@@ -158,24 +158,24 @@ func nothingLeftThatFits(t *rapid.T) {
 		left[x.Pod] = true
 	}
 	applied := plantest.Applied(s, p)
-	for _, c := range s.Classes {
+	for at, c := range s.Classes {
 		if c.Blocked != nil || !slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) {
 			continue
 		}
 		for _, i := range c.Nodes {
-			if plantest.Holds(nodes[i], c.Requests) {
+			if len(nodes[i].With(s, at)) > 0 {
 				t.Fatalf("%v are left out though node %d has room", c.Pods, i)
 			}
 		}
 		for i, l := range p.Launches {
-			if slices.Contains(c.Offerings, l.Offering) && plantest.Holds(launches[i], c.Requests) {
+			if slices.Contains(c.Offerings, l.Offering) && len(launches[i].With(s, at)) > 0 {
 				t.Fatalf("%v are left out though launch %d has room", c.Pods, i)
 			}
 		}
 		for _, i := range c.Offerings {
 			o := s.Offerings[i]
 			r := applied.Pools[o.Pool].Remaining
-			if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && plantest.Holds(o.Free, c.Requests) &&
+			if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && len(plantest.Empty(s, i).With(s, at)) > 0 &&
 				r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs {
 				t.Fatalf("%v are left out though %s may be launched", c.Pods, o.InstanceType)
 			}

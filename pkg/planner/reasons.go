@@ -10,15 +10,16 @@ import (
 // refusal explains why a pod of a class that is not blocked has no place, when the pools may still launch what left says.
 // Of several reasons the one that is closest to a place is given: a machine that the cloud may have again soon, then a pool that may
 // open again, then a limit that somebody can raise, then a request that fits nothing.
-func refusal(s Snapshot, class Class, left []usage) Refusal {
-	request := vecOf(class.Requests)
+func (p *problem) refusal(sh *shape, class Class, left []usage) Refusal {
+	s := p.snapshot
 	var admitting, holding []int
 	for _, i := range class.Offerings {
 		if i < 0 || i >= len(s.Offerings) || s.Offerings[i].Pool < 0 || s.Offerings[i].Pool >= len(s.Pools) {
 			continue
 		}
 		admitting = append(admitting, i)
-		if free := vecOf(s.Offerings[i].Free); free.fit(request, 1) > 0 {
+		o := s.Offerings[i]
+		if c := newCapacity(p, o.Free, o.GPUs, o.Quotas); c.alone(sh, 1) > 0 {
 			holding = append(holding, i)
 		}
 	}
@@ -32,7 +33,7 @@ func refusal(s Snapshot, class Class, left []usage) Refusal {
 		return Refusal{ReasonNoPool, "matches no NodePool of Karve's: " +
 			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool"}
 	case len(holding) == 0:
-		return tooLarge(s, request, admitting)
+		return p.tooLarge(sh, class, admitting)
 	}
 	return blockedBy(s, holding, left)
 }
@@ -140,8 +141,9 @@ func limitAmount(d int, x int64) string {
 }
 
 // tooLarge names the resource of which the pod asks for more than any machine that admits it has, and the machine that has most.
-func tooLarge(s Snapshot, request vec, admitting []int) Refusal {
-	for d := range request {
+func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
+	s, request := p.snapshot, vecOf(class.Requests)
+	for d := range dimGPUMemory {
 		best := admitting[0]
 		for _, i := range admitting {
 			if vecOf(s.Offerings[i].Free)[d] > vecOf(s.Offerings[best].Free)[d] {
@@ -154,11 +156,17 @@ func tooLarge(s Snapshot, request vec, admitting []int) Refusal {
 				"ask for less or allow larger instance types in the NodePool's requirements", amount(d, request[d]), nameOf(s, o), amount(d, has))}
 		}
 	}
+	if r := p.tooLargeForGPUs(sh, admitting); r != nil {
+		return *r
+	}
+	if r := p.tooLargeForQuotas(class, admitting); r != nil {
+		return *r
+	}
 	best, missing := admitting[0], dims+1
 	for _, i := range admitting {
 		n := 0
 		for d, x := range vecOf(s.Offerings[i].Free) {
-			if request[d] > x {
+			if d != dimGPUMemory && request[d] > x {
 				n++
 			}
 		}
@@ -167,14 +175,67 @@ func tooLarge(s Snapshot, request vec, admitting []int) Refusal {
 		}
 	}
 	o := s.Offerings[best]
-	var asks, has []string
+	asks, has := []string{"so much"}, []string{"less"}
+	if missing > 0 {
+		asks, has = nil, nil
+	}
 	for d, x := range vecOf(o.Free) {
-		if request[d] > x {
+		if d != dimGPUMemory && request[d] > x {
 			asks, has = append(asks, amount(d, request[d])), append(has, amount(d, x))
 		}
 	}
 	return Refusal{ReasonTooLarge, fmt.Sprintf("asks for more at once than any one machine that admits it has; the nearest, %s, has %s where it asks for %s: "+
 		"ask for less or allow larger instance types in the NodePool's requirements", nameOf(s, o), strings.Join(has, " and "), strings.Join(asks, " and "))}
+}
+
+// tooLargeForGPUs says so when no GPU of the machines that admit a pod has the device memory and the replicas that it wants of one GPU.
+func (p *problem) tooLargeForGPUs(sh *shape, admitting []int) *Refusal {
+	if !sh.states() {
+		return nil
+	}
+	best, most := admitting[0], GPU{}
+	for _, i := range admitting {
+		for _, g := range p.snapshot.Offerings[i].GPUs {
+			if g.fit(sh, 1) > 0 {
+				return nil
+			}
+			if compareGPUs(g, most) > 0 {
+				best, most = i, g
+			}
+		}
+	}
+	return &Refusal{ReasonTooLarge, fmt.Sprintf("asks for %s and %s of one GPU; the largest that admits it, of %s, has %s and %s: "+
+		"ask for less or allow instance types with larger GPUs in the NodePool's requirements",
+		amount(dimGPUMemory, sh.request[dimGPUMemory]), amount(dimReplicas, sh.request[dimReplicas]), nameOf(p.snapshot, p.snapshot.Offerings[best]),
+		amount(dimGPUMemory, most.MemoryBytes), amount(dimReplicas, most.Replicas))}
+}
+
+// tooLargeForQuotas says so when no machine that admits a pod has what it takes of a quota.
+func (p *problem) tooLargeForQuotas(class Class, admitting []int) *Refusal {
+	for _, x := range class.Quotas {
+		if x.Quota < 0 || x.Quota >= len(p.snapshot.Quotas) {
+			continue
+		}
+		q := p.snapshot.Quotas[x.Quota]
+		best, most := admitting[0], int64(-1)
+		for _, i := range admitting {
+			has := q.Each
+			for _, y := range p.snapshot.Offerings[i].Quotas {
+				if y.Quota == x.Quota {
+					has = y.Count
+				}
+			}
+			if has > most {
+				best, most = i, has
+			}
+		}
+		if x.Count > most {
+			return &Refusal{ReasonTooLarge, fmt.Sprintf("takes %d of %s; the machine with most of it that admits the pod, %s, has %d: "+
+				"take less or allow instance types that have more in the NodePool's requirements", x.Count, q.Name,
+				nameOf(p.snapshot, p.snapshot.Offerings[best]), max(0, most))}
+		}
+	}
+	return nil
 }
 
 func nameOf(s Snapshot, o Offering) string {
@@ -192,6 +253,8 @@ func amount(d int, x int64) string {
 		return byteCount(x) + " of memory"
 	case dimEphemeral:
 		return byteCount(x) + " of ephemeral storage"
+	case dimGPUMemory:
+		return byteCount(x) + " of device memory"
 	}
 	return count(int(x), "pod slot")
 }

@@ -51,7 +51,7 @@ func (p *problem) withoutFresh() (*problem, []int) {
 	without := *p
 	without.nodes = nil
 	for i := range p.nodes {
-		if slices.ContainsFunc(p.offers, func(o offer) bool { return o.free == p.nodes[i].free }) {
+		if slices.ContainsFunc(p.offers, func(o offer) bool { return o.sameAs(&p.nodes[i].capacity) }) {
 			fresh = append(fresh, i)
 		} else {
 			without.nodes = append(without.nodes, p.nodes[i])
@@ -68,5 +68,5 @@ func (m *mixer) standsFor(i int, x machine) bool {
 			return false
 		}
 	}
-	return n.free == m.offers[x.offer].free
+	return n.sameAs(&m.offers[x.offer].capacity)
 }

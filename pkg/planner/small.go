@@ -19,10 +19,12 @@ type lattice struct {
 	states int
 	loads  []load
 	needs  []vec
+	room   room
+	unsure bool
 }
 
 func newLattice(p *problem, demand load) *lattice {
-	l := &lattice{demand: demand, stride: make([]int, len(demand)), states: 1}
+	l := &lattice{demand: demand, stride: make([]int, len(demand)), states: 1, room: room{ledger: newLedger(p)}}
 	for k, n := range demand {
 		l.stride[k] = l.states
 		l.states *= int(n) + 1
@@ -59,19 +61,35 @@ func (p *problem) small(demand load) bool {
 	return pairs*int64(len(p.nodes)+1) <= maxSteps
 }
 
-// holds reports whether a machine holds a load.
-func holds(free vec, fits []int32, l load, need vec) bool {
-	for k, n := range l {
-		if n > fits[k] {
+// holds reports whether a machine holds a load of the given needs. A load for which it finds no GPUs, and cannot rule out that there are
+// some, is not held, and l.unsure is set: the optimum is then not known.
+func (l *lattice) holds(p *problem, c *capacity, a int) bool {
+	for d, x := range l.needs[a] {
+		if x > c.free[d] {
 			return false
 		}
 	}
-	for d, x := range need {
-		if x > free[d] {
+	l.room.ledger.open(c)
+	for k, n := range l.loads[a] {
+		if n == 0 {
+			continue
+		}
+		if n > c.fits[k] {
 			return false
 		}
+		if s := &p.shapes[k]; !s.plain() {
+			if l.room.ledger.fit(s, n) < n {
+				return false
+			}
+			l.room.ledger.take(s, n)
+		}
 	}
-	return true
+	if !c.binned {
+		return true
+	}
+	ok, unsure := p.assignOrKnow(c, l.loads[a], &l.room, nil)
+	l.unsure = l.unsure || unsure
+	return ok
 }
 
 // below calls f for every load a ≤ of, the largest first, the empty one last, until f returns false.
@@ -150,7 +168,7 @@ func (p *problem) exact() (*solution, cost, bool) {
 		d -= l.stride[first]
 	}
 	s.left = left
-	return s, table[l.states-1], s.withinLimits(p)
+	return s, table[l.states-1], !l.unsure && s.withinLimits(p)
 }
 
 // nodeLayer returns the least cost of every state when node i may take any load that it holds before the layer below has the rest.
@@ -158,7 +176,7 @@ func (p *problem) nodeLayer(l *lattice, i int, below []cost) (table []cost, take
 	n := &p.nodes[i]
 	fitting := make([]bool, l.states)
 	for a := range fitting {
-		fitting[a] = holds(n.free, n.fits, l.loads[a], l.needs[a])
+		fitting[a] = l.holds(p, &n.capacity, a)
 	}
 	table, takes = make([]cost, l.states), make([]int, l.states)
 	for d := range table {
@@ -180,7 +198,7 @@ func (p *problem) cheapestHolder(l *lattice) []int {
 		out[a] = -1
 		for t := range p.offers {
 			o := &p.offers[t]
-			if (out[a] < 0 || o.price < p.offers[out[a]].price) && holds(o.free, o.fits, l.loads[a], l.needs[a]) {
+			if (out[a] < 0 || o.price < p.offers[out[a]].price) && l.holds(p, &o.capacity, a) {
 				out[a] = t
 			}
 		}

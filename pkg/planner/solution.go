@@ -103,58 +103,40 @@ func (s *solution) withinLimits(p *problem) bool {
 	return true
 }
 
-// room returns what is left on a machine with the given free capacity under a load.
-func (p *problem) room(free vec, l load) vec {
-	for k, n := range l {
-		if n > 0 {
-			free.take(p.shapes[k].request, n)
-		}
-	}
-	return free
-}
-
 // plan names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
 func (p *problem) plan(s *solution) Plan {
-	next := make([]int, len(p.shapes))
-	pick := func(l load) []string {
-		var names []string
-		for k, n := range l {
-			for _, pod := range p.shapes[k].pods[next[k] : next[k]+int(n)] {
-				names = append(names, pod.name)
-			}
-			next[k] += int(n)
-		}
-		slices.Sort(names)
-		return names
-	}
+	names := naming{problem: p, next: make([]int, len(p.shapes)), room: room{ledger: newLedger(p)}}
 	var plan Plan
 	for i, l := range s.onNodes {
 		if !l.empty() {
-			plan.Placements = append(plan.Placements, Placement{Node: p.nodes[i].index, Pods: pick(l)})
+			pods, gpus := names.pick(&p.nodes[i].capacity, l)
+			plan.Placements = append(plan.Placements, Placement{Node: p.nodes[i].index, Pods: pods, GPUs: gpus})
 		}
 	}
 	slices.SortStableFunc(s.machines, func(a, b machine) int {
 		return cmp.Or(cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
 	})
 	for _, m := range s.machines {
-		plan.Launches = append(plan.Launches, Launch{Offering: p.offers[m.offer].index, Pods: pick(m.load)})
-		plan.Price += MicroUSD(p.offers[m.offer].price)
+		o := &p.offers[m.offer]
+		pods, gpus := names.pick(&o.capacity, m.load)
+		plan.Launches = append(plan.Launches, Launch{Offering: o.index, Pods: pods, GPUs: gpus})
+		plan.Price += MicroUSD(o.price)
 	}
 	plan.Unplaced = append(plan.Unplaced, p.refused...)
 	left := s.limits(p)
 	for k := range p.shapes {
 		why := map[int]Refusal{}
-		for _, pod := range p.shapes[k].pods[next[k]:] {
+		for _, pod := range p.shapes[k].pods[names.next[k]:] {
 			r, ok := why[pod.class]
 			if !ok {
-				r = refusal(p.snapshot, p.snapshot.Classes[pod.class], left)
+				r = p.refusal(&p.shapes[k], p.snapshot.Classes[pod.class], left)
 				why[pod.class] = r
 			}
 			plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: pod.name, Refusal: r})
 		}
 	}
-	names := p.snapshot.Nodes
-	slices.SortStableFunc(plan.Placements, func(a, b Placement) int { return strings.Compare(names[a.Node].Name, names[b.Node].Name) })
+	nodes := p.snapshot.Nodes
+	slices.SortStableFunc(plan.Placements, func(a, b Placement) int { return strings.Compare(nodes[a.Node].Name, nodes[b.Node].Name) })
 	slices.SortStableFunc(plan.Unplaced, func(a, b Unplaced) int { return strings.Compare(a.Pod, b.Pod) })
 	return plan
 }

@@ -24,6 +24,10 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 		var s planner.Snapshot
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 		rarely := func(name string) bool { return !limits.Free && n(name, 0, 5) == 0 }
+		stated := rapid.Bool().Draw(t, "device memory")
+		for i := range n("quotas", 0, 4) - 2 {
+			s.Quotas = append(s.Quotas, planner.Quota{Name: fmt.Sprintf("quota-%d", i), Each: int64(n("each", 0, 3))})
+		}
 		for i := range n("pools", 1, 2) {
 			p := Pool(fmt.Sprintf("pool-%d", i))
 			if rarely("limited") {
@@ -38,20 +42,30 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			s.Pools = append(s.Pools, p)
 		}
 		for i := range n("offerings", 0, 5) {
-			gpus := int64(n("GPUs", 1, 3))
+			gpus, shared := int64(n("GPUs", 1, 3)), int64(n("shared by", 1, 4))
 			o := planner.Offering{
 				Pool: n("pool", 0, len(s.Pools)-1), InstanceType: fmt.Sprintf("type-%d", i), Zone: "zone-a", CapacityType: "on-demand",
 				Price:    planner.MicroUSD(n("price", 1, 12)),
-				Free:     resources(t, 12, gpus*int64(n("shared by", 1, 4))),
+				Free:     resources(t, 12, gpus*shared),
 				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: gpus, Nodes: 1},
 			}
+			if stated {
+				o.GPUs = slices.Repeat([]planner.GPU{{Replicas: shared, MemoryBytes: int64(n("device memory of a GPU", 0, 8))}}, int(gpus))
+			}
+			o.Quotas = amounts(t, s)
 			if rarely("unavailable") {
 				o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: o.InstanceType + " was refused"}
 			}
 			s.Offerings = append(s.Offerings, o)
 		}
 		for i := range n("nodes", 0, limits.Nodes) {
-			s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprintf("node-%d", i), Free: resources(t, 8, int64(n("replicas", 0, 4)))})
+			v := planner.Node{Name: fmt.Sprintf("node-%d", i), Free: resources(t, 8, int64(n("replicas", 0, 4))), Quotas: amounts(t, s)}
+			if stated {
+				for range n("GPUs of the node", 0, 3) {
+					v.GPUs = append(v.GPUs, planner.GPU{Replicas: int64(n("replicas left", 0, 4)), MemoryBytes: int64(n("device memory left", 0, 8))})
+				}
+			}
+			s.Nodes = append(s.Nodes, v)
 		}
 		left := n("pods", 1, limits.Pods)
 		for i := range n("classes", 1, limits.Classes) {
@@ -65,13 +79,36 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			})
 			out := func(int) bool { return n("not admitted", 0, 4) == 0 }
 			c.Offerings, c.Nodes = slices.DeleteFunc(c.Offerings, out), slices.DeleteFunc(c.Nodes, out)
+			if stated && rapid.Bool().Draw(t, "states device memory") {
+				c.GPUMemoryBytes = int64(n("stated device memory", 1, 6))
+			}
+			c.Quotas = amounts(t, s)
 			if rarely("blocked") {
 				c.Blocked = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "blocked"}
 			}
 			s.Classes = append(s.Classes, c)
 		}
+		for i := range n("rules", 0, 4) - 2 {
+			some := func(name string) []int {
+				return slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.IntRange(0, len(s.Classes)-1), 0, 2, rapid.ID[int]).Draw(t, name)))
+			}
+			s.Rules = append(s.Rules, planner.Rule{
+				Kind: planner.Apart, Name: fmt.Sprintf("rule-%d", i), Topology: planner.PerNode, Classes: some("apart"), Counted: some("from"),
+			})
+		}
 		return s
 	})
+}
+
+// amounts draws an amount of some of the quotas.
+func amounts(t *rapid.T, s planner.Snapshot) []planner.Amount {
+	var out []planner.Amount
+	for q := range s.Quotas {
+		if rapid.Bool().Draw(t, "says an amount") {
+			out = append(out, planner.Amount{Quota: q, Count: int64(rapid.IntRange(0, 3).Draw(t, "amount"))})
+		}
+	}
+	return out
 }
 
 func resources(t *rapid.T, most int, replicas int64) planner.Resources {
@@ -96,8 +133,20 @@ func Nonsense() *rapid.Generator[planner.Snapshot] {
 		d := func(name string) int64 { return amount.Draw(t, name) }
 		return planner.Physical{MilliCPU: d("cpu"), MemoryBytes: d("memory"), GPUs: d("GPUs"), Replicas: d("replicas"), Nodes: d("nodes")}
 	})
+	gpus := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) planner.GPU {
+		return planner.GPU{Replicas: amount.Draw(t, "GPU replicas"), MemoryBytes: amount.Draw(t, "device memory")}
+	}), 0, 3)
+	amounts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) planner.Amount {
+		return planner.Amount{Quota: rapid.IntRange(-1, 3).Draw(t, "quota"), Count: amount.Draw(t, "count")}
+	}), 0, 3)
 	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
 		var s planner.Snapshot
+		for range rapid.IntRange(0, 2).Draw(t, "quotas") {
+			s.Quotas = append(s.Quotas, planner.Quota{Name: "q", Each: amount.Draw(t, "each")})
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "rules") {
+			s.Rules = append(s.Rules, planner.Rule{Kind: planner.Apart, Topology: planner.PerNode, Classes: index.Draw(t, "apart"), Counted: index.Draw(t, "from")})
+		}
 		for range rapid.IntRange(0, 3).Draw(t, "pools") {
 			s.Pools = append(s.Pools, planner.Pool{Name: "p", Remaining: physical.Draw(t, "remaining"), Closed: refusal.Draw(t, "closed")})
 		}
@@ -105,15 +154,17 @@ func Nonsense() *rapid.Generator[planner.Snapshot] {
 			s.Offerings = append(s.Offerings, planner.Offering{
 				Pool: rapid.IntRange(-1, 3).Draw(t, "pool"), Price: planner.MicroUSD(amount.Draw(t, "price")), InstanceType: "t",
 				Free: res.Draw(t, "free"), Physical: physical.Draw(t, "physical"), Unavailable: refusal.Draw(t, "unavailable"),
+				GPUs: gpus.Draw(t, "GPUs"), Quotas: amounts.Draw(t, "amounts"),
 			})
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "nodes") {
-			s.Nodes = append(s.Nodes, planner.Node{Free: res.Draw(t, "node free")})
+			s.Nodes = append(s.Nodes, planner.Node{Free: res.Draw(t, "node free"), GPUs: gpus.Draw(t, "GPUs"), Quotas: amounts.Draw(t, "amounts")})
 		}
 		for range rapid.IntRange(0, 4).Draw(t, "classes") {
 			s.Classes = append(s.Classes, planner.Class{
 				Pods:     rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"}), 0, 6).Draw(t, "pods"),
 				Requests: res.Draw(t, "requests"), Offerings: index.Draw(t, "offerings"), Nodes: index.Draw(t, "nodes"), Blocked: refusal.Draw(t, "blocked"),
+				Quotas: amounts.Draw(t, "amounts"), GPUMemoryBytes: amount.Draw(t, "stated device memory"),
 			})
 		}
 		return s

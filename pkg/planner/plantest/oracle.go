@@ -1,6 +1,7 @@
 package plantest
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -21,7 +22,7 @@ func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 		o.classes = append(o.classes, class[pod])
 	}
 	for _, n := range s.Nodes {
-		o.nodes = append(o.nodes, n.Free)
+		o.nodes = append(o.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
 	}
 	for _, p := range s.Pools {
 		o.limits = append(o.limits, p.Remaining)
@@ -30,11 +31,12 @@ func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	return planner.MicroUSD(o.best), o.best < math.MaxInt64
 }
 
-// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one.
+// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one; on each of its GPUs where it
+// states device memory.
 type oracle struct {
 	snapshot planner.Snapshot
 	classes  []int // of each pod
-	nodes    []planner.Resources
+	nodes    []Spot
 	limits   []planner.Physical
 	bought   []machine
 	best     int64
@@ -42,7 +44,7 @@ type oracle struct {
 
 type machine struct {
 	offering int
-	free     planner.Resources
+	spot     Spot
 }
 
 func (o *oracle) place(pod int, price int64) {
@@ -53,21 +55,26 @@ func (o *oracle) place(pod int, price int64) {
 		o.best = price
 		return
 	}
-	c := o.snapshot.Classes[o.classes[pod]]
+	at := o.classes[pod]
+	c := o.snapshot.Classes[at]
 	for _, i := range c.Nodes {
-		if before := o.nodes[i]; subtract(&o.nodes[i], c.Requests) {
+		before := o.nodes[i]
+		for _, after := range before.With(o.snapshot, at) {
+			o.nodes[i] = after
 			o.place(pod+1, price)
-			o.nodes[i] = before
 		}
+		o.nodes[i] = before
 	}
-	tried := map[machine]bool{}
+	tried := map[string]bool{}
 	for i := range o.bought {
 		before := o.bought[i]
-		if tried[before] || !admits(c, before.offering) {
+		if key := fmt.Sprint(before); tried[key] || !admits(c, before.offering) {
 			continue
+		} else {
+			tried[key] = true
 		}
-		tried[before] = true
-		if subtract(&o.bought[i].free, c.Requests) {
+		for _, after := range before.spot.With(o.snapshot, at) {
+			o.bought[i].spot = after
 			o.place(pod+1, price)
 		}
 		o.bought[i] = before
@@ -77,15 +84,13 @@ func (o *oracle) place(pod int, price int64) {
 		if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
 			continue
 		}
-		m := machine{i, off.Free}
-		if !subtract(&m.free, c.Requests) {
-			continue
-		}
 		before := o.limits[off.Pool]
 		if count(&o.limits[off.Pool], off.Physical) {
-			o.bought = append(o.bought, m)
-			o.place(pod+1, price+int64(off.Price))
-			o.bought = o.bought[:len(o.bought)-1]
+			for _, after := range newSpot(o.snapshot, off.Free, off.GPUs, off.Quotas).With(o.snapshot, at) {
+				o.bought = append(o.bought, machine{i, after})
+				o.place(pod+1, price+int64(off.Price))
+				o.bought = o.bought[:len(o.bought)-1]
+			}
 		}
 		o.limits[off.Pool] = before
 	}
@@ -125,35 +130,4 @@ func count(left *planner.Physical, u planner.Physical) bool {
 		}
 	}
 	return true
-}
-
-// Room returns what each node of a snapshot, and each launch of a plan, has left after the plan: nodes first.
-func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []planner.Resources) {
-	requests := map[string]planner.Resources{}
-	for _, c := range s.Classes {
-		for _, pod := range c.Pods {
-			requests[pod] = c.Requests
-		}
-	}
-	for _, n := range s.Nodes {
-		nodes = append(nodes, n.Free)
-	}
-	for _, x := range p.Placements {
-		for _, pod := range x.Pods {
-			subtract(&nodes[x.Node], requests[pod])
-		}
-	}
-	for _, l := range p.Launches {
-		free := s.Offerings[l.Offering].Free
-		for _, pod := range l.Pods {
-			subtract(&free, requests[pod])
-		}
-		launches = append(launches, free)
-	}
-	return nodes, launches
-}
-
-// Holds reports whether a pod of the given requests fits into what is free.
-func Holds(free, request planner.Resources) bool {
-	return subtract(&free, request)
 }

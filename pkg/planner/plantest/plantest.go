@@ -23,19 +23,20 @@ type Machine struct {
 	MiB      int64
 	Pods     int64
 	GPUs     int64
+	GPUMiB   int64 // of device memory on each GPU
 	Price    planner.MicroUSD
 }
 
 // G4dn is the g4dn family as EC2 has it in us-east-1: allocatable under Karpenter's overhead, one or more T4 each.
 func G4dn() []Machine {
 	return []Machine{
-		{"g4dn.xlarge", 4, 3900, 14481, 29, 1, 526_000},
-		{"g4dn.2xlarge", 8, 7900, 29636, 29, 1, 752_000},
-		{"g4dn.4xlarge", 16, 15900, 59946, 29, 1, 1_204_000},
-		{"g4dn.8xlarge", 32, 31900, 120248, 58, 1, 2_176_000},
-		{"g4dn.12xlarge", 48, 47900, 178933, 234, 4, 3_912_000},
-		{"g4dn.16xlarge", 64, 63900, 241490, 58, 1, 4_352_000},
-		{"g4dn.metal", 96, 95900, 355262, 737, 8, 7_824_000},
+		{"g4dn.xlarge", 4, 3900, 14481, 29, 1, 15_360, 526_000},
+		{"g4dn.2xlarge", 8, 7900, 29636, 29, 1, 15_360, 752_000},
+		{"g4dn.4xlarge", 16, 15900, 59946, 29, 1, 15_360, 1_204_000},
+		{"g4dn.8xlarge", 32, 31900, 120248, 58, 1, 15_360, 2_176_000},
+		{"g4dn.12xlarge", 48, 47900, 178933, 234, 4, 15_360, 3_912_000},
+		{"g4dn.16xlarge", 64, 63900, 241490, 58, 1, 15_360, 4_352_000},
+		{"g4dn.metal", 96, 95900, 355262, 737, 8, 15_360, 7_824_000},
 	}
 }
 
@@ -62,6 +63,7 @@ func (m Machine) Offering(pool int, zone, capacityType string, price planner.Mic
 		Physical: planner.Physical{
 			MilliCPU: m.VCPU * 1000, MemoryBytes: m.MiB * Mi, GPUs: m.GPUs, Replicas: m.GPUs * replicas, Nodes: 1,
 		},
+		GPUs: slices.Repeat([]planner.GPU{{Replicas: replicas, MemoryBytes: m.GPUMiB * Mi}}, int(m.GPUs)),
 	}
 }
 
@@ -149,7 +151,9 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 	out := Clone(s)
 	for i, l := range p.Launches {
 		o := s.Offerings[l.Offering]
-		out.Nodes = append(out.Nodes, planner.Node{Name: fmt.Sprintf("launched-%05d", i), Free: o.Free})
+		out.Nodes = append(out.Nodes, planner.Node{
+			Name: fmt.Sprintf("launched-%05d", i), Free: o.Free, GPUs: o.GPUs, Quotas: o.Quotas, Domains: o.Domains,
+		})
 		for c := range out.Classes {
 			if slices.Contains(out.Classes[c].Offerings, l.Offering) {
 				out.Classes[c].Nodes = append(out.Classes[c].Nodes, len(out.Nodes)-1)
@@ -178,10 +182,24 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 func Clone(s planner.Snapshot) planner.Snapshot {
 	out := planner.Snapshot{
 		Pools: slices.Clone(s.Pools), Offerings: slices.Clone(s.Offerings), Nodes: slices.Clone(s.Nodes), Classes: slices.Clone(s.Classes),
+		Quotas: slices.Clone(s.Quotas), Topologies: slices.Clone(s.Topologies), Rules: slices.Clone(s.Rules),
+	}
+	for i := range out.Pools {
+		p := &out.Pools[i]
+		p.MinValues = slices.Clone(p.MinValues)
 	}
 	for i := range out.Classes {
 		c := &out.Classes[i]
 		c.Pods, c.Offerings, c.Nodes = slices.Clone(c.Pods), slices.Clone(c.Offerings), slices.Clone(c.Nodes)
+		c.Quotas, c.Wishes = slices.Clone(c.Quotas), slices.Clone(c.Wishes)
+		for j := range c.Wishes {
+			w := &c.Wishes[j]
+			w.Offerings, w.Nodes = slices.Clone(w.Offerings), slices.Clone(w.Nodes)
+		}
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		r.Classes, r.Counted, r.Present, r.Eligible = slices.Clone(r.Classes), slices.Clone(r.Counted), slices.Clone(r.Present), slices.Clone(r.Eligible)
 	}
 	return out
 }
@@ -191,10 +209,15 @@ func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
 	pools, poolAt := permutation(len(s.Pools), pick)
 	offerings, offeringAt := permutation(len(s.Offerings), pick)
 	nodes, nodeAt := permutation(len(s.Nodes), pick)
-	classes, _ := permutation(len(s.Classes), pick)
-	var out planner.Snapshot
+	classes, classAt := permutation(len(s.Classes), pick)
+	out := planner.Snapshot{Quotas: s.Quotas, Topologies: s.Topologies}
 	for _, i := range pools {
-		out.Pools = append(out.Pools, s.Pools[i])
+		p := s.Pools[i]
+		p.MinValues = slices.Clone(p.MinValues)
+		for j, m := range p.MinValues {
+			p.MinValues[j].Values = rearranged(m.Values, offeringAt)
+		}
+		out.Pools = append(out.Pools, p)
 	}
 	for _, i := range offerings {
 		o := s.Offerings[i]
@@ -215,7 +238,30 @@ func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
 	for _, i := range classes {
 		c := s.Classes[i]
 		c.Offerings, c.Nodes = moved(c.Offerings, offeringAt), moved(c.Nodes, nodeAt)
+		c.Wishes = slices.Clone(c.Wishes)
+		for j, w := range c.Wishes {
+			c.Wishes[j].Offerings, c.Wishes[j].Nodes = moved(w.Offerings, offeringAt), moved(w.Nodes, nodeAt)
+		}
 		out.Classes = append(out.Classes, c)
+	}
+	for _, r := range s.Rules {
+		r.Classes, r.Counted = moved(r.Classes, classAt), moved(r.Counted, classAt)
+		if r.Topology == planner.PerNode {
+			r.Present = rearranged(r.Present, nodeAt)
+		}
+		out.Rules = append(out.Rules, r)
+	}
+	return out
+}
+
+// rearranged moves each value to its new index; missing ones are their zero value.
+func rearranged[T any](values []T, at []int) []T {
+	if values == nil {
+		return nil
+	}
+	out := make([]T, len(at))
+	for i, v := range values {
+		out[at[i]] = v
 	}
 	return out
 }
@@ -249,11 +295,11 @@ type Named struct {
 func Names(s planner.Snapshot, p planner.Plan) Named {
 	n := Named{Unplaced: p.Unplaced, Price: p.Price, Bound: p.Bound}
 	for _, x := range p.Placements {
-		n.Placements = append(n.Placements, fmt.Sprint(s.Nodes[x.Node].Name, x.Pods))
+		n.Placements = append(n.Placements, fmt.Sprint(s.Nodes[x.Node].Name, x.Pods, x.GPUs))
 	}
 	for _, x := range p.Launches {
 		o := s.Offerings[x.Offering]
-		n.Launches = append(n.Launches, fmt.Sprint(s.Pools[o.Pool].Name, " ", o.InstanceType, " ", o.Zone, " ", o.CapacityType, " ", x.Pods))
+		n.Launches = append(n.Launches, fmt.Sprint(s.Pools[o.Pool].Name, " ", o.InstanceType, " ", o.Zone, " ", o.CapacityType, " ", x.Pods, x.GPUs))
 	}
 	return n
 }

@@ -51,6 +51,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 		for i := range s.Nodes {
 			s.Nodes[i].Domains = located()
 		}
+		s.Rules = nil
 		for range n("rules", 1, limits.Rules) {
 			s.Rules = append(s.Rules, drawRule(t, s, limits))
 		}

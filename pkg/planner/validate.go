@@ -1,0 +1,159 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Validate reports what makes a snapshot senseless: indices out of range, amounts that cannot be, names that repeat.
+func Validate(s Snapshot) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	quotas := map[string]bool{}
+	for i, q := range s.Quotas {
+		if quotas[q.Name] {
+			bad("quota %d: the name %q repeats", i, q.Name)
+		}
+		quotas[q.Name] = true
+		if q.Each < 0 {
+			bad("quota %d: each machine has less than nothing of it", i)
+		}
+	}
+	names := map[string]bool{}
+	for i, pool := range s.Pools {
+		if names[pool.Name] {
+			bad("pool %d: the name %q repeats", i, pool.Name)
+		}
+		names[pool.Name] = true
+	}
+	for i, o := range s.Offerings {
+		if o.Pool < 0 || o.Pool >= len(s.Pools) {
+			bad("offering %d: there is no pool %d", i, o.Pool)
+		}
+		if o.Price <= 0 || o.Price > maxPrice {
+			bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
+		}
+		if vecOf(o.Free).negative() {
+			bad("offering %d: free capacity is negative", i)
+		}
+		p := o.Physical
+		if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
+			bad("offering %d: physical amounts are negative or not those of one machine", i)
+		}
+		errs = append(errs, validateMachine(s, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
+		var replicas int64
+		for _, g := range o.GPUs {
+			replicas += max(0, min(g.Replicas, Unlimited-replicas))
+		}
+		if len(o.GPUs) > 0 && replicas != o.Free.Replicas {
+			bad("offering %d: its GPUs have %d replicas, the machine has %d", i, replicas, o.Free.Replicas)
+		}
+	}
+	nodes := map[string]bool{}
+	for i, n := range s.Nodes {
+		if nodes[n.Name] {
+			bad("node %d: the name %q repeats", i, n.Name)
+		}
+		nodes[n.Name] = true
+		if vecOf(n.Free).negative() {
+			bad("node %d: free capacity is negative", i)
+		}
+		errs = append(errs, validateMachine(s, fmt.Sprintf("node %d", i), n.GPUs, n.Quotas, n.Domains)...)
+	}
+	errs = append(errs, validateClasses(s)...)
+	errs = append(errs, validateAparts(s)...)
+	errs = append(errs, validateRules(s)...)
+	return errors.Join(errs...)
+}
+
+// validateMachine checks what offerings and nodes say alike of one machine.
+func validateMachine(s Snapshot, what string, gpus []GPU, quotas []Amount, domains []int) []error {
+	var errs []error
+	for i, g := range gpus {
+		if g.Replicas < 0 || g.MemoryBytes < 0 {
+			errs = append(errs, fmt.Errorf("%s: GPU %d has less than nothing", what, i))
+		}
+	}
+	if !amounts(quotas, len(s.Quotas)) {
+		errs = append(errs, fmt.Errorf("%s: quotas are not sorted, repeat, are out of range, or negative", what))
+	}
+	if len(domains) > len(s.Topologies) {
+		errs = append(errs, fmt.Errorf("%s: has domains of %d topologies, there are %d", what, len(domains), len(s.Topologies)))
+		domains = domains[:len(s.Topologies)]
+	}
+	for t, d := range domains {
+		if d < -1 || d >= len(s.Topologies[t].Domains) {
+			errs = append(errs, fmt.Errorf("%s: topology %s has no domain %d", what, s.Topologies[t].Key, d))
+		}
+	}
+	return errs
+}
+
+// amounts reports whether xs are sorted amounts ≥ 0 of n quotas, each at most once.
+func amounts(xs []Amount, n int) bool {
+	for i, x := range xs {
+		if x.Quota < 0 || x.Quota >= n || x.Count < 0 || i > 0 && xs[i-1].Quota >= x.Quota {
+			return false
+		}
+	}
+	return true
+}
+
+// validateAparts checks the rules that keep pods apart on machines.
+func validateAparts(s Snapshot) []error {
+	var errs []error
+	for i, r := range s.Rules {
+		if r.Kind == Apart && r.Topology == PerNode && (!indices(r.Classes, len(s.Classes)) || !indices(r.Counted, len(s.Classes))) {
+			errs = append(errs, fmt.Errorf("rule %d: classes are not sorted, repeat, or are out of range", i))
+		}
+	}
+	return errs
+}
+
+func validateClasses(s Snapshot) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	pods := map[string]int{}
+	for i, c := range s.Classes {
+		if vecOf(c.Requests).negative() || c.Requests.Pods != 1 {
+			bad("class %d: requests are negative or not those of one pod", i)
+		}
+		if c.GPUMemoryBytes < 0 {
+			bad("class %d: device memory is negative", i)
+		}
+		if !amounts(c.Quotas, len(s.Quotas)) {
+			bad("class %d: quotas are not sorted, repeat, are out of range, or negative", i)
+		}
+		if !ascending(c.Pods) {
+			bad("class %d: pods are not sorted or repeat", i)
+		}
+		for _, pod := range c.Pods {
+			if first, ok := pods[pod]; ok && first != i {
+				bad("class %d: pod %s is in class %d as well", i, pod, first)
+			}
+			pods[pod] = i
+		}
+		if !indices(c.Offerings, len(s.Offerings)) {
+			bad("class %d: offerings are not sorted, repeat, or are out of range", i)
+		}
+		if !indices(c.Nodes, len(s.Nodes)) {
+			bad("class %d: nodes are not sorted, repeat, or are out of range", i)
+		}
+	}
+	return errs
+}
+
+// indices reports whether xs are sorted indices of n things, each at most once.
+func indices(xs []int, n int) bool {
+	return ascending(xs) && (len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n)
+}
+
+// ascending reports whether xs is sorted and without repetition.
+func ascending[T string | int](xs []T) bool {
+	for i := 1; i < len(xs); i++ {
+		if xs[i-1] >= xs[i] {
+			return false
+		}
+	}
+	return true
+}
