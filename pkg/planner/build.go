@@ -23,7 +23,18 @@ func Build(s Snapshot) Plan { return Search{}.Build(s) }
 //
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
-func (search Search) Build(s Snapshot) Plan { return arrange(s, search.plain) }
+func (search Search) Build(s Snapshot) Plan {
+	if plainly(s) {
+		return search.plain(s)
+	}
+	first := search.First
+	search.First = nil
+	plan := arrange(s, search.plain)
+	if first != nil {
+		first(plan)
+	}
+	return plan
+}
 
 // plain plans with what each machine has and with the rules that keep pods apart on one machine, and with no other rule, nor with wishes,
 // priorities, weights and choices.
