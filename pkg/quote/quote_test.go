@@ -21,8 +21,8 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// search is without a clock, so that plans are always the same.
-func search() planner.Search { return planner.Search{} }
+// search is short, and without a clock, so that plans are always the same.
+func search() planner.Search { return planner.Search{Effort: 10_000} }
 
 func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
 	t.Helper()
