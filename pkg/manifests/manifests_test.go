@@ -288,7 +288,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 		for i := range rapid.IntRange(1, 5).Draw(t, "pods") {
 			pods = append(pods, snapshottest.Pod(fmt.Sprintf("p-%d", i), snapshottest.Asking(
 				"cpu", fmt.Sprintf("%dm", rapid.IntRange(1, 5000).Draw(t, "cpu")), "memory", fmt.Sprintf("%dMi", rapid.IntRange(1, 5000).Draw(t, "memory")))))
-			pods[i].TypeMeta.APIVersion, pods[i].TypeMeta.Kind = "v1", "Pod"
+			pods[i].APIVersion, pods[i].Kind = "v1", "Pod"
 		}
 		var text []byte
 		var err error

@@ -33,10 +33,10 @@ func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
 	return q
 }
 
-func text(t testing.TB, q *quote.Quote, wide bool) string {
+func text(t testing.TB, q *quote.Quote) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := q.Text(&out, wide); err != nil {
+	if err := q.Text(&out, false); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -128,7 +128,7 @@ func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002, and 6 more\n"
-	if diff := cmp.Diff(want, text(t, &q, false)); diff != "" {
+	if diff := cmp.Diff(want, text(t, &q)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -159,8 +159,8 @@ func TestWholeGPUsThatNoMachineHasAreTold(t *testing.T) {
 	c := Shared()
 	c.Pods = Pods("p", 2, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "7"))
 	q := of(t, c)
-	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q, false), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
-		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q, false))
+	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
+		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q))
 	}
 }
 
@@ -174,7 +174,7 @@ func TestPodsAreToldByWhatMadeThem(t *testing.T) {
 	asks := Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1")
 	c.Pods = slices.Concat(Pods("web", 3, asks, replicaSet), Pods("db", 2, asks, OwnedBy("apps/v1", "StatefulSet", "db")), Pods("own", 1, asks))
 	q := of(t, c)
-	if got := text(t, &q, false); !strings.Contains(got, "   default/web (3), default/db (2), default/own-000\n") {
+	if got := text(t, &q); !strings.Contains(got, "   default/web (3), default/db (2), default/own-000\n") {
 		t.Errorf("got\n%s", got)
 	}
 }
