@@ -17,11 +17,12 @@ const (
 )
 
 // gather settles the pods that have to share a machine with others of the plan, each group on one machine.
-func (a *arranger) gather(g *ground) {
+// Spared are nodes that others may need more than a group that can have a machine of its own.
+func (a *arranger) gather(g *ground, sparing bool) {
 	b := newBooks(g.Snapshot)
 	for _, group := range b.groups() {
 		for range maxHosts {
-			if !a.host(g, group) {
+			if !a.host(g, group, sparing) {
 				break
 			}
 		}
@@ -83,7 +84,7 @@ type party struct {
 }
 
 // host settles pods of a group on one machine, and reports whether it did: the cheapest that holds them all, else the one that holds most.
-func (a *arranger) host(g *ground, group []int) bool {
+func (a *arranger) host(g *ground, group []int, sparing bool) bool {
 	b := newBooks(g.Snapshot)
 	b.beginning = true
 	var best settled
@@ -96,7 +97,7 @@ func (a *arranger) host(g *ground, group []int) bool {
 		if p == nil {
 			continue
 		}
-		found := a.seat(b, p)
+		found := a.seat(b, p, sparing)
 		if found.pods > best.pods {
 			best = found
 		}
@@ -204,13 +205,13 @@ type berth struct {
 }
 
 // seat finds the machine for a party.
-func (a *arranger) seat(b *books, p *party) settled {
+func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 	var best settled
 	total := 0
 	for _, n := range p.pods {
 		total += n
 	}
-	berths := b.berths(p)
+	berths := b.berths(p, sparing)
 	tried := 0
 	for _, x := range berths {
 		if x.holds < int64(total) {
@@ -239,8 +240,8 @@ func (a *arranger) seat(b *books, p *party) settled {
 	return best
 }
 
-// berths returns the machines that admit some of a party: nodes before launches, then the heavier pools, then the cheaper machines.
-func (b *books) berths(p *party) []berth {
+// berths returns the machines that admit some of a party: nodes before launches, unless nodes are to be spared, then the heavier pools, then the cheaper machines.
+func (b *books) berths(p *party, sparing bool) []berth {
 	var offerings, nodes []int
 	sets := map[int][2][]int{}
 	for c := range p.pods {
@@ -298,7 +299,11 @@ func (b *books) berths(p *party) []berth {
 	slices.SortStableFunc(out, func(x, y berth) int {
 		s, t := name(x), name(y)
 		u, v := vecOf(x.has.Free), vecOf(y.has.Free)
-		return cmp.Or(cmp.Compare(min(y.node, 0), min(x.node, 0)), cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price),
+		nodesFirst := cmp.Compare(min(y.node, 0), min(x.node, 0))
+		if sparing {
+			nodesFirst = -nodesFirst
+		}
+		return cmp.Or(nodesFirst, cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price),
 			slices.Compare(u[:], v[:]), slices.Compare(s[:], t[:]))
 	})
 	return out
@@ -346,6 +351,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 			n := int(min(int64(wanted(c)), census.room(c, p.given, domains)))
 			if n > 0 && len(one.Classes[c].Nodes) > 0 {
 				parts = append(parts, portion{class: c, given: p.given, nodes: []int{0}, pods: n})
+				census.add(c, domains, int64(n))
 			}
 		}
 		if len(parts) == 0 {
@@ -353,14 +359,12 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 		}
 		plan := a.plain(one.lowered(parts, false))
 		for _, q := range parts {
-			before := placed[q.class]
 			placed[q.class] += q.pods
 			for _, y := range plan.Unplaced {
 				if _, ok := slices.BinarySearch(b.Classes[q.class].Pods, y.Pod); ok {
 					placed[q.class]--
 				}
 			}
-			census.add(q.class, domains, int64(placed[q.class]-before))
 		}
 		g.bind(plan)
 	}
