@@ -127,7 +127,7 @@ func (b *books) party(group []int, given int) *party {
 		}
 	}
 	join := func(present map[int]int) bool {
-		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present) })
+		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present, nil) })
 		if i >= 0 {
 			p.pods[members[i]] = len(b.Classes[members[i]].Pods)
 		}
@@ -162,12 +162,12 @@ func (b *books) follows(class, given int) bool {
 }
 
 // wellFounded reports whether the pods that are placed on a machine can have come one after another.
-func (b *books) wellFounded(given int, placed map[int]int) bool {
+func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
 	in := map[int]int{}
 	for again := true; again; {
 		again = false
 		for c, n := range placed {
-			if n > 0 && in[c] == 0 && b.founded(c, given, in) {
+			if n > 0 && in[c] == 0 && b.founded(c, given, in, domains) {
 				in[c], again = n, true
 			}
 		}
@@ -322,7 +322,7 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 	}
 	var best settled
 	for _, c := range x.admits {
-		if !p.leads[c] && b.founded(c, p.given, led) {
+		if !p.leads[c] && b.founded(c, p.given, led, nil) {
 			if found, ok := a.board(b, p, x, c); ok && found.pods > best.pods {
 				best = found
 			}
@@ -378,7 +378,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 			return settled{}, false
 		}
 	}
-	if total <= len(p.leads) || !b.wellFounded(p.given, placed) {
+	if total <= len(p.leads) || !b.wellFounded(p.given, placed, domains) {
 		return settled{}, false
 	}
 	var plan Plan
@@ -416,12 +416,15 @@ func (b *books) only(x berth) Snapshot {
 	return s
 }
 
-// founded reports whether pods of a class that are placed on a machine with the given others may be there.
-func (b *books) founded(class, given int, placed map[int]int) bool {
+// founded reports whether pods of a class that are placed on a machine with the given others may be there. The rules about domains are heeded
+// where those of the machine are given.
+func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
 	for i := range b.rules {
 		r := &b.rules[i]
-		if b.together(i) && r.stands(class, given) && !(r.counts[class] && r.somewhere() == 0) &&
-			!slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }) {
+		switch {
+		case r.Kind != Together || !r.stands(class, given) || r.counts[class] && r.somewhere() == 0:
+		case r.Topology != PerNode && (domains == nil || r.present(domains[r.Topology]) > 0):
+		case !slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }):
 			return false
 		}
 	}
