@@ -230,17 +230,12 @@ func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
 	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
 }
 
-// awaited reports whether pods of a class, which may come at any time, are counted by a rule under which nobody has begun.
+// awaited reports whether pods of a class are counted by a rule, not theirs, under which nobody has begun.
 func (a *arrival) awaited(class int) bool {
-	awaited := false
-	for _, i := range a.rules {
-		if a.bound[i][class] {
-			return false
-		}
+	return slices.ContainsFunc(a.rules, func(i int) bool {
 		anywhere, _ := a.there(i, &spot{machine: -1})
-		awaited = awaited || !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
-	}
-	return awaited
+		return !a.bound[i][class] && !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
+	})
 }
 
 // hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class.
