@@ -149,7 +149,7 @@ func (c *checker) checkApart(i int, r Rule, spots []*spot) {
 func (c *checker) checkTogether(spots []*spot) {
 	a := arrival{checker: c, spots: spots, bound: map[int]map[int]bool{}, waits: true}
 	for i, r := range c.snapshot.Rules {
-		if r.Kind == Together {
+		if r.Kind == Together && len(r.Classes) > 0 {
 			a.rules = append(a.rules, i)
 			a.bound[i] = c.bound(i, r)
 		}
