@@ -40,26 +40,39 @@ func (search Search) Build(s Snapshot) Plan {
 // priorities, weights and choices.
 func (search Search) plain(s Snapshot) Plan {
 	p := compile(s)
-	best, bound := p.solve()
+	var first func(*solution)
+	if search.First != nil {
+		first = func(s *solution) { search.First(p.plan(s)) }
+	}
+	best, bound := p.solve(search.effort(), first)
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
 	return plan
 }
 
-// solve returns the best solution found, and a price that no plan for the pods that it places can go below.
-func (p *problem) solve() (*solution, int64) {
+// solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
+// solution.
+func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64) {
 	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
-		return newSolution(p), 0
+		return p.told(newSolution(p), 0, first)
 	case len(p.shapes) == 1:
 		if s, ok := p.coverOne(); ok {
-			return s, s.cost(p).price
+			return p.told(s, s.cost(p).price, first)
 		}
 	case p.small(demand):
 		if s, c, ok := p.exact(); ok {
-			return s, c.price
+			return p.told(s, c.price, first)
 		}
 	}
-	return p.mix()
+	return p.mix(e, first)
+}
+
+// told tells first of a solution that is the last as well.
+func (p *problem) told(s *solution, bound int64, first func(*solution)) (*solution, int64) {
+	if first != nil {
+		first(s)
+	}
+	return s, bound
 }
