@@ -161,19 +161,34 @@ func (q *claim) open() int {
 	return n
 }
 
-// manner is how pods are spread: which claims choose first, and whether they go to the domain with the fewest rather than to a cheap one.
+// manner is how pods are spread: which claims choose first, whether they go to the domain with the fewest rather than to a cheap one, and
+// whether those that belong together begin before others come that they would have to follow.
 type manner struct {
-	first  func(q *claim) int64
+	first  func(c *census, q *claim) int64
 	evenly bool
+	begin  bool
 }
 
 // manners are those that are tried until no pod is left, the cheapest first.
 func manners() []manner {
-	fewestSites := func(q *claim) int64 { return int64(q.open()) }
-	mostPods := func(q *claim) int64 { return -q.left }
-	freeLast := func(q *claim) int64 { return truth(q.free) }
-	freeFirst := func(q *claim) int64 { return -truth(q.free) }
-	return []manner{{fewestSites, false}, {fewestSites, true}, {mostPods, false}, {freeLast, false}, {freeFirst, false}, {mostPods, true}}
+	fewestSites := func(_ *census, q *claim) int64 { return int64(q.open()) }
+	mostPods := func(c *census, q *claim) int64 { return -c.atMost(q) }
+	freeLast := func(_ *census, q *claim) int64 { return truth(q.free) }
+	freeFirst := func(_ *census, q *claim) int64 { return -truth(q.free) }
+	return []manner{
+		{first: fewestSites}, {first: fewestSites, evenly: true}, {first: mostPods}, {first: freeLast}, {first: freeFirst}, {first: mostPods, evenly: true},
+		{first: freeLast, begin: true},
+	}
+}
+
+// atMost is how many pods of a claim could have a place: one a site where they keep apart from each other.
+func (c *census) atMost(q *claim) int64 {
+	for i := range c.rules {
+		if r := &c.rules[i]; r.Kind == Apart && r.Topology != PerNode && r.stands(q.class, q.given) && r.counts[q.class] {
+			return min(q.left, int64(q.open()))
+		}
+	}
+	return q.left
 }
 
 func truth(b bool) int64 {
@@ -188,9 +203,9 @@ func truth(b bool) int64 {
 func (c *census) spread(claims []*claim, m manner) {
 	order := slices.Clone(claims)
 	slices.SortStableFunc(order, func(x, y *claim) int {
-		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(x), m.first(y)), -cmp.Compare(truth(x.free), truth(y.free)))
+		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(c, x), m.first(c, y)), -cmp.Compare(truth(x.free), truth(y.free)))
 	})
-	for c.step(order, m.evenly) || c.begin(order) {
+	for m.begin && c.begin(order) || c.step(order, m.evenly) || c.begin(order) {
 		continue
 	}
 }

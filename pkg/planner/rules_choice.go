@@ -173,7 +173,7 @@ func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
 			n.GPUs[g] = GPU{min(n.GPUs[g].Replicas, x.GPUs[g].Replicas), min(n.GPUs[g].MemoryBytes, x.GPUs[g].MemoryBytes)}
 		}
 		for q := range s.Quotas {
-			if least := min(quotaOf(s.Quotas[q], q, n.Quotas), quotaOf(s.Quotas[q], q, x.Quotas)); least != quotaOf(s.Quotas[q], q, n.Quotas) {
+			if least := min(quotaOf(s, n.Quotas, q), quotaOf(s, x.Quotas, q)); least != quotaOf(s, n.Quotas, q) {
 				n.Quotas = slices.DeleteFunc(n.Quotas, func(a Amount) bool { return a.Quota == q })
 				n.Quotas = append(n.Quotas, Amount{q, least})
 			}
@@ -193,4 +193,12 @@ func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
 		n.Free.Replicas = min(n.Free.Replicas, replicas)
 	}
 	return n, mixed
+}
+
+// quotaOf returns what a machine with the given amounts has of a quota.
+func quotaOf(s Snapshot, amounts []Amount, quota int) int64 {
+	if i := slices.IndexFunc(amounts, func(a Amount) bool { return a.Quota == quota }); i >= 0 {
+		return amounts[i].Count
+	}
+	return s.Quotas[quota].Each
 }

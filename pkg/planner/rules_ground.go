@@ -216,8 +216,38 @@ func (g *ground) count(r *Rule, index, v int, counts map[int]int64) {
 	default:
 		r.Elsewhere += counted
 	}
-	if r.Kind == Apart && d >= 0 && asked {
+	switch {
+	case d < 0 || !asked:
+	case r.Kind == Apart:
 		g.forbid(r.Counted, r.Topology, d)
+	case r.Kind == Spread:
+		g.guard(r, d)
+	}
+}
+
+// guard keeps pods that a spread only counts from a domain where they could become too many for those that are settled there.
+func (g *ground) guard(r *Rule, d int) {
+	var strangers []int
+	waiting := int64(0)
+	for _, c := range r.Counted {
+		if !slices.Contains(r.Classes, c) {
+			strangers = append(strangers, c)
+			waiting += int64(len(g.Classes[c].Pods))
+		}
+	}
+	b := &books{Snapshot: g.Snapshot}
+	x := b.withDomains(rule{Rule: *r})
+	b.rules = []rule{x}
+	c := census{books: b, counted: [][]int64{nil}}
+	for e := range x.domains {
+		c.counted[0] = append(c.counted[0], x.present(e))
+	}
+	fewest := int64(0)
+	if r.Topology != PerNode {
+		fewest = c.fewest(0)
+	}
+	if fewest+r.MaxSkew-x.present(d) < waiting {
+		g.forbid(strangers, r.Topology, d)
 	}
 }
 

@@ -304,16 +304,32 @@ func (b *books) berths(p *party) []berth {
 	return out
 }
 
-// try plans for a party on one machine.
+// try plans for a party on one machine: leads first, then all others at once. Where those who follow would take the room of those whom they
+// follow, one of these goes with the leads.
 func (a *arranger) try(b *books, p *party, x berth) settled {
-	one := *b
-	one.Nodes = []Node{x.has}
-	one.rules = slices.Clone(b.rules)
-	for i := range one.rules {
-		if r := &one.rules[i]; r.Topology == PerNode {
-			r.Present = []int64{r.present(x.node)}
+	found, ok := a.board(b, p, x, -1)
+	if ok {
+		return found
+	}
+	led := map[int]int{}
+	for c := range p.leads {
+		led[c] = 1
+	}
+	var best settled
+	for _, c := range x.admits {
+		if !p.leads[c] && b.founded(c, p.given, led) {
+			if found, ok := a.board(b, p, x, c); ok && found.pods > best.pods {
+				best = found
+			}
 		}
 	}
+	return best
+}
+
+// board plans for the leads of a party, and one pod of the first class unless that is -1, and then for the rest of it. It reports whether they
+// can have come one after another.
+func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool) {
+	g := newGround(b.only(x))
 	census := newCensus(b)
 	domains := b.vector(x.has.Domains)
 	for i := range b.rules {
@@ -321,64 +337,79 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 			census.begun[i] = domains[r.Topology]
 		}
 	}
-	var parts []portion
-	for _, leads := range []bool{true, false} {
-		for _, c := range b.order {
-			if p.leads[c] != leads || !slices.Contains(x.admits, c) {
-				continue
-			}
-			n := int(min(int64(p.pods[c]), census.room(c, p.given, domains)))
-			if n == 0 {
-				continue
-			}
-			census.add(c, domains, int64(n))
-			parts = append(parts, portion{class: c, given: p.given, nodes: []int{0}, pods: n})
-		}
-	}
-	plan := a.plain(one.lowered(parts, false))
-	out := settled{}
-	for _, y := range plan.Placements {
-		out.pods += len(y.Pods)
-		if x.offering < 0 {
-			out.plan.Placements = append(out.plan.Placements, Placement{Node: x.node, Pods: y.Pods, GPUs: y.GPUs})
-		} else {
-			out.plan.Launches = append(out.plan.Launches, Launch{Offering: x.offering, Pods: y.Pods, GPUs: y.GPUs, Alternatives: x.alternatives})
-			out.plan.Price += x.price
-		}
-	}
 	placed := map[int]int{}
-	for _, q := range parts {
-		placed[q.class] = q.pods
-		for _, y := range plan.Unplaced {
-			if _, ok := slices.BinarySearch(b.Classes[q.class].Pods, y.Pod); ok {
-				placed[q.class]--
+	seat := func(wanted func(c int) int) {
+		one := newBooks(g.Snapshot)
+		one.beginning = true
+		var parts []portion
+		for _, c := range b.order {
+			n := int(min(int64(wanted(c)), census.room(c, p.given, domains)))
+			if n > 0 && len(one.Classes[c].Nodes) > 0 {
+				parts = append(parts, portion{class: c, given: p.given, nodes: []int{0}, pods: n})
 			}
 		}
+		if len(parts) == 0 {
+			return
+		}
+		plan := a.plain(one.lowered(parts, false))
+		for _, q := range parts {
+			before := placed[q.class]
+			placed[q.class] += q.pods
+			for _, y := range plan.Unplaced {
+				if _, ok := slices.BinarySearch(b.Classes[q.class].Pods, y.Pod); ok {
+					placed[q.class]--
+				}
+			}
+			census.add(q.class, domains, int64(placed[q.class]-before))
+		}
+		g.bind(plan)
 	}
-	for c := range p.pods {
-		if p.leads[c] && placed[c] == 0 {
-			return settled{}
+	early := func(c int) int { return int(truth(p.leads[c] || c == first)) }
+	seat(early)
+	seat(func(c int) int { return p.pods[c] - early(c) })
+	total := 0
+	for c, n := range placed {
+		total += n
+		if p.leads[c] && n == 0 {
+			return settled{}, false
 		}
 	}
-	if out.pods > len(p.leads) && b.wellFounded(p.given, placed) {
-		return out
+	if total <= len(p.leads) || !b.wellFounded(p.given, placed) {
+		return settled{}, false
 	}
-	// Those who follow took the room of those whom they follow: without them there is a beginning.
-	first := &party{given: p.given, pods: map[int]int{}, leads: p.leads}
-	led := map[int]int{}
-	for c := range p.leads {
-		led[c] = 1
-	}
-	for c, n := range p.pods {
-		if p.leads[c] || b.founded(c, p.given, led) {
-			first.pods[c] = n
+	var plan Plan
+	for _, y := range g.plan.Placements {
+		if x.offering < 0 {
+			plan.Placements = append(plan.Placements, Placement{Node: x.node, Pods: y.Pods, GPUs: y.GPUs})
+		} else {
+			plan.Launches = append(plan.Launches, Launch{Offering: x.offering, Pods: y.Pods, GPUs: y.GPUs, Alternatives: x.alternatives})
+			plan.Price += x.price
 		}
 	}
-	if len(first.pods) < len(p.pods) {
-		x.admits = slices.DeleteFunc(slices.Clone(x.admits), func(c int) bool { return first.pods[c] == 0 })
-		return a.try(b, first, x)
+	return settled{plan: plan, pods: total}, true
+}
+
+// only returns the snapshot with one machine as its one node, for the classes that it admits.
+func (b *books) only(x berth) Snapshot {
+	s := b.Snapshot
+	s.Nodes = []Node{x.has}
+	s.Classes, s.Rules = slices.Clone(s.Classes), slices.Clone(s.Rules)
+	for c := range s.Classes {
+		s.Classes[c].Offerings, s.Classes[c].Nodes = nil, nil
+		if slices.Contains(x.admits, c) {
+			s.Classes[c].Nodes = []int{0}
+		}
 	}
-	return settled{}
+	for i := range s.Rules {
+		if r := &s.Rules[i]; r.Topology == PerNode {
+			here := int64(0)
+			if x.node >= 0 && x.node < len(r.Present) {
+				here = r.Present[x.node]
+			}
+			r.Present = []int64{here}
+		}
+	}
+	return s
 }
 
 // founded reports whether pods of a class that are placed on a machine with the given others may be there.

@@ -187,6 +187,11 @@ func (b *books) read(i int) rule {
 			}
 		}
 	}
+	return b.withDomains(r)
+}
+
+// withDomains fills in what a rule needs of its topology.
+func (b *books) withDomains(r rule) rule {
 	if r.Topology == PerNode {
 		return r
 	}

@@ -17,6 +17,8 @@ type RuleLimits struct {
 	// Kinds are those that are drawn; all when nil. Topologies are PerNode and 0, zones; both when nil.
 	Kinds      []planner.RuleKind
 	Topologies []int
+	// Mutual makes each class of a rule both ask and count, as where a workload speaks of its own pods.
+	Mutual bool
 	// Wishes, Priorities, Weights and MinValues say what there is beside rules.
 	Wishes, Priorities, Weights, MinValues bool
 }
@@ -49,6 +51,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 		for i := range s.Nodes {
 			s.Nodes[i].Domains = located()
 		}
+		s.Rules = nil
 		for range n("rules", 1, limits.Rules) {
 			s.Rules = append(s.Rules, drawRule(t, s, limits))
 		}
@@ -84,7 +87,11 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 	}
 	r.Name = fmt.Sprintf("%s %d", r.Kind, r.Topology)
 	for c := range s.Classes {
-		switch n("part", 0, 5) {
+		part := n("part", 0, 5)
+		if limits.Mutual && part < 2 {
+			continue
+		}
+		switch part {
 		case 0:
 			r.Classes = append(r.Classes, c)
 		case 1:

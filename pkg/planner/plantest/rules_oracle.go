@@ -27,18 +27,21 @@ func LeastUnderRules(s planner.Snapshot, pods []string) (planner.MicroUSD, bool)
 // ruled parts pods among nodes, launches and nothing. Pods of one class are alike: each goes no further to the front than the one before it.
 type ruled struct {
 	snapshot planner.Snapshot
-	oracle   oracle
-	pods     []string
-	class    []int
-	// at is the place of each pod: a node, from the number of nodes on a launch, -1 for none.
-	at    []int
+	// free is the snapshot without its rules, which Check knows.
+	free   planner.Snapshot
+	oracle oracle
+	pods   []string
+	class  []int
+	// at is the place of each pod: a node, from the number of nodes on a launch, -1 for none; on is its GPU there.
+	at, on []int
 	all   bool
 	most  int
 	price planner.MicroUSD
 }
 
 func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *ruled {
-	o := &ruled{snapshot: s, oracle: oracle{snapshot: s}, most: -1, price: math.MaxInt64}
+	o := &ruled{snapshot: s, free: s, oracle: oracle{snapshot: s}, most: -1, price: math.MaxInt64}
+	o.free.Rules = nil
 	for _, n := range s.Nodes {
 		o.oracle.nodes = append(o.oracle.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
 	}
@@ -52,7 +55,7 @@ func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *rule
 			}
 		}
 	}
-	o.at = make([]int, len(o.pods))
+	o.at, o.on = make([]int, len(o.pods)), make([]int, len(o.pods))
 	return o
 }
 
@@ -76,26 +79,17 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 		}
 	}
 	for _, v := range c.Nodes {
-		before := o.oracle.nodes[v]
-		if v < from {
-			continue
+		if v >= from {
+			o.enter(&o.oracle.nodes[v], k, v, placed, price)
 		}
-		for _, after := range before.With(o.snapshot, o.class[k]) {
-			o.at[k], o.oracle.nodes[v] = v, after
-			o.part(k+1, placed+1, price)
-		}
-		o.oracle.nodes[v] = before
 	}
 	for l := range o.oracle.bought {
-		at, before := len(o.snapshot.Nodes)+l, o.oracle.bought[l]
-		if at < from || !admits(c, before.offering) {
-			continue
+		at := len(o.snapshot.Nodes) + l
+		if at >= from && admits(c, o.oracle.bought[l].offering) {
+			spot := o.oracle.bought[l].spot
+			o.enter(&o.oracle.bought[l].spot, k, at, placed, price)
+			o.oracle.bought[l].spot = spot
 		}
-		for _, after := range before.spot.With(o.snapshot, o.class[k]) {
-			o.at[k], o.oracle.bought[l].spot = at, after
-			o.part(k+1, placed+1, price)
-		}
-		o.oracle.bought[l] = before
 	}
 	for _, i := range c.Offerings {
 		off := o.snapshot.Offerings[i]
@@ -103,15 +97,11 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 			continue
 		}
 		before := o.oracle.limits[off.Pool]
-		for _, spot := range Empty(o.snapshot, i).With(o.snapshot, o.class[k]) {
-			o.oracle.limits[off.Pool] = before
-			if !count(&o.oracle.limits[off.Pool], off.Physical) {
-				break
-			}
-			o.at[k] = len(o.snapshot.Nodes) + len(o.oracle.bought)
-			o.oracle.bought = append(o.oracle.bought, machine{i, spot})
-			o.part(k+1, placed+1, price+off.Price)
-			o.oracle.bought = o.oracle.bought[:len(o.oracle.bought)-1]
+		if count(&o.oracle.limits[off.Pool], off.Physical) {
+			l := len(o.oracle.bought)
+			o.oracle.bought = append(slices.Clip(o.oracle.bought), machine{i, Empty(o.snapshot, i)})
+			o.enter(&o.oracle.bought[l].spot, k, len(o.snapshot.Nodes)+l, placed, price+off.Price)
+			o.oracle.bought = o.oracle.bought[:l]
 		}
 		o.oracle.limits[off.Pool] = before
 	}
@@ -121,28 +111,37 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 	}
 }
 
+// enter puts a pod on a machine, on each GPU that it could be on, and goes on.
+func (o *ruled) enter(spot *Spot, k, at, placed int, price planner.MicroUSD) {
+	before := *spot
+	for _, after := range before.With(o.free, o.class[k]) {
+		*spot = after
+		o.at[k], o.on[k] = at, -1
+		for g := range after.gpus {
+			if after.gpus[g] != before.gpus[g] {
+				o.on[k] = g
+			}
+		}
+		o.part(k+1, placed+1, price)
+	}
+	*spot = before
+}
+
 // keepsRules has Check judge the plan.
 func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 	p := planner.Plan{Price: price}
-	at := map[int]*[]string{}
-	p.Launches = make([]planner.Launch, len(o.oracle.bought))
-	for l, m := range o.oracle.bought {
-		p.Launches[l].Offering = m.offering
-		at[len(o.snapshot.Nodes)+l] = &p.Launches[l].Pods
-	}
-	p.Placements = make([]planner.Placement, 0, len(o.snapshot.Nodes))
 	for v := range o.snapshot.Nodes {
-		if slices.Contains(o.at, v) {
-			p.Placements = append(p.Placements, planner.Placement{Node: v})
-			at[v] = &p.Placements[len(p.Placements)-1].Pods
+		if pods, gpus := o.there(v); len(pods) > 0 {
+			p.Placements = append(p.Placements, planner.Placement{Node: v, Pods: pods, GPUs: gpus})
 		}
+	}
+	for l, m := range o.oracle.bought {
+		pods, gpus := o.there(len(o.snapshot.Nodes) + l)
+		p.Launches = append(p.Launches, planner.Launch{Offering: m.offering, Pods: pods, GPUs: gpus})
 	}
 	out := map[string]bool{}
 	for k, pod := range o.pods {
-		if o.at[k] >= 0 {
-			*at[o.at[k]] = append(*at[o.at[k]], pod)
-			out[pod] = true
-		}
+		out[pod] = o.at[k] >= 0
 	}
 	for _, c := range o.snapshot.Classes {
 		for _, pod := range c.Pods {
@@ -151,16 +150,20 @@ func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 			}
 		}
 	}
-	for l := range p.Launches {
-		slices.Sort(p.Launches[l].Pods)
+	return planner.Check(o.snapshot, p) == nil
+}
+
+// there returns the pods at a place and their GPUs, nil where none states device memory.
+func (o *ruled) there(at int) (pods []string, gpus []int) {
+	stated := false
+	for k, pod := range o.pods {
+		if o.at[k] == at {
+			pods, gpus = append(pods, pod), append(gpus, o.on[k])
+			stated = stated || o.on[k] >= 0
+		}
 	}
-	for i := range p.Placements {
-		slices.Sort(p.Placements[i].Pods)
+	if !stated {
+		gpus = nil
 	}
-	// That the pods fit, GPU by GPU, is why they are where they are; which GPUs they have is not told.
-	judged := Clone(o.snapshot)
-	for i := range judged.Classes {
-		judged.Classes[i].GPUMemoryBytes = 0
-	}
-	return planner.Check(judged, p) == nil
+	return pods, gpus
 }
