@@ -24,33 +24,55 @@ func Build(s Snapshot) Plan { return Search{}.Build(s) }
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
 func (search Search) Build(s Snapshot) Plan {
-	return search.plain(s)
+	if plainly(s) {
+		return search.plain(s)
+	}
+	first := search.First
+	search.First = nil
+	plan := arrange(s, search.plain)
+	if first != nil {
+		first(plan)
+	}
+	return plan
 }
 
 // plain plans with what each machine has and with the rules that keep pods apart on one machine, and with no other rule, nor with wishes,
 // priorities, weights and choices.
 func (search Search) plain(s Snapshot) Plan {
 	p := compile(s)
-	best, bound := p.solve()
+	var first func(*solution)
+	if search.First != nil {
+		first = func(s *solution) { search.First(p.plan(s)) }
+	}
+	best, bound := p.solve(search.effort(), first)
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
 	return plan
 }
 
-// solve returns the best solution found, and a price that no plan for the pods that it places can go below.
-func (p *problem) solve() (*solution, int64) {
+// solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
+// solution.
+func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64) {
 	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
-		return newSolution(p), 0
+		return p.told(newSolution(p), 0, first)
 	case len(p.shapes) == 1:
 		if s, ok := p.coverOne(); ok {
-			return s, s.cost(p).price
+			return p.told(s, s.cost(p).price, first)
 		}
 	case p.small(demand):
 		if s, c, ok := p.exact(); ok {
-			return s, c.price
+			return p.told(s, c.price, first)
 		}
 	}
-	return p.mix()
+	return p.mix(e, first)
+}
+
+// told tells first of a solution that is the last as well.
+func (p *problem) told(s *solution, bound int64, first func(*solution)) (*solution, int64) {
+	if first != nil {
+		first(s)
+	}
+	return s, bound
 }

@@ -7,88 +7,58 @@ import (
 
 // Limits on the search for columns. They are steps, not seconds, so that a plan is the same on any machine.
 const (
-	// maxRounds of new columns; twenty shapes converge in about half of them.
-	maxRounds = 80
 	// maxPivots of one re-optimisation.
-	maxPivots = 400
-	// pricingSteps of one knapsack: the best load is mostly found in the first ten, the rest tightens the bound.
-	pricingSteps = 1500
-	// proofSteps is what the last duals get instead, so many times.
-	proofSteps = 5_000
-	maxProofs  = 2
-	// nodeRounds and nodeSteps bound what a proof spends on nodes: rounds times nodes, and the steps of all nodes in a round.
-	nodeRounds = 2_000
-	nodeSteps  = 20_000
-	// pricingTilt is how often a knapsack leans its weights; a bound is worth more of them than more steps.
-	pricingTilt = 12
+	maxPivots = 600
+	// pivotCost is what so many row operations of a pivot count, in steps.
+	pivotCost = 400
 	// maxDives is how often the relaxation is rounded and solved again, with so many rounds of columns of so many steps each.
 	maxDives   = 24
 	diveRounds = 3
 	diveSteps  = 40
-	// bigPivotBudget stands for rows³: how much exact arithmetic a plan may cost before the rounds are cut.
-	bigPivotBudget = 10_000_000
 )
 
-// generate solves the relaxation for the demand: columns are added while some machine can be filled with more than its
-// price is worth. It returns the master, whose columns and values guide the rest, and the best proven bound that it met on the price
-// of any plan for the placed pods, of which the demand is a part.
-func (m *mixer) generate(demand, placed load, seeds []machine) (*master, int64) {
-	g := newMaster(m.problem, demand)
-	for _, x := range seeds {
-		g.add(column(x))
-	}
-	var bound int64
-	rounds := maxRounds
-	if n := len(g.rows); n > 0 {
-		rounds = min(rounds, max(10, bigPivotBudget/(n*n*n)))
-	}
-	if n := len(m.nodes); n > 0 {
-		rounds = min(rounds, max(4, nodeRounds/n))
-	}
-	proofs := maxProofs
-	for range rounds {
-		g.solve(maxPivots)
-		known := len(g.columns)
-		bound = max(bound, m.farley(g.values, placed, pricingSteps, g.add))
-		if len(g.columns) == known && proofs > 0 {
-			proofs--
-			// Nothing more to buy was found; a longer search may prove that there is nothing.
-			bound = max(bound, m.farley(g.values, placed, proofSteps, g.add))
+// pricingSteps is how long one knapsack is searched for columns: the best load is mostly found in the first ten steps; longer searches follow when
+// the shorter ones find nothing.
+var pricingSteps = []int{60, 600, 4000}
+
+// columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
+func (h *hunt) columns(slice int64) {
+	if h.g == nil {
+		h.g = newMaster(h.problem, h.base.left)
+		for _, x := range h.best.machines {
+			h.g.add(column(x))
 		}
-		if len(g.columns) == known {
-			break
-		}
+		h.reoptimise(h.g)
 	}
-	return g, bound
+	for level, until := 0, h.effort.left-slice; !h.ready && h.effort.left > until && !h.effort.done(); {
+		found := h.priceAll(h.g.values, h.base.left, pricingSteps[level], func(t int) int64 { return above(h.offers[t].price, 10_000) }, level > 0)
+		if h.take(h.g, found) {
+			h.reoptimise(h.g)
+			level = 0
+			continue
+		}
+		level++
+		h.ready = level == len(pricingSteps)
+	}
 }
 
-// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods whatsoever: the pods are worth V,
-// the nodes can hold U of it at most, and a machine of offer t at most u[t]; so a plan launches machines for V−U, and
-// pays at least the least price[t]/u[t] for each unit of it. Loads that are worth more than their machine go to found.
-func (m *mixer) farley(values []int64, placed load, steps int, found func(column)) int64 {
-	value := worth(values, placed)
-	for _, k := range m.noded {
-		k.price(values, placed, pricingTilt)
-		_, upper := k.search(placed, min(steps, nodeSteps/len(m.noded)), 0)
-		value -= upper
-	}
-	best, most := -1, int64(0)
-	for t, k := range m.offered {
-		price := m.offers[t].price * valueScale
-		k.price(values, placed, pricingTilt)
-		v, upper := k.search(placed, steps, price)
-		if best < 0 || compareProducts(upper, m.offers[best].price, most, m.offers[t].price) > 0 {
-			best, most = t, upper
-		}
-		// A gain below a ten-thousandth of the price is not worth a round.
-		if v > price+price/10_000 {
-			found(column{t, slices.Clone(k.best)})
+// take adds the loads that were found as columns, and reports whether any was new.
+func (h *hunt) take(g *master, found []priced) bool {
+	any := false
+	for t := range found {
+		for _, l := range found[t].loads {
+			if g.add(column{t, l}) {
+				any = true
+			}
 		}
 	}
-	if best < 0 || value <= 0 {
-		return 0
-	}
-	return mulDivUp(value, m.offers[best].price, most)
+	return any
+}
+
+// reoptimise solves the relaxation with the columns that it has.
+func (m *mixer) reoptimise(g *master) {
+	n := int64(len(g.rows))
+	m.effort.spend(int64(g.solve(maxPivots)) * (1 + n*n/pivotCost))
 }
 
 // round buys the whole machines of the relaxation, or, where there are none, one of the column of which it buys most. It reports
@@ -102,9 +72,11 @@ func (m *mixer) round(s *solution, g *master, limits []usage) bool {
 	for c := range g.columns {
 		o := &m.offers[g.columns[c].offer]
 		for n := whole[c]; n > 0 && limits[o.pool].admits(o.uses); n-- {
-			l := g.columns[c].load.within(s.left)
-			if l.empty() {
-				break
+			l := g.columns[c].load
+			if !l.under(s.left) {
+				if l = l.within(s.left); l.empty() {
+					break
+				}
 			}
 			limits[o.pool].launch(o.uses)
 			s.machines = append(s.machines, machine{g.columns[c].offer, l})
@@ -116,58 +88,42 @@ func (m *mixer) round(s *solution, g *master, limits []usage) bool {
 }
 
 // dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
-// cuts make of the rest: to buy by worth, and a small branch and bound. It returns the best of all.
-func (m *mixer) dive(base *solution, g *master) *solution {
-	var best *solution
-	limits := slices.Clone(m.limits)
-	s := base.clone()
+// cuts make of the rest: to buy by worth, and a small branch and bound.
+func (h *hunt) dive(slice int64) {
+	limits := slices.Clone(h.limits)
+	s, g := h.base.clone(), h.g
+	until := h.effort.left - slice
 	for range maxDives {
-		values := m.guide(g.values)
-		if !m.round(s, g, limits) {
-			break
+		values := h.guide(g.values)
+		if h.effort.left <= until || h.effort.done() || !h.round(s, g, limits) {
+			return
 		}
-		done := s.clone()
-		after := slices.Clone(limits)
-		if t := (rebuy{mixer: m, values: values, limits: after, steps: diveSteps, best: cost{left: math.MaxInt64}}); t.run(done.left) {
+		t := newRebuy(h.mixer, values, slices.Clone(limits), diveSteps, cost{left: math.MaxInt64})
+		if t.run(s.left) {
+			done := s.clone()
 			done.machines, done.left = append(done.machines, t.kept...), t.left
-			m.downsize(done)
+			h.downsize(done)
+			h.best = h.better(h.best, done)
 		}
-		if best == nil || done.cost(m.problem).less(best.cost(m.problem)) {
-			best = done
+		if s.left.empty() || h.closed() {
+			return
 		}
-		if s.left.empty() {
-			break
-		}
-		next := newMaster(m.problem, s.left)
+		next := newMaster(h.problem, s.left)
 		for _, c := range g.columns {
-			if l := c.load.within(s.left); !l.empty() {
+			if c.load.under(s.left) {
+				next.add(c)
+			} else if l := c.load.within(s.left); !l.empty() {
 				next.add(column{c.offer, l})
 			}
 		}
 		g = next
-		g.solve(maxPivots)
+		h.reoptimise(g)
 		for range diveRounds {
-			if !m.extend(g, s.left, diveSteps) {
+			found := h.priceAll(g.values, s.left, diveSteps, func(t int) int64 { return above(h.offers[t].price, 1000) }, false)
+			if !h.take(g, found) {
 				break
 			}
-			g.solve(maxPivots)
+			h.reoptimise(g)
 		}
 	}
-	if best == nil {
-		return base
-	}
-	return best
-}
-
-// extend adds, for each offer, the load that is worth most beyond its price, and reports whether there was any.
-func (m *mixer) extend(g *master, demand load, steps int) bool {
-	known := len(g.columns)
-	for t, k := range m.offered {
-		price := m.offers[t].price * valueScale
-		k.price(g.values, demand, 4)
-		if v, _ := k.search(demand, steps, price); v > price+price/1000 {
-			g.add(column{t, slices.Clone(k.best)})
-		}
-	}
-	return len(g.columns) > known
 }

@@ -4,7 +4,7 @@ package planner
 // problems so small that Build never leaves them to the heuristics.
 func BuildByMix(s Snapshot) Plan {
 	p := compile(s)
-	best, bound := p.mix()
+	best, bound := p.mix(Search{}.effort(), nil)
 	plan := p.plan(best)
 	plan.Bound = MicroUSD(bound)
 	return plan

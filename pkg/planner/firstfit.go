@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 )
+
+// firstFitSteps, pods times machines, are as many as take some tenths of a second. Until then [FirstFit] decides as Karpenter does to the last pod.
+const firstFitSteps = 20_000_000
 
 // FirstFit returns the plan that Karpenter's own scheduler makes of a snapshot, were it told what Karve knows of replicas and of the
 // memory of GPUs. It is what a plan of [Build] is compared with, and what there is when nothing better was found in time.
@@ -13,19 +17,12 @@ import (
 // As there, pods come by CPU and then by memory, the largest first; each goes to the first node by name that has room, else to the machine on
 // order with the fewest pods that some offering can still be, else to a new one, which can at first be any offering of the heaviest
 // pool that has one. A pool's limit is charged with the largest machine that a new one can be. At the end each machine is the
-// cheapest offering that it can still be. Machines with equally many pods are asked as Karpenter asks up to twelve of them,
-// the one that was given a pod last before the others; beyond twelve its sort leaves their order open.
+// cheapest offering that it can still be.
 //
 // Of rules it keeps Apart on a machine; the others, wishes, priorities and minValues are not looked at. Its bound is 0.
-func FirstFit(s Snapshot) Plan {
-	f := newFirstFit(s)
-	for i := range f.batches {
-		f.place(i)
-	}
-	return f.plan()
-}
+func FirstFit(s Snapshot) Plan { return newFirstFit(s).pack() }
 
-// firstFit is a snapshot while it is packed. Everything is counted by class, never pod by pod.
+// firstFit is a snapshot while it is packed. What fits is computed by class, never pod by pod.
 type firstFit struct {
 	snapshot Snapshot
 	batches  []batch
@@ -34,13 +31,14 @@ type firstFit struct {
 	// layouts are the GPUs that there are: options with the same GPUs share one.
 	layouts [][]GPU
 	// apart are the rules that keep pods apart on a machine.
-	apart  []Rule
-	pools  []poolOptions
-	left   []usage
-	nodes  []*order
+	apart []Rule
+	pools []poolOptions
+	left  []usage
+	nodes []*order
+	// orders are the machines on order, in the order in which they are asked.
 	orders []*order
-	// clock numbers the moves of orders, and so decides between those with equally many pods.
-	clock   int
+	// steps are left before machines are no longer sorted for every pod.
+	steps   int64
 	refused []Unplaced
 }
 
@@ -61,13 +59,15 @@ type poolOptions struct {
 // order is a machine that exists, or that is to be launched as one of several offerings.
 type order struct {
 	filling *filling
-	// pods is how many it has, turn is smaller the earlier it is asked among those with as many.
-	pods int32
+	pods    int32
+	// room is for how many pods of the batch at hand there is still room, take how many of them it was given.
+	room, take int32
+	// turn orders those with equally many pods in dealByLevel.
 	turn int
 }
 
 func newFirstFit(s Snapshot) *firstFit {
-	f := &firstFit{snapshot: s}
+	f := &firstFit{snapshot: s, steps: firstFitSteps}
 	for _, p := range s.Pools {
 		f.left = append(f.left, usageOf(p.Remaining))
 	}
@@ -145,6 +145,14 @@ func (f *firstFit) addOptions() {
 	}
 }
 
+// pack places everything.
+func (f *firstFit) pack() Plan {
+	for i := range f.batches {
+		f.place(i)
+	}
+	return f.plan()
+}
+
 // place finds places for the pods of a batch: nodes, then the machines on order, then new ones.
 func (f *firstFit) place(i int) {
 	p := f.placing(i)
@@ -152,69 +160,92 @@ func (f *firstFit) place(i int) {
 	for _, n := range f.nodes {
 		if take := min(left, p.room(n.filling)); take > 0 {
 			p.put(n, take)
-			left -= take
+			n.pods, left = n.pods+take, left-take
 		}
 	}
-	left = f.share(p, left)
-	for left > 0 {
-		o := f.open(p)
-		if o == nil {
-			break
-		}
-		take := min(left, p.room(o.filling))
-		p.put(o, take)
-		left -= take
-		f.clock++
-		o.turn = f.clock
-		if take > 1 {
-			o.turn = -f.clock
-		}
-		f.orders = append(f.orders, o)
+	if f.steps -= int64(left) * int64(len(f.orders)+1); f.steps > 0 {
+		f.batches[i].unplaced = f.deal(p, left)
+	} else {
+		f.batches[i].unplaced = f.dealByLevel(p, left)
 	}
-	f.batches[i].unplaced = left
 }
 
-// share deals pods to the machines on order, each to one with the fewest pods, and returns how many are left. A machine that was given one
-// comes before the others that have as many: Karpenter sorts them before every pod, and sorts few of them stably.
-func (f *firstFit) share(p *placing, pods int32) int32 {
-	type taker struct {
-		*order
-		room, take int32
-	}
-	var takers []*taker
+// deal deals pods one by one, each to the first machine in order with room, or to a new one, and returns how many have no place. Before each
+// it sorts the machines as Karpenter does: [sort.Slice] leaves equal ones in an order of its own, and it has to be that.
+func (f *firstFit) deal(p *placing, pods int32) int32 {
+	var takers []*order
 	for _, o := range f.orders {
-		if room := p.room(o.filling); room > 0 {
-			takers = append(takers, &taker{order: o, room: room})
+		if o.room = p.room(o.filling); o.room > 0 {
+			takers = append(takers, o)
 		}
 	}
-	slices.SortFunc(takers, func(a, b *taker) int { return cmp.Or(cmp.Compare(a.pods, b.pods), cmp.Compare(a.turn, b.turn)) })
-	var level []*taker
-	at, next := int32(0), 0
-	for pods > 0 && (len(level) > 0 || next < len(takers)) {
+	for ; pods > 0; pods-- {
+		sort.Slice(f.orders, func(i, j int) bool { return f.orders[i].pods < f.orders[j].pods })
+		i := slices.IndexFunc(f.orders, func(o *order) bool { return o.room > 0 })
+		if i < 0 {
+			o := f.open(p)
+			if o == nil {
+				break
+			}
+			o.room = p.room(o.filling)
+			takers, f.orders = append(takers, o), append(f.orders, o)
+			i = len(f.orders) - 1
+		}
+		o := f.orders[i]
+		o.room, o.take, o.pods = o.room-1, o.take+1, o.pods+1
+	}
+	p.putAll(takers)
+	return pods
+}
+
+// dealByLevel is deal for many pods and machines: it goes from the machines with the fewest pods to those with more. It is what a stable sort does,
+// and so the same as deal with up to twelve machines.
+func (f *firstFit) dealByLevel(p *placing, pods int32) int32 {
+	var takers []*order
+	for i, o := range f.orders {
+		o.turn = i
+		if o.room = p.room(o.filling); o.room > 0 {
+			takers = append(takers, o)
+		}
+	}
+	slices.SortStableFunc(takers, func(a, b *order) int { return cmp.Compare(a.pods, b.pods) })
+	turn, next := 0, 0
+	take := func(o *order, n int32) {
+		turn--
+		o.turn, o.room, o.take, o.pods, pods = turn, o.room-n, o.take+n, o.pods+n, pods-n
+	}
+	var level []*order
+	for at := int32(0); pods > 0 && (len(level) > 0 || next < len(takers)); at++ {
 		if len(level) == 0 {
 			at = takers[next].pods
 		}
 		for ; next < len(takers) && takers[next].pods == at; next++ {
 			level = append(level, takers[next])
 		}
-		var above []*taker
-		for _, t := range level[:min(len(level), int(pods))] {
-			f.clock++
-			t.turn = -f.clock
-			t.take++
-			pods--
-			if t.take < t.room {
-				above = append(above, t)
+		var above []*order
+		for _, o := range level[:min(len(level), int(pods))] {
+			if take(o, 1); o.room > 0 {
+				above = append(above, o)
 			}
 		}
+		// Who was given a pod comes before the others that have as many.
 		slices.Reverse(above)
-		level, at = above, at+1
+		level = above
 	}
-	for _, t := range takers {
-		if t.take > 0 {
-			p.put(t.order, t.take)
+	for pods > 0 {
+		o := f.open(p)
+		if o == nil {
+			break
 		}
+		o.room = p.room(o.filling)
+		take(o, min(pods, o.room))
+		if o.pods == 1 {
+			o.turn = len(f.orders)
+		}
+		takers, f.orders = append(takers, o), append(f.orders, o)
 	}
+	p.putAll(takers)
+	slices.SortFunc(f.orders, func(a, b *order) int { return cmp.Or(cmp.Compare(a.pods, b.pods), cmp.Compare(a.turn, b.turn)) })
 	return pods
 }
 

@@ -191,7 +191,7 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 		if a.Quota < 0 || a.Quota >= len(x.quotas) {
 			return 0
 		}
-		if has := quotaOf(p.snapshot.Quotas[a.Quota], a.Quota, can.quotas); has != Unlimited {
+		if has := can.quota(p.snapshot.Quotas, a.Quota); has != Unlimited {
 			n = int32(min(int64(n), max(0, has-x.quotas[a.Quota])/a.Count))
 		}
 	}
@@ -205,14 +205,14 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 	return int32(min(int64(n), onGPUs))
 }
 
-// quotaOf returns what a machine with the given amounts has of a quota.
-func quotaOf(q Quota, index int, amounts []Amount) int64 {
-	for _, a := range amounts {
-		if a.Quota == index {
+// quota returns what the option has of a quota.
+func (o *option) quota(quotas []Quota, quota int) int64 {
+	for _, a := range o.quotas {
+		if a.Quota == quota {
 			return a.Count
 		}
 	}
-	return q.Each
+	return quotas[quota].Each
 }
 
 // gpusOf returns what a filling leaves of each GPU of a layout.
@@ -257,9 +257,18 @@ func fill(gpus []GPU, c Class, pods int32, each func(gpu int, pods int32)) {
 	}
 }
 
+// putAll puts onto machines the pods that they were given.
+func (p *placing) putAll(takers []*order) {
+	for _, o := range takers {
+		if o.take > 0 {
+			p.put(o, o.take)
+		}
+		o.room, o.take = 0, 0
+	}
+}
+
 // put puts pods of the batch onto a machine that has room for them: from now on it is one of the options that do.
 func (p *placing) put(x *order, pods int32) {
-	x.pods += pods
 	key := step{x.filling, pods}
 	if then, ok := p.done[key]; ok {
 		x.filling = then

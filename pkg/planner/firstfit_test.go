@@ -151,6 +151,9 @@ func TestFirstFitKeepsEveryRule(t *testing.T) {
 		if err := planner.Check(s, planner.FirstFit(s)); err != nil {
 			t.Fatal(err)
 		}
+		if err := planner.Check(s, planner.FirstFitByLevel(s)); err != nil {
+			t.Fatalf("by level: %v", err)
+		}
 	})(t)
 }
 
@@ -210,6 +213,19 @@ func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
 	})(t)
 }
 
+func TestFirstFitByLevelIsTheSameWhileItsMachinesAreFew(t *testing.T) {
+	property(func(t *rapid.T) {
+		s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
+		p := planner.FirstFit(s)
+		if len(p.Launches) > 12 {
+			t.Skip("sort.Slice is not stable beyond twelve")
+		}
+		if diff := cmp.Diff(sizes(p), sizes(planner.FirstFitByLevel(s))); diff != "" {
+			t.Fatal(diff)
+		}
+	})(t)
+}
+
 // sizes tells machines apart by what they are and how many pods they have.
 func sizes(p planner.Plan) []string {
 	var out []string
@@ -223,13 +239,15 @@ func sizes(p planner.Plan) []string {
 	return out
 }
 
-func BenchmarkFirstFit10000Pods50Shapes(b *testing.B) {
-	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 10_000, 50, 1)
-	var p planner.Plan
-	for b.Loop() {
-		p = planner.FirstFit(s)
+func BenchmarkFirstFit(b *testing.B) {
+	for _, c := range []struct{ pods, shapes int }{{10_000, 50}, {100_000, 50}, {10_000, 10_000}} {
+		b.Run(fmt.Sprintf("pods=%d/shapes=%d", c.pods, c.shapes), func(b *testing.B) {
+			s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), c.pods, c.shapes, 1)
+			for b.Loop() {
+				planner.FirstFit(s)
+			}
+		})
 	}
-	b.ReportMetric(float64(p.Price)/1e6, "$/h")
 }
 
 // all are the parts that some classes became.

@@ -7,16 +7,15 @@ import (
 
 // Limits on the improvement, in steps.
 const (
-	// maxRuins is how many times a few machines are taken apart; without a success in maxIdle ruins it stops.
-	maxRuins = 1600
-	maxIdle  = 400
-	// ruinWork bounds the sum over the ruins of what one costs: offers times shapes.
-	ruinWork = 300_000
+	// maxIdle is the number of ruins without a success after which a round ends.
+	maxIdle = 1500
 	// refillMost is how many machines a ruin looks at for room.
 	refillMost = 40
 	// rebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
 	rebuySteps = 10
 	rebuyWidth = 3
+	// ruinCost is what a ruin counts beside its searches, in steps.
+	ruinCost = 40
 )
 
 // sequence is a fixed series of choices, the same for every plan: variety, not chance.
@@ -33,20 +32,25 @@ func (q *sequence) below(n int) int {
 
 // improve takes a few machines apart again and again, the wasteful ones first, puts their pods where others have room,
 // buys for the rest anew, and keeps what is no dearer.
-func (m *mixer) improve(s *solution, values []int64) *solution {
-	r := &ruiner{mixer: m, s: s, values: values, noisy: make([]int64, len(values)), limits: s.limits(m.problem)}
-	most := min(maxRuins, max(40, ruinWork/(1+len(m.offers)*len(m.shapes)/4)))
+func (h *hunt) improve(slice int64) {
+	if h.ruin == nil {
+		h.ruin = &ruiner{mixer: h.mixer}
+	}
+	r := h.ruin
+	r.s, r.values, r.limits = h.best, h.values(), h.best.limits(h.problem)
+	r.noisy = make([]int64, len(r.values))
+	h.aimAll(r.values)
 	idle := 0
-	for i := 0; i < most && idle < maxIdle; i++ {
-		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) {
+	for until := h.effort.left - slice; idle < maxIdle && h.effort.left > until && !h.effort.done(); {
+		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) || h.closed() {
 			break
 		}
+		h.effort.spend(ruinCost)
 		idle++
 		if r.ruin() {
 			idle = 0
 		}
 	}
-	return r.s
 }
 
 // ruiner is the state of the improvement.
@@ -110,7 +114,7 @@ func (r *ruiner) ruin() bool {
 	}
 	nodes := r.refillNodes(waiting)
 	machines := r.refill(picked, waiting)
-	t := rebuy{mixer: r.mixer, values: r.noisy, limits: r.limits, steps: rebuySteps, best: old}
+	t := newRebuy(r.mixer, r.noisy, r.limits, rebuySteps, old)
 	if !t.run(waiting) {
 		return undo()
 	}
@@ -148,7 +152,7 @@ func (r *ruiner) refillNodes(waiting load) map[int]load {
 	}
 	for _, i := range emptied {
 		k := r.noded[i]
-		k.price(r.noisy, waiting, 3)
+		k.price(r.noisy, waiting)
 		k.search(waiting, 40, 0)
 		out[i] = slices.Clone(k.best)
 		waiting.add(k.best, -1)
@@ -211,103 +215,6 @@ func (r *ruiner) topUp(c *capacity, l, waiting load) load {
 		waiting.add(out, 1)
 		waiting.add(l, -1)
 		return nil
-	}
-	return out
-}
-
-// rebuy is a short branch and bound for the machines to buy for a few waiting pods.
-type rebuy struct {
-	*mixer
-	values []int64
-	limits []usage
-	steps  int
-	stack  []machine
-	best   cost
-	kept   []machine
-	left   load
-	found  bool
-}
-
-// run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
-func (t *rebuy) run(waiting load) bool {
-	for _, k := range t.offered {
-		k.price(t.values, waiting, 3)
-	}
-	t.try(waiting, cost{})
-	return t.found
-}
-
-func (t *rebuy) try(waiting load, so cost) {
-	total := waiting.total()
-	next := t.candidates(waiting, so, total)
-	if total == 0 || len(next) == 0 {
-		so.left = total
-		if so.less(t.best) || !t.found && so == t.best {
-			t.found, t.best, t.left = true, so, slices.Clone(waiting)
-			t.kept = append(t.kept[:0], t.stack...)
-		}
-		return
-	}
-	for _, x := range next {
-		if t.steps <= 0 && t.found {
-			return
-		}
-		t.steps--
-		o := &t.offers[x.offer]
-		after := so.plus(cost{price: o.price, machines: 1})
-		if t.best.left == 0 && after.price > t.best.price {
-			continue
-		}
-		rest := slices.Clone(waiting)
-		rest.add(x.load, -1)
-		t.limits[o.pool].launch(o.uses)
-		t.stack = append(t.stack, x)
-		t.try(rest, after)
-		t.stack = t.stack[:len(t.stack)-1]
-		t.limits[o.pool].giveBack(o.uses)
-		if t.steps <= -rebuySteps*4 {
-			return
-		}
-	}
-}
-
-// candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
-func (t *rebuy) candidates(waiting load, so cost, total int64) []machine {
-	type candidate struct {
-		machine
-		value int64
-	}
-	var all []candidate
-	finish := -1
-	if total == 0 {
-		return nil
-	}
-	for i, k := range t.offered {
-		o := &t.offers[i]
-		if t.best.left == 0 && so.price+o.price > t.best.price || !t.limits[o.pool].admits(o.uses) {
-			continue
-		}
-		v, _ := k.search(waiting, 24, 0)
-		if v == 0 {
-			continue
-		}
-		if k.best.total() == total {
-			if finish < 0 || o.price < t.offers[finish].price {
-				finish = i
-			}
-			continue
-		}
-		all = append(all, candidate{machine{i, slices.Clone(k.best)}, v})
-	}
-	slices.SortStableFunc(all, func(a, b candidate) int {
-		return -compareProducts(a.value, t.offers[b.offer].price, b.value, t.offers[a.offer].price)
-	})
-	var out []machine
-	if finish >= 0 {
-		out = append(out, machine{finish, slices.Clone(waiting)})
-	}
-	for _, c := range all[:min(len(all), rebuyWidth)] {
-		out = append(out, c.machine)
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package planner
 
 import (
 	"cmp"
-	"math"
 	"slices"
 )
 
@@ -13,12 +12,16 @@ const unit = 1 << 20
 // valueScale is how many units of value make a micro-dollar an hour: the worth of a pod is finer than money.
 const valueScale = 1 << 10
 
+// relaxSteps bounds the steps of a machine's relaxation; any prices that it ends with give valid bounds.
+const relaxSteps = 60
+
 // knapsack finds the most valuable load of one machine: branch and bound by value for room, where the room taken is a
-// weighted sum of the dimensions. The weights lean towards the dimensions that run out; any weights give a valid bound.
+// weighted sum of the dimensions. The weights are the prices of the relaxation's dimensions; any weights give a valid bound.
 type knapsack struct {
 	*capacity
 	problem *problem
 	items   []item
+	relaxed relaxation
 	lean    [dims]int64
 
 	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
@@ -29,6 +32,9 @@ type knapsack struct {
 	order   []*item
 	current load
 	best    load
+	more    []load    // others that were best for a while
+	mixture []float64 // by shape, pods and parts of pods that are worth the upper bound
+	mixed   bool      // whether the upper bound is of a mixture, not of the best load
 	ledger  ledger
 	value   int64
 	upper   int64
@@ -54,137 +60,137 @@ type item struct {
 
 func newKnapsack(p *problem, c *capacity) *knapsack {
 	n := len(p.shapes)
-	k := &knapsack{capacity: c, problem: p, current: make(load, n), best: make(load, n), spare: make(load, n), ledger: newLedger(p)}
-	k.rest.ledger = newLedger(p)
-	for d := range k.lean {
-		k.lean[d] = 1 << 10
+	k := &knapsack{
+		capacity: c, problem: p, current: make(load, n), best: make(load, n), spare: make(load, n), mixture: make([]float64, n),
+		ledger: newLedger(p), rest: room{ledger: newLedger(p)},
 	}
+	k.relaxed.rows = dims
+	for d := range dims {
+		k.lean[d] = 1 << 10
+		k.relaxed.limit[d] = 1
+	}
+	k.relaxed.empty()
 	for i, n := range c.fits {
 		if n == 0 {
 			continue
 		}
 		s := &p.shapes[i]
 		it := item{shape: i, of: s, plain: s.plain(), request: s.request, fits: n}
+		var col relaxedColumn
 		for d, r := range it.request {
 			if r > 0 {
 				it.scaled[d] = mulDiv(r, unit, c.free[d])
+				col.use[d] = float64(r) / float64(c.free[d])
 			}
 		}
 		k.items = append(k.items, it)
+		k.relaxed.cols = append(k.relaxed.cols, col)
 	}
 	return k
 }
 
-// price sets what one pod of each shape is worth, and leans the weights with it over the given demand.
-func (k *knapsack) price(values []int64, demand load, rounds int) {
+// price sets what one pod of each shape is worth, weighs the dimensions for the given demand, and returns an upper bound on the value of
+// any load of it.
+func (k *knapsack) price(values []int64, demand load) int64 {
+	moved := false
+	for i := range k.items {
+		it, col := &k.items[i], &k.relaxed.cols[i]
+		it.value = values[it.shape]
+		most := float64(min(it.fits, demand[it.shape]))
+		moved = moved || col.most != most
+		col.value, col.most = float64(it.value), most
+	}
+	if moved {
+		k.relaxed.empty()
+	}
+	k.relaxed.solve(relaxSteps)
+	largest := 0.0
+	for d := range dims {
+		largest = max(largest, k.relaxed.price[d])
+	}
+	if largest > 0 {
+		for d := range dims {
+			k.lean[d] = max(1, int64(float64(k.relaxed.price[d]/largest)*(1<<16)))
+		}
+	}
+	k.rank(demand)
+	return k.fractional()
+}
+
+// aim sets what one pod of each shape is worth, and leaves the weights of the dimensions as they are.
+func (k *knapsack) aim(values []int64, demand load) {
+	for i := range k.items {
+		k.items[i].value = values[k.items[i].shape]
+	}
+	k.rank(demand)
+}
+
+// rank sorts what is of any worth and in demand by value for room.
+func (k *knapsack) rank(demand load) {
+	k.room = 0
+	for _, l := range k.lean {
+		k.room += l * unit
+	}
 	k.ranked = k.ranked[:0]
 	for i := range k.items {
 		it := &k.items[i]
-		it.value, it.most = values[it.shape], min(it.fits, demand[it.shape])
-		if it.value > 0 {
-			k.ranked = append(k.ranked, it)
+		it.most = min(it.fits, demand[it.shape])
+		if it.value <= 0 || it.most <= 0 {
+			continue
 		}
-	}
-	k.tilt(rounds)
-}
-
-// search looks for the load with the greatest value among the demand, in at most the given steps, at the worths that price set. It
-// returns the value of k.best, the best load that it met, and an upper bound on the value of any load. Loads worth no more than
-// floor are of no interest: the value may be 0 instead of theirs, and the bound is not below the floor. A higher floor
-// makes a shorter search.
-func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int64) {
-	clear(k.best)
-	clear(k.current)
-	k.order = k.order[:0]
-	for _, it := range k.ranked {
-		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
-			k.order = append(k.order, it)
-		}
-	}
-	if len(k.order) == 0 {
-		return 0, floor
-	}
-	k.value, k.upper, k.steps = floor, floor, steps
-	k.ledger.open(k.capacity)
-	k.branch(0, 0, k.free, k.room)
-	if upper = max(k.upper, k.value); k.value == floor {
-		return 0, upper
-	}
-	return k.value, upper
-}
-
-func (k *knapsack) whole() int64 {
-	var c int64
-	for _, l := range k.lean {
-		c += l * unit
-	}
-	return c
-}
-
-// weigh sets the room that each item takes at the present weights and sorts by value for room.
-func (k *knapsack) weigh() {
-	k.room = k.whole()
-	for _, it := range k.ranked {
 		it.room = 0
 		for d, w := range it.scaled {
 			it.room += k.lean[d] * w
 		}
+		k.ranked = append(k.ranked, it)
 	}
 	slices.SortFunc(k.ranked, func(a, b *item) int {
 		return cmp.Or(-compareProducts(a.value, b.room, b.value, a.room), cmp.Compare(a.shape, b.shape))
 	})
 }
 
-// tilt moves the weights towards the dimensions that the fractional optimum overfills, and keeps those with the least bound.
-func (k *knapsack) tilt(rounds int) {
-	best, kept := int64(math.MaxInt64), k.lean
-	for round := range rounds {
-		k.weigh()
-		bound, used := k.fractional()
-		if bound < best {
-			best, kept = bound, k.lean
-		}
-		for d := range k.lean {
-			// A dimension filled to f of itself is weighed f times as much, f within a half and two; later by less and less, so that it settles.
-			f := min(max(used[d], unit/2), 2*unit)
-			if round > 2 {
-				f = (3*unit + f) / 4
-			}
-			k.lean[d] = min(max(k.lean[d]*f/unit, 1), 1<<16)
-		}
-	}
-	k.lean = kept
-	k.weigh()
-}
-
-// fractional fills the room alone, in order, the last item in part, and returns the value and how full each dimension would be.
-func (k *knapsack) fractional() (int64, vec) {
+// fractional fills the room alone, in order, the last item in part, and returns the value: no load is worth more.
+func (k *knapsack) fractional() int64 {
 	var value int64
-	var used vec
 	left := k.room
 	for _, it := range k.ranked {
-		if it.most == 0 {
-			continue
+		n := int64(it.most)
+		if it.room*n > left {
+			return value + mulDivUp(left, it.value, it.room)
 		}
-		if it.room == 0 {
-			value += it.value * int64(it.most)
-			continue
-		}
-		n := min(int64(it.most), left/it.room)
 		value += it.value * n
-		left -= n * it.room
-		for d, w := range it.scaled {
-			used[d] += w * n
-		}
-		if n < int64(it.most) {
-			value += mulDivUp(left, it.value, it.room)
-			for d, w := range it.scaled {
-				used[d] += mulDiv(w, left, it.room)
-			}
-			break
+		left -= it.room * n
+	}
+	return value
+}
+
+// search looks for the load with the greatest value among the demand, in at most the given steps, at the worths that were set last. It
+// returns the value of k.best, the best load that it met, and an upper bound on the value of any load. Loads worth no more than
+// floor are of no interest: the value may be 0 instead of theirs, and the bound is not below the floor. A higher floor
+// makes a shorter search.
+func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int64) {
+	clear(k.best)
+	clear(k.current)
+	k.more, k.mixed = k.more[:0], false
+	k.order = k.order[:0]
+	for _, it := range k.ranked {
+		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
+			k.order = append(k.order, it)
 		}
 	}
-	return value, used
+	k.value, k.upper, k.steps = floor, floor, steps
+	if len(k.order) == 0 {
+		return 0, floor
+	}
+	k.ledger.open(k.capacity)
+	k.branch(0, 0, k.free, k.room)
+	if k.value >= k.upper {
+		k.mixed = false
+	}
+	if upper = max(k.upper, k.value); k.value == floor {
+		return 0, upper
+	}
+	return k.value, upper
 }
 
 // fit is how many pods of the item fit, most of the time without a division.
@@ -225,7 +231,7 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		return
 	}
 	if k.steps <= 0 {
-		k.upper = max(k.upper, upper)
+		k.open(i, upper, &free, left)
 		return
 	}
 	k.steps--
@@ -248,38 +254,83 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		}
 		if k.steps <= 0 && n > 0 {
 			// Out of steps: one bound covers all the fewer pods of this item, since it allows any number.
-			k.upper = max(k.upper, upper)
+			k.open(i, upper, &free, left)
 			break
 		}
 	}
 	k.current[it.shape] = 0
 }
 
+// open notes the bound of what is left unsearched, and a mixture that is worth it.
+func (k *knapsack) open(i int, upper int64, free *vec, left int64) {
+	if upper <= k.upper {
+		return
+	}
+	k.upper, k.mixed = upper, true
+	clear(k.mixture)
+	for _, it := range k.order[:i] {
+		k.mixture[it.shape] = float64(k.current[it.shape])
+	}
+	for _, it := range k.order[i:] {
+		n := int64(k.fit(it, free))
+		if n > 0 && it.room*n > left {
+			k.mixture[it.shape] = float64(left) / float64(it.room)
+			return
+		}
+		k.mixture[it.shape] = float64(n)
+		left -= n * it.room
+	}
+}
+
+// keepMore is how many loads beside the best a search hands back.
+const keepMore = 3
+
+// keep makes a load the best so far.
+func (k *knapsack) keep(l load, value int64) {
+	if k.value > 0 && !k.best.empty() {
+		if len(k.more) == keepMore {
+			k.more = append(k.more[:0], k.more[1:]...)
+		}
+		k.more = append(k.more, slices.Clone(k.best))
+	}
+	k.value = value
+	copy(k.best, l)
+}
+
 // reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
 // what of it has GPUs, with whatever else fits then, may be kept instead.
 func (k *knapsack) reach(value int64) {
 	if !k.binned || k.problem.assign(k.capacity, k.current, &k.rest, nil) {
-		k.value = value
-		copy(k.best, k.current)
+		k.keep(k.current, value)
 		return
 	}
-	k.upper = max(k.upper, value)
+	if value > k.upper {
+		k.upper, k.mixed = value, true
+		for i, n := range k.current {
+			k.mixture[i] = float64(n)
+		}
+	}
+	k.build(func(it *item) int32 { return k.current[it.shape] })
+}
+
+// build puts together a load that has GPUs for all its pods: first what is wanted of each item, then whatever fits, and keeps it when it is worth
+// more than the best so far.
+func (k *knapsack) build(wanted func(*item) int32) {
 	clear(k.spare)
 	k.rest.fill(k.problem, k.capacity, k.spare)
-	value = 0
-	add := func(i int, most int32, worth int64) {
-		n := k.rest.add(k.problem, k.capacity, i, most)
-		k.spare[i] += n
-		value += worth * int64(n)
+	var value int64
+	add := func(it *item, most int32) {
+		n := k.rest.add(k.problem, k.capacity, it.shape, most)
+		k.spare[it.shape] += n
+		value += it.value * int64(n)
 	}
 	for _, it := range k.order {
-		add(it.shape, k.current[it.shape], it.value)
+		add(it, min(it.most, wanted(it)))
 	}
 	for _, it := range k.order {
-		add(it.shape, it.most-k.spare[it.shape], it.value)
+		add(it, it.most-k.spare[it.shape])
 	}
 	if value > k.value && k.problem.assign(k.capacity, k.spare, &k.rest, nil) {
-		k.value = value
-		copy(k.best, k.spare)
+		k.keep(k.spare, value)
 	}
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -8,30 +9,31 @@ import (
 // mixer holds what the heuristics for several shapes share.
 type mixer struct {
 	*problem
+	effort  *effort
 	alone   []int64 // what one pod of each shape costs among its like, in units of valueScale
-	offered []*knapsack
+	offered []pricer
 	noded   []*knapsack
+	cheap   []int  // the offers, the cheapest first
+	dull    []bool // the offers whose best load is worth far less than their price
 	room    room
 }
 
-// worthiest bounds the worth of a pod, so that the worth of all of them stays within an int64. It is the worth of a pod that only a
-// node can hold: 64 times the dearest machine there is.
+// worthiest bounds the worth of a pod. It is the worth of a pod that only a node can hold: 64 times the dearest machine there is, were there few pods.
 const worthiest = 1 << 44
 
-func newMixer(p *problem) *mixer {
-	m := &mixer{problem: p, alone: make([]int64, len(p.shapes)), room: room{ledger: newLedger(p)}}
+func newMixer(p *problem, e *effort) *mixer {
+	m := &mixer{problem: p, effort: e, alone: make([]int64, len(p.shapes)), room: room{ledger: newLedger(p)}}
 	for t := range p.offers {
-		m.offered = append(m.offered, newKnapsack(p, &p.offers[t].capacity))
+		k := newKnapsack(p, &p.offers[t].capacity)
+		m.offered = append(m.offered, pricer{k, newGPURelaxation(p, k)})
+		m.cheap = append(m.cheap, t)
 	}
+	slices.SortStableFunc(m.cheap, func(a, b int) int { return cmp.Compare(p.offers[a].price, p.offers[b].price) })
 	for i := range p.nodes {
 		m.noded = append(m.noded, newKnapsack(p, &p.nodes[i].capacity))
 	}
-	var pods int64
 	for k := range p.shapes {
-		pods += int64(len(p.shapes[k].pods))
-	}
-	for k := range p.shapes {
-		m.alone[k] = min(worthiest, (1<<61)/(pods+1))
+		m.alone[k] = p.worthiest
 		for t := range p.offers {
 			if f := p.offers[t].fits[k]; f > 0 {
 				m.alone[k] = min(m.alone[k], p.offers[t].price*valueScale/int64(f))
@@ -41,33 +43,19 @@ func newMixer(p *problem) *mixer {
 	return m
 }
 
-// mix plans for several shapes: constructions first, then the relaxation and what it guides, then improvement of the best.
-func (p *problem) mix() (*solution, int64) {
-	m := newMixer(p)
-	base := newSolution(p)
-	m.fill(base, m.alone)
-	best := base.clone()
-	m.buy(best, m.alone, slices.Clone(p.limits))
-	m.downsize(best)
-	waiting := base.left
-	values, bound := m.alone, int64(0)
-	if !waiting.empty() {
-		g, proven := m.generate(waiting, waiting, best.machines)
-		values, bound = m.guide(g.values), proven
-		best = p.better(best, m.dive(base, g))
+// aimAll weighs the dimensions of each offer by what they are worth, and finds the dull ones.
+func (m *mixer) aimAll(values []int64) {
+	m.dull = make([]bool, len(m.offers))
+	demand := m.demand()
+	for t := range m.offered {
+		root := m.offered[t].knapsack.price(values, demand)
+		m.dull[t] = root < m.offers[t].price*valueScale*9/10
+		m.effort.spend(priceCost)
 	}
-	if p.limited {
-		best = p.better(best, m.frugal(base))
-	}
-	best = m.improve(best, values)
-	m.downsize(best)
-	if best.cost(p) != (cost{}) {
-		if again := m.replay(); again != nil {
-			best = p.better(best, again)
-		}
-	}
-	return best, m.bound(best, base, bound)
 }
+
+// promising reports whether an offer is worth a look in the short searches.
+func (m *mixer) promising(t int) bool { return m.dull == nil || !m.dull[t] }
 
 // better returns the cheaper of two solutions, the first at the same cost.
 func (p *problem) better(a, b *solution) *solution {
@@ -82,33 +70,6 @@ func placed(p *problem, s *solution) load {
 	d := p.demand()
 	d.add(s.left, -1)
 	return d
-}
-
-// bound proves what it can about the price of plans for the pods that a solution places. The proof for the demand of the base
-// carries over where nothing was left out and no node could have taken any of it.
-func (m *mixer) bound(s, base *solution, proven int64) int64 {
-	if len(s.machines) == 0 {
-		return 0
-	}
-	d := placed(m.problem, s)
-	rest := slices.Clone(d)
-	var bound int64
-	for k := range rest {
-		for i := range m.nodes {
-			rest[k] = max(0, rest[k]-m.nodes[i].fits[k])
-		}
-		// Each shape alone has to be covered, whatever shares the machines with it.
-		if rest[k] > 0 {
-			if _, c, ok := m.cover(k, rest[k]); ok {
-				bound = max(bound, c.price)
-			}
-		}
-	}
-	if slices.Equal(d, base.left) && len(m.nodes) == 0 {
-		return max(bound, proven)
-	}
-	_, proven = m.generate(rest, d, s.machines)
-	return max(bound, proven)
 }
 
 // guide makes duals fit to choose by: no pod is worth nothing, else nobody would launch for it.
@@ -130,7 +91,7 @@ func (m *mixer) fill(s *solution, values []int64) {
 		if s.left.empty() {
 			return
 		}
-		k.price(values, s.left, 3)
+		k.price(values, s.left)
 		if v, _ := k.search(s.left, 200, 0); v > 0 {
 			s.onNodes[i].add(k.best, 1)
 			s.left.add(k.best, -1)
@@ -144,28 +105,32 @@ func (m *mixer) buy(s *solution, values []int64, limits []usage) {
 	m.buyBy(s, values, limits, func(t int) int64 { return m.offers[t].price })
 }
 
-// buyBy is buy with another idea of what a machine costs.
+// buyBy is buy with another idea of what a machine costs. What a machine can hold of less is worth no more, so only the offers that were
+// best when more was waiting are looked at anew.
 func (m *mixer) buyBy(s *solution, values []int64, limits []usage, price func(t int) int64) {
-	l := make(load, len(m.shapes))
-	for _, k := range m.offered {
-		k.price(values, s.left, 4)
+	value, loads := make([]int64, len(m.offered)), make([]load, len(m.offered))
+	fresh := make([]bool, len(m.offered))
+	for t := range m.offered {
+		m.offered[t].knapsack.price(values, s.left)
+		value[t] = math.MaxInt64
 	}
 	for !s.left.empty() {
-		best, bestValue := -1, int64(0)
-		for t, k := range m.offered {
-			o := &m.offers[t]
-			if !limits[o.pool].admits(o.uses) {
-				continue
-			}
-			v, _ := k.search(s.left, 60, 0)
-			if v > 0 && (best < 0 || compareProducts(v, price(best), bestValue, price(t)) > 0) {
-				best, bestValue = t, v
-				copy(l, k.best)
+		best := -1
+		for t := range m.offered {
+			if o := &m.offers[t]; value[t] > 0 && limits[o.pool].admits(o.uses) && (best < 0 || compareProducts(value[t], price(best), value[best], price(t)) > 0) {
+				best = t
 			}
 		}
 		if best < 0 {
 			return
 		}
+		k := m.offered[best].knapsack
+		if !fresh[best] {
+			value[best], _ = k.search(s.left, buySteps, 0)
+			loads[best], fresh[best] = slices.Clone(k.best), true
+			continue
+		}
+		l := loads[best]
 		times := int32(math.MaxInt32)
 		for k, n := range l {
 			if n > 0 {
@@ -175,11 +140,15 @@ func (m *mixer) buyBy(s *solution, values []int64, limits []usage, price func(t 
 		o := &m.offers[best]
 		for ; times > 0 && limits[o.pool].admits(o.uses); times-- {
 			limits[o.pool].launch(o.uses)
-			s.machines = append(s.machines, machine{best, slices.Clone(l)})
+			s.machines = append(s.machines, machine{best, l})
 			s.left.add(l, -1)
 		}
+		clear(fresh)
 	}
 }
+
+// buySteps bounds the search for the next machine to buy.
+const buySteps = 60
 
 // frugal constructs plans that spend the scarce limits rather than money, and returns the best of them: under a limit of two
 // machines the cheapest machine a pod is the wrong one.

@@ -238,6 +238,8 @@ const (
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
 	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) leaves to the pod are full or do not exist.
 	ReasonRule Reason = "RuleUnsatisfiable"
+	// ReasonVolumes: a volume of the pod is not there or not bound, and no machine would change that.
+	ReasonVolumes Reason = "VolumesNotReady"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 )

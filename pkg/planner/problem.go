@@ -19,6 +19,8 @@ type problem struct {
 	// stated is whether any pod states device memory; byGPU are the shapes that do, those with the most first.
 	stated bool
 	byGPU  []int
+	// worthiest bounds the worth of a pod, in units of valueScale, so that the worth of all pods stays within an int64.
+	worthiest int64
 	// limits is what each pool of the snapshot may still launch; limited whether any of them is finite.
 	limits  []usage
 	limited bool
@@ -71,6 +73,7 @@ func compile(s Snapshot) *problem {
 	p.addShapes(s)
 	p.addFits(s)
 	p.dropDominated()
+	p.worthiest = min(worthiest, (1<<61)/(p.demand().total()+1))
 	for _, o := range p.offers {
 		if !p.limits[o.pool].unlimited() {
 			p.limited = true

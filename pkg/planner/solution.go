@@ -32,6 +32,16 @@ func (l load) add(o load, times int32) {
 	}
 }
 
+// under reports whether all of l is in o.
+func (l load) under(o load) bool {
+	for k, n := range l {
+		if n > o[k] {
+			return false
+		}
+	}
+	return true
+}
+
 // within returns what of l there is in o.
 func (l load) within(o load) load {
 	out := slices.Clone(l)
@@ -41,7 +51,7 @@ func (l load) within(o load) load {
 	return out
 }
 
-// machine is one machine to launch and what it is for.
+// machine is one machine to launch and what it is for. Machines share loads: a load is replaced, never changed.
 type machine struct {
 	offer int
 	load  load
@@ -66,9 +76,6 @@ func (s *solution) clone() *solution {
 	c := &solution{left: slices.Clone(s.left), machines: slices.Clone(s.machines), onNodes: slices.Clone(s.onNodes)}
 	for i := range c.onNodes {
 		c.onNodes[i] = slices.Clone(c.onNodes[i])
-	}
-	for i := range c.machines {
-		c.machines[i].load = slices.Clone(c.machines[i].load)
 	}
 	return c
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -16,13 +17,13 @@ func main() {
 	trace := flag.String("trace", "../shared/data/openb-shared-pods.csv.gz", "the pods of the openb trace that share GPUs")
 	out := flag.String("o", "_output/bench.json", "where to write the figures")
 	flag.Parse()
-	if err := run(*only, *trace, *out); err != nil {
+	if err := run(context.Background(), *only, *trace, *out); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(only, trace, out string) error {
+func run(ctx context.Context, only, trace, out string) error {
 	wanted, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -33,7 +34,7 @@ func run(only, trace, out string) error {
 		if !wanted.MatchString(r.name) {
 			continue
 		}
-		f, err := measure(r)
+		f, err := measure(ctx, r)
 		if err != nil {
 			return err
 		}

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
+	"strings"
 	"time"
 
 	"karve.sh/karve/pkg/planner"
@@ -28,12 +31,12 @@ type figures struct {
 	FirstPlan    *float64 `json:"firstPlanMilliseconds"`
 	// PeakMiB is the most memory that the process had while the row was planned.
 	PeakMiB *float64 `json:"peakMemoryMiB"`
-	// MicroUSD is the sum of the prices of the plans.
+	// MicroUSD is the sum of the prices of the plans; what peers cost over them is of such sums, too.
 	MicroUSD int64 `json:"microUSDPerHour"`
 	// FirstFit is what Karpenter's packing costs over the plans, as planner.FirstFit has it, which knows of the memory of each GPU.
 	FirstFit             *float64 `json:"firstFitOverPlanPercent"`
 	FirstFitMilliseconds *float64 `json:"firstFitMilliseconds"`
-	// Karpenter is what Karpenter's scheduler itself says, for the snapshots that it was given.
+	// Karpenter is what Karpenter's scheduler itself says, for the snapshots that it was given. Device memory it knows only as a sum of the machine.
 	Karpenter             *float64 `json:"karpenterOverPlanPercent"`
 	KarpenterMilliseconds *float64 `json:"karpenterMilliseconds"`
 	// The Cluster Autoscaler's are of a model of it.
@@ -62,7 +65,7 @@ func (a *average) mean() *float64 {
 }
 
 // measure plans the snapshots of a row, and has the peers plan them.
-func measure(r row) (figures, error) {
+func measure(ctx context.Context, r row) (figures, error) {
 	f := figures{Workload: r.name, Note: r.skipped, GoalMS: new(milliseconds(r.budget))}
 	if !r.goal.proved {
 		f.GoalMean, f.GoalWorst = new(r.goal.mean), new(r.goal.worst)
@@ -72,9 +75,11 @@ func measure(r row) (figures, error) {
 	}
 	var gap, took, first average
 	worst, proved := 0.0, 0
-	peak := watchMemory()
+	firstFit, karp, leastWaste, perPod := peers()
 	for s := range r.snapshots {
+		peak := watchMemory()
 		p, times := plan(s, r.budget)
+		f.PeakMiB = new(max(peak(), value(f.PeakMiB)))
 		if err := planner.Check(s, p); err != nil {
 			return f, fmt.Errorf("%s: the plan breaks a rule: %w", r.name, err)
 		}
@@ -97,11 +102,27 @@ func measure(r row) (figures, error) {
 		if times.first > 0 {
 			first.add(milliseconds(times.first))
 		}
+		for _, peer := range []*peer{firstFit, karp, leastWaste, perPod} {
+			if err := peer.run(ctx, s, p.Price); err != nil {
+				return f, fmt.Errorf("%s: %w", r.name, err)
+			}
+		}
 	}
-	f.PeakMiB = new(peak())
 	f.Proved, f.GapMean, f.GapWorst = &proved, gap.mean(), &worst
 	f.Milliseconds, f.FirstPlan = took.mean(), first.mean()
+	f.FirstFit, f.FirstFitMilliseconds = firstFit.over(), firstFit.took.mean()
+	f.Karpenter, f.KarpenterMilliseconds = karp.over(), karp.took.mean()
+	f.LeastWaste, f.PerPod = leastWaste.over(), perPod.over()
+	f.Note = strings.Join(slices.Concat(firstFit.notes, karp.notes, leastWaste.notes, perPod.notes), "; ")
 	return f, nil
+}
+
+// value is a figure, 0 where it was not measured.
+func value(x *float64) float64 {
+	if x == nil {
+		return 0
+	}
+	return *x
 }
 
 type times struct{ first, all time.Duration }

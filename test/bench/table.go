@@ -8,10 +8,11 @@ import (
 // table prints figures as they come, one line a workload.
 type table struct{ to io.Writer }
 
-const lineFormat = "%-62s %7s %5s %9s %15s %13s %16s %8s %s\n"
+const lineFormat = "%-62s %7s %6s %10s %16s %12s %14s %5s %5s  %9s %16s %12s  %s\n"
 
 func (t table) header() {
-	fmt.Fprintf(t.to, lineFormat, "workload", "pods", "offer", "optimal", "gap % mean/worst", "goal", "ms plan/first", "MiB", "")
+	fmt.Fprintf(t.to, lineFormat, "", "", "", "", "gap in %", "", "plan", "goal", "", "Karpenter", "Karpenter", "CA (model)", "")
+	fmt.Fprintf(t.to, lineFormat, "workload", "pods", "offers", "optimal", "mean / worst", "goal", "ms / first", "ms", "MiB", "packing", "itself, ms", "waste/price", "goals")
 }
 
 func (t table) row(r row, f figures) {
@@ -28,8 +29,13 @@ func (t table) row(r row, f figures) {
 		verdict = "MISS " + missed
 	}
 	fmt.Fprintf(t.to, lineFormat, f.Workload, fmt.Sprint(f.Pods), fmt.Sprint(f.Offerings), fmt.Sprintf("%d of %d", *f.Proved, f.Snapshots),
-		fmt.Sprintf("%.2f/%.2f", *f.GapMean, *f.GapWorst), goal, number(f.Milliseconds, "%.1f")+"/"+number(f.FirstPlan, "%.1f"),
-		number(f.PeakMiB, "%.0f"), verdict)
+		fmt.Sprintf("%.2f / %.2f", *f.GapMean, *f.GapWorst), goal, number(f.Milliseconds, "%.1f")+" / "+number(f.FirstPlan, "%.1f"),
+		number(f.GoalMS, "%.0f"), number(f.PeakMiB, "%.0f"), number(f.FirstFit, "%+.1f%%"),
+		number(f.Karpenter, "%+.1f%%")+" "+number(f.KarpenterMilliseconds, "%.0f"),
+		number(f.LeastWaste, "%+.0f%%")+" "+number(f.PerPod, "%+.0f%%"), verdict)
+	if f.Note != "" {
+		fmt.Fprintf(t.to, "    %s\n", f.Note)
+	}
 }
 
 // missed says which of a row's goals its figures miss, nothing when none.

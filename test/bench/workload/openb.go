@@ -66,6 +66,7 @@ func Shaped(pods []TracePod, m Mapping) []Pods {
 			k.gpuMiB = (p.MilliGPU*16384 + 999) / 1000
 		case Slots:
 			k.replicas = (p.MilliGPU + 49) / 50
+			k.gpuMiB = k.replicas // little, so that the replicas are of one GPU
 		case Count:
 		}
 		return k

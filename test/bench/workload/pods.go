@@ -15,9 +15,9 @@ type Pods struct {
 	Count    int
 	MilliCPU int64
 	MiB      int64
-	// Replicas are of one GPU, and GPUMiB is of its memory; 0 where none is stated.
 	Replicas int64
-	GPUMiB   int64
+	// GPUMiB is the device memory that they state, 0 for none; whoever states some has it and all replicas on one GPU.
+	GPUMiB int64
 	// Allowed is, by type, whether they may go there; everywhere when nil.
 	Allowed []bool
 }
@@ -114,10 +114,6 @@ func (p Pods) class(types int) planner.Class {
 	c := planner.Class{
 		Requests:       planner.Resources{MilliCPU: p.MilliCPU, MemoryBytes: p.MiB << 20, Pods: 1, Replicas: p.Replicas},
 		GPUMemoryBytes: p.GPUMiB << 20,
-	}
-	if p.Replicas > 1 && p.GPUMiB == 0 {
-		// The replicas are of one GPU: whoever states memory, be it a byte, is on one.
-		c.GPUMemoryBytes = 1
 	}
 	for i := range p.Count {
 		c.Pods = append(c.Pods, fmt.Sprintf("default/%s-%06d", p.Name, i))

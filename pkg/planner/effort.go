@@ -1,0 +1,33 @@
+package planner
+
+// effort is what a search may still spend, in steps of its loops.
+type effort struct {
+	most int64
+	left int64
+	stop func() bool
+	over bool
+}
+
+func (s Search) effort() *effort {
+	e := &effort{left: s.Effort, stop: s.Stop}
+	if s.Effort == 0 {
+		e.left = DefaultEffort
+	}
+	e.most = e.left
+	return e
+}
+
+// again is as much as there was at first.
+func (e *effort) again() *effort { return &effort{most: e.most, left: e.most, stop: e.stop} }
+
+// spend takes steps and reports whether any are left.
+func (e *effort) spend(steps int64) bool {
+	e.left -= steps
+	return !e.done()
+}
+
+// done reports whether the search is to end. Once it is, it stays so.
+func (e *effort) done() bool {
+	e.over = e.over || e.left <= 0 || e.stop != nil && e.stop()
+	return e.over
+}

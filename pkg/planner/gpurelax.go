@@ -1,0 +1,167 @@
+package planner
+
+// gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of
+// one GPU take of what all share is paid for, at prices, and each GPU is then a knapsack of its own, whose loads are few and whole.
+//
+// The machine's own knapsack sees GPUs in their sum only, but CPU and memory without parts; neither bound is always the better one.
+type gpuRelaxation struct {
+	problem *problem
+	whole   *knapsack
+	count   int
+	one     *knapsack
+	relaxed relaxation
+	// loose are the items of the machine that state no device memory; the first columns of the relaxation are theirs, the others are patterns.
+	loose    []*item
+	patterns []load
+	reduced  []int64
+	mixture  []float64
+}
+
+// Limits on the search for patterns: in one call, and in all.
+const (
+	patternRounds = 12
+	maxPatterns   = 150
+	patternSteps  = 400
+)
+
+// newGPURelaxation returns nil for machines for which it is of no use.
+func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
+	if !k.binned || len(k.gpus) < 2 || k.gpus[0] != k.gpus[len(k.gpus)-1] {
+		return nil
+	}
+	n := len(p.shapes)
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), mixture: make([]float64, n)}
+	one := &capacity{free: k.free, quotas: k.quotas, fits: make([]int32, n)}
+	one.free[dimReplicas], one.free[dimGPUMemory] = k.gpus[0].Replicas, k.gpus[0].MemoryBytes
+	g.relaxed.rows = dims + 1
+	for d := range dims {
+		g.relaxed.limit[d] = 1
+	}
+	g.relaxed.limit[dims] = float64(g.count)
+	for i := range k.items {
+		it := &k.items[i]
+		if it.of.states() {
+			one.fits[it.shape] = one.alone(it.of, it.fits)
+			continue
+		}
+		g.loose = append(g.loose, it)
+		g.relaxed.cols = append(g.relaxed.cols, relaxedColumn{use: g.use(it)})
+	}
+	g.relaxed.empty()
+	g.one = newKnapsack(p, one)
+	return g
+}
+
+// use is what a pod takes of what all GPUs share. Device memory is not of that.
+func (g *gpuRelaxation) use(it *item) [relaxedRows]float64 {
+	var use [relaxedRows]float64
+	for d, r := range it.request {
+		if r > 0 && d != dimGPUMemory {
+			use[d] = float64(r) / float64(g.whole.free[d])
+		}
+	}
+	return use
+}
+
+// bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last; none below the floor is looked
+// for. g.mixture then is worth about as much.
+func (g *gpuRelaxation) bound(values []int64, demand load, floor int64) (upper int64, steps int) {
+	moved := false
+	for i, it := range g.loose {
+		col := &g.relaxed.cols[i]
+		most := float64(min(it.fits, demand[it.shape]))
+		moved = moved || col.most != most
+		col.value, col.most = float64(values[it.shape]), most
+	}
+	for i, l := range g.patterns {
+		col := &g.relaxed.cols[len(g.loose)+i]
+		col.value = float64(worth(values, l))
+	}
+	if moved {
+		g.relaxed.empty()
+	}
+	upper = -1
+	for range patternRounds {
+		steps += 4
+		g.relaxed.solve(relaxSteps)
+		u, pattern := g.relax(values, demand, &steps)
+		if upper < 0 || u < upper {
+			upper = u
+		}
+		if upper <= floor || pattern == nil || len(g.patterns) >= maxPatterns {
+			break
+		}
+		g.add(values, pattern)
+	}
+	return upper, steps
+}
+
+// relax bounds the value at the present prices, and returns the pattern of one GPU that is worth most, or nil where none is worth more than a GPU.
+func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (int64, load) {
+	var paid [dims]int64
+	var upper int64
+	for d := range dims {
+		if d != dimGPUMemory {
+			paid[d] = int64(min(max(0, g.relaxed.price[d]), 1<<60))
+			upper = saturating(upper, paid[d])
+		}
+	}
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		v := values[it.shape]
+		for d, w := range it.scaled {
+			if paid[d] > 0 && w > 0 {
+				v -= mulDiv(paid[d], w, unit)
+			}
+		}
+		v = max(0, v)
+		g.reduced[it.shape] = v
+		if !it.of.states() {
+			upper = saturating(upper, v*int64(min(it.fits, demand[it.shape])))
+			g.reduced[it.shape] = 0
+		}
+	}
+	floor := int64(max(0, g.relaxed.price[dims]))
+	g.one.price(g.reduced, demand)
+	v, most := g.one.search(demand, patternSteps, floor)
+	*steps += patternSteps - g.one.steps
+	upper = saturating(upper, mulDiv(most, int64(g.count), 1))
+	if v <= floor+floor/10_000 {
+		return upper, nil
+	}
+	return upper, g.one.best
+}
+
+func (g *gpuRelaxation) add(values []int64, pattern load) {
+	l := append(load(nil), pattern...)
+	col := relaxedColumn{value: float64(worth(values, l)), most: float64(g.count)}
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		if n := l[it.shape]; n > 0 {
+			use := g.use(it)
+			for d := range dims {
+				col.use[d] += float64(use[d] * float64(n))
+			}
+		}
+	}
+	col.use[dims] = 1
+	g.patterns = append(g.patterns, l)
+	g.relaxed.cols = append(g.relaxed.cols, col)
+}
+
+// mix sets the mixture to what the relaxation buys.
+func (g *gpuRelaxation) mix() {
+	clear(g.mixture)
+	for i, it := range g.loose {
+		g.mixture[it.shape] += g.relaxed.amount(i)
+	}
+	for i, l := range g.patterns {
+		if a := g.relaxed.amount(len(g.loose) + i); a > 0 {
+			for k, n := range l {
+				if n > 0 {
+					g.mixture[k] += float64(a * float64(n))
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package planner
+
+import "math"
+
+// column is one way to fill one machine.
+type column struct {
+	offer int
+	load  load
+}
+
+// key tells columns apart.
+func (c column) key() string {
+	key := make([]byte, 0, 64)
+	key = append(key, byte(c.offer), byte(c.offer>>8), byte(c.offer>>16))
+	for k, n := range c.load {
+		if n > 0 {
+			key = append(key, byte(k), byte(k>>8), byte(n), byte(n>>8), byte(n>>16))
+		}
+	}
+	return string(key)
+}
+
+// master is the linear relaxation of the choice among columns: the least price at which fractions of columns cover the demand.
+// Its dual is what one pod of each shape is worth at the margin, which guides every later choice, and from which bounds are proven.
+//
+// It is a revised simplex method in floating point, with products converted one by one so that no machine fuses them with a sum: every
+// machine gets the same answer. Nothing that is proven rests on it: a proof takes its worths as they come, as integers.
+type master struct {
+	p       *problem
+	rows    []int // the shapes with demand
+	at      []int // of each shape, its row or -1
+	demand  []float64
+	columns []column
+	entries []entry
+	basis   []int // an entry, or -1-i for the surplus of row i
+	known   map[string]bool
+	inverse [][]float64
+	x       []float64
+	y       []float64
+	w       []float64
+	pivots  int
+	values  []int64 // duals by shape, in units of valueScale, rounded down
+}
+
+// entry is a column as the simplex method sees it, or a mixture of loads that no machine may be able to hold, which only a proof uses.
+type entry struct {
+	rows   []int32
+	counts []float64
+	price  float64
+	column int // -1 for a mixture
+	basic  bool
+}
+
+// refactorEvery is the number of pivots after which the inverse is computed afresh.
+const refactorEvery = 150
+
+// newMaster starts from one column a shape: the cheapest machine a pod, filled with that shape alone.
+func newMaster(p *problem, demand load) *master {
+	m := &master{p: p, values: make([]int64, len(p.shapes)), known: map[string]bool{}, at: make([]int, len(p.shapes))}
+	for k, n := range demand {
+		m.at[k] = -1
+		best := -1
+		for t := range p.offers {
+			if f := min(n, p.offers[t].fits[k]); f > 0 && (best < 0 || p.cheaperFor(t, best, f, min(n, p.offers[best].fits[k]))) {
+				best = t
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		m.at[k] = len(m.rows)
+		m.rows = append(m.rows, k)
+		m.demand = append(m.demand, float64(n))
+		l := make(load, len(demand))
+		l[k] = min(n, p.offers[best].fits[k])
+		m.basis = append(m.basis, len(m.entries))
+		m.add(column{best, l})
+	}
+	n := len(m.rows)
+	m.x, m.y, m.w = make([]float64, n), make([]float64, n), make([]float64, n)
+	m.inverse = make([][]float64, n)
+	for i := range m.inverse {
+		m.inverse[i] = make([]float64, n)
+		e := &m.entries[i]
+		e.basic = true
+		m.inverse[i][i] = 1 / e.counts[0]
+		m.x[i] = m.demand[i] / e.counts[0]
+	}
+	m.setValues()
+	return m
+}
+
+// add offers a column to the relaxation, unless it has it, and reports whether it was new.
+func (m *master) add(c column) bool {
+	key := c.key()
+	if m.known[key] {
+		return false
+	}
+	m.known[key] = true
+	e := entry{price: float64(m.p.offers[c.offer].price), column: len(m.columns)}
+	for k, n := range c.load {
+		if n > 0 && m.at[k] >= 0 {
+			e.rows = append(e.rows, int32(m.at[k]))
+			e.counts = append(e.counts, float64(n))
+		}
+	}
+	m.columns = append(m.columns, c)
+	m.entries = append(m.entries, e)
+	return true
+}
+
+// mix offers a mixture of loads at the price of an offer.
+func (m *master) mix(offer int, amounts []float64) {
+	e := entry{price: float64(m.p.offers[offer].price), column: -1}
+	for k, n := range amounts {
+		if n > 1e-9 && m.at[k] >= 0 {
+			e.rows = append(e.rows, int32(m.at[k]))
+			e.counts = append(e.counts, n)
+		}
+	}
+	m.entries = append(m.entries, e)
+}
+
+// price is the price of what is in row i of the basis.
+func (m *master) price(i int) float64 {
+	if b := m.basis[i]; b >= 0 {
+		return m.entries[b].price
+	}
+	return 0
+}
+
+// total is the price of the relaxation.
+func (m *master) total() float64 {
+	t := 0.0
+	for i := range m.basis {
+		t += float64(m.price(i) * m.x[i])
+	}
+	return t
+}
+
+func (m *master) setDuals() {
+	clear(m.y)
+	for i, row := range m.inverse {
+		if c := m.price(i); c != 0 {
+			for j, v := range row {
+				m.y[j] += float64(c * v)
+			}
+		}
+	}
+}
+
+// setValues rounds the duals to integers.
+func (m *master) setValues() {
+	m.setDuals()
+	for i, k := range m.rows {
+		v := math.Floor(float64(m.y[i] * valueScale))
+		m.values[k] = int64(min(max(v, 0), float64(m.p.worthiest)))
+	}
+}
+
+// worth is the value of a load at the given values of pods, in units of valueScale.
+func worth(values []int64, l load) int64 {
+	var v int64
+	for k, n := range l {
+		v += values[k] * int64(n)
+	}
+	return v
+}
+
+// solve pivots until no column is worth more than its price, at most the given number of times, and returns how many it made.
+func (m *master) solve(most int) int {
+	for pivot := range most {
+		m.setDuals()
+		enter := m.entering()
+		if enter == noEntry || !m.pivot(enter) {
+			m.setValues()
+			return pivot
+		}
+	}
+	m.setValues()
+	return most
+}
+
+// noEntry is the answer when nothing improves the relaxation.
+const noEntry = 1 << 30
+
+// entering returns the entry, or surplus, with the most to gain for its price.
+func (m *master) entering() int {
+	best, gain := noEntry, 1e-9
+	for i := range m.entries {
+		e := &m.entries[i]
+		if e.basic {
+			continue
+		}
+		v := 0.0
+		for j, r := range e.rows {
+			v += float64(m.y[r] * e.counts[j])
+		}
+		if g := v/e.price - 1; g > gain {
+			best, gain = i, g
+		}
+	}
+	if best != noEntry {
+		return best
+	}
+	// A negative dual means that covering the row exactly costs more than covering more than it.
+	least := -1e-6
+	for i, y := range m.y {
+		if y < least {
+			best, least = -1-i, y
+		}
+	}
+	return best
+}
+
+// pivot brings an entry into the basis. It reports false where none can leave.
+func (m *master) pivot(enter int) bool {
+	w := m.w
+	if enter < 0 {
+		for i := range w {
+			w[i] = -m.inverse[i][-1-enter]
+		}
+	} else {
+		e := &m.entries[enter]
+		for i, row := range m.inverse {
+			v := 0.0
+			for j, r := range e.rows {
+				v += float64(row[r] * e.counts[j])
+			}
+			w[i] = v
+		}
+	}
+	leave, least := -1, 0.0
+	for i, v := range w {
+		if v > pivotMin {
+			if t := max(0, m.x[i]) / v; leave < 0 || t < least || t == least && v > w[leave] {
+				leave, least = i, t
+			}
+		}
+	}
+	if leave < 0 {
+		return false
+	}
+	if old := m.basis[leave]; old >= 0 {
+		m.entries[old].basic = false
+	}
+	m.basis[leave] = enter
+	if enter >= 0 {
+		m.entries[enter].basic = true
+	}
+	for i := range m.x {
+		m.x[i] -= float64(w[i] * least)
+	}
+	m.x[leave] = least
+	of := m.inverse[leave]
+	f := 1 / w[leave]
+	for j := range of {
+		of[j] = float64(of[j] * f)
+	}
+	for i, row := range m.inverse {
+		if f := w[i]; i != leave && f != 0 {
+			for j, v := range of {
+				row[j] -= float64(f * v)
+			}
+		}
+	}
+	if m.pivots++; m.pivots%refactorEvery == 0 {
+		m.refactor()
+	}
+	return true
+}
+
+// refactor computes the inverse of the basis afresh, by elimination with the largest pivots; where one is too small it leaves all as it was.
+func (m *master) refactor() {
+	n := len(m.rows)
+	work := make([][]float64, n)
+	for i := range work {
+		work[i] = make([]float64, 2*n)
+		work[i][n+i] = 1
+	}
+	for j, b := range m.basis {
+		if b < 0 {
+			work[-1-b][j] = -1
+			continue
+		}
+		e := &m.entries[b]
+		for q, r := range e.rows {
+			work[r][j] = e.counts[q]
+		}
+	}
+	for j := range n {
+		top := j
+		for i := j + 1; i < n; i++ {
+			if math.Abs(work[i][j]) > math.Abs(work[top][j]) {
+				top = i
+			}
+		}
+		if math.Abs(work[top][j]) < 1e-11 {
+			return
+		}
+		work[j], work[top] = work[top], work[j]
+		f := 1 / work[j][j]
+		for q := j; q < 2*n; q++ {
+			work[j][q] = float64(work[j][q] * f)
+		}
+		for i := range n {
+			if g := work[i][j]; i != j && g != 0 {
+				for q := j; q < 2*n; q++ {
+					work[i][q] -= float64(g * work[j][q])
+				}
+			}
+		}
+	}
+	for i := range n {
+		copy(m.inverse[i], work[i][n:])
+		v := 0.0
+		for j, d := range m.demand {
+			v += float64(m.inverse[i][j] * d)
+		}
+		m.x[i] = max(0, v)
+	}
+}
+
+// clone copies the master so that what is added to the copy is not in the original.
+func (m *master) clone() *master {
+	c := *m
+	c.columns = append([]column(nil), m.columns...)
+	c.entries = append([]entry(nil), m.entries...)
+	c.basis = append([]int(nil), m.basis...)
+	c.x = append([]float64(nil), m.x...)
+	c.y, c.w = make([]float64, len(m.y)), make([]float64, len(m.w))
+	c.values = append([]int64(nil), m.values...)
+	c.inverse = make([][]float64, len(m.inverse))
+	for i := range c.inverse {
+		c.inverse[i] = append([]float64(nil), m.inverse[i]...)
+	}
+	c.known = make(map[string]bool, len(m.known))
+	for key := range m.known {
+		c.known[key] = true
+	}
+	return &c
+}
+
+// whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction
+// besides, or -1.
+func (m *master) whole() (times map[int]int32, most int) {
+	times, most = map[int]int32{}, -1
+	largest := 1e-6
+	for i, b := range m.basis {
+		if b < 0 || m.x[i] <= 0 || m.entries[b].column < 0 {
+			continue
+		}
+		c := m.entries[b].column
+		n := math.Floor(m.x[i] + 1e-6)
+		if n > 0 {
+			times[c] = int32(min(n, 1<<30))
+		}
+		if f := m.x[i] - n; f > largest || f == largest && c < most {
+			most, largest = c, f
+		}
+	}
+	return times, most
+}
