@@ -63,7 +63,7 @@ func widened(s Snapshot) (Snapshot, []variant) {
 				continue
 			}
 			holding := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
-				return s.Offerings[i].Pool != p || !usable[i] || times(s.Offerings[i].Free, class.Requests) == 0
+				return s.Offerings[i].Pool != p || !usable[i] || offeredTimes(s, class, i) == 0
 			})
 			if key := fmt.Sprint(holding); !seen[key] {
 				seen[key] = true
