@@ -185,13 +185,6 @@ func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
 			}
 		}
 	}
-	if len(alternatives) > 0 && len(n.GPUs) > 0 {
-		var replicas int64
-		for _, g := range n.GPUs {
-			replicas += g.Replicas
-		}
-		n.Free.Replicas = min(n.Free.Replicas, replicas)
-	}
 	return n, mixed
 }
 
