@@ -178,6 +178,16 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&honor, &honor))), Pod("r", inApp("web"), Running("cpu-c"))},
 			elsewhere, []string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
 		},
+		"spread looks at machines that are offered to others": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
+			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			[]string{"Spread karpenter.sh/nodepool of w counts w"},
+		},
+		"spread does not look at machines that are offered to others where it is told so": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
+			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
+		},
 		"spread among pods of the same revision": {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
