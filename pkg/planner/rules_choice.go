@@ -16,10 +16,10 @@ type variant struct {
 // with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
 func (a *arranger) solve(s Snapshot) Plan {
 	if !slices.ContainsFunc(s.Pools, func(p Pool) bool { return len(p.MinValues) > 0 }) {
-		return a.plain(s)
+		return a.parts(s)
 	}
 	wide, variants := widened(s)
-	plan := a.plain(wide)
+	plan := a.parts(wide)
 	for i := range plan.Launches {
 		l := &plan.Launches[i]
 		if v := l.Offering - len(s.Offerings); v >= 0 {
