@@ -98,7 +98,9 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 			continue
 		}
 		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, name)
-		scene.Judged = append(scene.Judged, name)
+		if len(l.Alternatives) == 0 { // Another machine than the planned one may have more room.
+			scene.Judged = append(scene.Judged, name)
+		}
 		scene.attachable(s, name)
 		scene.place(o, l.Pods, name)
 	}

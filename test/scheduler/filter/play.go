@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -12,20 +14,10 @@ import (
 func play(ctx context.Context, sc *scene) (*findings, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s, err := newStage(ctx, sc)
-	if err != nil {
-		return nil, err
-	}
-	found := &findings{}
-	if err := s.daemons(ctx, found, sc.Daemons, sc.New); err != nil {
-		return nil, err
-	}
-	if found.Stuck, err = s.place(ctx, sc.Place); err != nil {
-		return nil, err
-	}
-	if len(found.Stuck) > 0 || len(found.Daemons) > 0 {
+	s, found, err := carriedOut(ctx, sc)
+	if err != nil || len(found.Stuck) > 0 || len(found.Daemons) > 0 {
 		// What would be refused is only told of the state at the end, which there is not.
-		return found, nil
+		return found, err
 	}
 	if err := s.addNodes(sc.Fresh); err != nil {
 		return nil, err
@@ -53,6 +45,44 @@ func play(ctx context.Context, sc *scene) (*findings, error) {
 		}
 	}
 	return found, nil
+}
+
+// carriedOut is the scene with all pods in their places, in one of several orders in which they may come: where one pod may begin a group, whoever
+// comes before it can end that.
+func carriedOut(ctx context.Context, sc *scene) (*stage, *findings, error) {
+	drawn := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // Repeatable.
+	order := slices.Clone(sc.Place)
+	const orders = 12
+	for n := range orders {
+		s, err := newStage(ctx, sc)
+		if err != nil {
+			return nil, nil, err
+		}
+		found := &findings{}
+		if err := s.daemons(ctx, found, sc.Daemons, sc.New); err != nil {
+			return nil, nil, err
+		}
+		if found.Stuck, err = s.place(ctx, order); err != nil {
+			return nil, nil, err
+		}
+		if len(found.Stuck) == 0 || n == orders-1 {
+			return s, found, nil
+		}
+		if n == 0 {
+			slices.SortStableFunc(order, func(a, b placement) int { return follows(a.Pod) - follows(b.Pod) })
+			continue
+		}
+		drawn.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	}
+	panic("there is a last order")
+}
+
+// follows is 0 for pods that have to be with others, who had better come before those that come anywhere.
+func follows(pod *corev1.Pod) int {
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		return 0
+	}
+	return 1
 }
 
 // place binds the pods to their nodes in an order in which the filters let each pass. It takes any that passes next: where a rule of one

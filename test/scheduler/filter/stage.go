@@ -44,7 +44,7 @@ func newStage(ctx context.Context, sc *scene) (*stage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a client that is never used: %w", err)
 	}
-	s := &stage{factory: newFactory(client), nodes: sc.Nodes, pods: sc.Pods}
+	s := &stage{factory: newFactory(client), nodes: slices.Clone(sc.Nodes), pods: slices.Clone(sc.Pods)}
 	s.refresh()
 	// Those that the plugins want are made by them; these are made for set.
 	s.factory.Core().V1().Namespaces().Informer()
