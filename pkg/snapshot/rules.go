@@ -225,8 +225,15 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	return r.domains[r.topologies[t.key]][value], ok
 }
 
-// countsOn says whether pods on a node count for a term of the class.
+// countsOn says whether pods on a node count for a term of the class. For a spread, the scheduler passes over nodes without the labels of
+// all the pod's spreads.
 func (w *waitingClass) countsOn(t *term, node *corev1.Node) bool {
+	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
+		_, ok := node.Labels[other.key]
+		return other.kind == planner.Spread && !ok
+	}) {
+		return false
+	}
 	return (!t.byAffinity || w.demand.selects(node)) && (!t.byTaints || w.demand.untolerated(node.Spec.Taints, keepsPodsAway) == nil)
 }
 
