@@ -205,7 +205,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		case ok:
 			count[at] += n
 			some = true
-		case t.perNode():
+		case t.perNode(), t.kind == planner.Together && r.waiting[class].followsOn(node):
 			elsewhere += n
 		}
 	}
@@ -213,6 +213,15 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		count = nil
 	}
 	return count, elsewhere
+}
+
+// followsOn says whether a node is in a domain of any of the terms of the class's affinity. The scheduler lets a pod begin by one term only
+// where it finds nobody by any of them.
+func (w *waitingClass) followsOn(node *corev1.Node) bool {
+	return slices.ContainsFunc(w.terms.required, func(t term) bool {
+		_, ok := node.Labels[t.key]
+		return t.kind == planner.Together && ok
+	})
 }
 
 // domainOf is the index of the domain that a node is in; false when it is in none.

@@ -217,6 +217,12 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			}, nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
 		},
+		"affinity by two labels, one of which the node has where the others are": {
+			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
+				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
+			}), Pod("cpu", inApp("db"), Running("cpu-c"))}, nil,
+			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
+		},
 		"anti-affinity among pods that wait": {
 			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),
 			nil, []string{"Apart of w-000 counts w-000,x"},
