@@ -49,7 +49,7 @@ const planExample = `  # What would these manifests cost?
   # How many pods should share a GPU?
   kubectl karve plan -f manifests/ --replicas 1..48`
 
-func planCommand(s streams) *cobra.Command {
+func planCommand(ctx context.Context, s streams) *cobra.Command {
 	o := planOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Say what would be launched for pods that share GPUs, and what it would cost",
@@ -60,7 +60,7 @@ func planCommand(s streams) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), s) },
+		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	fs := cmd.Flags()
 	fs.StringSliceVarP(&o.filenames, "filename", "f", nil, "manifests to plan for, instead of the cluster: files, folders, or - for standard input")

@@ -12,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,6 +44,11 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: "apps", Kind: "StatefulSet"}:                {"v1", true, into((*reader).statefulSet)},
 	{Group: "apps", Kind: "DaemonSet"}:                  {"v1", true, into((*reader).daemonSet)},
 	{Group: "batch", Kind: "Job"}:                       {"v1", true, into((*reader).job)},
+	{Kind: "Namespace"}:                                 {"v1", false, into((*reader).namespace)},
+	{Kind: "PersistentVolumeClaim"}:                     {"v1", true, into((*reader).persistentVolumeClaim)},
+	{Kind: "PersistentVolume"}:                          {"v1", false, into((*reader).persistentVolume)},
+	{Group: "storage.k8s.io", Kind: "StorageClass"}:     {"v1", false, into((*reader).storageClass)},
+	{Group: "storage.k8s.io", Kind: "CSINode"}:          {"v1", false, into((*reader).csiNode)},
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: {"v1", false, into((*reader).priorityClass)},
 }
 
@@ -254,5 +260,31 @@ func (r *reader) priorityClass(_ context.Context, class *schedulingv1.PriorityCl
 	if class.GlobalDefault {
 		r.priorities[""] = class.Value
 	}
+	return nil
+}
+
+func (r *reader) namespace(_ context.Context, namespace *corev1.Namespace, _ place) error {
+	r.cluster.Namespaces = append(r.cluster.Namespaces, *namespace)
+	return nil
+}
+
+func (r *reader) persistentVolumeClaim(_ context.Context, claim *corev1.PersistentVolumeClaim, _ place) error {
+	claim.Namespace = namespaceOf(claim.Namespace)
+	r.cluster.PersistentVolumeClaims = append(r.cluster.PersistentVolumeClaims, *claim)
+	return nil
+}
+
+func (r *reader) persistentVolume(_ context.Context, volume *corev1.PersistentVolume, _ place) error {
+	r.cluster.PersistentVolumes = append(r.cluster.PersistentVolumes, *volume)
+	return nil
+}
+
+func (r *reader) storageClass(_ context.Context, class *storagev1.StorageClass, _ place) error {
+	r.cluster.StorageClasses = append(r.cluster.StorageClasses, *class)
+	return nil
+}
+
+func (r *reader) csiNode(_ context.Context, node *storagev1.CSINode, _ place) error {
+	r.cluster.CSINodes = append(r.cluster.CSINodes, *node)
 	return nil
 }

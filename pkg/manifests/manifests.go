@@ -54,6 +54,9 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, []Skipped, erro
 	if err := r.makePods(); err != nil {
 		return nil, nil, err
 	}
+	r.makeClaims()
+	r.bindClaims()
+	r.makeNamespaces()
 	return r.cluster, r.skips(), nil
 }
 

@@ -159,14 +159,77 @@ func TestPodsAreAsTheAPIServerWouldHaveThem(t *testing.T) {
 	}
 }
 
-func TestAStatefulSetsPodsHaveTheirOwnVolumes(t *testing.T) {
-	t.Parallel()
-	c := read(t, made("apps/v1", "StatefulSet", "s", "replicas: 2, serviceName: s, volumeClaimTemplates: [{metadata: {name: data}}], "+selector))
-	for i, want := range []string{"data-s-0", "data-s-1"} {
-		volumes := c.Pods[i].Spec.Volumes
-		if len(volumes) != 1 || volumes[0].PersistentVolumeClaim == nil || volumes[0].PersistentVolumeClaim.ClaimName != want {
-			t.Errorf("%s has volumes %+v, want %s", c.Pods[i].Name, volumes, want)
+// claimsOf are the claims of the cluster, with their class and volume.
+func claimsOf(c *snapshot.Cluster) []string {
+	var all []string
+	for i := range c.PersistentVolumeClaims {
+		claim := &c.PersistentVolumeClaims[i]
+		class := "-"
+		if claim.Spec.StorageClassName != nil {
+			class = *claim.Spec.StorageClassName
 		}
+		all = append(all, fmt.Sprintf("%s/%s %s %s", claim.Namespace, claim.Name, class, claim.Status.Phase))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestVolumesAreClaimedAndBoundAsControllersWould(t *testing.T) {
+	t.Parallel()
+	c := read(t, made("apps/v1", "StatefulSet", "s", "replicas: 2, serviceName: s, volumeClaimTemplates: [{metadata: {name: data}}], "+selector), `
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  containers: [{name: a}]
+  volumes:
+  - {name: scratch, ephemeral: {volumeClaimTemplate: {spec: {storageClassName: fast}}}}
+  - {name: own, persistentVolumeClaim: {claimName: own}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaimList
+items:
+- {metadata: {name: data-s-1}, spec: {volumeName: disk, storageClassName: ""}}
+- {metadata: {name: own}, spec: {volumeName: missing}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: disk}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: usual, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: ebs.csi.aws.com
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: storage.k8s.io/v1
+kind: CSINode
+metadata: {name: it}
+spec: {drivers: []}
+`)
+	want := []string{"default/data-s-0 usual ", "default/data-s-1  Bound", "default/own usual ", "default/p-scratch fast "}
+	if diff := cmp.Diff(want, claimsOf(c)); diff != "" {
+		t.Errorf("claims (-want +got):\n%s", diff)
+	}
+	for i := range c.Pods {
+		if name := c.Pods[i].Name; strings.HasPrefix(name, "s-") {
+			volumes := c.Pods[i].Spec.Volumes
+			if len(volumes) != 1 || volumes[0].PersistentVolumeClaim == nil || volumes[0].PersistentVolumeClaim.ClaimName != "data-"+name {
+				t.Errorf("%s has volumes %+v", name, volumes)
+			}
+		}
+	}
+	if len(c.CSINodes) != 1 || len(c.StorageClasses) != 1 {
+		t.Errorf("%d CSINodes, %d StorageClasses", len(c.CSINodes), len(c.StorageClasses))
+	}
+}
+
+func TestNamespacesOfPodsAreThere(t *testing.T) {
+	t.Parallel()
+	c := read(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: one, labels: {team: a}}", deployment("d", "replicas: 2"))
+	if len(c.Namespaces) != 2 || c.Namespaces[0].Labels["team"] != "a" || c.Namespaces[0].Labels["kubernetes.io/metadata.name"] != "one" ||
+		c.Namespaces[1].Labels["kubernetes.io/metadata.name"] != "default" {
+		t.Errorf("%+v", c.Namespaces)
 	}
 }
 
@@ -225,7 +288,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 		for i := range rapid.IntRange(1, 5).Draw(t, "pods") {
 			pods = append(pods, snapshottest.Pod(fmt.Sprintf("p-%d", i), snapshottest.Asking(
 				"cpu", fmt.Sprintf("%dm", rapid.IntRange(1, 5000).Draw(t, "cpu")), "memory", fmt.Sprintf("%dMi", rapid.IntRange(1, 5000).Draw(t, "memory")))))
-			pods[i].TypeMeta.APIVersion, pods[i].TypeMeta.Kind = "v1", "Pod"
+			pods[i].APIVersion, pods[i].Kind = "v1", "Pod"
 		}
 		var text []byte
 		var err error

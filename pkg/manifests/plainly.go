@@ -83,13 +83,12 @@ func badQuantity(path string, value json.RawMessage) error {
 
 func badAmounts(path string, value json.RawMessage) error {
 	var list map[string]json.RawMessage
-	if json.Unmarshal(value, &list) != nil {
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(list)) {
-		var q resource.Quantity
-		if json.Unmarshal(list[name], &q) != nil {
-			return fmt.Errorf("%s: %s is %s, which is no quantity such as 2, 500m or 1Gi", path, name, list[name])
+	if json.Unmarshal(value, &list) == nil {
+		for _, name := range slices.Sorted(maps.Keys(list)) {
+			var q resource.Quantity
+			if json.Unmarshal(list[name], &q) != nil {
+				return fmt.Errorf("%s: %s is %s, which is no quantity such as 2, 500m or 1Gi", path, name, list[name])
+			}
 		}
 	}
 	return nil

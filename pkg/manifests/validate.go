@@ -19,43 +19,56 @@ import (
 // maxAmount bounds every amount of a pod or node, 8 PiB in bytes, so that thousandths and sums do not overflow.
 const maxAmount = 1 << 53
 
+// faults gathers what is wrong.
+type faults []error
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
 // validGPUNodeClass holds the rules of the CRD, whose messages it repeats.
 func validGPUNodeClass(spec *v1alpha1.GPUNodeClassSpec) error {
-	var errs []error
-	bad := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	ref, s := spec.NodeClassRef, spec.Sharing
-	bad(ref.Group == "" || ref.Kind == "" || ref.Name == "", "spec.nodeClassRef needs group, kind and name of the cloud's node class")
-	bad(ref.Group == v1alpha1.Group, "spec.nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass")
-	bad(strings.Contains(ref.Group, "/"), "spec.nodeClassRef.group is the part of apiVersion before the slash, for instance karpenter.k8s.aws")
-	bad(s.Strategy != v1alpha1.StrategyTimeSlicing && s.Strategy != v1alpha1.StrategyNone, "spec.sharing.strategy is TimeSlicing or None, not %q", s.Strategy)
-	bad(s.ResourceName != "" && s.ResourceName != v1alpha1.ResourceGPU && s.ResourceName != v1alpha1.ResourceGPUShared,
+	var f faults
+	ref := spec.NodeClassRef
+	f.add(ref.Group == "" || ref.Kind == "" || ref.Name == "", "spec.nodeClassRef needs group, kind and name of the cloud's node class")
+	f.add(ref.Group == v1alpha1.Group, "spec.nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass")
+	f.add(strings.Contains(ref.Group, "/"), "spec.nodeClassRef.group is the part of apiVersion before the slash, for instance karpenter.k8s.aws")
+	f.sharing(&spec.Sharing)
+	f.overrides(spec.Sharing.Overrides)
+	_, _, err := spec.Consolidation.IdleDuration()
+	return errors.Join(append(f, err)...)
+}
+
+func (f *faults) sharing(s *v1alpha1.Sharing) {
+	f.add(s.ResourceName != "" && s.ResourceName != v1alpha1.ResourceGPU && s.ResourceName != v1alpha1.ResourceGPUShared,
 		"spec.sharing.resourceName is %s or %s, not %q", v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared, s.ResourceName)
-	bad(s.RequestsAboveOne != "" && s.RequestsAboveOne != v1alpha1.RequestsAboveOneAllow && s.RequestsAboveOne != v1alpha1.RequestsAboveOneRefuse,
+	f.add(s.RequestsAboveOne != "" && s.RequestsAboveOne != v1alpha1.RequestsAboveOneAllow && s.RequestsAboveOne != v1alpha1.RequestsAboveOneRefuse,
 		"spec.sharing.requestsAboveOne is Allow or Refuse, not %q", s.RequestsAboveOne)
+	f.add(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
 	switch s.Strategy {
 	case v1alpha1.StrategyTimeSlicing:
-		bad(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
+		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
 	case v1alpha1.StrategyNone:
-		bad(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
-		bad(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
-		bad(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
-		bad(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
+		f.add(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
+		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
+		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
+		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
+	default:
+		f.add(true, "spec.sharing.strategy is TimeSlicing or None, not %q", s.Strategy)
 	}
-	bad(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
-	bad(len(s.Overrides) > 32, "spec.sharing.overrides has at most 32 items")
+}
+
+func (f *faults) overrides(overrides []v1alpha1.ReplicasOverride) {
+	f.add(len(overrides) > 32, "spec.sharing.overrides has at most 32 items")
 	names := map[string]bool{}
-	for _, o := range s.Overrides {
-		bad(o.GPUName == "" || len(o.GPUName) > 63, "spec.sharing.overrides: each needs a gpuName of at most 63 characters")
-		bad(names[o.GPUName], "spec.sharing.overrides names GPU %q twice", o.GPUName)
-		bad(o.Replicas < 1 || o.Replicas > 128, "spec.sharing.overrides: the replicas of GPU %q are 1 to 128", o.GPUName)
+	for _, o := range overrides {
+		f.add(o.GPUName == "" || len(o.GPUName) > 63, "spec.sharing.overrides: each needs a gpuName of at most 63 characters")
+		f.add(names[o.GPUName], "spec.sharing.overrides names GPU %q twice", o.GPUName)
+		f.add(o.Replicas < 1 || o.Replicas > 128, "spec.sharing.overrides: the replicas of GPU %q are 1 to 128", o.GPUName)
 		names[o.GPUName] = true
 	}
-	_, _, err := spec.Consolidation.IdleDuration()
-	return errors.Join(append(errs, err)...)
 }
 
 // validPod looks at what a pod asks for.

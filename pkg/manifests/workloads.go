@@ -154,7 +154,7 @@ func (r *reader) made(w *workload) corev1.Pod {
 	return pod
 }
 
-// withVolumes is a StatefulSet's pod with the volumes that it has for itself. The claims of them are made by the StatefulSet's controller.
+// withVolumes is a StatefulSet's pod with the volumes that it has for itself.
 func withVolumes(pod corev1.Pod, w *workload) corev1.Pod {
 	if len(w.claims) == 0 {
 		return pod

@@ -47,7 +47,7 @@ func (search Search) plain(s Snapshot) Plan {
 	best, bound := p.solve(search.effort(), first)
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
-	return plan
+	return orFirstFit(s, plan)
 }
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first

@@ -54,10 +54,22 @@ type arranger struct {
 
 // settle plans for all pods of a snapshot at once.
 func (a *arranger) settle(s Snapshot) Plan {
+	plan, grouped := a.settleGroups(s, false)
+	if grouped && len(plan.Unplaced) > 0 {
+		if again, _ := a.settleGroups(s, true); len(again.Unplaced) < len(plan.Unplaced) {
+			return again
+		}
+	}
+	return plan
+}
+
+// settleGroups plans for all pods, those that share a machine first, and reports whether any of those took a node.
+func (a *arranger) settleGroups(s Snapshot, sparing bool) (Plan, bool) {
 	g := newGround(s)
-	a.gather(g)
+	a.gather(g, sparing)
+	grouped := len(g.plan.Placements) > 0
 	g.add(a.rounds(g.Snapshot))
-	return g.plan
+	return g.plan, grouped
 }
 
 // relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. Its price is what no plan

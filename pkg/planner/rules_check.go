@@ -149,7 +149,7 @@ func (c *checker) checkApart(i int, r Rule, spots []*spot) {
 func (c *checker) checkTogether(spots []*spot) {
 	a := arrival{checker: c, spots: spots, bound: map[int]map[int]bool{}, waits: true}
 	for i, r := range c.snapshot.Rules {
-		if r.Kind == Together {
+		if r.Kind == Together && len(r.Classes) > 0 {
 			a.rules = append(a.rules, i)
 			a.bound[i] = c.bound(i, r)
 		}
@@ -230,17 +230,12 @@ func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
 	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
 }
 
-// awaited reports whether pods of a class, which may come at any time, are counted by a rule under which nobody has begun.
+// awaited reports whether pods of a class are counted by a rule, not theirs, under which nobody has begun.
 func (a *arrival) awaited(class int) bool {
-	awaited := false
-	for _, i := range a.rules {
-		if a.bound[i][class] {
-			return false
-		}
+	return slices.ContainsFunc(a.rules, func(i int) bool {
 		anywhere, _ := a.there(i, &spot{machine: -1})
-		awaited = awaited || !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
-	}
-	return awaited
+		return !a.bound[i][class] && !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
+	})
 }
 
 // hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class.

@@ -204,8 +204,7 @@ func (g *ground) count(r *Rule, index, v int, counts map[int]int64) {
 		if slices.Contains(r.Counted, c) {
 			counted += n
 		}
-		wished := slices.ContainsFunc(g.Classes[c].Wishes, func(w Wish) bool { return w.Rule == index })
-		asked = asked || slices.Contains(r.Classes, c) && !wished
+		asked = asked || g.always(*r, index, c)
 	}
 	switch {
 	case d >= 0:
@@ -221,16 +220,21 @@ func (g *ground) count(r *Rule, index, v int, counts map[int]int64) {
 	case r.Kind == Apart:
 		g.forbid(r.Counted, r.Topology, d)
 	case r.Kind == Spread:
-		g.guard(r, d)
+		g.guard(r, index, d)
 	}
 }
 
-// guard keeps pods that a spread only counts from a domain where they could become too many for those that are settled there.
-func (g *ground) guard(r *Rule, d int) {
+// always reports whether pods of a class make the demand of a rule whatever they give up.
+func (g *ground) always(r Rule, index, class int) bool {
+	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Wishes, func(w Wish) bool { return w.Rule == index })
+}
+
+// guard keeps pods that need not ask for a spread but are counted from a domain where they could become too many for those that are settled there.
+func (g *ground) guard(r *Rule, index, d int) {
 	var strangers []int
 	waiting := int64(0)
 	for _, c := range r.Counted {
-		if !slices.Contains(r.Classes, c) {
+		if !g.always(*r, index, c) {
 			strangers = append(strangers, c)
 			waiting += int64(len(g.Classes[c].Pods))
 		}

@@ -17,11 +17,12 @@ const (
 )
 
 // gather settles the pods that have to share a machine with others of the plan, each group on one machine.
-func (a *arranger) gather(g *ground) {
+// Spared are nodes that others may need more than a group that can have a machine of its own.
+func (a *arranger) gather(g *ground, sparing bool) {
 	b := newBooks(g.Snapshot)
 	for _, group := range b.groups() {
 		for range maxHosts {
-			if !a.host(g, group) {
+			if !a.host(g, group, sparing) {
 				break
 			}
 		}
@@ -83,7 +84,7 @@ type party struct {
 }
 
 // host settles pods of a group on one machine, and reports whether it did: the cheapest that holds them all, else the one that holds most.
-func (a *arranger) host(g *ground, group []int) bool {
+func (a *arranger) host(g *ground, group []int, sparing bool) bool {
 	b := newBooks(g.Snapshot)
 	b.beginning = true
 	var best settled
@@ -96,7 +97,7 @@ func (a *arranger) host(g *ground, group []int) bool {
 		if p == nil {
 			continue
 		}
-		found := a.seat(b, p)
+		found := a.seat(b, p, sparing)
 		if found.pods > best.pods {
 			best = found
 		}
@@ -126,7 +127,7 @@ func (b *books) party(group []int, given int) *party {
 		}
 	}
 	join := func(present map[int]int) bool {
-		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present) })
+		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present, nil) })
 		if i >= 0 {
 			p.pods[members[i]] = len(b.Classes[members[i]].Pods)
 		}
@@ -161,12 +162,12 @@ func (b *books) follows(class, given int) bool {
 }
 
 // wellFounded reports whether the pods that are placed on a machine can have come one after another.
-func (b *books) wellFounded(given int, placed map[int]int) bool {
+func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
 	in := map[int]int{}
 	for again := true; again; {
 		again = false
 		for c, n := range placed {
-			if n > 0 && in[c] == 0 && b.founded(c, given, in) {
+			if n > 0 && in[c] == 0 && b.founded(c, given, in, domains) {
 				in[c], again = n, true
 			}
 		}
@@ -204,13 +205,13 @@ type berth struct {
 }
 
 // seat finds the machine for a party.
-func (a *arranger) seat(b *books, p *party) settled {
+func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 	var best settled
 	total := 0
 	for _, n := range p.pods {
 		total += n
 	}
-	berths := b.berths(p)
+	berths := b.berths(p, sparing)
 	tried := 0
 	for _, x := range berths {
 		if x.holds < int64(total) {
@@ -239,8 +240,8 @@ func (a *arranger) seat(b *books, p *party) settled {
 	return best
 }
 
-// berths returns the machines that admit some of a party: nodes before launches, then the heavier pools, then the cheaper machines.
-func (b *books) berths(p *party) []berth {
+// berths returns the machines that admit some of a party: nodes before launches, unless nodes are to be spared, then the heavier pools, then the cheaper machines.
+func (b *books) berths(p *party, sparing bool) []berth {
 	var offerings, nodes []int
 	sets := map[int][2][]int{}
 	for c := range p.pods {
@@ -298,7 +299,11 @@ func (b *books) berths(p *party) []berth {
 	slices.SortStableFunc(out, func(x, y berth) int {
 		s, t := name(x), name(y)
 		u, v := vecOf(x.has.Free), vecOf(y.has.Free)
-		return cmp.Or(cmp.Compare(min(y.node, 0), min(x.node, 0)), cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price),
+		nodesFirst := cmp.Compare(min(y.node, 0), min(x.node, 0))
+		if sparing {
+			nodesFirst = -nodesFirst
+		}
+		return cmp.Or(nodesFirst, cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price),
 			slices.Compare(u[:], v[:]), slices.Compare(s[:], t[:]))
 	})
 	return out
@@ -317,7 +322,7 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 	}
 	var best settled
 	for _, c := range x.admits {
-		if !p.leads[c] && b.founded(c, p.given, led) {
+		if !p.leads[c] && b.founded(c, p.given, led, nil) {
 			if found, ok := a.board(b, p, x, c); ok && found.pods > best.pods {
 				best = found
 			}
@@ -346,6 +351,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 			n := int(min(int64(wanted(c)), census.room(c, p.given, domains)))
 			if n > 0 && len(one.Classes[c].Nodes) > 0 {
 				parts = append(parts, portion{class: c, given: p.given, nodes: []int{0}, pods: n})
+				census.add(c, domains, int64(n))
 			}
 		}
 		if len(parts) == 0 {
@@ -353,14 +359,12 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 		}
 		plan := a.plain(one.lowered(parts, false))
 		for _, q := range parts {
-			before := placed[q.class]
 			placed[q.class] += q.pods
 			for _, y := range plan.Unplaced {
 				if _, ok := slices.BinarySearch(b.Classes[q.class].Pods, y.Pod); ok {
 					placed[q.class]--
 				}
 			}
-			census.add(q.class, domains, int64(placed[q.class]-before))
 		}
 		g.bind(plan)
 	}
@@ -374,7 +378,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 			return settled{}, false
 		}
 	}
-	if total <= len(p.leads) || !b.wellFounded(p.given, placed) {
+	if total <= len(p.leads) || !b.wellFounded(p.given, placed, domains) {
 		return settled{}, false
 	}
 	var plan Plan
@@ -412,12 +416,15 @@ func (b *books) only(x berth) Snapshot {
 	return s
 }
 
-// founded reports whether pods of a class that are placed on a machine with the given others may be there.
-func (b *books) founded(class, given int, placed map[int]int) bool {
+// founded reports whether pods of a class that are placed on a machine with the given others may be there. The rules about domains are heeded
+// where those of the machine are given.
+func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
 	for i := range b.rules {
 		r := &b.rules[i]
-		if b.together(i) && r.stands(class, given) && !(r.counts[class] && r.somewhere() == 0) &&
-			!slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }) {
+		switch {
+		case r.Kind != Together || !r.stands(class, given) || r.counts[class] && r.somewhere() == 0:
+		case r.Topology != PerNode && (domains == nil || r.present(domains[r.Topology]) > 0):
+		case !slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }):
 			return false
 		}
 	}

@@ -19,14 +19,15 @@ var few = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2}
 var freely = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2, Free: true}
 
 var anyRules = plantest.RuledSnapshots(plantest.RuleLimits{
-	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Topologies: []int{0}, Wishes: true, Priorities: true, Weights: true, MinValues: true,
+	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Wishes: true, Priorities: true, Weights: true, MinValues: true,
 })
 
 // keepsRules: a plan for any valid snapshot with rules passes Check.
 func keepsRules(t *rapid.T) {
 	s := anyRules.Draw(t, "snapshot")
-	if err := planner.Check(s, planner.Build(s)); err != nil {
-		t.Fatal(err)
+	p := planner.Build(s)
+	if err := planner.Check(s, p); err != nil {
+		t.Fatalf("%v: %v%s", err, p, outline(s))
 	}
 }
 
@@ -70,7 +71,7 @@ func rulesOrderFree(t *rapid.T) {
 
 // boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
 func boundUnderRules(t *rapid.T) {
-	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Topologies: []int{0}, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
 	p := planner.Build(s)
 	best, ok := plantest.LeastUnderRules(s, placedPods(p))
 	if !ok || p.Bound > best || best > p.Price {

@@ -23,10 +23,11 @@ type Quote struct {
 	// Price is the sum of the claims' prices, Bound what no plan for the same pods can go below.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	// Karpenter is what the same pods cost when Karpenter packs them, told of the replicas as a NodeOverlay can. KarpenterUnplaced is how many of them
-	// have no place then. Neither this nor WholeGPUs looks at the limits of pools: what is asked is what it would cost, not whether it may.
-	Karpenter         planner.MicroUSD `json:"karpenterMicroUSDPerHour"`
-	KarpenterUnplaced int              `json:"karpenterUnplacedPods,omitempty"`
+	// Karpenter is what the same pods cost when Karpenter packs them, told of the replicas as a NodeOverlay can; nil when that is not known.
+	// KarpenterUnplaced is how many of them have no place then. Neither this nor WholeGPUs looks at the limits of pools: what is asked is what it
+	// would cost, not whether it may.
+	Karpenter         *planner.MicroUSD `json:"karpenterMicroUSDPerHour,omitempty"`
+	KarpenterUnplaced int               `json:"karpenterUnplacedPods,omitempty"`
 	// WholeGPUs is what the same pods cost when each of their replicas is a whole GPU, WholeGPUsUnplaced how many of them have no place then.
 	WholeGPUs         planner.MicroUSD `json:"wholeGPUsMicroUSDPerHour"`
 	WholeGPUsUnplaced int              `json:"wholeGPUsUnplacedPods,omitempty"`
@@ -100,8 +101,11 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	slices.SortStableFunc(q.Placements, func(a, b Placement) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortStableFunc(q.Unplaced, func(a, b Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
 
-	karpenter := planner.FirstFit(samePods(view.Snapshot, plan))
-	q.Karpenter, q.KarpenterUnplaced = karpenter.Price, len(karpenter.Unplaced)
+	same := samePods(view.Snapshot, plan)
+	// The packing does not know all rules of pods; what breaks one is not what Karpenter would do.
+	if karpenter := planner.FirstFit(same); planner.Check(same, karpenter) == nil {
+		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
+	}
 	whole, err := planFor(samePods(snapshot.Build(withReplicas(c, 1, true)).Snapshot, plan), search)
 	if err != nil {
 		return Quote{}, err

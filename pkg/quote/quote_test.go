@@ -21,8 +21,8 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// search is without a clock, so that plans are always the same.
-func search() planner.Search { return planner.Search{} }
+// search is short, and without a clock, so that plans are always the same.
+func search() planner.Search { return planner.Search{Effort: 10_000} }
 
 func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
 	t.Helper()
@@ -33,10 +33,10 @@ func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
 	return q
 }
 
-func text(t testing.TB, q *quote.Quote, wide bool) string {
+func text(t testing.TB, q *quote.Quote) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := q.Text(&out, wide); err != nil {
+	if err := q.Text(&out, false); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -86,8 +86,8 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 		if len(pods) != want || len(slices.Compact(pods)) != want {
 			t.Errorf("%d pods are in the quote, want each of %d once", len(pods), want)
 		}
-		if price != q.Price || q.Bound > q.Price || q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
-			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %d", price, q.Price, q.Bound, q.Karpenter)
+		if price != q.Price || q.Bound > q.Price || q.Karpenter == nil || *q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
+			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %v", price, q.Price, q.Bound, q.Karpenter)
 		}
 		var wide, narrow bytes.Buffer
 		if err := q.Text(&wide, true); err != nil {
@@ -124,11 +124,11 @@ func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
 	c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
 	c.Pods = Pods("p", 9, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
 	q := of(t, c)
-	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || q.Karpenter != 0 {
+	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || *q.Karpenter != 0 {
 		t.Errorf("%+v", q)
 	}
 	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002, and 6 more\n"
-	if diff := cmp.Diff(want, text(t, &q, false)); diff != "" {
+	if diff := cmp.Diff(want, text(t, &q)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -159,8 +159,8 @@ func TestWholeGPUsThatNoMachineHasAreTold(t *testing.T) {
 	c := Shared()
 	c.Pods = Pods("p", 2, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "7"))
 	q := of(t, c)
-	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q, false), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
-		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q, false))
+	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
+		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q))
 	}
 }
 
@@ -174,7 +174,7 @@ func TestPodsAreToldByWhatMadeThem(t *testing.T) {
 	asks := Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1")
 	c.Pods = slices.Concat(Pods("web", 3, asks, replicaSet), Pods("db", 2, asks, OwnedBy("apps/v1", "StatefulSet", "db")), Pods("own", 1, asks))
 	q := of(t, c)
-	if got := text(t, &q, false); !strings.Contains(got, "   default/web (3), default/db (2), default/own-000\n") {
+	if got := text(t, &q); !strings.Contains(got, "   default/web (3), default/db (2), default/own-000\n") {
 		t.Errorf("got\n%s", got)
 	}
 }
@@ -213,7 +213,7 @@ func TestTheCheapestOfASweepPlacesTheMostPods(t *testing.T) {
                8          1   0.526      0.526   cheapest
               12          1   0.526      0.526
 
-No pod states how much memory of the GPU it needs, so that does not limit how many share one.
+No pod states how much memory of the GPU it needs (annotation karve.sh/gpu-memory), so that does not limit how many share one.
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

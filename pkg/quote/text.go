@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -109,7 +110,9 @@ func (q *Quote) summary() table {
 		machines = "machine"
 	}
 	t.add(fmt.Sprintf("this plan, %d %s", len(q.Claims), machines), dollars(q.Price), q.proof())
-	t.add("Karpenter alone", dollars(q.Karpenter), q.beside(q.Karpenter, q.KarpenterUnplaced))
+	if q.Karpenter != nil {
+		t.add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
+	}
 	t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	return t
 }
@@ -200,7 +203,7 @@ func (s *Sweep) Text(w io.Writer) error {
 		return err
 	}
 	if !s.statesMemory {
-		out.WriteString("\nNo pod states how much memory of the GPU it needs, so that does not limit how many share one.\n")
+		fmt.Fprintf(&out, "\nNo pod states how much memory of the GPU it needs (annotation %s), so that does not limit how many share one.\n", v1alpha1.GPUMemoryAnnotation)
 	}
 	_, err := io.WriteString(w, out.String())
 	return err

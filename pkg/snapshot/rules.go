@@ -197,7 +197,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	some := false
 	for i, n := range r.running.on(t.selection) {
 		node := &r.running.Nodes[i]
-		if !r.waiting[class].countsOn(t, node) {
+		if !r.waiting[class].countsOn(t, node.Name, node.Labels, node.Spec.Taints) {
 			continue
 		}
 		at, ok := r.domainOf(t, node)
@@ -234,41 +234,39 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	return r.domains[r.topologies[t.key]][value], ok
 }
 
-// countsOn says whether pods on a node count for a term of the class. For a spread, the scheduler passes over nodes without the labels of
-// all the pod's spreads.
-func (w *waitingClass) countsOn(t *term, node *corev1.Node) bool {
+// countsOn says whether pods on a node with the labels and taints count for a term of the class. For a spread, the scheduler passes over nodes
+// without the labels of all the pod's spreads; machines that are not there yet, whose name is "", will have a host's.
+func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
 	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
-		_, ok := node.Labels[other.key]
-		return other.kind == planner.Spread && !ok
+		_, ok := labels[other.key]
+		return other.kind == planner.Spread && !ok && (name != "" || !other.perNode())
 	}) {
 		return false
 	}
-	return (!t.byAffinity || w.demand.selects(node)) && (!t.byTaints || w.demand.untolerated(node.Spec.Taints, keepsPodsAway) == nil)
+	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 
-// eligible are the domains that count for a spread, nil for all: those of existing nodes as the scheduler sees them, and those of machines that
-// the class could get, which the scheduler will see once they exist.
+// eligible are the domains that count for a spread, nil for all: those of existing nodes as the scheduler sees them, and those of all machines that
+// are offered, also to others, which the scheduler will see once they exist.
 func (r *rules) eligible(class int, t *term) []int {
 	if t.perNode() {
 		return nil
 	}
 	topology := r.topologies[t.key]
 	eligible := make([]bool, len(r.domains[topology]))
+	note := func(name string, labels map[string]string, taints []corev1.Taint) {
+		if value, ok := labels[t.key]; ok && !eligible[r.domains[topology][value]] && r.waiting[class].countsOn(t, name, labels, taints) {
+			eligible[r.domains[topology][value]] = true
+		}
+	}
 	for i := range r.running.Nodes {
-		node := &r.running.Nodes[i]
-		if at, ok := r.domainOf(t, node); ok && !eligible[at] && r.waiting[class].countsOn(t, node) {
-			eligible[at] = true
-		}
+		note(r.running.Nodes[i].Name, r.running.Nodes[i].Labels, r.running.Nodes[i].Spec.Taints)
 	}
-	for _, i := range r.view.Classes[class].Nodes {
-		if at := r.view.Nodes[i].Domains[topology]; at >= 0 {
-			eligible[at] = true
-		}
+	for i := range r.rooms {
+		note(r.rooms[i].nodeName, r.rooms[i].labels, r.rooms[i].taints)
 	}
-	for _, i := range r.view.Classes[class].Offerings {
-		if at := r.view.Snapshot.Offerings[i].Domains[topology]; at >= 0 {
-			eligible[at] = true
-		}
+	for i, o := range r.view.Offerings {
+		note("", o.Labels, r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
 	}
 	if !slices.Contains(eligible, false) {
 		return nil

@@ -178,6 +178,16 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&honor, &honor))), Pod("r", inApp("web"), Running("cpu-c"))},
 			elsewhere, []string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
 		},
+		"spread looks at machines that are offered to others": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
+			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			[]string{"Spread karpenter.sh/nodepool of w counts w"},
+		},
+		"spread does not look at machines that are offered to others where it is told so": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
+			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
+		},
 		"spread among pods of the same revision": {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
@@ -197,6 +207,10 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
 			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
 			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
+		},
+		"two spreads, before there are nodes": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))}, func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
 		"affinity to pods that run": {
 			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},

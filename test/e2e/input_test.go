@@ -96,7 +96,15 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 			[]told{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
 		},
 		{
-			"claims", nil,
+			"claims", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{})
+				claim := manifest("resource.k8s.io/v1", "ResourceClaim", "gpu", map[string]any{"devices": map[string]any{"requests": []any{
+					map[string]any{"name": "gpu", "exactly": map[string]any{"deviceClassName": "nowhere"}},
+				}}})
+				claim.SetNamespace(s.name)
+				s.create(claim)
+			},
 			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
 				spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
 			}},

@@ -90,6 +90,7 @@ func (w *world) does(t *testing.T, args ...string) string {
 
 // TestKubectlKarve plans for examples/ before and after it is applied.
 func TestKubectlKarve(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const types = "--instance-types=test/cluster/instance-types.json"
 	before := w.does(t, "karve", "plan", "-f", "examples", types)

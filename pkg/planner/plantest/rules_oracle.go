@@ -34,9 +34,9 @@ type ruled struct {
 	class  []int
 	// at is the place of each pod: a node, from the number of nodes on a launch, -1 for none; on is its GPU there.
 	at, on []int
-	all   bool
-	most  int
-	price planner.MicroUSD
+	all    bool
+	most   int
+	price  planner.MicroUSD
 }
 
 func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *ruled {
@@ -98,10 +98,10 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 		}
 		before := o.oracle.limits[off.Pool]
 		if count(&o.oracle.limits[off.Pool], off.Physical) {
-			l := len(o.oracle.bought)
+			bought, l := o.oracle.bought, len(o.oracle.bought)
 			o.oracle.bought = append(slices.Clip(o.oracle.bought), machine{i, Empty(o.snapshot, i)})
 			o.enter(&o.oracle.bought[l].spot, k, len(o.snapshot.Nodes)+l, placed, price+off.Price)
-			o.oracle.bought = o.oracle.bought[:l]
+			o.oracle.bought = bought
 		}
 		o.oracle.limits[off.Pool] = before
 	}
