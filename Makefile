@@ -8,7 +8,7 @@ FUZZTIME  ?= 30s
 TOOL      := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet bench bench-node fuzz lint fmt generate verify build clean
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet bench bench-go bench-node fuzz lint fmt generate verify build clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,7 +40,10 @@ test-kubelet: cluster-bin ## Run the tests on a real kubelet with real container
 	tools/install-containerd
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
 
-bench: ## Run the benchmarks
+bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
+	go run ./test/bench
+
+bench-go: ## Run the benchmarks of the packages
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
 
 bench-node: cluster-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root

@@ -27,7 +27,9 @@ type InstanceType struct {
 	// Capacity is what the hardware has, Allocatable what is left of it for pods.
 	Capacity, Allocatable Resources
 	GPU                   GPU
-	Offerings             []Offering
+	// Extended are the other countable resources that the machines have for pods, for instance "vpc.amazonaws.com/efa"; nil when there are none.
+	Extended  map[string]int64
+	Offerings []Offering
 }
 
 // Offering is a zone and a capacity type in which an instance type can be had.

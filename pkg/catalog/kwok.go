@@ -59,8 +59,8 @@ type kwokOffering struct {
 
 // ReadKWOK reads instance types from the JSON that Karpenter's kwok provider takes, so that both see the same machines.
 // Every requirement of an offering must be `In` with one value; it becomes a label. The GPUs are those of the resource
-// nvidia.com/gpu, described by the labels karpenter.k8s.aws/instance-gpu-name and -gpu-memory. All that is wrong with the
-// file is told at once. The result is sorted by name.
+// nvidia.com/gpu, described by the labels karpenter.k8s.aws/instance-gpu-name and -gpu-memory; other resources are Extended. All that is wrong
+// with the file is told at once. The result is sorted by name.
 func ReadKWOK(r io.Reader) ([]InstanceType, error) {
 	var read []kwokInstanceType
 	dec := json.NewDecoder(r)
@@ -105,7 +105,8 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 			EphemeralBytes: capacity.EphemeralBytes,
 			Pods:           capacity.Pods,
 		},
-		GPU: GPU{Count: quantity(k.Resources, resourceGPU).Value()},
+		GPU:      GPU{Count: quantity(k.Resources, resourceGPU).Value()},
+		Extended: k.extended(),
 	}
 	if k.Architecture == "" {
 		errs = append(errs, errors.New("it has no architecture"))
@@ -138,10 +139,25 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 	if cpu.Sign() <= 0 || min(capacity.MemoryBytes, capacity.Pods) <= 0 || min(capacity.EphemeralBytes, gpus) < 0 {
 		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
 	}
-	if max(cpu.Value(), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus) > maxAmount {
+	if most := slices.Max(append(slices.Collect(maps.Values(k.extended())), cpu.Value(), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus)); most > maxAmount {
 		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
 	}
 	return capacity, errors.Join(errs...)
+}
+
+// extended are the resources that nothing else here tells of.
+func (k kwokInstanceType) extended() map[string]int64 {
+	var extended map[string]int64
+	for name, q := range k.Resources {
+		if slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods", resourceGPU}, name) || q.Value() <= 0 {
+			continue
+		}
+		if extended == nil {
+			extended = map[string]int64{}
+		}
+		extended[name] = q.Value()
+	}
+	return extended
 }
 
 // offering reads the offering with the index i of a machine with the labels.

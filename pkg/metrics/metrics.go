@@ -22,6 +22,7 @@ type Metrics struct {
 	PlanSeconds      prometheus.Histogram
 	PlanPrice        prometheus.Gauge
 	PlanBound        prometheus.Gauge
+	PlanGap          prometheus.Gauge
 	PlansRejected    prometheus.Counter
 	PodsWaiting      prometheus.Gauge
 	podsUnplaced     *prometheus.GaugeVec
@@ -57,9 +58,11 @@ func New(r prometheus.Registerer) *Metrics {
 		return prometheus.NewGaugeVec(gauge("pool", name, help), []string{nodePool})
 	}
 	m := &Metrics{
-		PlanSeconds:   prometheus.NewHistogram(histogram("planner", "duration_seconds", "Time to make one plan.", prometheus.ExponentialBuckets(0.001, 2, 14))),
-		PlanPrice:     prometheus.NewGauge(gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan, in US dollars an hour.")),
-		PlanBound:     prometheus.NewGauge(gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan, in US dollars an hour.")),
+		PlanSeconds: prometheus.NewHistogram(histogram("planner", "duration_seconds", "Time to make one plan.", prometheus.ExponentialBuckets(0.001, 2, 14))),
+		PlanPrice:   prometheus.NewGauge(gauge("planner", "price_usd_per_hour", "Price of the launches of the latest plan, in US dollars an hour.")),
+		PlanBound:   prometheus.NewGauge(gauge("planner", "bound_usd_per_hour", "Proven lower bound on the price of the latest plan, in US dollars an hour.")),
+		PlanGap: prometheus.NewGauge(gauge("planner", "gap_ratio",
+			"How much the latest plan costs above its proven lower bound, as a part of the bound; 0 for a plan that nothing cheaper can replace.")),
 		PlansRejected: prometheus.NewCounter(counter("planner", "rejected_plans_total", "Plans that broke a rule and were thrown away; each is a bug.")),
 		PodsWaiting:   prometheus.NewGauge(gauge("pods", "waiting", "Pods that wait for replicas.")),
 		podsUnplaced:  prometheus.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods that the latest plan has no place for, by reason."), []string{"reason"}),
@@ -76,7 +79,7 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolPrice:        pool("price_usd_per_hour", "Price of the NodePool's machines, in US dollars an hour."),
 		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its machines do not expose their replicas."),
 	}
-	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlansRejected, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
+	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
 		m.LaunchesRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker)
 	return m
 }
@@ -85,6 +88,11 @@ func New(r prometheus.Registerer) *Metrics {
 func (m *Metrics) Planned(plan planner.Plan) {
 	m.PlanPrice.Set(USD(int64(plan.Price)))
 	m.PlanBound.Set(USD(int64(plan.Bound)))
+	gap := 0.0
+	if plan.Bound > 0 {
+		gap = float64(plan.Price-plan.Bound) / float64(plan.Bound)
+	}
+	m.PlanGap.Set(gap)
 	m.podsUnplaced.Reset()
 	for _, u := range plan.Unplaced {
 		m.podsUnplaced.WithLabelValues(string(u.Reason)).Inc()

@@ -35,10 +35,16 @@ func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
 	if price, bound := got["karve_planner_price_usd_per_hour"].Metric[0].Gauge.GetValue(), got["karve_planner_bound_usd_per_hour"].Metric[0].Gauge.GetValue(); price != 1.052 || bound != 0.526 {
 		t.Errorf("price %v, bound %v; want 1.052 and 0.526", price, bound)
 	}
+	if gap := got["karve_planner_gap_ratio"].Metric[0].Gauge.GetValue(); gap != 1 {
+		t.Errorf("a plan at twice its bound has a gap of %v", gap)
+	}
 	if f := got["karve_pods_unplaced"]; len(f.Metric) != 1 || f.Metric[0].Gauge.GetValue() != 2 || f.Metric[0].Label[0].GetValue() != "TooLarge" {
 		t.Errorf("unplaced is %v, want 2 TooLarge", f)
 	}
 	m.Planned(planner.Plan{})
+	if gap := gathered(t, r)["karve_planner_gap_ratio"].Metric[0].Gauge.GetValue(); gap != 0 {
+		t.Errorf("a plan of nothing has a gap of %v", gap)
+	}
 	if f := gathered(t, r)["karve_pods_unplaced"]; len(f.GetMetric()) != 0 {
 		t.Errorf("pods that have found a place are still told of: %v", f)
 	}

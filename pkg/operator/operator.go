@@ -124,7 +124,7 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 		&launch.Controller{Config: launch.Config{Client: c, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
-			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched,
+			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, PlanBudget: o.PlanBudget,
 		}),
 		&readiness.Controller{Config: readiness.Config{Client: c, Live: m.GetAPIReader(), Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.ReplicasTimeout}},
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle}),

@@ -13,6 +13,7 @@ type Options struct {
 	InstanceTypesFile       string
 	BatchIdle               time.Duration
 	BatchMax                time.Duration
+	PlanBudget              time.Duration
 	LaunchTimeout           time.Duration
 	MaxUnlaunched           int
 	ReplicasTimeout         time.Duration
@@ -30,6 +31,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types, in the schema of Karpenter's kwok provider (required)")
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan once no new pod has come for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan at the latest this long after the first new pod")
+	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "look this long for a better plan, where the search does not end before")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "give a NodeClaim up that has no machine after this long; stock Karpenter waits for it meanwhile")
 	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 10, "NodeClaims that may be without a machine at once")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "take a registered node for broken that does not expose its replicas after this long")
@@ -55,6 +57,7 @@ func (o *Options) Validate() error {
 	}
 	positive("batch-idle-duration", o.BatchIdle)
 	positive("batch-max-duration", o.BatchMax)
+	positive("plan-budget", o.PlanBudget)
 	positive("launch-timeout", o.LaunchTimeout)
 	positive("replicas-timeout", o.ReplicasTimeout)
 	positive("breaker-retry", o.BreakerRetry)

@@ -38,6 +38,7 @@ func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 		"":                                   "--instance-types-file is required",
 		"--batch-idle-duration=0":            "--batch-idle-duration must be above zero",
 		"--batch-max-duration=-1s":           "--batch-max-duration must be above zero",
+		"--plan-budget=0s":                   "--plan-budget must be above zero",
 		"--launch-timeout=0s":                "--launch-timeout must be above zero",
 		"--replicas-timeout=0s":              "--replicas-timeout must be above zero",
 		"--breaker-retry=0s":                 "--breaker-retry must be above zero",
@@ -57,7 +58,7 @@ func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 func TestValidateTellsAllAtOnce(t *testing.T) {
 	t.Parallel()
 	err := (&Options{}).Validate()
-	for _, name := range []string{"instance-types-file", "batch-idle", "batch-max", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "max-unlaunched", "log-level"} {
+	for _, name := range []string{"instance-types-file", "batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "max-unlaunched", "log-level"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not told: %v", name, err)
 		}

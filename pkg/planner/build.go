@@ -24,7 +24,21 @@ func Build(s Snapshot) Plan { return Search{}.Build(s) }
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
 func (search Search) Build(s Snapshot) Plan {
-	return search.plain(s)
+	if plainly(s) {
+		return search.plain(s)
+	}
+	first := search.First
+	search.First = nil
+	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
+	scout := search
+	scout.Effort = max(1, search.effort().left/4)
+	plan := arrange(s, search.plain, scout.plain)
+	// Its bound is put together from those of several plans.
+	plan.Proof = nil
+	if first != nil {
+		first(plan)
+	}
+	return plan
 }
 
 // plain plans with what each machine has and with the rules that keep pods apart on one machine, and with no other rule, nor with wishes,
@@ -39,7 +53,7 @@ func (search Search) plain(s Snapshot) Plan {
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
 	plan.Proof = p.show(shown)
-	return plan
+	return orFirstFit(s, plan)
 }
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first

@@ -31,6 +31,7 @@ func Check(s Snapshot, p Plan) error {
 	}
 	c.everyPodOnce()
 	c.limits(p)
+	c.rules(p)
 	c.price(p)
 	return errors.Join(c.errs...)
 }

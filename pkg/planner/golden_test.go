@@ -28,13 +28,20 @@ const (
 //
 // The lines of a snapshot, in any order:
 //
-//	pool NAME [nodes=N] [gpus=N] [cpu=N] [closed=REASON: MESSAGE]
+//	pool NAME [nodes=N] [gpus=N] [cpu=N] [weight=N] [closed=REASON: MESSAGE]
 //	quota NAME EACH
 //	machines POOL TYPE,TYPE… [replicas=N] [zones=A,B] [spot]
 //	unavailable TYPE ZONE CAPACITY-TYPE MESSAGE
 //	node NAME cpu=MILLI memory=MIB replicas=N pods=N [gpus=REPLICAS:MIB,REPLICAS:MIB…]
 //	pods NAME COUNT cpu=MILLI memory=MIB replicas=N [gpumemory=MIB] [takes=QUOTA] [capacity=TYPE] [pools=A,B] [nodes=A,B] [blocked=REASON: MESSAGE]
 //	apart NAME,NAME… from NAME,NAME…
+//
+// and those that rules_golden_test.go explains:
+//
+//	choice POOL of N
+//	rule spread|together|apart NAME,NAME… by=zone|node [counts=NAME,NAME…] [skew=N] [min=N] [there=ZONE:N,ZONE:N…] [others] [wish]
+//	node … [zone=ZONE]
+//	pods … [priority=N] [prefers=ZONE]
 //
 // A pod is admitted everywhere unless capacity, pools or nodes say otherwise; - is an empty list.
 func TestScenariosGetTheirPlans(t *testing.T) {
@@ -92,8 +99,8 @@ func describe(s planner.Snapshot, p planner.Plan) string {
 	}
 	for _, x := range p.Launches {
 		o := s.Offerings[x.Offering]
-		launched = append(launched, fmt.Sprintf("launch %s %s %s %s at %s: %s",
-			s.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
+		launched = append(launched, fmt.Sprintf("launch %s %s%s %s %s at %s: %s",
+			s.Pools[o.Pool].Name, o.InstanceType, alternatives(s, x), o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
 	}
 	for _, x := range p.Unplaced {
 		left = append(left, fmt.Sprintf("unplaced %s: %s: %s", classes([]string{x.Pod})[2:], x.Reason, x.Message))
@@ -200,7 +207,7 @@ func (l line) among(name, x string) bool {
 func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 	t.Helper()
 	var s planner.Snapshot
-	var pods, aparts []line
+	var pods, aparts, ruled []line
 	for row := range strings.Lines(text) {
 		l := parseLine(row)
 		if len(l.words) == 0 {
@@ -212,6 +219,7 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 			p.Remaining.Nodes = l.number(t, "nodes", planner.Unlimited)
 			p.Remaining.GPUs = l.number(t, "gpus", planner.Unlimited)
 			p.Remaining.MilliCPU = l.number(t, "cpu", planner.Unlimited)
+			p.Weight = int32(l.number(t, "weight", 0))
 			s.Pools = append(s.Pools, p)
 		case "machines":
 			s.Offerings = append(s.Offerings, machines(t, s, l)...)
@@ -221,7 +229,10 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 					o.Unavailable = &planner.Refusal{Reason: planner.ReasonUnavailable, Message: strings.Join(l.words[4:], " ")}
 				}
 			}
+		case "rule", "choice":
+			ruled = append(ruled, l)
 		case "node":
+			ruled = append(ruled, l)
 			free := plantest.Request(l.number(t, "cpu", 0), l.number(t, "memory", 0), l.number(t, "replicas", 0))
 			free.Pods = l.number(t, "pods", 20)
 			s.Nodes = append(s.Nodes, planner.Node{Name: l.words[1], Free: free, GPUs: l.gpus(t)})
@@ -258,6 +269,7 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 		}
 		s.Classes = append(s.Classes, c)
 	}
+	addRules(t, &s, pods, ruled)
 	for _, l := range aparts {
 		of := func(names string) []int {
 			var out []int

@@ -62,12 +62,17 @@ func (h *hunt) run() {
 		cost, bound := h.best.cost(h.problem), h.bound
 		h.columns(slice)
 		h.dive(slice)
-		h.prove(slice)
+		// What is spent goes to the larger of what is known to be missing: of the proof, or of the plan.
+		proving, improving := slice*2, slice/4
+		if z := int64(h.g.total()); cost.price-z > z-h.bound {
+			proving, improving = slice/2, slice*2
+		}
+		h.prove(proving)
 		h.lift()
 		if h.effort.done() || h.closed() {
 			return
 		}
-		h.improve(slice)
+		h.improve(improving)
 		if h.ready && h.proof.level == len(proofLevels) && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}

@@ -238,6 +238,8 @@ const (
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
 	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) leaves to the pod are full or do not exist.
 	ReasonRule Reason = "RuleUnsatisfiable"
+	// ReasonVolumes: a volume of the pod is not there or not bound, and no machine would change that.
+	ReasonVolumes Reason = "VolumesNotReady"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 )
@@ -286,7 +288,8 @@ type Plan struct {
 	Price MicroUSD
 	// Bound is a proven lower bound on the price of any plan that places the same pods; ≤ Price.
 	Bound MicroUSD
-	// Proof is what Bound rests on; nil where nothing is launched, or where every way to place the pods was tried.
+	// Proof is what Bound rests on; nil where nothing is launched, where every way to place the pods was tried, and where rules, wishes,
+	// priorities, weights or choices had a say.
 	Proof *Proof
 }
 

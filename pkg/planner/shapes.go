@@ -53,6 +53,16 @@ func (p *problem) addShapes(s Snapshot) {
 	})
 }
 
+// shapeOf returns the shape that the pods of a class of the snapshot are part of; nil where none of them is planned for.
+func (p *problem) shapeOf(class int) *shape {
+	for k := range p.shapes {
+		if slices.ContainsFunc(p.shapes[k].pods, func(pod podRef) bool { return pod.class == class }) {
+			return &p.shapes[k]
+		}
+	}
+	return nil
+}
+
 // take notes what a pod of a shape takes of quotas, and reports whether none of it is less than nothing.
 func (p *problem) take(sh *shape, amounts []Amount) bool {
 	for _, x := range amounts {

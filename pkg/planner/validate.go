@@ -61,7 +61,7 @@ func Validate(s Snapshot) error {
 		errs = append(errs, validateMachine(s, fmt.Sprintf("node %d", i), n.GPUs, n.Quotas, n.Domains)...)
 	}
 	errs = append(errs, validateClasses(s)...)
-	errs = append(errs, validateAparts(s)...)
+	errs = append(errs, validateRules(s)...)
 	return errors.Join(errs...)
 }
 
@@ -96,17 +96,6 @@ func amounts(xs []Amount, n int) bool {
 		}
 	}
 	return true
-}
-
-// validateAparts checks the rules that keep pods apart on machines.
-func validateAparts(s Snapshot) []error {
-	var errs []error
-	for i, r := range s.Rules {
-		if r.Kind == Apart && r.Topology == PerNode && (!indices(r.Classes, len(s.Classes)) || !indices(r.Counted, len(s.Classes))) {
-			errs = append(errs, fmt.Errorf("rule %d: classes are not sorted, repeat, or are out of range", i))
-		}
-	}
-	return errs
 }
 
 func validateClasses(s Snapshot) []error {

@@ -39,6 +39,7 @@ const (
 // replicas, and never initialise one that asks for a GPU that the node renames.
 func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	offering := view.Offerings[launch.Offering]
+	others := alternatives(view, launch)
 	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
 	np := pool.NodePool
 	// A copy, since the claim is decoded into when it is created, and the NodePool is the cache's.
@@ -49,14 +50,14 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        Name(np, offering, uids(view, launch.Pods)),
 			Labels:      labels(np, pool.Class.Name, offering),
-			Annotations: annotations(&pool, offering),
+			Annotations: annotations(&pool, offering, others),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: karpv1GroupVersion, Kind: "NodePool", Name: np.Name, UID: np.UID, BlockOwnerDeletion: new(true),
 			}},
 		},
 		Spec: karpv1.NodeClaimSpec{
 			NodeClassRef:  &karpv1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
-			Requirements:  requirements(np, offering),
+			Requirements:  requirements(np, offering, others),
 			Taints:        template.Spec.Taints,
 			StartupTaints: startupTaints(template),
 			Resources:     karpv1.ResourceRequirements{Requests: requests(view, launch, offering)},
@@ -122,11 +123,26 @@ func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]
 	return l
 }
 
-func annotations(pool *snapshot.Pool, o *snapshot.Offering) map[string]string {
+// alternatives are the offerings that the claim has to name beside the one that was chosen.
+func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {
+	others := make([]*snapshot.Offering, len(launch.Alternatives))
+	for i, index := range launch.Alternatives {
+		others[i] = view.Offerings[index]
+	}
+	return others
+}
+
+// annotations promise what the machine will expose. Where the cloud may make another machine than the one that was chosen, that is as many GPUs as each
+// has: enough for the pods, which each of them holds.
+func annotations(pool *snapshot.Pool, o *snapshot.Offering, others []*snapshot.Offering) map[string]string {
+	gpus := o.Type.GPU.Count
+	for _, other := range others {
+		gpus = min(gpus, other.Type.GPU.Count)
+	}
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
 	a[v1alpha1.ResourceAnnotation] = string(pool.Resource())
-	a[v1alpha1.GPUsAnnotation] = strconv.FormatInt(o.Type.GPU.Count, 10)
+	a[v1alpha1.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
 	a[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10)
 	a[v1alpha1.PriceAnnotation] = strconv.FormatInt(o.MicroUSDPerHour, 10)
 	a[karpv1.NodePoolHashAnnotationKey] = pool.NodePool.Hash()
@@ -135,26 +151,43 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering) map[string]string {
 }
 
 // requirements are the pool's, as they were written, but for those that the offering decides: instance type, zone and capacity type are always stated,
-// so are the labels that were chosen. Karpenter's requirement algebra is not used to write them: it turns Gt into Gte, which the NodeClaims of
-// older versions of Karpenter do not know.
-func requirements(np *karpv1.NodePool, o *snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
-	stated := map[string]string{
-		corev1.LabelInstanceTypeStable: o.Type.Name, corev1.LabelTopologyZone: o.Zone, karpv1.CapacityTypeLabelKey: o.CapacityType,
+// so are the labels that were chosen. What was chosen comes first, which tells the machine to expect until there is one; the alternatives follow.
+// Karpenter's requirement algebra is not used to write them: it turns Gt into Gte, which the NodeClaims of older versions of Karpenter do not know.
+func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
+	stated := map[string][]string{}
+	state := func(key, value string) {
+		if !slices.Contains(stated[key], value) {
+			stated[key] = append(stated[key], value)
+		}
 	}
-	maps.Copy(stated, o.CustomLabels)
+	for _, offering := range append([]*snapshot.Offering{o}, others...) {
+		state(corev1.LabelInstanceTypeStable, offering.Type.Name)
+		state(corev1.LabelTopologyZone, offering.Zone)
+		state(karpv1.CapacityTypeLabelKey, offering.CapacityType)
+	}
+	for key, value := range o.CustomLabels {
+		state(key, value)
+	}
+	least := map[string]*int{}
 	var list []karpv1.NodeSelectorRequirementWithMinValues
-	for key, value := range stated {
-		list = append(list, karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}})
-	}
 	for _, req := range np.Spec.Template.Spec.Requirements {
 		if normalized, ok := karpv1.NormalizedLabels[req.Key]; ok {
 			req.Key = normalized
 		}
+		if req.MinValues != nil {
+			req.MinValues = new(*req.MinValues)
+		}
 		if _, ok := stated[req.Key]; ok {
+			if known := least[req.Key]; known == nil || req.MinValues != nil && *known < *req.MinValues {
+				least[req.Key] = req.MinValues
+			}
 			continue
 		}
 		req.Values = slices.Sorted(slices.Values(req.Values))
 		list = append(list, req)
+	}
+	for key, values := range stated {
+		list = append(list, karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values, MinValues: least[key]})
 	}
 	slices.SortFunc(list, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
 		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(string(a.Operator), string(b.Operator)), slices.Compare(a.Values, b.Values))

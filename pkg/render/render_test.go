@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,6 +102,47 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+}
+
+func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	c.NodePools[0].Spec.Template.Spec.Requirements = slices.Delete(c.NodePools[0].Spec.Template.Spec.Requirements, 2, 3)
+	np := &c.NodePools[0].Spec.Template.Spec
+	np.Requirements = append(np.Requirements,
+		karpv1.NodeSelectorRequirementWithMinValues{Key: "beta.kubernetes.io/instance-type", Operator: corev1.NodeSelectorOpExists, MinValues: new(3)},
+		karpv1.NodeSelectorRequirementWithMinValues{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: new(2)},
+		karpv1.NodeSelectorRequirementWithMinValues{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpExists, MinValues: new(1)})
+	view := snapshot.Build(c)
+	l := launch(t, &view, "g4dn.12xlarge", "spot", "default/b")
+	plain := render.NodeClaim(&view, l)
+	for _, other := range []struct{ instanceType, capacityType string }{{"g4dn.xlarge", "spot"}, {"g4dn.4xlarge", "on-demand"}} {
+		l.Alternatives = append(l.Alternatives, launch(t, &view, other.instanceType, other.capacityType, "default/b").Offering)
+	}
+	claim := render.NodeClaim(&view, l)
+	got := map[string]karpv1.NodeSelectorRequirementWithMinValues{}
+	for _, req := range claim.Spec.Requirements {
+		got[req.Key] = req
+	}
+	for _, want := range []karpv1.NodeSelectorRequirementWithMinValues{
+		{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"g4dn.12xlarge", "g4dn.xlarge", "g4dn.4xlarge"}, MinValues: new(3)},
+		{Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{"spot", "on-demand"}},
+		{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"us-east-1a"}},
+		{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpExists, MinValues: new(1)},
+	} {
+		if diff := cmp.Diff(want, got[want.Key], cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("requirement %s (-want +got):\n%s", want.Key, diff)
+		}
+	}
+	if gpus := claim.Annotations[v1alpha1.GPUsAnnotation]; gpus != "1" {
+		t.Errorf("it promises %s GPUs, which the smallest of its machines does not have", gpus)
+	}
+	if claim.Name != plain.Name {
+		t.Errorf("the same launch has two names, %s and %s", claim.Name, plain.Name)
+	}
+	if instanceType, zone, capacityType := snapshot.ShapeOf(claim); instanceType != "g4dn.12xlarge" || zone != "us-east-1a" || capacityType != "spot" {
+		t.Errorf("%s in %s (%s) is expected of it", instanceType, zone, capacityType)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/catalog"
@@ -45,5 +46,42 @@ func BenchmarkBuild(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		snapshot.Build(c)
+	}
+}
+
+// BenchmarkBuildOfManyPods is of ten thousand waiting pods in fifty shapes, each shape a Deployment with rules of its own, beside ten thousand pods on
+// a thousand nodes, of which a hundred are ours.
+func BenchmarkBuildOfManyPods(b *testing.B) {
+	c := Shared()
+	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
+	for i := range 100 {
+		c.NodeClaims = append(c.NodeClaims, Claim(fmt.Sprintf("m-%d", i), &c.NodePools[0], xlarge, Initialized(Now)))
+		c.Nodes = append(c.Nodes, Node(&c.NodeClaims[i], xlarge, 10))
+	}
+	for i := range 900 {
+		c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cpu-%d", i), Labels: map[string]string{zone: Zones[i%2]}}})
+	}
+	for i := range 20_000 {
+		name := fmt.Sprintf("app-%d", i%50)
+		edits := []func(*corev1.Pod){
+			Asking("cpu", fmt.Sprintf("%dm", 100+i%50), "memory", "1Gi", "nvidia.com/gpu.shared", "1"), inApp(name), WithLabels("pod-template-hash", "5d8f"),
+			WithLabels("statefulset.kubernetes.io/pod-name", fmt.Sprint(i)), spreadOver(zone, name), GPUMemory("1Gi"),
+		}
+		if i%5 == 0 {
+			edits = append(edits, away(host, name))
+		}
+		if i%5 == 1 {
+			edits = append(edits, near(zone, name))
+		}
+		if i/50%2 == 0 {
+			edits = append(edits, Running(c.Nodes[i%1000].Name))
+		}
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("%s-%d", name, i), edits...))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := len(snapshot.Build(c).Classes); got != 50 {
+			b.Fatalf("%d classes", got)
+		}
 	}
 }

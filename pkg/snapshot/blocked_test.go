@@ -34,37 +34,9 @@ func wantBlocked(t *testing.T, c *snapshot.Cluster, reason planner.Reason, words
 
 func TestPodsWithRulesThatAreNotPlannedForAreBlocked(t *testing.T) {
 	t.Parallel()
-	always := corev1.ContainerRestartPolicyAlways
-	ports := corev1.Container{Ports: []corev1.ContainerPort{{HostPort: 8080}}, RestartPolicy: &always}
-	for rule, edit := range map[string]func(*corev1.Pod){
-		"topologySpreadConstraints with DoNotSchedule": func(pod *corev1.Pod) {
-			pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.DoNotSchedule}}
-		},
-		"required podAffinity": func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
-		},
-		"required podAntiAffinity": func(pod *corev1.Pod) {
-			pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{}}}}
-		},
-		"persistent volumes": func(pod *corev1.Pod) {
-			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{}}}}
-		},
-		"persistent volumes, ": func(pod *corev1.Pod) {
-			pod.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
-		},
-		"host ports":   func(pod *corev1.Pod) { pod.Spec.Containers = append(pod.Spec.Containers, ports) },
-		"host ports, ": func(pod *corev1.Pod) { pod.Spec.InitContainers = []corev1.Container{ports} },
-		"resource claims": func(pod *corev1.Pod) {
-			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}}
-		},
-	} {
-		t.Run(rule, func(t *testing.T) {
-			t.Parallel()
-			c := Shared()
-			c.Pods = []corev1.Pod{Pod("a", edit)}
-			wantBlocked(t, c, planner.ReasonUnsupported, "uses "+strings.TrimSuffix(rule, ", ")+", which Karve does not plan for yet")
-		})
-	}
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", func(pod *corev1.Pod) { pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}} })}
+	wantBlocked(t, c, planner.ReasonUnsupported, "uses resource claims, which Karve does not plan for yet")
 }
 
 func TestAPodThatAsksForAResourceOfNoMachineIsBlocked(t *testing.T) {

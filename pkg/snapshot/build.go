@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -30,11 +32,48 @@ type View struct {
 // Build makes the planner's snapshot of a cluster.
 func Build(c *Cluster) View {
 	v := View{Pools: c.Pools(), Machines: c.Machines(), Pods: map[string]*corev1.Pod{}}
-	first := make([]int, len(v.Pools)) // index of each pool's first offering
+	first := v.offer(c)
+	rooms := c.rooms(v.Machines)
+	for i := range rooms {
+		v.Nodes = append(v.Nodes, rooms[i].node)
+	}
+	shapes, storage := c.shapes(), c.storage()
+	running := c.running(shapes) // Before the classes, which differ by whom the terms of running pods find.
+	admissions := &admissions{view: &v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
+	var waiting []*waitingClass
+	for _, w := range c.waiting(shapes, storage) {
+		a := admissions.of(w)
+		if !a.ours() {
+			continue
+		}
+		class := planner.Class{
+			Requests: requests(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
+			GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
+		}
+		for _, pod := range w.pods {
+			class.Pods = append(class.Pods, podName(pod))
+			v.Pods[podName(pod)] = pod
+		}
+		v.Classes = append(v.Classes, class)
+		waiting = append(waiting, w)
+	}
+	rules := v.rules(rooms, running, waiting)
+	for i := range waiting {
+		rules.place(i)
+	}
+	v.quotas(c, rooms, waiting, storage)
+	v.limitProbes()
+	return v
+}
+
+// offer adds the pools and their offerings. It returns the index of each pool's first offering.
+func (v *View) offer(c *Cluster) []int {
+	first := make([]int, len(v.Pools))
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
 			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Limited: limited(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
+			Weight: weight(pool),
 		})
 		first[i] = len(v.Offerings)
 		for j := range pool.Offerings {
@@ -43,62 +82,50 @@ func Build(c *Cluster) View {
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
 				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: c.refused(pool.Class.Name, o),
+				GPUs: o.GPUs(),
 			})
 		}
 	}
-	rooms := c.rooms(v.Machines)
-	stock := sync.OnceValue(c.stockPools)
-	for _, r := range rooms {
-		v.Nodes = append(v.Nodes, r.node)
+	for i := range v.Pools {
+		v.Snapshot.Pools[i].MinValues = v.minValues(&v.Pools[i])
 	}
-	for _, waiting := range c.waiting() {
-		class, ours := v.class(&waiting, rooms, first, stock)
-		if !ours {
-			continue
-		}
-		for _, pod := range waiting.pods {
-			class.Pods = append(class.Pods, podName(pod))
-			v.Pods[podName(pod)] = pod
-		}
-		v.Classes = append(v.Classes, class)
-	}
-	v.limitProbes()
-	return v
+	return first
 }
 
-// class says where the pods of a class may go. It is not ours when no pool of ours admits them and stock Karpenter can serve them.
-func (v *View) class(w *waitingClass, rooms []room, first []int, stock func() []stockPool) (planner.Class, bool) {
-	pod := w.pod()
-	demand := demandOf(pod)
-	class := planner.Class{Requests: requests(pod, w.gpu)}
-	for i := range rooms {
-		if rooms[i].gpu == w.gpu && demand.refusal(rooms[i].taints, rooms[i].nodeName, rooms[i].labels) == nil {
-			class.Nodes = append(class.Nodes, i)
+// weight is the pool's, which is 0 where it says nothing.
+func weight(pool *Pool) int32 {
+	if w := pool.NodePool.Spec.Weight; w != nil {
+		return *w
+	}
+	return 0
+}
+
+// minValues are the choices that each claim of the pool must leave, by key. The heaviest demand of several for a key counts, as in Karpenter.
+func (v *View) minValues(pool *Pool) []planner.MinValues {
+	least := map[string]int{}
+	for _, req := range pool.NodePool.Spec.Template.Spec.Requirements {
+		if req.MinValues != nil {
+			key := normalized(req.Key)
+			least[key] = max(least[key], *req.MinValues)
 		}
 	}
-	var admitting []*Pool
-	var whyNot []string
-	for i := range v.Pools {
-		pool := &v.Pools[i]
-		offerings, err := pool.admitting(&demand, w.gpu)
-		if err != nil {
-			whyNot = append(whyNot, fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err))
-			continue
+	var all []planner.MinValues
+	for _, key := range sortedKeys(least) {
+		values := make([]string, len(v.Offerings))
+		for i, o := range v.Offerings {
+			values[i] = o.Labels[key]
 		}
-		admitting = append(admitting, pool)
-		if class.Requests.Replicas > 1 && pool.Class.Spec.Sharing.RefusesAboveOne() {
-			continue
-		}
-		for _, j := range offerings {
-			class.Offerings = append(class.Offerings, first[i]+j)
-		}
+		all = append(all, planner.MinValues{Key: key, Min: least[key], Values: values})
 	}
-	serving := stockServing(stock(), pod, w.gpu)
-	if len(admitting) == 0 && serving != "" {
-		return planner.Class{}, false
+	return all
+}
+
+// normalized is the present name of a label.
+func normalized(key string) string {
+	if present, ok := karpv1.NormalizedLabels[key]; ok {
+		return present
 	}
-	class.Blocked = blocked(w, admitting, serving, len(class.Nodes) > 0, whyNot)
-	return class, true
+	return key
 }
 
 // admitting are the indices of the pool's offerings that admit the pod, or why there is none.

@@ -37,6 +37,7 @@ func busy() *snapshot.Cluster {
 	for _, name := range []string{"f-1", "f-2"} {
 		c.Nodes = append(c.Nodes, Node(&c.NodeClaims[2], xlarge, 3, func(n *corev1.Node) { n.Name, n.Spec.ProviderID = name, "" }))
 	}
+	bound("data", zonal("us-east-1a"))(c)
 	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("a", "cpu", "100m"), DaemonSet("b", "memory", "1Gi")}
 	overlay := func(n string) karpv1alpha1.NodeOverlay {
 		return karpv1alpha1.NodeOverlay{Spec: karpv1alpha1.NodeOverlaySpec{Capacity: Amounts("nvidia.com/gpu", n)}}
@@ -51,6 +52,10 @@ func busy() *snapshot.Cluster {
 		Pods("whole", 2, Asking("nvidia.com/gpu", "1"), Selecting("jina.ai/node-type", "gpu"), Tolerating("nvidia.com/gpu")),
 		Pods("left", 2, Asking("nvidia.com/gpu", "6"), Tolerating("nvidia.com/gpu", "nvidia.com/gpu-shared")),
 		Pods("nowhere", 2, Selecting("team", "green"), Selecting("shape", "round")),
+		Pods("spread", 2, inApp("web"), spreadOver(corev1.LabelTopologyZone, "web"), GPUMemory("2Gi")),
+		Pods("apart", 2, inApp("db"), away(corev1.LabelHostname, "db", "web"), HostPort(8080)),
+		Pods("near", 2, inApp("cache"), near(corev1.LabelTopologyZone, "db"), Claiming("data")), Pods("likes", 2, func(pod *corev1.Pod) { pod.Spec.Affinity = preferences() }),
+		Pods("runs-apart", 1, inApp("web"), away(corev1.LabelHostname, "db"), HostPort(8080), Running("m-2")),
 		Pods("runs", 3, Running("m-3")), Pods("runs-elsewhere", 2, Running("f-1")),
 	)
 	return c
@@ -73,6 +78,7 @@ func TestASnapshotDoesNotDependOnTheOrderOfWhatWasRead(t *testing.T) {
 		c.Pods, c.DaemonSets = shuffle(t, "pods", c.Pods), shuffle(t, "daemonsets", c.DaemonSets)
 		c.NodeOverlays, c.InstanceTypes = shuffle(t, "overlays", c.NodeOverlays), shuffle(t, "types", c.InstanceTypes)
 		c.Refused["renamed"] = shuffle(t, "refused", c.Refused["renamed"])
+		c.PersistentVolumes = shuffle(t, "volumes", c.PersistentVolumes)
 		for i := range c.InstanceTypes {
 			c.InstanceTypes[i].Offerings = shuffle(t, "offerings", c.InstanceTypes[i].Offerings)
 		}
@@ -113,6 +119,9 @@ func TestASnapshotIsSuchAsThePlannerNeedsIt(t *testing.T) {
 			}
 			pods[pod] = true
 		}
+	}
+	if err := planner.Validate(view.Snapshot); err != nil {
+		t.Fatal(err)
 	}
 	plan := planner.Build(view.Snapshot)
 	if err := planner.Check(view.Snapshot, plan); err != nil {

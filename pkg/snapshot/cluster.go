@@ -8,6 +8,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
@@ -30,6 +31,13 @@ type Cluster struct {
 	// NodeOverlays are those that Karpenter has found valid; they can make stock pools offer shared GPUs.
 	NodeOverlays  []karpv1alpha1.NodeOverlay
 	InstanceTypes []catalog.InstanceType
+	// Namespaces are for terms that select pods by the labels of their namespaces.
+	Namespaces []corev1.Namespace
+	// The volumes of pods, and how many a node can attach.
+	PersistentVolumeClaims []corev1.PersistentVolumeClaim
+	PersistentVolumes      []corev1.PersistentVolume
+	StorageClasses         []storagev1.StorageClass
+	CSINodes               []storagev1.CSINode
 	// Refused are the offerings that the cloud has refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
 	// ReplicasTimeout is how long a registered node may go without the replicas that it promised.

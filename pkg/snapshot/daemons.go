@@ -20,15 +20,24 @@ func (c *Cluster) daemonDemands() []demand {
 	return demands
 }
 
-// overhead is what the DaemonSets take of a node with the taints and labels.
-func overhead(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, gpu corev1.ResourceName) planner.Resources {
-	var sum planner.Resources
+// daemonsOn are the DaemonSets' pods that run on a node with the taints and labels.
+func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string) []*demand {
+	var on []*demand
 	for i := range daemons {
 		if daemons[i].refusal(taints, name, labels) == nil {
-			asked := amounts(daemons[i].requests, gpu)
-			asked.Pods = 1
-			sum = plus(sum, asked)
+			on = append(on, &daemons[i])
 		}
+	}
+	return on
+}
+
+// overhead is what the DaemonSets' pods take together.
+func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
+	var sum planner.Resources
+	for _, d := range daemons {
+		asked := amounts(d.requests, gpu)
+		asked.Pods = 1
+		sum = plus(sum, asked)
 	}
 	return sum
 }

@@ -212,13 +212,14 @@ func instanceTypeOf(claim *karpv1.NodeClaim) string {
 	return claimValue(claim, corev1.LabelInstanceTypeStable)
 }
 
-// claimValue is the value of a label that the claim has or will have: its requirement names one value.
+// claimValue is the value of a label that the claim has, or will have: its requirement names the value that was chosen first, and after it those that
+// minValues had it name.
 func claimValue(claim *karpv1.NodeClaim, key string) string {
 	if v := claim.Labels[key]; v != "" {
 		return v
 	}
 	for _, req := range claim.Spec.Requirements {
-		if req.Key == key && req.Operator == corev1.NodeSelectorOpIn && len(req.Values) == 1 {
+		if req.Key == key && req.Operator == corev1.NodeSelectorOpIn && len(req.Values) > 0 {
 			return req.Values[0]
 		}
 	}

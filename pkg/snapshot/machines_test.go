@@ -94,8 +94,11 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			view := snapshot.Build(tc.c)
-			if diff := cmp.Diff([]planner.Node{{Name: "m", Free: tc.want}}, view.Nodes); diff != "" {
-				t.Errorf("nodes (-want +got):\n%s", diff)
+			if len(view.Nodes) != 1 || view.Nodes[0].Name != "m" {
+				t.Fatalf("nodes: %+v", view.Nodes)
+			}
+			if diff := cmp.Diff(tc.want, view.Nodes[0].Free); diff != "" {
+				t.Errorf("free (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff([]int{0}, view.Classes[0].Nodes); diff != "" {
 				t.Errorf("nodes that admit the pod (-want +got):\n%s", diff)
@@ -267,7 +270,7 @@ func TestTheShapeOfAClaimIsWhatItRequiresOrHas(t *testing.T) {
 	claim.Labels[corev1.LabelTopologyZone] = "us-east-1b"
 	claim.Spec.Requirements[2].Values = []string{"spot", "on-demand"}
 	instanceType, zone, capacityType := snapshot.ShapeOf(&claim)
-	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "" {
+	if instanceType != "g4dn.xlarge" || zone != "us-east-1b" || capacityType != "spot" {
 		t.Errorf("shape: %q %q %q", instanceType, zone, capacityType)
 	}
 }

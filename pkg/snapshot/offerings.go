@@ -31,6 +31,8 @@ type Offering struct {
 	ReplicasPerGPU int64
 	// Daemons is what the DaemonSets that will run on the node ask for.
 	Daemons planner.Resources
+	// daemons are the pods of those DaemonSets.
+	daemons []*demand
 }
 
 // Free is what the machine has for pods.
@@ -38,6 +40,13 @@ func (o *Offering) Free() planner.Resources {
 	free := minus(allocatable(o.Type), o.Daemons)
 	free.Replicas = o.ReplicasPerGPU*o.Type.GPU.Count - o.Daemons.Replicas
 	return atLeastZero(free)
+}
+
+// GPUs are the machine's, less what DaemonSets take.
+func (o *Offering) GPUs() []planner.GPU {
+	gpus := fresh(o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
+	hold(gpus, o.Daemons.Replicas, 0)
+	return gpus
 }
 
 // Physical is what the machine counts against limits.
@@ -90,11 +99,13 @@ func (c *Cluster) offerings(p *Pool) []Offering {
 			}
 			for _, custom := range choices {
 				labels := whenStarted(merged(machine, fixed, custom))
+				runs := daemonsOn(daemons, template.Spec.Taints, "", labels)
 				offerings = append(offerings, Offering{
 					Type: t, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
 					Labels: labels, CustomLabels: custom,
 					ReplicasPerGPU: p.Class.Spec.Sharing.ReplicasFor(t.GPU.Name),
-					Daemons:        overhead(daemons, template.Spec.Taints, "", labels, p.Resource()),
+					Daemons:        overhead(runs, p.Resource()),
+					daemons:        runs,
 				})
 			}
 		}

@@ -63,7 +63,12 @@ func TestClassesAreOfPodsThatTheSchedulerCannotTellApart(t *testing.T) {
 		"the same amounts in other words":    {Asking("cpu", "0.3", "memory", "1024Mi", "nvidia.com/gpu.shared", "1"), true},
 		"the same amounts in two containers": {split, true},
 		"volumes that bind to no node":       {func(pod *corev1.Pod) { pod.Spec.Volumes = []corev1.Volume{{Name: "x"}} }, true},
-		"preferred affinity":                 {func(pod *corev1.Pod) { pod.Spec.Affinity = preferences() }, true},
+		"preferred affinity":                 {func(pod *corev1.Pod) { pod.Spec.Affinity = preferences() }, false},
+		"priority":                           {func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1)) }, false},
+		"device memory":                      {GPUMemory("4Gi"), false},
+		"no device memory in other words":    {GPUMemory("0"), true},
+		"host ports":                         {HostPort(8080), false},
+		"ports of the pod":                   {HostPort(0), true},
 		"requests":                           {Asking("cpu", "301m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), false},
 		"replicas":                           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "2"), false},
 		"another resource besides":           {Asking("cpu", "300m", "memory", "1Gi", "nvidia.com/gpu.shared", "1", "example.com/fpga", "1"), false},
@@ -188,16 +193,15 @@ func TestPodsAreAdmittedWhereTheSchedulerWouldBindThem(t *testing.T) {
 	}
 }
 
-func TestPreferencesAreIgnored(t *testing.T) {
+func TestPreferencesThatNothingGrantsAreNoWishes(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	c.NodePools[0].Spec.Template.Spec.Taints = append(c.NodePools[0].Spec.Template.Spec.Taints, corev1.Taint{Key: "x", Effect: corev1.TaintEffectPreferNoSchedule})
 	got := admitted(c, func(pod *corev1.Pod) {
 		pod.Spec.Affinity = preferences()
 		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.ScheduleAnyway, TopologyKey: "zone"}}
 	})
-	if len(got) != 8 || snapshot.Build(c).Classes[0].Blocked != nil {
-		t.Errorf("admitted by %v, blocked %+v", got, snapshot.Build(c).Classes[0].Blocked)
+	if class := snapshot.Build(c).Classes[0]; len(got) != 8 || class.Blocked != nil || class.Wishes != nil {
+		t.Errorf("admitted by %v, class %+v", got, class)
 	}
 }
 

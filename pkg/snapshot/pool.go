@@ -89,8 +89,8 @@ func (p *Pool) specProblem() (reason, message string) {
 		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", p.Resource())
 	}
 	for _, req := range np.Spec.Template.Spec.Requirements {
-		if req.MinValues != nil {
-			return "UnsupportedMinValues", fmt.Sprintf("minValues of requirement %q is not served yet: remove it", req.Key)
+		if req.MinValues != nil && len(p.Offerings) > 0 && !p.describes(req.Key) {
+			return "UnsupportedMinValues", fmt.Sprintf("minValues of requirement %q cannot be kept, since no instance type has that label: remove it", req.Key)
 		}
 	}
 	for _, name := range sortedKeys(np.Spec.Limits) {
@@ -102,6 +102,17 @@ func (p *Pool) specProblem() (reason, message string) {
 		return "NoInstanceTypes", "no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts)"
 	}
 	return "", ""
+}
+
+// describes says whether the cloud describes the pool's machines by a label.
+func (p *Pool) describes(key string) bool {
+	key = normalized(key)
+	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
+		_, chosen := o.CustomLabels[key]
+		_, fixed := p.NodePool.Spec.Template.Labels[key]
+		_, has := o.Labels[key]
+		return has && !chosen && !fixed
+	})
 }
 
 func keepsPodsAway(t corev1.Taint) bool {

@@ -69,12 +69,12 @@ func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
 			}),
 			karpv1.ConditionTypeValidationSucceeded, "NoTaint", "shared nodes need a taint",
 		},
-		"minValues": {
+		"minValues of a label that the pool chooses": {
 			pool(func(np *karpv1.NodePool) {
-				Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists)(np)
+				Requiring("team", corev1.NodeSelectorOpIn, "red", "blue")(np)
 				np.Spec.Template.Spec.Requirements[0].MinValues = new(2)
 			}),
-			karpv1.ConditionTypeValidationSucceeded, "UnsupportedMinValues", `minValues of requirement "node.kubernetes.io/instance-type"`,
+			karpv1.ConditionTypeValidationSucceeded, "UnsupportedMinValues", `minValues of requirement "team" cannot be kept`,
 		},
 		"a limit that cannot be kept": {
 			pool(func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("ephemeral-storage", "1Ti")) }),
@@ -126,6 +126,36 @@ func TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit(t *testing.T) {
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPUShared, "10"))
 	if p := c.Pools()[0].Problems; len(p) != 1 || p[0].Reason != "UnsupportedLimit" || strings.Contains(p[0].Message, "or nvidia.com/gpu.shared") {
 		t.Errorf("problems with a limit of replicas that the pool does not have: %+v", p)
+	}
+}
+
+func TestWeightAndMinValuesAreThePools(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools = append(c.NodePools, Pool("light", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared)))
+	heavy := &c.NodePools[0]
+	heavy.Spec.Weight = new(int32(10))
+	for _, edit := range []func(*karpv1.NodePool){
+		Requiring("beta.kubernetes.io/instance-type", corev1.NodeSelectorOpNotIn, "g4dn.12xlarge"), Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpExists),
+		Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpExists), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists),
+	} {
+		edit(heavy)
+	}
+	heavy.Spec.Template.Spec.Requirements[0].MinValues = new(3)
+	heavy.Spec.Template.Spec.Requirements[1].MinValues = new(2)
+	heavy.Spec.Template.Spec.Requirements[2].MinValues = new(2)
+	view := snapshot.Build(c)
+	if p := view.Snapshot.Pools; p[0].Weight != 10 || p[1].Weight != 0 || p[1].MinValues != nil || len(view.Pools[0].Problems) > 0 {
+		t.Errorf("pools %+v, problems %+v", p, view.Pools[0].Problems)
+	}
+	got := view.Snapshot.Pools[0].MinValues
+	if len(got) != 2 || got[0].Key != corev1.LabelInstanceTypeStable || got[0].Min != 3 || got[1].Key != corev1.LabelTopologyZone || got[1].Min != 2 {
+		t.Fatalf("minValues: %+v", got)
+	}
+	for i, o := range view.Snapshot.Offerings {
+		if got[0].Values[i] != o.InstanceType || got[1].Values[i] != o.Zone {
+			t.Errorf("offering %d is %s in %s, and has the values %s and %s", i, o.InstanceType, o.Zone, got[0].Values[i], got[1].Values[i])
+		}
 	}
 }
 
@@ -220,16 +250,27 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		cpu, want string
+		pod  func(*corev1.Pod)
+		want string
 	}{
-		"small pods": {"300m", "g4dn.xlarge"},
-		"large pods": {"6", "g4dn.2xlarge"},
+		"small pods":            {Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"), "g4dn.xlarge"},
+		"large pods":            {Asking("cpu", "6", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"), "g4dn.2xlarge"},
+		"pods with an FPGA":     {Asking(fpga, "1", v1alpha1.ResourceGPUShared, "1"), "g4dn.4xlarge"},
+		"pods of a large model": {GPUMemory("20Gi"), "g4dn.12xlarge"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionUnknown}}
-			c.Pods = Pods("p", 20, Asking("cpu", tc.cpu, "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+			for i := range c.InstanceTypes {
+				switch c.InstanceTypes[i].Name {
+				case "g4dn.4xlarge":
+					c.InstanceTypes[i].Extended = map[string]int64{fpga: 1}
+				case "g4dn.12xlarge":
+					c.InstanceTypes[i].GPU.MemoryMiB = 32768
+				}
+			}
+			c.Pods = Pods("p", 20, tc.pod)
 			view := snapshot.Build(c)
 			plan := planner.Build(view.Snapshot)
 			if err := planner.Check(view.Snapshot, plan); err != nil {

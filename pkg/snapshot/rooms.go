@@ -21,6 +21,11 @@ type room struct {
 	gpu      corev1.ResourceName
 	taints   []corev1.Taint
 	labels   map[string]string
+	// pods are those on the node, daemons those of the DaemonSets that are still to come.
+	pods    []*corev1.Pod
+	daemons []*demand
+	// extended is what the node has, or will have, of resources beside those in planner.Resources.
+	extended func(corev1.ResourceName) int64
 }
 
 // rooms are the machines of ours, those on their way included, and any other nodes that have a GPU resource.
@@ -44,14 +49,27 @@ func (c *Cluster) rooms(machines []Machine) []room {
 		}
 		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
 			if valueOf(node.Status.Allocatable, gpu) > 0 {
-				free := minus(amounts(node.Status.Allocatable, gpu), sum(pods[node.Name], gpu))
-				rooms = append(rooms, room{planner.Node{Name: node.Name, Free: atLeastZero(free)}, node.Name, gpu, node.Spec.Taints, node.Labels})
+				rooms = append(rooms, c.foreignRoom(node, gpu, pods[node.Name]))
 				break
 			}
 		}
 	}
 	slices.SortStableFunc(rooms, func(a, b room) int { return strings.Compare(a.node.Name, b.node.Name) })
 	return rooms
+}
+
+// foreignRoom is the room of a node that is not ours.
+func (c *Cluster) foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod) room {
+	exposed := amounts(node.Status.Allocatable, gpu)
+	t := c.instanceType(node.Labels[corev1.LabelInstanceTypeStable])
+	return room{
+		node: planner.Node{
+			Name: node.Name, Free: atLeastZero(minus(exposed, sum(pods, gpu))),
+			GPUs: gpusLeft(gpuCount(node.Labels, t), 0, memoryMiB(node.Labels, t), exposed.Replicas, pods, gpu),
+		},
+		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: pods,
+		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
+	}
 }
 
 func takesPods(node *corev1.Node) bool {
@@ -68,10 +86,13 @@ func (c *Cluster) machineRoom(m *Machine) (room, bool) {
 	// A node that is about to be given back is room too: when pods would go there it is kept, and our taint goes.
 	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
 	gpu := m.Promise.Resource
-	free := minus(amounts(m.Node.Status.Allocatable, gpu), sum(m.Pods, gpu))
+	exposed := amounts(m.Node.Status.Allocatable, gpu)
 	return room{
-		node: planner.Node{Name: m.Node.Name, Free: atLeastZero(free)}, nodeName: m.Node.Name,
-		gpu: gpu, taints: taints, labels: m.Node.Labels,
+		node: planner.Node{
+			Name: m.Node.Name, Free: atLeastZero(minus(exposed, sum(m.Pods, gpu))),
+			GPUs: gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), exposed.Replicas, m.Pods, gpu),
+		},
+		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, extended: m.extended,
 	}, true
 }
 
@@ -86,10 +107,30 @@ func (c *Cluster) startingRoom(m *Machine) room {
 			r.taints = lasting(m.Node.Spec.Taints, m.Claim.Spec.StartupTaints)
 		}
 	}
-	daemons := overhead(c.daemonDemands(), m.Claim.Spec.Taints, r.nodeName, r.labels, gpu)
-	daemons = atLeastZero(minus(daemons, sum(daemonsOf(m.Pods), gpu)))
-	r.node.Free = atLeastZero(minus(minus(m.expected(), sum(m.Pods, gpu)), daemons))
+	expected := m.expected()
+	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(c.daemonDemands(), m.Claim.Spec.Taints, r.nodeName, r.labels)
+	daemons := atLeastZero(minus(overhead(r.daemons, gpu), sum(daemonsOf(m.Pods), gpu)))
+	r.node.Free = atLeastZero(minus(minus(expected, sum(m.Pods, gpu)), daemons))
+	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
+	hold(r.node.GPUs, daemons.Replicas, 0)
 	return r
+}
+
+// extended is what the machine has, or will have, of a resource beside those in planner.Resources: as its Node says, or else its claim, or else the
+// catalogue.
+func (m *Machine) extended(name corev1.ResourceName) int64 {
+	if m.Node != nil {
+		if n := valueOf(m.Node.Status.Allocatable, name); n > 0 || m.Initialized() {
+			return n
+		}
+	}
+	if n := valueOf(m.Claim.Status.Allocatable, name); n > 0 {
+		return n
+	}
+	if m.Type != nil {
+		return m.Type.Extended[string(name)]
+	}
+	return 0
 }
 
 // expected is what a machine that has not started will have for pods and DaemonSets. What its Node does not tell yet is taken from its claim, which

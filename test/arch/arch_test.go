@@ -59,8 +59,8 @@ var rules = []rule{
 		allows: anyOf(standard, ours("pkg/apis"), below("k8s.io/apimachinery")),
 	},
 	{
-		why:    "snapshot and render are functions of objects: pkg/controllers reads the objects and passes them in",
-		of:     anyOf(under("pkg/snapshot"), under("pkg/render")),
+		why:    "snapshot, render, manifests and quote are functions of values: those who call them read the objects and files",
+		of:     anyOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -75,8 +75,8 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/controllers"), under("pkg/karpenter"), under("pkg/operator"),
-			under("cmd"), under("test")),
+		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
+			under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
 	{
@@ -117,6 +117,7 @@ func TestABreachIsSeen(t *testing.T) {
 		"the catalog may not use pods":             {pkg("pkg/catalog", "k8s.io/api/core/v1"), 1},
 		"snapshot may use Karpenter's API":         {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/apis/v1"), 0},
 		"snapshot may not use Karpenter's rest":    {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/utils/pod"), 1},
+		"manifests may not use a client":           {pkg("pkg/manifests", "k8s.io/client-go/rest"), 1},
 		"snapshot may not use a client":            {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
 		"pkg/karpenter may use all of Karpenter":   {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
 		"metrics may not use Karpenter at all":     {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},

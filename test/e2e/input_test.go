@@ -96,22 +96,26 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 			[]told{{event: "TooLarge", words: []string{"11 replicas", "g4dn.xlarge in NodePool too-many", "10 replicas", "ask for less"}}},
 		},
 		{
-			"spread", nil,
+			"claims", func(s *scene) {
+				s.class(never)
+				s.pool(poolOptions{})
+				claim := manifest("resource.k8s.io/v1", "ResourceClaim", "gpu", map[string]any{"devices": map[string]any{"requests": []any{
+					map[string]any{"name": "gpu", "exactly": map[string]any{"deviceClassName": "nowhere"}},
+				}}})
+				claim.SetNamespace(s.name)
+				s.create(claim)
+			},
 			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
-				spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
-					MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{},
-				}}
+				spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
 			}},
-			[]told{{event: "UnsupportedConstraint", words: []string{"topologySpreadConstraints with DoNotSchedule", "remove it"}}},
+			[]told{{event: "UnsupportedConstraint", words: []string{"resource claims", "remove it"}}},
 		},
 		{
-			"apart", nil,
+			"near-nobody", nil,
 			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
-				spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
-					{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "asks"}}},
-				}}}
+				spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: terms(corev1.LabelTopologyZone, "nobody")}}
 			}},
-			[]told{{event: "UnsupportedConstraint", words: []string{"required podAntiAffinity", "remove it"}}},
+			[]told{{event: "RuleUnsatisfiable", words: []string{"podAffinity"}}},
 		},
 		{
 			"volume", func(s *scene) {
@@ -122,10 +126,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 				}})
 			},
-			[]func(*corev1.PodSpec){func(spec *corev1.PodSpec) {
-				spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-			}},
-			[]told{{event: "UnsupportedConstraint", words: []string{"persistent volumes", "remove it"}}},
+			[]func(*corev1.PodSpec){claiming("data")},
+			[]told{{event: "VolumesNotReady", words: []string{"PersistentVolumeClaim volume/data", "names no StorageClass"}}},
 		},
 		{
 			"only-one", func(s *scene) {

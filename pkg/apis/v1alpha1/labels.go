@@ -15,6 +15,11 @@ const (
 	// PriceAnnotation is the price of the machine when it was chosen, in micro-dollars an hour. Written on NodeClaims, read by status and by people.
 	PriceAnnotation = Group + "/micro-usd-per-hour"
 
+	// GPUMemoryAnnotation states how much device memory a pod needs, for instance "4Gi". All replicas that the pod asks for are then planned for on
+	// one GPU that has as much left. Nothing holds the pod to it: time-slicing shares the memory freely. Written by users on pods (templates),
+	// read by the controller.
+	GPUMemoryAnnotation = Group + "/gpu-memory"
+
 	// IdleSinceAnnotation is the time (RFC 3339) at which the controller first saw the Node without pods. Written and read by the controller; removed when a pod comes.
 	IdleSinceAnnotation = Group + "/idle-since"
 	// DisruptingSinceAnnotation is the time (RFC 3339) at which the controller put DisruptingTaintKey on the Node. Written and read by the controller, so that a restart goes on where it stopped.

@@ -9,6 +9,7 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -46,7 +47,8 @@ type Gatherer struct {
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeclaims;nodeoverlays,verbs=get;list;watch
 // +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
 // +kubebuilder:rbac:groups=karpenter.kwok.sh,resources=kwoknodeclasses,verbs=get
-// +kubebuilder:rbac:groups="",resources=pods;nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods;nodes;namespaces;persistentvolumeclaims;persistentvolumes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses;csinodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch
 
 // Cluster reads all that a decision may depend on.
@@ -59,8 +61,15 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 		daemonSets appsv1.DaemonSetList
 		overlays   karpv1alpha1.NodeOverlayList
 		claims     karpv1.NodeClaimList
+		namespaces corev1.NamespaceList
+		volumes    corev1.PersistentVolumeList
+		asked      corev1.PersistentVolumeClaimList
+		storage    storagev1.StorageClassList
+		csiNodes   storagev1.CSINodeList
 	)
-	for _, list := range []client.ObjectList{&nodePools, &classes, &nodes, &pods, &daemonSets} {
+	for _, list := range []client.ObjectList{
+		&nodePools, &classes, &nodes, &pods, &daemonSets, &namespaces, &volumes, &asked, &storage, &csiNodes,
+	} {
 		if err := g.Cached.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
 		}
@@ -76,7 +85,8 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	c := &snapshot.Cluster{
 		Now: g.Clock.Now(), NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
 		Pods: pods.Items, DaemonSets: daemonSets.Items, InstanceTypes: g.InstanceTypes, ReplicasTimeout: g.ReplicasTimeout,
-		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{},
+		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}, Namespaces: namespaces.Items, PersistentVolumes: volumes.Items,
+		PersistentVolumeClaims: asked.Items, StorageClasses: storage.Items, CSINodes: csiNodes.Items,
 	}
 	for _, overlay := range overlays.Items {
 		if snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {

@@ -43,6 +43,8 @@ type Config struct {
 	BatchIdle, BatchMax time.Duration
 	// MaxUnlaunched is how many claims may be without a machine at once, so that one that hangs is seen before many are made.
 	MaxUnlaunched int
+	// PlanBudget is how long a better plan is looked for; the best one found until then is taken.
+	PlanBudget time.Duration
 }
 
 // Controller plans for all waiting pods together, so it has one request and one worker.
@@ -77,6 +79,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodePool{}, whenPending).
 		Watches(&v1alpha1.GPUNodeClass{}, whenPending).
+		Watches(&corev1.PersistentVolumeClaim{}, whenPending).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(c)
 }
@@ -107,7 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, nil
 	}
 	started := c.Clock.Now()
-	plan := planner.Build(view.Snapshot)
+	plan := planner.Search{Stop: func() bool { return c.Clock.Since(started) >= c.PlanBudget }}.Build(view.Snapshot)
 	c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
 	if err := planner.Check(view.Snapshot, plan); err != nil {
 		// A bug of ours. The same snapshot would give the same plan, so this waits for another one, and not for a person.

@@ -66,7 +66,8 @@ func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 	w.shared("forbidden")
 	// All but the cloud's node classes may be read.
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reads-little"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"list"}},
+		{APIGroups: []string{""}, Resources: []string{"pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list"}},
+		{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"storageclasses", "csinodes"}, Verbs: []string{"list"}},
 		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"list"}},
 		{APIGroups: []string{"karpenter.sh"}, Resources: []string{"nodepools", "nodeclaims", "nodeoverlays"}, Verbs: []string{"list"}},
 		{APIGroups: []string{"karve.sh"}, Resources: []string{"gpunodeclasses"}, Verbs: []string{"list"}},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,13 +23,14 @@ import (
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 func (w *world) provisioning(edits ...func(*provisioning.Config)) *provisioning.Controller {
 	config := provisioning.Config{
 		Client: w.WithWatch, Gatherer: w.gatherer, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
-		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10,
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second,
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -288,4 +291,47 @@ func TestNothingIsLaunchedWithANodeClassThatIsNotReady(t *testing.T) {
 	w.updateStatus(inner)
 	w.reconciles(controller, "")
 	w.wantClaims(1)
+}
+
+func TestAMachineIsLaunchedWhereThePodsVolumeIs(t *testing.T) {
+	w := newWorld(t)
+	w.shared("volumes")
+	w.volume("data", "us-east-1b")
+	w.pods("reads", 1, snapshottest.Claiming("data"))
+	w.pods("waits", 1, snapshottest.Claiming("nowhere"))
+	w.reconciles(w.provisioning(), "")
+	w.wantTold(1, "VolumesNotReady PersistentVolumeClaim default/nowhere does not exist")
+	claim := w.wantClaims(1)[0]
+	if _, zone, _ := snapshot.ShapeOf(&claim); zone != "us-east-1b" {
+		t.Errorf("the machine is in %s", zone)
+	}
+}
+
+// volume is a claim that is bound to a volume in the zone.
+func (w *world) volume(name, zone string) {
+	w.t.Helper()
+	size := snapshottest.Amounts("storage", "1Gi")
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: size, AccessModes: modes, PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "example.com", VolumeHandle: name}},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}},
+		}}}},
+	}}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: name, AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}},
+	}
+	for _, o := range []client.Object{pv, claim} {
+		w.create(o)
+		w.t.Cleanup(func() {
+			// No controller runs that would take the finalizers off.
+			if err := w.Patch(cleanup(w.t), o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+				w.t.Error(err)
+			}
+			if err := w.Delete(cleanup(w.t), o); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
 }

@@ -80,6 +80,47 @@ func Tolerating(keys ...string) func(*corev1.Pod) {
 	}
 }
 
+// GPUMemory has the pod state the device memory that it needs.
+func GPUMemory(quantity string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		annotations := map[string]string{}
+		maps.Copy(annotations, pod.Annotations)
+		annotations[v1alpha1.GPUMemoryAnnotation] = quantity
+		pod.Annotations = annotations
+	}
+}
+
+// HostPort has the pod's container take a TCP port of the node.
+func HostPort(port int32) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		ctr := &pod.Spec.Containers[0]
+		ctr.Ports = append(slices.Clone(ctr.Ports), corev1.ContainerPort{ContainerPort: 80, HostPort: port, Protocol: corev1.ProtocolTCP})
+	}
+}
+
+// WithLabels adds labels to the pod, as key and value in turn.
+func WithLabels(keysAndValues ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		labels := map[string]string{}
+		maps.Copy(labels, pod.Labels)
+		for pair := range slices.Chunk(keysAndValues, 2) {
+			labels[pair[0]] = pair[len(pair)-1]
+		}
+		pod.Labels = labels
+	}
+}
+
+// Claiming gives the pod the volumes of the claims.
+func Claiming(claims ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		for i, claim := range claims {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("%s-%d", claim, i), VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}})
+		}
+	}
+}
+
 // Running binds the pod to a node.
 func Running(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {

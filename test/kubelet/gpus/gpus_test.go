@@ -331,8 +331,10 @@ func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 	churn := w.StartChurn(t.Context(), "churn", 3)
 	for range 5 {
 		time.Sleep(2 * time.Second)
-		w.must(w.node.RestartKubelet(t.Context()))
-		w.allocatable(10)
+		churn.Absence(func() {
+			w.must(w.node.RestartKubelet(t.Context()))
+			w.allocatable(10)
+		})
 		pods.unchanged()
 	}
 	churn.Stop()
@@ -348,10 +350,12 @@ func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
 	for range 10 {
-		time.Sleep(time.Second)
-		agent.Kill()
-		agent = w.start(p)
-		w.allocatable(10)
+		time.Sleep(2 * time.Second)
+		churn.Absence(func() {
+			agent.Kill()
+			agent = w.start(p)
+			w.allocatable(10)
+		})
 		pods.unchanged()
 	}
 	churn.Stop()
@@ -362,7 +366,7 @@ func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
 
 func (w *world) judge(churn *gpus.Churn, pods *settled) {
 	w.t.Helper()
-	w.t.Logf("%d pods came and went", churn.Ran)
+	w.t.Logf("%d pods came and went, %d were refused while the kubelet or the agent was away", churn.Ran, churn.Refused)
 	if churn.Failed > 0 || churn.Ran == 0 {
 		w.t.Errorf("%d pods ran and %d failed: %q", churn.Ran, churn.Failed, churn.Failures)
 	}

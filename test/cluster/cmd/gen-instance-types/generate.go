@@ -48,13 +48,19 @@ type ec2Type struct {
 	Family      string `json:"family"`
 	Size        string `json:"size"`
 	Arch        string `json:"arch"`
+	BareMetal   bool   `json:"bare_metal"`
 	VCPU        int    `json:"vcpu"`
 	MemoryMiB   int    `json:"memory_mib"`
 	MaxPods     int    `json:"max_pods_eni"`
+	NetworkMbps int    `json:"network_label_mbps"`
+	EFA         int    `json:"efa"`
+	LocalNVMeGB int    `json:"local_nvme_gb"`
 	Allocatable struct {
+		MilliCPU  int `json:"cpu_milli"`
 		MemoryMiB int `json:"memory_mib"`
 	} `json:"karpenter_allocatable"`
 	Price *float64 `json:"price_usd_hour_us_east_1"`
+	Zones []string `json:"zones_us_east_1"`
 	GPU   *struct {
 		Manufacturer string `json:"manufacturer"`
 		Name         string `json:"name"`
@@ -91,16 +97,24 @@ type requirement struct {
 	Values   []string `json:"values"`
 }
 
-// generate is the file's content. The same source gives the same bytes.
-func generate(source []byte) ([]byte, error) {
+func read(source []byte) ([]ec2Type, error) {
 	var in struct {
 		Types []ec2Type `json:"instance_types"`
 	}
 	if err := json.Unmarshal(source, &in); err != nil {
 		return nil, fmt.Errorf("reading the EC2 instance types: %w", err)
 	}
+	return in.Types, nil
+}
+
+// generate is the content of the local cluster's file. The same source gives the same bytes.
+func generate(source []byte) ([]byte, error) {
+	in, err := read(source)
+	if err != nil {
+		return nil, err
+	}
 	var out []instanceType
-	for _, t := range append(in.Types, cpuTypes...) {
+	for _, t := range append(in, cpuTypes...) {
 		if t.GPU != nil && t.Family != gpuFamily {
 			continue
 		}

@@ -11,9 +11,12 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-const committed = "../../instance-types.json"
+const (
+	committed        = "../../instance-types.json"
+	committedBuiltin = "../../../../pkg/catalog/builtin/instance-types.json"
+)
 
-func TestCommittedFileIsWhatTheGeneratorMakes(t *testing.T) {
+func TestCommittedFilesAreWhatTheGeneratorMakes(t *testing.T) {
 	source, err := os.ReadFile("../../../../../shared/data/ec2-gpu-instance-types.json")
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skip("the EC2 instance types are not beside the repository")
@@ -21,16 +24,18 @@ func TestCommittedFileIsWhatTheGeneratorMakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := generate(source)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(committed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("instance-types.json is not what the generator makes; run `go run ./test/cluster/cmd/gen-instance-types`")
+	for path, generate := range map[string]func([]byte) ([]byte, error){committed: generate, committedBuiltin: generateBuiltin} {
+		want, err := generate(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what the generator makes; run `go run ./test/cluster/cmd/gen-instance-types`", path)
+		}
 	}
 }
 

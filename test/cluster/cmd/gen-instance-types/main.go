@@ -1,6 +1,6 @@
-// Command gen-instance-types writes the instance types of the local cluster, in the schema that Karpenter's kwok provider
-// reads. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Spot prices are made up: a fixed
-// share of the on-demand price that differs by zone.
+// Command gen-instance-types writes the instance types of the local cluster and those that are built into Karve, in the schema
+// that Karpenter's kwok provider reads. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Spot prices,
+// which only the local cluster has, are made up: a fixed share of the on-demand price that differs by zone.
 package main
 
 import (
@@ -12,15 +12,16 @@ import (
 
 func main() {
 	source := flag.String("source", "../shared/data/ec2-gpu-instance-types.json", "the EC2 GPU instance types to read")
-	out := flag.String("out", "test/cluster/instance-types.json", "the file to write")
+	out := flag.String("out", "test/cluster/instance-types.json", "the local cluster's file to write")
+	builtin := flag.String("builtin", "pkg/catalog/builtin/instance-types.json", "the built-in file to write")
 	flag.Parse()
-	if err := run(*source, *out); err != nil {
+	if err := run(*source, *out, *builtin); err != nil {
 		fmt.Fprintln(os.Stderr, "gen-instance-types:", err)
 		os.Exit(1)
 	}
 }
 
-func run(source, out string) error {
+func run(source, out, builtin string) error {
 	content, err := os.ReadFile(source)
 	if errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("the EC2 instance types are not at %s, name their place with -source", source)
@@ -28,9 +29,17 @@ func run(source, out string) error {
 	if err != nil {
 		return err
 	}
-	generated, err := generate(content)
-	if err != nil {
-		return err
+	for _, file := range []struct {
+		path     string
+		generate func([]byte) ([]byte, error)
+	}{{out, generate}, {builtin, generateBuiltin}} {
+		generated, err := file.generate(content)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file.path, generated, 0o644); err != nil { //nolint:gosec // a file of the repository
+			return err
+		}
 	}
-	return os.WriteFile(out, generated, 0o644) //nolint:gosec // a file of the repository
+	return nil
 }

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// shown is a command of this plugin with its output, as documents show it.
+var shown = regexp.MustCompile("(?s)```\n\\$ kubectl karve ([^\n]+)\n(.*?)```")
+
+// TestDocumentsShowWhatIsPrinted runs the commands that README.md and docs/plan.md show.
+func TestDocumentsShowWhatIsPrinted(t *testing.T) {
+	t.Chdir(filepath.Join("..", ".."))
+	for file, want := range map[string]int{"README.md": 1, "docs/plan.md": 2} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands := shown.FindAllStringSubmatch(string(text), -1)
+		if len(commands) != want {
+			t.Errorf("%s shows %d commands, want %d", file, len(commands), want)
+		}
+		for _, command := range commands {
+			var out, errOut bytes.Buffer
+			if status := run(t.Context(), strings.Fields(command[1]), streams{strings.NewReader(""), &out, &errOut}); status != 0 || errOut.Len() > 0 {
+				t.Errorf("%s: kubectl karve %s: status %d, %s", file, command[1], status, &errOut)
+			}
+			if diff := cmp.Diff(command[2], out.String()); diff != "" {
+				t.Errorf("%s: kubectl karve %s prints something else (-shown +printed):\n%s", file, command[1], diff)
+			}
+		}
+	}
+}

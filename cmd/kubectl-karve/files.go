@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"karve.sh/karve/pkg/manifests"
+)
+
+// extensions are those of files that are read from folders, as kubectl does; a file that is named is read whatever it is called.
+var extensions = []string{".yaml", ".yml", ".json"}
+
+// readFiles reads files, those in folders, and standard input where a name is -.
+func readFiles(names []string, recursive bool, in io.Reader) ([]manifests.File, error) {
+	var files []manifests.File
+	for _, name := range names {
+		if name == "-" {
+			content, err := io.ReadAll(in)
+			if err != nil {
+				return nil, fmt.Errorf("reading standard input: %w", err)
+			}
+			files = append(files, manifests.File{Name: "standard input", Content: content})
+			continue
+		}
+		paths, err := expand(name, recursive)
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, manifests.File{Name: path, Content: content})
+		}
+	}
+	return files, nil
+}
+
+// expand is the files that a name stands for.
+func expand(name string, recursive bool) ([]string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return []string{name}, nil
+	}
+	var paths []string
+	err = filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != name && !recursive:
+			return filepath.SkipDir
+		case !entry.IsDir() && slices.Contains(extensions, filepath.Ext(path)):
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	if err == nil && len(paths) == 0 {
+		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R looks into its folders too", name)
+	}
+	return paths, err
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// replicasTimeout is how long a node may go without its replicas before it counts as broken; the controller's default.
+const replicasTimeout = 10 * time.Minute
+
+// clusterFlags are kubectl's flags for which cluster to read, and as whom. Those for a namespace are not among them: a plan is for all pods.
+func clusterFlags() *genericclioptions.ConfigFlags {
+	all := genericclioptions.NewConfigFlags(true)
+	return &genericclioptions.ConfigFlags{
+		KubeConfig: all.KubeConfig, Context: all.Context, ClusterName: all.ClusterName, AuthInfoName: all.AuthInfoName,
+		Impersonate: all.Impersonate, ImpersonateGroup: all.ImpersonateGroup, Timeout: all.Timeout,
+	}
+}
+
+// liveCluster reads the cluster as the controller does, and writes nothing.
+func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, types []catalog.InstanceType) (*snapshot.Cluster, error) {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("without -f the pods of a cluster are planned for, but which one is not known: %w", err)
+	}
+	config.QPS, config.Burst = 50, 100
+	scheme, err := operator.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	for _, needed := range []struct {
+		kind schema.GroupKind
+		how  string
+	}{
+		{schema.GroupKind{Group: karpapis.Group, Kind: "NodePool"}, "install Karpenter"},
+		{schema.GroupKind{Group: v1alpha1.Group, Kind: v1alpha1.Kind}, "install Karve's CRD"},
+	} {
+		served, err := serves(c.RESTMapper(), needed.kind)
+		if err != nil {
+			return nil, err
+		}
+		if !served {
+			return nil, fmt.Errorf("the cluster has no kind %s: %s, or name manifests with -f", needed.kind, needed.how)
+		}
+	}
+	overlays, err := serves(c.RESTMapper(), schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
+	if err != nil {
+		return nil, err
+	}
+	gatherer := &gather.Gatherer{
+		Cached: c, Live: c, Mapper: c.RESTMapper(), InstanceTypes: types, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
+	}
+	return gatherer.Cluster(ctx)
+}
+
+// serves says whether the cluster serves a kind.
+func serves(mapper meta.RESTMapper, kind schema.GroupKind) (bool, error) {
+	_, err := mapper.RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("asking the cluster for %s: %w", kind.Kind, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// apiServer is one that serves these API groups and nothing in them; its kubeconfig is returned.
+func apiServer(t *testing.T, groups ...string) string {
+	t.Helper()
+	var list []string
+	resources := map[string]string{
+		"karpenter.sh/v1":   `{"name": "nodepools", "kind": "NodePool"}`,
+		"karve.sh/v1alpha1": `{"name": "gpunodeclasses", "kind": "GPUNodeClass"}`,
+	}
+	mux := http.NewServeMux()
+	answer := func(path, text string) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprint(w, text)
+		})
+	}
+	for _, group := range groups {
+		name, version, _ := strings.Cut(group, "/")
+		list = append(list, fmt.Sprintf(`{"name": %q, "versions": [{"groupVersion": %q, "version": %q}], "preferredVersion": {"groupVersion": %q, "version": %q}}`, name, group, version, group, version))
+		answer("/apis/"+group, fmt.Sprintf(`{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": %q, "resources": [%s]}`, group, resources[group]))
+	}
+	answer("/api", `{"kind": "APIVersions", "versions": ["v1"]}`)
+	answer("/api/v1", `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": []}`)
+	answer("/apis", `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [`+strings.Join(list, ",")+`]}`)
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return kubeconfigFor(t, server.URL)
+}
+
+func kubeconfigFor(t *testing.T, url string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", url)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestAClusterThatCannotBePlannedFor(t *testing.T) {
+	for name, c := range map[string]struct{ kubeconfig, want string }{
+		"without Karpenter":    {apiServer(t, "karve.sh/v1alpha1"), "error: the cluster has no kind NodePool.karpenter.sh: install Karpenter, or name manifests with -f\n"},
+		"without Karve":        {apiServer(t, "karpenter.sh/v1"), "error: the cluster has no kind GPUNodeClass.karve.sh: install Karve's CRD, or name manifests with -f\n"},
+		"that is not there":    {kubeconfigFor(t, "http://127.0.0.1:1"), "connection refused"},
+		"that may not be read": {apiServer(t, "karpenter.sh/v1", "karve.sh/v1alpha1"), "error: listing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			status := run(t.Context(), []string{"plan", "--kubeconfig", c.kubeconfig}, streams{strings.NewReader(""), &out, &errOut})
+			if status != 1 || out.Len() > 0 || !strings.Contains(errOut.String(), c.want) {
+				t.Errorf("status %d, %s%s, want %q", status, &out, &errOut, c.want)
+			}
+		})
+	}
+}
+
+func TestVersionIsOneLine(t *testing.T) {
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), []string{"version"}, streams{strings.NewReader(""), &out, &errOut}); status != 0 || strings.Count(out.String(), "\n") != 1 || errOut.Len() > 0 {
+		t.Errorf("status %d, %q, %q", status, &out, &errOut)
+	}
+}
+
+func TestReplicasAreNumbersListsAndRanges(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"": "[]", "7": "[7]", "2,4,8": "[2 4 8]", "1..4": "[1 2 3 4]", "128": "[128]", "8,2..4,3": "[8 2 3 4]", "5..5": "[5]",
+	} {
+		if got, err := parseReplicas(text); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"0", "129", "-1", "4..2", "1..", "..4", "1...4", "a", "1,,2", " 1", "1..200", "9999999999999999999"} {
+		if got, err := parseReplicas(text); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
+}

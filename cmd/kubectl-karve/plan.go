@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/manifests"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// planOptions is what the plan command is told.
+type planOptions struct {
+	filenames     []string
+	recursive     bool
+	instanceTypes string
+	replicas      string
+	budget        time.Duration
+	output        string
+	kube          *genericclioptions.ConfigFlags
+}
+
+const planLong = `Say which machines would be launched for pods that share GPUs, and what they would cost: for the pods that wait in a
+cluster, or for manifests that have not been applied. Nothing is changed or bought.
+
+Manifests are what kubectl apply takes: NodePools, GPUNodeClasses, Pods and what makes them (Deployments, StatefulSets,
+ReplicaSets, Jobs), DaemonSets, and, if you like, Nodes, NodeClaims and running Pods that are there already. Without
+instance types of your own the prices are those of EC2 in us-east-1, on demand.`
+
+const planExample = `  # What would these manifests cost?
+  kubectl karve plan -f manifests/
+
+  # What would be launched in the cluster now, and for which pods?
+  kubectl karve plan -o wide
+
+  # How many pods should share a GPU?
+  kubectl karve plan -f manifests/ --replicas 1..48`
+
+func planCommand(ctx context.Context, s streams) *cobra.Command {
+	o := planOptions{kube: clusterFlags()}
+	cmd := &cobra.Command{
+		Use: "plan", Short: "Say what would be launched for pods that share GPUs, and what it would cost",
+		Long: planLong, Example: planExample,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: manifests are named with -f", args[0])
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
+	}
+	fs := cmd.Flags()
+	fs.StringSliceVarP(&o.filenames, "filename", "f", nil, "manifests to plan for, instead of the cluster: files, folders, or - for standard input")
+	fs.BoolVarP(&o.recursive, "recursive", "R", false, "look for manifests in folders within the folders of -f too")
+	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types, in the schema of Karpenter's kwok provider, instead of those built in")
+	fs.StringVar(&o.replicas, "replicas", "", "instead of a plan, compare numbers of pods that share a GPU: 10, or 2,4,8, or 1..48")
+	fs.DurationVar(&o.budget, "budget", 0, "take the best plan found after this long, for instance 200ms; without it a plan does not depend on how fast the machine is")
+	fs.StringVarP(&o.output, "output", "o", "", "wide (each pod and its GPU), json or yaml")
+	o.kube.AddFlags(fs)
+	return cmd
+}
+
+// run reads, plans and writes. Nothing is written before all is known.
+func (o *planOptions) run(ctx context.Context, s streams) error {
+	switch o.output {
+	case "", "wide", "json", "yaml":
+	default:
+		return fmt.Errorf("--output is wide, json or yaml, not %q", o.output)
+	}
+	if o.budget < 0 {
+		return fmt.Errorf("--budget must not be below zero, not %s", o.budget)
+	}
+	replicas, err := parseReplicas(o.replicas)
+	if err != nil {
+		return err
+	}
+	types, err := o.types()
+	if err != nil {
+		return err
+	}
+	c, notes, err := o.cluster(ctx, s.in, types)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if len(replicas) > 0 {
+		err = o.sweep(&out, c, replicas)
+	} else {
+		err = o.plan(&out, c)
+	}
+	if err != nil {
+		return err
+	}
+	if o.instanceTypes == "" {
+		notes = append(notes, builtinNotes(c)...)
+	}
+	for _, note := range notes {
+		fmt.Fprintf(s.err, "note: %s\n", note)
+	}
+	_, err = s.out.Write(out.Bytes())
+	return err
+}
+
+func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster) error {
+	q, err := quote.Of(c, o.search)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" || o.output == "yaml" {
+		return o.data(out, &q)
+	}
+	return q.Text(out, o.output == "wide")
+}
+
+func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32) error {
+	sweep, err := quote.SweepOf(c, replicas, o.search)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" || o.output == "yaml" {
+		return o.data(out, &sweep)
+	}
+	return sweep.Text(out)
+}
+
+func (o *planOptions) data(out io.Writer, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	if o.output == "yaml" {
+		if text, err = yaml.JSONToYAML(text); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintln(out, strings.TrimSuffix(string(text), "\n"))
+	return err
+}
+
+// search is that of one plan, which ends when the budget is spent.
+func (o *planOptions) search() planner.Search {
+	if o.budget == 0 {
+		return planner.Search{}
+	}
+	start := time.Now()
+	return planner.Search{Stop: func() bool { return time.Since(start) > o.budget }}
+}
+
+// types are the instance types to plan with.
+func (o *planOptions) types() ([]catalog.InstanceType, error) {
+	if o.instanceTypes == "" {
+		return builtin.InstanceTypes()
+	}
+	content, err := os.ReadFile(o.instanceTypes)
+	if err != nil {
+		return nil, fmt.Errorf("--instance-types: %w", err)
+	}
+	types, err := catalog.ReadKWOK(bytes.NewReader(content))
+	if err != nil {
+		return nil, fmt.Errorf("--instance-types %s: %w", o.instanceTypes, err)
+	}
+	return types, nil
+}
+
+// cluster is what to plan for, with notes for the user.
+func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
+	if len(o.filenames) == 0 {
+		c, err := liveCluster(ctx, o.kube, types)
+		return c, nil, err
+	}
+	files, err := readFiles(o.filenames, o.recursive, in)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, skipped, err := manifests.Read(ctx, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.InstanceTypes = types
+	return c, skippedNote(skipped), nil
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// maxReplicas is the most that a GPUNodeClass takes.
+const maxReplicas = 128
+
+// parseReplicas reads numbers of replicas: 10, or 2,4,8, or 1..48, or a list of those.
+func parseReplicas(text string) ([]int32, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var all []int32
+	seen := map[int]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		low, high, ranged := strings.Cut(part, "..")
+		if !ranged {
+			high = low
+		}
+		from, err1 := strconv.Atoi(low)
+		to, err2 := strconv.Atoi(high)
+		if err1 != nil || err2 != nil || from < 1 || to > maxReplicas || from > to {
+			return nil, fmt.Errorf("--replicas takes numbers from 1 to %d such as 10, 2,4,8 or 1..48, not %q", maxReplicas, text)
+		}
+		for n := from; n <= to; n++ {
+			if !seen[n] {
+				seen[n] = true
+				all = append(all, int32(n))
+			}
+		}
+	}
+	return all, nil
+}

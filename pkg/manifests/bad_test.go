@@ -1,0 +1,111 @@
+package manifests_test
+
+import (
+	"strings"
+	"testing"
+
+	"karve.sh/karve/pkg/manifests"
+)
+
+// sharing is a GPUNodeClass with the sharing.
+func sharing(s string) string {
+	return strings.Replace(class, "{strategy: TimeSlicing, replicas: 10}", "{"+s+"}", 1)
+}
+
+func TestWhatIsWrongIsToldWithItsPlace(t *testing.T) {
+	t.Parallel()
+	pod := func(spec string) string {
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {" + spec + "}\n"
+	}
+	container := func(resources string) string {
+		return pod("containers: [{name: main, resources: {" + resources + "}}]")
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"no apiVersion":          {"kind: Pod\nmetadata: {name: p}", "a.yaml, document 1, Pod p: it needs apiVersion and kind"},
+		"no kind":                {"apiVersion: v1\nmetadata: {name: p}", "it needs apiVersion and kind"},
+		"a strange apiVersion":   {"apiVersion: a/b/c\nkind: Pod", "apiVersion: unexpected GroupVersion string: a/b/c"},
+		"the second document":    {class + "---\nkind: Pod", "a.yaml, document 2, Pod: it needs"},
+		"a name that is none":    {"apiVersion: v1\nkind: Pod\nmetadata: {name: a/b}", "Pod a/b: metadata.name: a lowercase RFC 1123 subdomain"},
+		"a number for a name":    {"apiVersion: v1\nkind: Pod\nmetadata: {name: 1}", "metadata.name is a number, not a string: put it in quotes"},
+		"a list for a string":    {"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {nodeName: []}", "spec.nodeName is a list, not a string"},
+		"a string for a number":  {deployment("d", "replicas: many"), "Deployment d: spec.replicas is a string, not a whole number"},
+		"a field of another":     {pod("containers: [{name: a, replicas: 1}]"), `unknown field "spec.containers[0].replicas"`},
+		"a field in other case":  {pod("Containers: [{name: a}]"), `unknown field "spec.Containers"`},
+		"no containers":          {pod("nodeName: node"), "Pod p: it has no containers"},
+		"no containers to make":  {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {" + selector + ", template: {metadata: {labels: {app: x}}}}", "Deployment d: the template of its pods: it has no containers"},
+		"no quantity":            {container("limits: {cpu: [1]}"), "spec.containers[0].resources.limits: cpu is [1], which is no quantity"},
+		"a negative amount":      {container("requests: {cpu: -1}"), "container main: requests: -1 of cpu is negative"},
+		"an amount of no sense":  {container("requests: {memory: 9E}"), "9E of memory is beyond all sense"},
+		"half a GPU":             {container("limits: {nvidia.com/gpu: 500m}"), "500m of nvidia.com/gpu is not a whole number"},
+		"a GPU without a limit":  {container("requests: {nvidia.com/gpu: 1}"), "nvidia.com/gpu has a request but no limit: write it as a limit"},
+		"GPUs beside the limit":  {container("requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}"), "the request for nvidia.com/gpu is 1 and its limit 2: they must be the same"},
+		"more than the limit":    {container("requests: {cpu: 2}, limits: {cpu: 1}"), "the request for cpu, 2, is above its limit, 1"},
+		"a container no name":    {pod("containers: [{resources: {requests: {cpu: -1}}}]"), "container 1: requests"},
+		"overhead":               {pod("overhead: {cpu: -1}, containers: [{name: a}]"), "overhead: -1 of cpu is negative"},
+		"the pod's resources":    {pod("resources: {requests: {cpu: -1}}, containers: [{name: a}]"), "the pod's resources: requests: -1 of cpu"},
+		"fewer than no pods":     {deployment("d", "replicas: -1"), "Deployment d: it asks for -1 pods"},
+		"more pods than a plan":  {deployment("d", "replicas: 2000000000"), "Deployment d: it asks for 2000000000 pods, and a plan is made for at most 200000"},
+		"no selector":            {made("apps/v1", "Deployment", "d", "replicas: 1"), "spec.selector is missing"},
+		"an empty selector":      {made("apps/v1", "Deployment", "d", "selector: {}"), "spec.selector does not match"},
+		"a strange selector":     {made("apps/v1", "Deployment", "d", "selector: {matchExpressions: [{key: a, operator: Is}]}"), `spec.selector: "Is" is not a valid label selector operator`},
+		"a DaemonSet's":          {made("apps/v1", "DaemonSet", "d", "selector: {matchLabels: {app: other}}"), "DaemonSet d: spec.selector does not match"},
+		"a node's amounts":       {"apiVersion: v1\nkind: Node\nmetadata: {name: it}\nstatus: {allocatable: {cpu: -1}}", "Node it: status.allocatable: -1 of cpu is negative"},
+		"no nodeClassRef":        {"apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: it}", "NodePool it: spec.template.spec.nodeClassRef needs group, kind and name"},
+		"no class":               {pool, `a.yaml, document 1, NodePool shared: spec.template.spec.nodeClassRef names GPUNodeClass "shared", which is not in the files`},
+		"a strange requirement":  {class + "---" + strings.Replace(pool, "operator: In", "operator: Is", 1), "NodePool shared: "},
+		"a strange overlay":      {"apiVersion: karpenter.sh/v1alpha1\nkind: NodeOverlay\nmetadata: {name: o}\nspec: {requirements: [{key: a, operator: Is}]}", "NodeOverlay o: "},
+		"another version":        {"apiVersion: apps/v1beta1\nkind: Deployment\nmetadata: {name: d}", "apiVersion apps/v1beta1 is not read: write it as apps/v1"},
+		"a list's item":          {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}]", "a.yaml, document 1, item 1, Pod: metadata.name is missing"},
+		"a list's item is none":  {"apiVersion: v1\nkind: PodList\nitems: [1]", "a.yaml, document 1, item 1: it is a number, not an object"},
+		"twice in a namespace":   {pod("containers: [{name: a}]") + "---\n" + strings.Replace(pod("containers: [{name: a}]"), "name: p", "name: p, namespace: default", 1), "document 2, Pod p: it is in a.yaml, document 1, Pod p already"},
+		"bytes that are no text": {"a: \xff", "a.yaml, document 1: "},
+
+		"no strategy":                {sharing("replicas: 10"), `spec.sharing.strategy is TimeSlicing or None, not ""`},
+		"another strategy":           {sharing("strategy: MPS, replicas: 10"), `is TimeSlicing or None, not "MPS"`},
+		"no replicas":                {sharing("strategy: TimeSlicing"), "strategy TimeSlicing needs replicas"},
+		"one replica":                {sharing("strategy: TimeSlicing, replicas: 1"), "spec.sharing.replicas is 2 to 128"},
+		"too many replicas":          {sharing("strategy: TimeSlicing, replicas: 129"), "spec.sharing.replicas is 2 to 128"},
+		"whole GPUs with replicas":   {sharing("strategy: None, replicas: 2"), "strategy None gives whole GPUs: remove replicas"},
+		"whole GPUs with overrides":  {sharing("strategy: None, overrides: [{gpuName: t4, replicas: 2}]"), "remove overrides"},
+		"whole GPUs renamed":         {sharing("strategy: None, resourceName: nvidia.com/gpu.shared"), "remove resourceName"},
+		"whole GPUs at most one":     {sharing("strategy: None, requestsAboveOne: Refuse"), "remove requestsAboveOne"},
+		"another resource":           {sharing("strategy: TimeSlicing, replicas: 2, resourceName: gpu"), `spec.sharing.resourceName is nvidia.com/gpu or nvidia.com/gpu.shared, not "gpu"`},
+		"another answer":             {sharing("strategy: TimeSlicing, replicas: 2, requestsAboveOne: Perhaps"), `spec.sharing.requestsAboveOne is Allow or Refuse, not "Perhaps"`},
+		"an override without a name": {sharing("strategy: TimeSlicing, replicas: 2, overrides: [{replicas: 2}]"), "each needs a gpuName"},
+		"an override of none":        {sharing("strategy: TimeSlicing, replicas: 2, overrides: [{gpuName: t4}]"), `the replicas of GPU "t4" are 1 to 128`},
+		"an override twice":          {sharing("strategy: TimeSlicing, replicas: 2, overrides: [{gpuName: t4, replicas: 2}, {gpuName: t4, replicas: 3}]"), `names GPU "t4" twice`},
+		"no inner class":             {strings.Replace(class, ", name: gpu}", "}", 1), "spec.nodeClassRef needs group, kind and name of the cloud's node class"},
+		"itself as inner class":      {strings.Replace(class, "karpenter.k8s.aws", "karve.sh", 1), "must name the cloud provider's own node class"},
+		"an inner class's version":   {strings.Replace(class, "karpenter.k8s.aws", "karpenter.k8s.aws/v1", 1), "group is the part of apiVersion before the slash"},
+		"an idle time that is none":  {class + "  consolidation: {idleAfter: soon}\n", "reading idleAfter"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, _, err := manifests.Read(t.Context(), files(c.text))
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "a.yaml, document ") {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if cluster != nil {
+				t.Error("there is a cluster beside the error")
+			}
+		})
+	}
+}
+
+func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	_, _, err := manifests.Read(t.Context(), files("kind: Pod\n---\nkind: Node", "[", "{", pool))
+	for _, want := range []string{"a.yaml, document 1", "a.yaml, document 2", "b.yaml, document 1", "c.yaml, document 1", "d.yaml, document 1, NodePool shared"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s is not told: %v", want, err)
+		}
+	}
+}
+
+func TestAClassThatIsWrongIsNotMissedToo(t *testing.T) {
+	t.Parallel()
+	_, _, err := manifests.Read(t.Context(), files(sharing("strategy: TimeSlicing, replica: 10"), pool))
+	if err == nil || strings.Contains(err.Error(), "not in the files") {
+		t.Errorf("got %v, want the field that is not known and nothing else", err)
+	}
+}

@@ -1,0 +1,290 @@
+package manifests
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kjson "sigs.k8s.io/json"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// kind is a kind that plans depend on.
+type kind struct {
+	version    string
+	namespaced bool
+	// read takes an object of the kind in.
+	read func(ctx context.Context, r *reader, d document) error
+}
+
+// kinds are all that is read. Objects of other kinds are skipped.
+var kinds = map[schema.GroupKind]kind{
+	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}: {"v1alpha1", false, into((*reader).gpuNodeClass)},
+	{Group: "karpenter.sh", Kind: "NodePool"}:    {"v1", false, into((*reader).nodePool)},
+	{Group: "karpenter.sh", Kind: "NodeClaim"}:   {"v1", false, into((*reader).nodeClaim)},
+	{Group: "karpenter.sh", Kind: "NodeOverlay"}: {"v1alpha1", false, into((*reader).nodeOverlay)},
+	{Kind: "Node"}:                                      {"v1", false, into((*reader).node)},
+	{Kind: "Pod"}:                                       {"v1", true, into((*reader).pod)},
+	{Group: "apps", Kind: "Deployment"}:                 {"v1", true, into((*reader).deployment)},
+	{Group: "apps", Kind: "ReplicaSet"}:                 {"v1", true, into((*reader).replicaSet)},
+	{Group: "apps", Kind: "StatefulSet"}:                {"v1", true, into((*reader).statefulSet)},
+	{Group: "apps", Kind: "DaemonSet"}:                  {"v1", true, into((*reader).daemonSet)},
+	{Group: "batch", Kind: "Job"}:                       {"v1", true, into((*reader).job)},
+	{Kind: "Namespace"}:                                 {"v1", false, into((*reader).namespace)},
+	{Kind: "PersistentVolumeClaim"}:                     {"v1", true, into((*reader).persistentVolumeClaim)},
+	{Kind: "PersistentVolume"}:                          {"v1", false, into((*reader).persistentVolume)},
+	{Group: "storage.k8s.io", Kind: "StorageClass"}:     {"v1", false, into((*reader).storageClass)},
+	{Group: "storage.k8s.io", Kind: "CSINode"}:          {"v1", false, into((*reader).csiNode)},
+	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: {"v1", false, into((*reader).priorityClass)},
+}
+
+// header is what is read of an object of any kind.
+type header struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace"`
+	} `json:"metadata"`
+	Items []json.RawMessage `json:"items"`
+}
+
+// document takes a document in: an object or a list of objects.
+func (r *reader) document(ctx context.Context, d document) error {
+	var h header
+	if err := json.Unmarshal(d.json, &h); err != nil {
+		return fmt.Errorf("%s: %w", d.place, plainly(err, nil))
+	}
+	if d.object = h.Kind; h.Metadata.Name != "" {
+		d.object += " " + h.Metadata.Name
+	}
+	if h.APIVersion == "" || h.Kind == "" {
+		return fmt.Errorf("%s: it needs apiVersion and kind", d.place)
+	}
+	group, err := schema.ParseGroupVersion(h.APIVersion)
+	if err != nil {
+		return fmt.Errorf("%s: apiVersion: %w", d.place, err)
+	}
+	gk := schema.GroupKind{Group: group.Group, Kind: h.Kind}
+	k, known := kinds[gk]
+	switch element, isList := listOf(group, h.Kind); {
+	case isList && d.item == 0:
+		return r.list(ctx, d, h.Items, element)
+	case !known:
+		r.skipped[kindName(gk.Group, gk.Kind)]++
+		r.innerClasses[v1alpha1.NodeClassReference{Group: gk.Group, Kind: gk.Kind, Name: h.Metadata.Name}] = true
+		return nil
+	case group.Version != k.version:
+		return fmt.Errorf("%s: apiVersion %s is not read: write it as %s", d.place, h.APIVersion, schema.GroupVersion{Group: gk.Group, Version: k.version})
+	}
+	if h.Metadata.Name == "" {
+		return fmt.Errorf("%s: metadata.name is missing", d.place)
+	}
+	if wrong := validation.IsDNS1123Subdomain(h.Metadata.Name); len(wrong) > 0 {
+		return fmt.Errorf("%s: metadata.name: %s", d.place, strings.Join(wrong, ", "))
+	}
+	namespace := ""
+	if k.namespaced {
+		namespace = namespaceOf(h.Metadata.Namespace)
+	}
+	key := id(gk, namespace, h.Metadata.Name)
+	if before, ok := r.seen[key]; ok {
+		return fmt.Errorf("%s: it is in %s already", d.place, before)
+	}
+	r.seen[key] = d.place
+	if err := k.read(ctx, r, d); err != nil {
+		return fmt.Errorf("%s: %w", d.place, err)
+	}
+	return nil
+}
+
+// id is what no two objects have in common.
+func id(kind schema.GroupKind, namespace, name string) string {
+	return fmt.Sprintf("%s %s/%s", kind, namespace, name)
+}
+
+// listOf says whether a kind is a list, and of which objects: of any for v1 List.
+func listOf(group schema.GroupVersion, kind string) (element metav1.TypeMeta, ok bool) {
+	name, ok := strings.CutSuffix(kind, "List")
+	if !ok {
+		return metav1.TypeMeta{}, false
+	}
+	if name == "" {
+		return metav1.TypeMeta{}, true
+	}
+	_, ok = kinds[schema.GroupKind{Group: group.Group, Kind: name}]
+	return metav1.TypeMeta{APIVersion: group.String(), Kind: name}, ok
+}
+
+// list takes the objects of a list in. Those of a list of one kind may leave it out, as the API server does.
+func (r *reader) list(ctx context.Context, d document, items []json.RawMessage, element metav1.TypeMeta) error {
+	var errs []error
+	for i, item := range items {
+		at := place{file: d.file, document: d.document, item: i + 1}
+		if element.Kind != "" {
+			item = withKind(item, element)
+		}
+		errs = append(errs, r.document(ctx, document{at, item}))
+	}
+	return errors.Join(errs...)
+}
+
+// withKind is an object with the kind, when it has none of its own.
+func withKind(object json.RawMessage, kind metav1.TypeMeta) json.RawMessage {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(object, &fields); err != nil || fields == nil || fields["kind"] != nil || fields["apiVersion"] != nil {
+		return object // Whoever reads it says what is wrong.
+	}
+	fields["apiVersion"], fields["kind"] = fmt.Appendf(nil, "%q", kind.APIVersion), fmt.Appendf(nil, "%q", kind.Kind)
+	with, err := json.Marshal(fields)
+	if err != nil {
+		return object
+	}
+	return with
+}
+
+// into decodes an object as the API server does by default: what it does not know is an error, since it is a slip of the pen more often
+// than not, and a plan for something else than was meant is worse than none.
+func into[T any](take func(*reader, context.Context, *T, place) error) func(context.Context, *reader, document) error {
+	return func(ctx context.Context, r *reader, d document) error {
+		object := new(T)
+		strict, err := kjson.UnmarshalStrict(d.json, object)
+		if err != nil {
+			// The standard library's error says which field it was.
+			return plainly(cmp.Or(json.Unmarshal(d.json, new(T)), err), d.json)
+		}
+		if err := errors.Join(strict...); err != nil {
+			return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		return take(r, ctx, object, d.place)
+	}
+}
+
+func namespaceOf(namespace string) string {
+	if namespace == "" {
+		return corev1.NamespaceDefault
+	}
+	return namespace
+}
+
+func (r *reader) gpuNodeClass(_ context.Context, class *v1alpha1.GPUNodeClass, _ place) error {
+	r.cluster.GPUNodeClasses = append(r.cluster.GPUNodeClasses, *class)
+	return validGPUNodeClass(&class.Spec)
+}
+
+func (r *reader) nodePool(ctx context.Context, np *karpv1.NodePool, at place) error {
+	r.cluster.NodePools, r.pools = append(r.cluster.NodePools, *np), append(r.pools, at)
+	if !namedClass(np.Spec.Template.Spec.NodeClassRef) {
+		return errors.New("spec.template.spec.nodeClassRef needs group, kind and name")
+	}
+	return np.RuntimeValidate(ctx)
+}
+
+func (r *reader) nodeClaim(_ context.Context, claim *karpv1.NodeClaim, _ place) error {
+	r.cluster.NodeClaims = append(r.cluster.NodeClaims, *claim)
+	return nil
+}
+
+func (r *reader) nodeOverlay(ctx context.Context, overlay *karpv1alpha1.NodeOverlay, _ place) error {
+	r.cluster.NodeOverlays = append(r.cluster.NodeOverlays, *overlay)
+	return overlay.RuntimeValidate(ctx)
+}
+
+func (r *reader) node(_ context.Context, node *corev1.Node, _ place) error {
+	r.cluster.Nodes = append(r.cluster.Nodes, *node)
+	return errors.Join(validAmounts("status.allocatable", node.Status.Allocatable), validAmounts("status.capacity", node.Status.Capacity))
+}
+
+func (r *reader) pod(_ context.Context, pod *corev1.Pod, at place) error {
+	pod.Namespace = namespaceOf(pod.Namespace)
+	r.workloads = append(r.workloads, workload{kind: "Pod", object: pod.ObjectMeta, spec: pod.Spec, status: &pod.Status, at: at})
+	return validPod(&pod.Spec)
+}
+
+func (r *reader) daemonSet(_ context.Context, ds *appsv1.DaemonSet, _ place) error {
+	ds.Namespace = namespaceOf(ds.Namespace)
+	r.cluster.DaemonSets = append(r.cluster.DaemonSets, *ds)
+	return errors.Join(validPod(&ds.Spec.Template.Spec), validSelector(ds.Spec.Selector, ds.Spec.Template.Labels))
+}
+
+func (r *reader) deployment(_ context.Context, d *appsv1.Deployment, at place) error {
+	return r.workload(workload{kind: "Deployment", object: d.ObjectMeta, at: at}, d.Spec.Template, d.Spec.Replicas, d.Spec.Selector)
+}
+
+func (r *reader) replicaSet(_ context.Context, rs *appsv1.ReplicaSet, at place) error {
+	return r.workload(workload{kind: "ReplicaSet", object: rs.ObjectMeta, at: at}, rs.Spec.Template, rs.Spec.Replicas, rs.Spec.Selector)
+}
+
+func (r *reader) statefulSet(_ context.Context, s *appsv1.StatefulSet, at place) error {
+	w := workload{kind: "StatefulSet", object: s.ObjectMeta, claims: s.Spec.VolumeClaimTemplates, at: at}
+	if s.Spec.Ordinals != nil {
+		w.first = int(s.Spec.Ordinals.Start)
+	}
+	return r.workload(w, s.Spec.Template, s.Spec.Replicas, s.Spec.Selector)
+}
+
+func (r *reader) job(_ context.Context, job *batchv1.Job, at place) error {
+	running := job.Spec.Parallelism
+	if running == nil {
+		running = new(int32(1))
+	}
+	if job.Spec.Completions != nil {
+		running = new(min(*running, max(0, *job.Spec.Completions-job.Status.Succeeded)))
+	}
+	if job.Spec.Suspend != nil && *job.Spec.Suspend {
+		running = new(int32(0))
+	}
+	template := *job.Spec.Template.DeepCopy()
+	if template.Labels == nil {
+		template.Labels = map[string]string{}
+	}
+	template.Labels[batchv1.JobNameLabel] = job.Name
+	return r.workload(workload{kind: "Job", object: job.ObjectMeta, at: at}, template, running, nil)
+}
+
+func (r *reader) priorityClass(_ context.Context, class *schedulingv1.PriorityClass, _ place) error {
+	r.priorities[class.Name] = class.Value
+	if class.GlobalDefault {
+		r.priorities[""] = class.Value
+	}
+	return nil
+}
+
+func (r *reader) namespace(_ context.Context, namespace *corev1.Namespace, _ place) error {
+	r.cluster.Namespaces = append(r.cluster.Namespaces, *namespace)
+	return nil
+}
+
+func (r *reader) persistentVolumeClaim(_ context.Context, claim *corev1.PersistentVolumeClaim, _ place) error {
+	claim.Namespace = namespaceOf(claim.Namespace)
+	r.cluster.PersistentVolumeClaims = append(r.cluster.PersistentVolumeClaims, *claim)
+	return nil
+}
+
+func (r *reader) persistentVolume(_ context.Context, volume *corev1.PersistentVolume, _ place) error {
+	r.cluster.PersistentVolumes = append(r.cluster.PersistentVolumes, *volume)
+	return nil
+}
+
+func (r *reader) storageClass(_ context.Context, class *storagev1.StorageClass, _ place) error {
+	r.cluster.StorageClasses = append(r.cluster.StorageClasses, *class)
+	return nil
+}
+
+func (r *reader) csiNode(_ context.Context, node *storagev1.CSINode, _ place) error {
+	r.cluster.CSINodes = append(r.cluster.CSINodes, *node)
+	return nil
+}

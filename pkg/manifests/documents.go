@@ -1,0 +1,87 @@
+package manifests
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// place is where an object was read.
+type place struct {
+	file     string
+	document int
+	// item is the number of the object within the List that is the document, from 1; 0 outside of lists.
+	item int
+	// object is its kind and name, as far as they are known.
+	object string
+}
+
+func (p place) String() string {
+	s := fmt.Sprintf("%s, document %d", p.file, p.document)
+	if p.item > 0 {
+		s += fmt.Sprintf(", item %d", p.item)
+	}
+	if p.object != "" {
+		s += ", " + p.object
+	}
+	return s
+}
+
+// document is one object as JSON.
+type document struct {
+	place
+	json []byte
+}
+
+// yamlError makes one line of what the YAML reader says.
+var yamlError = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", "\n  ", "; ", "\n", "; ")
+
+// split cuts a file into its documents, counted from 1. Empty ones count, but are left out.
+func split(file File) ([]document, error) {
+	if utilyaml.IsJSONBuffer(file.Content) {
+		return splitJSON(file)
+	}
+	var documents []document
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(file.Content)))
+	for n := 1; ; n++ {
+		at := place{file: file.Name, document: n}
+		text, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		object, err := yaml.YAMLToJSONStrict(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", at, yamlError.Replace(err.Error()))
+		}
+		if !bytes.Equal(object, []byte("null")) {
+			documents = append(documents, document{at, object})
+		}
+	}
+}
+
+func splitJSON(file File) ([]document, error) {
+	var documents []document
+	decoder := json.NewDecoder(bytes.NewReader(file.Content))
+	for n := 1; ; n++ {
+		at := place{file: file.Name, document: n}
+		var object json.RawMessage
+		err := decoder.Decode(&object)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: reading JSON: %w", at, err)
+		}
+		documents = append(documents, document{at, object})
+	}
+}

@@ -1,0 +1,148 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// What the API server would turn away is turned away here too, as far as a plan depends on it.
+
+// maxAmount bounds every amount of a pod or node, 8 PiB in bytes, so that thousandths and sums do not overflow.
+const maxAmount = 1 << 53
+
+// faults gathers what is wrong.
+type faults []error
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf(format, args...))
+	}
+}
+
+// validGPUNodeClass holds the rules of the CRD, whose messages it repeats.
+func validGPUNodeClass(spec *v1alpha1.GPUNodeClassSpec) error {
+	var f faults
+	ref := spec.NodeClassRef
+	f.add(ref.Group == "" || ref.Kind == "" || ref.Name == "", "spec.nodeClassRef needs group, kind and name of the cloud's node class")
+	f.add(ref.Group == v1alpha1.Group, "spec.nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass")
+	f.add(strings.Contains(ref.Group, "/"), "spec.nodeClassRef.group is the part of apiVersion before the slash, for instance karpenter.k8s.aws")
+	f.sharing(&spec.Sharing)
+	f.overrides(spec.Sharing.Overrides)
+	_, _, err := spec.Consolidation.IdleDuration()
+	return errors.Join(append(f, err)...)
+}
+
+func (f *faults) sharing(s *v1alpha1.Sharing) {
+	f.add(s.ResourceName != "" && s.ResourceName != v1alpha1.ResourceGPU && s.ResourceName != v1alpha1.ResourceGPUShared,
+		"spec.sharing.resourceName is %s or %s, not %q", v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared, s.ResourceName)
+	f.add(s.RequestsAboveOne != "" && s.RequestsAboveOne != v1alpha1.RequestsAboveOneAllow && s.RequestsAboveOne != v1alpha1.RequestsAboveOneRefuse,
+		"spec.sharing.requestsAboveOne is Allow or Refuse, not %q", s.RequestsAboveOne)
+	f.add(s.Replicas != nil && (*s.Replicas < 2 || *s.Replicas > 128), "spec.sharing.replicas is 2 to 128")
+	switch s.Strategy {
+	case v1alpha1.StrategyTimeSlicing:
+		f.add(s.Replicas == nil, "strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)")
+	case v1alpha1.StrategyNone:
+		f.add(s.Replicas != nil, "strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing")
+		f.add(len(s.Overrides) > 0, "strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing")
+		f.add(s.ResourceName == v1alpha1.ResourceGPUShared, "strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing")
+		f.add(s.RequestsAboveOne != "", "strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing")
+	default:
+		f.add(true, "spec.sharing.strategy is TimeSlicing or None, not %q", s.Strategy)
+	}
+}
+
+func (f *faults) overrides(overrides []v1alpha1.ReplicasOverride) {
+	f.add(len(overrides) > 32, "spec.sharing.overrides has at most 32 items")
+	names := map[string]bool{}
+	for _, o := range overrides {
+		f.add(o.GPUName == "" || len(o.GPUName) > 63, "spec.sharing.overrides: each needs a gpuName of at most 63 characters")
+		f.add(names[o.GPUName], "spec.sharing.overrides names GPU %q twice", o.GPUName)
+		f.add(o.Replicas < 1 || o.Replicas > 128, "spec.sharing.overrides: the replicas of GPU %q are 1 to 128", o.GPUName)
+		names[o.GPUName] = true
+	}
+}
+
+// validPod looks at what a pod asks for.
+func validPod(spec *corev1.PodSpec) error {
+	if len(spec.Containers) == 0 {
+		return errors.New("it has no containers")
+	}
+	errs := []error{validAmounts("overhead", spec.Overhead)}
+	for i, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		name := c.Name
+		if name == "" {
+			name = fmt.Sprintf("%d", i+1)
+		}
+		errs = append(errs, validRequests("container "+name, c.Resources))
+	}
+	if spec.Resources != nil {
+		errs = append(errs, validRequests("the pod's resources", *spec.Resources))
+	}
+	return errors.Join(errs...)
+}
+
+func validRequests(of string, r corev1.ResourceRequirements) error {
+	if err := errors.Join(validAmounts(of+": requests", r.Requests), validAmounts(of+": limits", r.Limits)); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
+		request, limit := r.Requests[name], r.Limits[name]
+		_, limited := r.Limits[name]
+		switch {
+		case isExtended(name) && !limited:
+			errs = append(errs, fmt.Errorf("%s: %s has a request but no limit: write it as a limit", of, name))
+		case isExtended(name) && request.Cmp(limit) != 0:
+			errs = append(errs, fmt.Errorf("%s: the request for %s is %s and its limit %s: they must be the same", of, name, &request, &limit))
+		case limited && request.Cmp(limit) > 0:
+			errs = append(errs, fmt.Errorf("%s: the request for %s, %s, is above its limit, %s", of, name, &request, &limit))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isExtended says whether a resource is one of devices, of which nothing can be had in parts or lent.
+func isExtended(name corev1.ResourceName) bool {
+	domain, _, ok := strings.Cut(string(name), "/")
+	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
+}
+
+func validAmounts(of string, list corev1.ResourceList) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		q := list[name]
+		switch {
+		case q.Sign() < 0:
+			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, &q, name))
+		case q.CmpInt64(maxAmount) > 0:
+			errs = append(errs, fmt.Errorf("%s: %s of %s is beyond all sense", of, &q, name))
+		case isExtended(name) && q.MilliValue()%1000 != 0:
+			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, &q, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// validSelector says whether a workload selects the pods that it makes.
+func validSelector(selector *metav1.LabelSelector, podLabels map[string]string) error {
+	if selector == nil {
+		return errors.New("spec.selector is missing")
+	}
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return fmt.Errorf("spec.selector: %w", err)
+	}
+	if s.Empty() || !s.Matches(labels.Set(podLabels)) {
+		return errors.New("spec.selector does not match the labels of spec.template")
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package plantest
+
+import (
+	"fmt"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// RuleLimits says what a snapshot with rules may have.
+type RuleLimits struct {
+	Limits
+	// Rules is at most how many rules there are.
+	Rules int
+	// Kinds are those that are drawn; all when nil. Topologies are PerNode and 0, zones; both when nil.
+	Kinds      []planner.RuleKind
+	Topologies []int
+	// Mutual makes each class of a rule both ask and count, as where a workload speaks of its own pods.
+	Mutual bool
+	// Wishes, Priorities, Weights and MinValues say what there is beside rules.
+	Wishes, Priorities, Weights, MinValues bool
+}
+
+// RuledSnapshots generates small valid snapshots with rules. Machines are in three zones, some of which have none.
+func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
+	if limits.Kinds == nil {
+		limits.Kinds = []planner.RuleKind{planner.Spread, planner.Together, planner.Apart}
+	}
+	if limits.Topologies == nil {
+		limits.Topologies = []int{planner.PerNode, 0}
+	}
+	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
+		s := Snapshots(limits.Limits).Draw(t, "plain")
+		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+		s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: []string{"zone-a", "zone-b", "zone-c"}}}
+		zone := func() []int { return []int{n("zone", 0, 14)/5 - n("no zone", 0, 9)/9*3} }
+		located := func() []int {
+			z := zone()
+			return []int{max(-1, z[0])}
+		}
+		for i := range s.Offerings {
+			o := &s.Offerings[i]
+			o.Domains = located()
+			o.Free.Pods = max(1, o.Free.Pods)
+			if o.Domains[0] >= 0 {
+				o.Zone = s.Topologies[0].Domains[o.Domains[0]]
+			}
+		}
+		for i := range s.Nodes {
+			s.Nodes[i].Domains = located()
+		}
+		s.Rules = nil
+		for range n("rules", min(1, limits.Rules), limits.Rules) {
+			s.Rules = append(s.Rules, drawRule(t, s, limits))
+		}
+		for c := range s.Classes {
+			if limits.Priorities {
+				s.Classes[c].Priority = int32(n("priority", 0, 2))
+			}
+			for limits.Wishes && n("wish", 0, 2) == 0 && len(s.Classes[c].Wishes) < 3 {
+				s.Classes[c].Wishes = append(s.Classes[c].Wishes, drawWish(t, s))
+			}
+		}
+		for p := range s.Pools {
+			if limits.Weights {
+				s.Pools[p].Weight = int32(n("weight", 0, 2))
+			}
+			if limits.MinValues && n("minValues", 0, 1) == 0 {
+				m := planner.MinValues{Key: "family", Min: n("min", 1, 2)}
+				for range s.Offerings {
+					m.Values = append(m.Values, []string{"", "f", "g", "h"}[n("family", 0, 3)])
+				}
+				s.Pools[p].MinValues = append(s.Pools[p].MinValues, m)
+			}
+		}
+		return s
+	})
+}
+
+func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
+	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+	r := planner.Rule{
+		Kind:     rapid.SampledFrom(limits.Kinds).Draw(t, "kind"),
+		Topology: rapid.SampledFrom(limits.Topologies).Draw(t, "topology"),
+	}
+	r.Name = fmt.Sprintf("%s %d", r.Kind, r.Topology)
+	for c := range s.Classes {
+		part := n("part", 0, 5)
+		if limits.Mutual && part < 2 {
+			continue
+		}
+		switch part {
+		case 0:
+			r.Classes = append(r.Classes, c)
+		case 1:
+			r.Counted = append(r.Counted, c)
+		case 2, 3, 4:
+			r.Classes, r.Counted = append(r.Classes, c), append(r.Counted, c)
+		}
+	}
+	places := len(s.Nodes)
+	if r.Topology != planner.PerNode {
+		places = len(s.Topologies[0].Domains)
+	}
+	if r.Kind != planner.Apart {
+		for range places {
+			r.Present = append(r.Present, int64(max(0, n("present", -4, 2))))
+		}
+		r.Elsewhere = int64(max(0, n("elsewhere", -6, 1)))
+	}
+	if r.Kind == planner.Spread {
+		r.MaxSkew = int64(n("maxSkew", 1, 2))
+		if r.Topology != planner.PerNode {
+			r.MinDomains = int64(max(0, n("minDomains", -6, 4)))
+			if n("eligible", 0, 3) == 0 {
+				r.Eligible = slices.DeleteFunc([]int{0, 1, 2}, func(int) bool { return n("not eligible", 0, 2) == 0 })
+				if len(r.Eligible) == 0 {
+					r.Eligible = nil
+				}
+			}
+		}
+	}
+	return r
+}
+
+func drawWish(t *rapid.T, s planner.Snapshot) planner.Wish {
+	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+	if len(s.Rules) > 0 && n("wish for a rule", 0, 1) == 0 {
+		return planner.Wish{Rule: n("wished rule", 0, len(s.Rules)-1)}
+	}
+	w := planner.Wish{Rule: -1}
+	for i := range s.Offerings {
+		if n("grants", 0, 1) == 0 {
+			w.Offerings = append(w.Offerings, i)
+		}
+	}
+	for i := range s.Nodes {
+		if n("grants", 0, 1) == 0 {
+			w.Nodes = append(w.Nodes, i)
+		}
+	}
+	return w
+}
+
+// RuledNonsense generates snapshots that need not be valid, with rules that need not either.
+func RuledNonsense() *rapid.Generator[planner.Snapshot] {
+	amount := rapid.OneOf(rapid.Int64Range(-1, 4), rapid.Int64(), rapid.Just(planner.Unlimited))
+	index := rapid.IntRange(-2, 4)
+	list := rapid.SliceOfN(index, 0, 4)
+	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
+		s := Nonsense().Draw(t, "plain")
+		for range rapid.IntRange(0, 2).Draw(t, "topologies") {
+			s.Topologies = append(s.Topologies, planner.Topology{Domains: rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b"}), 0, 3).Draw(t, "domains")})
+		}
+		for i := range s.Offerings {
+			s.Offerings[i].Domains = list.Draw(t, "located")
+		}
+		for i := range s.Nodes {
+			s.Nodes[i].Domains = list.Draw(t, "located")
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "rules") {
+			s.Rules = append(s.Rules, planner.Rule{
+				Kind:     rapid.SampledFrom([]planner.RuleKind{"", planner.Spread, planner.Together, planner.Apart}).Draw(t, "kind"),
+				Topology: index.Draw(t, "topology"), Classes: list.Draw(t, "classes"), Counted: list.Draw(t, "counted"),
+				Present: rapid.SliceOfN(amount, 0, 4).Draw(t, "present"), Elsewhere: amount.Draw(t, "elsewhere"),
+				MaxSkew: amount.Draw(t, "maxSkew"), MinDomains: amount.Draw(t, "minDomains"), Eligible: list.Draw(t, "eligible"),
+			})
+		}
+		for c := range s.Classes {
+			s.Classes[c].Priority = int32(rapid.IntRange(-1, 1).Draw(t, "priority"))
+			for range rapid.IntRange(0, 2).Draw(t, "wishes") {
+				s.Classes[c].Wishes = append(s.Classes[c].Wishes, planner.Wish{
+					Rule: index.Draw(t, "wished"), Offerings: list.Draw(t, "grants"), Nodes: list.Draw(t, "grants"),
+				})
+			}
+		}
+		for p := range s.Pools {
+			s.Pools[p].Weight = rapid.Int32().Draw(t, "weight")
+			if rapid.Bool().Draw(t, "minValues") {
+				s.Pools[p].MinValues = []planner.MinValues{{
+					Key: "k", Min: rapid.IntRange(-1, 3).Draw(t, "min"), Values: rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b"}), 0, 5).Draw(t, "values"),
+				}}
+			}
+		}
+		return s
+	})
+}
+
+// RulesShuffled is the same snapshot in another order of offerings, nodes and classes, for snapshots with rules; pick(n) chooses from 0 to n-1.
+func RulesShuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
+	offerings, offeringAt := permutation(len(s.Offerings), pick)
+	nodes, nodeAt := permutation(len(s.Nodes), pick)
+	classes, classAt := permutation(len(s.Classes), pick)
+	moved := func(indices, at []int) []int {
+		var to []int
+		for _, i := range indices {
+			to = append(to, at[i])
+		}
+		slices.Sort(to)
+		return to
+	}
+	out := s
+	out.Pools, out.Offerings, out.Nodes, out.Classes, out.Rules = slices.Clone(s.Pools), nil, nil, nil, slices.Clone(s.Rules)
+	for _, i := range offerings {
+		out.Offerings = append(out.Offerings, s.Offerings[i])
+	}
+	for _, i := range nodes {
+		out.Nodes = append(out.Nodes, s.Nodes[i])
+	}
+	for _, i := range classes {
+		c := s.Classes[i]
+		c.Offerings, c.Nodes, c.Wishes = moved(c.Offerings, offeringAt), moved(c.Nodes, nodeAt), slices.Clone(c.Wishes)
+		for k := range c.Wishes {
+			c.Wishes[k].Offerings, c.Wishes[k].Nodes = moved(c.Wishes[k].Offerings, offeringAt), moved(c.Wishes[k].Nodes, nodeAt)
+		}
+		out.Classes = append(out.Classes, c)
+	}
+	for i := range out.Rules {
+		r := &out.Rules[i]
+		r.Classes, r.Counted = moved(r.Classes, classAt), moved(r.Counted, classAt)
+		if r.Topology == planner.PerNode {
+			present := make([]int64, len(s.Nodes))
+			for v, n := range r.Present {
+				present[nodeAt[v]] = n
+			}
+			r.Present = present
+		}
+	}
+	for p := range out.Pools {
+		out.Pools[p].MinValues = slices.Clone(out.Pools[p].MinValues)
+		for k := range out.Pools[p].MinValues {
+			m := &out.Pools[p].MinValues[k]
+			values := make([]string, len(s.Offerings))
+			for i, v := range m.Values {
+				values[offeringAt[i]] = v
+			}
+			m.Values = values
+		}
+	}
+	return out
+}

@@ -1,0 +1,169 @@
+package plantest
+
+import (
+	"math"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// MostUnderRules returns how many pods any plan for a snapshot can place under all its rules, and the least price at which so many have a
+// place. It tries every way to part the pods, and has [planner.Check] say which keep the rules, so it is for some six pods. It knows nothing of
+// minValues.
+func MostUnderRules(s planner.Snapshot) (int, planner.MicroUSD) {
+	o := newRuled(s, func(planner.Class, string) bool { return true })
+	o.part(0, 0, 0)
+	return o.most, o.price
+}
+
+// LeastUnderRules returns the least price of any plan that places exactly the given pods under all rules, and whether there is one.
+func LeastUnderRules(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
+	o := newRuled(s, func(_ planner.Class, pod string) bool { return slices.Contains(pods, pod) })
+	o.all = true
+	o.part(0, 0, 0)
+	return o.price, o.most == len(pods)
+}
+
+// ruled parts pods among nodes, launches and nothing. Pods of one class are alike: each goes no further to the front than the one before it.
+type ruled struct {
+	snapshot planner.Snapshot
+	// free is the snapshot without its rules, which Check knows.
+	free   planner.Snapshot
+	oracle oracle
+	pods   []string
+	class  []int
+	// at is the place of each pod: a node, from the number of nodes on a launch, -1 for none; on is its GPU there.
+	at, on []int
+	all    bool
+	most   int
+	price  planner.MicroUSD
+}
+
+func newRuled(s planner.Snapshot, wanted func(planner.Class, string) bool) *ruled {
+	o := &ruled{snapshot: s, free: s, oracle: oracle{snapshot: s}, most: -1, price: math.MaxInt64}
+	o.free.Rules = nil
+	for _, n := range s.Nodes {
+		o.oracle.nodes = append(o.oracle.nodes, newSpot(s, n.Free, n.GPUs, n.Quotas))
+	}
+	for _, p := range s.Pools {
+		o.oracle.limits = append(o.oracle.limits, p.Remaining)
+	}
+	for i, c := range s.Classes {
+		for _, pod := range c.Pods {
+			if c.Blocked == nil && wanted(c, pod) {
+				o.pods, o.class = append(o.pods, pod), append(o.class, i)
+			}
+		}
+	}
+	o.at, o.on = make([]int, len(o.pods)), make([]int, len(o.pods))
+	return o
+}
+
+func (o *ruled) part(k, placed int, price planner.MicroUSD) {
+	left := len(o.pods) - k
+	if placed+left < o.most || placed+left == o.most && price >= o.price {
+		return
+	}
+	if k == len(o.pods) {
+		if o.keepsRules(price) {
+			o.most, o.price = placed, price
+		}
+		return
+	}
+	c := o.snapshot.Classes[o.class[k]]
+	from := 0
+	if k > 0 && o.class[k-1] == o.class[k] {
+		from = o.at[k-1]
+		if from < 0 {
+			from = math.MaxInt
+		}
+	}
+	for _, v := range c.Nodes {
+		if v >= from {
+			o.enter(&o.oracle.nodes[v], k, v, placed, price)
+		}
+	}
+	for l := range o.oracle.bought {
+		at := len(o.snapshot.Nodes) + l
+		if at >= from && admits(c, o.oracle.bought[l].offering) {
+			spot := o.oracle.bought[l].spot
+			o.enter(&o.oracle.bought[l].spot, k, at, placed, price)
+			o.oracle.bought[l].spot = spot
+		}
+	}
+	for _, i := range c.Offerings {
+		off := o.snapshot.Offerings[i]
+		if from == math.MaxInt || off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
+			continue
+		}
+		before := o.oracle.limits[off.Pool]
+		if count(&o.oracle.limits[off.Pool], off.Physical) {
+			bought, l := o.oracle.bought, len(o.oracle.bought)
+			o.oracle.bought = append(slices.Clip(o.oracle.bought), machine{i, Empty(o.snapshot, i)})
+			o.enter(&o.oracle.bought[l].spot, k, len(o.snapshot.Nodes)+l, placed, price+off.Price)
+			o.oracle.bought = bought
+		}
+		o.oracle.limits[off.Pool] = before
+	}
+	if !o.all {
+		o.at[k] = -1
+		o.part(k+1, placed, price)
+	}
+}
+
+// enter puts a pod on a machine, on each GPU that it could be on, and goes on.
+func (o *ruled) enter(spot *Spot, k, at, placed int, price planner.MicroUSD) {
+	before := *spot
+	for _, after := range before.With(o.free, o.class[k]) {
+		*spot = after
+		o.at[k], o.on[k] = at, -1
+		for g := range after.gpus {
+			if after.gpus[g] != before.gpus[g] {
+				o.on[k] = g
+			}
+		}
+		o.part(k+1, placed+1, price)
+	}
+	*spot = before
+}
+
+// keepsRules has Check judge the plan.
+func (o *ruled) keepsRules(price planner.MicroUSD) bool {
+	p := planner.Plan{Price: price}
+	for v := range o.snapshot.Nodes {
+		if pods, gpus := o.there(v); len(pods) > 0 {
+			p.Placements = append(p.Placements, planner.Placement{Node: v, Pods: pods, GPUs: gpus})
+		}
+	}
+	for l, m := range o.oracle.bought {
+		pods, gpus := o.there(len(o.snapshot.Nodes) + l)
+		p.Launches = append(p.Launches, planner.Launch{Offering: m.offering, Pods: pods, GPUs: gpus})
+	}
+	out := map[string]bool{}
+	for k, pod := range o.pods {
+		out[pod] = o.at[k] >= 0
+	}
+	for _, c := range o.snapshot.Classes {
+		for _, pod := range c.Pods {
+			if !out[pod] {
+				p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: pod, Refusal: planner.Refusal{Reason: planner.ReasonRule, Message: "left out"}})
+			}
+		}
+	}
+	return planner.Check(o.snapshot, p) == nil
+}
+
+// there returns the pods at a place and their GPUs, nil where none states device memory.
+func (o *ruled) there(at int) (pods []string, gpus []int) {
+	stated := false
+	for k, pod := range o.pods {
+		if o.at[k] == at {
+			pods, gpus = append(pods, pod), append(gpus, o.on[k])
+			stated = stated || o.on[k] >= 0
+		}
+	}
+	if !stated {
+		gpus = nil
+	}
+	return pods, gpus
+}

@@ -1,0 +1,139 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with plain, for snapshots that have
+// none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
+// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round. What the same
+// pods cost without the rules, it asks of scout.
+func arrange(s Snapshot, plain, scout func(Snapshot) Plan) Plan {
+	if plainly(s) {
+		return plain(s)
+	}
+	clean, refused := sanitised(s)
+	a := arranger{plain: plain, scout: scout, given: clean}
+	plan := a.settle(clean)
+	if inverted(clean, plan) {
+		plan = betterFor(clean, a.byPriority(clean), plan)
+	}
+	plan.Bound = min(plan.Price, a.bound(clean, plan))
+	plan.Unplaced = append(plan.Unplaced, refused...)
+	inOrder(s, &plan)
+	return plan
+}
+
+// plainly reports whether a snapshot has nothing that arrange is for.
+func plainly(s Snapshot) bool {
+	for _, r := range s.Rules {
+		if r.Kind != Apart || r.Topology != PerNode {
+			return false
+		}
+	}
+	for _, p := range s.Pools {
+		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
+			return false
+		}
+	}
+	for _, c := range s.Classes {
+		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
+			return false
+		}
+	}
+	return true
+}
+
+// arranger plans for snapshots that are sanitised.
+type arranger struct {
+	plain, scout func(Snapshot) Plan
+	given        Snapshot
+	// relaxed is the plan for the given snapshot without what only arrange knows, once it has been asked for.
+	relaxed *Plan
+}
+
+// settle plans for all pods of a snapshot at once.
+func (a *arranger) settle(s Snapshot) Plan {
+	plan, grouped := a.settleGroups(s, false)
+	if grouped && len(plan.Unplaced) > 0 {
+		if again, _ := a.settleGroups(s, true); len(again.Unplaced) < len(plan.Unplaced) {
+			return again
+		}
+	}
+	return plan
+}
+
+// settleGroups plans for all pods, those that share a machine first, and reports whether any of those took a node.
+func (a *arranger) settleGroups(s Snapshot, sparing bool) (Plan, bool) {
+	g := newGround(s)
+	a.gather(g, sparing)
+	grouped := len(g.plan.Placements) > 0
+	g.add(a.rounds(g.Snapshot))
+	return g.plan, grouped
+}
+
+// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. Its price is what no plan
+// under the rules can beat, and where it puts the pods is where they are cheap.
+func (a *arranger) relax(s Snapshot) Plan {
+	b := newBooks(s)
+	var parts []portion
+	for c := range s.Classes {
+		if n := len(s.Classes[c].Pods); n > 0 {
+			offerings, nodes := b.labelled(c)
+			parts = append(parts, portion{class: c, given: len(s.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
+		}
+	}
+	return a.scout(b.lowered(parts, true))
+}
+
+// bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer.
+func (a *arranger) bound(s Snapshot, plan Plan) MicroUSD {
+	if plan.Price == 0 {
+		return 0
+	}
+	left := map[string]bool{}
+	for _, x := range plan.Unplaced {
+		left[x.Pod] = true
+	}
+	if a.relaxed != nil && len(left) <= len(a.relaxed.Unplaced) {
+		missed := 0
+		for _, x := range a.relaxed.Unplaced {
+			if left[x.Pod] {
+				missed++
+			}
+		}
+		if missed == len(left) {
+			return a.relaxed.Bound
+		}
+	}
+	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] })).Bound
+}
+
+// without returns the snapshot without the pods for which gone says so.
+func without(s Snapshot, gone func(class int, pod string) bool) Snapshot {
+	s.Classes = slices.Clone(s.Classes)
+	for c := range s.Classes {
+		var pods []string
+		for _, pod := range s.Classes[c].Pods {
+			if !gone(c, pod) {
+				pods = append(pods, pod)
+			}
+		}
+		s.Classes[c].Pods = pods
+	}
+	return s
+}
+
+// inOrder sorts a plan by names.
+func inOrder(s Snapshot, p *Plan) {
+	slices.SortFunc(p.Placements, func(a, b Placement) int {
+		return cmp.Or(cmp.Compare(s.Nodes[a.Node].Name, s.Nodes[b.Node].Name), cmp.Compare(a.Node, b.Node))
+	})
+	slices.SortFunc(p.Launches, func(a, b Launch) int {
+		x, y := s.Offerings[a.Offering], s.Offerings[b.Offering]
+		return cmp.Or(cmp.Compare(s.Pools[x.Pool].Name, s.Pools[y.Pool].Name), cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Zone, y.Zone),
+			cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(len(b.Pods), len(a.Pods)), slices.Compare(a.Pods, b.Pods))
+	})
+	slices.SortStableFunc(p.Unplaced, func(a, b Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
+}

@@ -1,0 +1,197 @@
+package planner
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// variant is an offering with the alternatives that its claim names, as one more offering of a widened snapshot.
+type variant struct {
+	offering     int
+	alternatives []int
+}
+
+// solve plans for a snapshot that has minValues beside what the plain planner knows. An offering of such a pool is replaced by itself
+// with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
+func (a *arranger) solve(s Snapshot) Plan {
+	if !slices.ContainsFunc(s.Pools, func(p Pool) bool { return len(p.MinValues) > 0 }) {
+		return a.parts(s)
+	}
+	wide, variants := widened(s)
+	plan := a.parts(wide)
+	for i := range plan.Launches {
+		l := &plan.Launches[i]
+		if v := l.Offering - len(s.Offerings); v >= 0 {
+			l.Offering, l.Alternatives = variants[v].offering, variants[v].alternatives
+		}
+	}
+	return plan
+}
+
+// widened returns the snapshot with variants in the place of the offerings of pools with minValues. Which choice an offering leaves depends on what
+// the pods admit, so that there is a variant for each set of offerings that differ in it.
+func widened(s Snapshot) (Snapshot, []variant) {
+	out := s
+	out.Offerings = slices.Clip(s.Offerings)
+	usable := newBooks(Snapshot{Pools: s.Pools, Offerings: s.Offerings}).usable
+	var variants []variant
+	known := map[string]bool{}
+	add := func(v variant, short *Refusal) {
+		key := fmt.Sprint(v, short != nil)
+		if short != nil {
+			key += short.Message
+		}
+		if known[key] {
+			return
+		}
+		known[key] = true
+		variants = append(variants, v)
+		o := s.Offerings[v.offering]
+		has, _ := least(s, v.offering, v.alternatives)
+		o.Free, o.GPUs, o.Quotas = has.Free, has.GPUs, has.Quotas
+		if short != nil {
+			o.Unavailable = short
+		}
+		out.Offerings = append(out.Offerings, o)
+	}
+	seen := map[string]bool{}
+	for _, c := range inNameOrder(s) {
+		class := s.Classes[c]
+		for p := range s.Pools {
+			if len(class.Pods) == 0 || len(s.Pools[p].MinValues) == 0 {
+				continue
+			}
+			holding := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
+				return s.Offerings[i].Pool != p || !usable[i] || offeredTimes(s, class, i) == 0
+			})
+			if key := fmt.Sprint(holding); !seen[key] {
+				seen[key] = true
+				for _, i := range holding {
+					alternatives, short := choice(s, i, holding)
+					add(variant{i, alternatives}, short)
+				}
+			}
+		}
+	}
+	out.Classes = slices.Clone(s.Classes)
+	for c := range out.Classes {
+		class := &out.Classes[c]
+		kept := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
+			return usable[i] && len(s.Pools[s.Offerings[i].Pool].MinValues) > 0
+		})
+		for v, x := range variants {
+			lists := func(i int) bool { _, ok := slices.BinarySearch(class.Offerings, i); return ok }
+			if lists(x.offering) && !slices.ContainsFunc(x.alternatives, func(i int) bool { return !lists(i) }) {
+				kept = append(kept, len(s.Offerings)+v)
+			}
+		}
+		class.Offerings = kept
+	}
+	return out, variants
+}
+
+// choice returns the alternatives, the cheapest first, with which an offering leaves the choice that its pool demands, out of the
+// given offerings; or says what is missing. Those that hold as much as the offering come first, then those that lessen it least.
+func choice(s Snapshot, offering int, among []int) ([]int, *Refusal) {
+	demands := s.Pools[s.Offerings[offering].Pool].MinValues
+	values := make([]map[string]bool, len(demands))
+	gives := func(i, k int) bool {
+		v := demands[k].value(i)
+		return v != "" && !values[k][v] && len(values[k]) < demands[k].Min
+	}
+	take := func(i int) {
+		for k := range demands {
+			if v := demands[k].value(i); v != "" {
+				values[k][v] = true
+			}
+		}
+	}
+	for k := range values {
+		values[k] = map[string]bool{}
+	}
+	take(offering)
+	order := slices.DeleteFunc(slices.Clone(among), func(i int) bool { return i == offering })
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := s.Offerings[i], s.Offerings[j]
+		return cmp.Or(cmp.Compare(kept(s, offering, j), kept(s, offering, i)), cmp.Compare(x.Price, y.Price), cmp.Compare(x.InstanceType, y.InstanceType),
+			cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType))
+	})
+	var alternatives []int
+	for _, i := range order {
+		for k := range demands {
+			if gives(i, k) {
+				alternatives = append(alternatives, i)
+				take(i)
+				break
+			}
+		}
+	}
+	for k, d := range demands {
+		if len(values[k]) < d.Min {
+			return nil, &Refusal{ReasonUnavailable, fmt.Sprintf("NodePool %s asks for a choice of %d values of %s (minValues), and the machines that it can launch for the pod at present have %d: "+
+				"lower minValues, or allow more in its requirements", s.Pools[s.Offerings[offering].Pool].Name, d.Min, d.Key, len(values[k]))}
+		}
+	}
+	slices.SortStableFunc(alternatives, func(i, j int) int { return cmp.Compare(s.Offerings[i].Price, s.Offerings[j].Price) })
+	return alternatives, nil
+}
+
+func (m MinValues) value(offering int) string {
+	if offering >= len(m.Values) {
+		return ""
+	}
+	return m.Values[offering]
+}
+
+// kept is how much of an offering is left when it may have to be another one, in thousandths of the resource that loses most.
+func kept(s Snapshot, offering, other int) int64 {
+	const whole = 1000
+	n := int64(whole)
+	x, y := vecOf(s.Offerings[offering].Free), vecOf(s.Offerings[other].Free)
+	for d := range x {
+		if x[d] > 0 {
+			n = min(n, mulDiv(max(0, y[d]), whole, x[d]))
+		}
+	}
+	return n
+}
+
+// least returns what an offering and its alternatives all have, as a node, and whether they differ in a domain.
+func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
+	o := s.Offerings[offering]
+	n := Node{Free: o.Free, GPUs: slices.Clone(o.GPUs), Quotas: slices.Clone(o.Quotas), Domains: slices.Clone(o.Domains)}
+	mixed := false
+	for _, i := range alternatives {
+		x := s.Offerings[i]
+		n.Free = Resources{
+			MilliCPU: min(n.Free.MilliCPU, x.Free.MilliCPU), MemoryBytes: min(n.Free.MemoryBytes, x.Free.MemoryBytes),
+			EphemeralBytes: min(n.Free.EphemeralBytes, x.Free.EphemeralBytes), Pods: min(n.Free.Pods, x.Free.Pods), Replicas: min(n.Free.Replicas, x.Free.Replicas),
+		}
+		n.GPUs = n.GPUs[:min(len(n.GPUs), len(x.GPUs))]
+		for g := range n.GPUs {
+			n.GPUs[g] = GPU{min(n.GPUs[g].Replicas, x.GPUs[g].Replicas), min(n.GPUs[g].MemoryBytes, x.GPUs[g].MemoryBytes)}
+		}
+		for q := range s.Quotas {
+			if least := min(quotaOf(s, n.Quotas, q), quotaOf(s, x.Quotas, q)); least != quotaOf(s, n.Quotas, q) {
+				n.Quotas = slices.DeleteFunc(n.Quotas, func(a Amount) bool { return a.Quota == q })
+				n.Quotas = append(n.Quotas, Amount{q, least})
+			}
+		}
+		slices.SortFunc(n.Quotas, func(a, b Amount) int { return cmp.Compare(a.Quota, b.Quota) })
+		for t := range n.Domains {
+			if t >= len(x.Domains) || x.Domains[t] != n.Domains[t] {
+				n.Domains[t], mixed = -1, true
+			}
+		}
+	}
+	return n, mixed
+}
+
+// quotaOf returns what a machine with the given amounts has of a quota.
+func quotaOf(s Snapshot, amounts []Amount, quota int) int64 {
+	if i := slices.IndexFunc(amounts, func(a Amount) bool { return a.Quota == quota }); i >= 0 {
+		return amounts[i].Count
+	}
+	return s.Quotas[quota].Each
+}

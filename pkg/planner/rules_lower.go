@@ -1,0 +1,202 @@
+package planner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// portion is so many pods of a class that are planned for alike: they have given up the same wishes, and may go to the same machines.
+type portion struct {
+	class, given     int
+	offerings, nodes []int
+	pods             int
+	// first is where the pods begin among those of the class.
+	first int
+}
+
+// lowered returns the snapshot of portions in the terms of the plain planner: the pods of each are a class, and what rules demand of single
+// machines are quotas and exclusions. What those demand a little too strictly is left out of a relaxed one.
+func (b *books) lowered(parts []portion, relaxed bool) Snapshot {
+	s := b.Snapshot
+	s.Pools = slices.Clone(s.Pools)
+	for i := range s.Pools {
+		s.Pools[i].Weight = 0
+		if relaxed {
+			s.Pools[i].MinValues = nil
+		}
+	}
+	s.Classes, s.Rules = make([]Class, len(parts)), nil
+	for k, p := range parts {
+		c := b.Classes[p.class]
+		s.Classes[k] = Class{
+			Pods: c.Pods[p.first : p.first+p.pods], Requests: c.Requests, Offerings: p.offerings, Nodes: p.nodes,
+			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas,
+		}
+	}
+	for i := range b.rules {
+		if r := &b.rules[i]; r.Topology == PerNode {
+			switch r.Kind {
+			case Spread:
+				b.lowerSpread(&s, r, parts, relaxed)
+			case Together:
+				if !relaxed && !b.beginning {
+					b.lowerTogether(&s, r, parts)
+				}
+			case Apart:
+				b.lowerApart(&s, r, parts)
+			}
+		}
+	}
+	return s
+}
+
+// lowerSpread makes a quota of what one machine may have of pods that both ask and are counted, since a new machine can always have none.
+// Pods that only ask, or are only counted, keep to machines without the others.
+func (b *books) lowerSpread(s *Snapshot, r *rule, parts []portion, relaxed bool) {
+	var members, asking []int
+	for k, p := range parts {
+		switch {
+		case !r.stands(p.class, p.given):
+		case r.counts[p.class]:
+			members = append(members, k)
+		default:
+			asking = append(asking, k)
+		}
+	}
+	if len(members) > 0 {
+		q := len(s.Quotas)
+		s.Quotas = append(slices.Clip(s.Quotas), Quota{Name: r.Name, Each: r.MaxSkew})
+		for _, k := range members {
+			s.Classes[k].Quotas = append(slices.Clip(s.Classes[k].Quotas), Amount{q, 1})
+		}
+		s.Nodes = slices.Clone(s.Nodes)
+		for v := range s.Nodes {
+			if has := r.present(v); has > 0 {
+				s.Nodes[v].Quotas = append(slices.Clip(s.Nodes[v].Quotas), Amount{q, max(0, r.MaxSkew-has)})
+			}
+		}
+	}
+	for _, k := range asking {
+		s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > r.MaxSkew })
+	}
+	if !relaxed {
+		b.keepApart(s, r, parts, append(members, asking...), func(p portion) bool { return !r.stands(p.class, p.given) })
+		b.keepApart(s, r, parts, asking, func(p portion) bool { return r.stands(p.class, p.given) })
+	}
+}
+
+// keepApart excludes counted portions from the machines of those that ask. For a demand that is a wish, pods that have given it up are no
+// reason to stay away.
+func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, asking []int, strange func(portion) bool) {
+	for _, wish := range []bool{false, true} {
+		var from, counted []int
+		for _, k := range asking {
+			if r.always(parts[k].class) != wish {
+				from = append(from, k)
+			}
+		}
+		for k, p := range parts {
+			if r.counts[p.class] && strange(p) && (!wish || !r.asks[p.class] || r.stands(p.class, p.given)) {
+				counted = append(counted, k)
+			}
+		}
+		if len(from) > 0 && len(counted) > 0 {
+			slices.Sort(from)
+			s.Rules = append(s.Rules, Rule{Kind: Apart, Name: r.Name, Topology: PerNode, Classes: from, Counted: counted})
+		}
+	}
+}
+
+// lowerTogether leaves the pods that ask the nodes where counted pods are: those that begin have been placed before.
+func (b *books) lowerTogether(s *Snapshot, r *rule, parts []portion) {
+	for k, p := range parts {
+		if r.stands(p.class, p.given) {
+			s.Classes[k].Offerings = nil
+			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) == 0 })
+		}
+	}
+}
+
+// lowerApart passes the exclusion on.
+func (b *books) lowerApart(s *Snapshot, r *rule, parts []portion) {
+	var asking []int
+	for k, p := range parts {
+		if r.stands(p.class, p.given) {
+			asking = append(asking, k)
+			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > 0 })
+		}
+	}
+	b.keepApart(s, r, parts, asking, func(portion) bool { return true })
+}
+
+// stage is how many wishes a pod has given up, and the machines that it may go to then.
+type stage struct {
+	given            int
+	offerings, nodes []int
+}
+
+// stages returns the stages of a class, in the order in which its pods go through them: for each number of wishes given up the pools by
+// their weights, the lighter ones in addition to the heavier. Where no machine could hold a pod there is no stage, but the last one has all.
+func (b *books) stages(class int) []stage {
+	c := b.Classes[class]
+	offerings, nodes := b.labelled(class)
+	var out []stage
+	for given := 0; given <= len(c.Wishes); given++ {
+		all, on := b.granting(class, given)
+		weights := b.weights(all, c)
+		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return nodeTimes(b.Snapshot, c, b.Nodes[v]) > 0 }) {
+			weights = []int32{math.MinInt32}
+		}
+		for _, weight := range weights {
+			from := slices.DeleteFunc(slices.Clone(all), func(i int) bool {
+				p := b.Offerings[i].Pool
+				return p >= 0 && p < len(b.Pools) && b.Pools[p].Weight < weight
+			})
+			out = append(out, stage{given, from, on})
+		}
+	}
+	last := stage{len(c.Wishes), offerings, nodes}
+	if n := len(out); n > 0 && out[n-1].given == len(c.Wishes) {
+		out[n-1] = last
+	} else {
+		out = append(out, last)
+	}
+	return out
+}
+
+// granting returns the offerings and nodes of a class that grant all wishes but the first given ones.
+func (b *books) granting(class, given int) (offerings, nodes []int) {
+	offerings, nodes = b.labelled(class)
+	for _, w := range b.Classes[class].Wishes[min(given, len(b.Classes[class].Wishes)):] {
+		if w.Rule < 0 {
+			offerings, nodes = common(offerings, w.Offerings), common(nodes, w.Nodes)
+		}
+	}
+	return offerings, nodes
+}
+
+// weights returns the weights of the pools that could launch a machine for a pod, the heaviest first.
+func (b *books) weights(offerings []int, c Class) []int32 {
+	var out []int32
+	for _, i := range offerings {
+		if b.usable[i] && offeredTimes(b.Snapshot, c, i) > 0 {
+			if w := b.Pools[b.Offerings[i].Pool].Weight; !slices.Contains(out, w) {
+				out = append(out, w)
+			}
+		}
+	}
+	slices.SortFunc(out, func(x, y int32) int { return cmp.Compare(y, x) })
+	return out
+}
+
+// common returns what two sorted lists of indices have in common.
+func common(xs, ys []int) []int {
+	var out []int
+	for _, x := range xs {
+		if _, ok := slices.BinarySearch(ys, x); ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}

@@ -1,0 +1,94 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// inverted reports whether a pod is left out that some machine could hold while one of lower priority has a place.
+func inverted(s Snapshot, p Plan) bool {
+	if !slices.ContainsFunc(s.Classes, func(c Class) bool { return c.Priority != s.Classes[0].Priority }) {
+		return false
+	}
+	left := map[string]bool{}
+	for _, x := range p.Unplaced {
+		left[x.Pod] = true
+	}
+	b := newBooks(s)
+	served, first := false, int32(0)
+	for _, c := range s.Classes {
+		n := 0
+		for _, pod := range c.Pods {
+			if left[pod] {
+				n++
+			}
+		}
+		if n < len(c.Pods) && (!served || c.Priority < first) {
+			served, first = true, c.Priority
+		}
+	}
+	return served && slices.ContainsFunc(s.Classes, func(c Class) bool {
+		return c.Priority > first && slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) &&
+			(slices.ContainsFunc(c.Offerings, func(i int) bool { return b.usable[i] && offeredTimes(s, c, i) > 0 }) ||
+				slices.ContainsFunc(c.Nodes, func(v int) bool { return nodeTimes(s, c, s.Nodes[v]) > 0 }))
+	})
+}
+
+// byPriority plans for the pods of each priority on what those of the higher ones leave, the highest first.
+func (a *arranger) byPriority(s Snapshot) Plan {
+	g := newGround(s)
+	var left []Unplaced
+	for _, priority := range priorities(s) {
+		now := without(g.Snapshot, func(c int, _ string) bool { return s.Classes[c].Priority != priority })
+		plan := a.settle(now)
+		left = append(left, plan.Unplaced...)
+		g.bind(plan)
+	}
+	g.plan.Unplaced = left
+	return g.plan
+}
+
+// priorities returns the priorities of classes with pods, the highest first.
+func priorities(s Snapshot) []int32 {
+	var out []int32
+	for _, c := range s.Classes {
+		if len(c.Pods) > 0 && !slices.Contains(out, c.Priority) {
+			out = append(out, c.Priority)
+		}
+	}
+	slices.SortFunc(out, func(x, y int32) int { return cmp.Compare(y, x) })
+	return out
+}
+
+// betterFor returns the plan that places more pods of the highest priority in which they differ; then the one that places more, then the
+// cheaper one; the second of equals.
+func betterFor(s Snapshot, x, y Plan) Plan {
+	count := func(p Plan) map[int32]int {
+		left := map[string]bool{}
+		for _, u := range p.Unplaced {
+			left[u.Pod] = true
+		}
+		n := map[int32]int{}
+		for _, c := range s.Classes {
+			for _, pod := range c.Pods {
+				if left[pod] {
+					n[c.Priority]++
+				}
+			}
+		}
+		return n
+	}
+	a, b := count(x), count(y)
+	for _, p := range priorities(s) {
+		if a[p] != b[p] {
+			if a[p] < b[p] {
+				return x
+			}
+			return y
+		}
+	}
+	if x.Price < y.Price {
+		return x
+	}
+	return y
+}

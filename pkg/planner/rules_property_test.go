@@ -1,0 +1,285 @@
+package planner_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+)
+
+// few is small enough for the oracle, which tries everything.
+var few = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2}
+
+// freely is few without limits and offerings that cannot be had, where heuristics under limits play no part.
+var freely = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2, Free: true}
+
+var anyRules = plantest.RuledSnapshots(plantest.RuleLimits{
+	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Wishes: true, Priorities: true, Weights: true, MinValues: true,
+})
+
+// keepsRules: a plan for any valid snapshot with rules passes Check.
+func keepsRules(t *rapid.T) {
+	s := anyRules.Draw(t, "snapshot")
+	p := planner.Build(s)
+	if err := planner.Check(s, p); err != nil {
+		t.Fatalf("%v: %v%s", err, p, outline(s))
+	}
+}
+
+// ruledNonsense: any values at all give a plan that mentions each pod once.
+func ruledNonsense(t *rapid.T) {
+	s := plantest.RuledNonsense().Draw(t, "snapshot")
+	p := planner.Build(s)
+	seen := map[string]int{}
+	for _, pod := range placedPods(p) {
+		seen[pod]++
+	}
+	for _, x := range p.Unplaced {
+		seen[x.Pod]++
+		if x.Reason == "" && x.Message != "" {
+			t.Fatalf("pod %s has no reason", x.Pod)
+		}
+	}
+	for _, c := range s.Classes {
+		for _, pod := range c.Pods {
+			if seen[pod] != 1 {
+				t.Fatalf("pod %s is in the plan %d times", pod, seen[pod])
+			}
+		}
+	}
+	if planner.Validate(s) == nil {
+		if err := planner.Check(s, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rulesOrderFree: the order of a snapshot makes no difference.
+func rulesOrderFree(t *rapid.T) {
+	s := anyRules.Draw(t, "snapshot")
+	shuffled := plantest.RulesShuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
+	a, b := plantest.Names(s, planner.Build(s)), plantest.Names(shuffled, planner.Build(shuffled))
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
+func boundUnderRules(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	best, ok := plantest.LeastUnderRules(s, placedPods(p))
+	if !ok || p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, least %d (found: %t), price %d: want them in this order: %v%s", p.Bound, best, ok, p.Price, p, outline(s))
+	}
+}
+
+// placesMost: under a rule of pods about themselves as many have a place as can have one; under a rule about other pods one or two fewer, where
+// which of the classes is to give way is a matter of trying all.
+func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
+	return func(t *rapid.T) {
+		mutual := rapid.Bool().Draw(t, "mutual")
+		s := plantest.RuledSnapshots(plantest.RuleLimits{
+			Limits: freely, Rules: 1, Kinds: []planner.RuleKind{kind}, Topologies: []int{topology}, Mutual: mutual,
+		}).Draw(t, "snapshot")
+		p := planner.Build(s)
+		most, _ := plantest.MostUnderRules(s)
+		if n := len(placedPods(p)); n > most || mutual && n < most || n < most-2 {
+			t.Fatalf("%d pods have a place, %d can: %v%s", n, most, p, outline(s))
+		}
+	}
+}
+
+func TestAPlanKeepsTheRulesOfTheScheduler(t *testing.T)          { property(keepsRules)(t) }
+func TestNonsensicalRulesGiveAPlanAndNoPanic(t *testing.T)       { property(ruledNonsense)(t) }
+func TestTheOrderOfRuledSnapshotsMakesNoDifference(t *testing.T) { property(rulesOrderFree)(t) }
+func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { property(boundUnderRules)(t) }
+
+func TestAsManyPodsAsCanHaveAPlaceUnderASpread(t *testing.T) {
+	property(placesMost(planner.Spread, 0))(t)
+}
+func TestAsManyPodsAsCanHaveAPlaceTogetherInAZone(t *testing.T) {
+	property(placesMost(planner.Together, 0))(t)
+}
+func TestAsManyPodsAsCanHaveAPlaceTogetherOnAMachine(t *testing.T) {
+	property(placesMost(planner.Together, planner.PerNode))(t)
+}
+func TestAsManyPodsAsCanHaveAPlaceApartInZones(t *testing.T) {
+	property(placesMost(planner.Apart, 0))(t)
+}
+func TestAsManyPodsAsCanHaveAPlaceUnderASpreadOverMachines(t *testing.T) {
+	property(placesMost(planner.Spread, planner.PerNode))(t)
+}
+func TestAsManyPodsAsCanHaveAPlaceApartOnMachines(t *testing.T) {
+	property(placesMost(planner.Apart, planner.PerNode))(t)
+}
+
+func FuzzRules(f *testing.F)            { f.Fuzz(rapid.MakeFuzz(keepsRules)) }
+func FuzzNonsensicalRules(f *testing.F) { f.Fuzz(rapid.MakeFuzz(ruledNonsense)) }
+func FuzzBoundUnderRules(f *testing.F)  { f.Fuzz(rapid.MakeFuzz(boundUnderRules)) }
+
+// outline is a snapshot with rules in a few lines, to see at once what is wrong with a plan for it.
+func outline(s planner.Snapshot) string {
+	var out strings.Builder
+	for i, p := range s.Pools {
+		fmt.Fprintf(&out, "\npool %d: nodes %d GPUs %d closed %t weight %d %v", i, p.Remaining.Nodes, p.Remaining.GPUs, p.Closed != nil, p.Weight, p.MinValues)
+	}
+	for i, o := range s.Offerings {
+		fmt.Fprintf(&out, "\noffering %d: pool %d at %d in %v has %v GPUs %d unavailable %t", i, o.Pool, o.Price, o.Domains, o.Free, o.Physical.GPUs, o.Unavailable != nil)
+	}
+	for i, n := range s.Nodes {
+		fmt.Fprintf(&out, "\nnode %d: in %v has %v", i, n.Domains, n.Free)
+	}
+	for i, c := range s.Classes {
+		fmt.Fprintf(&out, "\nclass %d: %d pods of %v priority %d offerings %v nodes %v wishes %v", i, len(c.Pods), c.Requests, c.Priority, c.Offerings, c.Nodes, c.Wishes)
+	}
+	for i, r := range s.Rules {
+		fmt.Fprintf(&out, "\nrule %d: %s %d of %v counts %v present %v elsewhere %d maxSkew %d minDomains %d eligible %v",
+			i, r.Kind, r.Topology, r.Classes, r.Counted, r.Present, r.Elsewhere, r.MaxSkew, r.MinDomains, r.Eligible)
+	}
+	return out.String()
+}
+
+// placesOf returns where a plan has each pod: on which node, or on a machine of which offering.
+func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
+	nodes, offerings = map[string]int{}, map[string]int{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			nodes[pod] = x.Node
+		}
+	}
+	for _, l := range p.Launches {
+		for _, pod := range l.Pods {
+			offerings[pod] = l.Offering
+		}
+	}
+	return nodes, offerings
+}
+
+// launchable reports whether a machine of an offering could be launched for a pod of a class, after the plan that room was left by.
+func launchable(s planner.Snapshot, left []planner.Pool, class, offering int) bool {
+	o := s.Offerings[offering]
+	r := left[o.Pool].Remaining
+	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && len(plantest.Empty(s, offering).With(s, class)) > 0
+}
+
+// heaviestFirst: a pod that has a machine of a lighter pool could not have one of a heavier pool.
+func heaviestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2}, Weights: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	left := plantest.Applied(s, p).Pools
+	_, at := placesOf(p)
+	for c, class := range s.Classes {
+		for _, pod := range class.Pods {
+			i, ok := at[pod]
+			for _, j := range class.Offerings {
+				if ok && s.Pools[s.Offerings[j].Pool].Weight > s.Pools[s.Offerings[i].Pool].Weight && launchable(s, left, c, j) {
+					t.Fatalf("%s is on offering %d, though the heavier pool of %d may launch: %v%s", pod, i, j, p, outline(s))
+				}
+			}
+		}
+	}
+}
+
+// highestFirst: of the pods of the highest priority as many have a place as if they were alone, and a limit that is not reached costs nothing.
+func highestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Priorities: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	highest := slices.MaxFunc(s.Classes, func(a, b planner.Class) int { return int(a.Priority - b.Priority) }).Priority
+	alone := plantest.Clone(s)
+	for c := range alone.Classes {
+		if alone.Classes[c].Priority != highest {
+			alone.Classes[c].Pods = nil
+		}
+	}
+	most, _ := plantest.MostUnderRules(alone)
+	n := 0
+	for _, pod := range placedPods(p) {
+		if slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.Priority == highest && slices.Contains(c.Pods, pod) }) {
+			n++
+		}
+	}
+	if n != most {
+		t.Fatalf("%d pods of the highest priority have a place, %d can: %v%s", n, most, p, outline(s))
+	}
+	equal := plantest.Clone(s)
+	for c := range equal.Classes {
+		equal.Classes[c].Priority = 0
+	}
+	if q := planner.Build(equal); len(q.Unplaced) == len(p.Unplaced) && len(p.Unplaced) == 0 && p.Price != q.Price {
+		t.Fatalf("price %d with priorities, %d without, and all have a place: %v%s", p.Price, q.Price, p, outline(s))
+	}
+}
+
+// wishesGranted: without limits a pod is where as many of its wishes are granted as any machine that could be launched for it grants, counted from
+// the one that is given up last.
+func wishesGranted(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Wishes: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	on, at := placesOf(p)
+	for c, class := range s.Classes {
+		grants := func(first int, list func(planner.Wish) []int, i int) bool {
+			for _, w := range class.Wishes[first:] {
+				if !slices.Contains(list(w), i) {
+					return false
+				}
+			}
+			return true
+		}
+		first := 0
+		for ; first <= len(class.Wishes); first++ {
+			if slices.ContainsFunc(class.Offerings, func(i int) bool {
+				return grants(first, func(w planner.Wish) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
+			}) {
+				break
+			}
+		}
+		for _, pod := range class.Pods {
+			i, launched := at[pod]
+			v, placed := on[pod]
+			if first <= len(class.Wishes) && (launched && !grants(first, func(w planner.Wish) []int { return w.Offerings }, i) ||
+				placed && !grants(first, func(w planner.Wish) []int { return w.Nodes }, v)) {
+				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, outline(s))
+			}
+		}
+	}
+}
+
+// choosable: without limits a pod has a place unless the machines that hold it leave no choice.
+func choosable(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, MinValues: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	for _, x := range p.Unplaced {
+		for c, class := range s.Classes {
+			if !slices.Contains(class.Pods, x.Pod) {
+				continue
+			}
+			for pool := range s.Pools {
+				values, some := map[string]bool{}, false
+				for _, i := range class.Offerings {
+					if s.Offerings[i].Pool == pool && launchable(s, s.Pools, c, i) {
+						some = true
+						for _, m := range s.Pools[pool].MinValues {
+							values[m.Values[i]] = true
+						}
+					}
+				}
+				delete(values, "")
+				if some && (len(s.Pools[pool].MinValues) == 0 || len(values) >= s.Pools[pool].MinValues[0].Min) {
+					t.Fatalf("%s has no place, though pool %d has %d values: %v%s", x.Pod, pool, len(values), p, outline(s))
+				}
+			}
+		}
+	}
+}
+
+func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { property(heaviestFirst)(t) }
+func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { property(highestFirst)(t) }
+func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { property(wishesGranted)(t) }
+func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { property(choosable)(t) }

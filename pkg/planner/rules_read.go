@@ -1,0 +1,325 @@
+package planner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// mostPods bounds the counts of pods that a snapshot states, so that no sum of them overflows.
+const mostPods = 1 << 40
+
+// sanitised returns the snapshot with classes and rules that can be relied on: indices sorted and in range, each pod once. The pods for which
+// nothing may be planned are taken out and returned.
+func sanitised(s Snapshot) (Snapshot, []Unplaced) {
+	out := s
+	out.Classes = slices.Clone(s.Classes)
+	seen := map[string]bool{}
+	for c := range out.Classes {
+		class := &out.Classes[c]
+		class.Offerings, class.Nodes = sound(class.Offerings, len(s.Offerings)), sound(class.Nodes, len(s.Nodes))
+		class.Wishes = slices.Clone(class.Wishes)
+		for i := range class.Wishes {
+			w := &class.Wishes[i]
+			w.Offerings, w.Nodes = sound(w.Offerings, len(s.Offerings)), sound(w.Nodes, len(s.Nodes))
+		}
+	}
+	for _, c := range inNameOrder(s) {
+		var pods []string
+		for _, pod := range s.Classes[c].Pods {
+			if !seen[pod] {
+				seen[pod] = true
+				pods = append(pods, pod)
+			}
+		}
+		slices.Sort(pods)
+		out.Classes[c].Pods = pods
+	}
+	why := map[int]Refusal{}
+	out.Rules = make([]Rule, len(s.Rules))
+	for i, r := range s.Rules {
+		r.Classes, r.Counted = sound(r.Classes, len(s.Classes)), sound(r.Counted, len(s.Classes))
+		if !understood(s, r) {
+			for _, c := range r.Classes {
+				why[c] = Refusal{ReasonUnsupported, r.Name + " makes no sense as it was read: correct it, or report this"}
+			}
+			r = Rule{Kind: Apart, Topology: PerNode}
+		}
+		r.Elsewhere = min(max(0, r.Elsewhere), mostPods)
+		r.Present = slices.Clone(r.Present)
+		for d := range r.Present {
+			r.Present[d] = min(max(0, r.Present[d]), mostPods)
+		}
+		r.MaxSkew = min(r.MaxSkew, mostPods)
+		out.Rules[i] = r
+	}
+	var refused []Unplaced
+	for c := range out.Classes {
+		refusal, ok := why[c]
+		if b := out.Classes[c].Blocked; b != nil {
+			refusal, ok = *b, true
+		}
+		if ok {
+			for _, pod := range out.Classes[c].Pods {
+				refused = append(refused, Unplaced{Pod: pod, Refusal: refusal})
+			}
+			out.Classes[c].Pods = nil
+		}
+	}
+	return out, refused
+}
+
+// understood reports whether a rule says something that can be kept.
+func understood(s Snapshot, r Rule) bool {
+	switch {
+	case r.Topology != PerNode && (r.Topology < 0 || r.Topology >= len(s.Topologies)):
+		return false
+	case r.Kind == Spread:
+		return r.MaxSkew >= 1
+	}
+	return r.Kind == Together || r.Kind == Apart
+}
+
+// sound returns those of xs that are indices of n things, sorted, each once.
+func sound(xs []int, n int) []int {
+	if indices(xs, n) {
+		return xs
+	}
+	out := slices.DeleteFunc(slices.Clone(xs), func(x int) bool { return x < 0 || x >= n })
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// inNameOrder returns the indices of the classes by their first pods.
+func inNameOrder(s Snapshot) []int {
+	order := make([]int, len(s.Classes))
+	first := make([]string, len(s.Classes))
+	for c := range order {
+		order[c] = c
+		if len(s.Classes[c].Pods) > 0 {
+			first[c] = slices.Min(s.Classes[c].Pods)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
+	return order
+}
+
+// rule is a Rule with its classes as sets.
+type rule struct {
+	Rule
+	// asks is, by class, whether its pods make the demand, and until how many wishes they have given up; always when that is math.MaxInt.
+	asks  []bool
+	until []int
+	// counts is, by class, whether its pods are counted.
+	counts []bool
+	// domains is how many domains there are; 0 for PerNode. eligible says which count for Spread, and fewest whether too few do.
+	domains  int
+	eligible []bool
+	tooFew   bool
+}
+
+// stands reports whether pods of a class that have given up so many wishes make the demand.
+func (r *rule) stands(class, given int) bool { return r.asks[class] && given < r.until[class] }
+
+// always reports whether pods of a class make the demand whatever they give up.
+func (r *rule) always(class int) bool { return r.asks[class] && r.until[class] == math.MaxInt }
+
+func (r *rule) present(d int) int64 {
+	if d < 0 || d >= len(r.Present) {
+		return 0
+	}
+	return r.Present[d]
+}
+
+// somewhere is the number of counted pods that there are already.
+func (r *rule) somewhere() int64 {
+	n := r.Elsewhere
+	for _, x := range r.Present {
+		n += x
+	}
+	return n
+}
+
+// books is a snapshot and its rules, read for planning.
+type books struct {
+	Snapshot
+	rules []rule
+	// order is the classes by their first pods, topologies the topologies by their keys.
+	order      []int
+	topologies []int
+	// usable is, by offering, whether it can be launched at present.
+	usable []bool
+	// beginning is whether the machine for pods that belong together is being chosen, so that they need not be where others are.
+	beginning bool
+}
+
+func newBooks(s Snapshot) *books {
+	b := &books{Snapshot: s, order: inNameOrder(s), usable: make([]bool, len(s.Offerings))}
+	for t := range s.Topologies {
+		b.topologies = append(b.topologies, t)
+	}
+	slices.SortStableFunc(b.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
+	for i, o := range s.Offerings {
+		b.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
+			o.Price > 0 && o.Price <= maxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
+	}
+	for i := range s.Rules {
+		b.rules = append(b.rules, b.read(i))
+	}
+	b.merge()
+	return b
+}
+
+func (b *books) read(i int) rule {
+	r := rule{
+		Rule: b.Rules[i], asks: make([]bool, len(b.Classes)), until: make([]int, len(b.Classes)), counts: make([]bool, len(b.Classes)),
+	}
+	for _, c := range r.Classes {
+		r.asks[c], r.until[c] = true, math.MaxInt
+	}
+	for _, c := range r.Counted {
+		r.counts[c] = true
+	}
+	for c, class := range b.Classes {
+		for w, wish := range class.Wishes {
+			if wish.Rule == i {
+				r.asks[c], r.until[c] = true, w+1
+			}
+		}
+	}
+	return b.withDomains(r)
+}
+
+// withDomains fills in what a rule needs of its topology.
+func (b *books) withDomains(r rule) rule {
+	if r.Topology == PerNode {
+		return r
+	}
+	r.domains = len(b.Topologies[r.Topology].Domains)
+	r.eligible = make([]bool, r.domains)
+	for d := range r.eligible {
+		r.eligible[d] = r.Eligible == nil || slices.Contains(r.Eligible, d)
+	}
+	n := 0
+	for _, ok := range r.eligible {
+		if ok {
+			n++
+		}
+	}
+	r.tooFew = int64(n) < r.MinDomains
+	return r
+}
+
+// merge makes one rule of those that demand the same of different classes, so that none of them is taken for a stranger to the other.
+func (b *books) merge() {
+	var kept []rule
+	for _, r := range b.rules {
+		i := slices.IndexFunc(kept, func(k rule) bool {
+			return k.Kind == r.Kind && k.Topology == r.Topology && k.MaxSkew == r.MaxSkew && k.tooFew == r.tooFew && k.Elsewhere == r.Elsewhere &&
+				slices.Equal(k.counts, r.counts) && slices.Equal(k.eligible, r.eligible) && slices.Equal(trimmed(k.Present), trimmed(r.Present))
+		})
+		if i < 0 {
+			kept = append(kept, r)
+			continue
+		}
+		for c := range r.asks {
+			if r.asks[c] {
+				kept[i].asks[c], kept[i].until[c] = true, max(kept[i].until[c], r.until[c])
+			}
+		}
+		kept[i].Name = min(kept[i].Name, r.Name)
+	}
+	slices.SortStableFunc(kept, func(x, y rule) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Kind, y.Kind)) })
+	b.rules = kept
+}
+
+// trimmed is counts without the zeros at the end, which mean nothing.
+func trimmed(xs []int64) []int64 {
+	for len(xs) > 0 && xs[len(xs)-1] == 0 {
+		xs = xs[:len(xs)-1]
+	}
+	return xs
+}
+
+// domain returns the domain of a machine in a topology, -1 where it has none.
+func (b *books) domain(domains []int, topology int) int {
+	if topology < 0 || topology >= len(domains) || domains[topology] >= len(b.Topologies[topology].Domains) {
+		return -1
+	}
+	return max(-1, domains[topology])
+}
+
+// labelled returns the offerings and nodes of a class that have the labels that its rules need whatever it gives up.
+func (b *books) labelled(class int) (offerings, nodes []int) {
+	lacks := func(domains []int) bool {
+		return slices.ContainsFunc(b.rules, func(r rule) bool {
+			if r.Topology == PerNode || !r.always(class) || r.Kind == Apart {
+				return false
+			}
+			d := b.domain(domains, r.Topology)
+			return d < 0 || r.Kind == Spread && !r.eligible[d]
+		})
+	}
+	for _, i := range b.Classes[class].Offerings {
+		if !lacks(b.Offerings[i].Domains) {
+			offerings = append(offerings, i)
+		}
+	}
+	for _, i := range b.Classes[class].Nodes {
+		if !lacks(b.Nodes[i].Domains) {
+			nodes = append(nodes, i)
+		}
+	}
+	return offerings, nodes
+}
+
+// exceeds reports whether a machine counts more than what remains.
+func exceeds(p, remaining Physical) bool {
+	return p.MilliCPU > remaining.MilliCPU || p.MemoryBytes > remaining.MemoryBytes || p.GPUs > remaining.GPUs || p.Replicas > remaining.Replicas ||
+		p.Nodes > remaining.Nodes
+}
+
+// offeredTimes returns how many pods of a class a machine of an offering holds, were they alone, at most.
+func offeredTimes(s Snapshot, c Class, offering int) int64 {
+	o := s.Offerings[offering]
+	return times(s, c, o.Free, o.GPUs, o.Quotas)
+}
+
+// nodeTimes returns how many pods of a class a node has room for at most.
+func nodeTimes(s Snapshot, c Class, n Node) int64 { return times(s, c, n.Free, n.GPUs, n.Quotas) }
+
+// times returns how many pods of a class fit into what is free, were they alone; [Unlimited] of those that ask for nothing.
+func times(s Snapshot, c Class, free Resources, gpus []GPU, quotas []Amount) int64 {
+	n := Unlimited
+	fit := func(has, asks int64) {
+		switch {
+		case has < 0 || asks < 0:
+			n = 0
+		case asks > 0:
+			n = min(n, has/asks)
+		}
+	}
+	r := c.Requests
+	fit(free.MilliCPU, r.MilliCPU)
+	fit(free.MemoryBytes, r.MemoryBytes)
+	fit(free.EphemeralBytes, r.EphemeralBytes)
+	fit(free.Pods, r.Pods)
+	fit(free.Replicas, r.Replicas)
+	for _, q := range c.Quotas {
+		if q.Quota >= 0 && q.Quota < len(s.Quotas) && q.Count > 0 {
+			fit(max(0, quotaOf(s, quotas, q.Quota)), q.Count)
+		}
+	}
+	if c.GPUMemoryBytes > 0 {
+		var each int64
+		for _, g := range gpus {
+			k := max(0, g.MemoryBytes) / c.GPUMemoryBytes
+			if r.Replicas > 0 {
+				k = min(k, max(0, g.Replicas)/r.Replicas)
+			}
+			each = min(each+min(k, mostPods), mostPods)
+		}
+		n = min(n, each)
+	}
+	return n
+}

@@ -1,0 +1,82 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+)
+
+// validateRules reports what makes topologies, rules, wishes and minValues senseless.
+func validateRules(s Snapshot) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for t, x := range s.Topologies {
+		if !ascending(x.Domains) {
+			bad("topology %d: domains are not sorted or repeat", t)
+		}
+	}
+	located := func(what string, i int, domains []int) {
+		for t, d := range domains {
+			if t >= len(s.Topologies) || d < -1 || d >= len(s.Topologies[t].Domains) {
+				bad("%s %d: there is no domain %d of topology %d", what, i, d, t)
+			}
+		}
+	}
+	for i, o := range s.Offerings {
+		located("offering", i, o.Domains)
+	}
+	for i, n := range s.Nodes {
+		located("node", i, n.Domains)
+	}
+	for i, r := range s.Rules {
+		for _, err := range validateRule(s, r) {
+			bad("rule %d: %w", i, err)
+		}
+	}
+	for i, c := range s.Classes {
+		for k, w := range c.Wishes {
+			if w.Rule >= len(s.Rules) || !indices(w.Offerings, len(s.Offerings)) || !indices(w.Nodes, len(s.Nodes)) {
+				bad("class %d: wish %d has a rule, offerings or nodes that are not sorted, repeat, or are out of range", i, k)
+			}
+		}
+	}
+	for i, p := range s.Pools {
+		for _, m := range p.MinValues {
+			if m.Min < 1 || len(m.Values) > len(s.Offerings) {
+				bad("pool %d: minValues of %s are less than 1, or of more offerings than there are", i, m.Key)
+			}
+		}
+	}
+	return errs
+}
+
+func validateRule(s Snapshot, r Rule) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if r.Kind != Spread && r.Kind != Together && r.Kind != Apart {
+		bad("there is no kind %q", r.Kind)
+	}
+	if r.Topology < PerNode || r.Topology >= len(s.Topologies) {
+		return append(errs, fmt.Errorf("there is no topology %d", r.Topology))
+	}
+	if !indices(r.Classes, len(s.Classes)) || !indices(r.Counted, len(s.Classes)) {
+		bad("classes are not sorted, repeat, or are out of range")
+	}
+	domains := len(s.Nodes)
+	if r.Topology != PerNode {
+		domains = len(s.Topologies[r.Topology].Domains)
+	}
+	if len(r.Present) > domains || r.Elsewhere < 0 || slices.ContainsFunc(r.Present, func(n int64) bool { return n < 0 }) {
+		bad("pods that are present are fewer than none, or in domains that there are not")
+	}
+	switch r.Kind {
+	case Spread:
+		if r.MaxSkew < 1 || r.MinDomains < 0 || !indices(r.Eligible, domains) {
+			bad("maxSkew is less than 1, minDomains less than 0, or eligible domains are not sorted, repeat, or are out of range")
+		}
+	case Apart:
+		if slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 }) {
+			bad("pods to be apart from are present: the classes list no place that those forbid")
+		}
+	}
+	return errs
+}

@@ -1,0 +1,249 @@
+package quote_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// search is short, and without a clock, so that plans are always the same.
+func search() planner.Search { return planner.Search{Effort: 10_000} }
+
+func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
+	t.Helper()
+	q, err := quote.Of(c, search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func text(t testing.TB, q *quote.Quote) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := q.Text(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// limited gives a NodePool's limit for GPUs.
+func limited(gpus string) func(*karpv1.NodePool) {
+	return func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
+}
+
+func TestAQuoteHasEveryPodOnce(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		c := Shared()
+		limited(fmt.Sprint(rapid.IntRange(0, 6).Draw(t, "limit")))(&c.NodePools[0])
+		claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+		c.NodeClaims = []karpv1.NodeClaim{claim}
+		c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
+		want := 0
+		for i := range rapid.IntRange(0, 4).Draw(t, "workloads") {
+			n := rapid.IntRange(1, 15).Draw(t, "pods")
+			want += n
+			c.Pods = append(c.Pods, Pods(fmt.Sprintf("w%d", i), n, Asking(
+				"cpu", fmt.Sprintf("%dm", rapid.IntRange(100, 9000).Draw(t, "cpu")), "memory", "1Gi",
+				v1alpha1.ResourceGPUShared, fmt.Sprint(rapid.IntRange(1, 5).Draw(t, "replicas"))))...)
+		}
+		q, err := quote.Of(c, search)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pods []string
+		var price planner.MicroUSD
+		for _, claim := range q.Claims {
+			pods = append(pods, claim.Pods...)
+			price += claim.Price
+		}
+		for _, p := range q.Placements {
+			pods = append(pods, p.Pods...)
+		}
+		for _, u := range q.Unplaced {
+			pods = append(pods, u.Pod)
+			if u.Reason == "" || u.Message == "" {
+				t.Errorf("%s has no place for no reason", u.Pod)
+			}
+		}
+		slices.Sort(pods)
+		if len(pods) != want || len(slices.Compact(pods)) != want {
+			t.Errorf("%d pods are in the quote, want each of %d once", len(pods), want)
+		}
+		if price != q.Price || q.Bound > q.Price || q.Karpenter == nil || *q.Karpenter < q.Bound && q.KarpenterUnplaced == 0 {
+			t.Errorf("claims cost %d, price %d, bound %d, Karpenter %v", price, q.Price, q.Bound, q.Karpenter)
+		}
+		var wide, narrow bytes.Buffer
+		if err := q.Text(&wide, true); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Text(&narrow, false); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(wide.String() + narrow.String()) {
+			if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
+				t.Errorf("blanks at the end of %q", line)
+			}
+		}
+	})
+}
+
+func TestOtherPricesAreForTheSamePodsWhateverTheLimits(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	limited("2")(&c.NodePools[0])
+	c.Pods = Pods("p", 30, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+	q := of(t, c)
+	// Twenty of the thirty have a place; as many whole GPUs would be twenty machines.
+	if len(q.Unplaced) != 10 || q.Price != 2*526_000 || q.WholeGPUs != 20*526_000 || q.WholeGPUsUnplaced != 0 || q.KarpenterUnplaced != 0 {
+		t.Errorf("%d have no place; $%d, whole GPUs %d (%d without), Karpenter without %d", len(q.Unplaced), q.Price, q.WholeGPUs, q.WholeGPUsUnplaced, q.KarpenterUnplaced)
+	}
+}
+
+func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+	c.NodeClaims = []karpv1.NodeClaim{claim}
+	c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
+	c.Pods = Pods("p", 9, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+	q := of(t, c)
+	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || *q.Karpenter != 0 {
+		t.Errorf("%+v", q)
+	}
+	want := "NODE WITH ROOM   PODS   FOR\nthere               9   default/p-000, default/p-001, default/p-002, and 6 more\n"
+	if diff := cmp.Diff(want, text(t, &q)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestOverridesGoWhenEveryReplicaIsAWholeGPU(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Sharing.Overrides = []v1alpha1.ReplicasOverride{{GPUName: "t4", Replicas: 5}}
+	c.Pods = Pods("p", 10, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+	if q := of(t, c); q.Price != 2*526_000 || q.WholeGPUs != 10*526_000 {
+		t.Errorf("$%d, whole GPUs %d", q.Price, q.WholeGPUs)
+	}
+	if *c.GPUNodeClasses[0].Spec.Sharing.Replicas != 10 || len(c.GPUNodeClasses[0].Spec.Sharing.Overrides) != 1 {
+		t.Error("the cluster was changed")
+	}
+	// A sweep is of spec.sharing.replicas, which the override keeps from this GPU.
+	sweep, err := quote.SweepOf(c, []int32{2, 20}, search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sweep.Rows[0].Price != 2*526_000 || sweep.Rows[1].Price != 2*526_000 {
+		t.Errorf("%+v", sweep.Rows)
+	}
+}
+
+func TestWholeGPUsThatNoMachineHasAreTold(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.Pods = Pods("p", 2, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "7"))
+	q := of(t, c)
+	if q.WholeGPUsUnplaced != 2 || !strings.Contains(text(t, &q), "a whole GPU for each replica   0.000   -100 %, and leaves 2 of the pods without a place") {
+		t.Errorf("%d of the pods are without a place, in\n%s", q.WholeGPUsUnplaced, text(t, &q))
+	}
+}
+
+func TestPodsAreToldByWhatMadeThem(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	replicaSet := func(pod *corev1.Pod) {
+		OwnedBy("apps/v1", "ReplicaSet", "web-5d9")(pod)
+		pod.Labels = map[string]string{"pod-template-hash": "5d9"}
+	}
+	asks := Asking("cpu", "100m", v1alpha1.ResourceGPUShared, "1")
+	c.Pods = slices.Concat(Pods("web", 3, asks, replicaSet), Pods("db", 2, asks, OwnedBy("apps/v1", "StatefulSet", "db")), Pods("own", 1, asks))
+	q := of(t, c)
+	if got := text(t, &q); !strings.Contains(got, "   default/web (3), default/db (2), default/own-000\n") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestJSONHasListsEvenWhereThereIsNothing(t *testing.T) {
+	t.Parallel()
+	got, err := json.Marshal(of(t, Shared()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"claims":[],"placements":[],"unplaced":[],"microUSDPerHour":0,"boundMicroUSDPerHour":0,"karpenterMicroUSDPerHour":0,"wholeGPUsMicroUSDPerHour":0}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestTheCheapestOfASweepPlacesTheMostPods(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	limited("1")(&c.NodePools[0])
+	c.Pods = Pods("p", 8, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+	sweep, err := quote.SweepOf(c, []int32{16, 4, 8, 12}, search)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sweep.Cheapest != 8 || sweep.Rows[1].Unplaced != 4 || sweep.Rows[0].Machines != 1 {
+		t.Errorf("%+v", sweep)
+	}
+	var out bytes.Buffer
+	if err := sweep.Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `REPLICAS PER GPU   MACHINES     $/H   AT LEAST
+              16          1   0.526      0.526
+               4          1   0.526      0.526   4 pods without a place
+               8          1   0.526      0.526   cheapest
+              12          1   0.526      0.526
+
+No pod states how much memory of the GPU it needs (annotation karve.sh/gpu-memory), so that does not limit how many share one.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestPoolsThatTakeSpotMachinesWithoutPrices(t *testing.T) {
+	t.Parallel()
+	c := Recipe()
+	c.NodePools = append(c.NodePools, Pool("silent", "gpu"), StockPool("stock", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)),
+		Pool("not-on-demand", "gpu", Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpNotIn, karpv1.CapacityTypeOnDemand)))
+	if got := quote.Unpriced(c); got != nil {
+		t.Errorf("%q have no prices, but there are some", got)
+	}
+	for i := range c.InstanceTypes {
+		c.InstanceTypes[i].Offerings = slices.DeleteFunc(c.InstanceTypes[i].Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
+	}
+	if diff := cmp.Diff([]string{"gpu-shared", "gpu", "not-on-demand"}, quote.Unpriced(c)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// BenchmarkOf is of ten thousand pods of fifty workloads.
+func BenchmarkOf(b *testing.B) {
+	c := Shared()
+	for i := range 50 {
+		c.Pods = append(c.Pods, Pods(fmt.Sprintf("w%d", i), 200, Asking(
+			"cpu", fmt.Sprintf("%dm", 100+37*i), "memory", fmt.Sprintf("%dMi", 256+(i*i*29)%4096), v1alpha1.ResourceGPUShared, "1"))...)
+	}
+	for b.Loop() {
+		of(b, c)
+	}
+}

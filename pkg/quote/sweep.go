@@ -1,0 +1,48 @@
+package quote
+
+import (
+	"cmp"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Sweep is what the same pods cost with each of several numbers of replicas to a GPU.
+type Sweep struct {
+	Rows []SweepRow `json:"sweep"`
+	// Cheapest is the number of replicas of the best row: the most pods placed, at the least price, with the fewest replicas.
+	Cheapest int32 `json:"cheapest"`
+
+	// statesMemory says that a pod states how much memory of the GPU it needs.
+	statesMemory bool
+}
+
+// SweepRow is the plan with one number of replicas.
+type SweepRow struct {
+	// Replicas is how many pods share a GPU.
+	Replicas int32            `json:"replicas"`
+	Machines int              `json:"machines"`
+	Price    planner.MicroUSD `json:"microUSDPerHour"`
+	Bound    planner.MicroUSD `json:"boundMicroUSDPerHour"`
+	Unplaced int              `json:"unplacedPods"`
+}
+
+// SweepOf plans for the cluster with each number of replicas in turn; there must be one.
+func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {
+	var sweep Sweep
+	for _, n := range replicas {
+		s := snapshot.Build(withReplicas(c, n, false)).Snapshot
+		plan, err := planFor(s, search)
+		if err != nil {
+			return Sweep{}, err
+		}
+		sweep.Rows = append(sweep.Rows, SweepRow{n, len(plan.Launches), plan.Price, plan.Bound, len(plan.Unplaced)})
+		sweep.statesMemory = sweep.statesMemory || slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.GPUMemoryBytes > 0 })
+	}
+	best := slices.MinFunc(sweep.Rows, func(a, b SweepRow) int {
+		return cmp.Or(cmp.Compare(a.Unplaced, b.Unplaced), cmp.Compare(a.Price, b.Price), cmp.Compare(a.Replicas, b.Replicas))
+	})
+	sweep.Cheapest = best.Replicas
+	return sweep, nil
+}

@@ -1,0 +1,221 @@
+package quote
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// Text writes the quote for people: machines of a kind together, or each with its pods when wide.
+func (q *Quote) Text(w io.Writer, wide bool) error {
+	var out strings.Builder
+	if len(q.pods) == 0 {
+		out.WriteString("No pod waits for a GPU.\n")
+		_, err := io.WriteString(w, out.String())
+		return err
+	}
+	sections := []table{q.claims(), q.placements()}
+	if wide {
+		sections = []table{q.claimsWide(), q.placementsWide()}
+	}
+	for _, t := range append(sections, q.summary(), q.unplaced()) {
+		if len(t.rows) == 0 {
+			continue
+		}
+		if out.Len() > 0 {
+			out.WriteString("\n")
+		}
+		if err := t.write(&out); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// claims are the machines to launch, those of a kind in one line.
+func (q *Quote) claims() table {
+	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "PODS", right: true}, {title: "$/H", right: true}, {title: "FOR"}}}
+	for i := 0; i < len(q.Claims); {
+		first, n := q.Claims[i], 0
+		var pods []string
+		for ; i < len(q.Claims) && sameKind(first, q.Claims[i]); i++ {
+			pods = append(pods, q.Claims[i].Pods...)
+			n++
+		}
+		t.add(first.NodePool, fmt.Sprintf("%d × %s", n, strings.Join(first.InstanceTypes, ",")), first.CapacityType, strings.Join(first.Zones, ","),
+			strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
+	}
+	return t
+}
+
+// sameKind says that claims differ in their pods only.
+func sameKind(a, b Claim) bool {
+	a.Pods, b.Pods = nil, nil
+	return compareClaims(a, b) == 0
+}
+
+// claimsWide are the machines to launch, each with its pods.
+func (q *Quote) claimsWide() table {
+	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "$/H", right: true}, {title: "POD"}, {title: "GPU", right: true}}}
+	for _, c := range q.Claims {
+		head := []string{c.NodePool, strings.Join(c.InstanceTypes, ","), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
+		q.addPods(&t, head, c.Pods)
+	}
+	return t
+}
+
+// addPods adds a line for each pod, the first of which begins with head.
+func (q *Quote) addPods(t *table, head, pods []string) {
+	for _, pod := range pods {
+		gpu := "any"
+		if n := q.pods[pod].gpu; n >= 0 {
+			gpu = strconv.Itoa(n)
+		}
+		t.add(append(slices.Clone(head), pod, gpu)...)
+		head = make([]string, len(head))
+	}
+}
+
+// placements are the nodes that have room.
+func (q *Quote) placements() table {
+	t := table{columns: []column{{title: "NODE WITH ROOM"}, {title: "PODS", right: true}, {title: "FOR"}}}
+	for _, p := range q.Placements {
+		t.add(p.Node, strconv.Itoa(len(p.Pods)), q.workloads(p.Pods))
+	}
+	return t
+}
+
+func (q *Quote) placementsWide() table {
+	t := table{columns: []column{{title: "NODE WITH ROOM"}, {title: "POD"}, {title: "GPU", right: true}}}
+	for _, p := range q.Placements {
+		q.addPods(&t, []string{p.Node}, p.Pods)
+	}
+	return t
+}
+
+// summary is the price of the plan beside the others.
+func (q *Quote) summary() table {
+	t := table{columns: []column{{}, {title: "$/H", right: true}, {}}}
+	if len(q.Claims) == 0 {
+		return t
+	}
+	machines := "machines"
+	if len(q.Claims) == 1 {
+		machines = "machine"
+	}
+	t.add(fmt.Sprintf("this plan, %d %s", len(q.Claims), machines), dollars(q.Price), q.proof())
+	if q.Karpenter != nil {
+		t.add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
+	}
+	t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
+	return t
+}
+
+// proof says how good the plan is known to be.
+func (q *Quote) proof() string { return proof(q.Price, q.Bound) }
+
+func proof(price, bound planner.MicroUSD) string {
+	switch {
+	case bound >= price:
+		return "optimal: nothing that holds these pods costs less"
+	case bound <= 0:
+		return ""
+	}
+	// Rounded up: what is claimed is proven.
+	permille := (1000*(price-bound) + bound - 1) / bound
+	return fmt.Sprintf("at least %s is proven: within %d.%d %%", dollarsDown(bound), permille/10, permille%10)
+}
+
+// beside compares another price with that of the plan.
+func (q *Quote) beside(price planner.MicroUSD, unplaced int) string {
+	var words string
+	switch change := percent(price, q.Price); {
+	case price == q.Price:
+		words = "the same"
+	case change == 0 && price > q.Price:
+		words = "hardly more"
+	case change == 0:
+		words = "hardly less"
+	default:
+		words = fmt.Sprintf("%+d %%", change)
+	}
+	if unplaced > 0 {
+		words += fmt.Sprintf(", and leaves %d of the pods without a place", unplaced)
+	}
+	return words
+}
+
+// percent is by how much a price is above another one, rounded.
+func percent(price, than planner.MicroUSD) int64 {
+	if than == 0 {
+		return 0
+	}
+	change := 200 * (price - than)
+	if change < 0 {
+		return -int64((-change + than) / (2 * than))
+	}
+	return int64((change + than) / (2 * than))
+}
+
+// unplaced are the pods without a place, those of one workload with the same reason in one line.
+func (q *Quote) unplaced() table {
+	t := table{columns: []column{{title: "NO PLACE FOR"}, {title: "REASON"}, {title: "MESSAGE"}}}
+	type why struct {
+		reason  planner.Reason
+		message string
+	}
+	pods := map[why][]string{}
+	var order []why
+	for _, u := range q.Unplaced {
+		w := why{u.Reason, u.Message}
+		if pods[w] == nil {
+			order = append(order, w)
+		}
+		pods[w] = append(pods[w], u.Pod)
+	}
+	for _, w := range order {
+		t.add(q.workloads(pods[w]), string(w.reason), w.message)
+	}
+	return t
+}
+
+// Text writes the sweep for people.
+func (s *Sweep) Text(w io.Writer) error {
+	t := table{columns: []column{{title: "REPLICAS PER GPU", right: true}, {title: "MACHINES", right: true}, {title: "$/H", right: true}, {title: "AT LEAST", right: true}, {title: ""}}}
+	for _, row := range s.Rows {
+		var notes []string
+		if row.Replicas == s.Cheapest {
+			notes = append(notes, "cheapest")
+		}
+		if row.Unplaced > 0 {
+			notes = append(notes, fmt.Sprintf("%d pods without a place", row.Unplaced))
+		}
+		t.add(strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
+	}
+	var out strings.Builder
+	if err := t.write(&out); err != nil {
+		return err
+	}
+	if !s.statesMemory {
+		fmt.Fprintf(&out, "\nNo pod states how much memory of the GPU it needs (annotation %s), so that does not limit how many share one.\n", v1alpha1.GPUMemoryAnnotation)
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// dollars is an amount with three decimals, rounded.
+func dollars(m planner.MicroUSD) string {
+	milli := (m + 500) / 1000
+	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
+}
+
+// dollarsDown is an amount with three decimals, cut: for what is proven to be the least.
+func dollarsDown(m planner.MicroUSD) string {
+	return fmt.Sprintf("%d.%03d", m/1e6, m/1000%1000)
+}

@@ -1,0 +1,30 @@
+package quote
+
+import (
+	"slices"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Unpriced are the pools that take spot machines although no prices of those are known, so that they are planned dearer than they could be.
+func Unpriced(c *snapshot.Cluster) []string {
+	if slices.ContainsFunc(c.InstanceTypes, func(t catalog.InstanceType) bool {
+		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
+	}) {
+		return nil
+	}
+	var pools []string
+	for i := range c.NodePools {
+		np := &c.NodePools[i]
+		requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
+		// A pool that says nothing of capacity types is given machines on demand only.
+		if snapshot.IsOurs(np) && requirements.Has(karpv1.CapacityTypeLabelKey) && requirements.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeSpot) {
+			pools = append(pools, np.Name)
+		}
+	}
+	return pools
+}

@@ -1,0 +1,93 @@
+package quote
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+func TestMoneyHasThreeDecimals(t *testing.T) {
+	t.Parallel()
+	for m, want := range map[planner.MicroUSD][2]string{
+		0: {"0.000", "0.000"}, 499: {"0.000", "0.000"}, 500: {"0.001", "0.000"}, 1_500: {"0.002", "0.001"}, 4_208_000: {"4.208", "4.208"}, 999_999_500: {"1000.000", "999.999"},
+	} {
+		if dollars(m) != want[0] || dollarsDown(m) != want[1] {
+			t.Errorf("%d is %s, cut %s; want %q", m, dollars(m), dollarsDown(m), want)
+		}
+	}
+}
+
+func TestWhatIsClaimedIsProven(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		price, bound planner.MicroUSD
+		want         string
+	}{
+		{4_208_000, 4_208_000, "optimal: nothing that holds these pods costs less"},
+		{1_000_000, 999_999, "at least 0.999 is proven: within 0.1 %"},
+		{1_010_000, 1_000_000, "at least 1.000 is proven: within 1.0 %"},
+		{1_010_001, 1_000_000, "at least 1.000 is proven: within 1.1 %"},
+		{3_000_000, 1_000_000, "at least 1.000 is proven: within 200.0 %"},
+		{1, 0, ""},
+	} {
+		if got := proof(c.price, c.bound); got != c.want {
+			t.Errorf("%d over %d: %q, want %q", c.price, c.bound, got, c.want)
+		}
+	}
+}
+
+func TestBesideNamesTheDifference(t *testing.T) {
+	t.Parallel()
+	q := Quote{Price: 1_000_000}
+	for price, want := range map[planner.MicroUSD]string{
+		1_000_000: "the same", 1_004_999: "hardly more", 995_001: "hardly less", 1_005_000: "+1 %", 995_000: "-1 %", 1_860_000: "+86 %", 0: "-100 %",
+	} {
+		if got := q.beside(price, 0); got != want {
+			t.Errorf("%d beside 1000000: %q, want %q", price, got, want)
+		}
+	}
+	if got := q.beside(1_000_000, 3); got != "the same, and leaves 3 of the pods without a place" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestColumnsStandUnderTheirTitles(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tab := table{columns: []column{{title: "LEFT"}, {title: "RIGHT", right: true}, {title: "LAST"}}}
+		cell := rapid.StringMatching(`[a-z×]{1,12}`)
+		for range rapid.IntRange(1, 5).Draw(t, "rows") {
+			tab.add(cell.Draw(t, "left"), cell.Draw(t, "right"), cell.Draw(t, "last"))
+		}
+		var out strings.Builder
+		if err := tab.write(&out); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		at := len([]rune(lines[0])) - len("LAST") // where the last column begins, so also where the one before it ends
+		for i, line := range lines[1:] {
+			runes := []rune(line)
+			if string(runes[at:]) != tab.rows[i][2] || string(runes[at-len(gap):at]) != gap || runes[at-len(gap)-1] == ' ' || runes[0] == ' ' {
+				t.Fatalf("%q is not in columns", out.String())
+			}
+		}
+	})
+}
+
+func TestALineNamesThreeWorkloadsOrFour(t *testing.T) {
+	t.Parallel()
+	q := Quote{pods: map[string]pod{}}
+	var pods []string
+	for _, name := range []string{"a", "b", "b2", "c", "d", "e"} {
+		q.pods[name] = pod{workload: "n/" + name[:1]}
+		pods = append(pods, name)
+	}
+	for n, want := range map[int]string{1: "n/a", 3: "n/b (2), n/a", 5: "n/b (2), n/a, n/c, n/d", 6: "n/b (2), n/a, n/c, and 2 more"} {
+		if got := q.workloads(pods[:n]); got != want {
+			t.Errorf("%d pods: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// admissions say where classes may go, as far as nodes, taints and volumes decide. Classes that differ in nothing else are asked for once.
+type admissions struct {
+	view  *View
+	rooms []room
+	// first is the index of each pool's first offering.
+	first []int
+	stock func() []stockPool
+	known map[string]*admission
+}
+
+// admission is where the pods of a class may go.
+type admission struct {
+	offerings, nodes []int
+	// pools are those with offerings that admit the pods, those that refuse their number of replicas included.
+	pools []*Pool
+	// whyNot says of the other pools why they do not admit them.
+	whyNot []string
+	// stock is the NodePool from which stock Karpenter could serve the pods; "" when there is none.
+	stock string
+}
+
+// ours says whether the pods are ours to serve: not those that only stock Karpenter can.
+func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
+
+func (a *admissions) of(w *waitingClass) *admission {
+	demand := w.demand
+	key := w.key
+	if w.volumes != nil && w.volumes.problem == "" {
+		demand.places = w.volumes.places
+		key += w.volumes.key()
+	}
+	if known := a.known[key]; known != nil {
+		return known
+	}
+	found := a.admit(&demand, w.gpu)
+	a.known[key] = found
+	return found
+}
+
+func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
+	found := &admission{stock: stockServing(a.stock(), demand.pod, gpu)}
+	for i := range a.rooms {
+		if room := &a.rooms[i]; room.gpu == gpu && demand.refusal(room.taints, room.nodeName, room.labels) == nil {
+			found.nodes = append(found.nodes, i)
+		}
+	}
+	replicas := valueOf(demand.requests, gpu)
+	for i := range a.view.Pools {
+		pool := &a.view.Pools[i]
+		offerings, err := pool.admitting(demand, gpu)
+		if err != nil {
+			found.whyNot = append(found.whyNot, fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err))
+			continue
+		}
+		found.pools = append(found.pools, pool)
+		if replicas > 1 && pool.Class.Spec.Sharing.RefusesAboveOne() {
+			continue
+		}
+		for _, j := range offerings {
+			found.offerings = append(found.offerings, a.first[i]+j)
+		}
+	}
+	return found
+}
+
+// blocked says why nothing may be planned for the class at all; nil when it may.
+func (a *admission) blocked(w *waitingClass) *planner.Refusal {
+	if len(a.pools) == 0 && len(a.nodes) == 0 {
+		return a.nowhere(w)
+	}
+	if len(a.pools) > 0 && a.stock != "" {
+		ours := a.pools[0].NodePool.Name
+		return &planner.Refusal{Reason: planner.ReasonLeftToKarpenter, Message: fmt.Sprintf(
+			"NodePool %s, which Karpenter serves, could take it as well as %s, so it is left to Karpenter: "+
+				"add a nodeSelector %s: %s to the pod, or a taint to NodePool %s", a.stock, ours, karpv1.NodePoolLabelKey, ours, a.stock)}
+	}
+	if rule := unsupported(w.pod()); rule != "" {
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf(
+			"uses %s, which Karve does not plan for yet, so nothing is launched for it: remove it, or serve the pod from a NodePool of Karpenter's own", rule)}
+	}
+	if w.wrong != nil {
+		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.wrong.Error()}
+	}
+	if refusal := w.volumes.refusal(); refusal != nil {
+		return refusal
+	}
+	if len(a.pools) == 0 {
+		return nil
+	}
+	return a.tooMuch(w)
+}
+
+func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
+	if refusal := w.volumes.refusal(); refusal != nil && len(a.whyNot) == 0 {
+		return refusal
+	}
+	why := "there is none; create one"
+	if len(a.whyNot) > 0 {
+		why = strings.Join(a.whyNot, "; ")
+	}
+	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, why)}
+}
+
+// tooMuch says what the pods ask for that no machine of the pools that admit them gives to anybody.
+func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
+	for _, name := range sortedKeys(w.demand.requests) {
+		has := func(o Offering) bool { return o.Type.Extended[string(name)] > 0 }
+		if len(a.nodes) > 0 || !isExtended(name, w.gpu) || valueOf(w.demand.requests, name) == 0 ||
+			slices.ContainsFunc(a.pools, func(p *Pool) bool { return slices.ContainsFunc(p.Offerings, has) }) {
+			continue
+		}
+		return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf(
+			"asks for %s besides %s, which no machine of NodePool %s has: remove the request", name, w.gpu, a.pools[0].NodePool.Name)}
+	}
+	replicas := valueOf(w.demand.requests, w.gpu)
+	if replicas > 1 && len(a.offerings) == 0 {
+		return &planner.Refusal{Reason: planner.ReasonRequestsAboveOne, Message: fmt.Sprintf(
+			"asks for %d replicas, and %s %s refuses more than one: ask for one, since more do not give more GPU time, or set spec.sharing.requestsAboveOne to Allow",
+			replicas, v1alpha1.Kind, a.pools[0].Class.Name)}
+	}
+	return nil
+}

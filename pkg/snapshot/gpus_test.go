@@ -1,0 +1,153 @@
+package snapshot_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+const (
+	mib = 1 << 20
+	gib = 1 << 30
+	// t4 is what the driver leaves of the 16 GiB of a T4.
+	t4 = 15079 * mib
+)
+
+func TestADeviceMemoryThatCannotBeReadIsTold(t *testing.T) {
+	t.Parallel()
+	for _, stated := range []string{"4 GB", "lots", "-1Gi", ""} {
+		c := Shared()
+		c.Pods = []corev1.Pod{Pod("a", GPUMemory(stated))}
+		wantBlocked(t, c, planner.ReasonUnsupported, "annotation karve.sh/gpu-memory is", "write one such as 4Gi")
+	}
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", GPUMemory("4Gi"))}
+	if class := snapshot.Build(c).Classes[0]; class.Blocked != nil || class.GPUMemoryBytes != 4*gib {
+		t.Errorf("class: %+v", class)
+	}
+}
+
+func TestTheGPUsOfAMachineHaveTheMemoryThatDriversReport(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("monitor", "nvidia.com/gpu.shared", "3")}
+	for _, o := range snapshot.Build(c).Snapshot.Offerings {
+		var sum int64
+		for _, g := range o.GPUs {
+			sum += g.Replicas
+			if g.MemoryBytes != t4 {
+				t.Errorf("%s: a GPU has %d bytes", o.InstanceType, g.MemoryBytes)
+			}
+		}
+		if int64(len(o.GPUs)) != o.Physical.GPUs || sum != o.Free.Replicas {
+			t.Errorf("%s with %d GPUs and %d replicas: %+v", o.InstanceType, o.Physical.GPUs, o.Free.Replicas, o.GPUs)
+		}
+	}
+	c = Shared()
+	for i := range c.InstanceTypes {
+		c.InstanceTypes[i].GPU.Name = "of tomorrow"
+	}
+	if got := snapshot.Build(c).Snapshot.Offerings[0].GPUs[0].MemoryBytes; got != 16384*mib {
+		t.Errorf("a GPU that nothing is told of has %d bytes", got)
+	}
+}
+
+func TestRunningPodsAreTakenToBeOnTheGPUsThatTheAgentWouldChoose(t *testing.T) {
+	t.Parallel()
+	started := func(minute int) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.CreationTimestamp = metav1.NewTime(Now.Add(time.Duration(minute) * time.Minute))
+		}
+	}
+	replicas := func(n string) func(*corev1.Pod) { return Asking("nvidia.com/gpu.shared", n) }
+	full := planner.GPU{Replicas: 10, MemoryBytes: t4}
+	for name, tc := range map[string]struct {
+		pods []corev1.Pod
+		edit func(*corev1.Node)
+		want []planner.GPU
+	}{
+		"none": {nil, nil, []planner.GPU{full, full, full, full}},
+		"without memory one after the other": {
+			Pods("p", 5, Running("m")), nil,
+			[]planner.GPU{{Replicas: 8, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}},
+		},
+		"with memory where there is most of it": {
+			[]corev1.Pod{Pod("z", Running("m"), GPUMemory("4Gi")), Pod("a", Running("m"), GPUMemory("1Gi"), started(1)), Pod("b", Running("m"), started(2))},
+			nil,
+			[]planner.GPU{{Replicas: 9, MemoryBytes: t4 - 4*gib}, {Replicas: 9, MemoryBytes: t4 - gib}, {Replicas: 9, MemoryBytes: t4}, full},
+		},
+		"with memory, all replicas on one": {
+			[]corev1.Pod{Pod("a", Running("m"), replicas("3"), GPUMemory("4Gi"))},
+			nil,
+			[]planner.GPU{{Replicas: 7, MemoryBytes: t4 - 4*gib}, full, full, full},
+		},
+		"several replicas without memory on several": {
+			[]corev1.Pod{Pod("a", Running("m"), replicas("3"))},
+			nil,
+			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, full},
+		},
+		"with more memory than there is": {
+			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("40Gi"))}, nil, []planner.GPU{{Replicas: 9}, full, full, full},
+		},
+		"with memory that cannot be read, or without a GPU": {
+			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("?")), Pod("b", Running("m"), Asking("cpu", "1"), GPUMemory("4Gi"))},
+			nil,
+			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, full, full, full},
+		},
+		"on a node that says how much memory it has": {
+			nil, func(n *corev1.Node) { n.Labels["nvidia.com/gpu.memory"] = "15360" },
+			slices.Repeat([]planner.GPU{{Replicas: 10, MemoryBytes: 15360 * mib}}, 4),
+		},
+		"on a node that exposes more than was promised": {
+			nil, func(n *corev1.Node) { n.Status.Allocatable = Amounts("nvidia.com/gpu.shared", "46") },
+			slices.Repeat([]planner.GPU{{Replicas: 12, MemoryBytes: t4}}, 4),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			t12 := TypeNamed("g4dn.12xlarge")
+			c.NodeClaims = append(c.NodeClaims, Claim("m", &c.NodePools[0], t12, Initialized(Now)))
+			c.Nodes = append(c.Nodes, Node(&c.NodeClaims[0], t12, 40))
+			if tc.edit != nil {
+				tc.edit(&c.Nodes[0])
+			}
+			c.Pods = tc.pods
+			if diff := cmp.Diff(tc.want, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
+				t.Errorf("GPUs (-want +got):\n%s", diff)
+			}
+			// The same node without a claim of ours, as it says itself.
+			c.NodeClaims, c.Nodes[0].Labels["nvidia.com/gpu.count"] = nil, "4"
+			if diff := cmp.Diff(tc.want, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
+				t.Errorf("GPUs of a node that is not ours (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAMachineOnItsWayHasTheGPUsThatItWillHave(t *testing.T) {
+	t.Parallel()
+	c := machine(Launched(Now), 0, noNode)
+	c.DaemonSets = []appsv1.DaemonSet{DaemonSet("monitor", "nvidia.com/gpu.shared", "1")}
+	if diff := cmp.Diff([]planner.GPU{{Replicas: 9, MemoryBytes: t4}}, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
+		t.Errorf("GPUs (-want +got):\n%s", diff)
+	}
+}
+
+func TestNothingIsKnownOfTheGPUsOfAStrangeNode(t *testing.T) {
+	t.Parallel()
+	c := machine(Initialized(Now), 10, node(func(n *corev1.Node) { n.Labels = map[string]string{} }))
+	c.NodeClaims = nil
+	if got := snapshot.Build(c).Nodes[0].GPUs; got != nil {
+		t.Errorf("GPUs: %+v", got)
+	}
+}

@@ -1,0 +1,243 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// quota is something countable that waiting pods take and of which a machine has only so much: a resource, a port of the host, or attachments of a
+// driver's volumes, whichever is set.
+type quota struct {
+	resource corev1.ResourceName
+	port     hostPort
+	driver   string
+}
+
+func (q quota) String() string {
+	switch {
+	case q.resource != "":
+		return string(q.resource)
+	case q.driver != "":
+		return "volumes of " + q.driver
+	}
+	return fmt.Sprintf("host port %d/%s", q.port.Number, q.port.Protocol)
+}
+
+// each is what a machine has that says nothing of it: none of a resource, each port, and as many volumes as one likes.
+func (q quota) each() int64 {
+	switch {
+	case q.resource != "":
+		return 0
+	case q.driver != "":
+		return planner.Unlimited
+	}
+	return 1
+}
+
+// hostPort is a port of the node that a pod takes. The address on which it is taken does not count: two pods that take the same port on different
+// addresses could share a node, and get two.
+type hostPort struct {
+	Number   int32
+	Protocol corev1.Protocol
+}
+
+func compareHostPorts(a, b hostPort) int {
+	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+// hostPorts are those that the pod takes while it runs, each once.
+func hostPorts(pod *corev1.Pod) []hostPort {
+	var ports []hostPort
+	note := func(ctr *corev1.Container) {
+		for _, p := range ctr.Ports {
+			if p.HostPort > 0 {
+				ports = append(ports, hostPort{p.HostPort, cmp.Or(p.Protocol, corev1.ProtocolTCP)})
+			}
+		}
+	}
+	for i := range pod.Spec.InitContainers {
+		if policy := pod.Spec.InitContainers[i].RestartPolicy; policy != nil && *policy == corev1.ContainerRestartPolicyAlways {
+			note(&pod.Spec.InitContainers[i])
+		}
+	}
+	for i := range pod.Spec.Containers {
+		note(&pod.Spec.Containers[i])
+	}
+	slices.SortFunc(ports, compareHostPorts)
+	return slices.Compact(ports)
+}
+
+// taken is what each pod of the class takes.
+func (w *waitingClass) taken() map[quota]int64 {
+	taken := map[quota]int64{}
+	for name, q := range w.demand.requests {
+		if isExtended(name, w.gpu) && q.Value() > 0 {
+			taken[quota{resource: name}] = q.Value()
+		}
+	}
+	for _, port := range w.ports {
+		taken[quota{port: port}] = 1
+	}
+	if w.volumes != nil {
+		for driver, n := range w.volumes.drivers {
+			taken[quota{driver: driver}] = n
+		}
+	}
+	return taken
+}
+
+// isExtended says that a resource has no place in planner.Resources.
+func isExtended(name, gpu corev1.ResourceName) bool {
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
+		return false
+	}
+	return true
+}
+
+// quotas fills in what waiting pods take beside resources, and what there is of it.
+func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
+	asked := map[string]quota{}
+	for _, w := range waiting {
+		for q := range w.taken() {
+			asked[q.String()] = q
+		}
+	}
+	if len(asked) == 0 {
+		return
+	}
+	var all []quota
+	for _, name := range sortedKeys(asked) {
+		all = append(all, asked[name])
+		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
+	}
+	for i, w := range waiting {
+		taken := w.taken()
+		v.Classes[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { n, ok := taken[q]; return n, ok })
+	}
+	limits := c.attachable()
+	for i, o := range v.Offerings {
+		v.Snapshot.Offerings[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { return o.has(q, limits) })
+	}
+	for i := range rooms {
+		v.Nodes[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { return rooms[i].has(q, limits, storage) })
+	}
+}
+
+// amountsOf are the amounts that has knows.
+func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
+	var amounts []planner.Amount
+	for i, q := range all {
+		if n, ok := has(q); ok {
+			amounts = append(amounts, planner.Amount{Quota: i, Count: max(0, n)})
+		}
+	}
+	return amounts
+}
+
+// has is what a machine of the offering has of a quota, when that is not what each has.
+func (o *Offering) has(q quota, limits attachable) (int64, bool) {
+	switch {
+	case q.resource != "":
+		n, ok := o.Type.Extended[string(q.resource)]
+		return n - resourceOf(o.daemons, q.resource), ok
+	case q.driver != "":
+		n, ok := limits.ofType[o.Type.Name][q.driver]
+		return n, ok
+	}
+	return 0, slices.ContainsFunc(o.daemons, func(d *demand) bool { return slices.Contains(hostPorts(d.pod), q.port) })
+}
+
+func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
+	var n int64
+	for _, d := range demands {
+		n += valueOf(d.requests, name)
+	}
+	return n
+}
+
+// has is what the node has left of a quota, when that is not what each has.
+func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
+	switch {
+	case q.resource != "":
+		var used, daemons int64
+		for _, pod := range r.pods {
+			used += valueOf(podRequests(pod), q.resource)
+		}
+		for _, pod := range daemonsOf(r.pods) {
+			daemons += valueOf(podRequests(pod), q.resource)
+		}
+		n := r.extended(q.resource)
+		return n - used - max(0, resourceOf(r.daemons, q.resource)-daemons), n > 0
+	case q.driver != "":
+		limit, ok := limits.onNode[r.nodeName][q.driver]
+		if !ok && r.nodeName == "" {
+			limit, ok = limits.ofType[r.labels[corev1.LabelInstanceTypeStable]][q.driver]
+		}
+		return limit - storage.attached(r.pods, q.driver), ok
+	}
+	takes := func(pod *corev1.Pod) bool { return slices.Contains(hostPorts(pod), q.port) }
+	return 0, slices.ContainsFunc(r.pods, takes) || slices.ContainsFunc(r.daemons, func(d *demand) bool { return takes(d.pod) })
+}
+
+// attachable is how many volumes of a driver a machine can attach, where that is known: by node, and by instance type. That of a type is the least
+// that a node of it says, since some count the disks and network cards that are attached already.
+type attachable struct {
+	onNode, ofType map[string]map[string]int64
+}
+
+func (c *Cluster) attachable() attachable {
+	types := map[string]string{}
+	for i := range c.Nodes {
+		types[c.Nodes[i].Name] = c.Nodes[i].Labels[corev1.LabelInstanceTypeStable]
+	}
+	a := attachable{map[string]map[string]int64{}, map[string]map[string]int64{}}
+	for i := range c.CSINodes {
+		for _, driver := range c.CSINodes[i].Spec.Drivers {
+			if driver.Allocatable == nil || driver.Allocatable.Count == nil {
+				continue
+			}
+			name, limit := c.CSINodes[i].Name, int64(*driver.Allocatable.Count)
+			note(a.onNode, name, driver.Name, limit)
+			if t := types[name]; t != "" {
+				note(a.ofType, t, driver.Name, limit)
+			}
+		}
+	}
+	return a
+}
+
+// note keeps the least limit.
+func note(limits map[string]map[string]int64, of, driver string, limit int64) {
+	if limits[of] == nil {
+		limits[of] = map[string]int64{}
+	}
+	if known, ok := limits[of][driver]; !ok || limit < known {
+		limits[of][driver] = limit
+	}
+}
+
+// attached counts the volumes of a driver that the pods have, those that several share once.
+func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
+	seen := map[string]bool{}
+	var n int64
+	for _, pod := range pods {
+		for i := range pod.Spec.Volumes {
+			name, ok := claimName(pod, &pod.Spec.Volumes[i])
+			claim := s.claims[pod.Namespace+"/"+name]
+			if !ok || claim == nil || seen[pod.Namespace+"/"+name] {
+				continue
+			}
+			seen[pod.Namespace+"/"+name] = true
+			if pv := s.volumes[claim.Spec.VolumeName]; pv != nil && driverOf(pv) == driver {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,281 @@
+package snapshot
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// rules makes the rules of a snapshot. Terms that demand the same of the same places are one rule.
+type rules struct {
+	view    *View
+	rooms   []room
+	running *running
+	// waiting are the classes of the snapshot, at the same indices.
+	waiting []*waitingClass
+	// topologies are the indices of the snapshot's topologies by label, domains those of their domains by value.
+	topologies map[string]int
+	domains    []map[string]int
+	// made are the indices of the snapshot's rules by what they say.
+	made map[string]int
+	// roomOf are the indices of the rooms by the names of their nodes.
+	roomOf map[string]int
+}
+
+func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *rules {
+	r := &rules{view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{}}
+	for i := range rooms {
+		if rooms[i].nodeName != "" {
+			r.roomOf[rooms[i].nodeName] = i
+		}
+	}
+	asked := map[string]bool{}
+	for _, w := range waiting {
+		for _, part := range [][]term{w.terms.required, w.terms.affinity, w.terms.spread} {
+			for i := range part {
+				if !part[i].perNode() {
+					asked[part[i].key] = true
+				}
+			}
+		}
+	}
+	for _, key := range sortedKeys(asked) {
+		r.topology(key)
+	}
+	if len(r.domains) == 0 {
+		return r
+	}
+	for i := range v.Nodes {
+		v.Nodes[i].Domains = r.domainsOf(rooms[i].labels)
+	}
+	for i := range v.Offerings {
+		v.Snapshot.Offerings[i].Domains = r.domainsOf(v.Offerings[i].Labels)
+	}
+	return r
+}
+
+// topology adds a label with all values that nodes have or could have. Nodes that waiting pods cannot go to count too: pods may run there, and the
+// scheduler takes their domains for such as pods can be spread over.
+func (r *rules) topology(key string) {
+	values := map[string]bool{}
+	note := func(labels map[string]string) {
+		if value, ok := labels[key]; ok {
+			values[value] = true
+		}
+	}
+	for i := range r.running.Nodes {
+		note(r.running.Nodes[i].Labels)
+	}
+	for i := range r.rooms {
+		note(r.rooms[i].labels)
+	}
+	for _, o := range r.view.Offerings {
+		note(o.Labels)
+	}
+	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
+	index := make(map[string]int, len(values))
+	for i, value := range topology.Domains {
+		index[value] = i
+	}
+	r.topologies[key] = len(r.view.Topologies)
+	r.domains = append(r.domains, index)
+	r.view.Topologies = append(r.view.Topologies, topology)
+}
+
+func (r *rules) domainsOf(labels map[string]string) []int {
+	domains := make([]int, len(r.domains))
+	for i, topology := range r.view.Topologies {
+		domains[i] = -1
+		if value, ok := labels[topology.Key]; ok {
+			domains[i] = r.domains[i][value]
+		}
+	}
+	return domains
+}
+
+// place keeps the class to the places that the rules leave whatever else is planned, and adds its rules and wishes.
+func (r *rules) place(class int) {
+	c, w := &r.view.Classes[class], r.waiting[class]
+	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
+		return
+	}
+	for i := range w.terms.required {
+		t := &w.terms.required[i]
+		if t.kind == planner.Apart || t.perNode() {
+			continue
+		}
+		if r.keep(c, func(_ string, labels map[string]string) bool { _, ok := labels[t.key]; return ok }); len(c.Offerings)+len(c.Nodes) == 0 {
+			c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that admits the pod has that label", t.name())}
+			return
+		}
+	}
+	avoided := r.running.avoided(w.found, slices.DeleteFunc(slices.Clone(w.terms.required), func(t term) bool { return t.kind != planner.Apart }))
+	if r.keep(c, func(node string, labels map[string]string) bool { return !avoided.holds(node, labels) }); len(c.Offerings)+len(c.Nodes) == 0 {
+		c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf(
+			"podAntiAffinity, its own or that of pods that run, keeps it out of every place (%s)", avoided.String())}
+		return
+	}
+	for i := range w.terms.required {
+		r.add(class, &w.terms.required[i], false)
+	}
+	r.wishes(class)
+}
+
+// keep leaves the class the places that are good: a node by its name, a machine that is not there yet by its labels alone.
+func (r *rules) keep(c *planner.Class, good func(node string, labels map[string]string) bool) {
+	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return !good("", r.view.Offerings[i].Labels) })
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !good(r.rooms[i].nodeName, r.rooms[i].labels) })
+	if len(c.Offerings) == 0 {
+		c.Offerings = nil
+	}
+	if len(c.Nodes) == 0 {
+		c.Nodes = nil
+	}
+}
+
+// add adds the class to the rule for one of its terms and returns the rule's index; -1 when the rule would forbid nothing. A wish is a rule of
+// its own, also where others demand the same.
+func (r *rules) add(class int, t *term, wish bool) int {
+	rule := planner.Rule{
+		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.counted(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
+	}
+	if !t.perNode() {
+		rule.Topology = r.topologies[t.key]
+	}
+	if t.kind == planner.Apart && len(rule.Counted) == 0 {
+		return -1 // What running pods forbid is not a matter of rules.
+	}
+	if t.kind != planner.Apart {
+		rule.Present, rule.Elsewhere = r.present(class, t)
+	}
+	if t.kind == planner.Spread {
+		if len(rule.Counted) == 0 && rule.Present == nil {
+			return -1
+		}
+		rule.Eligible = r.eligible(class, t)
+	}
+	if wish && t.kind == planner.Together && len(rule.Counted) == 0 && rule.Present == nil {
+		return -1 // Nobody can grant it.
+	}
+	id := fmt.Sprintf("%+v %t", rule, wish)
+	index, ok := r.made[id]
+	if !ok {
+		index = len(r.view.Rules)
+		r.made[id] = index
+		r.view.Rules = append(r.view.Rules, rule)
+	}
+	if classes := &r.view.Rules[index].Classes; !slices.Contains(*classes, class) {
+		*classes = append(*classes, class)
+	}
+	return index
+}
+
+// counted are the indices of the waiting classes whose pods count for a term.
+func (r *rules) counted(t *term) []int {
+	var counted []int
+	for i, w := range r.waiting {
+		if !t.nothing && r.running.selections.finds(w.found, t.selection) {
+			counted = append(counted, i)
+		}
+	}
+	return counted
+}
+
+// present counts the running pods that count for a term, by domain or by node of the snapshot; nil when there are none in any of them.
+func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
+	if t.nothing {
+		return nil, 0
+	}
+	size := len(r.view.Nodes)
+	if !t.perNode() {
+		size = len(r.view.Topologies[r.topologies[t.key]].Domains)
+	}
+	count := make([]int64, size)
+	some := false
+	for i, n := range r.running.on(t.selection) {
+		node := &r.running.Nodes[i]
+		if !r.waiting[class].countsOn(t, node.Name, node.Labels, node.Spec.Taints) {
+			continue
+		}
+		at, ok := r.domainOf(t, node)
+		switch {
+		case ok:
+			count[at] += n
+			some = true
+		case t.perNode(), t.kind == planner.Together && r.waiting[class].followsOn(node):
+			elsewhere += n
+		}
+	}
+	if !some {
+		count = nil
+	}
+	return count, elsewhere
+}
+
+// followsOn says whether a node is in a domain of any of the terms of the class's affinity. The scheduler lets a pod begin by one term only
+// where it finds nobody by any of them.
+func (w *waitingClass) followsOn(node *corev1.Node) bool {
+	return slices.ContainsFunc(w.terms.required, func(t term) bool {
+		_, ok := node.Labels[t.key]
+		return t.kind == planner.Together && ok
+	})
+}
+
+// domainOf is the index of the domain that a node is in; false when it is in none.
+func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
+	if t.perNode() {
+		i, ok := r.roomOf[node.Name]
+		return i, ok
+	}
+	value, ok := node.Labels[t.key]
+	return r.domains[r.topologies[t.key]][value], ok
+}
+
+// countsOn says whether pods on a node with the labels and taints count for a term of the class. For a spread, the scheduler passes over nodes
+// without the labels of all the pod's spreads; machines that are not there yet, whose name is "", will have a host's.
+func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
+	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
+		_, ok := labels[other.key]
+		return other.kind == planner.Spread && !ok && (name != "" || !other.perNode())
+	}) {
+		return false
+	}
+	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
+}
+
+// eligible are the domains that count for a spread, nil for all: those of existing nodes as the scheduler sees them, and those of all machines that
+// are offered, also to others, which the scheduler will see once they exist.
+func (r *rules) eligible(class int, t *term) []int {
+	if t.perNode() {
+		return nil
+	}
+	topology := r.topologies[t.key]
+	eligible := make([]bool, len(r.domains[topology]))
+	note := func(name string, labels map[string]string, taints []corev1.Taint) {
+		if value, ok := labels[t.key]; ok && !eligible[r.domains[topology][value]] && r.waiting[class].countsOn(t, name, labels, taints) {
+			eligible[r.domains[topology][value]] = true
+		}
+	}
+	for i := range r.running.Nodes {
+		note(r.running.Nodes[i].Name, r.running.Nodes[i].Labels, r.running.Nodes[i].Spec.Taints)
+	}
+	for i := range r.rooms {
+		note(r.rooms[i].nodeName, r.rooms[i].labels, r.rooms[i].taints)
+	}
+	for i, o := range r.view.Offerings {
+		note("", o.Labels, r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints)
+	}
+	if !slices.Contains(eligible, false) {
+		return nil
+	}
+	list := []int{}
+	for i, is := range eligible {
+		if is {
+			list = append(list, i)
+		}
+	}
+	return list
+}

@@ -1,0 +1,530 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+const zone, host = corev1.LabelTopologyZone, corev1.LabelHostname
+
+// app selects pods by their label app.
+func app(name string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+}
+
+// spreadOver has the pod be spread, one more or less, among those of its app.
+func spreadOver(key, name string, edits ...func(*corev1.TopologySpreadConstraint)) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		constraint := corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app(name)}
+		for _, edit := range edits {
+			edit(&constraint)
+		}
+		pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
+	}
+}
+
+// near has the pod be with pods of the apps, one term each.
+func near(key string, names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		affinityOf(pod).PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: podTerms(key, names...)}
+	}
+}
+
+// away keeps the pod from pods of the apps, one term each.
+func away(key string, names ...string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) {
+		affinityOf(pod).PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: podTerms(key, names...)}
+	}
+}
+
+func affinityOf(pod *corev1.Pod) *corev1.Affinity {
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &corev1.Affinity{}
+	}
+	return pod.Spec.Affinity
+}
+
+func podTerms(key string, names ...string) []corev1.PodAffinityTerm {
+	var terms []corev1.PodAffinityTerm
+	for _, name := range names {
+		terms = append(terms, corev1.PodAffinityTerm{TopologyKey: key, LabelSelector: app(name)})
+	}
+	return terms
+}
+
+// inApp labels the pod.
+func inApp(name string) func(*corev1.Pod) { return WithLabels("app", name) }
+
+// in puts the pod into a namespace.
+func in(namespace string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Namespace = namespace }
+}
+
+// told writes a rule down in names: kind, topology, whose it is, whom it counts, and what it counts already.
+func told(view snapshot.View, rule planner.Rule) string {
+	classes := func(indices []int) string {
+		var names []string
+		for _, i := range indices {
+			names = append(names, strings.TrimPrefix(view.Classes[i].Pods[0], "default/"))
+		}
+		slices.Sort(names)
+		return strings.Join(names, ",")
+	}
+	domain := func(i int) string {
+		if rule.Topology == planner.PerNode {
+			return view.Nodes[i].Name
+		}
+		return view.Topologies[rule.Topology].Domains[i]
+	}
+	words := []string{string(rule.Kind), "of", classes(rule.Classes), "counts", classes(rule.Counted)}
+	for i, n := range rule.Present {
+		if n > 0 {
+			words = append(words, fmt.Sprintf("%s=%d", domain(i), n))
+		}
+	}
+	if rule.Elsewhere > 0 {
+		words = append(words, fmt.Sprintf("elsewhere=%d", rule.Elsewhere))
+	}
+	if rule.Eligible != nil {
+		words = append(words, "among")
+		for _, i := range rule.Eligible {
+			words = append(words, domain(i))
+		}
+	}
+	if rule.Topology != planner.PerNode {
+		words[0] += " " + view.Topologies[rule.Topology].Key
+	}
+	return strings.TrimSpace(strings.Join(words, " "))
+}
+
+// allTold are all rules of a snapshot that makes sense to the planner.
+func allTold(t *testing.T, view snapshot.View) []string {
+	t.Helper()
+	if err := planner.Validate(view.Snapshot); err != nil {
+		t.Error(err)
+	}
+	var all []string
+	for _, rule := range view.Rules {
+		all = append(all, told(view, rule))
+	}
+	return all
+}
+
+// twoZones is a cluster with a node of ours in each zone, m-a and m-b, and a node without GPUs in a third, cpu-c.
+func twoZones() *snapshot.Cluster {
+	c := Shared()
+	for _, name := range []string{"a", "b"} {
+		claim := Claim("m-"+name, &c.NodePools[0], xlarge, Initialized(Now))
+		node := Node(&claim, xlarge, 10, func(n *corev1.Node) { n.Labels[zone], n.Labels[host] = "us-east-1"+name, n.Name })
+		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, node)
+	}
+	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-c", Labels: map[string]string{zone: "us-east-1c", host: "cpu-c"}}})
+	return c
+}
+
+func TestRulesAreThoseOfTheScheduler(t *testing.T) {
+	t.Parallel()
+	heed, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
+	policies := func(affinity, taints *corev1.NodeInclusionPolicy) func(*corev1.TopologySpreadConstraint) {
+		return func(c *corev1.TopologySpreadConstraint) { c.NodeAffinityPolicy, c.NodeTaintsPolicy = affinity, taints }
+	}
+	onA := Selecting(zone, "us-east-1a")
+	elsewhere := func(c *snapshot.Cluster) {
+		c.Nodes[2].Spec.Taints = []corev1.Taint{{Key: "cpu-only", Effect: corev1.TaintEffectNoSchedule}}
+	}
+	for name, tc := range map[string]struct {
+		pods []corev1.Pod
+		edit func(*snapshot.Cluster)
+		want []string
+	}{
+		"spread counts running pods by zone, and every zone": {
+			[]corev1.Pod{
+				Pod("w", inApp("web"), spreadOver(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-a")),
+				Pod("r3", inApp("web"), Running("cpu-c")), Pod("other", inApp("db"), Running("m-a")), Pod("far", inApp("web"), in("far"), Running("m-a")),
+				Pod("ended", inApp("web"), Running("m-a"), func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed }),
+				Pod("ends", inApp("web"), Running("m-a"), func(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }),
+				Pod("lost", inApp("web"), Running("no-node")),
+			}, nil, []string{"Spread " + zone + " of w counts w us-east-1a=2 us-east-1c=1"},
+		},
+		"spread over machines": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-b")), Pod("c", inApp("web"), Running("cpu-c"))},
+			nil,
+			[]string{"Spread of w counts w m-b=1 elsewhere=1"},
+		},
+		"spread looks at nodes that the pod's selector selects": {
+			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
+		},
+		"spread looks at all nodes where it is told so": {
+			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web", policies(&ignore, nil))), Pod("r2", inApp("web"), Running("m-b"))},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1b=1"},
+		},
+		"spread looks at nodes with taints": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web")), Pod("r", inApp("web"), Running("cpu-c"))},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w us-east-1c=1"},
+		},
+		"spread does not look at nodes with taints where it is told so": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&heed, &heed))), Pod("r", inApp("web"), Running("cpu-c"))},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
+		},
+		"spread looks at machines that are offered to others": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
+			[]string{"Spread karpenter.sh/nodepool of w counts w"},
+		},
+		"spread does not look at machines that are offered to others where it is told so": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &heed)))},
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
+			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
+		},
+		"spread among pods of the same revision": {
+			[]corev1.Pod{
+				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
+				Pod("r1", inApp("web"), WithLabels("rev", "1"), Running("m-a")), Pod("r2", inApp("web"), WithLabels("rev", "2"), Running("m-b")),
+			},
+			nil,
+			[]string{"Spread " + zone + " of w1 counts w1 us-east-1a=1", "Spread " + zone + " of w2 counts w2 us-east-1b=1"},
+		},
+		"spread of pods that it does not count": {
+			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("x", inApp("web")), Pod("r1", inApp("web"), Running("m-a"))},
+			nil,
+			[]string{"Spread " + zone + " of w counts x us-east-1a=1"},
+		},
+		"spread of what nothing is counted of": {
+			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", everything)), Pod("u", spreadOver(zone, "", nothing))}, nil, nil,
+		},
+		"two spreads of one Deployment, which look at nodes with the labels of both": {
+			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")),
+				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
+			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
+			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
+		},
+		"two spreads, before there are nodes": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))}, func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
+		},
+		"affinity to pods that run": {
+			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},
+			nil,
+			[]string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
+		},
+		"affinity to pods that wait": {
+			[]corev1.Pod{Pod("w", near(host, "db")), Pod("db", inApp("db")), Pod("cpu", inApp("db"), Running("cpu-c"))},
+			nil,
+			[]string{"Together of w counts db elsewhere=1"},
+		},
+		"affinity to pods that all terms find": {
+			[]corev1.Pod{
+				Pod("w", func(pod *corev1.Pod) {
+					near(zone, "db")(pod)
+					terms := &pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+					*terms = append(*terms, corev1.PodAffinityTerm{TopologyKey: host, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "1"}}})
+				}),
+				Pod("one", inApp("db"), Running("m-a")), Pod("both", inApp("db"), WithLabels("tier", "1"), Running("m-b")),
+			},
+			nil,
+			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
+		},
+		"affinity by two labels, one of which the node has where the others are": {
+			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
+				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
+			}), Pod("cpu", inApp("db"), Running("cpu-c"))}, nil,
+			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
+		},
+		"anti-affinity among pods that wait": {
+			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),
+			nil,
+			[]string{"Apart of w-000 counts w-000,x"},
+		},
+		"anti-affinity to pods that only run": {
+			[]corev1.Pod{Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a"))}, nil, nil,
+		},
+		"namespaces by name and by label": {
+			[]corev1.Pod{
+				Pod("w", func(pod *corev1.Pod) {
+					near(zone, "db", "db")(pod)
+					terms := pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+					terms[0].Namespaces, terms[0].NamespaceSelector = []string{"named"}, app("red")
+					terms[1].NamespaceSelector = &metav1.LabelSelector{}
+				}),
+				Pod("own", inApp("db"), Running("m-a")), Pod("named", in("named"), inApp("db"), Running("m-a")),
+				Pod("red", in("red"), inApp("db"), Running("m-b")), Pod("blue", in("blue"), inApp("db"), Running("m-b")),
+			},
+			func(c *snapshot.Cluster) {
+				for _, name := range []string{"red", "blue"} {
+					c.Namespaces = append(c.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}}})
+				}
+			},
+			[]string{"Together " + zone + " of w counts  us-east-1a=1 us-east-1b=1"},
+		},
+		"labels that must be other than the pod's own": {
+			[]corev1.Pod{
+				Pod("w", inApp("web"), WithLabels("team", "red"), func(pod *corev1.Pod) {
+					away(zone, "web")(pod)
+					pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].MismatchLabelKeys = []string{"team", "none"}
+				}),
+				Pod("x", inApp("web"), WithLabels("team", "blue")), Pod("y", inApp("web"), WithLabels("team", "red")),
+			}, nil, []string{"Apart " + zone + " of w counts x"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := twoZones()
+			c.Pods = tc.pods
+			if tc.edit != nil {
+				tc.edit(c)
+			}
+			view := snapshot.Build(c)
+			got := allTold(t, view)
+			slices.Sort(tc.want)
+			slices.Sort(got)
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("rules (-want +got):\n%s", diff)
+			}
+			for _, class := range view.Classes {
+				if class.Blocked != nil || len(class.Wishes) > 0 {
+					t.Errorf("class %+v", class)
+				}
+			}
+		})
+	}
+}
+
+func byRevision(c *corev1.TopologySpreadConstraint) { c.MatchLabelKeys = []string{"rev"} }
+func everything(c *corev1.TopologySpreadConstraint) { c.LabelSelector = &metav1.LabelSelector{} }
+func nothing(c *corev1.TopologySpreadConstraint)    { c.LabelSelector = nil }
+
+func TestASpreadSaysItsSkewAndItsDomains(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	c.Pods = []corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", func(c *corev1.TopologySpreadConstraint) { c.MaxSkew, c.MinDomains = 2, new(int32(3)) }))}
+	rule := snapshot.Build(c).Rules[0]
+	if rule.MaxSkew != 2 || rule.MinDomains != 3 || rule.Name != "topologySpreadConstraints on "+zone {
+		t.Errorf("rule: %+v", rule)
+	}
+}
+
+func TestOfferingsAndNodesSayTheirDomains(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	Requiring("team", corev1.NodeSelectorOpIn, "red", "blue")(&c.NodePools[0])
+	c.NodeClaims = append(c.NodeClaims, Claim("new", &c.NodePools[0], xlarge))
+	c.Pods = []corev1.Pod{Pod("w", inApp("web"), near("team", "web"), spreadOver(zone, "web"), away(host, "web"))}
+	view := snapshot.Build(c)
+	want := []planner.Topology{{Key: "team", Domains: []string{"blue", "red"}}, {Key: zone, Domains: []string{"us-east-1a", "us-east-1b", "us-east-1c"}}}
+	if diff := cmp.Diff(want, view.Topologies); diff != "" {
+		t.Fatalf("topologies (-want +got):\n%s", diff)
+	}
+	for i, o := range view.Snapshot.Offerings {
+		if want[0].Domains[o.Domains[0]] != view.Offerings[i].CustomLabels["team"] || want[1].Domains[o.Domains[1]] != o.Zone {
+			t.Errorf("offering %+v", o)
+		}
+	}
+	for i, want := range [][]int{{-1, 0}, {-1, 1}, {-1, 0}} {
+		if diff := cmp.Diff(want, view.Nodes[i].Domains); diff != "" {
+			t.Errorf("node %s (-want +got):\n%s", view.Nodes[i].Name, diff)
+		}
+	}
+	// A pod that must be with others by a label cannot go where there is none.
+	if class := view.Classes[0]; len(class.Nodes) != 0 || len(class.Offerings) != len(view.Offerings) {
+		t.Errorf("on nodes %v, by %d offerings", class.Nodes, len(class.Offerings))
+	}
+}
+
+// places are the zones of the offerings and the names of the nodes that the class of a pod has.
+func places(view snapshot.View, pod string) []string {
+	class := view.Classes[classOf(view, pod)]
+	var all []string
+	for _, i := range class.Offerings {
+		all = append(all, view.Snapshot.Offerings[i].Zone)
+	}
+	for _, i := range class.Nodes {
+		all = append(all, view.Nodes[i].Name)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func TestRunningPodsKeepOthersAway(t *testing.T) {
+	t.Parallel()
+	const a, b = "us-east-1a", "us-east-1b"
+	for name, tc := range map[string]struct {
+		waits, runs corev1.Pod
+		want        []string
+	}{
+		"none that are alike":                              {Pod("w", away(host, "web")), Pod("r", inApp("db"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"from a node, by the waiting pod's term":           {Pod("w", away(host, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", a, b}},
+		"from a zone, by the waiting pod's term":           {Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a")), []string{"m-b", b}},
+		"from a node, by the running pod's term":           {Pod("w", inApp("web")), Pod("r", away(host, "web"), Running("m-a")), []string{"m-b", a, b}},
+		"from a zone, by the running pod's term":           {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-b", b}},
+		"not by a term that finds others":                  {Pod("w", inApp("db")), Pod("r", away(zone, "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"not by a pod on a node that is not there":         {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("gone")), []string{"m-a", "m-b", a, b}},
+		"not by a label that the pod's node does not have": {Pod("w", inApp("web")), Pod("r", away("rack", "web"), Running("m-a")), []string{"m-a", "m-b", a, b}},
+		"not by a pod that ends": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("m-a"), func(pod *corev1.Pod) {
+			pod.DeletionTimestamp = new(metav1.NewTime(Now))
+		}), []string{"m-a", "m-b", a, b}},
+		"from a zone without a GPU": {Pod("w", inApp("web")), Pod("r", away(zone, "web"), Running("cpu-c")), []string{"m-a", "m-b", a, b}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := twoZones()
+			c.Pods = []corev1.Pod{tc.waits, tc.runs}
+			view := snapshot.Build(c)
+			if diff := cmp.Diff(tc.want, places(view, "w")); diff != "" || view.Classes[0].Blocked != nil {
+				t.Errorf("blocked %+v, places (-want +got):\n%s", view.Classes[0].Blocked, diff)
+			}
+		})
+	}
+}
+
+func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	c.Pods = []corev1.Pod{Pod("w", away(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))}
+	wantBlocked(t, c, planner.ReasonRule, "podAntiAffinity", "topology.kubernetes.io/zone: us-east-1a, us-east-1b")
+	c.Pods = []corev1.Pod{Pod("w", inApp("web"), spreadOver("rack", "web"))}
+	wantBlocked(t, c, planner.ReasonRule, "topologySpreadConstraints on rack: no machine that admits the pod has that label")
+	c.Pods = []corev1.Pod{Pod("w", near("rack", "web"))}
+	wantBlocked(t, c, planner.ReasonRule, "podAffinity on rack")
+}
+
+// Only what selectors look at tells pods apart.
+func TestPodsAreOfDifferentClassesOnlyWhereSelectorsTellThemApart(t *testing.T) {
+	t.Parallel()
+	numbered := func(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
+		pods := Pods(prefix, n, edits...)
+		for i := range pods {
+			WithLabels("apps.kubernetes.io/pod-index", fmt.Sprint(i))(&pods[i])
+		}
+		return pods
+	}
+	for name, tc := range map[string]struct {
+		pods []corev1.Pod
+		want int
+	}{
+		"a StatefulSet that is spread":           {numbered("w", 4, inApp("web"), spreadOver(zone, "web")), 1},
+		"one that nobody looks for":              {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web"))), 1},
+		"one that another looks for":             {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), numbered("u", 2, inApp("db"), away(zone, "web"))), 3},
+		"one that a running pod keeps away":      {slices.Concat(numbered("w", 2), numbered("v", 2, inApp("web")), []corev1.Pod{Pod("r", away(zone, "web"), Running("m-a"))}), 2},
+		"the same in two namespaces":             {slices.Concat(numbered("w", 2), numbered("v", 2, in("far"))), 1},
+		"the same, spread, in two namespaces":    {slices.Concat(numbered("w", 2, inApp("web"), spreadOver(zone, "web")), numbered("v", 2, in("far"), inApp("web"), spreadOver(zone, "web"))), 2},
+		"two revisions, each spread for itself":  {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision))), 2},
+		"two revisions that are spread together": {slices.Concat(numbered("w", 2, inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web")), numbered("v", 2, inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web"))), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := twoZones()
+			c.Pods = tc.pods
+			if got := len(snapshot.Build(c).Classes); got != tc.want {
+				t.Errorf("%d classes, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+// wishes are a class's wishes: the zones and nodes that grant each, or its rule.
+func wishes(view snapshot.View, pod string) []string {
+	var all []string
+	for _, w := range view.Classes[classOf(view, pod)].Wishes {
+		if w.Rule >= 0 {
+			all = append(all, told(view, view.Rules[w.Rule]))
+			continue
+		}
+		var granted []string
+		for _, i := range w.Offerings {
+			o := view.Snapshot.Offerings[i]
+			granted = append(granted, view.Snapshot.Pools[o.Pool].Name+"/"+o.Zone)
+		}
+		for _, i := range w.Nodes {
+			granted = append(granted, view.Nodes[i].Name)
+		}
+		slices.Sort(granted)
+		all = append(all, strings.Join(slices.Compact(granted), " "))
+	}
+	return all
+}
+
+func TestWishesAreInTheOrderInWhichKarpenterGivesThemUp(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	c.NodePools = append(c.NodePools, Pool("soft", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared), Tainted("spare"), func(np *karpv1.NodePool) {
+		np.Spec.Template.Spec.Taints[1].Effect = corev1.TaintEffectPreferNoSchedule
+	}))
+	weighted := func(weight int32, key, name string) corev1.WeightedPodAffinityTerm {
+		return corev1.WeightedPodAffinityTerm{Weight: weight, PodAffinityTerm: podTerms(key, name)[0]}
+	}
+	anyway := func(c *corev1.TopologySpreadConstraint) { c.WhenUnsatisfiable = corev1.ScheduleAnyway }
+	c.Pods = []corev1.Pod{
+		Pod("w", inApp("web"), func(pod *corev1.Pod) {
+			a := affinityOf(pod)
+			a.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+				weighted(1, zone, "db"), weighted(9, host, "db"), weighted(5, host, "nobody"),
+			}}
+			a.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{weighted(1, host, "web")}}
+			a.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+				{Weight: 1, Preference: expression(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, "soft")},
+				{Weight: 7, Preference: expression(zone, corev1.NodeSelectorOpIn, "us-east-1b")},
+				{Weight: 3, Preference: expression("nowhere", corev1.NodeSelectorOpExists)},
+			}}
+		}, spreadOver(zone, "web"), spreadOver(host, "web", anyway), spreadOver("karpenter.sh/nodepool", "web", anyway)),
+		Pod("db", inApp("db"), Running("m-a")), Pod("web", inApp("web"), Running("m-b")),
+	}
+	all := "gpu-shared/us-east-1a gpu-shared/us-east-1b"
+	want := []string{
+		"Together of w counts  m-a=1",
+		"Together " + zone + " of w counts  us-east-1a=1",
+		// Running pods that the pod would rather not meet, and then those that wait.
+		all + " m-a soft/us-east-1a soft/us-east-1b",
+		"Apart of w counts w",
+		// The heaviest term, and then it or the next that anything grants: as long as both stand, the heaviest alone.
+		"gpu-shared/us-east-1b m-b soft/us-east-1b",
+		"gpu-shared/us-east-1b m-b soft/us-east-1a soft/us-east-1b",
+		"Spread of w counts w m-b=1",
+		"Spread karpenter.sh/nodepool of w counts w gpu-shared=1",
+		all + " m-a m-b",
+	}
+	view := snapshot.Build(c)
+	if diff := cmp.Diff(want, wishes(view, "w")); diff != "" {
+		t.Errorf("wishes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"m-a", "m-b", "us-east-1a", "us-east-1b"}, places(view, "w")); diff != "" {
+		t.Errorf("wishes take places away (-want +got):\n%s", diff)
+	}
+}
+
+func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
+	t.Parallel()
+	c := twoZones()
+	c.Pods = []corev1.Pod{Pod("w", inApp("web"), away(zone, "web")), Pod("x", inApp("web"), func(pod *corev1.Pod) {
+		affinityOf(pod).PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.WeightedPodAffinityTerm{
+			{Weight: 1, PodAffinityTerm: podTerms(zone, "web")[0]},
+		}}
+	})}
+	view := snapshot.Build(c)
+	want := []string{"Apart " + zone + " of w counts w,x", "Apart " + zone + " of x counts w,x"}
+	got := allTold(t, view)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" || len(view.Classes[classOf(view, "w")].Wishes) != 0 {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,134 @@
+package snapshot
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/karpenter"
+)
+
+// running knows which pods run where, for rules that count them.
+type running struct {
+	*Cluster
+	selections *selections
+	// nodes are the indices of the cluster's nodes by name.
+	nodes map[string]int
+	// pods are those that count: bound to a node that exists, neither ended nor about to end. The place of one that is about to end will be
+	// free, so Karpenter does not count it either.
+	pods []*corev1.Pod
+	// repels are the places that running pods keep others out of by an anti-affinity of theirs, by the selection that finds the others.
+	repels map[string][]repulsion
+	// counts are the pods that each selection finds on each node, by the index of the node; made when first asked for.
+	counts map[string]map[int]int64
+}
+
+// repulsion is a term of a pod that runs on the node with the index.
+type repulsion struct {
+	term term
+	node int
+}
+
+func (c *Cluster) running(shapes *shapes) *running {
+	r := &running{Cluster: c, selections: &shapes.selections, nodes: map[string]int{}, repels: map[string][]repulsion{}}
+	for i := range c.Nodes {
+		r.nodes[c.Nodes[i].Name] = i
+	}
+	for i := range c.Pods {
+		pod := &c.Pods[i]
+		node, ok := r.nodes[pod.Spec.NodeName]
+		if !ok || !pod.DeletionTimestamp.IsZero() || karpenter.IsTerminal(pod) {
+			continue
+		}
+		r.pods = append(r.pods, pod)
+		for _, t := range c.apart(pod, r.selections) {
+			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, node})
+		}
+	}
+	return r
+}
+
+// on are the pods that a selection finds, by the index of their node.
+func (r *running) on(selection string) map[int]int64 {
+	if r.counts == nil {
+		r.counts = map[string]map[int]int64{}
+		for _, pod := range r.pods {
+			for i, finds := range r.selections.of(pod) {
+				if !finds {
+					continue
+				}
+				key := r.selections.keys[i]
+				if r.counts[key] == nil {
+					r.counts[key] = map[int]int64{}
+				}
+				r.counts[key][r.nodes[pod.Spec.NodeName]]++
+			}
+		}
+	}
+	return r.counts[selection]
+}
+
+// avoided are the domains that pods which selections find (found) and that have the terms must keep out of, because of pods that run: by label
+// for domains that are labels, and by name for nodes.
+func (r *running) avoided(found []bool, terms []term) avoided {
+	a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
+	for selection, repels := range r.repels {
+		if !r.selections.finds(found, selection) {
+			continue
+		}
+		for i := range repels {
+			a.add(&repels[i].term, &r.Nodes[repels[i].node])
+		}
+	}
+	for i := range terms {
+		for node := range r.on(terms[i].selection) {
+			a.add(&terms[i], &r.Nodes[node])
+		}
+	}
+	return a
+}
+
+// avoided are places that pods must keep out of.
+type avoided struct {
+	nodes   map[string]bool
+	domains map[string]map[string]bool
+}
+
+func (a *avoided) add(t *term, node *corev1.Node) {
+	if t.perNode() {
+		a.nodes[node.Name] = true
+		return
+	}
+	if domain, ok := node.Labels[t.key]; ok {
+		if a.domains[t.key] == nil {
+			a.domains[t.key] = map[string]bool{}
+		}
+		a.domains[t.key][domain] = true
+	}
+}
+
+// holds says whether a node, or a machine with the labels that has no node yet, is one of the places.
+func (a *avoided) holds(node string, labels map[string]string) bool {
+	if a.nodes[node] {
+		return true
+	}
+	for key, domains := range a.domains {
+		if domain, ok := labels[key]; ok && domains[domain] {
+			return true
+		}
+	}
+	return false
+}
+
+// String names the labels and values, and how many nodes.
+func (a *avoided) String() string {
+	var parts []string
+	for _, key := range sortedKeys(a.domains) {
+		parts = append(parts, key+": "+strings.Join(sortedKeys(a.domains[key]), ", "))
+	}
+	if len(a.nodes) > 0 {
+		parts = append(parts, fmt.Sprintf("%d nodes", len(a.nodes)))
+	}
+	return strings.Join(parts, "; ")
+}

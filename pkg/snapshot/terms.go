@@ -1,0 +1,196 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// term is one demand or wish of a pod on where other pods are.
+type term struct {
+	kind planner.RuleKind
+	// field is what the pod's spec calls it.
+	field string
+	// key is the label of nodes whose values are the domains.
+	key string
+	// selection is the key of the selection that finds the pods that count.
+	selection  string
+	maxSkew    int64
+	minDomains int64
+	// byAffinity and byTaints say that only nodes that the pod's node affinity and its tolerations admit count for Spread.
+	byAffinity, byTaints bool
+	// nothing says that no pod is counted, though the domain is asked for: a spread without a selector, as the scheduler has it.
+	nothing bool
+}
+
+func (t *term) name() string { return fmt.Sprintf("%s on %s", t.field, t.key) }
+
+// perNode says that the machines themselves are the domains.
+func (t *term) perNode() bool { return t.key == corev1.LabelHostname }
+
+// id is the same for terms that demand the same.
+func (t *term) id() string {
+	return fmt.Sprintf("%s %s %d %d %t %t %t %s", t.kind, t.key, t.maxSkew, t.minDomains, t.byAffinity, t.byTaints, t.nothing, t.selection)
+}
+
+// terms are the demands and wishes of a pod on where other pods are.
+type terms struct {
+	required []term
+	// affinity and spread are only preferred, in the order in which Karpenter gives them up; what the pod prefers of nodes comes between them.
+	affinity, spread []term
+}
+
+// hasTerms says whether the pod looks at others at all.
+func hasTerms(pod *corev1.Pod) bool {
+	affinity := pod.Spec.Affinity
+	return len(pod.Spec.TopologySpreadConstraints) > 0 || affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil)
+}
+
+func (c *Cluster) termsOf(pod *corev1.Pod, known *selections) terms {
+	var t terms
+	for i := range pod.Spec.TopologySpreadConstraints {
+		if constraint := &pod.Spec.TopologySpreadConstraints[i]; constraint.WhenUnsatisfiable == corev1.DoNotSchedule {
+			t.required = append(t.required, spread(pod, constraint, known))
+		}
+	}
+	for _, constraint := range anyway(pod) {
+		t.spread = append(t.spread, spread(pod, &constraint, known))
+	}
+	if pod.Spec.Affinity == nil {
+		return t
+	}
+	if affinity := pod.Spec.Affinity.PodAffinity; affinity != nil {
+		t.required = append(t.required, c.together(pod, affinity.RequiredDuringSchedulingIgnoredDuringExecution, known)...)
+		for _, weighted := range heaviestFirst(affinity.PreferredDuringSchedulingIgnoredDuringExecution) {
+			t.affinity = append(t.affinity, c.together(pod, []corev1.PodAffinityTerm{weighted.PodAffinityTerm}, known)...)
+		}
+	}
+	t.required = append(t.required, c.apart(pod, known)...)
+	if anti := pod.Spec.Affinity.PodAntiAffinity; anti != nil {
+		for _, weighted := range heaviestFirst(anti.PreferredDuringSchedulingIgnoredDuringExecution) {
+			t.affinity = append(t.affinity, c.apartFrom(pod, &weighted.PodAffinityTerm, known))
+		}
+	}
+	return t
+}
+
+func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known *selections) term {
+	is := func(policy *corev1.NodeInclusionPolicy, otherwise corev1.NodeInclusionPolicy) bool {
+		if policy == nil {
+			policy = &otherwise
+		}
+		return *policy == corev1.NodeInclusionPolicyHonor
+	}
+	found := narrowed(constraint.LabelSelector, pod, constraint.MatchLabelKeys, nil)
+	t := term{
+		kind: planner.Spread, field: "topologySpreadConstraints", key: constraint.TopologyKey, maxSkew: int64(constraint.MaxSkew),
+		byAffinity: is(constraint.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor), byTaints: is(constraint.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore),
+		// The scheduler takes an empty selector for none.
+		nothing:   constraint.LabelSelector == nil || found.Empty(),
+		selection: known.add(selector{[]string{pod.Namespace}, found}),
+	}
+	if constraint.MinDomains != nil {
+		t.minDomains = int64(*constraint.MinDomains)
+	}
+	return t
+}
+
+// anyway are the pod's spread constraints that are only preferred. Karpenter gives up the first and moves the last into its place.
+func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
+	preferred := func(constraint corev1.TopologySpreadConstraint) bool {
+		return constraint.WhenUnsatisfiable == corev1.ScheduleAnyway
+	}
+	left := slices.Clone(pod.Spec.TopologySpreadConstraints)
+	var all []corev1.TopologySpreadConstraint
+	for i := slices.IndexFunc(left, preferred); i >= 0; i = slices.IndexFunc(left, preferred) {
+		all = append(all, left[i])
+		left[i] = left[len(left)-1]
+		left = left[:len(left)-1]
+	}
+	return all
+}
+
+// together are the terms of a pod affinity. The scheduler counts only pods that all terms find.
+func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, known *selections) []term {
+	all := make([]selector, len(affinity))
+	for i := range affinity {
+		all[i] = c.selectorOf(pod, &affinity[i])
+	}
+	terms := make([]term, len(affinity))
+	for i := range affinity {
+		terms[i] = term{kind: planner.Together, field: "podAffinity", key: affinity[i].TopologyKey, selection: known.add(all...)}
+	}
+	return terms
+}
+
+// apart are the terms of a pod's required anti-affinity.
+func (c *Cluster) apart(pod *corev1.Pod, known *selections) []term {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	required := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	terms := make([]term, len(required))
+	for i := range required {
+		terms[i] = c.apartFrom(pod, &required[i], known)
+	}
+	return terms
+}
+
+func (c *Cluster) apartFrom(pod *corev1.Pod, anti *corev1.PodAffinityTerm, known *selections) term {
+	return term{kind: planner.Apart, field: "podAntiAffinity", key: anti.TopologyKey, selection: known.add(c.selectorOf(pod, anti))}
+}
+
+func (c *Cluster) selectorOf(pod *corev1.Pod, affinity *corev1.PodAffinityTerm) selector {
+	return selector{
+		c.namespaces(pod.Namespace, affinity.Namespaces, affinity.NamespaceSelector),
+		narrowed(affinity.LabelSelector, pod, affinity.MatchLabelKeys, affinity.MismatchLabelKeys),
+	}
+}
+
+// heaviestFirst is the order in which Karpenter gives terms up.
+func heaviestFirst(terms []corev1.WeightedPodAffinityTerm) []corev1.WeightedPodAffinityTerm {
+	return slices.SortedStableFunc(slices.Values(terms), func(a, b corev1.WeightedPodAffinityTerm) int { return cmp.Compare(b.Weight, a.Weight) })
+}
+
+// termLabels are the labels of the pod whose values its own terms ask for, with those values.
+func termLabels(pod *corev1.Pod) map[string]string {
+	asked := map[string]string{}
+	note := func(keys ...string) {
+		for _, key := range keys {
+			if value, ok := pod.Labels[key]; ok {
+				asked[key] = value
+			}
+		}
+	}
+	for i := range pod.Spec.TopologySpreadConstraints {
+		note(pod.Spec.TopologySpreadConstraints[i].MatchLabelKeys...)
+	}
+	for _, t := range affinityTerms(pod) {
+		note(t.MatchLabelKeys...)
+		note(t.MismatchLabelKeys...)
+	}
+	return asked
+}
+
+// affinityTerms are all terms of the pod's affinity and anti-affinity, required and preferred.
+func affinityTerms(pod *corev1.Pod) []corev1.PodAffinityTerm {
+	var all []corev1.PodAffinityTerm
+	preferred := func(terms []corev1.WeightedPodAffinityTerm) {
+		for i := range terms {
+			all = append(all, terms[i].PodAffinityTerm)
+		}
+	}
+	if affinity := pod.Spec.Affinity; affinity != nil && affinity.PodAffinity != nil {
+		all = append(all, affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
+		preferred(affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	if affinity := pod.Spec.Affinity; affinity != nil && affinity.PodAntiAffinity != nil {
+		all = append(all, affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
+		preferred(affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
+	return all
+}

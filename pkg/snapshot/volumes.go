@@ -1,0 +1,231 @@
+package snapshot
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	volumehelper "k8s.io/component-helpers/storage/volume"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// place is where a volume can be had.
+type place struct {
+	// volume names it, for people.
+	volume string
+	nodes  *nodeaffinity.NodeSelector
+	// key is the same for volumes that can be had on the same nodes.
+	key string
+}
+
+// volumes are what a pod's volumes ask of a node.
+type volumes struct {
+	places []*place
+	// drivers counts the volumes that a node has to attach, by their driver.
+	drivers map[string]int64
+	// problem says why no node will do at present; "" when there is nothing to say.
+	problem string
+}
+
+// key is the same for pods whose volumes ask the same of a node.
+func (v *volumes) key() string {
+	if v == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range v.places {
+		b.WriteString(p.key)
+		b.WriteByte('\n')
+	}
+	for _, driver := range sortedKeys(v.drivers) {
+		fmt.Fprintf(&b, "%s %d\n", driver, v.drivers[driver])
+	}
+	return b.String() + v.problem
+}
+
+func (v *volumes) refusal() *planner.Refusal {
+	if v == nil || v.problem == "" {
+		return nil
+	}
+	return &planner.Refusal{Reason: planner.ReasonVolumes, Message: v.problem}
+}
+
+// storage finds the volumes of pods.
+type storage struct {
+	claims  map[string]*corev1.PersistentVolumeClaim
+	volumes map[string]*corev1.PersistentVolume
+	classes map[string]*storagev1.StorageClass
+	// places are by the name of what decides them, so that each is read once.
+	places map[string]*place
+}
+
+func (c *Cluster) storage() *storage {
+	s := &storage{
+		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, classes: map[string]*storagev1.StorageClass{},
+		places: map[string]*place{},
+	}
+	for i := range c.PersistentVolumeClaims {
+		claim := &c.PersistentVolumeClaims[i]
+		s.claims[claim.Namespace+"/"+claim.Name] = claim
+	}
+	for i := range c.PersistentVolumes {
+		s.volumes[c.PersistentVolumes[i].Name] = &c.PersistentVolumes[i]
+	}
+	for i := range c.StorageClasses {
+		s.classes[c.StorageClasses[i].Name] = &c.StorageClasses[i]
+	}
+	return s
+}
+
+// of are the volumes of a pod; nil when it has none that are claimed.
+func (s *storage) of(pod *corev1.Pod) *volumes {
+	var v *volumes
+	seen := map[string]bool{}
+	for i := range pod.Spec.Volumes {
+		name, ok := claimName(pod, &pod.Spec.Volumes[i])
+		if !ok || seen[name] {
+			continue
+		}
+		seen[name] = true
+		if v == nil {
+			v = &volumes{drivers: map[string]int64{}}
+		}
+		if v.problem = s.claimed(v, pod, name, pod.Spec.Volumes[i].Ephemeral != nil); v.problem != "" {
+			return v
+		}
+	}
+	if v != nil {
+		slices.SortFunc(v.places, func(a, b *place) int { return strings.Compare(a.key, b.key) })
+		v.places = slices.CompactFunc(v.places, func(a, b *place) bool { return a.key == b.key })
+	}
+	return v
+}
+
+// claimName is the name of the claim of a pod's volume; that of an ephemeral volume is made of the pod's.
+func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		return v.PersistentVolumeClaim.ClaimName, true
+	case v.Ephemeral != nil:
+		return pod.Name + "-" + v.Name, true
+	}
+	return "", false
+}
+
+// claimed adds what a claim asks for to the volumes, or says why no node will do.
+func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
+	claim := s.claims[pod.Namespace+"/"+name]
+	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
+	switch {
+	case claim == nil && ephemeral:
+		return named + " does not exist yet: it is made for the pod's ephemeral volume; see the events of the pod"
+	case claim == nil:
+		return named + " does not exist: create it"
+	case ephemeral && !metav1.IsControlledBy(claim, pod):
+		return named + " is not of this pod, though it has the name of its ephemeral volume: delete it, or rename the volume"
+	case !claim.DeletionTimestamp.IsZero():
+		return named + " is being deleted: create it anew once it is gone"
+	case claim.Status.Phase == corev1.ClaimLost:
+		return fmt.Sprintf("%s has lost its PersistentVolume %s: delete the claim and create it anew", named, claim.Spec.VolumeName)
+	case claim.Spec.VolumeName != "":
+		return s.bound(v, claim, named)
+	default:
+		return s.unbound(v, claim, named)
+	}
+}
+
+func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+	if !metav1.HasAnnotation(claim.ObjectMeta, volumehelper.AnnBindCompleted) {
+		return fmt.Sprintf("%s is not bound to PersistentVolume %s yet: see the events of the claim", named, claim.Spec.VolumeName)
+	}
+	pv := s.volumes[claim.Spec.VolumeName]
+	if pv == nil {
+		return fmt.Sprintf("%s is bound to PersistentVolume %s, which does not exist: delete the claim and create it anew", named, claim.Spec.VolumeName)
+	}
+	if driver := driverOf(pv); driver != "" {
+		v.drivers[driver]++
+	}
+	if affinity := pv.Spec.NodeAffinity; affinity != nil && affinity.Required != nil {
+		return s.onlyOn(v, "PersistentVolume "+pv.Name, affinity.Required)
+	}
+	return ""
+}
+
+// unbound is for a claim that gets its volume when the scheduler has chosen a node: the volume is made where the class allows.
+func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
+	name := volumehelper.GetPersistentVolumeClaimClass(claim)
+	class := s.classes[name]
+	switch {
+	case name == "":
+		return named + " is not bound and names no StorageClass: name one, or bind it to a PersistentVolume"
+	case class == nil:
+		return fmt.Sprintf("%s is not bound and its StorageClass %s does not exist: create it", named, name)
+	case class.VolumeBindingMode == nil || *class.VolumeBindingMode != storagev1.VolumeBindingWaitForFirstConsumer:
+		return fmt.Sprintf("%s is not bound yet, and its StorageClass %s binds without waiting for a node: see the events of the claim", named, name)
+	case class.Provisioner == noProvisioner:
+		return fmt.Sprintf("%s is not bound, and its StorageClass %s makes no volumes, which Karve does not plan for: set the claim's spec.volumeName", named, name)
+	}
+	v.drivers[csiName(class.Provisioner)]++
+	if len(class.AllowedTopologies) == 0 {
+		return ""
+	}
+	allowed := &corev1.NodeSelector{}
+	for _, topology := range class.AllowedTopologies {
+		var nodes corev1.NodeSelectorTerm
+		for _, e := range topology.MatchLabelExpressions {
+			nodes.MatchExpressions = append(nodes.MatchExpressions, corev1.NodeSelectorRequirement{Key: e.Key, Operator: corev1.NodeSelectorOpIn, Values: e.Values})
+		}
+		allowed.NodeSelectorTerms = append(allowed.NodeSelectorTerms, nodes)
+	}
+	return s.onlyOn(v, "a volume of StorageClass "+name, allowed)
+}
+
+// onlyOn notes that the volumes can be had on these nodes only.
+func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) string {
+	p := s.places[volume]
+	if p == nil {
+		nodes, err := nodeaffinity.NewNodeSelector(on)
+		if err != nil {
+			return fmt.Sprintf("the nodes on which %s can be had cannot be read: %v", volume, err)
+		}
+		key, err := json.Marshal(on)
+		if err != nil {
+			return fmt.Sprintf("the nodes on which %s can be had cannot be written down: %v", volume, err)
+		}
+		p = &place{volume, nodes, string(key)}
+		s.places[volume] = p
+	}
+	v.places = append(v.places, p)
+	return ""
+}
+
+// What the plugins that were once part of Kubernetes are called, and what took their place. Others are not on the machines that Karpenter launches.
+const (
+	noProvisioner = "kubernetes.io/no-provisioner"
+	inTreeEBS     = "kubernetes.io/aws-ebs"
+	driverEBS     = "ebs.csi.aws.com"
+)
+
+func csiName(provisioner string) string {
+	if provisioner == inTreeEBS {
+		return driverEBS
+	}
+	return provisioner
+}
+
+// driverOf is the driver that attaches a volume; "" when none has to.
+func driverOf(pv *corev1.PersistentVolume) string {
+	switch {
+	case pv.Spec.CSI != nil:
+		return pv.Spec.CSI.Driver
+	case pv.Spec.AWSElasticBlockStore != nil:
+		return driverEBS
+	}
+	return ""
+}

@@ -1,0 +1,187 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+const ebs = "ebs.csi.aws.com"
+
+// zonal puts a volume into a zone, as the driver of EBS writes it.
+func zonal(zone string) func(*corev1.PersistentVolume) {
+	return func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: ebs}
+		pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			expression("topology.ebs.csi.aws.com/zone", corev1.NodeSelectorOpIn, zone),
+		}}}
+	}
+}
+
+// bound adds a claim with the volume that it is bound to.
+func bound(name string, edit func(*corev1.PersistentVolume)) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) {
+		pv := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
+		edit(&pv)
+		c.PersistentVolumes = append(c.PersistentVolumes, pv)
+		claimed(name, func(claim *corev1.PersistentVolumeClaim) {
+			claim.Spec.VolumeName = pv.Name
+			claim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
+		})(c)
+	}
+}
+
+// claimed adds a claim.
+func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) {
+		claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+		edit(&claim)
+		c.PersistentVolumeClaims = append(c.PersistentVolumeClaims, claim)
+	}
+}
+
+// ofClass adds a claim that is not bound, of a StorageClass of its name.
+func ofClass(name string, edit func(*storagev1.StorageClass)) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) {
+		claimed(name, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &name })(c)
+		waits := storagev1.VolumeBindingWaitForFirstConsumer
+		class := storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: ebs, VolumeBindingMode: &waits}
+		edit(&class)
+		c.StorageClasses = append(c.StorageClasses, class)
+	}
+}
+
+func allowing(terms ...map[string][]string) func(*storagev1.StorageClass) {
+	return func(class *storagev1.StorageClass) {
+		for _, term := range terms {
+			var t corev1.TopologySelectorTerm
+			for key, values := range term {
+				t.MatchLabelExpressions = append(t.MatchLabelExpressions, corev1.TopologySelectorLabelRequirement{Key: key, Values: values})
+			}
+			class.AllowedTopologies = append(class.AllowedTopologies, t)
+		}
+	}
+}
+
+func TestPodsGoWhereTheirVolumesCanBeHad(t *testing.T) {
+	t.Parallel()
+	const a, b = "us-east-1a", "us-east-1b"
+	local := func(pv *corev1.PersistentVolume) {
+		zonal("")(pv)
+		pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0] = expression(corev1.LabelHostname, corev1.NodeSelectorOpIn, "m")
+	}
+	zones := map[string][]string{corev1.LabelTopologyZone: {a}}
+	ephemeral := func(pod *corev1.Pod) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+	}
+	for name, tc := range map[string]struct {
+		edit  func(*snapshot.Cluster)
+		pod   func(*corev1.Pod)
+		zones []string
+		node  bool
+	}{
+		"without volumes":                     {func(*snapshot.Cluster) {}, Claiming(), []string{a, b}, true},
+		"a volume in a zone":                  {bound("data", zonal(b)), Claiming("data"), []string{b}, false},
+		"a volume in the zone of the node":    {bound("data", zonal(a)), Claiming("data"), []string{a}, true},
+		"a volume that can be had everywhere": {bound("data", func(*corev1.PersistentVolume) {}), Claiming("data"), []string{a, b}, true},
+		"two volumes in two zones": {
+			func(c *snapshot.Cluster) { bound("data", zonal(a))(c); bound("more", zonal(b))(c) }, Claiming("data", "more"), nil, false,
+		},
+		"a volume of a node":                 {bound("data", local), Claiming("data"), nil, true},
+		"a volume to be made anywhere":       {ofClass("fast", func(*storagev1.StorageClass) {}), Claiming("fast"), []string{a, b}, true},
+		"a volume to be made in a zone":      {ofClass("fast", allowing(zones)), Claiming("fast"), []string{a}, true},
+		"a volume to be made in either zone": {ofClass("fast", allowing(zones, map[string][]string{"topology.ebs.csi.aws.com/zone": {b}})), Claiming("fast"), []string{a, b}, true},
+		"an ephemeral volume": {
+			func(c *snapshot.Cluster) {
+				ofClass("a-scratch", allowing(zones))(c)
+				c.PersistentVolumeClaims[0].OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: "a", UID: "pod-a", Controller: new(true)}}
+			}, ephemeral, []string{a}, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := machine(Initialized(Now), 10, node(func(n *corev1.Node) {
+				n.Labels[corev1.LabelHostname], n.Labels["topology.ebs.csi.aws.com/zone"] = n.Name, a
+			}), tc.edit)
+			c.Pods = []corev1.Pod{Pod("a", tc.pod)}
+			view := snapshot.Build(c)
+			class := view.Classes[0]
+			got := map[string]bool{}
+			for _, i := range class.Offerings {
+				got[view.Snapshot.Offerings[i].Zone] = true
+			}
+			want := map[string]bool{}
+			for _, zone := range tc.zones {
+				want[zone] = true
+			}
+			if diff := cmp.Diff(want, got); diff != "" || tc.node != (len(class.Nodes) == 1) {
+				t.Errorf("on nodes %v, in zones (-want +got):\n%s", class.Nodes, diff)
+			}
+			if (len(tc.zones) > 0 || tc.node) != (class.Blocked == nil) {
+				t.Errorf("blocked: %+v", class.Blocked)
+			}
+		})
+	}
+}
+
+func TestAPodWhoseVolumesWaitForSomebodyIsToldForWhom(t *testing.T) {
+	t.Parallel()
+	immediate := storagev1.VolumeBindingImmediate
+	for says, edit := range map[string]func(*snapshot.Cluster){
+		"PersistentVolumeClaim default/data does not exist: create it":         func(*snapshot.Cluster) {},
+		"PersistentVolumeClaim default/data is not bound and names no":         claimed("data", func(*corev1.PersistentVolumeClaim) {}),
+		"its StorageClass data binds without waiting for a node: see the ":     ofClass("data", func(class *storagev1.StorageClass) { class.VolumeBindingMode = &immediate }),
+		"its StorageClass data binds without waiting for a node: see":          ofClass("data", func(class *storagev1.StorageClass) { class.VolumeBindingMode = nil }),
+		"its StorageClass data makes no volumes":                               ofClass("data", func(class *storagev1.StorageClass) { class.Provisioner = "kubernetes.io/no-provisioner" }),
+		"its StorageClass lost does not exist: create it":                      claimed("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = new("lost") }),
+		"is not bound to PersistentVolume pv yet: see the events of the claim": claimed("data", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pv" }),
+		"is bound to PersistentVolume pv-data, which does not exist": func(c *snapshot.Cluster) {
+			bound("data", zonal("us-east-1a"))(c)
+			c.PersistentVolumes = nil
+		},
+		"has lost its PersistentVolume pv-data": func(c *snapshot.Cluster) {
+			bound("data", zonal("us-east-1a"))(c)
+			c.PersistentVolumeClaims[0].Status.Phase = corev1.ClaimLost
+		},
+		"default/data is being deleted": func(c *snapshot.Cluster) {
+			bound("data", zonal("us-east-1a"))(c)
+			c.PersistentVolumeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
+		},
+	} {
+		c := Shared()
+		edit(c)
+		c.Pods = []corev1.Pod{Pod("a", Claiming("data"))}
+		wantBlocked(t, c, planner.ReasonVolumes, says)
+	}
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("a", func(pod *corev1.Pod) {
+		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+	})}
+	wantBlocked(t, c, planner.ReasonVolumes, "PersistentVolumeClaim default/a-scratch does not exist yet")
+	bound("a-scratch", zonal("us-east-1a"))(c)
+	wantBlocked(t, c, planner.ReasonVolumes, "default/a-scratch is not of this pod")
+}
+
+// Each pod of a StatefulSet has a claim of its own.
+func TestPodsWithVolumesInTheSameZoneAreOfOneClass(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	for i := range 4 {
+		name := fmt.Sprintf("data-%d", i)
+		bound(name, zonal([]string{"us-east-1a", "us-east-1b"}[i%2]))(c)
+		c.Pods = append(c.Pods, Pod(name, Claiming(name), func(pod *corev1.Pod) { pod.UID = types.UID(name) }))
+	}
+	view := snapshot.Build(c)
+	if len(view.Classes) != 2 || len(view.Classes[0].Pods) != 2 {
+		t.Errorf("classes: %+v", view.Classes)
+	}
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// table prints figures as they come, one line a workload.
+type table struct{ to io.Writer }
+
+const lineFormat = "%-62s %7s %6s %10s %16s %12s %14s %5s %5s  %9s %16s %12s  %s\n"
+
+func (t table) header() {
+	fmt.Fprintf(t.to, lineFormat, "", "", "", "", "gap in %", "", "plan", "goal", "", "Karpenter", "Karpenter", "CA (model)", "")
+	fmt.Fprintf(t.to, lineFormat, "workload", "pods", "offers", "optimal", "mean / worst", "goal", "ms / first", "ms", "MiB", "packing", "itself, ms", "waste/price", "goals")
+}
+
+func (t table) row(r row, f figures) {
+	if r.skipped != "" {
+		fmt.Fprintf(t.to, "%-62s skipped: %s\n", f.Workload, r.skipped)
+		return
+	}
+	goal := fmt.Sprintf("%.2f/%.2f", r.goal.mean, r.goal.worst)
+	if r.goal.proved {
+		goal = "all optimal"
+	}
+	verdict := "ok"
+	if missed := r.missed(f); missed != "" {
+		verdict = "MISS " + missed
+	}
+	fmt.Fprintf(t.to, lineFormat, f.Workload, fmt.Sprint(f.Pods), fmt.Sprint(f.Offerings), fmt.Sprintf("%d of %d", *f.Proved, f.Snapshots),
+		fmt.Sprintf("%.2f / %.2f", *f.GapMean, *f.GapWorst), goal, number(f.Milliseconds, "%.1f")+" / "+number(f.FirstPlan, "%.1f"),
+		number(f.GoalMS, "%.0f"), number(f.PeakMiB, "%.0f"), number(f.FirstFit, "%+.1f%%"),
+		number(f.Karpenter, "%+.1f%%")+" "+number(f.KarpenterMilliseconds, "%.0f"),
+		number(f.LeastWaste, "%+.0f%%")+" "+number(f.PerPod, "%+.0f%%"), verdict)
+	if f.Note != "" {
+		fmt.Fprintf(t.to, "    %s\n", f.Note)
+	}
+}
+
+// missed says which of a row's goals its figures miss, nothing when none.
+func (r row) missed(f figures) string {
+	switch {
+	case r.goal.proved && *f.Proved < f.Snapshots:
+		return "proof"
+	case !r.goal.proved && *f.GapMean > r.goal.mean:
+		return "mean gap"
+	case !r.goal.proved && *f.GapWorst > r.goal.worst:
+		return "worst gap"
+	case *f.Milliseconds > 1.1*milliseconds(r.budget):
+		// A tenth is for what ends after the clock is looked at.
+		return "time"
+	}
+	return ""
+}
+
+func number(x *float64, format string) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *x)
+}

@@ -1,0 +1,92 @@
+package workload
+
+import (
+	"cmp"
+	"compress/gzip"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// TracePod is a pod of the openb trace that shares a GPU.
+type TracePod struct {
+	MilliCPU, MiB int64
+	// MilliGPU is the thousandths of a GPU that it asks for.
+	MilliGPU int64
+}
+
+// Openb reads the 3,078 pods that share GPUs of the openb trace (Weng et al., USENIX ATC 2023) in the order of the trace. The columns are pod,
+// cpu_milli, memory_mib, num_gpu, gpu_milli and others.
+func Openb(path string) (pods []TracePod, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	records, err := csv.NewReader(z).ReadAll()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	for i, r := range records[1:] {
+		var amounts [3]int64
+		for k, column := range []int{1, 2, 4} {
+			if amounts[k], err = strconv.ParseInt(r[column], 10, 64); err != nil {
+				return nil, fmt.Errorf("reading %s: line %d: %w", path, i+2, err)
+			}
+		}
+		pods = append(pods, TracePod{amounts[0], amounts[1], amounts[2]})
+	}
+	return pods, nil
+}
+
+// Mapping says what thousandths of a GPU are in terms of shared GPUs.
+type Mapping string
+
+const (
+	// Memory: that part of the 16 GiB of a T4, and one replica.
+	Memory Mapping = "mem"
+	// Slots: replicas of twenty a GPU, all of one GPU.
+	Slots Mapping = "slots"
+	// Count: one replica, whatever the part.
+	Count Mapping = "count"
+)
+
+// Shaped merges pods of a trace that are alike.
+func Shaped(pods []TracePod, m Mapping) []Pods {
+	key := func(p TracePod) shape {
+		k := shape{p.MilliCPU, p.MiB, 1, 0}
+		switch m {
+		case Memory:
+			k.gpuMiB = (p.MilliGPU*16384 + 999) / 1000
+		case Slots:
+			k.replicas = (p.MilliGPU + 49) / 50
+			k.gpuMiB = k.replicas // little, so that the replicas are of one GPU
+		case Count:
+		}
+		return k
+	}
+	shapes := map[shape]int{}
+	for _, p := range pods {
+		shapes[key(p)]++
+	}
+	var keys []shape
+	for k := range shapes {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b shape) int {
+		return cmp.Or(cmp.Compare(a.milliCPU, b.milliCPU), cmp.Compare(a.mib, b.mib), cmp.Compare(a.replicas, b.replicas), cmp.Compare(a.gpuMiB, b.gpuMiB))
+	})
+	out := make([]Pods, 0, len(keys))
+	for i, k := range keys {
+		out = append(out, Pods{Name: fmt.Sprintf("s%02d", i), Count: shapes[k], MilliCPU: k.milliCPU, MiB: k.mib, Replicas: k.replicas, GPUMiB: k.gpuMiB})
+	}
+	return out
+}
+
+type shape struct{ milliCPU, mib, replicas, gpuMiB int64 }

@@ -1,0 +1,127 @@
+package workload
+
+import (
+	"fmt"
+	"math"
+	"math/rand"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Pods are so many pods that are alike.
+type Pods struct {
+	Name     string
+	Count    int
+	MilliCPU int64
+	MiB      int64
+	Replicas int64
+	// GPUMiB is the device memory that they state, 0 for none; whoever states some has it and all replicas on one GPU.
+	GPUMiB int64
+	// Allowed is, by type, whether they may go there; everywhere when nil.
+	Allowed []bool
+}
+
+// Identical are pods of one CPU, 2 GiB and one replica.
+func Identical(n int) []Pods {
+	return []Pods{{Name: "p", Count: n, MilliCPU: 1000, MiB: 2048, Replicas: 1}}
+}
+
+// Mix says what Mixed draws.
+type Mix struct {
+	Shapes, Pods int
+	// GPUMemory has the pods state device memory. Pinned pins a third of the shapes to a model of GPU, and some of those to a zone or to
+	// machines on demand.
+	GPUMemory, Pinned bool
+}
+
+// Mixed draws pods in a number of shapes, the first shapes the most frequent, from a seed.
+func Mixed(seed int64, m Mix, types []Type) []Pods {
+	r := rand.New(rand.NewSource(seed))
+	cpu := []int64{250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000}
+	mibPerCPU := []int64{1024, 2048, 3072, 4096, 6144, 8192}
+	gpuMiB := []int64{1024, 2048, 3072, 4096, 5120, 6144, 8192, 10240, 12288, 15000}
+	var models []string
+	for _, t := range types {
+		models = append(models, t.GPU)
+	}
+	slices.Sort(models)
+	models = slices.Compact(models)
+	weights, sum := make([]float64, m.Shapes), 0.0
+	for i := range weights {
+		weights[i] = 1 / math.Pow(float64(i+1), 0.8)
+		sum += weights[i]
+	}
+	var out []Pods
+	left := m.Pods
+	for i := range m.Shapes {
+		count := max(1, int(math.Round(weights[i]/sum*float64(m.Pods))))
+		if i == m.Shapes-1 || count > left {
+			count = left
+		}
+		left -= count
+		if count <= 0 {
+			continue
+		}
+		p := Pods{Name: fmt.Sprintf("c%02d", i), MilliCPU: cpu[r.Intn(len(cpu))], Replicas: 1, Count: count}
+		p.MiB = p.MilliCPU * mibPerCPU[r.Intn(len(mibPerCPU))] / 1000
+		if m.GPUMemory {
+			p.GPUMiB = gpuMiB[r.Intn(len(gpuMiB))]
+		}
+		if m.Pinned && r.Float64() < 0.33 {
+			p.pin(r, models, types)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// pin allows only the types with one model of GPU, perhaps of one zone, perhaps on demand; all when none of those would hold the pods.
+func (p *Pods) pin(r *rand.Rand, models []string, types []Type) {
+	model := models[r.Intn(len(models))]
+	zone := ""
+	if r.Float64() < 0.4 {
+		zone = fmt.Sprintf("az%d", 1+r.Intn(3))
+	}
+	onDemand := r.Float64() < 0.3
+	allowed, holds := make([]bool, len(types)), false
+	for i, t := range types {
+		allowed[i] = t.GPU == model && (zone == "" || t.Zone == "" || t.Zone == zone) && (!onDemand || t.CapacityType != "spot")
+		holds = holds || allowed[i] && t.GPUMiB >= p.GPUMiB && t.MilliCPU >= p.MilliCPU && t.MiB >= p.MiB
+	}
+	if holds {
+		p.Allowed = allowed
+	}
+}
+
+// Snapshot is pods that wait, and one pool that offers the types.
+func Snapshot(pods []Pods, types []Type) planner.Snapshot {
+	none := planner.Unlimited
+	s := planner.Snapshot{Pools: []planner.Pool{{
+		Name:      "gpu-shared",
+		Remaining: planner.Physical{MilliCPU: none, MemoryBytes: none, GPUs: none, Replicas: none, Nodes: none},
+	}}}
+	for _, t := range types {
+		s.Offerings = append(s.Offerings, t.offering())
+	}
+	for _, p := range pods {
+		s.Classes = append(s.Classes, p.class(len(types)))
+	}
+	return s
+}
+
+func (p Pods) class(types int) planner.Class {
+	c := planner.Class{
+		Requests:       planner.Resources{MilliCPU: p.MilliCPU, MemoryBytes: p.MiB << 20, Pods: 1, Replicas: p.Replicas},
+		GPUMemoryBytes: p.GPUMiB << 20,
+	}
+	for i := range p.Count {
+		c.Pods = append(c.Pods, fmt.Sprintf("default/%s-%06d", p.Name, i))
+	}
+	for i := range types {
+		if p.Allowed == nil || p.Allowed[i] {
+			c.Offerings = append(c.Offerings, i)
+		}
+	}
+	return c
+}

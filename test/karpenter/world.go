@@ -1,0 +1,80 @@
+// Package karpenter runs the scheduler of Karpenter itself, as a library, so that Karve's plans can be held against its own.
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	nodepools "sigs.k8s.io/karpenter/pkg/utils/nodepool"
+)
+
+// World is what Karpenter's scheduler knows.
+type World struct {
+	NodePools []*karpv1.NodePool
+	// Types are the instance types of each NodePool, by its name.
+	Types map[string][]*cloudprovider.InstanceType
+	// Nodes are machines that exist, and Running the pods on them.
+	Nodes   []*corev1.Node
+	Running []*corev1.Pod
+	// Pending are the pods that wait.
+	Pending []*corev1.Pod
+}
+
+// Solve runs Karpenter's scheduler, and says how long that took without its preparations.
+func (w World) Solve(ctx context.Context) (scheduling.Results, time.Duration, error) {
+	ctx = log.IntoContext(injection.WithControllerName(ctx, "provisioner"), logr.Discard())
+	ctx = options.ToContext(ctx, &options.Options{MinValuesPolicy: options.MinValuesPolicyStrict, PreferencePolicy: options.PreferencePolicyRespect})
+	var objects []client.Object
+	for _, n := range w.Nodes {
+		objects = append(objects, n)
+	}
+	for _, p := range w.Running {
+		objects = append(objects, p)
+	}
+	kube := fake.NewClientBuilder().WithObjects(objects...).WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string {
+		if p, ok := o.(*corev1.Pod); ok {
+			return []string{p.Spec.NodeName}
+		}
+		return nil
+	}).Build()
+	wall := clock.RealClock{}
+	cluster := state.NewCluster(wall, kube, nil)
+	for _, n := range w.Nodes {
+		if err := cluster.UpdateNode(ctx, n); err != nil {
+			return scheduling.Results{}, 0, fmt.Errorf("telling of node %s: %w", n.Name, err)
+		}
+	}
+	for _, p := range w.Running {
+		if err := cluster.UpdatePod(ctx, p); err != nil {
+			return scheduling.Results{}, 0, fmt.Errorf("telling of pod %s: %w", p.Name, err)
+		}
+	}
+	nodes := cluster.DeepCopyNodes()
+	nodepools.OrderByWeight(w.NodePools)
+	topology, err := scheduling.NewTopology(ctx, kube, cluster, nodes, w.NodePools, w.Types, w.Pending)
+	if err != nil {
+		return scheduling.Results{}, 0, fmt.Errorf("preparing the topology: %w", err)
+	}
+	recorder := events.NewRecorder(&record.FakeRecorder{})
+	s := scheduling.NewScheduler(ctx, kube, w.NodePools, cluster, nodes, topology, w.Types, nil, recorder, wall, nil, nil,
+		scheduling.NumConcurrentReconciles(runtime.GOMAXPROCS(0)))
+	start := time.Now()
+	results, err := s.Solve(ctx, w.Pending)
+	return results, time.Since(start), err
+}

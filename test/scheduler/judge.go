@@ -1,0 +1,275 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Complaint is a disagreement of plan and scheduler.
+type Complaint struct {
+	// Kind says in which way they disagree, the same for disagreements of one cause.
+	Kind string
+	// Text is the whole of it, for people.
+	Text string
+}
+
+// Outcome is a plan for a scenario, and what is wrong with it.
+type Outcome struct {
+	View       snapshot.View
+	Plan       planner.Plan
+	Complaints []Complaint
+}
+
+func (o *Outcome) complain(kind, format string, args ...any) {
+	o.Complaints = append(o.Complaints, Complaint{kind, fmt.Sprintf(format, args...)})
+}
+
+// Judge plans for a scenario and asks the scheduler what it thinks of the plan.
+func (f *Filter) Judge(s *Scenario) (Outcome, error) {
+	view := snapshot.Build(s.Cluster())
+	return f.JudgePlan(s, view, planner.Build(view.Snapshot))
+}
+
+// JudgePlan asks the scheduler what it thinks of a plan.
+func (f *Filter) JudgePlan(s *Scenario, view snapshot.View, plan planner.Plan) (Outcome, error) {
+	o := Outcome{View: view, Plan: plan}
+	if err := planner.Check(view.Snapshot, plan); err != nil {
+		o.complain("Check", "the plan breaks rules of its own: %v", err)
+		return o, nil
+	}
+	scene, err := sceneOf(s, &o)
+	if err != nil || len(o.Complaints) > 0 {
+		return o, err
+	}
+	found, err := f.Play(scene)
+	if err != nil {
+		return o, err
+	}
+	for _, v := range found.Daemons {
+		o.complain("daemon "+v.Plugin, "the daemon %s has no room on %s: %s", v.Pod, v.Node, v.Reasons)
+	}
+	for _, v := range found.Stuck {
+		o.complain("stuck "+v.Plugin, "pod %s was planned onto %s, where %s says: %s", v.Pod, v.Node, v.Plugin, v.Reasons)
+	}
+	for _, v := range found.Taken {
+		why := refusalOf(plan, v.Pod)
+		o.complain("taken "+string(why.Reason), "pod %s could go onto %s, and the plan has no place for it: %s: %s", v.Pod, v.Node, why.Reason, why.Message)
+	}
+	return o, nil
+}
+
+// sceneOf is the cluster once the plan has been carried out. Where that cannot be, the outcome has a complaint.
+func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
+	scene := &Scene{
+		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses,
+		CSINodes: slices.Clone(s.CSINodes),
+	}
+	hosts, err := scene.existing(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range hosts {
+		scene.attachable(s, name)
+	}
+	for i := range s.DaemonSets {
+		scene.Daemons = append(scene.Daemons, daemonPod(&s.DaemonSets[i]))
+	}
+	for _, p := range o.Plan.Placements {
+		name := o.View.Nodes[p.Node].Name
+		scene.place(o, p.Pods, cmp.Or(hosts[name], name))
+	}
+	for i, l := range o.Plan.Launches {
+		name := fmt.Sprintf("launch-%d", i)
+		node, err := arrived(name, render.NodeClaim(&o.View, l), s.InstanceTypes, s.Arrival)
+		if err != nil {
+			o.complain("claim", "%v", err)
+			continue
+		}
+		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, name)
+		if len(l.Alternatives) == 0 { // Another machine than the planned one may have more room.
+			scene.Judged = append(scene.Judged, name)
+		}
+		scene.attachable(s, name)
+		scene.place(o, l.Pods, name)
+	}
+	launchable := stillLaunchable(&o.View, o.Plan)
+	for i := range o.View.Offerings {
+		name := fmt.Sprintf("fresh-%d", i)
+		node, err := arrived(name, render.NodeClaim(&o.View, planner.Launch{Offering: i}), s.InstanceTypes, 0)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(launchable, i) {
+			// A domain that cannot be had at present is one to spread over still.
+			node.Spec.Unschedulable = true
+			node.Status.Allocatable = nil
+		}
+		scene.Fresh = append(scene.Fresh, node)
+		scene.attachable(s, name)
+	}
+	for _, u := range o.Plan.Unplaced {
+		if isImpossible(&o.View, u) {
+			scene.Refused = append(scene.Refused, o.View.Pods[u.Pod])
+		}
+	}
+	return scene, nil
+}
+
+// existing puts the scenario's nodes and bound pods into the scene: machines on their way as they will be, all others as they are. It returns
+// the nodes that come by their claims: the cloud gives names that nobody knows before.
+func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
+	hosts := map[string]string{}
+	for i := range s.NodeClaims {
+		claim := &s.NodeClaims[i]
+		if initialized(claim) {
+			continue
+		}
+		node, err := arrived("host-of-"+claim.Name, claim, s.InstanceTypes, s.Arrival)
+		if err != nil {
+			return nil, err
+		}
+		hosts[claim.Name] = node.Name
+		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, node.Name)
+		scene.Judged = append(scene.Judged, node.Name)
+	}
+	for i := range s.Nodes {
+		node := &s.Nodes[i]
+		scene.Nodes = append(scene.Nodes, node)
+		// Pods that tolerate everything get onto a cordoned node, where nobody wants them.
+		if !node.Spec.Unschedulable {
+			scene.Judged = append(scene.Judged, node.Name)
+		}
+	}
+	for i := range s.Pods {
+		if pod := &s.Pods[i]; pod.Spec.NodeName != "" {
+			scene.Pods = append(scene.Pods, *pod)
+		}
+	}
+	return hosts, nil
+}
+
+// attachable lets a node that was not there attach as many volumes as others of its type.
+func (scene *Scene) attachable(s *Scenario, name string) {
+	typeOf := map[string]string{}
+	for _, node := range slices.Concat(scene.Nodes, scene.Fresh) {
+		typeOf[node.Name] = node.Labels[corev1.LabelInstanceTypeStable]
+	}
+	var like *storagev1.CSINode
+	for i := range s.CSINodes {
+		other := &s.CSINodes[i]
+		if typeOf[other.Name] == typeOf[name] && (like == nil || limitOf(other) < limitOf(like)) {
+			like = other
+		}
+	}
+	if like != nil {
+		own := like.DeepCopy()
+		own.Name = name
+		scene.CSINodes = append(scene.CSINodes, *own)
+	}
+}
+
+func limitOf(node *storagev1.CSINode) int32 { return *node.Spec.Drivers[0].Allocatable.Count }
+
+func (scene *Scene) place(o *Outcome, pods []string, node string) {
+	for _, name := range pods {
+		if o.View.Pods[name] == nil {
+			o.complain("unknown pod", "the plan speaks of %s, which the cluster does not have", name)
+			continue
+		}
+		scene.Place = append(scene.Place, ScenePlacement{Pod: o.View.Pods[name], Node: node})
+	}
+}
+
+// stillLaunchable are the offerings that could be launched beside the plan, as far as the scheduler's rules go: their pool is open and has
+// room within its limits. Pools with minValues are left out: their claims must leave a choice, of which the scheduler knows nothing.
+func stillLaunchable(view *snapshot.View, plan planner.Plan) []int {
+	left := make([]planner.Physical, len(view.Pools))
+	for i, pool := range view.Snapshot.Pools {
+		left[i] = pool.Remaining
+	}
+	for _, l := range plan.Launches {
+		o := view.Snapshot.Offerings[l.Offering]
+		left[o.Pool] = less(left[o.Pool], o.Physical)
+	}
+	var still []int
+	for i, o := range view.Snapshot.Offerings {
+		pool := &view.Snapshot.Pools[o.Pool]
+		after := less(left[o.Pool], o.Physical)
+		if pool.Closed == nil && o.Unavailable == nil && len(pool.MinValues) == 0 &&
+			min(after.MilliCPU, after.MemoryBytes, after.GPUs, after.Replicas, after.Nodes) >= 0 {
+			still = append(still, i)
+		}
+	}
+	return still
+}
+
+func less(a, b planner.Physical) planner.Physical {
+	minus := func(a, b int64) int64 {
+		if a == planner.Unlimited {
+			return a
+		}
+		return a - b
+	}
+	return planner.Physical{
+		MilliCPU: minus(a.MilliCPU, b.MilliCPU), MemoryBytes: minus(a.MemoryBytes, b.MemoryBytes), GPUs: minus(a.GPUs, b.GPUs),
+		Replicas: minus(a.Replicas, b.Replicas), Nodes: minus(a.Nodes, b.Nodes),
+	}
+}
+
+// isImpossible says whether the scheduler should see no place for a pod either. It knows nothing of device memory, of what Karve leaves to
+// Karpenter, of what an administrator forbids, and of what Karve does not plan for.
+func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
+	switch u.Reason {
+	case planner.ReasonLeftToKarpenter, planner.ReasonRequestsAboveOne, planner.ReasonUnsupported:
+		return false
+	}
+	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })
+	class := slices.IndexFunc(view.Classes, func(c planner.Class) bool { return slices.Contains(c.Pods, u.Pod) })
+	// A spread is about all that it counts in the end. The scheduler lets those come that it counts and that do not demand it, once
+	// those are there that do; the plan may leave them out.
+	counted := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
+		return r.Kind == planner.Spread && slices.Contains(r.Counted, class) && !slices.Contains(r.Classes, class)
+	})
+	return view.Classes[class].GPUMemoryBytes == 0 && !counted && (!forbids || view.Classes[class].Requests.Replicas <= 1)
+}
+
+func refusalOf(plan planner.Plan, pod string) planner.Refusal {
+	for _, u := range plan.Unplaced {
+		if u.Pod == pod {
+			return u.Refusal
+		}
+	}
+	return planner.Refusal{}
+}
+
+// daemonPod is a pod as the DaemonSet's controller and the API server make it.
+func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
+	spec := ds.Spec.Template.Spec.DeepCopy()
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			requests := corev1.ResourceList{}
+			maps.Copy(requests, containers[i].Resources.Limits)
+			maps.Copy(requests, containers[i].Resources.Requests)
+			containers[i].Resources.Requests = requests
+		}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ds.Namespace, Name: ds.Name, UID: types.UID("daemon-" + ds.Name), Labels: ds.Spec.Template.Labels,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: ds.Name, Controller: new(true)}},
+		},
+		Spec: *spec,
+	}
+}
