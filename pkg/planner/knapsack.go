@@ -270,10 +270,12 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	}
 	k.ledger.open(k.capacity)
 	if len(k.order) >= steps {
-		// The first dive might not come to an end.
+		// A dive might not even come to its end.
 		k.build(func(int) int32 { return 0 })
+		k.upper = max(k.upper, k.bound(0, &k.whole, k.room))
+	} else {
+		k.branch(0, 0, k.whole, k.room)
 	}
-	k.branch(0, 0, k.whole, k.room)
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
 	}
