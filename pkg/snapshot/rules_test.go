@@ -130,13 +130,13 @@ func twoZones() *snapshot.Cluster {
 		node := Node(&claim, xlarge, 10, func(n *corev1.Node) { n.Labels[zone], n.Labels[host] = "us-east-1"+name, n.Name })
 		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, node)
 	}
-	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-c", Labels: map[string]string{zone: "us-east-1c"}}})
+	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-c", Labels: map[string]string{zone: "us-east-1c", host: "cpu-c"}}})
 	return c
 }
 
 func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 	t.Parallel()
-	honor, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
+	heed, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
 	policies := func(affinity, taints *corev1.NodeInclusionPolicy) func(*corev1.TopologySpreadConstraint) {
 		return func(c *corev1.TopologySpreadConstraint) { c.NodeAffinityPolicy, c.NodeTaintsPolicy = affinity, taints }
 	}
@@ -160,59 +160,78 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		},
 		"spread over machines": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-b")), Pod("c", inApp("web"), Running("cpu-c"))},
-			nil, []string{"Spread of w counts w m-b=1 elsewhere=1"},
+			nil,
+			[]string{"Spread of w counts w m-b=1 elsewhere=1"},
 		},
 		"spread looks at nodes that the pod's selector selects": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))},
-			nil, []string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
 		},
 		"spread looks at all nodes where it is told so": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web", policies(&ignore, nil))), Pod("r2", inApp("web"), Running("m-b"))},
-			nil, []string{"Spread " + zone + " of w counts w us-east-1b=1"},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1b=1"},
 		},
 		"spread looks at nodes with taints": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web")), Pod("r", inApp("web"), Running("cpu-c"))},
-			elsewhere, []string{"Spread " + zone + " of w counts w us-east-1c=1"},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w us-east-1c=1"},
 		},
 		"spread does not look at nodes with taints where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&honor, &honor))), Pod("r", inApp("web"), Running("cpu-c"))},
-			elsewhere, []string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&heed, &heed))), Pod("r", inApp("web"), Running("cpu-c"))},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
 		},
 		"spread looks at machines that are offered to others": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
-			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w"},
 		},
 		"spread does not look at machines that are offered to others where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
-			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &heed)))},
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
 		},
 		"spread among pods of the same revision": {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
 				Pod("r1", inApp("web"), WithLabels("rev", "1"), Running("m-a")), Pod("r2", inApp("web"), WithLabels("rev", "2"), Running("m-b")),
-			}, nil,
+			},
+			nil,
 			[]string{"Spread " + zone + " of w1 counts w1 us-east-1a=1", "Spread " + zone + " of w2 counts w2 us-east-1b=1"},
 		},
 		"spread of pods that it does not count": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("x", inApp("web")), Pod("r1", inApp("web"), Running("m-a"))},
-			nil, []string{"Spread " + zone + " of w counts x us-east-1a=1"},
+			nil,
+			[]string{"Spread " + zone + " of w counts x us-east-1a=1"},
 		},
 		"spread of what nothing is counted of": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", everything)), Pod("u", spreadOver(zone, "", nothing))}, nil, nil,
 		},
-		"two spreads of one Deployment": {
-			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-a"))),
-			nil, []string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1", "Spread of w-000 counts w-000 m-a=1"},
+		"two spreads of one Deployment, which look at nodes with the labels of both": {
+			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")),
+				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
+			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
+			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
+		},
+		"two spreads, before there are nodes": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))}, func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
 		"affinity to pods that run": {
 			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},
-			nil, []string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
+			nil,
+			[]string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
 		},
 		"affinity to pods that wait": {
 			[]corev1.Pod{Pod("w", near(host, "db")), Pod("db", inApp("db")), Pod("cpu", inApp("db"), Running("cpu-c"))},
-			nil, []string{"Together of w counts db elsewhere=1"},
+			nil,
+			[]string{"Together of w counts db elsewhere=1"},
 		},
 		"affinity to pods that all terms find": {
 			[]corev1.Pod{
@@ -222,12 +241,20 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 					*terms = append(*terms, corev1.PodAffinityTerm{TopologyKey: host, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "1"}}})
 				}),
 				Pod("one", inApp("db"), Running("m-a")), Pod("both", inApp("db"), WithLabels("tier", "1"), Running("m-b")),
-			}, nil,
+			},
+			nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
+		},
+		"affinity by two labels, one of which the node has where the others are": {
+			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
+				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
+			}), Pod("cpu", inApp("db"), Running("cpu-c"))}, nil,
+			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
 		},
 		"anti-affinity among pods that wait": {
 			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),
-			nil, []string{"Apart of w-000 counts w-000,x"},
+			nil,
+			[]string{"Apart of w-000 counts w-000,x"},
 		},
 		"anti-affinity to pods that only run": {
 			[]corev1.Pod{Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a"))}, nil, nil,
