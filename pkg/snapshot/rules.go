@@ -227,6 +227,9 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 
 // countsOn says whether pods on a node with the labels and taints count for a term of the class.
 func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
+	if slices.ContainsFunc(t.besides, func(key string) bool { _, ok := labels[key]; return !ok }) {
+		return false
+	}
 	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 
