@@ -343,7 +343,7 @@ func (c *census) potential(i, d int, claims []*claim) (holds, cheap, price int64
 			if x.domains[c.rules[i].Topology] != d || x.holds == x.pods {
 				continue
 			}
-			begins = begins || c.room(q.class, q.given, x.domains) > 0
+			begins = begins || c.couldBegin(q, x)
 			here = min(q.left, here+min(q.left, x.holds-x.pods))
 			cheap += max(0, *x.cheap)
 			price = min(price, x.price)
@@ -354,4 +354,17 @@ func (c *census) potential(i, d int, claims []*claim) (holds, cheap, price int64
 		return 0, 0, 0
 	}
 	return holds, cheap, price
+}
+
+// couldBegin reports whether pods of a claim could be the first at a site, were every rule to begin there that has not begun anywhere.
+func (c *census) couldBegin(q *claim, x *site) bool {
+	begun := slices.Clone(c.begun)
+	defer func() { c.begun = begun }()
+	c.begun = slices.Clone(begun)
+	for i := range c.rules {
+		if r := &c.rules[i]; r.Kind == Together && r.Topology != PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
+			c.begun[i] = x.domains[r.Topology]
+		}
+	}
+	return c.room(q.class, q.given, x.domains) > 0
 }

@@ -23,8 +23,6 @@ type term struct {
 	minDomains int64
 	// byAffinity and byTaints say that only nodes that the pod's node affinity and its tolerations admit count for Spread.
 	byAffinity, byTaints bool
-	// besides are other labels without which a node does not count for Spread: those of the pod's other constraints.
-	besides []string
 	// nothing says that no pod is counted, though the domain is asked for: a spread without a selector, as the scheduler has it.
 	nothing bool
 }
@@ -54,19 +52,10 @@ func hasTerms(pod *corev1.Pod) bool {
 
 func (c *Cluster) termsOf(pod *corev1.Pod, known *selections) terms {
 	var t terms
-	var keys []string
 	for i := range pod.Spec.TopologySpreadConstraints {
-		constraint := &pod.Spec.TopologySpreadConstraints[i]
-		if constraint.WhenUnsatisfiable != corev1.DoNotSchedule {
-			continue
+		if constraint := &pod.Spec.TopologySpreadConstraints[i]; constraint.WhenUnsatisfiable == corev1.DoNotSchedule {
+			t.required = append(t.required, spread(pod, constraint, known))
 		}
-		t.required = append(t.required, spread(pod, constraint, known))
-		if constraint.TopologyKey != corev1.LabelHostname { // Each node has that one, also those that do not have it yet.
-			keys = append(keys, constraint.TopologyKey)
-		}
-	}
-	for i := range t.required {
-		t.required[i].besides = keys
 	}
 	for _, constraint := range anyway(pod) {
 		t.spread = append(t.spread, spread(pod, &constraint, known))
