@@ -197,6 +197,20 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
 		},
+		"spread looks at nodes that have the labels of all constraints": {
+			[]corev1.Pod{
+				Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver("rack", "web"), spreadOver(host, "web")),
+				Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b")),
+			},
+			func(c *snapshot.Cluster) {
+				Requiring("rack", corev1.NodeSelectorOpIn, "1")(&c.NodePools[0])
+				c.Nodes[1].Labels["rack"] = "1"
+			},
+			[]string{
+				"Spread " + zone + " of w counts w us-east-1b=1 among us-east-1a us-east-1b", "Spread rack of w counts w 1=1",
+				"Spread of w counts w m-b=1",
+			},
+		},
 		"spread among pods of the same revision": {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
