@@ -180,12 +180,16 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		},
 		"spread looks at machines that are offered to others": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
-			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w"},
 		},
 		"spread does not look at machines that are offered to others where it is told so": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
-			func(c *snapshot.Cluster) { c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other"))) },
+			func(c *snapshot.Cluster) {
+				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
+			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
 		},
 		"spread among pods of the same revision": {
