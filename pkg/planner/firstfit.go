@@ -345,6 +345,10 @@ func (f *firstFit) plan() Plan {
 				reasons = compile(s)
 			}
 			why := reasons.refusal(reasons.shapeOf(b.class), s.Classes[b.class], f.left)
+			if why.Reason == ReasonUnsupported && f.ruled(b.class) {
+				why = Refusal{ReasonRule, "the places that other pods leave to it, by rules of its own or of theirs, are full or do not exist: " +
+					"relax the rules, or allow more machines in the NodePool's requirements"}
+			}
 			for _, pod := range b.pods[next[i]:] {
 				plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: pod, Refusal: why})
 			}

@@ -205,7 +205,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		case ok:
 			count[at] += n
 			some = true
-		case t.perNode():
+		case t.perNode(), t.kind == planner.Together && r.waiting[class].followsOn(node):
 			elsewhere += n
 		}
 	}
@@ -213,6 +213,15 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		count = nil
 	}
 	return count, elsewhere
+}
+
+// followsOn says whether a node is in a domain of any of the terms of the class's affinity. The scheduler lets a pod begin by one term only
+// where it finds nobody by any of them.
+func (w *waitingClass) followsOn(node *corev1.Node) bool {
+	return slices.ContainsFunc(w.terms.required, func(t term) bool {
+		_, ok := node.Labels[t.key]
+		return t.kind == planner.Together && ok
+	})
 }
 
 // domainOf is the index of the domain that a node is in; false when it is in none.
@@ -225,8 +234,15 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	return r.domains[r.topologies[t.key]][value], ok
 }
 
-// countsOn says whether pods on a node with the labels and taints count for a term of the class.
+// countsOn says whether pods on a node with the labels and taints count for a term of the class. For a spread, the scheduler passes over nodes
+// without the labels of all the pod's spreads; machines that are not there yet, whose name is "", will have a host's.
 func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
+	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
+		_, ok := labels[other.key]
+		return other.kind == planner.Spread && !ok && (name != "" || !other.perNode())
+	}) {
+		return false
+	}
 	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 

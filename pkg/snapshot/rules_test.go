@@ -130,7 +130,7 @@ func twoZones() *snapshot.Cluster {
 		node := Node(&claim, xlarge, 10, func(n *corev1.Node) { n.Labels[zone], n.Labels[host] = "us-east-1"+name, n.Name })
 		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, node)
 	}
-	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-c", Labels: map[string]string{zone: "us-east-1c"}}})
+	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu-c", Labels: map[string]string{zone: "us-east-1c", host: "cpu-c"}}})
 	return c
 }
 
@@ -197,6 +197,20 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			},
 			[]string{"Spread karpenter.sh/nodepool of w counts w among gpu-shared"},
 		},
+		"spread looks at nodes that have the labels of all constraints": {
+			[]corev1.Pod{
+				Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver("rack", "web"), spreadOver(host, "web")),
+				Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b")),
+			},
+			func(c *snapshot.Cluster) {
+				Requiring("rack", corev1.NodeSelectorOpIn, "1")(&c.NodePools[0])
+				c.Nodes[1].Labels["rack"] = "1"
+			},
+			[]string{
+				"Spread " + zone + " of w counts w us-east-1b=1 among us-east-1a us-east-1b", "Spread rack of w counts w 1=1",
+				"Spread of w counts w m-b=1",
+			},
+		},
 		"spread among pods of the same revision": {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
@@ -213,10 +227,15 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		"spread of what nothing is counted of": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", everything)), Pod("u", spreadOver(zone, "", nothing))}, nil, nil,
 		},
-		"two spreads of one Deployment": {
-			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-a"))),
-			nil,
-			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1", "Spread of w-000 counts w-000 m-a=1"},
+		"two spreads of one Deployment, which look at nodes with the labels of both": {
+			append(Pods("w", 3, inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web")),
+				Pod("r", inApp("web"), Running("m-a")), Pod("no-host", inApp("web"), Running("cpu-c"))),
+			func(c *snapshot.Cluster) { delete(c.Nodes[2].Labels, host) },
+			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
+		},
+		"two spreads, before there are nodes": {
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))}, func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
 		"affinity to pods that run": {
 			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},
@@ -239,6 +258,12 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			},
 			nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
+		},
+		"affinity by two labels, one of which the node has where the others are": {
+			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
+				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
+			}), Pod("cpu", inApp("db"), Running("cpu-c"))}, nil,
+			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
 		},
 		"anti-affinity among pods that wait": {
 			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),

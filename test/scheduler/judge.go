@@ -236,9 +236,13 @@ func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
 		return false
 	}
 	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })
-	return !slices.ContainsFunc(view.Classes, func(c planner.Class) bool {
-		return slices.Contains(c.Pods, u.Pod) && (c.GPUMemoryBytes > 0 || c.Requests.Replicas > 1 && forbids)
+	class := slices.IndexFunc(view.Classes, func(c planner.Class) bool { return slices.Contains(c.Pods, u.Pod) })
+	// A spread is about all that it counts in the end. The scheduler lets those come that it counts and that do not demand it, once
+	// those are there that do; the plan may leave them out.
+	counted := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
+		return r.Kind == planner.Spread && slices.Contains(r.Counted, class) && !slices.Contains(r.Classes, class)
 	})
+	return view.Classes[class].GPUMemoryBytes == 0 && !counted && (!forbids || view.Classes[class].Requests.Replicas <= 1)
 }
 
 func refusalOf(plan planner.Plan, pod string) planner.Refusal {
