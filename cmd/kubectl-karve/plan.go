@@ -104,9 +104,8 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	if pools := quote.Unpriced(c); o.instanceTypes == "" && len(pools) > 0 {
-		notes = append(notes, fmt.Sprintf("no spot prices are known, so what takes spot machines too is planned on demand (NodePool %s); --instance-types takes prices of your own",
-			strings.Join(pools, ", ")))
+	if o.instanceTypes == "" {
+		notes = append(notes, builtinNotes(c)...)
 	}
 	for _, note := range notes {
 		fmt.Fprintf(s.err, "note: %s\n", note)
@@ -192,15 +191,4 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog
 	}
 	c.InstanceTypes = types
 	return c, skippedNote(skipped), nil
-}
-
-func skippedNote(skipped []manifests.Skipped) []string {
-	if len(skipped) == 0 {
-		return nil
-	}
-	var kinds []string
-	for _, s := range skipped {
-		kinds = append(kinds, fmt.Sprintf("%d %s", s.Count, s.Kind))
-	}
-	return []string{"no plan depends on these, they are left out: " + strings.Join(kinds, ", ")}
 }

@@ -104,6 +104,18 @@ func TestReadKWOKDescribesAType(t *testing.T) {
 	}
 }
 
+func TestReadKWOKTakesOtherResourcesAsTheyAre(t *testing.T) {
+	t.Parallel()
+	got, err := ReadKWOK(strings.NewReader("[" + instanceType("p4d.24xlarge", oneGPU+`,"vpc.amazonaws.com/efa":"4","hugepages-2Mi":"1Gi","example.com/none":"0"`,
+		offering("1", "a", "spot")) + "]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]int64{"vpc.amazonaws.com/efa": 4, "hugepages-2Mi": 1 << 30}, got[0].Extended); diff != "" {
+		t.Errorf("extended (-want +got):\n%s", diff)
+	}
+}
+
 func TestReadKWOKSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	good := offering("1", "a", "spot")

@@ -29,7 +29,10 @@ func (search Search) Build(s Snapshot) Plan {
 	}
 	first := search.First
 	search.First = nil
-	plan := arrange(s, search.plain)
+	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
+	scout := search
+	scout.Effort = max(1, search.effort().left/4)
+	plan := arrange(s, search.plain, scout.plain)
 	if first != nil {
 		first(plan)
 	}

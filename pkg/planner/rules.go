@@ -7,13 +7,14 @@ import (
 
 // arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with plain, for snapshots that have
 // none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
-// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round.
-func arrange(s Snapshot, plain func(Snapshot) Plan) Plan {
+// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round. What the same
+// pods cost without the rules, it asks of scout.
+func arrange(s Snapshot, plain, scout func(Snapshot) Plan) Plan {
 	if plainly(s) {
 		return plain(s)
 	}
 	clean, refused := sanitised(s)
-	a := arranger{plain: plain, given: clean}
+	a := arranger{plain: plain, scout: scout, given: clean}
 	plan := a.settle(clean)
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
@@ -46,8 +47,8 @@ func plainly(s Snapshot) bool {
 
 // arranger plans for snapshots that are sanitised.
 type arranger struct {
-	plain func(Snapshot) Plan
-	given Snapshot
+	plain, scout func(Snapshot) Plan
+	given        Snapshot
 	// relaxed is the plan for the given snapshot without what only arrange knows, once it has been asked for.
 	relaxed *Plan
 }
@@ -83,7 +84,7 @@ func (a *arranger) relax(s Snapshot) Plan {
 			parts = append(parts, portion{class: c, given: len(s.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
 		}
 	}
-	return a.plain(b.lowered(parts, true))
+	return a.scout(b.lowered(parts, true))
 }
 
 // bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer.

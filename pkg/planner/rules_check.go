@@ -230,11 +230,13 @@ func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
 	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
 }
 
-// awaited reports whether pods of a class are counted by a rule, not theirs, under which nobody has begun.
+// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody could begin and nobody has.
 func (a *arrival) awaited(class int) bool {
 	return slices.ContainsFunc(a.rules, func(i int) bool {
+		r := a.snapshot.Rules[i]
 		anywhere, _ := a.there(i, &spot{machine: -1})
-		return !a.bound[i][class] && !anywhere && slices.Contains(a.snapshot.Rules[i].Counted, class)
+		begins := slices.ContainsFunc(r.Counted, func(c int) bool { return a.bound[i][c] })
+		return begins && !a.bound[i][class] && !anywhere && slices.Contains(r.Counted, class)
 	})
 }
 

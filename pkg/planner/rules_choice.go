@@ -16,10 +16,10 @@ type variant struct {
 // with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
 func (a *arranger) solve(s Snapshot) Plan {
 	if !slices.ContainsFunc(s.Pools, func(p Pool) bool { return len(p.MinValues) > 0 }) {
-		return a.plain(s)
+		return a.parts(s)
 	}
 	wide, variants := widened(s)
-	plan := a.plain(wide)
+	plan := a.parts(wide)
 	for i := range plan.Launches {
 		l := &plan.Launches[i]
 		if v := l.Offering - len(s.Offerings); v >= 0 {
@@ -63,7 +63,7 @@ func widened(s Snapshot) (Snapshot, []variant) {
 				continue
 			}
 			holding := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
-				return s.Offerings[i].Pool != p || !usable[i] || times(s.Offerings[i].Free, class.Requests) == 0
+				return s.Offerings[i].Pool != p || !usable[i] || offeredTimes(s, class, i) == 0
 			})
 			if key := fmt.Sprint(holding); !seen[key] {
 				seen[key] = true
@@ -184,13 +184,6 @@ func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
 				n.Domains[t], mixed = -1, true
 			}
 		}
-	}
-	if len(alternatives) > 0 && len(n.GPUs) > 0 {
-		var replicas int64
-		for _, g := range n.GPUs {
-			replicas += g.Replicas
-		}
-		n.Free.Replicas = min(n.Free.Replicas, replicas)
 	}
 	return n, mixed
 }

@@ -286,7 +286,7 @@ func (b *books) berths(p *party, sparing bool) []berth {
 	})
 	for k := range out {
 		for _, c := range out[k].admits {
-			out[k].holds += min(int64(p.pods[c]), times(out[k].has.Free, b.Classes[c].Requests))
+			out[k].holds += min(int64(p.pods[c]), nodeTimes(b.Snapshot, b.Classes[c], out[k].has))
 		}
 	}
 	name := func(x berth) [4]string {

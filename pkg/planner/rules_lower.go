@@ -144,8 +144,8 @@ func (b *books) stages(class int) []stage {
 	var out []stage
 	for given := 0; given <= len(c.Wishes); given++ {
 		all, on := b.granting(class, given)
-		weights := b.weights(all, c.Requests)
-		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return times(b.Nodes[v].Free, c.Requests) > 0 }) {
+		weights := b.weights(all, c)
+		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return nodeTimes(b.Snapshot, c, b.Nodes[v]) > 0 }) {
 			weights = []int32{math.MinInt32}
 		}
 		for _, weight := range weights {
@@ -177,10 +177,10 @@ func (b *books) granting(class, given int) (offerings, nodes []int) {
 }
 
 // weights returns the weights of the pools that could launch a machine for a pod, the heaviest first.
-func (b *books) weights(offerings []int, request Resources) []int32 {
+func (b *books) weights(offerings []int, c Class) []int32 {
 	var out []int32
 	for _, i := range offerings {
-		if b.usable[i] && times(b.Offerings[i].Free, request) > 0 {
+		if b.usable[i] && offeredTimes(b.Snapshot, c, i) > 0 {
 			if w := b.Pools[b.Offerings[i].Pool].Weight; !slices.Contains(out, w) {
 				out = append(out, w)
 			}

@@ -29,8 +29,8 @@ func inverted(s Snapshot, p Plan) bool {
 	}
 	return served && slices.ContainsFunc(s.Classes, func(c Class) bool {
 		return c.Priority > first && slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) &&
-			(slices.ContainsFunc(c.Offerings, func(i int) bool { return b.usable[i] && times(s.Offerings[i].Free, c.Requests) > 0 }) ||
-				slices.ContainsFunc(c.Nodes, func(v int) bool { return times(s.Nodes[v].Free, c.Requests) > 0 }))
+			(slices.ContainsFunc(c.Offerings, func(i int) bool { return b.usable[i] && offeredTimes(s, c, i) > 0 }) ||
+				slices.ContainsFunc(c.Nodes, func(v int) bool { return nodeTimes(s, c, s.Nodes[v]) > 0 }))
 	})
 }
 

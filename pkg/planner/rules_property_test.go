@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,3 +145,141 @@ func outline(s planner.Snapshot) string {
 	}
 	return out.String()
 }
+
+// placesOf returns where a plan has each pod: on which node, or on a machine of which offering.
+func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
+	nodes, offerings = map[string]int{}, map[string]int{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			nodes[pod] = x.Node
+		}
+	}
+	for _, l := range p.Launches {
+		for _, pod := range l.Pods {
+			offerings[pod] = l.Offering
+		}
+	}
+	return nodes, offerings
+}
+
+// launchable reports whether a machine of an offering could be launched for a pod of a class, after the plan that room was left by.
+func launchable(s planner.Snapshot, left []planner.Pool, class, offering int) bool {
+	o := s.Offerings[offering]
+	r := left[o.Pool].Remaining
+	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && len(plantest.Empty(s, offering).With(s, class)) > 0
+}
+
+// heaviestFirst: a pod that has a machine of a lighter pool could not have one of a heavier pool.
+func heaviestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2}, Weights: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	left := plantest.Applied(s, p).Pools
+	_, at := placesOf(p)
+	for c, class := range s.Classes {
+		for _, pod := range class.Pods {
+			i, ok := at[pod]
+			for _, j := range class.Offerings {
+				if ok && s.Pools[s.Offerings[j].Pool].Weight > s.Pools[s.Offerings[i].Pool].Weight && launchable(s, left, c, j) {
+					t.Fatalf("%s is on offering %d, though the heavier pool of %d may launch: %v%s", pod, i, j, p, outline(s))
+				}
+			}
+		}
+	}
+}
+
+// highestFirst: of the pods of the highest priority as many have a place as if they were alone, and a limit that is not reached costs nothing.
+func highestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Priorities: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	highest := slices.MaxFunc(s.Classes, func(a, b planner.Class) int { return int(a.Priority - b.Priority) }).Priority
+	alone := plantest.Clone(s)
+	for c := range alone.Classes {
+		if alone.Classes[c].Priority != highest {
+			alone.Classes[c].Pods = nil
+		}
+	}
+	most, _ := plantest.MostUnderRules(alone)
+	n := 0
+	for _, pod := range placedPods(p) {
+		if slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.Priority == highest && slices.Contains(c.Pods, pod) }) {
+			n++
+		}
+	}
+	if n != most {
+		t.Fatalf("%d pods of the highest priority have a place, %d can: %v%s", n, most, p, outline(s))
+	}
+	equal := plantest.Clone(s)
+	for c := range equal.Classes {
+		equal.Classes[c].Priority = 0
+	}
+	if q := planner.Build(equal); len(q.Unplaced) == len(p.Unplaced) && len(p.Unplaced) == 0 && p.Price != q.Price {
+		t.Fatalf("price %d with priorities, %d without, and all have a place: %v%s", p.Price, q.Price, p, outline(s))
+	}
+}
+
+// wishesGranted: without limits a pod is where as many of its wishes are granted as any machine that could be launched for it grants, counted from
+// the one that is given up last.
+func wishesGranted(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Wishes: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	on, at := placesOf(p)
+	for c, class := range s.Classes {
+		grants := func(first int, list func(planner.Wish) []int, i int) bool {
+			for _, w := range class.Wishes[first:] {
+				if !slices.Contains(list(w), i) {
+					return false
+				}
+			}
+			return true
+		}
+		first := 0
+		for ; first <= len(class.Wishes); first++ {
+			if slices.ContainsFunc(class.Offerings, func(i int) bool {
+				return grants(first, func(w planner.Wish) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
+			}) {
+				break
+			}
+		}
+		for _, pod := range class.Pods {
+			i, launched := at[pod]
+			v, placed := on[pod]
+			if first <= len(class.Wishes) && (launched && !grants(first, func(w planner.Wish) []int { return w.Offerings }, i) ||
+				placed && !grants(first, func(w planner.Wish) []int { return w.Nodes }, v)) {
+				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, outline(s))
+			}
+		}
+	}
+}
+
+// choosable: without limits a pod has a place unless the machines that hold it leave no choice.
+func choosable(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, MinValues: true}).Draw(t, "snapshot")
+	p := planner.Build(s)
+	for _, x := range p.Unplaced {
+		for c, class := range s.Classes {
+			if !slices.Contains(class.Pods, x.Pod) {
+				continue
+			}
+			for pool := range s.Pools {
+				values, some := map[string]bool{}, false
+				for _, i := range class.Offerings {
+					if s.Offerings[i].Pool == pool && launchable(s, s.Pools, c, i) {
+						some = true
+						for _, m := range s.Pools[pool].MinValues {
+							values[m.Values[i]] = true
+						}
+					}
+				}
+				delete(values, "")
+				if some && (len(s.Pools[pool].MinValues) == 0 || len(values) >= s.Pools[pool].MinValues[0].Min) {
+					t.Fatalf("%s has no place, though pool %d has %d values: %v%s", x.Pod, pool, len(values), p, outline(s))
+				}
+			}
+		}
+	}
+}
+
+func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { property(heaviestFirst)(t) }
+func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { property(highestFirst)(t) }
+func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { property(wishesGranted)(t) }
+func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { property(choosable)(t) }

@@ -279,18 +279,47 @@ func exceeds(p, remaining Physical) bool {
 		p.Nodes > remaining.Nodes
 }
 
-// times returns how many pods of the given requests fit into what is free, by the resources alone; [Unlimited] of those that ask for nothing.
-func times(free, r Resources) int64 {
+// offeredTimes returns how many pods of a class a machine of an offering holds, were they alone, at most.
+func offeredTimes(s Snapshot, c Class, offering int) int64 {
+	o := s.Offerings[offering]
+	return times(s, c, o.Free, o.GPUs, o.Quotas)
+}
+
+// nodeTimes returns how many pods of a class a node has room for at most.
+func nodeTimes(s Snapshot, c Class, n Node) int64 { return times(s, c, n.Free, n.GPUs, n.Quotas) }
+
+// times returns how many pods of a class fit into what is free, were they alone; [Unlimited] of those that ask for nothing.
+func times(s Snapshot, c Class, free Resources, gpus []GPU, quotas []Amount) int64 {
 	n := Unlimited
-	for _, x := range [][2]int64{
-		{free.MilliCPU, r.MilliCPU}, {free.MemoryBytes, r.MemoryBytes}, {free.EphemeralBytes, r.EphemeralBytes}, {free.Pods, r.Pods}, {free.Replicas, r.Replicas},
-	} {
+	fit := func(has, asks int64) {
 		switch {
-		case x[0] < 0 || x[1] < 0:
-			return 0
-		case x[1] > 0:
-			n = min(n, x[0]/x[1])
+		case has < 0 || asks < 0:
+			n = 0
+		case asks > 0:
+			n = min(n, has/asks)
 		}
+	}
+	r := c.Requests
+	fit(free.MilliCPU, r.MilliCPU)
+	fit(free.MemoryBytes, r.MemoryBytes)
+	fit(free.EphemeralBytes, r.EphemeralBytes)
+	fit(free.Pods, r.Pods)
+	fit(free.Replicas, r.Replicas)
+	for _, q := range c.Quotas {
+		if q.Quota >= 0 && q.Quota < len(s.Quotas) && q.Count > 0 {
+			fit(max(0, quotaOf(s, quotas, q.Quota)), q.Count)
+		}
+	}
+	if c.GPUMemoryBytes > 0 {
+		var each int64
+		for _, g := range gpus {
+			k := max(0, g.MemoryBytes) / c.GPUMemoryBytes
+			if r.Replicas > 0 {
+				k = min(k, max(0, g.Replicas)/r.Replicas)
+			}
+			each = min(each+min(k, mostPods), mostPods)
+		}
+		n = min(n, each)
 	}
 	return n
 }

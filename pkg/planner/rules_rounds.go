@@ -262,11 +262,10 @@ func (r *rounds) sitesOf(class, st int) []*site {
 		}
 		return at[key]
 	}
-	request := r.Classes[class].Requests
 	for _, i := range r.stages[class][st].offerings {
 		x := place(r.Offerings[i].Domains)
 		x.offerings = append(x.offerings, i)
-		if n := times(r.Offerings[i].Free, request); r.usable[i] && n > 0 {
+		if n := offeredTimes(r.Snapshot, r.Classes[class], i); r.usable[i] && n > 0 {
 			x.holds = Unlimited
 			x.price = min(x.price, int64(r.Offerings[i].Price)*1000/min(n, 1000))
 		}
@@ -274,7 +273,7 @@ func (r *rounds) sitesOf(class, st int) []*site {
 	for _, i := range r.stages[class][st].nodes {
 		x := place(r.Nodes[i].Domains)
 		x.nodes = append(x.nodes, i)
-		if n := times(r.Nodes[i].Free, request); x.holds < mostPods {
+		if n := nodeTimes(r.Snapshot, r.Classes[class], r.Nodes[i]); x.holds < mostPods {
 			x.holds += min(n, mostPods)
 		}
 	}

@@ -109,13 +109,11 @@ func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
 	t.Parallel()
 	c := cluster()
 	c.NodePools[0].Spec.Template.Spec.Requirements = slices.Delete(c.NodePools[0].Spec.Template.Spec.Requirements, 2, 3)
-	for _, req := range []karpv1.NodeSelectorRequirementWithMinValues{
-		{Key: "beta.kubernetes.io/instance-type", Operator: corev1.NodeSelectorOpExists, MinValues: new(3)},
-		{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: new(2)},
-		{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpExists, MinValues: new(1)},
-	} {
-		c.NodePools[0].Spec.Template.Spec.Requirements = append(c.NodePools[0].Spec.Template.Spec.Requirements, req)
-	}
+	np := &c.NodePools[0].Spec.Template.Spec
+	np.Requirements = append(np.Requirements,
+		karpv1.NodeSelectorRequirementWithMinValues{Key: "beta.kubernetes.io/instance-type", Operator: corev1.NodeSelectorOpExists, MinValues: new(3)},
+		karpv1.NodeSelectorRequirementWithMinValues{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: new(2)},
+		karpv1.NodeSelectorRequirementWithMinValues{Key: "karpenter.k8s.aws/instance-family", Operator: corev1.NodeSelectorOpExists, MinValues: new(1)})
 	view := snapshot.Build(c)
 	l := launch(t, &view, "g4dn.12xlarge", "spot", "default/b")
 	plain := render.NodeClaim(&view, l)

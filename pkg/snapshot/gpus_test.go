@@ -86,18 +86,21 @@ func TestRunningPodsAreTakenToBeOnTheGPUsThatTheAgentWouldChoose(t *testing.T) {
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4 - 4*gib}, {Replicas: 9, MemoryBytes: t4 - gib}, {Replicas: 9, MemoryBytes: t4}, full},
 		},
 		"with memory, all replicas on one": {
-			[]corev1.Pod{Pod("a", Running("m"), replicas("3"), GPUMemory("4Gi"))}, nil,
+			[]corev1.Pod{Pod("a", Running("m"), replicas("3"), GPUMemory("4Gi"))},
+			nil,
 			[]planner.GPU{{Replicas: 7, MemoryBytes: t4 - 4*gib}, full, full, full},
 		},
 		"several replicas without memory on several": {
-			[]corev1.Pod{Pod("a", Running("m"), replicas("3"))}, nil,
+			[]corev1.Pod{Pod("a", Running("m"), replicas("3"))},
+			nil,
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, {Replicas: 9, MemoryBytes: t4}, full},
 		},
 		"with more memory than there is": {
 			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("40Gi"))}, nil, []planner.GPU{{Replicas: 9}, full, full, full},
 		},
 		"with memory that cannot be read, or without a GPU": {
-			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("?")), Pod("b", Running("m"), Asking("cpu", "1"), GPUMemory("4Gi"))}, nil,
+			[]corev1.Pod{Pod("a", Running("m"), GPUMemory("?")), Pod("b", Running("m"), Asking("cpu", "1"), GPUMemory("4Gi"))},
+			nil,
 			[]planner.GPU{{Replicas: 9, MemoryBytes: t4}, full, full, full},
 		},
 		"on a node that says how much memory it has": {

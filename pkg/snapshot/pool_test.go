@@ -250,16 +250,27 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		cpu, want string
+		pod  func(*corev1.Pod)
+		want string
 	}{
-		"small pods": {"300m", "g4dn.xlarge"},
-		"large pods": {"6", "g4dn.2xlarge"},
+		"small pods":            {Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"), "g4dn.xlarge"},
+		"large pods":            {Asking("cpu", "6", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"), "g4dn.2xlarge"},
+		"pods with an FPGA":     {Asking(fpga, "1", v1alpha1.ResourceGPUShared, "1"), "g4dn.4xlarge"},
+		"pods of a large model": {GPUMemory("20Gi"), "g4dn.12xlarge"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := Shared()
 			c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionUnknown}}
-			c.Pods = Pods("p", 20, Asking("cpu", tc.cpu, "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+			for i := range c.InstanceTypes {
+				switch c.InstanceTypes[i].Name {
+				case "g4dn.4xlarge":
+					c.InstanceTypes[i].Extended = map[string]int64{fpga: 1}
+				case "g4dn.12xlarge":
+					c.InstanceTypes[i].GPU.MemoryMiB = 32768
+				}
+			}
+			c.Pods = Pods("p", 20, tc.pod)
 			view := snapshot.Build(c)
 			plan := planner.Build(view.Snapshot)
 			if err := planner.Check(view.Snapshot, plan); err != nil {

@@ -50,10 +50,34 @@ func (v *View) cheapestUseful(pool int) int {
 			continue
 		}
 		if slices.ContainsFunc(v.Classes, func(c planner.Class) bool {
-			return c.Blocked == nil && slices.Contains(c.Offerings, j) && minus(o.Free, c.Requests) == atLeastZero(minus(o.Free, c.Requests))
+			return c.Blocked == nil && slices.Contains(c.Offerings, j) && v.holds(o, &c)
 		}) {
 			best = j
 		}
 	}
 	return best
+}
+
+// holds says whether an empty machine of the offering has what one pod of the class asks for.
+func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
+	if minus(o.Free, c.Requests) != atLeastZero(minus(o.Free, c.Requests)) {
+		return false
+	}
+	if c.GPUMemoryBytes > 0 && !slices.ContainsFunc(o.GPUs, func(g planner.GPU) bool {
+		return g.Replicas >= c.Requests.Replicas && g.MemoryBytes >= c.GPUMemoryBytes
+	}) {
+		return false
+	}
+	for _, taken := range c.Quotas {
+		has := v.Quotas[taken.Quota].Each
+		for _, amount := range o.Quotas {
+			if amount.Quota == taken.Quota {
+				has = amount.Count
+			}
+		}
+		if has < taken.Count {
+			return false
+		}
+	}
+	return true
 }

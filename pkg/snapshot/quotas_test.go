@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,10 +76,8 @@ func TestOtherResourcesAreQuotas(t *testing.T) {
 // classOf is the index of the class of a pod.
 func classOf(view snapshot.View, pod string) int {
 	for i, class := range view.Classes {
-		for _, name := range class.Pods {
-			if name == "default/"+pod {
-				return i
-			}
+		if slices.Contains(class.Pods, "default/"+pod) {
+			return i
 		}
 	}
 	panic("no class has pod " + pod)

@@ -136,7 +136,7 @@ func twoZones() *snapshot.Cluster {
 
 func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 	t.Parallel()
-	honor, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
+	heed, ignore := corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore
 	policies := func(affinity, taints *corev1.NodeInclusionPolicy) func(*corev1.TopologySpreadConstraint) {
 		return func(c *corev1.TopologySpreadConstraint) { c.NodeAffinityPolicy, c.NodeTaintsPolicy = affinity, taints }
 	}
@@ -160,23 +160,28 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		},
 		"spread over machines": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(host, "web")), Pod("r", inApp("web"), Running("m-b")), Pod("c", inApp("web"), Running("cpu-c"))},
-			nil, []string{"Spread of w counts w m-b=1 elsewhere=1"},
+			nil,
+			[]string{"Spread of w counts w m-b=1 elsewhere=1"},
 		},
 		"spread looks at nodes that the pod's selector selects": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web")), Pod("r1", inApp("web"), Running("m-a")), Pod("r2", inApp("web"), Running("m-b"))},
-			nil, []string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1a=1 among us-east-1a"},
 		},
 		"spread looks at all nodes where it is told so": {
 			[]corev1.Pod{Pod("w", inApp("web"), onA, spreadOver(zone, "web", policies(&ignore, nil))), Pod("r2", inApp("web"), Running("m-b"))},
-			nil, []string{"Spread " + zone + " of w counts w us-east-1b=1"},
+			nil,
+			[]string{"Spread " + zone + " of w counts w us-east-1b=1"},
 		},
 		"spread looks at nodes with taints": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web")), Pod("r", inApp("web"), Running("cpu-c"))},
-			elsewhere, []string{"Spread " + zone + " of w counts w us-east-1c=1"},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w us-east-1c=1"},
 		},
 		"spread does not look at nodes with taints where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&honor, &honor))), Pod("r", inApp("web"), Running("cpu-c"))},
-			elsewhere, []string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web", policies(&heed, &heed))), Pod("r", inApp("web"), Running("cpu-c"))},
+			elsewhere,
+			[]string{"Spread " + zone + " of w counts w among us-east-1a us-east-1b"},
 		},
 		"spread looks at machines that are offered to others": {
 			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web"))},
@@ -186,7 +191,7 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			[]string{"Spread karpenter.sh/nodepool of w counts w"},
 		},
 		"spread does not look at machines that are offered to others where it is told so": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &honor)))},
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver("karpenter.sh/nodepool", "web", policies(nil, &heed)))},
 			func(c *snapshot.Cluster) {
 				c.NodePools = append(c.NodePools, Pool("other", "gpu-shared", Tainted("other")))
 			},
@@ -196,12 +201,14 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			[]corev1.Pod{
 				Pod("w1", inApp("web"), WithLabels("rev", "1"), spreadOver(zone, "web", byRevision)), Pod("w2", inApp("web"), WithLabels("rev", "2"), spreadOver(zone, "web", byRevision)),
 				Pod("r1", inApp("web"), WithLabels("rev", "1"), Running("m-a")), Pod("r2", inApp("web"), WithLabels("rev", "2"), Running("m-b")),
-			}, nil,
+			},
+			nil,
 			[]string{"Spread " + zone + " of w1 counts w1 us-east-1a=1", "Spread " + zone + " of w2 counts w2 us-east-1b=1"},
 		},
 		"spread of pods that it does not count": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("x", inApp("web")), Pod("r1", inApp("web"), Running("m-a"))},
-			nil, []string{"Spread " + zone + " of w counts x us-east-1a=1"},
+			nil,
+			[]string{"Spread " + zone + " of w counts x us-east-1a=1"},
 		},
 		"spread of what nothing is counted of": {
 			[]corev1.Pod{Pod("w", spreadOver(zone, "web")), Pod("v", inApp("v"), spreadOver(zone, "", everything)), Pod("u", spreadOver(zone, "", nothing))}, nil, nil,
@@ -218,11 +225,13 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		},
 		"affinity to pods that run": {
 			[]corev1.Pod{Pod("w", near(zone, "db")), Pod("db", inApp("db"), Running("m-b")), Pod("cpu", inApp("db"), Running("cpu-c"))},
-			nil, []string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
+			nil,
+			[]string{"Together " + zone + " of w counts  us-east-1b=1 us-east-1c=1"},
 		},
 		"affinity to pods that wait": {
 			[]corev1.Pod{Pod("w", near(host, "db")), Pod("db", inApp("db")), Pod("cpu", inApp("db"), Running("cpu-c"))},
-			nil, []string{"Together of w counts db elsewhere=1"},
+			nil,
+			[]string{"Together of w counts db elsewhere=1"},
 		},
 		"affinity to pods that all terms find": {
 			[]corev1.Pod{
@@ -232,7 +241,8 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 					*terms = append(*terms, corev1.PodAffinityTerm{TopologyKey: host, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "1"}}})
 				}),
 				Pod("one", inApp("db"), Running("m-a")), Pod("both", inApp("db"), WithLabels("tier", "1"), Running("m-b")),
-			}, nil,
+			},
+			nil,
 			[]string{"Together " + zone + " of w counts  us-east-1b=1", "Together of w counts  m-b=1"},
 		},
 		"affinity by two labels, one of which the node has where the others are": {
@@ -243,7 +253,8 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		},
 		"anti-affinity among pods that wait": {
 			append(Pods("w", 2, inApp("web"), away(host, "web")), Pod("x", inApp("web")), Pod("y", inApp("db"))),
-			nil, []string{"Apart of w-000 counts w-000,x"},
+			nil,
+			[]string{"Apart of w-000 counts w-000,x"},
 		},
 		"anti-affinity to pods that only run": {
 			[]corev1.Pod{Pod("w", away(zone, "web")), Pod("r", inApp("web"), Running("m-a"))}, nil, nil,

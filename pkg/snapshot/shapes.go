@@ -100,7 +100,9 @@ func (s *shape) written() string {
 		Unsupported  string
 		Terms        []string
 	}{
-		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations, map[corev1.ResourceName]int64{}, s.gpuMemory, "", s.ports,
+		pod.Spec.NodeSelector, nil, pod.Spec.Tolerations,
+		map[corev1.ResourceName]int64{},
+		s.gpuMemory, "", s.ports,
 		schedulinghelper.PodPriority(pod), unsupported(pod), nil,
 	}
 	if s.wrong != nil {

@@ -146,3 +146,24 @@ func (s *scene) volume(name, zone string) {
 		StorageClassName: &unique, AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}})
 }
+
+// TestAClaimLeavesTheChoiceThatThePoolAsksFor has a pool whose minValues want two instance types in a claim; Karpenter launches one of them.
+func TestAClaimLeavesTheChoiceThatThePoolAsksFor(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "choice")
+	s.class(v1alpha1.IdleNever)
+	s.pool(poolOptions{minValues: map[string]int64{corev1.LabelInstanceTypeStable: 2}})
+	s.deploy("inference", 10)
+	s.untilRunning(10)
+	var list karpv1.NodeClaimList
+	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name})
+	for _, claim := range list.Items {
+		for _, req := range claim.Spec.Requirements {
+			if req.Key == corev1.LabelInstanceTypeStable && (len(req.Values) != 2 || req.Values[0] != cheapest || req.MinValues == nil || *req.MinValues != 2) {
+				t.Errorf("the claim asks for %+v", req)
+			}
+		}
+	}
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
+}

@@ -114,6 +114,7 @@ type poolOptions struct {
 	name         string
 	stock        bool
 	requirements map[string]string // more of them, or other values; "" for none of that key
+	minValues    map[string]int64  // choices that a claim must leave, by key
 	labels       map[string]string
 	taintKey     string // "none" for no taint
 	limits       map[string]string
@@ -134,6 +135,9 @@ func (s *scene) pool(o poolOptions) {
 		if wanted[key] != "" {
 			requirements = append(requirements, map[string]any{"key": key, "operator": "In", "values": []any{wanted[key]}})
 		}
+	}
+	for key, n := range o.minValues {
+		requirements = append(requirements, map[string]any{"key": key, "operator": "Exists", "minValues": n})
 	}
 	spec := map[string]any{"nodeClassRef": ref, "requirements": requirements}
 	if o.taintKey != "none" {

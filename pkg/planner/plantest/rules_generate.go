@@ -52,7 +52,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 			s.Nodes[i].Domains = located()
 		}
 		s.Rules = nil
-		for range n("rules", 1, limits.Rules) {
+		for range n("rules", min(1, limits.Rules), limits.Rules) {
 			s.Rules = append(s.Rules, drawRule(t, s, limits))
 		}
 		for c := range s.Classes {
@@ -127,7 +127,7 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 
 func drawWish(t *rapid.T, s planner.Snapshot) planner.Wish {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-	if n("wish for a rule", 0, 1) == 0 {
+	if len(s.Rules) > 0 && n("wish for a rule", 0, 1) == 0 {
 		return planner.Wish{Rule: n("wished rule", 0, len(s.Rules)-1)}
 	}
 	w := planner.Wish{Rule: -1}

@@ -1,0 +1,87 @@
+package planner
+
+import "slices"
+
+// parts plans for a snapshot in parts that have nothing in common, where it has several: no class may go to machines of two of them. Pods spread over
+// zones make a part of each zone, and several small plans are found better than a large one. Where the parts together are beyond a limit, or
+// one has pods left over that a limit may have kept out, the snapshot is planned for as a whole.
+func (a *arranger) parts(s Snapshot) Plan {
+	of := connected(s)
+	n := 0
+	for _, p := range of {
+		n = max(n, p+1)
+	}
+	if n < 2 {
+		return a.plain(s)
+	}
+	var whole Plan
+	for p := range n {
+		plan := a.plain(without(s, func(c int, _ string) bool { return of[c] != p }))
+		whole.Placements = append(whole.Placements, plan.Placements...)
+		whole.Launches = append(whole.Launches, plan.Launches...)
+		whole.Unplaced = append(whole.Unplaced, plan.Unplaced...)
+		whole.Price += plan.Price
+		whole.Bound += plan.Bound
+	}
+	if limited(s) && (len(whole.Unplaced) > 0 || !withinLimits(s, whole)) {
+		return a.plain(s)
+	}
+	return whole
+}
+
+func limited(s Snapshot) bool {
+	return slices.ContainsFunc(s.Pools, func(p Pool) bool { left := usageOf(p.Remaining); return !left.unlimited() })
+}
+
+// withinLimits reports whether the launches of a plan break no limit.
+func withinLimits(s Snapshot, p Plan) bool {
+	left := map[int]usage{}
+	for _, l := range p.Launches {
+		o := s.Offerings[l.Offering]
+		u, ok := left[o.Pool]
+		if !ok {
+			u = usageOf(s.Pools[o.Pool].Remaining)
+		}
+		if !u.admits(usageOf(o.Physical)) {
+			return false
+		}
+		u.launch(usageOf(o.Physical))
+		left[o.Pool] = u
+	}
+	return true
+}
+
+// connected returns the part of each class, numbered in the order of their first pods.
+func connected(s Snapshot) []int {
+	of := make([]int, len(s.Classes))
+	// parent is a forest over offerings, then nodes, then classes; the root of a tree stands for its part.
+	parent := make([]int, len(s.Offerings)+len(s.Nodes)+len(s.Classes))
+	for i := range parent {
+		parent[i] = i
+	}
+	root := func(i int) int {
+		for parent[i] != i {
+			parent[i] = parent[parent[i]]
+			i = parent[i]
+		}
+		return i
+	}
+	for c, class := range s.Classes {
+		at := len(s.Offerings) + len(s.Nodes) + c
+		for _, i := range class.Offerings {
+			parent[root(i)] = root(at)
+		}
+		for _, v := range class.Nodes {
+			parent[root(len(s.Offerings)+v)] = root(at)
+		}
+	}
+	number := map[int]int{}
+	for _, c := range inNameOrder(s) {
+		r := root(len(s.Offerings) + len(s.Nodes) + c)
+		if _, ok := number[r]; !ok && len(s.Classes[c].Pods) > 0 {
+			number[r] = len(number)
+		}
+		of[c] = number[r]
+	}
+	return of
+}
