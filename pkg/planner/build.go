@@ -33,6 +33,8 @@ func (search Search) Build(s Snapshot) Plan {
 	scout := search
 	scout.Effort = max(1, search.effort().left/4)
 	plan := arrange(s, search.plain, scout.plain)
+	// Its bound is put together from those of several plans.
+	plan.Proof = nil
 	if first != nil {
 		first(plan)
 	}
@@ -47,35 +49,36 @@ func (search Search) plain(s Snapshot) Plan {
 	if search.First != nil {
 		first = func(s *solution) { search.First(p.plan(s)) }
 	}
-	best, bound := p.solve(search.effort(), first)
+	best, bound, shown := p.solve(search.effort(), first)
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
+	plan.Proof = p.show(shown)
 	return orFirstFit(s, plan)
 }
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
-// solution.
-func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64) {
+// solution, and returns what the bound rests on as well.
+func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, []cover) {
 	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
-		return p.told(newSolution(p), 0, first)
+		return p.told(newSolution(p), 0, nil, first)
 	case len(p.shapes) == 1:
 		if s, ok := p.coverOne(); ok {
-			return p.told(s, s.cost(p).price, first)
+			return p.told(s, s.cost(p).price, p.coverAlone(0, s), first)
 		}
 	case p.small(demand):
 		if s, c, ok := p.exact(); ok {
-			return p.told(s, c.price, first)
+			return p.told(s, c.price, nil, first)
 		}
 	}
 	return p.mix(e, first)
 }
 
 // told tells first of a solution that is the last as well.
-func (p *problem) told(s *solution, bound int64, first func(*solution)) (*solution, int64) {
+func (p *problem) told(s *solution, bound int64, shown []cover, first func(*solution)) (*solution, int64, []cover) {
 	if first != nil {
 		first(s)
 	}
-	return s, bound
+	return s, bound, shown
 }

@@ -14,7 +14,7 @@ func orFirstFit(s Snapshot, found Plan) Plan {
 	}
 	samePods := slices.EqualFunc(first.Unplaced, found.Unplaced, func(a, b Unplaced) bool { return a.Pod == b.Pod })
 	if samePods {
-		first.Bound = min(found.Bound, first.Price)
+		first.Bound, first.Proof = min(found.Bound, first.Price), found.Proof
 	}
 	return first
 }

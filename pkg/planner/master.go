@@ -109,16 +109,22 @@ func (m *master) add(c column) bool {
 	return true
 }
 
-// mix offers a mixture of loads at the price of an offer.
-func (m *master) mix(offer int, amounts []float64) {
+// mix offers a mixture of loads at the price of an offer, and reports whether it is worth more than that.
+func (m *master) mix(offer int, amounts []float64) bool {
+	value := 0.0
 	e := entry{price: float64(m.p.offers[offer].price), column: -1}
 	for k, n := range amounts {
 		if n > 1e-9 && m.at[k] >= 0 {
 			e.rows = append(e.rows, int32(m.at[k]))
 			e.counts = append(e.counts, n)
+			value += float64(m.y[m.at[k]] * n)
 		}
 	}
+	if value <= float64(e.price*1.0001) {
+		return false
+	}
 	m.entries = append(m.entries, e)
+	return true
 }
 
 // price is the price of what is in row i of the basis.
@@ -169,8 +175,8 @@ func worth(values []int64, l load) int64 {
 
 // solve pivots until no column is worth more than its price, at most the given number of times, and returns how many it made.
 func (m *master) solve(most int) int {
+	m.setDuals()
 	for pivot := range most {
-		m.setDuals()
 		enter := m.entering()
 		if enter == noEntry || !m.pivot(enter) {
 			m.setValues()
@@ -213,9 +219,23 @@ func (m *master) entering() int {
 	return best
 }
 
+// reduced is the price of an entry less the worth of what it covers; that of a surplus is the worth that it gives up.
+func (m *master) reduced(enter int) float64 {
+	if enter < 0 {
+		return m.y[-1-enter]
+	}
+	e := &m.entries[enter]
+	v := e.price
+	for j, r := range e.rows {
+		v -= float64(m.y[r] * e.counts[j])
+	}
+	return v
+}
+
 // pivot brings an entry into the basis. It reports false where none can leave.
 func (m *master) pivot(enter int) bool {
 	w := m.w
+	gain := m.reduced(enter)
 	if enter < 0 {
 		for i := range w {
 			w[i] = -m.inverse[i][-1-enter]
@@ -266,6 +286,11 @@ func (m *master) pivot(enter int) bool {
 	}
 	if m.pivots++; m.pivots%refactorEvery == 0 {
 		m.refactor()
+		m.setDuals()
+		return true
+	}
+	for j, v := range of {
+		m.y[j] += float64(gain * v)
 	}
 	return true
 }

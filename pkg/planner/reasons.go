@@ -166,7 +166,7 @@ func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
 	for _, i := range admitting {
 		n := 0
 		for d, x := range vecOf(s.Offerings[i].Free) {
-			if d != dimGPUMemory && request[d] > x {
+			if d < dimGPUMemory && request[d] > x {
 				n++
 			}
 		}
@@ -180,7 +180,7 @@ func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
 		asks, has = nil, nil
 	}
 	for d, x := range vecOf(o.Free) {
-		if d != dimGPUMemory && request[d] > x {
+		if d < dimGPUMemory && request[d] > x {
 			asks, has = append(asks, amount(d, request[d])), append(has, amount(d, x))
 		}
 	}
