@@ -245,12 +245,12 @@ func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
 	}
 	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })
 	class := slices.IndexFunc(view.Classes, func(c planner.Class) bool { return slices.Contains(c.Pods, u.Pod) })
-	// A spread is about all that it counts in the end. The scheduler lets those come that it counts and that do not demand it, once
-	// those are there that do; the plan may leave them out.
-	counted := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
-		return r.Kind == planner.Spread && slices.Contains(r.Counted, class) && !slices.Contains(r.Classes, class)
+	// A spread is about all that it counts in the end, wherever they are. The scheduler lets those come that are counted and do not demand it once
+	// those are there that do, and does not count them on machines that those would not go to; the plan leaves some of either out.
+	strangers := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
+		return r.Kind == planner.Spread && !slices.Equal(r.Counted, r.Classes) && (slices.Contains(r.Counted, class) || slices.Contains(r.Classes, class))
 	})
-	return view.Classes[class].GPUMemoryBytes == 0 && !counted && (!forbids || view.Classes[class].Requests.Replicas <= 1)
+	return view.Classes[class].GPUMemoryBytes == 0 && !strangers && (!forbids || view.Classes[class].Requests.Replicas <= 1)
 }
 
 // sharesVolume says whether another pod claims a volume of the pod. A plan takes each for a volume more to attach.
