@@ -33,7 +33,7 @@ func (search Search) Build(s Snapshot) Plan {
 	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
 	scout := search
 	scout.Effort = max(1, search.effort().left/4)
-	plan := arrange(s, search.plain, scout.plain)
+	plan := orFirstFit(s, arrange(s, search.plain, scout.plain))
 	// Its bound is put together from those of several plans.
 	plan.Proof = nil
 	if first != nil {

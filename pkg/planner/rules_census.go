@@ -77,11 +77,16 @@ func (c *census) roomOf(i, class, given int, domains []int) int64 {
 	case Spread:
 		return c.roomToSpread(i, asks, counts, d)
 	case Together:
-		if !asks || c.counted[i][d] > 0 || c.somewhere[i] == 0 && counts && c.begun[i] == d {
-			return Unlimited
+		if asks && c.counted[i][d] == 0 && (c.somewhere[i] > 0 || !counts || c.begun[i] != d) {
+			return 0
 		}
-		return 0
+	case Apart:
+		return c.roomApart(i, asks, counts, d)
 	}
+	return Unlimited
+}
+
+func (c *census) roomApart(i int, asks, counts bool, d int) int64 {
 	switch {
 	case asks && c.counted[i][d] > 0, counts && c.asking[i][d] > 0:
 		return 0
@@ -176,7 +181,12 @@ func manners() []manner {
 	freeLast := func(_ *census, q *claim) int64 { return truth(q.free) }
 	freeFirst := func(_ *census, q *claim) int64 { return -truth(q.free) }
 	return []manner{
-		{first: fewestSites}, {first: fewestSites, evenly: true}, {first: mostPods}, {first: freeLast}, {first: freeFirst}, {first: mostPods, evenly: true},
+		{first: fewestSites},
+		{first: fewestSites, evenly: true},
+		{first: mostPods},
+		{first: freeLast},
+		{first: freeFirst},
+		{first: mostPods, evenly: true},
 		{first: freeLast, begin: true},
 	}
 }
@@ -250,7 +260,7 @@ func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) boo
 	if a, b := c.opens(q, x), c.opens(q, y); a != b {
 		return b
 	}
-	if a, b := c.crowd(q, x), c.crowd(q, y); evenly && a != b {
+	if a, b := c.crowd(x), c.crowd(y); evenly && a != b {
 		return a < b
 	}
 	if a, b := *x.cheap > 0, *y.cheap > 0; a != b {
@@ -294,8 +304,8 @@ func (c *census) opens(q *claim, x *site) bool {
 	return false
 }
 
-// crowd is the most counted pods that any rule about the pods finds in the domain of a site.
-func (c *census) crowd(q *claim, x *site) int64 {
+// crowd is the most counted pods that any spread finds in the domain of a site.
+func (c *census) crowd(x *site) int64 {
 	var n int64
 	for i := range c.rules {
 		if r := &c.rules[i]; r.Kind == Spread && r.Topology != PerNode && x.domains[r.Topology] >= 0 {

@@ -39,10 +39,10 @@ func (c *checker) rules(p Plan) {
 		}
 	}
 	for i, r := range c.snapshot.Rules {
-		switch r.Kind {
-		case Spread:
+		if r.Kind == Spread {
 			c.checkSpread(i, r, spots)
-		case Apart:
+		}
+		if r.Kind == Apart {
 			c.checkApart(i, r, spots)
 		}
 	}
@@ -94,22 +94,7 @@ func (c *checker) checkSpread(i int, r Rule, spots []*spot) {
 			}
 		}
 	}
-	fewest := int64(0)
-	if r.Topology != PerNode {
-		eligible := r.Eligible
-		if eligible == nil {
-			for d := range c.snapshot.Topologies[r.Topology].Domains {
-				eligible = append(eligible, d)
-			}
-		}
-		fewest = math.MaxInt64
-		for _, d := range eligible {
-			fewest = min(fewest, presentAt(r, d)+counted[d])
-		}
-		if int64(len(eligible)) < r.MinDomains {
-			fewest = 0
-		}
-	}
+	fewest := c.fewest(r, counted)
 	for d, where := range asks {
 		if d < 0 {
 			continue
@@ -118,6 +103,27 @@ func (c *checker) checkSpread(i int, r Rule, spots []*spot) {
 			c.bad("%s and its domain have %d pods that %s counts, another one %d: more than %d apart", where, n, r.Name, fewest, r.MaxSkew)
 		}
 	}
+}
+
+// fewest is how many counted pods the domain with the fewest has that counts for a spread.
+func (c *checker) fewest(r Rule, counted map[int]int64) int64 {
+	if r.Topology == PerNode {
+		return 0
+	}
+	eligible := r.Eligible
+	if eligible == nil {
+		for d := range c.snapshot.Topologies[r.Topology].Domains {
+			eligible = append(eligible, d)
+		}
+	}
+	if int64(len(eligible)) < r.MinDomains {
+		return 0
+	}
+	fewest := int64(math.MaxInt64)
+	for _, d := range eligible {
+		fewest = min(fewest, presentAt(r, d)+counted[d])
+	}
+	return fewest
 }
 
 func (c *checker) checkApart(i int, r Rule, spots []*spot) {
@@ -291,56 +297,67 @@ func (c *checker) alternatives(where string, l Launch) {
 // alternative checks that an offering admits and holds the pods of a launch, and is where the rules have them.
 func (c *checker) alternative(where string, l Launch, i int) {
 	s := c.snapshot
-	o := s.Offerings[i]
+	here := &spot{domains: s.Offerings[l.Offering].Domains}
+	there := &spot{domains: s.Offerings[i].Domains}
+	for _, pod := range l.Pods {
+		at, ok := c.class[pod]
+		if !ok {
+			continue
+		}
+		if !slices.Contains(s.Classes[at].Offerings, i) {
+			c.bad("%s: alternative %d does not admit pod %s", where, i, pod)
+		}
+		for _, r := range s.Rules {
+			about := slices.Contains(r.Classes, at) || slices.Contains(r.Counted, at)
+			if about && r.Topology != PerNode && here.domain(r) != there.domain(r) {
+				c.bad("%s: alternative %d is in another domain of %s for pod %s", where, i, s.Topologies[r.Topology].Key, pod)
+			}
+		}
+	}
+	if !c.held(l, s.Offerings[i]) {
+		c.bad("%s: alternative %d does not hold its pods", where, i)
+	}
+}
+
+// held reports whether a machine of an offering holds the pods of a launch, each on the same GPU.
+func (c *checker) held(l Launch, o Offering) bool {
 	free, gpus, quotas := o.Free, slices.Clone(o.GPUs), map[int]int64{}
-	for q, quota := range s.Quotas {
+	for q, quota := range c.snapshot.Quotas {
 		quotas[q] = quota.Each
 	}
 	for _, a := range o.Quotas {
 		quotas[a.Quota] = a.Count
 	}
-	over := false
 	for k, pod := range l.Pods {
 		at, ok := c.class[pod]
 		if !ok {
 			continue
 		}
-		class := s.Classes[at]
-		if !slices.Contains(class.Offerings, i) {
-			c.bad("%s: alternative %d does not admit pod %s", where, i, pod)
-		}
+		class := c.snapshot.Classes[at]
 		free.MilliCPU -= class.Requests.MilliCPU
 		free.MemoryBytes -= class.Requests.MemoryBytes
 		free.EphemeralBytes -= class.Requests.EphemeralBytes
 		free.Pods -= class.Requests.Pods
 		free.Replicas -= class.Requests.Replicas
-		if class.GPUMemoryBytes > 0 {
-			if k >= len(l.GPUs) || l.GPUs[k] < 0 || l.GPUs[k] >= len(gpus) {
-				over = true
-			} else {
-				gpus[l.GPUs[k]].Replicas -= class.Requests.Replicas
-				gpus[l.GPUs[k]].MemoryBytes -= class.GPUMemoryBytes
-			}
-		}
 		for _, a := range class.Quotas {
 			if quotas[a.Quota] != Unlimited {
 				quotas[a.Quota] -= a.Count
 			}
 		}
-		for _, r := range s.Rules {
-			if (slices.Contains(r.Classes, at) || slices.Contains(r.Counted, at)) && r.Topology != PerNode &&
-				(&spot{domains: o.Domains}).domain(r) != (&spot{domains: s.Offerings[l.Offering].Domains}).domain(r) {
-				c.bad("%s: alternative %d is in another domain of %s for pod %s", where, i, s.Topologies[r.Topology].Key, pod)
-			}
+		if class.GPUMemoryBytes == 0 {
+			continue
 		}
+		if k >= len(l.GPUs) || l.GPUs[k] < 0 || l.GPUs[k] >= len(gpus) {
+			return false
+		}
+		gpus[l.GPUs[k]].Replicas -= class.Requests.Replicas
+		gpus[l.GPUs[k]].MemoryBytes -= class.GPUMemoryBytes
 	}
 	for _, left := range quotas {
-		over = over || left < 0
+		if left < 0 {
+			return false
+		}
 	}
-	for _, g := range gpus {
-		over = over || g.Replicas < 0 || g.MemoryBytes < 0
-	}
-	if over || min(free.MilliCPU, free.MemoryBytes, free.EphemeralBytes, free.Pods, free.Replicas) < 0 {
-		c.bad("%s: alternative %d does not hold its pods", where, i)
-	}
+	return !slices.ContainsFunc(gpus, func(g GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) &&
+		min(free.MilliCPU, free.MemoryBytes, free.EphemeralBytes, free.Pods, free.Replicas) >= 0
 }

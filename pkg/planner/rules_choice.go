@@ -76,19 +76,23 @@ func widened(s Snapshot) (Snapshot, []variant) {
 	}
 	out.Classes = slices.Clone(s.Classes)
 	for c := range out.Classes {
-		class := &out.Classes[c]
-		kept := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
-			return usable[i] && len(s.Pools[s.Offerings[i].Pool].MinValues) > 0
-		})
-		for v, x := range variants {
-			lists := func(i int) bool { _, ok := slices.BinarySearch(class.Offerings, i); return ok }
-			if lists(x.offering) && !slices.ContainsFunc(x.alternatives, func(i int) bool { return !lists(i) }) {
-				kept = append(kept, len(s.Offerings)+v)
-			}
-		}
-		class.Offerings = kept
+		out.Classes[c].Offerings = relisted(s, out.Classes[c].Offerings, usable, variants)
 	}
 	return out, variants
+}
+
+// relisted returns the offerings of a class with the variants all of whose machines it lists in the place of what they are variants of.
+func relisted(s Snapshot, offerings []int, usable []bool, variants []variant) []int {
+	kept := slices.DeleteFunc(slices.Clone(offerings), func(i int) bool {
+		return usable[i] && len(s.Pools[s.Offerings[i].Pool].MinValues) > 0
+	})
+	for v, x := range variants {
+		missing := func(i int) bool { _, ok := slices.BinarySearch(offerings, i); return !ok }
+		if !missing(x.offering) && !slices.ContainsFunc(x.alternatives, missing) {
+			kept = append(kept, len(s.Offerings)+v)
+		}
+	}
+	return kept
 }
 
 // choice returns the alternatives, the cheapest first, with which an offering leaves the choice that its pool demands, out of the

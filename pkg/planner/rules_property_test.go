@@ -104,18 +104,23 @@ func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { property(boun
 func TestAsManyPodsAsCanHaveAPlaceUnderASpread(t *testing.T) {
 	property(placesMost(planner.Spread, 0))(t)
 }
+
 func TestAsManyPodsAsCanHaveAPlaceTogetherInAZone(t *testing.T) {
 	property(placesMost(planner.Together, 0))(t)
 }
+
 func TestAsManyPodsAsCanHaveAPlaceTogetherOnAMachine(t *testing.T) {
 	property(placesMost(planner.Together, planner.PerNode))(t)
 }
+
 func TestAsManyPodsAsCanHaveAPlaceApartInZones(t *testing.T) {
 	property(placesMost(planner.Apart, 0))(t)
 }
+
 func TestAsManyPodsAsCanHaveAPlaceUnderASpreadOverMachines(t *testing.T) {
 	property(placesMost(planner.Spread, planner.PerNode))(t)
 }
+
 func TestAsManyPodsAsCanHaveAPlaceApartOnMachines(t *testing.T) {
 	property(placesMost(planner.Apart, planner.PerNode))(t)
 }

@@ -74,6 +74,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 			return fmt.Sprintf("%s: no pod that it selects runs or has a place: start one, or correct the selector", rule.Name)
 		}
 		return fmt.Sprintf("%s: no pod that it selects is in %s%s: make room where those pods are, or start one elsewhere", rule.Name, where, tail)
+	case Apart:
 	}
 	return fmt.Sprintf("%s: a pod that it has to be apart from is in %s already%s: allow more values of %s in the NodePool, or run fewer such pods",
 		rule.Name, where, tail, key)

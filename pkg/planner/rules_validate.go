@@ -32,6 +32,12 @@ func validateRules(s Snapshot) []error {
 			bad("rule %d: %w", i, err)
 		}
 	}
+	return append(errs, validateWishes(s)...)
+}
+
+func validateWishes(s Snapshot) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for i, c := range s.Classes {
 		for k, w := range c.Wishes {
 			if w.Rule >= len(s.Rules) || !indices(w.Offerings, len(s.Offerings)) || !indices(w.Nodes, len(s.Nodes)) {
@@ -52,7 +58,7 @@ func validateRules(s Snapshot) []error {
 func validateRule(s Snapshot, r Rule) []error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if r.Kind != Spread && r.Kind != Together && r.Kind != Apart {
+	if !slices.Contains([]RuleKind{Spread, Together, Apart}, r.Kind) {
 		bad("there is no kind %q", r.Kind)
 	}
 	if r.Topology < PerNode || r.Topology >= len(s.Topologies) {
@@ -65,18 +71,15 @@ func validateRule(s Snapshot, r Rule) []error {
 	if r.Topology != PerNode {
 		domains = len(s.Topologies[r.Topology].Domains)
 	}
-	if len(r.Present) > domains || r.Elsewhere < 0 || slices.ContainsFunc(r.Present, func(n int64) bool { return n < 0 }) {
+	negative := slices.ContainsFunc(r.Present, func(n int64) bool { return n < 0 })
+	if len(r.Present) > domains || r.Elsewhere < 0 || negative {
 		bad("pods that are present are fewer than none, or in domains that there are not")
 	}
-	switch r.Kind {
-	case Spread:
-		if r.MaxSkew < 1 || r.MinDomains < 0 || !indices(r.Eligible, domains) {
-			bad("maxSkew is less than 1, minDomains less than 0, or eligible domains are not sorted, repeat, or are out of range")
-		}
-	case Apart:
-		if slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 }) {
-			bad("pods to be apart from are present: the classes list no place that those forbid")
-		}
+	if senseless := min(r.MaxSkew, r.MinDomains+1) < 1 || !indices(r.Eligible, domains); r.Kind == Spread && senseless {
+		bad("maxSkew is less than 1, minDomains less than 0, or eligible domains are not sorted, repeat, or are out of range")
+	}
+	if r.Kind == Apart && slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 }) {
+		bad("pods to be apart from are present: the classes list no place that those forbid")
 	}
 	return errs
 }

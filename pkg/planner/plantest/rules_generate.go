@@ -35,22 +35,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 		s := Snapshots(limits.Limits).Draw(t, "plain")
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 		s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: []string{"zone-a", "zone-b", "zone-c"}}}
-		zone := func() []int { return []int{n("zone", 0, 14)/5 - n("no zone", 0, 9)/9*3} }
-		located := func() []int {
-			z := zone()
-			return []int{max(-1, z[0])}
-		}
-		for i := range s.Offerings {
-			o := &s.Offerings[i]
-			o.Domains = located()
-			o.Free.Pods = max(1, o.Free.Pods)
-			if o.Domains[0] >= 0 {
-				o.Zone = s.Topologies[0].Domains[o.Domains[0]]
-			}
-		}
-		for i := range s.Nodes {
-			s.Nodes[i].Domains = located()
-		}
+		locate(t, &s)
 		s.Rules = nil
 		for range n("rules", min(1, limits.Rules), limits.Rules) {
 			s.Rules = append(s.Rules, drawRule(t, s, limits))
@@ -64,19 +49,42 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 			}
 		}
 		for p := range s.Pools {
-			if limits.Weights {
-				s.Pools[p].Weight = int32(n("weight", 0, 2))
-			}
-			if limits.MinValues && n("minValues", 0, 1) == 0 {
-				m := planner.MinValues{Key: "family", Min: n("min", 1, 2)}
-				for range s.Offerings {
-					m.Values = append(m.Values, []string{"", "f", "g", "h"}[n("family", 0, 3)])
-				}
-				s.Pools[p].MinValues = append(s.Pools[p].MinValues, m)
-			}
+			drawPool(t, s, limits, &s.Pools[p])
 		}
 		return s
 	})
+}
+
+// locate puts each machine in one of three zones, a few in none.
+func locate(t *rapid.T, s *planner.Snapshot) {
+	zone := rapid.IntRange(0, 9)
+	located := func() []int { return []int{zone.Draw(t, "zone")/3 - 3*(zone.Draw(t, "no zone")/9)} }
+	for i := range s.Offerings {
+		o := &s.Offerings[i]
+		o.Domains = []int{min(2, max(-1, located()[0]))}
+		o.Free.Pods = max(1, o.Free.Pods)
+		if o.Domains[0] >= 0 {
+			o.Zone = s.Topologies[0].Domains[o.Domains[0]]
+		}
+	}
+	for i := range s.Nodes {
+		s.Nodes[i].Domains = []int{min(2, max(-1, located()[0]))}
+	}
+}
+
+// drawPool draws what a pool says beside its limits.
+func drawPool(t *rapid.T, s planner.Snapshot, limits RuleLimits, p *planner.Pool) {
+	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+	if limits.Weights {
+		p.Weight = int32(n("weight", 0, 2))
+	}
+	if limits.MinValues && n("minValues", 0, 1) == 0 {
+		m := planner.MinValues{Key: "family", Min: n("min", 1, 2)}
+		for range s.Offerings {
+			m.Values = append(m.Values, []string{"", "f", "g", "h"}[n("family", 0, 3)])
+		}
+		p.MinValues = append(p.MinValues, m)
+	}
 }
 
 func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
@@ -126,18 +134,18 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 }
 
 func drawWish(t *rapid.T, s planner.Snapshot) planner.Wish {
-	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-	if len(s.Rules) > 0 && n("wish for a rule", 0, 1) == 0 {
-		return planner.Wish{Rule: n("wished rule", 0, len(s.Rules)-1)}
+	n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
+	if len(s.Rules) > 0 && n("wish for a rule", 1) == 0 {
+		return planner.Wish{Rule: n("wished rule", len(s.Rules)-1)}
 	}
 	w := planner.Wish{Rule: -1}
 	for i := range s.Offerings {
-		if n("grants", 0, 1) == 0 {
+		if n("grants", 1) == 0 {
 			w.Offerings = append(w.Offerings, i)
 		}
 	}
 	for i := range s.Nodes {
-		if n("grants", 0, 1) == 0 {
+		if n("grants", 1) == 0 {
 			w.Nodes = append(w.Nodes, i)
 		}
 	}

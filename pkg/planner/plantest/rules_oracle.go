@@ -70,7 +70,6 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 		}
 		return
 	}
-	c := o.snapshot.Classes[o.class[k]]
 	from := 0
 	if k > 0 && o.class[k-1] == o.class[k] {
 		from = o.at[k-1]
@@ -78,22 +77,38 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 			from = math.MaxInt
 		}
 	}
-	for _, v := range c.Nodes {
+	o.toNodes(k, from, placed, price)
+	o.toBought(k, from, placed, price)
+	if from < math.MaxInt {
+		o.toNew(k, placed, price)
+	}
+	if !o.all {
+		o.at[k] = -1
+		o.part(k+1, placed, price)
+	}
+}
+
+func (o *ruled) toNodes(k, from, placed int, price planner.MicroUSD) {
+	for _, v := range o.snapshot.Classes[o.class[k]].Nodes {
 		if v >= from {
 			o.enter(&o.oracle.nodes[v], k, v, placed, price)
 		}
 	}
+}
+
+func (o *ruled) toBought(k, from, placed int, price planner.MicroUSD) {
 	for l := range o.oracle.bought {
 		at := len(o.snapshot.Nodes) + l
-		if at >= from && admits(c, o.oracle.bought[l].offering) {
-			spot := o.oracle.bought[l].spot
+		if at >= from && admits(o.snapshot.Classes[o.class[k]], o.oracle.bought[l].offering) {
 			o.enter(&o.oracle.bought[l].spot, k, at, placed, price)
-			o.oracle.bought[l].spot = spot
 		}
 	}
-	for _, i := range c.Offerings {
+}
+
+func (o *ruled) toNew(k, placed int, price planner.MicroUSD) {
+	for _, i := range o.snapshot.Classes[o.class[k]].Offerings {
 		off := o.snapshot.Offerings[i]
-		if from == math.MaxInt || off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
+		if off.Unavailable != nil || o.snapshot.Pools[off.Pool].Closed != nil {
 			continue
 		}
 		before := o.oracle.limits[off.Pool]
@@ -104,10 +119,6 @@ func (o *ruled) part(k, placed int, price planner.MicroUSD) {
 			o.oracle.bought = bought
 		}
 		o.oracle.limits[off.Pool] = before
-	}
-	if !o.all {
-		o.at[k] = -1
-		o.part(k+1, placed, price)
 	}
 }
 
