@@ -45,7 +45,7 @@ func (h *hunt) prove(slice int64) {
 // step draws one bound and moves the worths. It reports whether they moved.
 func (h *hunt) step(p *proof) bool {
 	l := proofLevels[p.level]
-	found := h.priceAll(p.g.values, p.demand, l.steps, func(t int) int64 { return above(h.offers[t].price, l.part) }, l.care)
+	found := h.priceAll(p.g.values, p.placed, l.steps, func(t int) int64 { return above(h.offers[t].price, l.part) }, l.care)
 	if bound, c := h.farley(p.g.values, p.placed, found); bound > h.bound {
 		h.bound, h.shown = bound, []cover{c}
 	}

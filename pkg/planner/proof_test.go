@@ -44,3 +44,20 @@ func TestAProofIsNotVerifiedForMoreThanItShows(t *testing.T) {
 		})
 	}
 }
+
+func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "two", Price: 1, Free: planner.Resources{Pods: 2}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "one", Price: 1, Free: planner.Resources{Pods: 1}, Physical: planner.Physical{Nodes: 1}},
+		},
+		Nodes: []planner.Node{{Name: "node-1", Free: planner.Resources{Pods: 1}}},
+	}
+	s.Classes = []planner.Class{plantest.Class(s, "pair", 2, planner.Resources{Pods: 1}), plantest.Class(s, "single", 1, planner.Resources{Pods: 1})}
+	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[1].Nodes = []int{0}, []int{1}, nil
+	if p := planner.BuildByMix(s); plantest.Verify(s, p) != nil {
+		t.Error(plantest.Verify(s, p))
+	}
+}
