@@ -12,7 +12,7 @@ type Search struct {
 }
 
 // DefaultEffort is some 200 ms of search on one core for a thousand pods in twenty shapes.
-const DefaultEffort = 1_000_000
+const DefaultEffort = 700_000
 
 // Build is Search{}.Build.
 func Build(s Snapshot) Plan { return Search{}.Build(s) }
@@ -32,7 +32,7 @@ func (search Search) Build(s Snapshot) Plan {
 	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
 	scout := search
 	scout.Effort = max(1, search.effort().left/4)
-	plan := arrange(s, search.plain, scout.plain)
+	plan := orFirstFit(s, arrange(s, search.plain, scout.plain))
 	// Its bound is put together from those of several plans.
 	plan.Proof = nil
 	if first != nil {
