@@ -162,7 +162,7 @@ func (r *rounds) assign(claims []*claim) {
 
 // reset takes back what the sites were given.
 func (r *rounds) reset(claims []*claim) {
-	r.hint()
+	r.note()
 	for _, q := range claims {
 		q.left = r.waiting[q.class][q.stage]
 		for _, x := range q.sites {
@@ -172,12 +172,12 @@ func (r *rounds) reset(claims []*claim) {
 	}
 }
 
-// hint counts where the plan without the rules has the pods.
-func (r *rounds) hint() {
+// note counts where the plan without the rules has the pods.
+func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
-	if r.relaxed == nil {
-		plan := r.relax(r.given)
-		r.relaxed = &plan
+	if r.arranger.hint == nil {
+		plan := r.relax(r.given, shareOfHint)
+		r.arranger.hint = &plan
 	}
 	class := map[string]int{}
 	for c := range r.Classes {
@@ -187,18 +187,18 @@ func (r *rounds) hint() {
 			}
 		}
 	}
-	note := func(pods []string, domains []int) {
+	cheap := func(pods []string, domains []int) {
 		for _, pod := range pods {
 			if c, ok := class[pod]; ok {
 				*r.cheapAt(c, r.domainsOf(c, domains))++
 			}
 		}
 	}
-	for _, x := range r.relaxed.Placements {
-		note(x.Pods, r.Nodes[x.Node].Domains)
+	for _, x := range r.arranger.hint.Placements {
+		cheap(x.Pods, r.Nodes[x.Node].Domains)
 	}
-	for _, l := range r.relaxed.Launches {
-		note(l.Pods, r.Offerings[l.Offering].Domains)
+	for _, l := range r.arranger.hint.Launches {
+		cheap(l.Pods, r.Offerings[l.Offering].Domains)
 	}
 }
 
