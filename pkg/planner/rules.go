@@ -24,6 +24,7 @@ func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan) Plan {
 		}
 	}
 	plan := a.settle(clean)
+	plan = a.replay(clean, plan)
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
 	}
@@ -72,10 +73,12 @@ func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
 // settle plans for all pods of a snapshot at once.
 func (a *arranger) settle(s Snapshot) Plan {
 	plan, grouped := a.settleGroups(s, false)
-	if grouped && len(plan.Unplaced) > 0 {
-		if again, _ := a.settleGroups(s, true); len(again.Unplaced) < len(plan.Unplaced) {
-			return again
-		}
+	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 {
+		return plan
+	}
+	again, _ := a.settleGroups(s, true)
+	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
+		return again
 	}
 	return plan
 }
