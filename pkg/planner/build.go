@@ -12,7 +12,7 @@ type Search struct {
 }
 
 // DefaultEffort is some 200 ms of search on one core for a thousand pods in twenty shapes.
-const DefaultEffort = 1_000_000
+const DefaultEffort = 700_000
 
 // Build is Search{}.Build.
 func Build(s Snapshot) Plan { return Search{}.Build(s) }
@@ -29,11 +29,13 @@ func (search Search) Build(s Snapshot) Plan {
 	}
 	first := search.First
 	search.First = nil
-	plan := arrange(s, func(s Snapshot, share int64) Plan {
+	plan := orFirstFit(s, arrange(s, func(s Snapshot, share int64) Plan {
 		some := search
 		some.Effort = max(1, search.effort().left/share)
 		return some.plain(s)
-	})
+	}))
+	// Its bound is put together from those of several plans, or of other classes.
+	plan.Proof = nil
 	if first != nil {
 		first(plan)
 	}
@@ -48,35 +50,36 @@ func (search Search) plain(s Snapshot) Plan {
 	if search.First != nil {
 		first = func(s *solution) { search.First(p.plan(s)) }
 	}
-	best, bound := p.solve(search.effort(), first)
+	best, bound, shown := p.solve(search.effort(), first)
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
+	plan.Proof = p.show(shown)
 	return orFirstFit(s, plan)
 }
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
-// solution.
-func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64) {
+// solution, and returns what the bound rests on as well.
+func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, []cover) {
 	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
-		return p.told(newSolution(p), 0, first)
+		return p.told(newSolution(p), 0, nil, first)
 	case len(p.shapes) == 1:
 		if s, ok := p.coverOne(); ok {
-			return p.told(s, s.cost(p).price, first)
+			return p.told(s, s.cost(p).price, p.coverAlone(0, s), first)
 		}
 	case p.small(demand):
 		if s, c, ok := p.exact(); ok {
-			return p.told(s, c.price, first)
+			return p.told(s, c.price, nil, first)
 		}
 	}
 	return p.mix(e, first)
 }
 
 // told tells first of a solution that is the last as well.
-func (p *problem) told(s *solution, bound int64, first func(*solution)) (*solution, int64) {
+func (p *problem) told(s *solution, bound int64, shown []cover, first func(*solution)) (*solution, int64, []cover) {
 	if first != nil {
 		first(s)
 	}
-	return s, bound
+	return s, bound, shown
 }

@@ -31,7 +31,7 @@ func (h *hunt) columns(slice int64) {
 		h.reoptimise(h.g)
 	}
 	for level, until := 0, h.effort.left-slice; !h.ready && h.effort.left > until && !h.effort.done(); {
-		found := h.priceAll(h.g.values, h.base.left, pricingSteps[level], func(t int) int64 { return above(h.offers[t].price, 10_000) }, level > 0)
+		found := h.priceAll(h.g.values, h.base.left, pricingSteps[level], func(t int) int64 { return above(h.offers[t].price, 10_000) }, min(care(level), parting))
 		if h.take(h.g, found) {
 			h.reoptimise(h.g)
 			level = 0
@@ -44,15 +44,15 @@ func (h *hunt) columns(slice int64) {
 
 // take adds the loads that were found as columns, and reports whether any was new.
 func (h *hunt) take(g *master, found []priced) bool {
-	any := false
+	fresh := false
 	for t := range found {
 		for _, l := range found[t].loads {
 			if g.add(column{t, l}) {
-				any = true
+				fresh = true
 			}
 		}
 	}
-	return any
+	return fresh
 }
 
 // reoptimise solves the relaxation with the columns that it has.
@@ -119,7 +119,7 @@ func (h *hunt) dive(slice int64) {
 		g = next
 		h.reoptimise(g)
 		for range diveRounds {
-			found := h.priceAll(g.values, s.left, diveSteps, func(t int) int64 { return above(h.offers[t].price, 1000) }, false)
+			found := h.priceAll(g.values, s.left, diveSteps, func(t int) int64 { return above(h.offers[t].price, 1000) }, plain)
 			if !h.take(g, found) {
 				break
 			}

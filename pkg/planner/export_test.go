@@ -4,8 +4,9 @@ package planner
 // problems so small that Build never leaves them to the heuristics.
 func BuildByMix(s Snapshot) Plan {
 	p := compile(s)
-	best, bound := p.mix(Search{}.effort(), nil)
+	best, bound, shown := p.mix(Search{}.effort(), nil)
 	plan := p.plan(best)
 	plan.Bound = MicroUSD(bound)
+	plan.Proof = p.show(shown)
 	return plan
 }

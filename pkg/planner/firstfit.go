@@ -19,7 +19,7 @@ const firstFitSteps = 20_000_000
 // pool that has one. A pool's limit is charged with the largest machine that a new one can be. At the end each machine is the
 // cheapest offering that it can still be.
 //
-// Of rules it keeps Apart on a machine; the others, wishes, priorities and minValues are not looked at. Its bound is 0.
+// Rules are kept pod by pod. Wishes, priorities and minValues are not looked at. Its bound is 0.
 func FirstFit(s Snapshot) Plan { return newFirstFit(s).pack() }
 
 // firstFit is a snapshot while it is packed. What fits is computed by class, never pod by pod.
@@ -32,9 +32,11 @@ type firstFit struct {
 	layouts [][]GPU
 	// apart are the rules that keep pods apart on a machine.
 	apart []Rule
-	pools []poolOptions
-	left  []usage
-	nodes []*order
+	// headcounts are the other rules.
+	headcounts []*headcount
+	pools      []poolOptions
+	left       []usage
+	nodes      []*order
 	// orders are the machines on order, in the order in which they are asked.
 	orders []*order
 	// steps are left before machines are no longer sorted for every pod.
@@ -59,6 +61,8 @@ type poolOptions struct {
 // order is a machine that exists, or that is to be launched as one of several offerings.
 type order struct {
 	filling *filling
+	// machine is the index of a node, or a number of its own after those.
+	machine int
 	pods    int32
 	// room is for how many pods of the batch at hand there is still room, take how many of them it was given.
 	room, take int32
@@ -71,6 +75,7 @@ func newFirstFit(s Snapshot) *firstFit {
 	for _, p := range s.Pools {
 		f.left = append(f.left, usageOf(p.Remaining))
 	}
+	f.headcounts = newHeadcounts(s)
 	for _, r := range s.Rules {
 		if r.Kind == Apart && r.Topology == PerNode {
 			f.apart = append(f.apart, r)
@@ -141,14 +146,24 @@ func (f *firstFit) addOptions() {
 		f.options = append(f.options, option{index: i, node: true, free: vecOf(n.Free), quotas: n.Quotas, layout: f.layout(n.GPUs)})
 	}
 	for i := len(f.options) - len(nodes); i < len(f.options); i++ {
-		f.nodes = append(f.nodes, &order{filling: f.empty([]int32{int32(i)})})
+		f.nodes = append(f.nodes, &order{filling: f.empty([]int32{int32(i)}), machine: f.options[i].index})
 	}
 }
 
-// pack places everything.
+// pack places everything. What found no place because of where other pods are is tried again as long as that helps.
 func (f *firstFit) pack() Plan {
 	for i := range f.batches {
 		f.place(i)
+	}
+	for again := len(f.headcounts) > 0; again; {
+		again = false
+		for i := range f.batches {
+			if b := &f.batches[i]; b.unplaced > 0 && f.ruled(b.class) {
+				before := b.unplaced
+				b.unplaced = f.placeRuled(f.placing(i), before)
+				again = again || b.unplaced < before
+			}
+		}
 	}
 	return f.plan()
 }
@@ -157,6 +172,10 @@ func (f *firstFit) pack() Plan {
 func (f *firstFit) place(i int) {
 	p := f.placing(i)
 	left := int32(len(f.batches[i].pods))
+	if f.ruled(f.batches[i].class) {
+		f.batches[i].unplaced = f.placeRuled(p, left)
+		return
+	}
 	for _, n := range f.nodes {
 		if take := min(left, p.room(n.filling)); take > 0 {
 			p.put(n, take)
@@ -180,7 +199,7 @@ func (f *firstFit) deal(p *placing, pods int32) int32 {
 		}
 	}
 	for ; pods > 0; pods-- {
-		sort.Slice(f.orders, func(i, j int) bool { return f.orders[i].pods < f.orders[j].pods })
+		f.sortOrders()
 		i := slices.IndexFunc(f.orders, func(o *order) bool { return o.room > 0 })
 		if i < 0 {
 			o := f.open(p)
@@ -196,6 +215,10 @@ func (f *firstFit) deal(p *placing, pods int32) int32 {
 	}
 	p.putAll(takers)
 	return pods
+}
+
+func (f *firstFit) sortOrders() {
+	sort.Slice(f.orders, func(i, j int) bool { return f.orders[i].pods < f.orders[j].pods })
 }
 
 // dealByLevel is deal for many pods and machines: it goes from the machines with the fewest pods to those with more. It is what a stable sort does,
@@ -249,28 +272,39 @@ func (f *firstFit) dealByLevel(p *placing, pods int32) int32 {
 	return pods
 }
 
-// open orders a new machine that can hold a pod of the batch, or returns nil. It is charged as the largest that it can be.
+// open orders a new machine that can hold a pod of the batch, or returns nil.
 func (f *firstFit) open(p *placing) *order {
 	for _, pool := range f.pools {
-		left := &f.left[pool.pool]
-		within := pool.options
-		if !left.unlimited() {
-			within = slices.DeleteFunc(slices.Clone(within), func(o int32) bool { return !left.admits(f.uses(o)) })
+		if x := f.openFrom(p, pool, func(*order) bool { return true }); x != nil {
+			return x
 		}
-		fresh := p.fresh(pool.pool, within)
-		if fresh == nil {
-			continue
-		}
-		var most usage
-		for _, o := range fresh.options {
-			for d, x := range f.uses(o) {
-				most[d] = max(most[d], x)
-			}
-		}
-		left.launch(most)
-		return &order{filling: fresh}
 	}
 	return nil
+}
+
+// openFrom is open for one pool, if what is then done with the machine goes well. The pool is charged with the largest that the machine can be.
+func (f *firstFit) openFrom(p *placing, pool poolOptions, use func(*order) bool) *order {
+	left := &f.left[pool.pool]
+	within := pool.options
+	if !left.unlimited() {
+		within = slices.DeleteFunc(slices.Clone(within), func(o int32) bool { return !left.admits(f.uses(o)) })
+	}
+	fresh := p.fresh(pool.pool, within)
+	if fresh == nil {
+		return nil
+	}
+	x := &order{filling: fresh, machine: len(f.snapshot.Nodes) + len(f.orders)}
+	if !use(x) {
+		return nil
+	}
+	var most usage
+	for _, o := range x.filling.options {
+		for d, n := range f.uses(o) {
+			most[d] = max(most[d], n)
+		}
+	}
+	left.launch(most)
+	return x
 }
 
 // uses is what an offering counts against its pool's limits.
@@ -311,6 +345,10 @@ func (f *firstFit) plan() Plan {
 				reasons = compile(s)
 			}
 			why := reasons.refusal(reasons.shapeOf(b.class), s.Classes[b.class], f.left)
+			if why.Reason == ReasonUnsupported && f.ruled(b.class) {
+				why = Refusal{ReasonRule, "the places that other pods leave to it, by rules of its own or of theirs, are full or do not exist: " +
+					"relax the rules, or allow more machines in the NodePool's requirements"}
+			}
 			for _, pod := range b.pods[next[i]:] {
 				plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: pod, Refusal: why})
 			}

@@ -274,15 +274,22 @@ func (p *placing) put(x *order, pods int32) {
 		x.filling = then
 		return
 	}
+	var options []int32
+	for _, o := range x.filling.options {
+		if p.admitted[o] && p.fit(x.filling, o, pods) == pods {
+			options = append(options, o)
+		}
+	}
+	p.settle(x, options, pods)
+	p.done[key] = x.filling
+}
+
+// settle puts pods of the batch onto a machine that is one of the options from now on.
+func (p *placing) settle(x *order, options []int32, pods int32) {
 	was := x.filling
 	now := &filling{
-		used: was.used, quotas: was.quotas, gpus: slices.Clone(was.gpus), sides: slices.Clone(was.sides),
+		options: options, used: was.used, quotas: was.quotas, gpus: slices.Clone(was.gpus), sides: slices.Clone(was.sides),
 		parts: &part{was.parts, p.batch, pods},
-	}
-	for _, o := range was.options {
-		if p.admitted[o] && p.fit(was, o, pods) == pods {
-			now.options = append(now.options, o)
-		}
 	}
 	for d, r := range p.request {
 		now.used[d] += r * int64(pods)
@@ -300,7 +307,6 @@ func (p *placing) put(x *order, pods int32) {
 		now.sides[r] |= mine
 	}
 	p.measure(now)
-	p.done[key] = now
 	x.filling = now
 }
 

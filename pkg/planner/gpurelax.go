@@ -1,5 +1,7 @@
 package planner
 
+import "math"
+
 // gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of
 // one GPU take of what all share is paid for, at prices, and each GPU is then a knapsack of its own, whose loads are few and whole.
 //
@@ -14,7 +16,12 @@ type gpuRelaxation struct {
 	loose    []*item
 	patterns []load
 	reduced  []int64
+	paid     [dims]int64
 	mixture  []float64
+	// kept are the reduced worths, the most that one GPU holds of them, and the prices, of the best bound of the last call.
+	kept     []int64
+	keptMost int64
+	keptPaid [dims]int64
 }
 
 // Limits on the search for patterns: in one call, and in all.
@@ -30,7 +37,7 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 		return nil
 	}
 	n := len(p.shapes)
-	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), mixture: make([]float64, n)}
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), kept: make([]int64, n), mixture: make([]float64, n)}
 	one := &capacity{free: k.free, quotas: k.quotas, fits: make([]int32, n)}
 	one.free[dimReplicas], one.free[dimGPUMemory] = k.gpus[0].Replicas, k.gpus[0].MemoryBytes
 	g.relaxed.rows = dims + 1
@@ -49,6 +56,17 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 	}
 	g.relaxed.empty()
 	g.one = newKnapsack(p, one)
+	// What all GPUs share is paid for: without it many items are alike, and few are left.
+	for i := range g.one.items {
+		it, col := &g.one.items[i], &g.one.relaxed.cols[i]
+		for d := range it.request {
+			if d != dimReplicas && d != dimGPUMemory {
+				it.request[d], it.scaled[d], col.use[d] = 0, 0, 0
+			}
+		}
+		it.filled = g.one.free.fit(it.request, math.MaxInt32)
+		it.fits = min(it.filled, int32(len(it.of.pods)))
+	}
 	return g
 }
 
@@ -83,10 +101,11 @@ func (g *gpuRelaxation) bound(values []int64, demand load, floor int64) (upper i
 	upper = -1
 	for range patternRounds {
 		steps += 4
-		g.relaxed.solve(relaxSteps)
-		u, pattern := g.relax(values, demand, &steps)
+		g.relaxed.solve()
+		u, most, pattern := g.relax(values, demand, &steps)
 		if upper < 0 || u < upper {
-			upper = u
+			upper, g.keptMost, g.keptPaid = u, most, g.paid
+			copy(g.kept, g.reduced)
 		}
 		if upper <= floor || pattern == nil || len(g.patterns) >= maxPatterns {
 			break
@@ -96,12 +115,12 @@ func (g *gpuRelaxation) bound(values []int64, demand load, floor int64) (upper i
 	return upper, steps
 }
 
-// relax bounds the value at the present prices, and returns the pattern of one GPU that is worth most, or nil where none is worth more than a GPU.
-func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (int64, load) {
-	var paid [dims]int64
-	var upper int64
+// relax bounds the value at the present prices, and returns the most that one GPU holds of what is left of it then, and the pattern of one GPU that is worth most, or nil where none is worth more than a GPU.
+func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (upper, most int64, pattern load) {
+	paid := &g.paid
+	*paid = [dims]int64{}
 	for d := range dims {
-		if d != dimGPUMemory {
+		if d < dimGPUMemory {
 			paid[d] = int64(min(max(0, g.relaxed.price[d]), 1<<60))
 			upper = saturating(upper, paid[d])
 		}
@@ -127,9 +146,9 @@ func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (int64, l
 	*steps += patternSteps - g.one.steps
 	upper = saturating(upper, mulDiv(most, int64(g.count), 1))
 	if v <= floor+floor/10_000 {
-		return upper, nil
+		return upper, most, nil
 	}
-	return upper, g.one.best
+	return upper, most, g.one.best
 }
 
 func (g *gpuRelaxation) add(values []int64, pattern load) {
@@ -151,6 +170,7 @@ func (g *gpuRelaxation) add(values []int64, pattern load) {
 
 // mix sets the mixture to what the relaxation buys.
 func (g *gpuRelaxation) mix() {
+	g.relaxed.solve()
 	clear(g.mixture)
 	for i, it := range g.loose {
 		g.mixture[it.shape] += g.relaxed.amount(i)

@@ -53,30 +53,15 @@ func bestFit(gpus []GPU, s *shape, most int32, note func(gpu int, n int32)) int3
 }
 
 // assign finds a GPU for each pod of a load that states device memory. What is left on the GPUs afterwards goes to r, and who is where to
-// note when it is not nil. Pods with the most memory come first. It reports false where it found no way; unsure then says
-// whether there might be one.
+// note when it is not nil. It reports false where it found no way.
 func (p *problem) assign(c *capacity, l load, r *room, note *[]onGPU) bool {
 	ok, _ := p.assignOrKnow(c, l, r, note)
 	return ok
 }
 
+// assignOrKnow is assign, and says of a failure whether there might be a way all the same.
 func (p *problem) assignOrKnow(c *capacity, l load, r *room, note *[]onGPU) (ok, unsure bool) {
-	r.gpus = append(r.gpus[:0], c.gpus...)
-	fits := true
-	for _, k := range p.byGPU {
-		if n := l[k]; n > 0 {
-			s := &p.shapes[k]
-			var tell func(int, int32)
-			if note != nil {
-				tell = func(gpu int, n int32) { *note = append(*note, onGPU{k, gpu, n}) }
-			}
-			if bestFit(r.gpus, s, n, tell) < n {
-				fits = false
-				break
-			}
-		}
-	}
-	if fits {
+	if p.assignAtOnce(c, l, r, note) {
 		return true, false
 	}
 	if note != nil {
@@ -92,6 +77,23 @@ func (p *problem) assignOrKnow(c *capacity, l load, r *room, note *[]onGPU) (ok,
 		*note = append(*note, a.chosen...)
 	}
 	return ok, !ok && a.steps <= 0
+}
+
+// assignAtOnce is assign without a search: pods with the most memory come first, each to the fullest GPU that has room.
+func (p *problem) assignAtOnce(c *capacity, l load, r *room, note *[]onGPU) bool {
+	r.gpus = append(r.gpus[:0], c.gpus...)
+	for _, k := range p.byGPU {
+		if n := l[k]; n > 0 {
+			var tell func(int, int32)
+			if note != nil {
+				tell = func(gpu int, n int32) { *note = append(*note, onGPU{k, gpu, n}) }
+			}
+			if bestFit(r.gpus, &p.shapes[k], n, tell) < n {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // mayFit rules loads out by the totals of those pods alone, which free does not tell where other pods have replicas too.

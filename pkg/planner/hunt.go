@@ -14,13 +14,16 @@ type hunt struct {
 	proof *proof
 	ruin  *ruiner
 	bound int64
+	shown []cover // what the bound rests on
+	// lifted is the cost of the plan that lift was tried for last.
+	lifted cost
 }
 
 // firstSlice is what the first round may spend on each of its parts, in steps.
 const firstSlice = 60_000
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
-func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64) {
+func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, []cover) {
 	m := newMixer(p, e)
 	h := &hunt{mixer: m, base: newSolution(p)}
 	m.fill(h.base, m.alone)
@@ -40,7 +43,8 @@ func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64) {
 			h.best = p.better(h.best, again)
 		}
 	}
-	return h.best, h.proven()
+	bound := h.proven()
+	return h.best, bound, h.shown
 }
 
 // run makes rounds until the plan is proven best, the effort is spent, or a round has found nothing new and there is nothing left to try but
@@ -50,20 +54,52 @@ func (h *hunt) run() {
 		// All pods are on nodes: there is nothing to launch.
 		return
 	}
+	if len(h.shapes) > maxRows {
+		h.rough()
+		return
+	}
 	for slice := int64(firstSlice); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
 		cost, bound := h.best.cost(h.problem), h.bound
 		h.columns(slice)
 		h.dive(slice)
-		h.prove(slice)
+		// What is spent goes to the larger of what is known to be missing: of the proof, or of the plan.
+		proving, improving := slice*2, slice/4
+		if z := int64(h.g.total()); cost.price-z > z-h.bound {
+			proving, improving = slice/2, slice*2
+		}
+		h.prove(proving)
+		h.lift()
 		if h.effort.done() || h.closed() {
 			return
 		}
-		h.improve(slice)
+		h.improve(improving)
 		if h.ready && h.proof.level == len(proofLevels) && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}
 	}
 }
+
+// maxRows is the number of shapes beyond which there is no relaxation: its cost grows with their square.
+const maxRows = 250
+
+// rough improves plans of very many shapes by what pods cost among their like, and bounds them by that and by each resource.
+func (h *hunt) rough() {
+	h.begin()
+	at := h.proof.placed
+	for _, values := range h.measures(at) {
+		found := h.priceAll(values, at, roughSteps, func(int) int64 { return 0 }, plain)
+		if bound, c := h.farley(values, at, found); bound > h.bound {
+			h.bound, h.shown = bound, []cover{c}
+		}
+		if h.effort.done() {
+			return
+		}
+	}
+	h.improve(h.effort.left)
+}
+
+// roughSteps bounds the search of one knapsack of very many items.
+const roughSteps = 20
 
 // roundCost is what a round costs at least, in steps.
 const roundCost = 1000
@@ -86,21 +122,38 @@ func (h *hunt) proven() int64 {
 	if len(h.best.machines) == 0 {
 		return 0
 	}
-	return max(h.bound, h.covers())
+	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.problem, h.best)) {
+		h.begin()
+	}
+	return h.bound
 }
 
-// covers is the least price of machines for each shape alone: each has to be covered, whatever shares the machines with it.
-func (h *hunt) covers() int64 {
-	var bound int64
-	rest := h.launched()
-	for k, n := range rest {
-		if n > 0 {
-			if _, c, ok := h.cover(k, n); ok {
-				bound = max(bound, c.price)
-			}
+// begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it.
+func (h *hunt) begin() {
+	h.proof = &proof{demand: h.launched(), placed: placed(h.problem, h.best)}
+	h.bound, h.shown = 0, nil
+	for k, n := range h.proof.demand {
+		if n == 0 {
+			continue
+		}
+		if _, c, ok := h.problem.cover(k, n); ok && c.price > h.bound {
+			h.bound, h.shown = c.price, h.coverAlone(k, h.best)
 		}
 	}
-	return bound
+}
+
+// coverAlone is the cover of one shape by itself.
+func (p *problem) coverAlone(k int, s *solution) []cover {
+	alone := cover{values: make([]int64, len(p.shapes)), need: int64(placed(p, s)[k])}
+	alone.values[k] = 1
+	for t := range p.offers {
+		alone.most = append(alone.most, int64(p.offers[t].fits[k]))
+	}
+	for i := range p.nodes {
+		alone.nodes = append(alone.nodes, int64(p.nodes[i].fits[k]))
+		alone.need -= int64(p.nodes[i].fits[k])
+	}
+	return []cover{alone}
 }
 
 // launched is how many pods of each shape at least are launched for, in any plan that places what the best one places.

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -20,6 +21,7 @@ const relaxSteps = 60
 type knapsack struct {
 	*capacity
 	problem *problem
+	whole   vec // what is free, and the cut
 	items   []item
 	relaxed relaxation
 	lean    [dims]int64
@@ -32,9 +34,7 @@ type knapsack struct {
 	order   []*item
 	current load
 	best    load
-	more    []load    // others that were best for a while
-	mixture []float64 // by shape, pods and parts of pods that are worth the upper bound
-	mixed   bool      // whether the upper bound is of a mixture, not of the best load
+	more    []load // others that were best for a while
 	ledger  ledger
 	value   int64
 	upper   int64
@@ -51,17 +51,19 @@ type item struct {
 	plain   bool
 	request vec
 	fits    int32
+	filled  int32 // as fits, were there any number of pods
 	scaled  vec
 	// value of one pod, most pods to take, and room that one takes: valid during one search.
 	value int64
 	most  int32
+	ample bool // whether there are enough to fill the machine
 	room  int64
 }
 
 func newKnapsack(p *problem, c *capacity) *knapsack {
 	n := len(p.shapes)
 	k := &knapsack{
-		capacity: c, problem: p, current: make(load, n), best: make(load, n), spare: make(load, n), mixture: make([]float64, n),
+		capacity: c, problem: p, whole: c.free, current: make(load, n), best: make(load, n), spare: make(load, n),
 		ledger: newLedger(p), rest: room{ledger: newLedger(p)},
 	}
 	k.relaxed.rows = dims
@@ -75,7 +77,7 @@ func newKnapsack(p *problem, c *capacity) *knapsack {
 			continue
 		}
 		s := &p.shapes[i]
-		it := item{shape: i, of: s, plain: s.plain(), request: s.request, fits: n}
+		it := item{shape: i, of: s, plain: s.plain(), request: s.request, fits: n, filled: c.alone(s, math.MaxInt32)}
 		var col relaxedColumn
 		for d, r := range it.request {
 			if r > 0 {
@@ -90,8 +92,15 @@ func newKnapsack(p *problem, c *capacity) *knapsack {
 }
 
 // price sets what one pod of each shape is worth, weighs the dimensions for the given demand, and returns an upper bound on the value of
-// any load of it.
+// any load of it. Searches are then for the same demand: what others replace is out.
 func (k *knapsack) price(values []int64, demand load) int64 {
+	k.weigh(values, demand)
+	k.thin()
+	return k.fractional()
+}
+
+// weigh is price for searches whose demand becomes less.
+func (k *knapsack) weigh(values []int64, demand load) {
 	moved := false
 	for i := range k.items {
 		it, col := &k.items[i], &k.relaxed.cols[i]
@@ -103,7 +112,7 @@ func (k *knapsack) price(values []int64, demand load) int64 {
 	if moved {
 		k.relaxed.empty()
 	}
-	k.relaxed.solve(relaxSteps)
+	k.relaxed.solve()
 	largest := 0.0
 	for d := range dims {
 		largest = max(largest, k.relaxed.price[d])
@@ -114,7 +123,77 @@ func (k *knapsack) price(values []int64, demand load) int64 {
 		}
 	}
 	k.rank(demand)
+}
+
+// maxThinned is the number of items beyond which comparing them all with each other is not worth it.
+const maxThinned = 100
+
+// thin drops items that others, of which there are enough for the whole machine, replace: they ask for no more and are worth no less.
+func (k *knapsack) thin() {
+	if len(k.ranked) > maxThinned {
+		return
+	}
+	kept := k.ranked[:0]
+	for i, it := range k.ranked {
+		beaten := false
+		for _, by := range kept {
+			beaten = beaten || by.replaces(it)
+		}
+		for _, by := range k.ranked[i+1:] {
+			beaten = beaten || by.replaces(it) && !it.replaces(by)
+		}
+		if !beaten {
+			kept = append(kept, it)
+		}
+	}
+	k.ranked = kept
+}
+
+// replaces reports whether any number of pods of another item can be pods of this one as well.
+func (it *item) replaces(o *item) bool {
+	if it.value < o.value || !it.ample || !it.plain {
+		return false
+	}
+	for d := range it.request {
+		if it.request[d] > o.request[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// cut tells the knapsack that each GPU holds pods of no more than most in the given weights, which those that state device memory have, at the
+// given prices of the dimensions. It returns the upper bound that follows, and lasts until uncut.
+func (k *knapsack) cut(weights []int64, most int64, prices *[dims]int64, demand load) int64 {
+	k.whole[dimCut] = mulDiv(most, int64(len(k.gpus)), 1)
+	largest := k.whole[dimCut]
+	for _, p := range prices {
+		largest = max(largest, p)
+	}
+	for d := range dims {
+		p := prices[d]
+		if d == dimCut {
+			p = k.whole[dimCut]
+		}
+		k.lean[d] = max(1, mulDiv(p, 1<<16, max(1, largest)))
+	}
+	for i := range k.items {
+		it := &k.items[i]
+		it.request[dimCut], it.scaled[dimCut] = 0, 0
+		if w := weights[it.shape]; w > 0 && k.whole[dimCut] > 0 {
+			it.request[dimCut], it.scaled[dimCut] = w, mulDiv(w, unit, k.whole[dimCut])
+		}
+	}
+	k.rank(demand)
+	k.thin()
 	return k.fractional()
+}
+
+func (k *knapsack) uncut() {
+	k.whole[dimCut] = 0
+	for i := range k.items {
+		k.items[i].request[dimCut], k.items[i].scaled[dimCut] = 0, 0
+	}
 }
 
 // aim sets what one pod of each shape is worth, and leaves the weights of the dimensions as they are.
@@ -135,6 +214,7 @@ func (k *knapsack) rank(demand load) {
 	for i := range k.items {
 		it := &k.items[i]
 		it.most = min(it.fits, demand[it.shape])
+		it.ample = demand[it.shape] >= it.filled
 		if it.value <= 0 || it.most <= 0 {
 			continue
 		}
@@ -171,7 +251,7 @@ func (k *knapsack) fractional() int64 {
 func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int64) {
 	clear(k.best)
 	clear(k.current)
-	k.more, k.mixed = k.more[:0], false
+	k.more = k.more[:0]
 	k.order = k.order[:0]
 	for _, it := range k.ranked {
 		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
@@ -183,10 +263,11 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 		return 0, floor
 	}
 	k.ledger.open(k.capacity)
-	k.branch(0, 0, k.free, k.room)
-	if k.value >= k.upper {
-		k.mixed = false
+	if len(k.order) >= steps {
+		// The first dive might not come to an end.
+		k.build(func(it *item) int32 { return it.most })
 	}
+	k.branch(0, 0, k.whole, k.room)
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
 	}
@@ -231,16 +312,21 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		return
 	}
 	if k.steps <= 0 {
-		k.open(i, upper, &free, left)
+		k.upper = max(k.upper, upper)
 		return
 	}
 	k.steps--
+	most := int32(0)
+	for ; i < len(k.order); i++ {
+		if most = k.fit(k.order[i], &free); most > 0 {
+			break
+		}
+	}
 	if i == len(k.order) {
 		k.reach(value)
 		return
 	}
 	it := k.order[i]
-	most := k.fit(it, &free)
 	for n := most; n >= 0; n-- {
 		rest := free
 		rest.take(it.request, n)
@@ -254,32 +340,11 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		}
 		if k.steps <= 0 && n > 0 {
 			// Out of steps: one bound covers all the fewer pods of this item, since it allows any number.
-			k.open(i, upper, &free, left)
+			k.upper = max(k.upper, upper)
 			break
 		}
 	}
 	k.current[it.shape] = 0
-}
-
-// open notes the bound of what is left unsearched, and a mixture that is worth it.
-func (k *knapsack) open(i int, upper int64, free *vec, left int64) {
-	if upper <= k.upper {
-		return
-	}
-	k.upper, k.mixed = upper, true
-	clear(k.mixture)
-	for _, it := range k.order[:i] {
-		k.mixture[it.shape] = float64(k.current[it.shape])
-	}
-	for _, it := range k.order[i:] {
-		n := int64(k.fit(it, free))
-		if n > 0 && it.room*n > left {
-			k.mixture[it.shape] = float64(left) / float64(it.room)
-			return
-		}
-		k.mixture[it.shape] = float64(n)
-		left -= n * it.room
-	}
 }
 
 // keepMore is how many loads beside the best a search hands back.
@@ -300,18 +365,17 @@ func (k *knapsack) keep(l load, value int64) {
 // reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
 // what of it has GPUs, with whatever else fits then, may be kept instead.
 func (k *knapsack) reach(value int64) {
-	if !k.binned || k.problem.assign(k.capacity, k.current, &k.rest, nil) {
+	if !k.binned || k.problem.assignAtOnce(k.capacity, k.current, &k.rest, nil) {
 		k.keep(k.current, value)
 		return
 	}
-	if value > k.upper {
-		k.upper, k.mixed = value, true
-		for i, n := range k.current {
-			k.mixture[i] = float64(n)
-		}
-	}
+	k.upper = max(k.upper, value)
+	k.steps -= buildCost
 	k.build(func(it *item) int32 { return k.current[it.shape] })
 }
+
+// buildCost is what it counts to put together a load when the GPUs did not do, in steps.
+const buildCost = 8
 
 // build puts together a load that has GPUs for all its pods: first what is wanted of each item, then whatever fits, and keeps it when it is worth
 // more than the best so far.
@@ -330,7 +394,7 @@ func (k *knapsack) build(wanted func(*item) int32) {
 	for _, it := range k.order {
 		add(it, it.most-k.spare[it.shape])
 	}
-	if value > k.value && k.problem.assign(k.capacity, k.spare, &k.rest, nil) {
+	if value > k.value && k.problem.assignAtOnce(k.capacity, k.spare, &k.rest, nil) {
 		k.keep(k.spare, value)
 	}
 }

@@ -109,16 +109,22 @@ func (m *master) add(c column) bool {
 	return true
 }
 
-// mix offers a mixture of loads at the price of an offer.
-func (m *master) mix(offer int, amounts []float64) {
+// mix offers a mixture of loads at the price of an offer, and reports whether it is worth more than that.
+func (m *master) mix(offer int, amounts []float64) bool {
+	value := 0.0
 	e := entry{price: float64(m.p.offers[offer].price), column: -1}
 	for k, n := range amounts {
 		if n > 1e-9 && m.at[k] >= 0 {
 			e.rows = append(e.rows, int32(m.at[k]))
 			e.counts = append(e.counts, n)
+			value += float64(m.y[m.at[k]] * n)
 		}
 	}
+	if value <= float64(e.price*1.0001) {
+		return false
+	}
 	m.entries = append(m.entries, e)
+	return true
 }
 
 // price is the price of what is in row i of the basis.
@@ -169,8 +175,8 @@ func worth(values []int64, l load) int64 {
 
 // solve pivots until no column is worth more than its price, at most the given number of times, and returns how many it made.
 func (m *master) solve(most int) int {
+	m.setDuals()
 	for pivot := range most {
-		m.setDuals()
 		enter := m.entering()
 		if enter == noEntry || !m.pivot(enter) {
 			m.setValues()
@@ -213,31 +219,55 @@ func (m *master) entering() int {
 	return best
 }
 
-// pivot brings an entry into the basis. It reports false where none can leave.
-func (m *master) pivot(enter int) bool {
-	w := m.w
+// reduced is the price of an entry less the worth of what it covers; that of a surplus is the worth that it gives up.
+func (m *master) reduced(enter int) float64 {
 	if enter < 0 {
-		for i := range w {
-			w[i] = -m.inverse[i][-1-enter]
-		}
-	} else {
-		e := &m.entries[enter]
-		for i, row := range m.inverse {
-			v := 0.0
-			for j, r := range e.rows {
-				v += float64(row[r] * e.counts[j])
-			}
-			w[i] = v
-		}
+		return m.y[-1-enter]
 	}
-	leave, least := -1, 0.0
-	for i, v := range w {
+	e := &m.entries[enter]
+	v := e.price
+	for j, r := range e.rows {
+		v -= float64(m.y[r] * e.counts[j])
+	}
+	return v
+}
+
+// setDirection computes how the amounts of the basis fall with what enters.
+func (m *master) setDirection(enter int) {
+	if enter < 0 {
+		for i := range m.w {
+			m.w[i] = -m.inverse[i][-1-enter]
+		}
+		return
+	}
+	e := &m.entries[enter]
+	for i, row := range m.inverse {
+		v := 0.0
+		for j, r := range e.rows {
+			v += float64(row[r] * e.counts[j])
+		}
+		m.w[i] = v
+	}
+}
+
+// leaving returns the row whose amount is used up first, and how much enters until then; -1 when none ever is.
+func (m *master) leaving() (leave int, least float64) {
+	leave = -1
+	for i, v := range m.w {
 		if v > pivotMin {
-			if t := max(0, m.x[i]) / v; leave < 0 || t < least || t == least && v > w[leave] {
+			if t := max(0, m.x[i]) / v; leave < 0 || t < least || t == least && v > m.w[leave] {
 				leave, least = i, t
 			}
 		}
 	}
+	return leave, least
+}
+
+// pivot brings an entry into the basis. It reports false where none can leave.
+func (m *master) pivot(enter int) bool {
+	gain := m.reduced(enter)
+	m.setDirection(enter)
+	leave, least := m.leaving()
 	if leave < 0 {
 		return false
 	}
@@ -249,25 +279,35 @@ func (m *master) pivot(enter int) bool {
 		m.entries[enter].basic = true
 	}
 	for i := range m.x {
-		m.x[i] -= float64(w[i] * least)
+		m.x[i] -= float64(m.w[i] * least)
 	}
 	m.x[leave] = least
-	of := m.inverse[leave]
-	f := 1 / w[leave]
+	eliminate(m.inverse, leave, m.w)
+	if m.pivots++; m.pivots%refactorEvery == 0 {
+		m.refactor()
+		m.setDuals()
+		return true
+	}
+	for j, v := range m.inverse[leave] {
+		m.y[j] += float64(gain * v)
+	}
+	return true
+}
+
+// eliminate divides a row by its factor and takes it, each by its own factor, from the others.
+func eliminate(rows [][]float64, row int, factors []float64) {
+	of := rows[row]
+	f := 1 / factors[row]
 	for j := range of {
 		of[j] = float64(of[j] * f)
 	}
-	for i, row := range m.inverse {
-		if f := w[i]; i != leave && f != 0 {
+	for i, to := range rows {
+		if f := factors[i]; i != row && f != 0 {
 			for j, v := range of {
-				row[j] -= float64(f * v)
+				to[j] -= float64(f * v)
 			}
 		}
 	}
-	if m.pivots++; m.pivots%refactorEvery == 0 {
-		m.refactor()
-	}
-	return true
 }
 
 // refactor computes the inverse of the basis afresh, by elimination with the largest pivots; where one is too small it leaves all as it was.
@@ -288,6 +328,7 @@ func (m *master) refactor() {
 			work[r][j] = e.counts[q]
 		}
 	}
+	factors := make([]float64, n)
 	for j := range n {
 		top := j
 		for i := j + 1; i < n; i++ {
@@ -299,17 +340,10 @@ func (m *master) refactor() {
 			return
 		}
 		work[j], work[top] = work[top], work[j]
-		f := 1 / work[j][j]
-		for q := j; q < 2*n; q++ {
-			work[j][q] = float64(work[j][q] * f)
+		for i := range factors {
+			factors[i] = work[i][j]
 		}
-		for i := range n {
-			if g := work[i][j]; i != j && g != 0 {
-				for q := j; q < 2*n; q++ {
-					work[i][q] -= float64(g * work[j][q])
-				}
-			}
-		}
+		eliminate(work, j, factors)
 	}
 	for i := range n {
 		copy(m.inverse[i], work[i][n:])
@@ -319,26 +353,6 @@ func (m *master) refactor() {
 		}
 		m.x[i] = max(0, v)
 	}
-}
-
-// clone copies the master so that what is added to the copy is not in the original.
-func (m *master) clone() *master {
-	c := *m
-	c.columns = append([]column(nil), m.columns...)
-	c.entries = append([]entry(nil), m.entries...)
-	c.basis = append([]int(nil), m.basis...)
-	c.x = append([]float64(nil), m.x...)
-	c.y, c.w = make([]float64, len(m.y)), make([]float64, len(m.w))
-	c.values = append([]int64(nil), m.values...)
-	c.inverse = make([][]float64, len(m.inverse))
-	for i := range c.inverse {
-		c.inverse[i] = append([]float64(nil), m.inverse[i]...)
-	}
-	c.known = make(map[string]bool, len(m.known))
-	for key := range m.known {
-		c.known[key] = true
-	}
-	return &c
 }
 
 // whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction

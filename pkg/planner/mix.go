@@ -111,7 +111,7 @@ func (m *mixer) buyBy(s *solution, values []int64, limits []usage, price func(t 
 	value, loads := make([]int64, len(m.offered)), make([]load, len(m.offered))
 	fresh := make([]bool, len(m.offered))
 	for t := range m.offered {
-		m.offered[t].knapsack.price(values, s.left)
+		m.offered[t].weigh(values, s.left)
 		value[t] = math.MaxInt64
 	}
 	for !s.left.empty() {

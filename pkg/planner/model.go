@@ -66,11 +66,11 @@ const PerNode = -1
 type RuleKind string
 
 const (
-	// Spread: no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
+	// Spread means that no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
 	Spread RuleKind = "Spread"
-	// Together: a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
+	// Together means that a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
 	Together RuleKind = "Together"
-	// Apart: no pod shares a domain with another counted pod, whichever of the two comes first.
+	// Apart means that no pod shares a domain with another counted pod, whichever of the two comes first.
 	Apart RuleKind = "Apart"
 )
 
@@ -288,4 +288,24 @@ type Plan struct {
 	Price MicroUSD
 	// Bound is a proven lower bound on the price of any plan that places the same pods; ≤ Price.
 	Bound MicroUSD
+	// Proof is what Bound rests on; nil where nothing is launched, where every way to place the pods was tried, and where rules, wishes,
+	// priorities, weights or choices had a say.
+	Proof *Proof
+}
+
+// Proof shows that no plan for the pods that a plan places is cheaper than its bound: the machines that are launched have to keep each of the covers,
+// and no machines, in whole numbers, do so at a lower price.
+type Proof struct {
+	Covers []Cover
+}
+
+// Cover is a demand on machines that follows from worths of pods, in any unit: those of a plan are worth so much together, what is launched holds what
+// the nodes do not. An offering with an entry of 0 in Most is not launched.
+type Cover struct {
+	// Worth is what each pod is worth, by class.
+	Worth []int64
+	// Most is no less than what one machine of each offering can hold, by offering.
+	Most []int64
+	// Nodes is no less than what each node can hold in addition, by node.
+	Nodes []int64
 }

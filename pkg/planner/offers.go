@@ -145,11 +145,13 @@ func (p *problem) addFits(s Snapshot) {
 // counts no more against a limit. Zones and capacity types of one machine mostly fall away here.
 func (p *problem) dropDominated() {
 	var kept []offer
+	p.replaced = map[int]int{}
 	for i, o := range p.offers {
 		beaten := false
 		for j := range p.offers {
 			if i != j && p.replaces(j, i) && (!p.replaces(i, j) || j < i) {
 				beaten = true
+				p.replaced[o.index] = p.offers[j].index
 				break
 			}
 		}

@@ -19,6 +19,8 @@ type problem struct {
 	// stated is whether any pod states device memory; byGPU are the shapes that do, those with the most first.
 	stated bool
 	byGPU  []int
+	// replaced leads from each offering of the snapshot that another one replaces to that one.
+	replaced map[int]int
 	// worthiest bounds the worth of a pod, in units of valueScale, so that the worth of all pods stays within an int64.
 	worthiest int64
 	// limits is what each pool of the snapshot may still launch; limited whether any of them is finite.

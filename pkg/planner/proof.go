@@ -16,17 +16,15 @@ type proof struct {
 var proofLevels = []struct {
 	steps int
 	part  int64
-}{{200, 400}, {1500, 1000}, {10_000, 3000}, {60_000, 8000}}
+	care  care
+}{{200, 400, parting}, {1500, 1000, cutting}, {5000, 3000, cutting}, {25_000, 8000, cutting}}
 
 // prove spends a slice on the bound.
 func (h *hunt) prove(slice int64) {
-	p := h.proof
-	at := placed(h.problem, h.best)
-	if p == nil || !slices.Equal(p.placed, at) {
-		p = &proof{demand: h.launched(), placed: at}
-		h.proof, h.bound = p, 0
-		h.bound = h.covers()
+	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.problem, h.best)) {
+		h.begin()
 	}
+	p := h.proof
 	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && p.level < len(proofLevels) && !h.closed(); {
 		if p.g == nil {
 			p.g = newMaster(h.problem, p.demand)
@@ -47,13 +45,14 @@ func (h *hunt) prove(slice int64) {
 // step draws one bound and moves the worths. It reports whether they moved.
 func (h *hunt) step(p *proof) bool {
 	l := proofLevels[p.level]
-	found := h.priceAll(p.g.values, p.demand, l.steps, func(t int) int64 { return above(h.offers[t].price, l.part) }, true)
-	h.bound = max(h.bound, h.farley(p.g.values, p.placed, found))
+	found := h.priceAll(p.g.values, p.demand, l.steps, func(t int) int64 { return above(h.offers[t].price, l.part) }, l.care)
+	if bound, c := h.farley(p.g.values, p.placed, found); bound > h.bound {
+		h.bound, h.shown = bound, []cover{c}
+	}
 	moved := h.take(p.g, found)
 	h.take(h.g, found)
 	for t := range found {
-		if found[t].mixture != nil {
-			p.g.mix(t, found[t].mixture)
+		if found[t].mixture != nil && p.g.mix(t, found[t].mixture) {
 			moved = true
 		}
 	}

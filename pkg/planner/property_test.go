@@ -112,6 +112,43 @@ func boundOfMixHolds(t *rapid.T) {
 	}
 }
 
+// proofHolds: the bound follows from the proof, by the searches and the exact arithmetic of another program.
+func proofHolds(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	if err := plantest.Verify(s, planner.Build(s)); err != nil {
+		t.Fatal(err)
+	}
+	p := planner.BuildByMix(s)
+	p.Bound = min(p.Bound, p.Price)
+	if err := plantest.Verify(s, p); err != nil {
+		t.Fatalf("of the heuristics: %v", err)
+	}
+}
+
+// effortNeverHurts: a longer search finds no dearer plan and no lower bound, and the first plan keeps every rule.
+func effortNeverHurts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	first := -1
+	var less planner.Plan
+	for _, effort := range []int64{-1, 1, 3000, 30_000, 300_000} {
+		more := planner.Search{Effort: effort, First: func(p planner.Plan) {
+			if first = len(p.Unplaced); planner.Check(s, p) != nil {
+				t.Fatal(planner.Check(s, p))
+			}
+		}}.Build(s)
+		if err := planner.Check(s, more); err != nil {
+			t.Fatal(err)
+		}
+		if first < 0 || len(more.Unplaced) > first {
+			t.Fatalf("%d pods without a place, %d in the first plan", len(more.Unplaced), first)
+		}
+		if effort >= 0 && (more.Price > less.Price && len(more.Unplaced) == len(less.Unplaced) || len(more.Unplaced) > len(less.Unplaced)) {
+			t.Fatalf("effort %d gives a plan at %d, less gave one at %d", effort, more.Price, less.Price)
+		}
+		less = more
+	}
+}
+
 // smallIsOptimal: without limits the price of a small plan is the optimum, and proven.
 func smallIsOptimal(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
@@ -203,6 +240,8 @@ func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
 	property(boundOfMixHolds)(t)
 }
 
+func TestTheBoundFollowsFromItsProof(t *testing.T)             { property(proofHolds)(t) }
+func TestMoreEffortNeverGivesADearerPlan(t *testing.T)         { property(effortNeverHurts)(t) }
 func TestASmallPlanIsOptimal(t *testing.T)                     { property(smallIsOptimal)(t) }
 func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { property(oneClassIsOptimal)(t) }
 func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { property(choiceNeverCosts)(t) }

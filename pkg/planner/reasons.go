@@ -162,11 +162,17 @@ func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
 	if r := p.tooLargeForQuotas(class, admitting); r != nil {
 		return *r
 	}
+	return p.tooLargeAtOnce(request, admitting)
+}
+
+// tooLargeAtOnce names the machine that lacks the least of what a pod asks for, none of which is too much by itself.
+func (p *problem) tooLargeAtOnce(request vec, admitting []int) Refusal {
+	s := p.snapshot
 	best, missing := admitting[0], dims+1
 	for _, i := range admitting {
 		n := 0
 		for d, x := range vecOf(s.Offerings[i].Free) {
-			if d != dimGPUMemory && request[d] > x {
+			if d < dimGPUMemory && request[d] > x {
 				n++
 			}
 		}
@@ -180,7 +186,7 @@ func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
 		asks, has = nil, nil
 	}
 	for d, x := range vecOf(o.Free) {
-		if d != dimGPUMemory && request[d] > x {
+		if d < dimGPUMemory && request[d] > x {
 			asks, has = append(asks, amount(d, request[d])), append(has, amount(d, x))
 		}
 	}

@@ -11,7 +11,7 @@ func (m *mixer) replay() *solution {
 	if len(fresh) == 0 {
 		return nil
 	}
-	past, _ := before.solve(m.effort.again(), nil)
+	past, _, _ := before.solve(m.effort.again(), nil)
 	s := newSolution(m.problem)
 	s.left = past.left
 	at := 0

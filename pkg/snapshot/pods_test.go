@@ -140,6 +140,18 @@ func TestRequestsAreCountedAsTheSchedulerCountsThem(t *testing.T) {
 	}
 }
 
+func TestAClassHasThePriorityOfItsPods(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("none"), Pod("high", func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(1000)) }), Pod("low", func(pod *corev1.Pod) { pod.Spec.Priority = new(int32(-1)) })}
+	view := snapshot.Build(c)
+	for pod, want := range map[string]int32{"none": 0, "high": 1000, "low": -1} {
+		if got := view.Classes[classOf(view, pod)].Priority; got != want {
+			t.Errorf("%s has priority %d, want %d", pod, got, want)
+		}
+	}
+}
+
 // admitted are the zones and instance types of the offerings that admit the pod.
 func admitted(c *snapshot.Cluster, edits ...func(*corev1.Pod)) []string {
 	c.Pods = []corev1.Pod{Pod("a", edits...)}

@@ -41,6 +41,7 @@ func run(ctx context.Context, only, trace, out string) error {
 		all = append(all, f)
 		table{os.Stdout}.row(r, f)
 	}
+	table{os.Stdout}.footer()
 	if err := os.MkdirAll(filepath.Dir(out), 0o750); err != nil {
 		return err
 	}

@@ -54,9 +54,9 @@ func rows(tracePath string) []row {
 	huge.Pods = 100_000
 	out = append(out,
 		mixed("10,000 in 50 shapes, GPU memory, pinned, g4dn-g6e", time.Second, goal{mean: 0.8, worst: 1.5}, 10, large, g46),
-		mixed("the same with p4, p5 and p6", time.Second, goal{mean: 2, worst: 2}, 10, large, all),
-		mixed("the same, g4dn-g7e, 8 zones, spot too", time.Second, goal{mean: 2, worst: 2}, 5, large, workload.Spread(g47, 8, 7)),
-		mixed("the same, all families, 3 zones, spot too, two sets of prices", time.Second, goal{mean: 2, worst: 2}, 5, large,
+		mixed("10,000 in 50 shapes, GPU memory, pinned, all families", time.Second, goal{mean: 2, worst: 2}, 10, large, all),
+		mixed("10,000 in 50 shapes, GPU memory, pinned, g4dn-g7e, 8 zones, spot", time.Second, goal{mean: 2, worst: 2}, 5, large, workload.Spread(g47, 8, 7)),
+		mixed("10,000 in 50 shapes, GPU memory, pinned, all families, 3 zones, spot", time.Second, goal{mean: 2, worst: 2}, 5, large,
 			append(workload.Spread(all, 3, 7), workload.Spread(all, 3, 8)...)),
 		mixed("100,000 in 50 shapes, GPU memory, pinned, g4dn-g6e", 2*time.Second, goal{mean: 1, worst: 1}, 3, huge, g46),
 	)

@@ -3,21 +3,29 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
+	"runtime"
+	"strings"
 )
 
 // table prints figures as they come, one line a workload.
 type table struct{ to io.Writer }
 
-const lineFormat = "%-62s %7s %6s %10s %16s %12s %14s %5s %5s  %9s %16s %12s  %s\n"
+const lineFormat = "%-68s %7s %6s %10s %16s %12s %14s %5s %5s  %9s %16s %12s  %s\n"
 
 func (t table) header() {
+	load, err := os.ReadFile("/proc/loadavg")
+	if err == nil {
+		fmt.Fprintf(t.to, "%d CPUs, load %s. A busy machine's times are not those of a quiet one, and less is found in the same time.\n\n",
+			runtime.NumCPU(), strings.Join(strings.Fields(string(load))[:3], " "))
+	}
 	fmt.Fprintf(t.to, lineFormat, "", "", "", "", "gap in %", "", "plan", "goal", "", "Karpenter", "Karpenter", "CA (model)", "")
 	fmt.Fprintf(t.to, lineFormat, "workload", "pods", "offers", "optimal", "mean / worst", "goal", "ms / first", "ms", "MiB", "packing", "itself, ms", "waste/price", "goals")
 }
 
 func (t table) row(r row, f figures) {
 	if r.skipped != "" {
-		fmt.Fprintf(t.to, "%-62s skipped: %s\n", f.Workload, r.skipped)
+		fmt.Fprintf(t.to, "%-68s skipped: %s\n", f.Workload, r.skipped)
 		return
 	}
 	goal := fmt.Sprintf("%.2f/%.2f", r.goal.mean, r.goal.worst)
@@ -36,6 +44,16 @@ func (t table) row(r row, f figures) {
 	if f.Note != "" {
 		fmt.Fprintf(t.to, "    %s\n", f.Note)
 	}
+}
+
+// footer says what the columns are.
+func (t table) footer() {
+	fmt.Fprint(t.to, `
+Several snapshots are drawn of a workload; gap and times are averages over them, the worst where it says so. The gap is from the proven bound to the price.
+Karpenter, packing: what planner.FirstFit, which packs as Karpenter does and knows of each GPU, costs over Karve's plans. Karpenter itself: its scheduler, as a
+library, told replicas and device memory as sums of the machine, so that what it packs need not fit; each claim at its cheapest offering. CA: a model of
+the Cluster Autoscaler with a group for each offering and the expanders least-waste and price. "-" was not measured.
+`)
 }
 
 // missed says which of a row's goals its figures miss, nothing when none.

@@ -46,6 +46,13 @@ func Plan(ctx context.Context, s planner.Snapshot, nodeOf []int) (planner.Plan, 
 		return planner.Plan{}, 0, err
 	}
 	p, err := toPlan(s, results)
+	for _, c := range s.Classes {
+		for _, pod := range c.Pods {
+			if c.Blocked != nil {
+				p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: pod, Refusal: *c.Blocked})
+			}
+		}
+	}
 	return p, took, err
 }
 
@@ -142,8 +149,6 @@ func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 					kscheduling.NewRequirement(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, o.InstanceType),
 					kscheduling.NewRequirement(corev1.LabelArchStable, corev1.NodeSelectorOpIn, "amd64"),
 					kscheduling.NewRequirement(corev1.LabelOSStable, corev1.NodeSelectorOpIn, "linux"),
-					kscheduling.NewRequirement(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn),
-					kscheduling.NewRequirement(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn),
 				),
 			}
 			byName[o.InstanceType] = it
@@ -152,9 +157,15 @@ func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 		it.Offerings = append(it.Offerings, &cloudprovider.Offering{
 			Available: o.Unavailable == nil, Price: float64(o.Price), Requirements: kscheduling.NewLabelRequirements(where(o)),
 		})
-		if o.Unavailable == nil {
-			it.Requirements.Get(corev1.LabelTopologyZone).Insert(where(o)[corev1.LabelTopologyZone])
-			it.Requirements.Get(karpv1.CapacityTypeLabelKey).Insert(where(o)[karpv1.CapacityTypeLabelKey])
+	}
+	for _, it := range out {
+		values := map[string][]string{}
+		for _, o := range it.Offerings.Available() {
+			values[corev1.LabelTopologyZone] = append(values[corev1.LabelTopologyZone], o.Zone())
+			values[karpv1.CapacityTypeLabelKey] = append(values[karpv1.CapacityTypeLabelKey], o.CapacityType())
+		}
+		for key, in := range values {
+			it.Requirements.Add(kscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, in...))
 		}
 	}
 	return out
@@ -322,13 +333,6 @@ func toPlan(s planner.Snapshot, r scheduling.Results) (planner.Plan, error) {
 	}
 	for x, err := range r.PodErrors {
 		p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: x.Namespace + "/" + x.Name, Refusal: planner.Refusal{Reason: "Karpenter", Message: err.Error()}})
-	}
-	for _, c := range s.Classes {
-		if c.Blocked != nil {
-			for _, pod := range c.Pods {
-				p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: pod, Refusal: *c.Blocked})
-			}
-		}
 	}
 	slices.SortFunc(p.Unplaced, func(a, b planner.Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
 	return p, nil

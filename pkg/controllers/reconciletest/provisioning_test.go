@@ -69,6 +69,17 @@ func TestElevenPodsGetTwoMachines(t *testing.T) {
 	}
 }
 
+func TestThereIsAPlanThoughThereIsNoTimeForABetterOne(t *testing.T) {
+	w := newWorld(t)
+	w.shared("hasty")
+	w.pods("web", 11)
+	w.reconciles(w.provisioning(func(c *provisioning.Config) { c.PlanBudget = 0 }), "")
+	if len(w.claims()) == 0 {
+		t.Error("nothing is launched")
+	}
+	w.wantTold(0, "Warning")
+}
+
 func physicalRequestsOnly(t *testing.T, claim *karpv1.NodeClaim) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(claim.Spec.Resources.Requests))

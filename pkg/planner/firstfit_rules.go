@@ -1,0 +1,209 @@
+package planner
+
+import (
+	"math"
+	"slices"
+)
+
+// headcount is where the pods of a rule are while [FirstFit] places one pod after another. A machine that can still be in several domains counts in
+// none, but for Apart, which keeps off all where it could be.
+type headcount struct {
+	Rule
+	// counted and asking are how many counted pods and pods that make the demand there are, by domain, or by machine where it is PerNode.
+	counted, asking map[int]int64
+	// anywhere is how many counted pods there are in all.
+	anywhere int64
+}
+
+// newHeadcounts counts who is there already, for all rules but those that keep pods apart on machines, which fillings know of.
+func newHeadcounts(s Snapshot) []*headcount {
+	var out []*headcount
+	for _, r := range s.Rules {
+		if r.Kind == Apart && r.Topology == PerNode || r.Topology < PerNode || r.Topology >= len(s.Topologies) {
+			continue
+		}
+		c := &headcount{Rule: r, counted: map[int]int64{}, asking: map[int]int64{}, anywhere: r.Elsewhere}
+		for d, n := range r.Present {
+			c.counted[d] += n
+			c.anywhere += n
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// ruled reports whether a rule that is not kept by fillings speaks of the batch.
+func (f *firstFit) ruled(class int) bool {
+	return slices.ContainsFunc(f.headcounts, func(c *headcount) bool {
+		return slices.Contains(c.Classes, class) || slices.Contains(c.Counted, class)
+	})
+}
+
+// domain is that of an option for a rule, -1 where it has none. A machine is a domain of its own: a node by its index, an order after the nodes.
+func (f *firstFit) domain(c *headcount, x *order, o int32) int {
+	if c.Topology == PerNode {
+		return x.machine
+	}
+	domains := f.nodeOrOfferingDomains(f.options[o])
+	if c.Topology < len(domains) {
+		return domains[c.Topology]
+	}
+	return -1
+}
+
+func (f *firstFit) nodeOrOfferingDomains(o option) []int {
+	if o.node {
+		return f.snapshot.Nodes[o.index].Domains
+	}
+	return f.snapshot.Offerings[o.index].Domains
+}
+
+// placeRuled places the pods of a batch one by one, as many as find a place, and returns how many have none.
+func (f *firstFit) placeRuled(p *placing, pods int32) int32 {
+	for ; pods > 0; pods-- {
+		if !f.placeOne(p) {
+			break
+		}
+	}
+	return pods
+}
+
+func (f *firstFit) placeOne(p *placing) bool {
+	for _, n := range f.nodes {
+		if f.join(p, n) {
+			return true
+		}
+	}
+	f.sortOrders()
+	for _, o := range f.orders {
+		if f.join(p, o) {
+			return true
+		}
+	}
+	// A pool that has a machine large enough may have none in the right domain.
+	for _, pool := range f.pools {
+		o := f.openFrom(p, pool, func(x *order) bool { return f.join(p, x) })
+		if o != nil {
+			f.orders = append(f.orders, o)
+			return true
+		}
+	}
+	return false
+}
+
+// join puts a pod of the batch onto a machine if it has room and the rules let it be there.
+func (f *firstFit) join(p *placing, x *order) bool {
+	if x.filling.most.fit(p.request, 1) == 0 || p.lets(x.filling) == 0 {
+		return false
+	}
+	var options []int32
+	for _, o := range x.filling.options {
+		if p.admitted[o] && p.fit(x.filling, o, 1) > 0 {
+			options = append(options, o)
+		}
+	}
+	class := f.batches[p.batch].class
+	for _, c := range f.headcounts {
+		options = f.allowed(c, class, x, options)
+	}
+	if len(options) == 0 {
+		return false
+	}
+	p.settle(x, options, 1)
+	x.pods++
+	f.record(class, x)
+	return true
+}
+
+// allowed are those of the options of a machine that a rule leaves to a pod of a class.
+func (f *firstFit) allowed(c *headcount, class int, x *order, options []int32) []int32 {
+	asks, counts := slices.Contains(c.Classes, class), slices.Contains(c.Counted, class)
+	keep := func(ok func(d int) bool) []int32 {
+		var kept []int32
+		for _, o := range options {
+			if ok(f.domain(c, x, o)) {
+				kept = append(kept, o)
+			}
+		}
+		return kept
+	}
+	switch {
+	case c.Kind == Apart:
+		return keep(func(d int) bool { return d < 0 || (!asks || c.counted[d] == 0) && (!counts || c.asking[d] == 0) })
+	case c.Kind == Spread && asks:
+		var self int64
+		if counts {
+			self = 1
+		}
+		fewest := f.fewest(c)
+		options = keep(func(d int) bool {
+			return d >= 0 && (c.Topology == PerNode || c.Eligible == nil || slices.Contains(c.Eligible, d)) && c.counted[d]+self-fewest <= c.MaxSkew
+		})
+		return f.oneDomain(c, x, options, func(d int) int64 { return c.counted[d] })
+	case c.Kind == Together && asks && c.anywhere > 0:
+		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), func(int) int64 { return 0 })
+	case c.Kind == Together && asks && !counts:
+		return nil
+	case (c.Kind == Together || c.Kind == Spread) && (asks || counts):
+		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 || !asks }), func(int) int64 { return 0 })
+	}
+	return options
+}
+
+// fewest is how many counted pods the domain has that counts for a spread and has fewest.
+func (f *firstFit) fewest(c *headcount) int64 {
+	if c.Topology == PerNode {
+		return 0
+	}
+	least, domains := int64(math.MaxInt64), 0
+	for d := range f.snapshot.Topologies[c.Topology].Domains {
+		if c.Eligible == nil || slices.Contains(c.Eligible, d) {
+			least = min(least, c.counted[d])
+			domains++
+		}
+	}
+	if int64(domains) < c.MinDomains || domains == 0 {
+		return 0
+	}
+	return least
+}
+
+// oneDomain keeps the options in one domain: the one with the least weight, and of several the one with the cheapest option.
+func (f *firstFit) oneDomain(c *headcount, x *order, options []int32, weight func(d int) int64) []int32 {
+	best, bestWeight, bestPrice := -2, int64(0), MicroUSD(0)
+	for _, o := range options {
+		d := f.domain(c, x, o)
+		var price MicroUSD
+		if !f.options[o].node {
+			price = f.snapshot.Offerings[f.options[o].index].Price
+		}
+		if w := weight(d); best == -2 || w < bestWeight || w == bestWeight && price < bestPrice {
+			best, bestWeight, bestPrice = d, w, price
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(options), func(o int32) bool { return f.domain(c, x, o) != best })
+}
+
+// record counts a pod of a class that has just joined a machine.
+func (f *firstFit) record(class int, x *order) {
+	for _, c := range f.headcounts {
+		asks, counts := slices.Contains(c.Classes, class), slices.Contains(c.Counted, class)
+		if counts {
+			c.anywhere++
+		}
+		seen := map[int]bool{}
+		for _, o := range x.filling.options {
+			d := f.domain(c, x, o)
+			if seen[d] {
+				continue
+			}
+			seen[d] = true
+			if counts {
+				c.counted[d]++
+			}
+			if asks {
+				c.asking[d]++
+			}
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// cover says that the machines of a plan have to hold so much worth: each offer holds at most so much, and the nodes what they hold at
+// most already left off. Any worths of pods make one: what they are in money, a resource, a shape alone.
+type cover struct {
+	values []int64 // of one pod of each shape
+	need   int64   // of the launched machines together
+	most   []int64 // of one machine, by offer
+	nodes  []int64 // of each node
+}
+
+// Limits on the search for the cheapest whole machines that keep all covers.
+const (
+	liftSteps    = 1500 // of one knapsack
+	liftMost     = 60_000
+	liftMachines = 60
+	liftNodes    = 30
+	liftShapes   = 12
+)
+
+// lift bounds plans of few machines better than the relaxation does: machines are whole. It finds the least price of whole machines that keep several
+// covers at once.
+func (h *hunt) lift() {
+	best := h.best.cost(h.problem)
+	if best == h.lifted || len(h.nodes) > liftNodes || best.price <= h.bound || best.machines == 0 || best.machines > liftMachines {
+		return
+	}
+	h.lifted = best
+	l := lifting{problem: h.problem, covers: h.covers(), best: best.price, open: best.price, steps: liftMost}
+	for t := range h.offers {
+		l.order = append(l.order, t)
+	}
+	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(h.offers[a].price, h.offers[b].price) })
+	l.prepare()
+	need := make([]int64, len(l.covers))
+	for r := range need {
+		need[r] = l.covers[r].need
+	}
+	l.try(0, 0, need)
+	h.effort.spend(liftMost - int64(l.steps))
+	if bound := min(l.best, l.open); bound > h.bound {
+		h.bound, h.shown = bound, l.covers
+	}
+}
+
+// covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
+// offers serve, and by shape.
+func (h *hunt) covers() []cover {
+	at := placed(h.problem, h.best)
+	values := h.values()
+	var out []cover
+	for _, v := range h.measures(at) {
+		out = append(out, h.cover(v, at))
+	}
+	groups := map[string][]int{}
+	var keys []string
+	for k := range h.shapes {
+		key := make([]byte, len(h.offers))
+		for t := range h.offers {
+			if h.offers[t].fits[k] > 0 {
+				key[t] = 1
+			}
+		}
+		if groups[string(key)] == nil {
+			keys = append(keys, string(key))
+		}
+		groups[string(key)] = append(groups[string(key)], k)
+	}
+	if len(keys) > 1 && len(keys) <= 2*liftShapes {
+		for _, key := range keys {
+			out = append(out, h.cover(h.each(func(k int) int64 {
+				if slices.Contains(groups[key], k) {
+					return values[k]
+				}
+				return 0
+			}), at))
+		}
+	}
+	if len(h.shapes) <= liftShapes {
+		for only := range h.shapes {
+			out = append(out, h.cover(h.each(func(k int) int64 {
+				if k == only {
+					return 1
+				}
+				return 0
+			}), at))
+		}
+	}
+	return slices.DeleteFunc(out, func(c cover) bool { return c.need <= 0 })
+}
+
+// measures are worths that always say something: money, and what pods take of each resource.
+func (h *hunt) measures(at load) [][]int64 {
+	out := [][]int64{h.values()}
+	for _, d := range []int{dimReplicas, dimCPU, dimMemory, dimGPUMemory} {
+		var total int64
+		for k, n := range at {
+			total = saturating(total, mulDiv(h.shapes[k].request[d], int64(n), 1))
+		}
+		shift := 0
+		for total>>shift > 1<<40 {
+			shift++
+		}
+		out = append(out, h.each(func(k int) int64 { return h.shapes[k].request[d] >> shift }))
+	}
+	return out
+}
+
+func (h *hunt) each(value func(k int) int64) []int64 {
+	out := make([]int64, len(h.shapes))
+	for k := range out {
+		out[k] = value(k)
+	}
+	return out
+}
+
+// cover makes the cover of the given worths.
+func (h *hunt) cover(values []int64, at load) cover {
+	c := cover{values: values, need: worth(values, at)}
+	for _, k := range h.noded {
+		root := k.price(values, at)
+		_, upper := k.search(at, nodeSteps, 0)
+		c.nodes = append(c.nodes, min(root, upper))
+		c.need -= min(root, upper)
+	}
+	found := h.priceAll(values, at, liftSteps, func(int) int64 { return 0 }, cutting)
+	for t := range found {
+		c.most = append(c.most, min(found[t].upper, max(0, c.need)))
+	}
+	return c
+}
+
+// lifting is the search for the cheapest machines that keep all covers.
+type lifting struct {
+	*problem
+	covers []cover
+	order  []int // the offers, the dearest first
+	// cheapest is, from each place of the order on, the offer with the least price for what it holds of each cover, -1 for none.
+	cheapest [][]int
+	best     int64 // no machines at a lower price than this are of interest
+	open     int64 // the least price that was left unsearched
+	steps    int
+}
+
+func (l *lifting) prepare() {
+	l.cheapest = make([][]int, len(l.order)+1)
+	last := make([]int, len(l.covers))
+	for r := range last {
+		last[r] = -1
+	}
+	l.cheapest[len(l.order)] = last
+	for i, t := range slices.Backward(l.order) {
+		row := slices.Clone(l.cheapest[i+1])
+		for r, c := range l.covers {
+			if b := row[r]; c.most[t] > 0 && (b < 0 || compareProducts(l.offers[t].price, c.most[b], l.offers[b].price, c.most[t]) < 0) {
+				row[r] = t
+			}
+		}
+		l.cheapest[i] = row
+	}
+}
+
+// bound is the least price of what is needed still, by the cover that says most, from the offers from place i on; whether anything is.
+func (l *lifting) bound(i int, need []int64) (price int64, done, ok bool) {
+	done = true
+	for r, n := range need {
+		if n <= 0 {
+			continue
+		}
+		done = false
+		t := l.cheapest[i][r]
+		if t < 0 {
+			return 0, false, false
+		}
+		price = max(price, mulDivUp(n, l.offers[t].price, l.covers[r].most[t]))
+	}
+	return price, done, true
+}
+
+func (l *lifting) try(i int, price int64, need []int64) {
+	more, done, ok := l.bound(i, need)
+	if !ok || saturating(price, more) >= l.best {
+		return
+	}
+	if done {
+		l.best = price
+		return
+	}
+	if l.steps <= 0 {
+		l.open = min(l.open, price+more)
+		return
+	}
+	l.steps--
+	t := l.order[i]
+	most := int64(0)
+	for r, n := range need {
+		if c := l.covers[r].most[t]; n > 0 && c > 0 {
+			most = max(most, (n-1)/c+1)
+		}
+	}
+	most = min(most, (l.best-price)/l.offers[t].price)
+	rest := make([]int64, len(need))
+	for n := int64(0); n <= most; n++ {
+		for r := range need {
+			rest[r] = need[r] - n*l.covers[r].most[t]
+		}
+		l.try(i+1, price+n*l.offers[t].price, rest)
+	}
+}

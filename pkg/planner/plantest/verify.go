@@ -1,0 +1,305 @@
+package plantest
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// verifySteps bounds each search of Verify.
+const verifySteps = 3_000_000
+
+// Verify derives the bound of a plan from its proof anew, in exact arithmetic: that no machine holds more of a cover's worth than it says, and that no
+// machines at a price below the bound keep all covers. It shares nothing with the planner, and is slow. A plan without a proof has to launch
+// nothing, or to be at its bound.
+func Verify(s planner.Snapshot, p planner.Plan) error {
+	if p.Proof == nil {
+		if p.Bound != 0 && p.Bound != p.Price {
+			return fmt.Errorf("the bound %d has no proof", p.Bound)
+		}
+		return nil
+	}
+	v := verifier{s: s, placed: make([]int64, len(s.Classes))}
+	class := map[string]int{}
+	for i, c := range s.Classes {
+		for _, pod := range c.Pods {
+			class[pod] = i
+		}
+	}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			v.placed[class[pod]]++
+		}
+	}
+	for _, x := range p.Launches {
+		for _, pod := range x.Pods {
+			v.placed[class[pod]]++
+		}
+	}
+	for i, c := range p.Proof.Covers {
+		if err := v.cover(c); err != nil {
+			return fmt.Errorf("cover %d: %w", i, err)
+		}
+	}
+	return v.cheaper(p.Proof.Covers, int64(p.Bound))
+}
+
+type verifier struct {
+	s      planner.Snapshot
+	placed []int64 // pods by class
+	needs  []*big.Int
+}
+
+// cover checks what a cover says of each machine, and notes what it demands of launches.
+func (v *verifier) cover(c planner.Cover) error {
+	need := new(big.Int)
+	for i, n := range v.placed {
+		if c.Worth[i] < 0 {
+			return fmt.Errorf("class %d is worth less than nothing", i)
+		}
+		need.Add(need, new(big.Int).Mul(big.NewInt(n), big.NewInt(c.Worth[i])))
+	}
+	for i, n := range v.s.Nodes {
+		l := v.loading(c.Worth, newSpot(v.s, n.Free, n.GPUs, n.Quotas), c.Nodes[i], func(class planner.Class) bool { return slices.Contains(class.Nodes, i) })
+		if err := l.exceeded(); err != nil {
+			return fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		need.Sub(need, big.NewInt(c.Nodes[i]))
+	}
+	for i, o := range v.s.Offerings {
+		limits := v.s.Pools[o.Pool].Remaining
+		if o.Unavailable != nil || v.s.Pools[o.Pool].Closed != nil || !count(&limits, o.Physical) {
+			continue
+		}
+		// What is beyond the need of all machines together is of no use.
+		most := big.NewInt(c.Most[i])
+		if most.Cmp(need) >= 0 {
+			continue
+		}
+		l := v.loading(c.Worth, Empty(v.s, i), c.Most[i], func(class planner.Class) bool { return slices.Contains(class.Offerings, i) })
+		if err := l.exceeded(); err != nil {
+			return fmt.Errorf("offering %d, %s: %w", i, o.InstanceType, err)
+		}
+	}
+	v.needs = append(v.needs, need)
+	return nil
+}
+
+// loading looks for a load of one machine that is worth more than it should be.
+type loading struct {
+	*verifier
+	worth   []int64
+	most    *big.Int
+	classes []int // the classes to load, those with the most worth for their room first
+	spot    Spot
+	steps   int
+}
+
+func (v *verifier) loading(worth []int64, spot Spot, most int64, admitted func(planner.Class) bool) *loading {
+	l := &loading{verifier: v, worth: worth, most: big.NewInt(most), spot: spot, steps: verifySteps}
+	for i, c := range v.s.Classes {
+		if worth[i] > 0 && v.placed[i] > 0 && admitted(c) && len(spot.With(v.s, i)) > 0 {
+			l.classes = append(l.classes, i)
+		}
+	}
+	density := func(i int) *big.Rat {
+		size := new(big.Rat)
+		asks, has := sizes(v.s.Classes[i].Requests, v.s.Classes[i].GPUMemoryBytes), l.spot.sizes()
+		for d := range asks {
+			if asks[d] > 0 {
+				size.Add(size, big.NewRat(asks[d], has[d]))
+			}
+		}
+		if size.Sign() == 0 {
+			size.SetInt64(1)
+		}
+		return size.Quo(new(big.Rat).SetInt64(worth[i]), size)
+	}
+	slices.SortStableFunc(l.classes, func(i, j int) int { return density(j).Cmp(density(i)) })
+	return l
+}
+
+func sizes(r planner.Resources, device int64) [6]int64 {
+	return [6]int64{r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods, r.Replicas, device}
+}
+
+// sizes is what is left in all; the device memory is that of all GPUs.
+func (p Spot) sizes() [6]int64 {
+	var device int64
+	for _, g := range p.gpus {
+		device += g.MemoryBytes
+	}
+	return sizes(p.free, device)
+}
+
+var errUnsettled = errors.New("the search was too long to tell")
+
+func (l *loading) exceeded() error {
+	return l.try(0, l.spot, l.placedOf(0), new(big.Int))
+}
+
+func (l *loading) placedOf(i int) int64 {
+	if i == len(l.classes) {
+		return 0
+	}
+	return l.placed[l.classes[i]]
+}
+
+// try adds one pod of the i-th class, of which so many are left, or goes on to the next one.
+func (l *loading) try(i int, spot Spot, left int64, value *big.Int) error {
+	if value.Cmp(l.most) > 0 {
+		return fmt.Errorf("holds %v, not %v at most", value, l.most)
+	}
+	if i == len(l.classes) {
+		return nil
+	}
+	if new(big.Int).Add(value, l.bound(i, spot, left)).Cmp(l.most) <= 0 {
+		return nil
+	}
+	if l.steps--; l.steps < 0 {
+		return errUnsettled
+	}
+	if left > 0 {
+		more := new(big.Int).Add(value, big.NewInt(l.worth[l.classes[i]]))
+		for _, after := range spot.With(l.s, l.classes[i]) {
+			if err := l.try(i, after, left-1, more); err != nil {
+				return err
+			}
+		}
+	}
+	return l.try(i+1, spot, l.placedOf(i+1), value)
+}
+
+// bound is the least of what each resource by itself, and all in equal parts, allow the classes from the i-th on to be worth.
+func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
+	has := spot.sizes()
+	total := l.spot.sizes()
+	var least *big.Int
+	for d := -1; d < len(has); d++ {
+		weigh := func(of [6]int64) *big.Rat {
+			out := new(big.Rat)
+			for e := range of {
+				if total[e] > 0 && (d < 0 || e == d) {
+					out.Add(out, big.NewRat(of[e], total[e]))
+				}
+			}
+			return out
+		}
+		room := weigh(has)
+		type part struct{ worth, size *big.Rat }
+		var parts []part
+		value := new(big.Rat)
+		for j := i; j < len(l.classes); j++ {
+			c := l.s.Classes[l.classes[j]]
+			n := l.placed[l.classes[j]]
+			if j == i {
+				n = left
+			}
+			worth, size := new(big.Rat).SetInt64(l.worth[l.classes[j]]), weigh(sizes(c.Requests, c.GPUMemoryBytes))
+			times := new(big.Rat).SetInt64(n)
+			worth.Mul(worth, times)
+			if size.Mul(size, times).Sign() == 0 {
+				value.Add(value, worth)
+				continue
+			}
+			parts = append(parts, part{worth, size})
+		}
+		slices.SortFunc(parts, func(a, b part) int {
+			return new(big.Rat).Mul(b.worth, a.size).Cmp(new(big.Rat).Mul(a.worth, b.size))
+		})
+		for _, x := range parts {
+			if x.size.Cmp(room) > 0 {
+				value.Add(value, room.Mul(room, x.worth).Quo(room, x.size))
+				break
+			}
+			room.Sub(room, x.size)
+			value.Add(value, x.worth)
+		}
+		whole := new(big.Int).Quo(value.Num(), value.Denom())
+		if least == nil || whole.Cmp(least) < 0 {
+			least = whole
+		}
+	}
+	return least
+}
+
+// cheaper reports machines that keep all covers at a price below the bound.
+func (v *verifier) cheaper(covers []planner.Cover, bound int64) error {
+	b := buying{verifier: v, covers: covers, bound: bound, steps: verifySteps}
+	for i := range v.s.Offerings {
+		if slices.ContainsFunc(covers, func(c planner.Cover) bool { return c.Most[i] > 0 }) {
+			b.offerings = append(b.offerings, i)
+		}
+	}
+	slices.SortStableFunc(b.offerings, func(i, j int) int { return int(v.s.Offerings[j].Price - v.s.Offerings[i].Price) })
+	return b.try(0, 0, v.needs)
+}
+
+type buying struct {
+	*verifier
+	covers    []planner.Cover
+	offerings []int
+	bound     int64
+	steps     int
+}
+
+// outlook reports whether all needs are met, and whether one of them is too dear to meet with the offerings from the i-th on.
+func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bool) {
+	met = true
+	for r, need := range needs {
+		if need.Sign() <= 0 {
+			continue
+		}
+		met = false
+		var least *big.Rat
+		for _, o := range b.offerings[i:] {
+			if m := b.covers[r].Most[o]; m > 0 {
+				if x := new(big.Rat).Mul(big.NewRat(int64(b.s.Offerings[o].Price), m), new(big.Rat).SetInt(need)); least == nil || x.Cmp(least) < 0 {
+					least = x
+				}
+			}
+		}
+		if least == nil || least.Cmp(new(big.Rat).SetInt64(b.bound-price-1)) > 0 {
+			return false, true
+		}
+	}
+	return met, false
+}
+
+func (b *buying) try(i int, price int64, needs []*big.Int) error {
+	met, hopeless := b.outlook(i, price, needs)
+	if hopeless {
+		return nil
+	}
+	if met {
+		if price < b.bound {
+			return fmt.Errorf("machines at %d keep all covers, the bound is %d", price, b.bound)
+		}
+		return nil
+	}
+	if i == len(b.offerings) {
+		return nil
+	}
+	if b.steps--; b.steps < 0 {
+		return errUnsettled
+	}
+	o := b.offerings[i]
+	for n := int64(0); price+n*int64(b.s.Offerings[o].Price) < b.bound; n++ {
+		rest := make([]*big.Int, len(needs))
+		met := true
+		for r := range needs {
+			rest[r] = new(big.Int).Sub(needs[r], new(big.Int).Mul(big.NewInt(n), big.NewInt(b.covers[r].Most[o])))
+			met = met && rest[r].Sign() <= 0
+		}
+		if err := b.try(i+1, price+n*int64(b.s.Offerings[o].Price), rest); err != nil {
+			return err
+		}
+		if met {
+			break
+		}
+	}
+	return nil
+}
