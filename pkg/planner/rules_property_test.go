@@ -288,3 +288,17 @@ func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { property(heavies
 func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { property(highestFirst)(t) }
 func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { property(wishesGranted)(t) }
 func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { property(choosable)(t) }
+
+// carriedOut: once the launches are nodes, the same pods under the same rules need nothing more.
+func carriedOut(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{
+		Limits: plantest.Limits{Pods: 20, Classes: 4, Nodes: 3, Free: true}, Rules: 2, Mutual: true,
+	}).Draw(t, "snapshot")
+	first := planner.Build(s)
+	applied := plantest.Applied(s, first)
+	if again := planner.Build(applied); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
+		t.Fatalf("launches again: %v after %v%s", again, first, outline(applied))
+	}
+}
+
+func TestAPlanUnderRulesCarriedOutNeedsNothingMore(t *testing.T) { property(carriedOut)(t) }
