@@ -7,7 +7,8 @@ type model struct {
 }
 
 // usableMiB is what programs see of the device memory, in MiB, where it is less than what the cloud's API says: the driver keeps some for itself, and
-// the error correction of GDDR memory takes a sixteenth. Drivers differ by some MiB; these are the lowest amounts that are told of.
+// the error correction of GDDR memory takes a sixteenth. They are the total
+// capacities in CUDA's out-of-memory messages, as users paste them (A10G 21.99 GiB, L4 21.95, A100 79.14, H100 79.10 …); drivers differ by some MiB.
 var usableMiB = map[model]int64{
 	{"t4", 16384}:    15079,
 	{"t4g", 16384}:   15079,

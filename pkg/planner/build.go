@@ -12,7 +12,7 @@ type Search struct {
 }
 
 // DefaultEffort is some 200 ms of search on one core for a thousand pods in twenty shapes.
-const DefaultEffort = 1_000_000
+const DefaultEffort = 700_000
 
 // Build is Search{}.Build.
 func Build(s Snapshot) Plan { return Search{}.Build(s) }

@@ -44,15 +44,15 @@ func (h *hunt) columns(slice int64) {
 
 // take adds the loads that were found as columns, and reports whether any was new.
 func (h *hunt) take(g *master, found []priced) bool {
-	any := false
+	fresh := false
 	for t := range found {
 		for _, l := range found[t].loads {
 			if g.add(column{t, l}) {
-				any = true
+				fresh = true
 			}
 		}
 	}
-	return any
+	return fresh
 }
 
 // reoptimise solves the relaxation with the columns that it has.

@@ -101,7 +101,7 @@ func (g *gpuRelaxation) bound(values []int64, demand load, floor int64) (upper i
 	upper = -1
 	for range patternRounds {
 		steps += 4
-		g.relaxed.solve(relaxSteps)
+		g.relaxed.solve()
 		u, most, pattern := g.relax(values, demand, &steps)
 		if upper < 0 || u < upper {
 			upper, g.keptMost, g.keptPaid = u, most, g.paid
@@ -170,7 +170,7 @@ func (g *gpuRelaxation) add(values []int64, pattern load) {
 
 // mix sets the mixture to what the relaxation buys.
 func (g *gpuRelaxation) mix() {
-	g.relaxed.solve(relaxSteps)
+	g.relaxed.solve()
 	clear(g.mixture)
 	for i, it := range g.loose {
 		g.mixture[it.shape] += g.relaxed.amount(i)

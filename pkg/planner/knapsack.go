@@ -112,7 +112,7 @@ func (k *knapsack) weigh(values []int64, demand load) {
 	if moved {
 		k.relaxed.empty()
 	}
-	k.relaxed.solve(relaxSteps)
+	k.relaxed.solve()
 	largest := 0.0
 	for d := range dims {
 		largest = max(largest, k.relaxed.price[d])

@@ -154,8 +154,7 @@ func (l *lifting) prepare() {
 		last[r] = -1
 	}
 	l.cheapest[len(l.order)] = last
-	for i := len(l.order) - 1; i >= 0; i-- {
-		t := l.order[i]
+	for i, t := range slices.Backward(l.order) {
 		row := slices.Clone(l.cheapest[i+1])
 		for r, c := range l.covers {
 			if b := row[r]; c.most[t] > 0 && (b < 0 || compareProducts(l.offers[t].price, c.most[b], l.offers[b].price, c.most[t]) < 0) {

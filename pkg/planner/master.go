@@ -232,32 +232,42 @@ func (m *master) reduced(enter int) float64 {
 	return v
 }
 
-// pivot brings an entry into the basis. It reports false where none can leave.
-func (m *master) pivot(enter int) bool {
-	w := m.w
-	gain := m.reduced(enter)
+// setDirection computes how the amounts of the basis fall with what enters.
+func (m *master) setDirection(enter int) {
 	if enter < 0 {
-		for i := range w {
-			w[i] = -m.inverse[i][-1-enter]
+		for i := range m.w {
+			m.w[i] = -m.inverse[i][-1-enter]
 		}
-	} else {
-		e := &m.entries[enter]
-		for i, row := range m.inverse {
-			v := 0.0
-			for j, r := range e.rows {
-				v += float64(row[r] * e.counts[j])
-			}
-			w[i] = v
-		}
+		return
 	}
-	leave, least := -1, 0.0
-	for i, v := range w {
+	e := &m.entries[enter]
+	for i, row := range m.inverse {
+		v := 0.0
+		for j, r := range e.rows {
+			v += float64(row[r] * e.counts[j])
+		}
+		m.w[i] = v
+	}
+}
+
+// leaving returns the row whose amount is used up first, and how much enters until then; -1 when none ever is.
+func (m *master) leaving() (leave int, least float64) {
+	leave = -1
+	for i, v := range m.w {
 		if v > pivotMin {
-			if t := max(0, m.x[i]) / v; leave < 0 || t < least || t == least && v > w[leave] {
+			if t := max(0, m.x[i]) / v; leave < 0 || t < least || t == least && v > m.w[leave] {
 				leave, least = i, t
 			}
 		}
 	}
+	return leave, least
+}
+
+// pivot brings an entry into the basis. It reports false where none can leave.
+func (m *master) pivot(enter int) bool {
+	gain := m.reduced(enter)
+	m.setDirection(enter)
+	leave, least := m.leaving()
 	if leave < 0 {
 		return false
 	}
@@ -269,30 +279,35 @@ func (m *master) pivot(enter int) bool {
 		m.entries[enter].basic = true
 	}
 	for i := range m.x {
-		m.x[i] -= float64(w[i] * least)
+		m.x[i] -= float64(m.w[i] * least)
 	}
 	m.x[leave] = least
-	of := m.inverse[leave]
-	f := 1 / w[leave]
-	for j := range of {
-		of[j] = float64(of[j] * f)
-	}
-	for i, row := range m.inverse {
-		if f := w[i]; i != leave && f != 0 {
-			for j, v := range of {
-				row[j] -= float64(f * v)
-			}
-		}
-	}
+	eliminate(m.inverse, leave, m.w)
 	if m.pivots++; m.pivots%refactorEvery == 0 {
 		m.refactor()
 		m.setDuals()
 		return true
 	}
-	for j, v := range of {
+	for j, v := range m.inverse[leave] {
 		m.y[j] += float64(gain * v)
 	}
 	return true
+}
+
+// eliminate divides a row by its factor and takes it, each by its own factor, from the others.
+func eliminate(rows [][]float64, row int, factors []float64) {
+	of := rows[row]
+	f := 1 / factors[row]
+	for j := range of {
+		of[j] = float64(of[j] * f)
+	}
+	for i, to := range rows {
+		if f := factors[i]; i != row && f != 0 {
+			for j, v := range of {
+				to[j] -= float64(f * v)
+			}
+		}
+	}
 }
 
 // refactor computes the inverse of the basis afresh, by elimination with the largest pivots; where one is too small it leaves all as it was.
@@ -313,6 +328,7 @@ func (m *master) refactor() {
 			work[r][j] = e.counts[q]
 		}
 	}
+	factors := make([]float64, n)
 	for j := range n {
 		top := j
 		for i := j + 1; i < n; i++ {
@@ -324,17 +340,10 @@ func (m *master) refactor() {
 			return
 		}
 		work[j], work[top] = work[top], work[j]
-		f := 1 / work[j][j]
-		for q := j; q < 2*n; q++ {
-			work[j][q] = float64(work[j][q] * f)
+		for i := range factors {
+			factors[i] = work[i][j]
 		}
-		for i := range n {
-			if g := work[i][j]; i != j && g != 0 {
-				for q := j; q < 2*n; q++ {
-					work[i][q] -= float64(g * work[j][q])
-				}
-			}
-		}
+		eliminate(work, j, factors)
 	}
 	for i := range n {
 		copy(m.inverse[i], work[i][n:])
@@ -344,26 +353,6 @@ func (m *master) refactor() {
 		}
 		m.x[i] = max(0, v)
 	}
-}
-
-// clone copies the master so that what is added to the copy is not in the original.
-func (m *master) clone() *master {
-	c := *m
-	c.columns = append([]column(nil), m.columns...)
-	c.entries = append([]entry(nil), m.entries...)
-	c.basis = append([]int(nil), m.basis...)
-	c.x = append([]float64(nil), m.x...)
-	c.y, c.w = make([]float64, len(m.y)), make([]float64, len(m.w))
-	c.values = append([]int64(nil), m.values...)
-	c.inverse = make([][]float64, len(m.inverse))
-	for i := range c.inverse {
-		c.inverse[i] = append([]float64(nil), m.inverse[i]...)
-	}
-	c.known = make(map[string]bool, len(m.known))
-	for key := range m.known {
-		c.known[key] = true
-	}
-	return &c
 }
 
 // whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction

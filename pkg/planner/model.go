@@ -66,11 +66,11 @@ const PerNode = -1
 type RuleKind string
 
 const (
-	// Spread: no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
+	// Spread means that no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
 	Spread RuleKind = "Spread"
-	// Together: a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
+	// Together means that a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
 	Together RuleKind = "Together"
-	// Apart: no pod shares a domain with another counted pod, whichever of the two comes first.
+	// Apart means that no pod shares a domain with another counted pod, whichever of the two comes first.
 	Apart RuleKind = "Apart"
 )
 

@@ -162,6 +162,12 @@ func (p *problem) tooLarge(sh *shape, class Class, admitting []int) Refusal {
 	if r := p.tooLargeForQuotas(class, admitting); r != nil {
 		return *r
 	}
+	return p.tooLargeAtOnce(request, admitting)
+}
+
+// tooLargeAtOnce names the machine that lacks the least of what a pod asks for, none of which is too much by itself.
+func (p *problem) tooLargeAtOnce(request vec, admitting []int) Refusal {
+	s := p.snapshot
 	best, missing := admitting[0], dims+1
 	for _, i := range admitting {
 		n := 0

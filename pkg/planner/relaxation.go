@@ -71,15 +71,15 @@ func (l *relaxation) setPrices() {
 	}
 }
 
-// solve makes at most the given number of steps, and returns how many it made.
-func (l *relaxation) solve(most int) int {
+// solve makes at most relaxSteps steps.
+func (l *relaxation) solve() {
 	largest := 0.0
 	for c := range l.cols {
 		largest = max(largest, l.cols[c].value)
 	}
 	// A gain that is so small beside the worths is rounding.
 	least := float64(1e-9 * largest)
-	for step := range most {
+	for range relaxSteps {
 		l.setPrices()
 		enter, gain, down := -1-relaxedRows, 0.0, false
 		for c := range l.cols {
@@ -104,12 +104,29 @@ func (l *relaxation) solve(most int) int {
 			}
 		}
 		if gain <= 0 || !l.move(enter, down) {
-			l.setPrices()
-			return step
+			break
 		}
 	}
 	l.setPrices()
-	return most
+}
+
+// leaving returns the row of the basis that is first at a limit, at its top or at nothing, and how far that is; -1 when it is not within far.
+func (l *relaxation) leaving(w *[relaxedRows]float64, sign, far float64) (leave int, until float64, atTop bool) {
+	leave = -1
+	for r := range l.rows {
+		d := float64(sign * w[r])
+		b := l.basis[r]
+		if d > pivotMin {
+			if t := max(0, l.x[r]) / d; t < far {
+				far, leave, atTop = t, r, false
+			}
+		} else if d < -pivotMin && b >= 0 {
+			if t := max(0, l.cols[b].most-l.x[r]) / -d; t < far {
+				far, leave, atTop = t, r, true
+			}
+		}
+	}
+	return leave, far, atTop
 }
 
 // move changes the amount of one column, up or down, until it or one of the basis is at a limit.
@@ -132,20 +149,7 @@ func (l *relaxation) move(enter int, down bool) bool {
 	if down {
 		sign = -1
 	}
-	leave, atTop := -1, false
-	for r := range l.rows {
-		d := float64(sign * w[r])
-		b := l.basis[r]
-		if d > pivotMin {
-			if t := max(0, l.x[r]) / d; t < far {
-				far, leave, atTop = t, r, false
-			}
-		} else if d < -pivotMin && b >= 0 {
-			if t := max(0, l.cols[b].most-l.x[r]) / -d; t < far {
-				far, leave, atTop = t, r, true
-			}
-		}
-	}
+	leave, far, atTop := l.leaving(&w, sign, far)
 	if far >= 1e299 {
 		return false
 	}

@@ -26,28 +26,8 @@ func Validate(s Snapshot) error {
 		}
 		names[pool.Name] = true
 	}
-	for i, o := range s.Offerings {
-		if o.Pool < 0 || o.Pool >= len(s.Pools) {
-			bad("offering %d: there is no pool %d", i, o.Pool)
-		}
-		if o.Price <= 0 || o.Price > maxPrice {
-			bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
-		}
-		if vecOf(o.Free).negative() {
-			bad("offering %d: free capacity is negative", i)
-		}
-		p := o.Physical
-		if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
-			bad("offering %d: physical amounts are negative or not those of one machine", i)
-		}
-		errs = append(errs, validateMachine(s, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
-		var replicas int64
-		for _, g := range o.GPUs {
-			replicas += max(0, min(g.Replicas, Unlimited-replicas))
-		}
-		if len(o.GPUs) > 0 && replicas != o.Free.Replicas {
-			bad("offering %d: its GPUs have %d replicas, the machine has %d", i, replicas, o.Free.Replicas)
-		}
+	for i := range s.Offerings {
+		errs = append(errs, validateOffering(s, i)...)
 	}
 	nodes := map[string]bool{}
 	for i, n := range s.Nodes {
@@ -63,6 +43,34 @@ func Validate(s Snapshot) error {
 	errs = append(errs, validateClasses(s)...)
 	errs = append(errs, validateRules(s)...)
 	return errors.Join(errs...)
+}
+
+func validateOffering(s Snapshot, i int) []error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	o := s.Offerings[i]
+	if o.Pool < 0 || o.Pool >= len(s.Pools) {
+		bad("offering %d: there is no pool %d", i, o.Pool)
+	}
+	if o.Price <= 0 || o.Price > maxPrice {
+		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
+	}
+	if vecOf(o.Free).negative() {
+		bad("offering %d: free capacity is negative", i)
+	}
+	p := o.Physical
+	if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
+		bad("offering %d: physical amounts are negative or not those of one machine", i)
+	}
+	errs = append(errs, validateMachine(s, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
+	var replicas int64
+	for _, g := range o.GPUs {
+		replicas += max(0, min(g.Replicas, Unlimited-replicas))
+	}
+	if len(o.GPUs) > 0 && replicas != o.Free.Replicas {
+		bad("offering %d: its GPUs have %d replicas, the machine has %d", i, replicas, o.Free.Replicas)
+	}
+	return errs
 }
 
 // validateMachine checks what offerings and nodes say alike of one machine.

@@ -176,7 +176,7 @@ func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
 		return n - used - max(0, resourceOf(r.daemons, q.resource)-daemons), n > 0
 	case q.driver != "":
 		limit, ok := limits.onNode[r.nodeName][q.driver]
-		if !ok && r.nodeName == "" {
+		if !ok && r.starting {
 			limit, ok = limits.ofType[r.labels[corev1.LabelInstanceTypeStable]][q.driver]
 		}
 		return limit - storage.attached(r.pods, q.driver), ok

@@ -123,6 +123,20 @@ func TestHostPortsAreQuotasOfOne(t *testing.T) {
 	}
 }
 
+func TestAMachineThatStartsWillAttachAsManyVolumesAsOthersOfItsType(t *testing.T) {
+	t.Parallel()
+	c := machine(Registered(Now), 0, bound("data", zonal("us-east-1a")))
+	c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "older", Labels: map[string]string{corev1.LabelInstanceTypeStable: "g4dn.xlarge"}}})
+	c.CSINodes = []storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: "older"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{
+		{Name: ebs, Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(7))}},
+	}}}}
+	c.Pods = []corev1.Pod{Pod("a", Claiming("data"))}
+	view := snapshot.Build(c)
+	if got := amounts(&view.Snapshot, view.Nodes[0].Quotas); got["volumes of "+ebs] != 7 {
+		t.Errorf("the node has %v left", got)
+	}
+}
+
 func TestAttachmentsOfVolumesAreLimitedWhereNodesSaySo(t *testing.T) {
 	t.Parallel()
 	c := machine(Initialized(Now), 10, bound("data", zonal("us-east-1a")), bound("cache", zonal("us-east-1a")), bound("other", zonal("us-east-1a")))

@@ -18,6 +18,8 @@ type room struct {
 	node planner.Node
 	// nodeName is the Node's name; "" while there is none.
 	nodeName string
+	// starting says that the machine has not started, so that what its node says of it is not all.
+	starting bool
 	gpu      corev1.ResourceName
 	taints   []corev1.Taint
 	labels   map[string]string
@@ -100,7 +102,7 @@ func (c *Cluster) machineRoom(m *Machine) (room, bool) {
 // its startup taints go, its replicas and DaemonSets come.
 func (c *Cluster) startingRoom(m *Machine) room {
 	gpu := m.Promise.Resource
-	r := room{node: planner.Node{Name: m.Claim.Name}, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
+	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
 	if m.Node != nil {
 		r.node.Name, r.nodeName = m.Node.Name, m.Node.Name
 		if m.Registered() {

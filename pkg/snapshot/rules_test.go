@@ -234,7 +234,8 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 			[]string{"Spread " + zone + " of w-000 counts w-000 us-east-1a=1 among us-east-1a us-east-1b", "Spread of w-000 counts w-000 m-a=1"},
 		},
 		"two spreads, before there are nodes": {
-			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))}, func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
+			[]corev1.Pod{Pod("w", inApp("web"), spreadOver(zone, "web"), spreadOver(host, "web"))},
+			func(c *snapshot.Cluster) { c.Nodes = c.Nodes[2:] },
 			[]string{"Spread " + zone + " of w counts w", "Spread of w counts w"},
 		},
 		"affinity to pods that run": {
@@ -262,7 +263,8 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 		"affinity by two labels, one of which the node has where the others are": {
 			[]corev1.Pod{Pod("w", inApp("db"), near(zone, "db", "db"), func(pod *corev1.Pod) {
 				pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution[1].TopologyKey = karpv1.CapacityTypeLabelKey
-			}), Pod("cpu", inApp("db"), Running("cpu-c"))}, nil,
+			}), Pod("cpu", inApp("db"), Running("cpu-c"))},
+			nil,
 			[]string{"Together " + zone + " of w counts w us-east-1c=1", "Together " + karpv1.CapacityTypeLabelKey + " of w counts w elsewhere=1"},
 		},
 		"anti-affinity among pods that wait": {

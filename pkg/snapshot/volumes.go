@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -151,10 +152,27 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 	if driver := driverOf(pv); driver != "" {
 		v.drivers[driver]++
 	}
+	if zones := zonesOf(pv); zones != nil {
+		if problem := s.onlyOn(v, "PersistentVolume "+pv.Name+" with its zone", zones); problem != "" {
+			return problem
+		}
+	}
 	if affinity := pv.Spec.NodeAffinity; affinity != nil && affinity.Required != nil {
 		return s.onlyOn(v, "PersistentVolume "+pv.Name, affinity.Required)
 	}
 	return ""
+}
+
+// zonesOf are the nodes of the zones that a label of the volume names, several with "__" between; nil when none does. Volumes of old have nothing
+// else, and the scheduler looks at it still.
+func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
+	named := cmp.Or(pv.Labels[corev1.LabelTopologyZone], pv.Labels[corev1.LabelFailureDomainBetaZone])
+	if named == "" {
+		return nil
+	}
+	return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+		Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: strings.Split(named, "__"),
+	}}}}}
 }
 
 // unbound is for a claim that gets its volume when the scheduler has chosen a node: the volume is made where the class allows.

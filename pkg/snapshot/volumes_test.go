@@ -93,6 +93,15 @@ func TestPodsGoWhereTheirVolumesCanBeHad(t *testing.T) {
 		"a volume in a zone":                  {bound("data", zonal(b)), Claiming("data"), []string{b}, false},
 		"a volume in the zone of the node":    {bound("data", zonal(a)), Claiming("data"), []string{a}, true},
 		"a volume that can be had everywhere": {bound("data", func(*corev1.PersistentVolume) {}), Claiming("data"), []string{a, b}, true},
+		"a volume whose label names its zone": {
+			bound("data", func(pv *corev1.PersistentVolume) {
+				pv.Labels = map[string]string{corev1.LabelTopologyZone: "elsewhere__" + b}
+			}),
+			Claiming("data"), []string{b}, false,
+		},
+		"a volume whose label names its zone as it was called": {
+			bound("data", func(pv *corev1.PersistentVolume) { pv.Labels = map[string]string{corev1.LabelFailureDomainBetaZone: b} }), Claiming("data"), []string{b}, false,
+		},
 		"two volumes in two zones": {
 			func(c *snapshot.Cluster) { bound("data", zonal(a))(c); bound("more", zonal(b))(c) }, Claiming("data", "more"), nil, false,
 		},

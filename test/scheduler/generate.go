@@ -94,7 +94,7 @@ const (
 )
 
 func (d *draw) instanceTypes() {
-	for _, size := range some(d, 0, 1, 2, 3) {
+	for _, size := range append(some(d, 0, 1), some(d, 2, 3)...) {
 		t := []struct {
 			name             string
 			cpus, gib, gpus  int64
@@ -114,7 +114,11 @@ func (d *draw) instanceTypes() {
 			GPU:         catalog.GPU{Name: "t4", Count: t.gpus, MemoryMiB: 16384},
 		}
 		for _, zone := range some(d, d.zones...) {
-			for _, capacityType := range some(d, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot, karpv1.CapacityTypeReserved) {
+			capacityTypes := some(d, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)
+			if d.chance(0.2) {
+				capacityTypes = append(capacityTypes, karpv1.CapacityTypeReserved)
+			}
+			for _, capacityType := range capacityTypes {
 				price := t.microPrice + int64(d.IntN(3))*10_000
 				if capacityType != karpv1.CapacityTypeOnDemand {
 					price /= 3
@@ -241,19 +245,27 @@ func (d *draw) machine(view *snapshot.View, name string) {
 	claim := render.NodeClaim(view, planner.Launch{Offering: d.IntN(len(view.Offerings))})
 	claim.Name = name
 	now := metav1.NewTime(snapshottest.Now.Add(-time.Minute))
-	for _, c := range [][]string{
-		{}, {karpv1.ConditionTypeLaunched},
-		{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized},
-	}[one(d, 0, 1, 2, 2, 2, 2)] {
+	steps := []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized}
+	for _, c := range steps[:one(d, 0, 1, 2, 3, 3, 3, 3, 3)] {
 		claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{
 			Type: c, Status: metav1.ConditionTrue, Reason: c, LastTransitionTime: now,
 		})
 	}
-	if initialized(claim) {
+	if d.chance(0.05) {
+		claim.DeletionTimestamp, claim.Finalizers = &now, []string{"karpenter.sh/termination"}
+	}
+	if len(claim.Status.Conditions) > 1 { // Registered.
 		claim.Status.ProviderID, claim.Status.NodeName = "aws:///"+name, name
 		node, err := arrived(name, claim, d.s.InstanceTypes, 0)
 		if err != nil {
 			panic(err)
+		}
+		if !initialized(claim) {
+			delete(node.Labels, karpv1.NodeInitializedLabelKey)
+			delete(node.Status.Allocatable, resourceOf(claim))
+			node.Spec.Taints = append(node.Spec.Taints, claim.Spec.StartupTaints...)
+			d.s.Nodes, d.s.NodeClaims = append(d.s.Nodes, *node), append(d.s.NodeClaims, *claim)
+			return
 		}
 		if d.chance(0.05) {
 			node.Spec.Unschedulable = true

@@ -43,8 +43,8 @@ var features = []feature{
 // app draws the pods of a workload: some that run, some that wait.
 func (d *draw) app(name string) {
 	template := snapshottest.Pod(name, snapshottest.Asking(
-		"cpu", one(d, "100m", "500m", "1300m", "1900m", "3700m"), "memory", one(d, "256Mi", "1Gi", "5Gi", "14Gi"),
-		v1alpha1.ResourceGPUShared, one(d, "1", "1", "1", "2", "3"),
+		"cpu", one(d, "100m", "100m", "500m", "500m", "1300m", "1900m", "3700m"), "memory", one(d, "256Mi", "256Mi", "1Gi", "1Gi", "5Gi", "14Gi"),
+		v1alpha1.ResourceGPUShared, one(d, "1", "1", "1", "1", "2", "3"),
 	))
 	template.Namespace = one(d, d.s.Namespaces...).Name
 	template.Labels = map[string]string{"app": name, "tier": one(d, "web", "db"), "pod-template-hash": "new"}
@@ -182,13 +182,15 @@ func (d *draw) nodeRules(pod *corev1.Pod) {
 }
 
 func (d *draw) nodeRequirement() corev1.NodeSelectorRequirement {
-	switch d.IntN(8) {
-	case 0, 1, 2:
-		return corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: d.inOrNot(), Values: some(d, zones...)}
+	switch d.IntN(10) {
+	case 0, 1, 2, 7:
+		return corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: d.inOrNot(), Values: some(d, d.zones...)}
+	case 8:
+		return corev1.NodeSelectorRequirement{Key: corev1.LabelHostname, Operator: d.inOrNot(), Values: []string{one(d, "node-0", "other-0")}}
 	case 3:
 		return corev1.NodeSelectorRequirement{Key: karpv1.CapacityTypeLabelKey, Operator: d.inOrNot(), Values: []string{one(d, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot)}}
 	case 4:
-		return corev1.NodeSelectorRequirement{Key: labelTeam, Operator: one(d, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist)}
+		return corev1.NodeSelectorRequirement{Key: labelTeam, Operator: one(d, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist, corev1.NodeSelectorOpDoesNotExist)}
 	case 5:
 		return corev1.NodeSelectorRequirement{Key: labelRack, Operator: d.inOrNot(), Values: []string{one(d, "r1", "r2")}}
 	case 6:
@@ -229,7 +231,10 @@ func (d *draw) podRules(pod *corev1.Pod) {
 }
 
 func (d *draw) topologyKey() string {
-	return one(d, corev1.LabelTopologyZone, corev1.LabelTopologyZone, corev1.LabelHostname, corev1.LabelHostname, karpv1.CapacityTypeLabelKey, labelRack)
+	if d.chance(0.8) {
+		return one(d, corev1.LabelTopologyZone, corev1.LabelHostname)
+	}
+	return one(d, karpv1.CapacityTypeLabelKey, labelRack, labelTeam, corev1.LabelInstanceTypeStable)
 }
 
 func (d *draw) spreadRule(pod *corev1.Pod) {

@@ -46,6 +46,10 @@ type volumeTemplate struct {
 	d     *draw
 	kind  volumeKind
 	class string
+	// shared says that the pods have one claim together.
+	shared bool
+	// labelled says that disks tell their zone by a label alone, as those of old.
+	labelled bool
 }
 
 type volumeKind int
@@ -75,6 +79,8 @@ func (d *draw) volumesOf(pod *corev1.Pod) *volumeTemplate {
 	if v.kind == claimUnbound {
 		v.class = classAtOnce
 	}
+	v.labelled = d.chance(0.1)
+	v.shared = v.kind == claimBound && d.chance(0.2)
 	return v
 }
 
@@ -84,6 +90,9 @@ func (v *volumeTemplate) giveTo(pod *corev1.Pod, node *corev1.Node) {
 		return
 	}
 	name := pod.Name + "-data"
+	if v.shared {
+		name = pod.Labels["app"] + "-data"
+	}
 	source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
 	claim := corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: name, UID: types.UID("claim-" + name)},
@@ -99,6 +108,8 @@ func (v *volumeTemplate) giveTo(pod *corev1.Pod, node *corev1.Node) {
 	}
 	pod.Spec.Volumes = append(slices.Clone(pod.Spec.Volumes), corev1.Volume{Name: "data", VolumeSource: source})
 	switch {
+	case slices.ContainsFunc(v.d.s.PersistentVolumeClaims, func(c corev1.PersistentVolumeClaim) bool { return c.Namespace == pod.Namespace && c.Name == name }):
+		return
 	case node != nil:
 		v.bind(&claim, node.Labels[corev1.LabelTopologyZone])
 	case v.kind == claimBound:
@@ -117,7 +128,7 @@ func (v *volumeTemplate) bind(claim *corev1.PersistentVolumeClaim, zone string) 
 	name := "disk-" + claim.Namespace + "-" + claim.Name
 	claim.Spec.VolumeName, claim.Status.Phase = name, corev1.ClaimBound
 	claim.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
-	v.d.s.PersistentVolumes = append(v.d.s.PersistentVolumes, corev1.PersistentVolume{
+	volume := corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: v.class, AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests,
@@ -128,5 +139,10 @@ func (v *volumeTemplate) bind(claim *corev1.PersistentVolumeClaim, zone string) 
 			}}}},
 		},
 		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound},
-	})
+	}
+	if v.labelled {
+		volume.Spec.NodeAffinity = nil
+		volume.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+	}
+	v.d.s.PersistentVolumes = append(v.d.s.PersistentVolumes, volume)
 }

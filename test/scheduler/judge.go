@@ -120,7 +120,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 		scene.attachable(s, name)
 	}
 	for _, u := range o.Plan.Unplaced {
-		if isImpossible(&o.View, u) {
+		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) {
 			scene.Refused = append(scene.Refused, o.View.Pods[u.Pod])
 		}
 	}
@@ -133,10 +133,11 @@ func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
 	hosts := map[string]string{}
 	for i := range s.NodeClaims {
 		claim := &s.NodeClaims[i]
-		if initialized(claim) {
+		if initialized(claim) || !claim.DeletionTimestamp.IsZero() {
 			continue
 		}
-		node, err := arrived("host-of-"+claim.Name, claim, s.InstanceTypes, s.Arrival)
+		name := cmp.Or(claim.Status.NodeName, "host-of-"+claim.Name)
+		node, err := arrived(name, claim, s.InstanceTypes, s.Arrival)
 		if err != nil {
 			return nil, err
 		}
@@ -144,11 +145,18 @@ func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
 		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, node.Name)
 		scene.Judged = append(scene.Judged, node.Name)
 	}
+	leaving := map[string]bool{}
+	for i := range s.NodeClaims {
+		leaving[s.NodeClaims[i].Name] = !s.NodeClaims[i].DeletionTimestamp.IsZero()
+	}
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
+		if hosts[node.Name] != "" {
+			continue
+		}
 		scene.Nodes = append(scene.Nodes, node)
-		// Pods that tolerate everything get onto a cordoned node, where nobody wants them.
-		if !node.Spec.Unschedulable {
+		// Pods that tolerate everything get onto a cordoned node, and any onto one that is about to go, where nobody wants them.
+		if !node.Spec.Unschedulable && !leaving[node.Name] {
 			scene.Judged = append(scene.Judged, node.Name)
 		}
 	}
@@ -237,12 +245,26 @@ func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
 	}
 	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })
 	class := slices.IndexFunc(view.Classes, func(c planner.Class) bool { return slices.Contains(c.Pods, u.Pod) })
-	// A spread is about all that it counts in the end. The scheduler lets those come that it counts and that do not demand it, once
-	// those are there that do; the plan may leave them out.
-	counted := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
-		return r.Kind == planner.Spread && slices.Contains(r.Counted, class) && !slices.Contains(r.Classes, class)
+	// A spread is about all that it counts in the end, wherever they are. The scheduler lets those come that are counted and do not demand it once
+	// those are there that do, and does not count them on machines that those would not go to; the plan leaves some of either out.
+	strangers := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
+		return r.Kind == planner.Spread && !slices.Equal(r.Counted, r.Classes) && (slices.Contains(r.Counted, class) || slices.Contains(r.Classes, class))
 	})
-	return view.Classes[class].GPUMemoryBytes == 0 && !counted && (!forbids || view.Classes[class].Requests.Replicas <= 1)
+	return view.Classes[class].GPUMemoryBytes == 0 && !strangers && (!forbids || view.Classes[class].Requests.Replicas <= 1)
+}
+
+// sharesVolume says whether another pod claims a volume of the pod. A plan takes each for a volume more to attach.
+func sharesVolume(s *Scenario, pod *corev1.Pod) bool {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil && slices.ContainsFunc(s.Pods, func(other corev1.Pod) bool {
+			return other.Namespace == pod.Namespace && other.Name != pod.Name && slices.ContainsFunc(other.Spec.Volumes, func(o corev1.Volume) bool {
+				return o.PersistentVolumeClaim != nil && *o.PersistentVolumeClaim == *v.PersistentVolumeClaim
+			})
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 func refusalOf(plan planner.Plan, pod string) planner.Refusal {

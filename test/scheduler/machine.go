@@ -113,3 +113,8 @@ func amounts(r catalog.Resources) corev1.ResourceList {
 func initialized(claim *karpv1.NodeClaim) bool {
 	return snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
 }
+
+// resourceOf is what a claim's machine exposes its GPUs as.
+func resourceOf(claim *karpv1.NodeClaim) corev1.ResourceName {
+	return snapshot.PromiseOf(claim.Annotations).Resource
+}

@@ -68,11 +68,11 @@ func (o *oracle) place(pod int, price int64) {
 	tried := map[string]bool{}
 	for i := range o.bought {
 		before := o.bought[i]
-		if key := fmt.Sprint(before); tried[key] || !admits(c, before.offering) {
+		key := fmt.Sprint(before)
+		if tried[key] || !admits(c, before.offering) {
 			continue
-		} else {
-			tried[key] = true
 		}
+		tried[key] = true
 		for _, after := range before.spot.With(o.snapshot, at) {
 			o.bought[i].spot = after
 			o.place(pod+1, price)

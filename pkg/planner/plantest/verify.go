@@ -246,8 +246,9 @@ type buying struct {
 	steps     int
 }
 
-func (b *buying) try(i int, price int64, needs []*big.Int) error {
-	met := true
+// outlook reports whether all needs are met, and whether one of them is too dear to meet with the offerings from the i-th on.
+func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bool) {
+	met = true
 	for r, need := range needs {
 		if need.Sign() <= 0 {
 			continue
@@ -262,8 +263,16 @@ func (b *buying) try(i int, price int64, needs []*big.Int) error {
 			}
 		}
 		if least == nil || least.Cmp(new(big.Rat).SetInt64(b.bound-price-1)) > 0 {
-			return nil
+			return false, true
 		}
+	}
+	return met, false
+}
+
+func (b *buying) try(i int, price int64, needs []*big.Int) error {
+	met, hopeless := b.outlook(i, price, needs)
+	if hopeless {
+		return nil
 	}
 	if met {
 		if price < b.bound {
