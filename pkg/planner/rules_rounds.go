@@ -178,9 +178,9 @@ func (r *rounds) reset(claims []*claim) {
 // note counts where the plan without the rules has the pods.
 func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
-	if r.arranger.hint == nil {
+	if r.hint == nil {
 		plan := r.relax(r.given, shareOfHint)
-		r.arranger.hint = &plan
+		r.hint = &plan
 	}
 	class := map[string]int{}
 	for c := range r.Classes {
@@ -197,10 +197,10 @@ func (r *rounds) note() {
 			}
 		}
 	}
-	for _, x := range r.arranger.hint.Placements {
+	for _, x := range r.hint.Placements {
 		cheap(x.Pods, r.Nodes[x.Node].Domains)
 	}
-	for _, l := range r.arranger.hint.Launches {
+	for _, l := range r.hint.Launches {
 		cheap(l.Pods, r.Offerings[l.Offering].Domains)
 	}
 }
