@@ -30,11 +30,12 @@ func (search Search) Build(s Snapshot) Plan {
 	}
 	first := search.First
 	search.First = nil
-	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
-	scout := search
-	scout.Effort = max(1, search.effort().left/4)
-	plan := orFirstFit(s, arrange(s, search.plain, scout.plain))
-	// Its bound is put together from those of several plans.
+	plan := orFirstFit(s, arrange(s, func(s Snapshot, share int64) Plan {
+		some := search
+		some.Effort = max(1, search.effort().left/share)
+		return some.plain(s)
+	}))
+	// Its bound is put together from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
 		first(plan)
