@@ -2,7 +2,8 @@ package planner
 
 // Search says how long a plan is looked for. The zero value searches with [DefaultEffort].
 type Search struct {
-	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. 0 stands for DefaultEffort.
+	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. It is for up to twenty shapes of pods; more
+	// of them get more, in proportion, up to four times as much. 0 stands for DefaultEffort.
 	Effort int64
 	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
 	// is for a clock: a plan that it has cut short depends on the machine.

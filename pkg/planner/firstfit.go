@@ -76,8 +76,9 @@ func newFirstFit(s Snapshot) *firstFit {
 		f.left = append(f.left, usageOf(p.Remaining))
 	}
 	f.headcounts = newHeadcounts(s)
-	for _, r := range s.Rules {
+	for i, r := range s.Rules {
 		if r.Kind == Apart && r.Topology == PerNode {
+			r.Classes = demanding(s, i)
 			f.apart = append(f.apart, r)
 		}
 	}

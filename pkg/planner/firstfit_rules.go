@@ -18,7 +18,8 @@ type headcount struct {
 // newHeadcounts counts who is there already, for all rules but those that keep pods apart on machines, which fillings know of.
 func newHeadcounts(s Snapshot) []*headcount {
 	var out []*headcount
-	for _, r := range s.Rules {
+	for i, r := range s.Rules {
+		r.Classes = demanding(s, i)
 		if r.Kind == Apart && r.Topology == PerNode || r.Topology < PerNode || r.Topology >= len(s.Topologies) {
 			continue
 		}
@@ -30,6 +31,13 @@ func newHeadcounts(s Snapshot) []*headcount {
 		out = append(out, c)
 	}
 	return out
+}
+
+// demanding are the classes that a rule binds, and not only by a wish.
+func demanding(s Snapshot, rule int) []int {
+	return slices.DeleteFunc(slices.Clone(s.Rules[rule].Classes), func(c int) bool {
+		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Wishes, func(w Wish) bool { return w.Rule == rule })
+	})
 }
 
 // ruled reports whether a rule that is not kept by fillings speaks of the batch.
@@ -118,6 +126,9 @@ func (f *firstFit) join(p *placing, x *order) bool {
 // allowed are those of the options of a machine that a rule leaves to a pod of a class.
 func (f *firstFit) allowed(c *headcount, class int, x *order, options []int32) []int32 {
 	asks, counts := slices.Contains(c.Classes, class), slices.Contains(c.Counted, class)
+	if !asks && !counts {
+		return options
+	}
 	keep := func(ok func(d int) bool) []int32 {
 		var kept []int32
 		for _, o := range options {
@@ -127,27 +138,32 @@ func (f *firstFit) allowed(c *headcount, class int, x *order, options []int32) [
 		}
 		return kept
 	}
+	alike := func(int) int64 { return 0 }
 	switch {
 	case c.Kind == Apart:
 		return keep(func(d int) bool { return d < 0 || (!asks || c.counted[d] == 0) && (!counts || c.asking[d] == 0) })
-	case c.Kind == Spread && asks:
-		var self int64
-		if counts {
-			self = 1
-		}
-		fewest := f.fewest(c)
-		options = keep(func(d int) bool {
-			return d >= 0 && (c.Topology == PerNode || c.Eligible == nil || slices.Contains(c.Eligible, d)) && c.counted[d]+self-fewest <= c.MaxSkew
-		})
-		return f.oneDomain(c, x, options, func(d int) int64 { return c.counted[d] })
-	case c.Kind == Together && asks && c.anywhere > 0:
-		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), func(int) int64 { return 0 })
-	case c.Kind == Together && asks && !counts:
+	case !asks:
+		return f.oneDomain(c, x, options, alike)
+	case c.Kind == Spread:
+		return f.oneDomain(c, x, keep(f.spreads(c, counts)), func(d int) int64 { return c.counted[d] })
+	case c.anywhere > 0:
+		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), alike)
+	case !counts:
 		return nil
-	case (c.Kind == Together || c.Kind == Spread) && (asks || counts):
-		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 || !asks }), func(int) int64 { return 0 })
 	}
-	return options
+	return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 }), alike)
+}
+
+// spreads says of a domain whether one pod more there, that may count itself, is within the skew.
+func (f *firstFit) spreads(c *headcount, self bool) func(d int) bool {
+	most := f.fewest(c) + c.MaxSkew
+	if self {
+		most--
+	}
+	return func(d int) bool {
+		eligible := c.Topology == PerNode || c.Eligible == nil || slices.Contains(c.Eligible, d)
+		return d >= 0 && eligible && c.counted[d] <= most
+	}
 }
 
 // fewest is how many counted pods the domain has that counts for a spread and has fewest.

@@ -3,6 +3,7 @@ package planner_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -257,4 +258,45 @@ func all(parts [][]int, classes []int) []int {
 		out = append(out, parts[c]...)
 	}
 	return out
+}
+
+func TestFirstFitKeepsRulesOfDomains(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		rule  planner.Rule
+		zones string
+		left  int
+	}{
+		{"spread", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1}, "a a b b", 0},
+		{"spread beside pods that run", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1, Present: []int64{2, 0}}, "a b b b", 0},
+		{"together", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}}, "a a a a", 0},
+		{"together with pods that run", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b b b b", 0},
+		{"together with pods that are nowhere", planner.Rule{Kind: planner.Together, Classes: []int{0}}, "", 4},
+		// Karpenter keeps clear of every domain in which a machine on order could still be.
+		{"apart", planner.Rule{Kind: planner.Apart, Classes: []int{0}, Counted: []int{0}}, "a", 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := crowd(planner.GPU{Replicas: 1})
+			s.Topologies = []planner.Topology{{Key: "zone", Domains: []string{"a", "b"}}}
+			s.Offerings = append(s.Offerings, s.Offerings[0])
+			for i, zone := range []string{"a", "b"} {
+				s.Offerings[i].Zone, s.Offerings[i].Domains = zone, []int{i}
+			}
+			s.Classes = []planner.Class{plantest.Class(s, "pod", 4, planner.Resources{Pods: 1, Replicas: 1})}
+			s.Rules = []planner.Rule{c.rule}
+			p := planner.FirstFit(s)
+			if err := planner.Check(s, p); err != nil {
+				t.Fatal(err)
+			}
+			var zones []string
+			for _, l := range p.Launches {
+				zones = append(zones, s.Offerings[l.Offering].Zone)
+			}
+			if got := strings.Join(zones, " "); got != c.zones || len(p.Unplaced) != c.left {
+				t.Errorf("machines in %q, %d pods left out, want %q and %d", got, len(p.Unplaced), c.zones, c.left)
+			}
+		})
+	}
 }

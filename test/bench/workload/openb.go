@@ -49,11 +49,11 @@ func Openb(path string) (pods []TracePod, err error) {
 type Mapping string
 
 const (
-	// Memory: that part of the 16 GiB of a T4, and one replica.
+	// Memory is that part of the 16 GiB of a T4, and one replica.
 	Memory Mapping = "mem"
-	// Slots: replicas of twenty a GPU, all of one GPU.
+	// Slots is replicas of twenty a GPU, all of one GPU.
 	Slots Mapping = "slots"
-	// Count: one replica, whatever the part.
+	// Count is one replica, whatever the part.
 	Count Mapping = "count"
 )
 
