@@ -62,11 +62,8 @@ type arranger struct {
 	hint *Plan
 }
 
-// Shares of the effort. An eighth is what it takes for the bound of the hint to be worth something.
-const (
-	shareOfHint  = 8
-	shareOfBound = 4
-)
+// shareOfHint is the share of the effort for plans without the rules: with a quarter their bounds are worth something.
+const shareOfHint = 4
 
 func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
 
@@ -148,7 +145,7 @@ func (a *arranger) bound(s Snapshot, plan Plan) MicroUSD {
 			return a.hint.Bound
 		}
 	}
-	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfBound).Bound
+	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint).Bound
 }
 
 // without returns the snapshot without the pods for which gone says so.
