@@ -2,7 +2,8 @@ package planner
 
 // Search says how long a plan is looked for. The zero value searches with [DefaultEffort].
 type Search struct {
-	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. 0 stands for DefaultEffort.
+	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. It is for up to twenty shapes of pods; more
+	// of them get more, in proportion, up to four times as much. 0 stands for DefaultEffort.
 	Effort int64
 	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
 	// is for a clock: a plan that it has cut short depends on the machine.
@@ -29,11 +30,12 @@ func (search Search) Build(s Snapshot) Plan {
 	}
 	first := search.First
 	search.First = nil
-	// Where pods are cheap without the rules, and what they cost at least, need not be known as well as the plan itself.
-	scout := search
-	scout.Effort = max(1, search.effort().left/4)
-	plan := orFirstFit(s, arrange(s, search.plain, scout.plain))
-	// Its bound is put together from those of several plans.
+	plan := orFirstFit(s, arrange(s, func(s Snapshot, share int64) Plan {
+		some := search
+		some.Effort = max(1, search.effort().left/share)
+		return some.plain(s)
+	}))
+	// Its bound is put together from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
 		first(plan)

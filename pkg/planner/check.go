@@ -173,16 +173,30 @@ func (c *checker) limits(p Plan) {
 		if !ok {
 			l = c.snapshot.Pools[o.Pool].Remaining
 		}
+		// Any of the machines that the claim names may come.
+		might := []Physical{o.Physical}
+		for _, a := range x.Alternatives {
+			if a >= 0 && a < len(c.snapshot.Offerings) {
+				might = append(might, c.snapshot.Offerings[a].Physical)
+			}
+		}
+		most := func(of func(Physical) int64) int64 {
+			var n int64
+			for _, p := range might {
+				n = max(n, of(p))
+			}
+			return n
+		}
 		for _, d := range []struct {
 			what string
 			left *int64
 			uses int64
 		}{
-			{"CPU", &l.MilliCPU, o.Physical.MilliCPU},
-			{"memory", &l.MemoryBytes, o.Physical.MemoryBytes},
-			{"GPUs", &l.GPUs, o.Physical.GPUs},
-			{"replicas", &l.Replicas, o.Physical.Replicas},
-			{"nodes", &l.Nodes, o.Physical.Nodes},
+			{"CPU", &l.MilliCPU, most(func(p Physical) int64 { return p.MilliCPU })},
+			{"memory", &l.MemoryBytes, most(func(p Physical) int64 { return p.MemoryBytes })},
+			{"GPUs", &l.GPUs, most(func(p Physical) int64 { return p.GPUs })},
+			{"replicas", &l.Replicas, most(func(p Physical) int64 { return p.Replicas })},
+			{"nodes", &l.Nodes, most(func(p Physical) int64 { return p.Nodes })},
 		} {
 			if *d.left == Unlimited {
 				continue

@@ -17,6 +17,20 @@ func (s Search) effort() *effort {
 	return e
 }
 
+// shapesPerEffort is the number of shapes that an effort is meant for: more of them get more of it, in proportion, up to maxShare times.
+const (
+	shapesPerEffort = 20
+	maxShare        = 4
+)
+
+// share makes the effort one for so many shapes.
+func (e *effort) share(shapes int) {
+	part := int64(min(max(shapes, shapesPerEffort), maxShare*shapesPerEffort))
+	if e.left > 0 && e.left < 1<<40 {
+		e.left = e.left * part / shapesPerEffort
+	}
+}
+
 // again is as much as there was at first.
 func (e *effort) again() *effort { return &effort{most: e.most, left: e.most, stop: e.stop} }
 

@@ -212,9 +212,10 @@ func measure(b *testing.B, search planner.Search, snapshots ...planner.Snapshot)
 	b.Helper()
 	for b.Loop() {
 		var sum, worst, price float64
-		var took, longest time.Duration
+		var took, longest, first time.Duration
 		for i, s := range snapshots {
 			start := busy()
+			search.First = func(planner.Plan) { first = max(first, busy()-start) }
 			p := search.Build(s)
 			d := busy() - start
 			took, longest = took+d, max(longest, d)
@@ -232,6 +233,7 @@ func measure(b *testing.B, search planner.Search, snapshots ...planner.Snapshot)
 		b.ReportMetric(worst, "%worst")
 		b.ReportMetric(price/n, "$/h")
 		b.ReportMetric(float64(took.Milliseconds())/n, "ms/plan")
+		b.ReportMetric(float64(first.Milliseconds()), "ms-first")
 		b.ReportMetric(float64(longest.Milliseconds()), "ms-worst")
 		b.ReportMetric(0, "ns/op")
 	}

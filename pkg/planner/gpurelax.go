@@ -18,6 +18,7 @@ type gpuRelaxation struct {
 	reduced  []int64
 	paid     [dims]int64
 	mixture  []float64
+	rounded  load
 	// kept are the reduced worths, the most that one GPU holds of them, and the prices, of the best bound of the last call.
 	kept     []int64
 	keptMost int64
@@ -37,7 +38,7 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 		return nil
 	}
 	n := len(p.shapes)
-	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), kept: make([]int64, n), mixture: make([]float64, n)}
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), kept: make([]int64, n), rounded: make(load, n), mixture: make([]float64, n)}
 	one := &capacity{free: k.free, quotas: k.quotas, fits: make([]int32, n)}
 	one.free[dimReplicas], one.free[dimGPUMemory] = k.gpus[0].Replicas, k.gpus[0].MemoryBytes
 	g.relaxed.rows = dims + 1
@@ -183,5 +184,30 @@ func (g *gpuRelaxation) mix() {
 				}
 			}
 		}
+	}
+}
+
+// round chooses a pattern for each GPU, those of which the relaxation buys most, and what it buys of the rest.
+func (g *gpuRelaxation) round() {
+	clear(g.rounded)
+	for i, it := range g.loose {
+		g.rounded[it.shape] += int32(g.relaxed.amount(i))
+	}
+	amounts := make([]float64, len(g.patterns))
+	for i := range amounts {
+		amounts[i] = g.relaxed.amount(len(g.loose) + i)
+	}
+	for range g.count {
+		best := 0
+		for i := range amounts {
+			if amounts[i] > amounts[best] {
+				best = i
+			}
+		}
+		if len(amounts) == 0 || amounts[best] <= 0 {
+			return
+		}
+		g.rounded.add(g.patterns[best], 1)
+		amounts[best]--
 	}
 }

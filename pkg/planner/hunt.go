@@ -24,6 +24,9 @@ const firstSlice = 60_000
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
 func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, []cover) {
+	if len(p.shapes) <= maxRows {
+		e.share(len(p.shapes))
+	}
 	m := newMixer(p, e)
 	h := &hunt{mixer: m, base: newSolution(p)}
 	m.fill(h.base, m.alone)

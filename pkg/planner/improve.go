@@ -14,7 +14,7 @@ const (
 	// rebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
 	rebuySteps = 10
 	rebuyWidth = 3
-	// ruinCost is what a ruin counts beside its searches, in steps.
+	// ruinCost is what a ruin counts beside its searches and its walks over all shapes, in steps.
 	ruinCost = 40
 )
 
@@ -45,7 +45,7 @@ func (h *hunt) improve(slice int64) {
 		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) || h.closed() {
 			break
 		}
-		h.effort.spend(ruinCost)
+		h.effort.spend(ruinCost + int64(len(h.shapes)*(len(h.offers)+refillMost)/200))
 		idle++
 		if r.ruin() {
 			idle = 0

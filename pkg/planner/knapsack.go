@@ -23,6 +23,7 @@ type knapsack struct {
 	problem *problem
 	whole   vec // what is free, and the cut
 	items   []item
+	byRoom  []int // the items, those with the most device memory first
 	relaxed relaxation
 	lean    [dims]int64
 
@@ -87,7 +88,12 @@ func newKnapsack(p *problem, c *capacity) *knapsack {
 		}
 		k.items = append(k.items, it)
 		k.relaxed.cols = append(k.relaxed.cols, col)
+		k.byRoom = append(k.byRoom, len(k.byRoom))
 	}
+	slices.SortStableFunc(k.byRoom, func(i, j int) int {
+		a, b := &k.items[i].request, &k.items[j].request
+		return cmp.Or(cmp.Compare(b[dimGPUMemory], a[dimGPUMemory]), cmp.Compare(b[dimReplicas], a[dimReplicas]))
+	})
 	return k
 }
 
@@ -264,10 +270,12 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	}
 	k.ledger.open(k.capacity)
 	if len(k.order) >= steps {
-		// The first dive might not come to an end.
-		k.build(func(it *item) int32 { return it.most })
+		// A dive might not even come to its end.
+		k.build(func(int) int32 { return 0 })
+		k.upper = max(k.upper, k.bound(0, &k.whole, k.room))
+	} else {
+		k.branch(0, 0, k.whole, k.room)
 	}
-	k.branch(0, 0, k.whole, k.room)
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
 	}
@@ -371,30 +379,34 @@ func (k *knapsack) reach(value int64) {
 	}
 	k.upper = max(k.upper, value)
 	k.steps -= buildCost
-	k.build(func(it *item) int32 { return k.current[it.shape] })
+	k.build(func(shape int) int32 { return k.current[shape] })
 }
 
 // buildCost is what it counts to put together a load when the GPUs did not do, in steps.
 const buildCost = 8
 
-// build puts together a load that has GPUs for all its pods: first what is wanted of each item, then whatever fits, and keeps it when it is worth
+// build puts together a load that has GPUs for all its pods: first what is wanted of each shape, then whatever fits, and keeps it when it is worth
 // more than the best so far.
-func (k *knapsack) build(wanted func(*item) int32) {
+func (k *knapsack) build(wanted func(shape int) int32) {
 	clear(k.spare)
 	k.rest.fill(k.problem, k.capacity, k.spare)
 	var value int64
 	add := func(it *item, most int32) {
-		n := k.rest.add(k.problem, k.capacity, it.shape, most)
-		k.spare[it.shape] += n
-		value += it.value * int64(n)
+		if most > 0 && it.value > 0 {
+			n := k.rest.add(k.problem, k.capacity, it.shape, most)
+			k.spare[it.shape] += n
+			value += it.value * int64(n)
+		}
 	}
-	for _, it := range k.order {
-		add(it, min(it.most, wanted(it)))
+	// In the order in which GPUs are given out, the largest first.
+	for _, i := range k.byRoom {
+		it := &k.items[i]
+		add(it, min(it.most, wanted(it.shape)))
 	}
 	for _, it := range k.order {
 		add(it, it.most-k.spare[it.shape])
 	}
-	if value > k.value && k.problem.assignAtOnce(k.capacity, k.spare, &k.rest, nil) {
+	if value > k.value && (!k.binned || k.problem.assignAtOnce(k.capacity, k.spare, &k.rest, nil)) {
 		k.keep(k.spare, value)
 	}
 }

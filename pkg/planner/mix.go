@@ -10,7 +10,7 @@ import (
 type mixer struct {
 	*problem
 	effort  *effort
-	alone   []int64 // what one pod of each shape costs among its like, in units of valueScale
+	alone   []int64 // what one pod of each shape costs where a machine is full of its like, in units of valueScale
 	offered []pricer
 	noded   []*knapsack
 	cheap   []int  // the offers, the cheapest first
@@ -35,8 +35,8 @@ func newMixer(p *problem, e *effort) *mixer {
 	for k := range p.shapes {
 		m.alone[k] = p.worthiest
 		for t := range p.offers {
-			if f := p.offers[t].fits[k]; f > 0 {
-				m.alone[k] = min(m.alone[k], p.offers[t].price*valueScale/int64(f))
+			if p.offers[t].fits[k] > 0 {
+				m.alone[k] = min(m.alone[k], p.offers[t].price*valueScale/int64(p.offers[t].alone(&p.shapes[k], math.MaxInt32)))
 			}
 		}
 	}

@@ -92,7 +92,7 @@ type Rule struct {
 	// MaxSkew and MinDomains are those of Spread, MaxSkew ≥ 1. With fewer eligible domains than MinDomains the fewest counts as 0.
 	MaxSkew    int64
 	MinDomains int64
-	// Eligible are the domains that count for Spread, sorted; all when nil. Not for [PerNode], where a new machine can always have none.
+	// Eligible are the domains that count for Spread, sorted; all when nil. Pods that ask go to no others. Not for [PerNode], where a new machine can always have none.
 	Eligible []int
 }
 

@@ -42,7 +42,7 @@ const priceCost = 12
 // price looks for loads worth more than the floor, as thoroughly as it is told.
 func (x *pricer) price(values []int64, demand load, steps int, floor int64, care care) priced {
 	upper := x.knapsack.price(values, demand)
-	out := priced{upper: floor, steps: priceCost}
+	out := priced{upper: floor, steps: priceCost + len(x.items)/10}
 	if upper <= floor {
 		return out
 	}
@@ -68,7 +68,8 @@ func (x *pricer) price(values []int64, demand load, steps int, floor int64, care
 	out.upper = min(upper, u)
 	if x.gpus != nil && care > plain && out.upper > max(value, floor) {
 		x.gpus.mix()
-		x.build(func(it *item) int32 { return int32(x.gpus.mixture[it.shape]) })
+		x.gpus.round()
+		x.build(func(shape int) int32 { return x.gpus.rounded[shape] })
 		if x.value > floor {
 			value = x.value
 		}

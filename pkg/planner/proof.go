@@ -17,7 +17,7 @@ var proofLevels = []struct {
 	steps int
 	part  int64
 	care  care
-}{{200, 400, parting}, {1500, 1000, cutting}, {5000, 3000, cutting}, {25_000, 8000, cutting}}
+}{{200, 400, parting}, {600, 1000, cutting}, {2500, 3000, cutting}, {15_000, 8000, cutting}}
 
 // prove spends a slice on the bound.
 func (h *hunt) prove(slice int64) {

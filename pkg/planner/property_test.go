@@ -185,6 +185,32 @@ func choiceNeverCosts(t *rapid.T) {
 	}
 }
 
+// lessNeverCosts: one more offering, or one pod fewer, never makes a plan dearer by more than the gap that it states.
+func lessNeverCosts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	search := planner.Search{Effort: 20_000}
+	whole := search.Build(s)
+	fewer := plantest.Clone(s)
+	c := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "class")
+	gone := s.Classes[c].Pods[0]
+	fewer.Classes[c].Pods = fewer.Classes[c].Pods[1:]
+	placed := slices.Contains(placedPods(whole), gone)
+	if less := search.Build(fewer); placed && len(less.Unplaced) == len(whole.Unplaced) && less.Bound > whole.Price {
+		t.Fatalf("without %s the bound is %d, with it the price is %d", gone, less.Bound, whole.Price)
+	}
+	if len(s.Offerings) == 0 {
+		return
+	}
+	narrow := plantest.Clone(s)
+	last := len(s.Offerings) - 1
+	for i := range narrow.Classes {
+		narrow.Classes[i].Offerings = slices.DeleteFunc(narrow.Classes[i].Offerings, func(o int) bool { return o == last })
+	}
+	if less := search.Build(narrow); len(less.Unplaced) == len(whole.Unplaced) && whole.Bound > less.Price {
+		t.Fatalf("with one more offering the bound is %d, without it the price is %d", whole.Bound, less.Price)
+	}
+}
+
 // nothingLeftThatFits: a pod without a place has none: no room is left for it, and nothing that holds it may be launched.
 func nothingLeftThatFits(t *rapid.T) {
 	s := anything.Draw(t, "snapshot")
@@ -240,8 +266,11 @@ func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
 	property(boundOfMixHolds)(t)
 }
 
-func TestTheBoundFollowsFromItsProof(t *testing.T)             { property(proofHolds)(t) }
-func TestMoreEffortNeverGivesADearerPlan(t *testing.T)         { property(effortNeverHurts)(t) }
+func TestTheBoundFollowsFromItsProof(t *testing.T)     { property(proofHolds)(t) }
+func TestMoreEffortNeverGivesADearerPlan(t *testing.T) { property(effortNeverHurts)(t) }
+func TestLessToPlaceAndMoreToChooseFromNeverCostMoreThanTheGap(t *testing.T) {
+	property(lessNeverCosts)(t)
+}
 func TestASmallPlanIsOptimal(t *testing.T)                     { property(smallIsOptimal)(t) }
 func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { property(oneClassIsOptimal)(t) }
 func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { property(choiceNeverCosts)(t) }

@@ -104,6 +104,7 @@ func (t *rebuy) candidates(waiting load, so cost, total int64) []machine {
 	var out []machine
 	var best [rebuyWidth + 1]candidate
 	n := 0
+	t.effort.spend(int64(len(waiting) / 10))
 	if i := t.finish(waiting, so); i >= 0 {
 		out = append(out, machine{i, slices.Clone(waiting)})
 	}

@@ -129,10 +129,8 @@ func (l *relaxation) leaving(w *[relaxedRows]float64, sign, far float64) (leave 
 	return leave, far, atTop
 }
 
-// move changes the amount of one column, up or down, until it or one of the basis is at a limit.
-func (l *relaxation) move(enter int, down bool) bool {
-	var w [relaxedRows]float64
-	far := 1e300
+// direction is how the amounts of the basis fall with what enters.
+func (l *relaxation) direction(enter int) (w [relaxedRows]float64) {
 	for r := range l.rows {
 		if enter < 0 {
 			w[r] = l.inv[r][-1-enter]
@@ -142,6 +140,13 @@ func (l *relaxation) move(enter int, down bool) bool {
 			w[r] += float64(l.inv[r][q] * l.cols[enter].use[q])
 		}
 	}
+	return w
+}
+
+// move changes the amount of one column, up or down, until it or one of the basis is at a limit.
+func (l *relaxation) move(enter int, down bool) bool {
+	w := l.direction(enter)
+	far := 1e300
 	if enter >= 0 {
 		far = l.cols[enter].most
 	}

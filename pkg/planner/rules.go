@@ -7,15 +7,24 @@ import (
 
 // arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with plain, for snapshots that have
 // none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
-// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round. What the same
-// pods cost without the rules, it asks of scout.
-func arrange(s Snapshot, plain, scout func(Snapshot) Plan) Plan {
+// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round.
+// A plan is made with one share of the effort: with all of it where share is 1, with half of it where it is 2.
+func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan) Plan {
 	if plainly(s) {
-		return plain(s)
+		return plain(s, 1)
 	}
 	clean, refused := sanitised(s)
-	a := arranger{plain: plain, scout: scout, given: clean}
+	a := arranger{share: plain, given: clean}
+	b := newBooks(clean)
+	if b.exact() {
+		if plan := a.plain(b.lowered(b.whole(), true)); !inverted(clean, plan) {
+			plan.Unplaced = append(plan.Unplaced, refused...)
+			inOrder(s, &plan)
+			return plan
+		}
+	}
 	plan := a.settle(clean)
+	plan = a.replay(clean, plan)
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
 	}
@@ -47,19 +56,29 @@ func plainly(s Snapshot) bool {
 
 // arranger plans for snapshots that are sanitised.
 type arranger struct {
-	plain, scout func(Snapshot) Plan
-	given        Snapshot
-	// relaxed is the plan for the given snapshot without what only arrange knows, once it has been asked for.
-	relaxed *Plan
+	share func(s Snapshot, share int64) Plan
+	given Snapshot
+	// hint is the plan for the given snapshot without what only arrange knows, once it has been asked for.
+	hint *Plan
 }
+
+// Shares of the effort. An eighth is what it takes for the bound of the hint to be worth something.
+const (
+	shareOfHint  = 8
+	shareOfBound = 4
+)
+
+func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
 
 // settle plans for all pods of a snapshot at once.
 func (a *arranger) settle(s Snapshot) Plan {
 	plan, grouped := a.settleGroups(s, false)
-	if grouped && len(plan.Unplaced) > 0 {
-		if again, _ := a.settleGroups(s, true); len(again.Unplaced) < len(plan.Unplaced) {
-			return again
-		}
+	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 {
+		return plan
+	}
+	again, _ := a.settleGroups(s, true)
+	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
+		return again
 	}
 	return plan
 }
@@ -73,21 +92,43 @@ func (a *arranger) settleGroups(s Snapshot, sparing bool) (Plan, bool) {
 	return g.plan, grouped
 }
 
-// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. Its price is what no plan
-// under the rules can beat, and where it puts the pods is where they are cheap.
-func (a *arranger) relax(s Snapshot) Plan {
+// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. What it costs at least is what
+// no plan under the rules can cost less than, and where it puts the pods is where they are cheap.
+func (a *arranger) relax(s Snapshot, share int64) Plan {
 	b := newBooks(s)
-	var parts []portion
-	for c := range s.Classes {
-		if n := len(s.Classes[c].Pods); n > 0 {
-			offerings, nodes := b.labelled(c)
-			parts = append(parts, portion{class: c, given: len(s.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
-		}
-	}
-	return a.scout(b.lowered(parts, true))
+	return a.share(b.lowered(b.whole(), true), share)
 }
 
-// bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer.
+// whole returns a portion of all pods of each class, with all wishes given up.
+func (b *books) whole() []portion {
+	var parts []portion
+	for c := range b.Classes {
+		if n := len(b.Classes[c].Pods); n > 0 {
+			offerings, nodes := b.labelled(c)
+			parts = append(parts, portion{class: c, given: len(b.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
+		}
+	}
+	return parts
+}
+
+// exact reports whether a relaxed snapshot says all that there is to say, apart from priorities.
+func (b *books) exact() bool {
+	for _, p := range b.Pools {
+		if p.Weight != b.Pools[0].Weight || len(p.MinValues) > 0 {
+			return false
+		}
+	}
+	for i := range b.rules {
+		r := &b.rules[i]
+		if r.Topology != PerNode || r.Kind == Together && len(r.Classes) > 0 || r.Kind == Spread && !slices.Equal(r.asks, r.counts) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(b.Classes, func(c Class) bool { return len(c.Wishes) > 0 })
+}
+
+// bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer, such as the
+// hint where it places none of those that are left.
 func (a *arranger) bound(s Snapshot, plan Plan) MicroUSD {
 	if plan.Price == 0 {
 		return 0
@@ -96,18 +137,18 @@ func (a *arranger) bound(s Snapshot, plan Plan) MicroUSD {
 	for _, x := range plan.Unplaced {
 		left[x.Pod] = true
 	}
-	if a.relaxed != nil && len(left) <= len(a.relaxed.Unplaced) {
-		missed := 0
-		for _, x := range a.relaxed.Unplaced {
+	if a.hint != nil {
+		placed := len(left) // of those that are left, by the hint
+		for _, x := range a.hint.Unplaced {
 			if left[x.Pod] {
-				missed++
+				placed--
 			}
 		}
-		if missed == len(left) {
-			return a.relaxed.Bound
+		if placed == 0 {
+			return a.hint.Bound
 		}
 	}
-	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] })).Bound
+	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfBound).Bound
 }
 
 // without returns the snapshot without the pods for which gone says so.

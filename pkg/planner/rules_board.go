@@ -22,6 +22,8 @@ type berth struct {
 	admits       []int
 	weight       int32
 	price        MicroUSD
+	// others is how many classes beside those of the party could be on a node.
+	others int
 	// admits are the classes that may be on it, and holds is at most how many pods of the party find room, by their resources.
 	holds int64
 }
@@ -62,8 +64,8 @@ func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 	return best
 }
 
-// berths returns the machines that admit some of a party: nodes before launches, unless nodes are to be spared, then the heavier pools, then the
-// cheaper machines.
+// berths returns the machines that admit some of a party: nodes before launches, unless nodes are to be spared, and those first that fewest others
+// could be on; then the heavier pools, then the cheaper machines.
 func (b *books) berths(p *party, sparing bool) []berth {
 	var offerings, nodes []int
 	offeringsOf, nodesOf := map[int][]int{}, map[int][]int{}
@@ -93,6 +95,11 @@ func (b *books) berths(p *party, sparing bool) []berth {
 		return slices.ContainsFunc(b.order, func(c int) bool { return p.leads[c] && !slices.Contains(x.admits, c) })
 	})
 	for k := range out {
+		for c, class := range b.Classes {
+			if len(class.Pods) > 0 && p.pods[c] == 0 && slices.Contains(class.Nodes, out[k].node) {
+				out[k].others++
+			}
+		}
 		for _, c := range out[k].admits {
 			out[k].holds += min(int64(p.pods[c]), nodeTimes(b.Snapshot, b.Classes[c], out[k].has))
 		}
@@ -132,7 +139,7 @@ func (b *books) rank(berths []berth, sparing bool) {
 		if sparing {
 			nodesFirst = -nodesFirst
 		}
-		return cmp.Or(nodesFirst, cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price), slices.Compare(u[:], v[:]),
+		return cmp.Or(nodesFirst, cmp.Compare(x.others, y.others), cmp.Compare(y.weight, x.weight), cmp.Compare(x.price, y.price), slices.Compare(u[:], v[:]),
 			slices.Compare(name(x), name(y)))
 	})
 }

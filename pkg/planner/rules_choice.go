@@ -50,6 +50,7 @@ func widened(s Snapshot) (Snapshot, []variant) {
 		o := s.Offerings[v.offering]
 		has, _ := least(s, v.offering, v.alternatives)
 		o.Free, o.GPUs, o.Quotas = has.Free, has.GPUs, has.Quotas
+		o.Physical = greatest(s, v)
 		if short != nil {
 			o.Unavailable = short
 		}
@@ -79,6 +80,19 @@ func widened(s Snapshot) (Snapshot, []variant) {
 		out.Classes[c].Offerings = relisted(s, out.Classes[c].Offerings, usable, variants)
 	}
 	return out, variants
+}
+
+// greatest is what a variant counts against the limits of its pool: any of its machines may come.
+func greatest(s Snapshot, v variant) Physical {
+	p := s.Offerings[v.offering].Physical
+	for _, i := range v.alternatives {
+		x := s.Offerings[i].Physical
+		p = Physical{
+			MilliCPU: max(p.MilliCPU, x.MilliCPU), MemoryBytes: max(p.MemoryBytes, x.MemoryBytes), GPUs: max(p.GPUs, x.GPUs),
+			Replicas: max(p.Replicas, x.Replicas), Nodes: max(p.Nodes, x.Nodes),
+		}
+	}
+	return p
 }
 
 // relisted returns the offerings of a class with the variants all of whose machines it lists in the place of what they are variants of.

@@ -110,16 +110,16 @@ func (g *ground) launched(l Launch) int {
 	s.Nodes = append(s.Nodes, Node{
 		Name: fmt.Sprintf("~%06d", v), Free: has.Free, GPUs: has.GPUs, Quotas: has.Quotas, Domains: has.Domains,
 	})
-	left := &s.Pools[o.Pool].Remaining
+	left, counts := &s.Pools[o.Pool].Remaining, greatest(*s, variant{l.Offering, l.Alternatives})
 	for _, d := range []struct {
 		left *int64
 		uses int64
 	}{
-		{&left.MilliCPU, o.Physical.MilliCPU},
-		{&left.MemoryBytes, o.Physical.MemoryBytes},
-		{&left.GPUs, o.Physical.GPUs},
-		{&left.Replicas, o.Physical.Replicas},
-		{&left.Nodes, o.Physical.Nodes},
+		{&left.MilliCPU, counts.MilliCPU},
+		{&left.MemoryBytes, counts.MemoryBytes},
+		{&left.GPUs, counts.GPUs},
+		{&left.Replicas, counts.Replicas},
+		{&left.Nodes, counts.Nodes},
 	} {
 		if *d.left != Unlimited {
 			*d.left -= d.uses

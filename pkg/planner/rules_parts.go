@@ -14,9 +14,18 @@ func (a *arranger) parts(s Snapshot) Plan {
 	if n < 2 {
 		return a.plain(s)
 	}
+	// All parts get a little effort before one gets much, so that a search that is cut short has spent it evenly.
+	best := make([]Plan, n)
+	for round, share := range []int64{64, 16, 4, 1} {
+		for p := range n {
+			plan := a.share(without(s, func(c int, _ string) bool { return of[c] != p }), share)
+			if round == 0 || len(plan.Unplaced) < len(best[p].Unplaced) || len(plan.Unplaced) == len(best[p].Unplaced) && plan.Price < best[p].Price {
+				best[p] = plan
+			}
+		}
+	}
 	var whole Plan
-	for p := range n {
-		plan := a.plain(without(s, func(c int, _ string) bool { return of[c] != p }))
+	for _, plan := range best {
 		whole.Placements = append(whole.Placements, plan.Placements...)
 		whole.Launches = append(whole.Launches, plan.Launches...)
 		whole.Unplaced = append(whole.Unplaced, plan.Unplaced...)

@@ -27,7 +27,7 @@ type rounds struct {
 
 // rounds plans for a snapshot whose groups of one machine are settled.
 func (a *arranger) rounds(s Snapshot) Plan {
-	r := &rounds{arranger: a, books: newBooks(s), sites: map[[2]int][]*site{}}
+	r := &rounds{arranger: a, books: newBooks(s)}
 	r.local = make([]bool, len(s.Classes))
 	for i := range r.rules {
 		for c := range s.Classes {
@@ -40,16 +40,18 @@ func (a *arranger) rounds(s Snapshot) Plan {
 		r.waiting[c][0] = int64(len(class.Pods))
 	}
 	best, ok := r.run()
-	if r.moved == 0 && r.wishful() && len(best.Unplaced) > 0 {
-		ok = false
+	last := 0
+	for c := range r.stages {
+		last = max(last, len(r.stages[c])-1)
 	}
-	if !ok {
-		// Somebody's wish or pool may be what keeps the last ones out.
+	// Somebody's wish or pool may be what keeps the last ones out.
+	for from := 1; !ok && from <= last && len(best.Unplaced) > 0; from++ {
 		for c := range r.waiting {
 			clear(r.waiting[c])
-			r.waiting[c][len(r.waiting[c])-1] = int64(len(s.Classes[c].Pods))
+			r.waiting[c][min(from, len(r.waiting[c])-1)] = int64(len(s.Classes[c].Pods))
 		}
-		if again, _ := r.run(); len(again.Unplaced) < len(best.Unplaced) {
+		again, _ := r.run()
+		if len(again.Unplaced) < len(best.Unplaced) {
 			best = again
 		}
 	}
@@ -70,6 +72,7 @@ func (r *rounds) wishful() bool {
 
 // run returns the best plan of its rounds, and whether nobody is left out while others still have what they could give up.
 func (r *rounds) run() (Plan, bool) {
+	r.sites = map[[2]int][]*site{}
 	var best Plan
 	bestMoved := 0
 	for round := range maxArrangements {
@@ -162,7 +165,7 @@ func (r *rounds) assign(claims []*claim) {
 
 // reset takes back what the sites were given.
 func (r *rounds) reset(claims []*claim) {
-	r.hint()
+	r.note()
 	for _, q := range claims {
 		q.left = r.waiting[q.class][q.stage]
 		for _, x := range q.sites {
@@ -172,12 +175,12 @@ func (r *rounds) reset(claims []*claim) {
 	}
 }
 
-// hint counts where the plan without the rules has the pods.
-func (r *rounds) hint() {
+// note counts where the plan without the rules has the pods.
+func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
-	if r.relaxed == nil {
-		plan := r.relax(r.given)
-		r.relaxed = &plan
+	if r.hint == nil {
+		plan := r.relax(r.given, shareOfHint)
+		r.hint = &plan
 	}
 	class := map[string]int{}
 	for c := range r.Classes {
@@ -187,18 +190,18 @@ func (r *rounds) hint() {
 			}
 		}
 	}
-	note := func(pods []string, domains []int) {
+	cheap := func(pods []string, domains []int) {
 		for _, pod := range pods {
 			if c, ok := class[pod]; ok {
 				*r.cheapAt(c, r.domainsOf(c, domains))++
 			}
 		}
 	}
-	for _, x := range r.relaxed.Placements {
-		note(x.Pods, r.Nodes[x.Node].Domains)
+	for _, x := range r.hint.Placements {
+		cheap(x.Pods, r.Nodes[x.Node].Domains)
 	}
-	for _, l := range r.relaxed.Launches {
-		note(l.Pods, r.Offerings[l.Offering].Domains)
+	for _, l := range r.hint.Launches {
+		cheap(l.Pods, r.Offerings[l.Offering].Domains)
 	}
 }
 

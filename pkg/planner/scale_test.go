@@ -21,7 +21,7 @@ func distinct(pods int) planner.Snapshot {
 
 func TestThousandsOfPodsNoTwoOfWhichAreAlikeGetAPlan(t *testing.T) {
 	t.Parallel()
-	s := distinct(3000)
+	s := distinct(2000)
 	first := planner.Plan{}
 	p := planner.Search{Effort: 20_000, First: func(p planner.Plan) { first = p }}.Build(s)
 	if err := planner.Check(s, p); err != nil {
@@ -31,3 +31,5 @@ func TestThousandsOfPodsNoTwoOfWhichAreAlikeGetAPlan(t *testing.T) {
 		t.Errorf("%d pods have no place, price %d after %d at first", len(p.Unplaced), p.Price, first.Price)
 	}
 }
+
+func BenchmarkBuild10000DistinctPods(b *testing.B) { benchmark(b, distinct(10_000)) }

@@ -46,7 +46,9 @@ func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
 func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec := ds.Spec.Template.Spec
 	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)
-	return &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
+	pod := &corev1.Pod{ObjectMeta: ds.Spec.Template.ObjectMeta, Spec: spec}
+	pod.Namespace, pod.Name = ds.Namespace, ds.Name
+	return pod
 }
 
 func withDefaultRequests(containers []corev1.Container) []corev1.Container {

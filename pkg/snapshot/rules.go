@@ -118,10 +118,33 @@ func (r *rules) place(class int) {
 			"podAntiAffinity, its own or that of pods that run, keeps it out of every place (%s)", avoided.String())}
 		return
 	}
+	if r.keepFromDaemons(c, w); len(c.Offerings)+len(c.Nodes) == 0 {
+		c.Blocked = &planner.Refusal{Reason: planner.ReasonRule, Message: "podAntiAffinity, its own or that of a DaemonSet, parts it from a DaemonSet's pods, which run on " +
+			"every machine that admits it: narrow its selector, or keep the DaemonSet off those machines"}
+		return
+	}
 	for i := range w.terms.required {
 		r.add(class, &w.terms.required[i], false)
 	}
 	r.wishes(class)
+}
+
+// keepFromDaemons leaves the class the machines on which no DaemonSet will run a pod that it may not share a machine with.
+func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
+	if len(r.running.daemons) == 0 && !slices.ContainsFunc(w.terms.required, func(t term) bool { return t.kind == planner.Apart }) {
+		return
+	}
+	repelled := func(daemons []*demand, labels map[string]string) bool {
+		return slices.ContainsFunc(daemons, func(d *demand) bool { return r.running.repelled(w, d.pod, labels) })
+	}
+	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) })
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return repelled(r.rooms[i].daemons, r.rooms[i].labels) })
+	if len(c.Offerings) == 0 {
+		c.Offerings = nil
+	}
+	if len(c.Nodes) == 0 {
+		c.Nodes = nil
+	}
 }
 
 // keep leaves the class the places that are good: a node by its name, a machine that is not there yet by its labels alone.

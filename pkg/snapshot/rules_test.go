@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -413,6 +414,57 @@ func TestRunningPodsKeepOthersAway(t *testing.T) {
 	}
 }
 
+// A machine would be launched for the pod again and again: it gets the DaemonSet's pod first.
+func TestDaemonSetsKeepOthersAwayFromMachinesToCome(t *testing.T) {
+	t.Parallel()
+	const a, b = "us-east-1a", "us-east-1b"
+	everywhere := []string{"m-a", "m-b", a, b}
+	for name, tc := range map[string]struct {
+		waits  corev1.Pod
+		daemon func(*appsv1.DaemonSet)
+		want   []string
+	}{
+		"not those that are alike to nobody":  {Pod("w", away(host, "web")), func(*appsv1.DaemonSet) {}, everywhere},
+		"by the waiting pod's term":           {Pod("w", away(host, "logs")), labelled("logs"), []string{"m-a", "m-b"}},
+		"by the waiting pod's term on a zone": {Pod("w", away(zone, "logs")), labelled("logs"), []string{"m-a", "m-b"}},
+		"not in another namespace": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
+			labelled("logs")(ds)
+			ds.Namespace = "kube-system"
+		}, everywhere},
+		"not on a label that machines lack":      {Pod("w", away("rack", "logs")), labelled("logs"), everywhere},
+		"by the DaemonSet's term":                {Pod("w", inApp("web")), parted("web"), []string{"m-a", "m-b"}},
+		"not by the DaemonSet's term for others": {Pod("w", inApp("db")), parted("web"), everywhere},
+		"not where it does not run": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
+			labelled("logs")(ds)
+			ds.Spec.Template.Spec.NodeSelector = map[string]string{zone: a}
+		}, []string{"m-a", "m-b", b}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := twoZones()
+			ds := DaemonSet("logs")
+			ds.Namespace = "default"
+			tc.daemon(&ds)
+			c.Pods, c.DaemonSets = []corev1.Pod{tc.waits}, []appsv1.DaemonSet{ds}
+			view := snapshot.Build(c)
+			if diff := cmp.Diff(tc.want, places(view, "w")); diff != "" || view.Classes[0].Blocked != nil {
+				t.Errorf("blocked %+v, places (-want +got):\n%s", view.Classes[0].Blocked, diff)
+			}
+		})
+	}
+}
+
+func labelled(app string) func(*appsv1.DaemonSet) {
+	return func(ds *appsv1.DaemonSet) { ds.Spec.Template.Labels = map[string]string{"app": app} }
+}
+
+func parted(from string) func(*appsv1.DaemonSet) {
+	return func(ds *appsv1.DaemonSet) {
+		pod := Pod("daemon", away(host, from))
+		ds.Spec.Template.Spec.Affinity = pod.Spec.Affinity
+	}
+}
+
 func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
 	t.Parallel()
 	c := twoZones()
@@ -422,6 +474,11 @@ func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonRule, "topologySpreadConstraints on rack: no machine that admits the pod has that label")
 	c.Pods = []corev1.Pod{Pod("w", near("rack", "web"))}
 	wantBlocked(t, c, planner.ReasonRule, "podAffinity on rack")
+	c = Shared()
+	c.Pods, c.DaemonSets = []corev1.Pod{Pod("w", away(host, "logs"))}, []appsv1.DaemonSet{DaemonSet("logs")}
+	c.DaemonSets[0].Namespace = "default"
+	labelled("logs")(&c.DaemonSets[0])
+	wantBlocked(t, c, planner.ReasonRule, "podAntiAffinity", "a DaemonSet's pods")
 }
 
 // Only what selectors look at tells pods apart.

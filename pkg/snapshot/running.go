@@ -2,11 +2,13 @@ package snapshot
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
 )
 
 // running knows which pods run where, for rules that count them.
@@ -20,6 +22,8 @@ type running struct {
 	pods []*corev1.Pod
 	// repels are the places that running pods keep others out of by an anti-affinity of theirs, by the selection that finds the others.
 	repels map[string][]repulsion
+	// daemons are the anti-affinities of the DaemonSets' pods, by the DaemonSet's name.
+	daemons map[string][]term
 	// counts are the pods that each selection finds on each node, by the index of the node; made when first asked for.
 	counts map[string]map[int]int64
 }
@@ -31,7 +35,13 @@ type repulsion struct {
 }
 
 func (c *Cluster) running(shapes *shapes) *running {
-	r := &running{Cluster: c, selections: &shapes.selections, nodes: map[string]int{}, repels: map[string][]repulsion{}}
+	r := &running{Cluster: c, selections: &shapes.selections, nodes: map[string]int{}, repels: map[string][]repulsion{}, daemons: map[string][]term{}}
+	for i := range c.DaemonSets {
+		pod := daemonPod(&c.DaemonSets[i])
+		if terms := c.apart(pod, r.selections); len(terms) > 0 {
+			r.daemons[podName(pod)] = terms
+		}
+	}
 	for i := range c.Nodes {
 		r.nodes[c.Nodes[i].Name] = i
 	}
@@ -87,6 +97,16 @@ func (r *running) avoided(found []bool, terms []term) avoided {
 		}
 	}
 	return a
+}
+
+// repelled says whether a DaemonSet's pod keeps waiting pods off a machine with the labels, on which it will run: by their anti-affinity or by its own.
+func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[string]string) bool {
+	parts := func(t *term, found []bool) bool {
+		_, ok := labels[t.key]
+		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.finds(found, t.selection)
+	}
+	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.of(daemon)) }) ||
+		slices.ContainsFunc(r.daemons[podName(daemon)], func(t term) bool { return parts(&t, w.found) })
 }
 
 // avoided are places that pods must keep out of.

@@ -97,7 +97,9 @@ func TestPodsGoWhereTheirVolumesCanBeHad(t *testing.T) {
 			bound("data", func(pv *corev1.PersistentVolume) {
 				pv.Labels = map[string]string{corev1.LabelTopologyZone: "elsewhere__" + b}
 			}),
-			Claiming("data"), []string{b}, false,
+			Claiming("data"),
+			[]string{b},
+			false,
 		},
 		"a volume whose label names its zone as it was called": {
 			bound("data", func(pv *corev1.PersistentVolume) { pv.Labels = map[string]string{corev1.LabelFailureDomainBetaZone: b} }), Claiming("data"), []string{b}, false,

@@ -95,7 +95,7 @@ func Start(ctx context.Context) (*Filter, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path)
+	cmd := exec.CommandContext(ctx, path) //nolint:gosec // The program that was built.
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

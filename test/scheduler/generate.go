@@ -23,7 +23,7 @@ import (
 
 // Generate draws a scenario; the same seed gives the same one. All amounts are small, so that pods just fit or just do not.
 func Generate(seed uint64) *Scenario {
-	d := &draw{Rand: rand.New(rand.NewPCG(seed, 1)), s: &Scenario{Refused: map[string][]v1alpha1.RefusedOffering{}}} //nolint:gosec // Repeatable.
+	d := &draw{Rand: rand.New(rand.NewPCG(seed, 1)), s: &Scenario{Refused: map[string][]v1alpha1.RefusedOffering{}}}
 	d.zones = zones[:d.between(1, len(zones))]
 	// A scenario has a few of the rules, so that those that meet in it meet often.
 	for _, f := range features {
@@ -100,8 +100,10 @@ func (d *draw) instanceTypes() {
 			cpus, gib, gpus  int64
 			pods, microPrice int64
 		}{
-			{"g4dn.xlarge", 4, 16, 1, 29, 526_000}, {"g4dn.2xlarge", 8, 32, 1, 29, 752_000},
-			{"g5.xlarge", 4, 16, 1, 6, 1_006_000}, {"g4dn.12xlarge", 48, 192, 4, 234, 3_912_000},
+			{"g4dn.xlarge", 4, 16, 1, 29, 526_000},
+			{"g4dn.2xlarge", 8, 32, 1, 29, 752_000},
+			{"g5.xlarge", 4, 16, 1, 6, 1_006_000},
+			{"g4dn.12xlarge", 48, 192, 4, 234, 3_912_000},
 		}[size]
 		it := catalog.InstanceType{
 			Name: t.name,

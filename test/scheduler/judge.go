@@ -239,8 +239,7 @@ func less(a, b planner.Physical) planner.Physical {
 // isImpossible says whether the scheduler should see no place for a pod either. It knows nothing of device memory, of what Karve leaves to
 // Karpenter, of what an administrator forbids, and of what Karve does not plan for.
 func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
-	switch u.Reason {
-	case planner.ReasonLeftToKarpenter, planner.ReasonRequestsAboveOne, planner.ReasonUnsupported:
+	if slices.Contains([]planner.Reason{planner.ReasonLeftToKarpenter, planner.ReasonRequestsAboveOne, planner.ReasonUnsupported}, u.Reason) {
 		return false
 	}
 	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })

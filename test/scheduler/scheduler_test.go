@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -143,11 +144,11 @@ func describe(t *testing.T, f *scheduler.Filter, s *scheduler.Scenario) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := ""
+	var text strings.Builder
 	for _, c := range outcome.Complaints {
-		text += c.Kind + ": " + c.Text + "\n"
+		text.WriteString(c.Kind + ": " + c.Text + "\n")
 	}
-	return text + string(data)
+	return text.String() + string(data)
 }
 
 func TestTheSchedulerAgreesWithPlansForWhatWasFoundOnce(t *testing.T) {

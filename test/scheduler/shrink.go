@@ -195,8 +195,8 @@ func paths(pod *corev1.Pod) [][]string {
 				entry(key, t[key], optional[key] || within)
 			}
 		case []any:
-			for i := len(t) - 1; i >= 0; i-- {
-				entry(strconv.Itoa(i), t[i], within)
+			for i, value := range slices.Backward(t) {
+				entry(strconv.Itoa(i), value, within)
 			}
 		}
 	}

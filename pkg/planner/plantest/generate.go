@@ -59,13 +59,7 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			s.Offerings = append(s.Offerings, o)
 		}
 		for i := range n("nodes", 0, limits.Nodes) {
-			v := planner.Node{Name: fmt.Sprintf("node-%d", i), Free: resources(t, 8, int64(n("replicas", 0, 4))), Quotas: amounts(t, s)}
-			if stated {
-				for range n("GPUs of the node", 0, 3) {
-					v.GPUs = append(v.GPUs, planner.GPU{Replicas: int64(n("replicas left", 0, 4)), MemoryBytes: int64(n("device memory left", 0, 8))})
-				}
-			}
-			s.Nodes = append(s.Nodes, v)
+			s.Nodes = append(s.Nodes, node(t, s, fmt.Sprintf("node-%d", i), stated))
 		}
 		left := n("pods", 1, limits.Pods)
 		for i := range n("classes", 1, limits.Classes) {
@@ -88,16 +82,35 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			}
 			s.Classes = append(s.Classes, c)
 		}
-		for i := range n("rules", 0, 4) - 2 {
-			some := func(name string) []int {
-				return slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.IntRange(0, len(s.Classes)-1), 0, 2, rapid.ID[int]).Draw(t, name)))
-			}
-			s.Rules = append(s.Rules, planner.Rule{
-				Kind: planner.Apart, Name: fmt.Sprintf("rule-%d", i), Topology: planner.PerNode, Classes: some("apart"), Counted: some("from"),
-			})
-		}
+		s.Rules = aparts(t, s)
 		return s
 	})
+}
+
+// aparts draws rules that keep pods apart on machines.
+func aparts(t *rapid.T, s planner.Snapshot) []planner.Rule {
+	var out []planner.Rule
+	some := func(name string) []int {
+		return slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.IntRange(0, len(s.Classes)-1), 0, 2, rapid.ID[int]).Draw(t, name)))
+	}
+	for i := range rapid.IntRange(0, 4).Draw(t, "rules") - 2 {
+		out = append(out, planner.Rule{
+			Kind: planner.Apart, Name: fmt.Sprintf("rule-%d", i), Topology: planner.PerNode, Classes: some("apart"), Counted: some("from"),
+		})
+	}
+	return out
+}
+
+// node draws a node, with GPUs that are not alike where pods state device memory.
+func node(t *rapid.T, s planner.Snapshot, name string, stated bool) planner.Node {
+	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+	v := planner.Node{Name: name, Free: resources(t, 8, int64(n("replicas", 0, 4))), Quotas: amounts(t, s)}
+	if stated {
+		for range n("GPUs of the node", 0, 3) {
+			v.GPUs = append(v.GPUs, planner.GPU{Replicas: int64(n("replicas left", 0, 4)), MemoryBytes: int64(n("device memory left", 0, 8))})
+		}
+	}
+	return v
 }
 
 // amounts draws an amount of some of the quotas.
