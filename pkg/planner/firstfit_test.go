@@ -268,10 +268,10 @@ func TestFirstFitKeepsRulesOfDomains(t *testing.T) {
 		zones string
 		left  int
 	}{
-		{"spread", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1}, "a a b b", 0},
-		{"spread beside pods that run", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1, Present: []int64{2, 0}}, "a b b b", 0},
-		{"together", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}}, "a a a a", 0},
-		{"together with pods that run", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b b b b", 0},
+		{"spread", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1}, "a+a+b+b", 0},
+		{"spread beside pods that run", planner.Rule{Kind: planner.Spread, Classes: []int{0}, Counted: []int{0}, MaxSkew: 1, Present: []int64{2, 0}}, "a+b+b+b", 0},
+		{"together", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}}, "a+a+a+a", 0},
+		{"together with pods that run", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b+b+b+b", 0},
 		{"together with pods that are nowhere", planner.Rule{Kind: planner.Together, Classes: []int{0}}, "", 4},
 		// Karpenter keeps clear of every domain in which a machine on order could still be.
 		{"apart", planner.Rule{Kind: planner.Apart, Classes: []int{0}, Counted: []int{0}}, "a", 3},
@@ -294,7 +294,7 @@ func TestFirstFitKeepsRulesOfDomains(t *testing.T) {
 			for _, l := range p.Launches {
 				zones = append(zones, s.Offerings[l.Offering].Zone)
 			}
-			if got := strings.Join(zones, " "); got != c.zones || len(p.Unplaced) != c.left {
+			if got := strings.Join(zones, "+"); got != c.zones || len(p.Unplaced) != c.left {
 				t.Errorf("machines in %q, %d pods left out, want %q and %d", got, len(p.Unplaced), c.zones, c.left)
 			}
 		})

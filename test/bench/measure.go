@@ -74,7 +74,7 @@ func measure(ctx context.Context, r row) (figures, error) {
 		return f, nil
 	}
 	var gap, took, first average
-	worst, proved := 0.0, 0
+	worst, proved, unbounded := 0.0, 0, 0
 	firstFit, karp, leastWaste, perPod := peers()
 	for s := range r.snapshots {
 		peak := watchMemory()
@@ -89,12 +89,14 @@ func measure(ctx context.Context, r row) (figures, error) {
 		f.Snapshots++
 		f.Pods, f.Offerings = max(f.Pods, podsOf(s)), max(f.Offerings, len(s.Offerings))
 		f.MicroUSD += int64(p.Price)
-		x := math.Inf(1)
-		if p.Bound > 0 {
-			x = 100 * float64(p.Price-p.Bound) / float64(p.Bound)
+		switch {
+		case p.Bound > 0:
+			x := 100 * float64(p.Price-p.Bound) / float64(p.Bound)
+			gap.add(x)
+			worst = max(worst, x)
+		case p.Price > 0:
+			unbounded++
 		}
-		gap.add(x)
-		worst = max(worst, x)
 		if p.Bound == p.Price {
 			proved++
 		}
@@ -108,7 +110,10 @@ func measure(ctx context.Context, r row) (figures, error) {
 			}
 		}
 	}
-	f.Proved, f.GapMean, f.GapWorst = &proved, gap.mean(), &worst
+	f.Proved = &proved
+	if unbounded == 0 {
+		f.GapMean, f.GapWorst = gap.mean(), &worst
+	}
 	f.Milliseconds, f.FirstPlan = took.mean(), first.mean()
 	f.FirstFit, f.FirstFitMilliseconds = firstFit.over(), firstFit.took.mean()
 	f.Karpenter, f.KarpenterMilliseconds = karp.over(), karp.took.mean()

@@ -37,7 +37,7 @@ func (t table) row(r row, f figures) {
 		verdict = "MISS " + missed
 	}
 	fmt.Fprintf(t.to, lineFormat, f.Workload, fmt.Sprint(f.Pods), fmt.Sprint(f.Offerings), fmt.Sprintf("%d of %d", *f.Proved, f.Snapshots),
-		fmt.Sprintf("%.2f / %.2f", *f.GapMean, *f.GapWorst), goal, number(f.Milliseconds, "%.1f")+" / "+number(f.FirstPlan, "%.1f"),
+		number(f.GapMean, "%.2f")+" / "+number(f.GapWorst, "%.2f"), goal, number(f.Milliseconds, "%.1f")+" / "+number(f.FirstPlan, "%.1f"),
 		number(f.GoalMS, "%.0f"), number(f.PeakMiB, "%.0f"), number(f.FirstFit, "%+.1f%%"),
 		number(f.Karpenter, "%+.1f%%")+" "+number(f.KarpenterMilliseconds, "%.0f"),
 		number(f.LeastWaste, "%+.0f%%")+" "+number(f.PerPod, "%+.0f%%"), verdict)
@@ -58,18 +58,19 @@ the Cluster Autoscaler with a group for each offering and the expanders least-wa
 
 // missed says which of a row's goals its figures miss, nothing when none.
 func (r row) missed(f figures) string {
-	switch {
-	case r.goal.proved && *f.Proved < f.Snapshots:
-		return "proof"
-	case !r.goal.proved && *f.GapMean > r.goal.mean:
-		return "mean gap"
-	case !r.goal.proved && *f.GapWorst > r.goal.worst:
-		return "worst gap"
-	case *f.Milliseconds > 1.1*milliseconds(r.budget):
-		// A tenth is for what ends after the clock is looked at.
-		return "time"
+	var missed []string
+	note := func(goal string, isMissed bool) {
+		if isMissed {
+			missed = append(missed, goal)
+		}
 	}
-	return ""
+	note("proof", r.goal.proved && *f.Proved < f.Snapshots)
+	note("bound", f.GapMean == nil)
+	note("mean gap", !r.goal.proved && value(f.GapMean) > r.goal.mean)
+	note("worst gap", !r.goal.proved && value(f.GapWorst) > r.goal.worst)
+	// A tenth is for what ends after the clock is looked at.
+	note("time", *f.Milliseconds > 1.1*milliseconds(r.budget))
+	return strings.Join(missed, ", ")
 }
 
 func number(x *float64, format string) string {
