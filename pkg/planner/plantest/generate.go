@@ -36,9 +36,7 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 			if rarely("limited GPUs") {
 				p.Remaining.GPUs = int64(n("remaining GPUs", 0, 4))
 			}
-			if rarely("closed") {
-				p.Closed = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: p.Name + " is closed"}
-			}
+			p.Closed = refusalIf(rarely("closed"), planner.ReasonPoolClosed, p.Name+" is closed")
 			s.Pools = append(s.Pools, p)
 		}
 		for i := range n("offerings", 0, 5) {
@@ -77,9 +75,7 @@ func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 				c.GPUMemoryBytes = int64(n("stated device memory", 1, 6))
 			}
 			c.Quotas = amounts(t, s)
-			if rarely("blocked") {
-				c.Blocked = &planner.Refusal{Reason: planner.ReasonUnsupported, Message: "blocked"}
-			}
+			c.Blocked = refusalIf(rarely("blocked"), planner.ReasonUnsupported, "blocked")
 			s.Classes = append(s.Classes, c)
 		}
 		s.Rules = aparts(t, s)
@@ -103,14 +99,21 @@ func aparts(t *rapid.T, s planner.Snapshot) []planner.Rule {
 
 // node draws a node, with GPUs that are not alike where pods state device memory.
 func node(t *rapid.T, s planner.Snapshot, name string, stated bool) planner.Node {
-	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-	v := planner.Node{Name: name, Free: resources(t, 8, int64(n("replicas", 0, 4))), Quotas: amounts(t, s)}
+	upTo := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
+	v := planner.Node{Name: name, Free: resources(t, 8, int64(upTo("replicas", 4))), Quotas: amounts(t, s)}
 	if stated {
-		for range n("GPUs of the node", 0, 3) {
-			v.GPUs = append(v.GPUs, planner.GPU{Replicas: int64(n("replicas left", 0, 4)), MemoryBytes: int64(n("device memory left", 0, 8))})
+		for range upTo("GPUs of the node", 3) {
+			v.GPUs = append(v.GPUs, planner.GPU{Replicas: int64(upTo("replicas left", 4)), MemoryBytes: int64(upTo("device memory left", 8))})
 		}
 	}
 	return v
+}
+
+func refusalIf(refused bool, reason planner.Reason, message string) *planner.Refusal {
+	if !refused {
+		return nil
+	}
+	return &planner.Refusal{Reason: reason, Message: message}
 }
 
 // amounts draws an amount of some of the quotas.
