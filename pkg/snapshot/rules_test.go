@@ -425,17 +425,17 @@ func TestDaemonSetsKeepOthersAwayFromMachinesToCome(t *testing.T) {
 		want   []string
 	}{
 		"not those that are alike to nobody":  {Pod("w", away(host, "web")), func(*appsv1.DaemonSet) {}, everywhere},
-		"by the waiting pod's term":           {Pod("w", away(host, "logs")), labelled("logs"), []string{"m-a", "m-b"}},
-		"by the waiting pod's term on a zone": {Pod("w", away(zone, "logs")), labelled("logs"), []string{"m-a", "m-b"}},
+		"by the waiting pod's term":           {Pod("w", away(host, "logs")), labelled, []string{"m-a", "m-b"}},
+		"by the waiting pod's term on a zone": {Pod("w", away(zone, "logs")), labelled, []string{"m-a", "m-b"}},
 		"not in another namespace": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
-			labelled("logs")(ds)
+			labelled(ds)
 			ds.Namespace = "kube-system"
 		}, everywhere},
-		"not on a label that machines lack":      {Pod("w", away("rack", "logs")), labelled("logs"), everywhere},
+		"not on a label that machines lack":      {Pod("w", away("rack", "logs")), labelled, everywhere},
 		"by the DaemonSet's term":                {Pod("w", inApp("web")), parted("web"), []string{"m-a", "m-b"}},
 		"not by the DaemonSet's term for others": {Pod("w", inApp("db")), parted("web"), everywhere},
 		"not where it does not run": {Pod("w", away(host, "logs")), func(ds *appsv1.DaemonSet) {
-			labelled("logs")(ds)
+			labelled(ds)
 			ds.Spec.Template.Spec.NodeSelector = map[string]string{zone: a}
 		}, []string{"m-a", "m-b", b}},
 	} {
@@ -454,9 +454,7 @@ func TestDaemonSetsKeepOthersAwayFromMachinesToCome(t *testing.T) {
 	}
 }
 
-func labelled(app string) func(*appsv1.DaemonSet) {
-	return func(ds *appsv1.DaemonSet) { ds.Spec.Template.Labels = map[string]string{"app": app} }
-}
+func labelled(ds *appsv1.DaemonSet) { ds.Spec.Template.Labels = map[string]string{"app": "logs"} }
 
 func parted(from string) func(*appsv1.DaemonSet) {
 	return func(ds *appsv1.DaemonSet) {
@@ -477,7 +475,7 @@ func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
 	c = Shared()
 	c.Pods, c.DaemonSets = []corev1.Pod{Pod("w", away(host, "logs"))}, []appsv1.DaemonSet{DaemonSet("logs")}
 	c.DaemonSets[0].Namespace = "default"
-	labelled("logs")(&c.DaemonSets[0])
+	labelled(&c.DaemonSets[0])
 	wantBlocked(t, c, planner.ReasonRule, "podAntiAffinity", "a DaemonSet's pods")
 }
 
