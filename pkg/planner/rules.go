@@ -117,7 +117,7 @@ func (b *books) exact() bool {
 	}
 	for i := range b.rules {
 		r := &b.rules[i]
-		if r.Topology != PerNode || r.Kind == Together && len(r.Classes) > 0 || r.Kind == Spread && !slices.Equal(r.asks, r.counts) {
+		if r.Topology != PerNode || r.Kind == Together && slices.Contains(r.asks, true) || r.Kind == Spread && !slices.Equal(r.asks, r.counts) {
 			return false
 		}
 	}
