@@ -89,9 +89,10 @@ const maxRows = 250
 func (h *hunt) rough() {
 	h.begin()
 	at := h.proof.placed
+	prices, _ := h.charge(h.proof)
 	for _, values := range h.measures(at) {
 		found := h.priceAll(values, at, roughSteps, func(int) int64 { return 0 }, plain)
-		if bound, c := h.farley(values, at, found); bound > h.bound {
+		if bound, c := h.farley(values, at, found, prices); bound > h.bound {
 			h.bound, h.shown = bound, []cover{c}
 		}
 		if h.effort.done() {
