@@ -118,3 +118,14 @@ func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
 		})
 	}
 }
+
+func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
+	t.Parallel()
+	for _, pods := range []int{40, 200, 2000} {
+		s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), pods, 20, 3)
+		p := planner.Search{Stop: func() bool { return true }}.Build(s)
+		if gap := p.Price - p.Bound; gap > p.Price/2 {
+			t.Errorf("%d pods cost %d, the bound is %d", pods, p.Price, p.Bound)
+		}
+	}
+}
