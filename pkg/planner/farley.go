@@ -4,8 +4,8 @@ import "slices"
 
 // farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods whatsoever: the pods are worth V,
 // the nodes can hold U of it at most, and a machine of offer t at most found[t].upper; so a plan launches machines for V−U, and
-// pays at least the least price[t]/upper[t] for each unit of it.
-func (m *mixer) farley(values []int64, placed load, found []priced) (int64, cover) {
+// pays at least the least prices[t]/upper[t] for each unit of it.
+func (m *mixer) farley(values []int64, placed load, found []priced, prices []int64) (int64, cover) {
 	c := cover{values: slices.Clone(values), need: worth(values, placed)}
 	for _, k := range m.noded {
 		root := k.price(values, placed)
@@ -17,14 +17,14 @@ func (m *mixer) farley(values []int64, placed load, found []priced) (int64, cove
 	best := -1
 	for t := range found {
 		c.most = append(c.most, found[t].upper)
-		if found[t].upper > 0 && (best < 0 || compareProducts(found[t].upper, m.offers[best].price, found[best].upper, m.offers[t].price) > 0) {
+		if found[t].upper > 0 && (best < 0 || compareProducts(found[t].upper, prices[best], found[best].upper, prices[t]) > 0) {
 			best = t
 		}
 	}
 	if best < 0 || c.need <= 0 {
 		return 0, c
 	}
-	return mulDivUp(c.need, m.offers[best].price, found[best].upper), c
+	return mulDivUp(c.need, prices[best], found[best].upper), c
 }
 
 // nodeSteps bounds the search for the most valuable load of one node.

@@ -88,20 +88,10 @@ const maxRows = 250
 // rough improves plans of very many shapes by what pods cost among their like, and bounds them by that and by each resource.
 func (h *hunt) rough() {
 	h.begin()
-	at := h.proof.placed
-	for _, values := range h.measures(at) {
-		found := h.priceAll(values, at, roughSteps, func(int) int64 { return 0 }, plain)
-		if bound, c := h.farley(values, at, found); bound > h.bound {
-			h.bound, h.shown = bound, []cover{c}
-		}
-		if h.effort.done() {
-			return
-		}
-	}
 	h.improve(h.effort.left)
 }
 
-// roughSteps bounds the search of one knapsack of very many items.
+// roughSteps bounds the search of one knapsack for a first bound.
 const roughSteps = 20
 
 // roundCost is what a round costs at least, in steps.
@@ -131,7 +121,8 @@ func (h *hunt) proven() int64 {
 	return h.bound
 }
 
-// begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it.
+// begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it, and what pods
+// are worth to the search, or take of each resource. It is quick, and not cut short, so that a search that is has a bound too.
 func (h *hunt) begin() {
 	h.proof = &proof{demand: h.launched(), placed: placed(h.problem, h.best)}
 	h.bound, h.shown = 0, nil
@@ -141,6 +132,14 @@ func (h *hunt) begin() {
 		}
 		if _, c, ok := h.problem.cover(k, n); ok && c.price > h.bound {
 			h.bound, h.shown = c.price, h.coverAlone(k, h.best)
+		}
+	}
+	at := h.proof.placed
+	prices, _ := h.charge(h.proof)
+	for _, values := range h.measures(at) {
+		found := h.priceAll(values, at, roughSteps, func(int) int64 { return 0 }, plain)
+		if bound, c := h.farley(values, at, found, prices); bound > h.bound {
+			h.bound, h.shown = bound, []cover{c}
 		}
 	}
 }

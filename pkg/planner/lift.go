@@ -12,6 +12,8 @@ type cover struct {
 	need   int64   // of the launched machines together
 	most   []int64 // of one machine, by offer
 	nodes  []int64 // of each node
+	// toll, when > 0, is what it takes of the price of each machine that holds any: the cover is kept by itself, in whole machines, for that.
+	toll int64
 }
 
 // Limits on the search for the cheapest whole machines that keep all covers.

@@ -34,6 +34,7 @@ type master struct {
 	entries []entry
 	basis   []int // an entry, or -1-i for the surplus of row i
 	known   map[string]bool
+	cuts    [][]bool // the offers that count in each row beyond those of shapes
 	inverse [][]float64
 	x       []float64
 	y       []float64
@@ -48,6 +49,7 @@ type entry struct {
 	counts []float64
 	price  float64
 	column int // -1 for a mixture
+	offer  int // -1 for what only makes a start
 	basic  bool
 }
 
@@ -97,7 +99,8 @@ func (m *master) add(c column) bool {
 		return false
 	}
 	m.known[key] = true
-	e := entry{price: float64(m.p.offers[c.offer].price), column: len(m.columns)}
+	e := m.entry(c.offer)
+	e.column = len(m.columns)
 	for k, n := range c.load {
 		if n > 0 && m.at[k] >= 0 {
 			e.rows = append(e.rows, int32(m.at[k]))
@@ -112,7 +115,10 @@ func (m *master) add(c column) bool {
 // mix offers a mixture of loads at the price of an offer, and reports whether it is worth more than that.
 func (m *master) mix(offer int, amounts []float64) bool {
 	value := 0.0
-	e := entry{price: float64(m.p.offers[offer].price), column: -1}
+	e := m.entry(offer)
+	for _, r := range e.rows {
+		value += m.y[r]
+	}
 	for k, n := range amounts {
 		if n > 1e-9 && m.at[k] >= 0 {
 			e.rows = append(e.rows, int32(m.at[k]))
@@ -312,7 +318,7 @@ func eliminate(rows [][]float64, row int, factors []float64) {
 
 // refactor computes the inverse of the basis afresh, by elimination with the largest pivots; where one is too small it leaves all as it was.
 func (m *master) refactor() {
-	n := len(m.rows)
+	n := len(m.demand)
 	work := make([][]float64, n)
 	for i := range work {
 		work[i] = make([]float64, 2*n)

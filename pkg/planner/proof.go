@@ -10,6 +10,8 @@ type proof struct {
 	demand load // what is launched for
 	placed load // what is placed
 	level  int
+	groups []group
+	cuts   []cut
 }
 
 // proofLevels are how long a load is searched for, and what part of a price a load has to be worth above it to matter.
@@ -33,7 +35,7 @@ func (h *hunt) prove(slice int64) {
 					p.g.add(column{c.offer, l})
 				}
 			}
-			h.reoptimise(p.g)
+			h.tighten(p)
 		}
 		if !h.step(p) {
 			p.level++
@@ -45,9 +47,10 @@ func (h *hunt) prove(slice int64) {
 // step draws one bound and moves the worths. It reports whether they moved.
 func (h *hunt) step(p *proof) bool {
 	l := proofLevels[p.level]
-	found := h.priceAll(p.g.values, p.placed, l.steps, func(t int) int64 { return above(h.offers[t].price, l.part) }, l.care)
-	if bound, c := h.farley(p.g.values, p.placed, found); bound > h.bound {
-		h.bound, h.shown = bound, []cover{c}
+	prices, sum := h.charge(p)
+	found := h.priceAll(p.g.values, p.placed, l.steps, func(t int) int64 { return above(prices[t], l.part) }, l.care)
+	if bound, c := h.farley(p.g.values, p.placed, found, prices); sum+bound > h.bound {
+		h.bound, h.shown = sum+bound, append(p.demanding(), c)
 	}
 	moved := h.take(p.g, found)
 	h.take(h.g, found)

@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"slices"
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
@@ -59,5 +60,72 @@ func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
 	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[1].Nodes = []int{0}, []int{1}, nil
 	if p := planner.BuildByMix(s); plantest.Verify(s, p) != nil {
 		t.Error(plantest.Verify(s, p))
+	}
+}
+
+// dearFew is a snapshot of many pods for small machines and a few that only dear ones serve, which small ones fill up.
+func dearFew() planner.Snapshot {
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "dear", Price: 900, Free: planner.Resources{MilliCPU: 90, Pods: 100}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "small", Price: 10, Free: planner.Resources{MilliCPU: 7, Pods: 100}, Physical: planner.Physical{Nodes: 1}},
+		},
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "bound", 30, planner.Resources{MilliCPU: 4, Pods: 1}),
+		plantest.Class(s, "three", 160, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+	}
+	s.Classes[0].Offerings = []int{0}
+	return s
+}
+
+func TestMachinesThatAGroupNeedsAreCountedWhole(t *testing.T) {
+	t.Parallel()
+	s := dearFew()
+	p := planner.Build(s)
+	if p.Proof == nil || !slices.ContainsFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.Toll > 0 }) {
+		t.Fatalf("launches %d machines at %d, bound %d, with no toll in the proof", len(p.Launches), p.Price, p.Bound)
+	}
+	// One dear machine and a part of another would be enough for the pods that only it serves.
+	if gap := p.Price - p.Bound; gap > p.Price/50 {
+		t.Errorf("costs %d, the bound is %d", p.Price, p.Bound)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(p *planner.Plan, c *planner.Cover){
+		"a higher bound":          func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
+		"a higher toll":           func(_ *planner.Plan, c *planner.Cover) { c.Toll += 100 },
+		"a toll above the price":  func(_ *planner.Plan, c *planner.Cover) { c.Toll = 901 },
+		"no toll":                 func(_ *planner.Plan, c *planner.Cover) { c.Toll = 0; c.Most[0] = 0 },
+		"less than nothing":       func(_ *planner.Plan, c *planner.Cover) { c.Toll = -1 },
+		"machines that hold less": func(_ *planner.Plan, c *planner.Cover) { c.Most[0] /= 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := dearFew()
+			p := planner.Build(s)
+			i := slices.IndexFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.Toll > 0 })
+			if spoil(&p, &p.Proof.Covers[i]); plantest.Verify(s, p) == nil {
+				t.Error("verified")
+			}
+		})
+	}
+}
+
+func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
+	t.Parallel()
+	for _, pods := range []int{40, 200, 2000} {
+		s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), pods, 20, 3)
+		p := planner.Search{Stop: func() bool { return true }}.Build(s)
+		if gap := p.Price - p.Bound; gap > p.Price/2 {
+			t.Errorf("%d pods cost %d, the bound is %d", pods, p.Price, p.Bound)
+		}
 	}
 }

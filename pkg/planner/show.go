@@ -9,6 +9,7 @@ func (p *problem) show(covers []cover) *Proof {
 	var out Proof
 	for _, c := range covers {
 		shown := Cover{
+			Toll:  MicroUSD(c.toll),
 			Worth: make([]int64, len(p.snapshot.Classes)), Most: make([]int64, len(p.snapshot.Offerings)), Nodes: make([]int64, len(p.snapshot.Nodes)),
 		}
 		for k := range p.shapes {

@@ -1,6 +1,7 @@
 package plantest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -44,7 +45,7 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 			return fmt.Errorf("cover %d: %w", i, err)
 		}
 	}
-	return v.cheaper(p.Proof.Covers, int64(p.Bound))
+	return v.cheaper(p.Proof.Covers, p.Bound)
 }
 
 type verifier struct {
@@ -227,23 +228,60 @@ func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 }
 
 // cheaper reports machines that keep all covers at a price below the bound.
-func (v *verifier) cheaper(covers []planner.Cover, bound int64) error {
-	b := buying{verifier: v, covers: covers, bound: bound, steps: verifySteps}
+func (v *verifier) cheaper(covers []planner.Cover, bound planner.MicroUSD) error {
+	b := buying{verifier: v, bound: int64(bound), steps: verifySteps}
+	for _, o := range v.s.Offerings {
+		b.prices = append(b.prices, int64(o.Price))
+	}
+	for i, c := range covers {
+		if c.Toll == 0 {
+			b.covers, b.needs = append(b.covers, c), append(b.needs, v.needs[i])
+		} else if err := b.take(c, v.needs[i]); err != nil {
+			return fmt.Errorf("cover %d: %w", i, err)
+		}
+	}
+	covers = b.covers
 	for i := range v.s.Offerings {
 		if slices.ContainsFunc(covers, func(c planner.Cover) bool { return c.Most[i] > 0 }) {
 			b.offerings = append(b.offerings, i)
 		}
 	}
-	slices.SortStableFunc(b.offerings, func(i, j int) int { return int(v.s.Offerings[j].Price - v.s.Offerings[i].Price) })
-	return b.try(0, 0, v.needs)
+	slices.SortStableFunc(b.offerings, func(i, j int) int { return cmp.Compare(b.prices[j], b.prices[i]) })
+	return b.try(0, 0, b.needs)
 }
 
 type buying struct {
 	*verifier
 	covers    []planner.Cover
+	needs     []*big.Int
 	offerings []int
-	bound     int64
+	prices    []int64 // what is left of them, by offering
+	bound     int64   // what is left of it
 	steps     int
+}
+
+// take takes the toll of a cover off the prices of its machines, and as often as there are such machines at least, off the bound.
+func (b *buying) take(c planner.Cover, need *big.Int) error {
+	if c.Toll < 0 {
+		return errors.New("its toll is less than nothing")
+	}
+	var most int64
+	for i, m := range c.Most {
+		if m <= 0 {
+			continue
+		}
+		most = max(most, m)
+		if b.prices[i] -= int64(c.Toll); b.prices[i] <= 0 {
+			return fmt.Errorf("nothing is left of the price of offering %d", i)
+		}
+	}
+	if need.Sign() <= 0 || most == 0 {
+		return nil
+	}
+	machines := new(big.Int).Sub(need, big.NewInt(1))
+	machines.Quo(machines, big.NewInt(most)).Add(machines, big.NewInt(1))
+	b.bound -= machines.Int64() * int64(c.Toll)
+	return nil
 }
 
 // outlook reports whether all needs are met, and whether one of them is too dear to meet with the offerings from the i-th on.
@@ -257,7 +295,7 @@ func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bo
 		var least *big.Rat
 		for _, o := range b.offerings[i:] {
 			if m := b.covers[r].Most[o]; m > 0 {
-				if x := new(big.Rat).Mul(big.NewRat(int64(b.s.Offerings[o].Price), m), new(big.Rat).SetInt(need)); least == nil || x.Cmp(least) < 0 {
+				if x := new(big.Rat).Mul(big.NewRat(b.prices[o], m), new(big.Rat).SetInt(need)); least == nil || x.Cmp(least) < 0 {
 					least = x
 				}
 			}
@@ -287,14 +325,14 @@ func (b *buying) try(i int, price int64, needs []*big.Int) error {
 		return errUnsettled
 	}
 	o := b.offerings[i]
-	for n := int64(0); price+n*int64(b.s.Offerings[o].Price) < b.bound; n++ {
+	for n := int64(0); price+n*b.prices[o] < b.bound; n++ {
 		rest := make([]*big.Int, len(needs))
 		met := true
 		for r := range needs {
 			rest[r] = new(big.Int).Sub(needs[r], new(big.Int).Mul(big.NewInt(n), big.NewInt(b.covers[r].Most[o])))
 			met = met && rest[r].Sign() <= 0
 		}
-		if err := b.try(i+1, price+n*int64(b.s.Offerings[o].Price), rest); err != nil {
+		if err := b.try(i+1, price+n*b.prices[o], rest); err != nil {
 			return err
 		}
 		if met {
