@@ -236,20 +236,25 @@ func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
 	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
 }
 
-// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody could begin and nobody has.
+// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody in the plan could begin and nobody has.
 func (a *arrival) awaited(class int) bool {
 	return slices.ContainsFunc(a.rules, func(i int) bool {
 		r := a.snapshot.Rules[i]
 		anywhere, _ := a.there(i, &spot{machine: -1})
-		begins := slices.ContainsFunc(r.Counted, func(c int) bool { return a.bound[i][c] })
+		begins := slices.ContainsFunc(r.Counted, func(c int) bool {
+			return a.bound[i][c] && slices.ContainsFunc(a.spots, func(x *spot) bool { return x.classes[c] > 0 })
+		})
 		return begins && !a.bound[i][class] && !anywhere && slices.Contains(r.Counted, class)
 	})
 }
 
-// hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class.
+// hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class that is not kept there yet.
 func (a *arrival) hasOthers(x *spot, class int) bool {
 	for _, i := range a.rules {
 		r := a.snapshot.Rules[i]
+		if _, here := a.there(i, x); here {
+			continue
+		}
 		for _, y := range a.spots {
 			for other := range y.classes {
 				if a.bound[i][class] && y.domain(r) == x.domain(r) && slices.Contains(r.Counted, other) && a.awaited(other) {
