@@ -124,6 +124,11 @@ func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T)
 			[]planner.Rule{together(0, []int{0}, []int{1}, 1, 1), together(planner.PerNode, []int{0}, []int{0, 1})},
 			[2][]string{{"default/db-00000", "default/web-00000"}, {"default/web-00001"}},
 		},
+		{
+			"of two that wait for each other the one begins whom nobody joins later",
+			[]planner.Rule{together(0, []int{1}, []int{0, 1}), together(planner.PerNode, []int{0}, []int{0, 1})},
+			[2][]string{{"default/db-00000", "default/web-00000"}, {"default/web-00001"}},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
