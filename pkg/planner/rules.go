@@ -28,6 +28,7 @@ func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan) Plan {
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
 	}
+	plan = a.rest(clean, plan)
 	plan.Bound = min(plan.Price, a.bound(clean, plan))
 	plan.Unplaced = append(plan.Unplaced, refused...)
 	inOrder(s, &plan)

@@ -11,6 +11,7 @@ type settled struct {
 	plan Plan
 	pods int
 	all  bool
+	on   berth
 }
 
 // berth is a machine that a party may begin on: a node, or an offering with its alternatives.
@@ -53,12 +54,30 @@ func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 			best = found
 		}
 	}
-	slices.SortStableFunc(berths, func(x, y berth) int { return cmp.Compare(y.holds, x.holds) })
-	for _, x := range berths[:min(len(berths), maxParts)] {
+	roomiest := slices.SortedStableFunc(slices.Values(berths), func(x, y berth) int { return cmp.Compare(y.holds, x.holds) })
+	for _, x := range roomiest[:min(len(roomiest), maxParts)] {
 		if x.holds > int64(best.pods) && x.holds < int64(total) {
 			if found := a.try(b, p, x); found.pods > best.pods {
 				best = found
 			}
+		}
+	}
+	return a.seatAsMany(b, p, berths, best, total)
+}
+
+// seatAsMany finds the first machine that holds as many of a party as the best one does: rules may keep most of it from a roomy machine as well.
+func (a *arranger) seatAsMany(b *books, p *party, berths []berth, best settled, total int) settled {
+	tried := 0
+	for _, x := range berths {
+		if best.pods == 0 || x.node == best.on.node && x.offering == best.on.offering || tried == maxParts {
+			break
+		}
+		if x.holds < int64(best.pods) || x.holds >= int64(total) {
+			continue
+		}
+		tried++
+		if found := a.try(b, p, x); found.pods >= best.pods {
+			return found
 		}
 	}
 	return best
@@ -199,7 +218,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 	if total <= len(p.leads) || !b.wellFounded(p.given, on.placed, on.domains) {
 		return settled{}, false
 	}
-	return settled{plan: x.planOf(on.ground.plan), pods: total}, true
+	return settled{plan: x.planOf(on.ground.plan), pods: total, on: x}, true
 }
 
 // step places so many pods of each class on the machine.

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -163,14 +164,12 @@ func (c *checker) checkTogether(spots []*spot) {
 	if len(a.rules) == 0 {
 		return
 	}
-	for a.waits {
-		for a.come(false, false) || a.come(true, true) || a.come(true, false) {
-			continue
-		}
-		a.waits = false
-		for a.come(false, false) || a.come(true, false) {
-			continue
-		}
+	for a.come() || a.begin() {
+		continue
+	}
+	a.waits = false
+	for a.come() || a.begin() {
+		continue
 	}
 	for _, x := range spots {
 		for class, n := range x.classes {
@@ -191,23 +190,48 @@ type arrival struct {
 	waits bool
 }
 
-// come lets pods come whom the rules let in, or one that begins where there is none of its like, and reports whether any came. A lonely one
-// begins where no others are that could come before it.
-func (a *arrival) come(begin, lonely bool) bool {
+// come lets pods come who find those that they follow, or follow nobody, and reports whether any came.
+func (a *arrival) come() bool {
 	came := false
 	for _, x := range a.spots {
 		for class := range x.classes {
-			if x.founded[class] || a.waits && a.awaited(class) || lonely && a.hasOthers(x, class) ||
-				slices.ContainsFunc(a.rules, func(i int) bool { return !a.lets(i, class, x, begin) }) {
-				continue
-			}
-			x.founded[class], came = true, true
-			if begin {
-				return true
+			if a.may(class, x, false) {
+				x.founded[class], came = true, true
 			}
 		}
 	}
 	return came
+}
+
+// begin lets pods of one class begin on a machine where there are none of its like, and reports whether any did: where the fewest others could come
+// before them, since those others can come after.
+func (a *arrival) begin() bool {
+	var first *spot
+	least, begins := 0, 0
+	awaited := make([]bool, len(a.snapshot.Classes))
+	for class := range awaited {
+		awaited[class] = a.awaited(class)
+	}
+	for _, x := range a.spots {
+		for _, class := range slices.Sorted(maps.Keys(x.classes)) {
+			if !a.may(class, x, true) {
+				continue
+			}
+			if n := a.others(x, class, awaited); first == nil || n < least {
+				first, least, begins = x, n, class
+			}
+		}
+	}
+	if first != nil {
+		first.founded[begins] = true
+	}
+	return first != nil
+}
+
+// may reports whether pods of a class may come to a spot next, be it that they begin.
+func (a *arrival) may(class int, x *spot, begin bool) bool {
+	return !x.founded[class] && (!a.waits || !a.awaited(class)) &&
+		!slices.ContainsFunc(a.rules, func(i int) bool { return !a.lets(i, class, x, begin) })
 }
 
 // there reports whether counted pods of a rule are anywhere, and whether in the domain of a spot.
@@ -236,29 +260,33 @@ func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
 	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
 }
 
-// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody could begin and nobody has.
+// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody in the plan could begin and nobody has.
 func (a *arrival) awaited(class int) bool {
 	return slices.ContainsFunc(a.rules, func(i int) bool {
 		r := a.snapshot.Rules[i]
 		anywhere, _ := a.there(i, &spot{machine: -1})
-		begins := slices.ContainsFunc(r.Counted, func(c int) bool { return a.bound[i][c] })
+		begins := slices.ContainsFunc(r.Counted, func(c int) bool {
+			return a.bound[i][c] && slices.ContainsFunc(a.spots, func(x *spot) bool { return x.classes[c] > 0 })
+		})
 		return begins && !a.bound[i][class] && !anywhere && slices.Contains(r.Counted, class)
 	})
 }
 
-// hasOthers reports whether pods that may come at any time are in the domain of a spot and are counted by a rule of a class.
-func (a *arrival) hasOthers(x *spot, class int) bool {
+// others is how many rules of a class that are not kept at a spot yet count other pods in its domain that are awaited, and may come at any time.
+func (a *arrival) others(x *spot, class int, awaited []bool) int {
+	n := 0
 	for _, i := range a.rules {
 		r := a.snapshot.Rules[i]
-		for _, y := range a.spots {
-			for other := range y.classes {
-				if a.bound[i][class] && y.domain(r) == x.domain(r) && slices.Contains(r.Counted, other) && a.awaited(other) {
-					return true
-				}
-			}
+		if _, here := a.there(i, x); here || !a.bound[i][class] {
+			continue
+		}
+		if slices.ContainsFunc(a.spots, func(y *spot) bool {
+			return y.domain(r) == x.domain(r) && slices.ContainsFunc(r.Counted, func(c int) bool { return c != class && y.classes[c] > 0 && awaited[c] })
+		}) {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // alternatives checks that a launch leaves the choice that its pool demands, and that each alternative would do as well.

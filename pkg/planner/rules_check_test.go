@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,52 @@ func TestCheckJudgesPlacesByTheRules(t *testing.T) {
 				t.Error(err)
 			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T) {
+	t.Parallel()
+	together := func(topology int, classes, counted []int, present ...int64) planner.Rule {
+		return rule(planner.Together, topology, func(r *planner.Rule) { r.Classes, r.Counted, r.Present = classes, counted, present })
+	}
+	for _, c := range []struct {
+		name  string
+		rules []planner.Rule
+		pods  [2][]string // of the two launches; nobody else has a place
+	}{
+		{
+			"who has no place is not waited for",
+			[]planner.Rule{together(planner.PerNode, []int{1, 2}, []int{0, 1}), together(planner.PerNode, []int{2}, []int{1, 2})},
+			[2][]string{{"default/web-00000"}, {"default/db-00000"}},
+		},
+		{
+			"who is with a running pod already may begin under another rule",
+			[]planner.Rule{together(0, []int{0}, []int{1}, 1, 1), together(planner.PerNode, []int{0}, []int{0, 1})},
+			[2][]string{{"default/db-00000", "default/web-00000"}, {"default/web-00001"}},
+		},
+		{
+			"of two that wait for each other the one begins whom nobody joins later",
+			[]planner.Rule{together(0, []int{1}, []int{0, 1}), together(planner.PerNode, []int{0}, []int{0, 1})},
+			[2][]string{{"default/db-00000", "default/web-00000"}, {"default/web-00001"}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, p := threePlaces(c.rules...)
+			s.Classes = append(s.Classes, plantest.Class(s, "cache", 1, plantest.Request(1000, 1024, 1)))
+			p.Placements = nil
+			p.Launches = []planner.Launch{{Offering: 0, Pods: c.pods[0]}, {Offering: 0, Pods: c.pods[1]}}
+			for _, class := range s.Classes {
+				for _, pod := range class.Pods {
+					if !slices.Contains(c.pods[0], pod) && !slices.Contains(c.pods[1], pod) {
+						p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: pod, Refusal: planner.Refusal{Reason: planner.ReasonRule, Message: "full"}})
+					}
+				}
+			}
+			if err := planner.Check(s, p); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -21,7 +21,8 @@ func (a *arranger) replay(s Snapshot, plan Plan) Plan {
 	for c := range past.Classes {
 		past.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
 	}
-	again := (&arranger{share: a.share, given: past}).settle(past)
+	then := arranger{share: a.share, given: past}
+	again := orFirstFit(past, then.rest(past, then.settle(past)))
 	inOrder(past, &again)
 	class := map[string]int{}
 	for c := range s.Classes {
