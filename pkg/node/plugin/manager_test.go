@@ -245,6 +245,26 @@ func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
 	})
 }
 
+// The kubelet's socket is there a moment before it answers. A kubelet that starts anew often is not made to wait longer each time.
+func TestAKubeletThatDoesNotAnswerAtOnceKnowsAllWithinASecond(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(w *world) {
+		w.startKubelet()
+		w.must(replicas(4), gpus(1))
+		for range 6 {
+			w.kubelet.Stop()
+			clk.Sleep(400 * time.Millisecond)
+			w.kubelet.Refuse(errors.New("not yet"))
+			w.startKubelet()
+			clk.Sleep(20 * time.Millisecond)
+			w.kubelet.Refuse(nil)
+			clk.Sleep(180 * time.Millisecond)
+			w.want(whole, 4)
+			clk.Sleep(3 * time.Second)
+		}
+	})
+}
+
 func TestARefusalIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {

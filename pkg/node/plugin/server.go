@@ -154,7 +154,8 @@ func (s *server) PreStartContainer(context.Context, *pluginapi.PreStartContainer
 }
 
 const (
-	firstBackoff, lastBackoff = 200 * time.Millisecond, 5 * time.Second
+	// firstBackoff is short: the kubelet's socket is there a moment before it answers, and pods may wait for its devices already.
+	firstBackoff, lastBackoff = 50 * time.Millisecond, 5 * time.Second
 	// streamGrace is how long a registration waits for the kubelet's stream. The kubelet forgets a plugin when its stream ends, and does
 	// not come back by itself.
 	streamGrace = 10 * time.Second
@@ -198,9 +199,12 @@ func (s *server) run(ctx context.Context) {
 			backoff = firstBackoff
 		}
 		log.Info("Not registered with the kubelet; trying again", "error", err.Error(), "in", backoff.String())
-		s.pause(ctx, backoff)
+		anew := s.pause(ctx, backoff)
 		backoff = min(2*backoff, lastBackoff)
-		if lasted > 0 {
+		if anew {
+			backoff = firstBackoff
+		}
+		if anew || lasted > 0 {
 			since = s.m.config.Clock.Now()
 		}
 	}
@@ -311,13 +315,15 @@ func (s *server) stoodBack(why string) {
 	}
 }
 
-// pause waits, but not for longer than until the kubelet starts anew.
-func (s *server) pause(ctx context.Context, d time.Duration) {
+// pause waits, but not for longer than until the kubelet starts anew, and reports whether it has.
+func (s *server) pause(ctx context.Context, d time.Duration) bool {
 	timer := s.m.config.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C():
 	case <-s.started:
+		return true
 	}
+	return false
 }
