@@ -6,7 +6,7 @@ import (
 )
 
 // dims is the number of dimensions in which a machine can be full.
-const dims = 7
+const dims = 6
 
 // The dimensions of a vec, in the order in which a refusal mentions them.
 const (
@@ -17,8 +17,6 @@ const (
 	dimPods
 	// dimGPUMemory is the device memory of all GPUs together; which GPU it is on is another matter, see packs.
 	dimGPUMemory
-	// dimCut is of no pod: a knapsack uses it for what it knows of GPUs beyond their sums, see knapsack.cut.
-	dimCut
 )
 
 // vec is a Resources, with device memory, that loops can walk: one amount a dimension, each in the unit of its field.

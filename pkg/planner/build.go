@@ -6,7 +6,7 @@ type Search struct {
 	// of them get more, in proportion, up to four times as much. 0 stands for DefaultEffort.
 	Effort int64
 	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
-	// is for a clock: a plan that it has cut short depends on the machine.
+	// is for a clock: a plan that it has cut short depends on the machine. Several goroutines ask, one at a time.
 	Stop func() bool
 	// First, when not nil, is told the first complete plan, which is launchable as it stands.
 	First func(Plan)
@@ -34,7 +34,7 @@ func (search Search) Build(s Snapshot) Plan {
 		some := search
 		some.Effort = max(1, search.effort().left/share)
 		return some.plain(s)
-	}))
+	}, search.Stop))
 	// Its bound is put together from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
@@ -60,14 +60,14 @@ func (search Search) plain(s Snapshot) Plan {
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
 // solution, and returns what the bound rests on as well.
-func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, []cover) {
+func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, *branch) {
 	demand := p.demand()
 	switch {
 	case len(p.shapes) == 0:
 		return p.told(newSolution(p), 0, nil, first)
 	case len(p.shapes) == 1:
 		if s, ok := p.coverOne(); ok {
-			return p.told(s, s.cost(p).price, p.coverAlone(0, s), first)
+			return p.told(s, s.cost(p).price, &branch{covers: p.coverAlone(0, s)}, first)
 		}
 	case p.small(demand):
 		if s, c, ok := p.exact(); ok {
@@ -78,7 +78,7 @@ func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, []c
 }
 
 // told tells first of a solution that is the last as well.
-func (p *problem) told(s *solution, bound int64, shown []cover, first func(*solution)) (*solution, int64, []cover) {
+func (p *problem) told(s *solution, bound int64, shown *branch, first func(*solution)) (*solution, int64, *branch) {
 	if first != nil {
 		first(s)
 	}

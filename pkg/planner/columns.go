@@ -17,9 +17,8 @@ const (
 	diveSteps  = 40
 )
 
-// pricingSteps is how long one knapsack is searched for columns: the best load is mostly found in the first ten steps; longer searches follow when
-// the shorter ones find nothing.
-var pricingSteps = []int{60, 600, 4000}
+// pricingCare is how offers are priced for columns: the best load is mostly found at once; more care follows when less finds nothing.
+var pricingCare = []care{{steps: 60}, {600, 60}, {600, 300}, {4000, 1500}}
 
 // columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
 func (h *hunt) columns(slice int64) {
@@ -29,16 +28,20 @@ func (h *hunt) columns(slice int64) {
 			h.g.add(column(x))
 		}
 		h.reoptimise(h.g)
+	} else if pivots := h.g.pivots; h.ready {
+		// The proof may have found columns since.
+		h.reoptimise(h.g)
+		h.ready = h.g.pivots == pivots
 	}
 	for level, until := 0, h.effort.left-slice; !h.ready && h.effort.left > until && !h.effort.done(); {
-		found := h.priceAll(h.g.values, h.base.left, pricingSteps[level], func(t int) int64 { return above(h.offers[t].price, 10_000) }, min(care(level), parting))
+		found := h.priceAll(h.g.values, h.base.left, pricingCare[level], func(t int) int64 { return above(h.offers[t].price, 10_000) })
 		if h.take(h.g, found) {
 			h.reoptimise(h.g)
 			level = 0
 			continue
 		}
 		level++
-		h.ready = level == len(pricingSteps)
+		h.ready = level == len(pricingCare)
 	}
 }
 
@@ -89,9 +92,20 @@ func (m *mixer) round(s *solution, g *master, limits []usage) bool {
 
 // dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
 // cuts make of the rest: to buy by worth, and a small branch and bound.
+//
+// Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many.
 func (h *hunt) dive(slice int64) {
-	limits := slices.Clone(h.limits)
-	s, g := h.base.clone(), h.g
+	g := h.g
+	if h.proof != nil && len(h.proof.cuts) > 0 {
+		g = h.narrowed(g, h.base)
+		h.reoptimise(g)
+	}
+	h.diveFrom(g, slice)
+}
+
+// diveFrom is dive from a given relaxation.
+func (h *hunt) diveFrom(g *master, slice int64) {
+	limits, s := slices.Clone(h.limits), h.base.clone()
 	until := h.effort.left - slice
 	for range maxDives {
 		values := h.guide(g.values)
@@ -108,22 +122,41 @@ func (h *hunt) dive(slice int64) {
 		if s.left.empty() || h.closed() {
 			return
 		}
-		next := newMaster(h.problem, s.left)
-		for _, c := range g.columns {
-			if c.load.under(s.left) {
-				next.add(c)
-			} else if l := c.load.within(s.left); !l.empty() {
-				next.add(column{c.offer, l})
-			}
-		}
-		g = next
+		g = h.narrowed(g, s)
 		h.reoptimise(g)
 		for range diveRounds {
-			found := h.priceAll(g.values, s.left, diveSteps, func(t int) int64 { return above(h.offers[t].price, 1000) }, plain)
+			found := h.priceAll(g.values, s.left, care{steps: diveSteps}, func(t int) int64 { return above(h.offers[t].price, 1000) })
 			if !h.take(g, found) {
 				break
 			}
 			h.reoptimise(g)
 		}
 	}
+}
+
+// narrowed is the relaxation for what a plan leaves, with the columns of another one as far as they go, and with the cuts of the proof as far as
+// the machines of the plan do not keep them.
+func (h *hunt) narrowed(g *master, s *solution) *master {
+	next := newMaster(h.problem, s.left)
+	for _, c := range g.columns {
+		if c.load.under(s.left) {
+			next.add(c)
+		} else if l := c.load.within(s.left); !l.empty() {
+			next.add(column{c.offer, l})
+		}
+	}
+	if h.proof == nil || len(next.rows) == 0 {
+		return next
+	}
+	for _, c := range h.proof.cuts {
+		for _, x := range s.machines {
+			if c.serves[x.offer] {
+				c.machines--
+			}
+		}
+		if c.machines > 0 {
+			next.require(c.tally())
+		}
+	}
+	return next
 }

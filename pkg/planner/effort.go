@@ -1,11 +1,14 @@
 package planner
 
+import "sync"
+
 // effort is what a search may still spend, in steps of its loops.
 type effort struct {
 	most int64
 	left int64
 	stop func() bool
 	over bool
+	ask  sync.Mutex
 }
 
 func (s Search) effort() *effort {
@@ -42,6 +45,16 @@ func (e *effort) spend(steps int64) bool {
 
 // done reports whether the search is to end. Once it is, it stays so.
 func (e *effort) done() bool {
-	e.over = e.over || e.left <= 0 || e.stop != nil && e.stop()
+	e.over = e.over || e.left <= 0 || e.stopped()
 	return e.over
+}
+
+// stopped reports whether a clock ends the search. Several may ask at once.
+func (e *effort) stopped() bool {
+	if e.stop == nil {
+		return false
+	}
+	e.ask.Lock()
+	defer e.ask.Unlock()
+	return e.stop()
 }

@@ -10,3 +10,31 @@ func BuildByMix(s Snapshot) Plan {
 	plan.Proof = p.show(shown)
 	return plan
 }
+
+// MostOnGPUs is what a machine of the first offering holds that is worth most, when the pods of the k-th shape are worth worths[k] each: by trying
+// every load, by combining loads of single GPUs with so many parts, and the bound of that. It reports whether the machine is combined at all.
+func MostOnGPUs(s Snapshot, worths []int64, parts int) (most, found, upper int64, ok bool) {
+	p := compile(s)
+	if len(p.offers) == 0 {
+		return 0, 0, 0, false
+	}
+	c := &p.offers[0].capacity
+	k := newKnapsack(p, c)
+	g := newGPURelaxation(p, k)
+	if g == nil || g.combination == nil {
+		return 0, 0, 0, false
+	}
+	values, demand := worths[:len(p.shapes)], p.demand()
+	l := newLattice(p, demand)
+	for a := range l.states {
+		if l.holds(p, c, a) {
+			most = max(most, worth(values, l.loads[a]))
+		}
+	}
+	x := pricer{k, g}
+	x.knapsack.price(values, demand)
+	g.bound(values, demand, 0)
+	var out priced
+	upper = x.combine(values, demand, parts, 0, &out)
+	return most, out.value, upper, true
+}

@@ -271,20 +271,22 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 	}
 	addRules(t, &s, pods, ruled)
 	for _, l := range aparts {
-		of := func(names string) []int {
-			var out []int
-			for i, p := range pods {
-				if slices.Contains(strings.Split(names, ","), p.words[1]) {
-					out = append(out, i)
-				}
-			}
-			return out
-		}
 		s.Rules = append(s.Rules, planner.Rule{
-			Kind: planner.Apart, Name: "podAntiAffinity", Topology: planner.PerNode, Classes: of(l.words[1]), Counted: of(l.words[3]),
+			Kind: planner.Apart, Name: "podAntiAffinity", Topology: planner.PerNode, Classes: named(pods, l.words[1]), Counted: named(pods, l.words[3]),
 		})
 	}
 	return s
+}
+
+// named are the indices of the classes whose names are in the list.
+func named(pods []line, names string) []int {
+	var out []int
+	for i, p := range pods {
+		if slices.Contains(strings.Split(names, ","), p.words[1]) {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // gpus reads the GPUs of a node.

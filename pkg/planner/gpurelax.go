@@ -1,6 +1,11 @@
 package planner
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+)
 
 // gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of
 // one GPU take of what all share is paid for, at prices, and each GPU is then a knapsack of its own, whose loads are few and whole.
@@ -11,21 +16,26 @@ type gpuRelaxation struct {
 	whole   *knapsack
 	count   int
 	one     *knapsack
-	relaxed relaxation
+	relaxed blend
+	// demand is what the rows of the relaxation are for: those that all GPUs share, the number of GPUs, and one for each shape of which there are fewer
+	// pods than the GPUs hold, by rowOf, which is -1 for others.
+	demand load
+	rowOf  []int32
 	// loose are the items of the machine that state no device memory; the first columns of the relaxation are theirs, the others are patterns.
 	loose    []*item
 	patterns []load
 	reduced  []int64
 	paid     [dims]int64
+	scarcity []int64
 	mixture  []float64
 	rounded  load
-	// kept are the reduced worths, the most that one GPU holds of them, and the prices, of the best bound of the last call.
-	kept     []int64
-	keptMost int64
-	keptPaid [dims]int64
+	// tried are the prices of the last call of bound.
+	tried []plane
+	// combination is nil where pods that state no device memory may share the machine, and where GPUs cannot be doubled up to their number.
+	combination *combination
 }
 
-// Limits on the search for patterns: in one call, and in all.
+// Limits on the search for patterns: rounds and steps in one call, and how many are kept from one to the next.
 const (
 	patternRounds = 12
 	maxPatterns   = 150
@@ -38,14 +48,10 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 		return nil
 	}
 	n := len(p.shapes)
-	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), kept: make([]int64, n), rounded: make(load, n), mixture: make([]float64, n)}
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), scarcity: make([]int64, n), rounded: make(load, n), mixture: make([]float64, n)}
 	one := &capacity{free: k.free, quotas: k.quotas, fits: make([]int32, n)}
 	one.free[dimReplicas], one.free[dimGPUMemory] = k.gpus[0].Replicas, k.gpus[0].MemoryBytes
-	g.relaxed.rows = dims + 1
-	for d := range dims {
-		g.relaxed.limit[d] = 1
-	}
-	g.relaxed.limit[dims] = float64(g.count)
+	g.rowOf = make([]int32, n)
 	for i := range k.items {
 		it := &k.items[i]
 		if it.of.states() {
@@ -53,9 +59,7 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 			continue
 		}
 		g.loose = append(g.loose, it)
-		g.relaxed.cols = append(g.relaxed.cols, relaxedColumn{use: g.use(it)})
 	}
-	g.relaxed.empty()
 	g.one = newKnapsack(p, one)
 	// What all GPUs share is paid for: without it many items are alike, and few are left.
 	for i := range g.one.items {
@@ -68,47 +72,96 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 		it.filled = g.one.free.fit(it.request, math.MaxInt32)
 		it.fits = min(it.filled, int32(len(it.of.pods)))
 	}
+	if len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1 {
+		g.combination = &combination{gpuRelaxation: g}
+	}
 	return g
 }
 
-// use is what a pod takes of what all GPUs share. Device memory is not of that.
-func (g *gpuRelaxation) use(it *item) [relaxedRows]float64 {
-	var use [relaxedRows]float64
-	for d, r := range it.request {
-		if r > 0 && d != dimGPUMemory {
-			use[d] = float64(r) / float64(g.whole.free[d])
+// begin sets the rows of the relaxation for a demand.
+func (g *gpuRelaxation) begin(demand load) {
+	g.demand = append(g.demand[:0], demand...)
+	g.relaxed.limit = g.relaxed.limit[:0]
+	for range dims {
+		g.relaxed.limit = append(g.relaxed.limit, 1)
+	}
+	g.relaxed.limit = append(g.relaxed.limit, float64(g.count))
+	for k := range g.rowOf {
+		g.rowOf[k] = -1
+	}
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		if most := min(it.filled, int32(g.count)*g.one.fits[it.shape]); demand[it.shape] < most || !it.of.states() {
+			g.rowOf[it.shape] = int32(len(g.relaxed.limit))
+			g.relaxed.limit = append(g.relaxed.limit, float64(min(it.fits, demand[it.shape])))
 		}
 	}
-	return use
+	g.relaxed.cols = g.relaxed.cols[:0]
+	for _, it := range g.loose {
+		one := make(load, len(demand))
+		one[it.shape] = 1
+		g.relaxed.cols = append(g.relaxed.cols, g.column(one, false))
+	}
+	for _, l := range g.patterns {
+		g.relaxed.cols = append(g.relaxed.cols, g.column(l, true))
+	}
+	g.relaxed.empty()
+}
+
+// column is what a load takes of what all GPUs share, device memory is not of that, and of the pods there are.
+func (g *gpuRelaxation) column(l load, pattern bool) blended {
+	var col blended
+	var use [dims]float64
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		n := float64(l[it.shape])
+		if n == 0 {
+			continue
+		}
+		for d, r := range it.request {
+			if r > 0 && d != dimGPUMemory {
+				use[d] += float64(float64(float64(r)/float64(g.whole.free[d])) * n)
+			}
+		}
+		if r := g.rowOf[it.shape]; r >= 0 {
+			col.rows, col.use = append(col.rows, r), append(col.use, n)
+		}
+	}
+	for d, u := range use {
+		if u > 0 {
+			col.rows, col.use = append(col.rows, int32(d)), append(col.use, u)
+		}
+	}
+	if pattern {
+		col.rows, col.use = append(col.rows, dims), append(col.use, 1)
+	}
+	return col
 }
 
 // bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last; none below the floor is looked
 // for. g.mixture then is worth about as much.
 func (g *gpuRelaxation) bound(values []int64, demand load, floor int64) (upper int64, steps int) {
-	moved := false
+	g.forget()
+	if !slices.Equal(g.demand, demand) {
+		g.begin(demand)
+	}
 	for i, it := range g.loose {
-		col := &g.relaxed.cols[i]
-		most := float64(min(it.fits, demand[it.shape]))
-		moved = moved || col.most != most
-		col.value, col.most = float64(values[it.shape]), most
+		g.relaxed.cols[i].value = float64(values[it.shape])
 	}
 	for i, l := range g.patterns {
-		col := &g.relaxed.cols[len(g.loose)+i]
-		col.value = float64(worth(values, l))
-	}
-	if moved {
-		g.relaxed.empty()
+		g.relaxed.cols[len(g.loose)+i].value = float64(worth(values, l))
 	}
 	upper = -1
+	g.tried = g.tried[:0]
 	for range patternRounds {
 		steps += 4
 		g.relaxed.solve()
 		u, most, pattern := g.relax(values, demand, &steps)
+		g.tried = append(g.tried, plane{g.paid, slices.Clone(g.scarcity), most, u})
 		if upper < 0 || u < upper {
-			upper, g.keptMost, g.keptPaid = u, most, g.paid
-			copy(g.kept, g.reduced)
+			upper = u
 		}
-		if upper <= floor || pattern == nil || len(g.patterns) >= maxPatterns {
+		if upper <= floor || pattern == nil {
 			break
 		}
 		g.add(values, pattern)
@@ -126,9 +179,16 @@ func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (upper, m
 			upper = saturating(upper, paid[d])
 		}
 	}
+	clear(g.scarcity)
+	for k, r := range g.rowOf {
+		if r >= 0 {
+			g.scarcity[k] = int64(min(max(0, g.relaxed.price[r]), 1<<60))
+			upper = saturating(upper, mulDiv(g.scarcity[k], int64(g.relaxed.limit[r]), 1))
+		}
+	}
 	for i := range g.whole.items {
 		it := &g.whole.items[i]
-		v := values[it.shape]
+		v := values[it.shape] - g.scarcity[it.shape]
 		for d, w := range it.scaled {
 			if paid[d] > 0 && w > 0 {
 				v -= mulDiv(paid[d], w, unit)
@@ -154,19 +214,35 @@ func (g *gpuRelaxation) relax(values []int64, demand load, steps *int) (upper, m
 
 func (g *gpuRelaxation) add(values []int64, pattern load) {
 	l := append(load(nil), pattern...)
-	col := relaxedColumn{value: float64(worth(values, l)), most: float64(g.count)}
-	for i := range g.whole.items {
-		it := &g.whole.items[i]
-		if n := l[it.shape]; n > 0 {
-			use := g.use(it)
-			for d := range dims {
-				col.use[d] += float64(use[d] * float64(n))
-			}
-		}
-	}
-	col.use[dims] = 1
+	col := g.column(l, true)
+	col.value = float64(worth(values, l))
 	g.patterns = append(g.patterns, l)
 	g.relaxed.cols = append(g.relaxed.cols, col)
+}
+
+// forget drops the patterns that the relaxation does not buy when there are many.
+func (g *gpuRelaxation) forget() {
+	if len(g.patterns) < maxPatterns {
+		return
+	}
+	at := make([]int, len(g.relaxed.cols))
+	cols, patterns := g.relaxed.cols[:len(g.loose)], g.patterns[:0]
+	for i := range at {
+		at[i] = i
+		if i < len(g.loose) {
+			continue
+		}
+		if col := g.relaxed.cols[i]; col.basic {
+			at[i] = len(cols)
+			cols, patterns = append(cols, col), append(patterns, g.patterns[i-len(g.loose)])
+		}
+	}
+	for r, c := range g.relaxed.basis {
+		if c >= 0 {
+			g.relaxed.basis[r] = at[c]
+		}
+	}
+	g.relaxed.cols, g.patterns = cols, patterns
 }
 
 // mix sets the mixture to what the relaxation buys.
@@ -210,4 +286,10 @@ func (g *gpuRelaxation) round() {
 		g.rounded.add(g.patterns[best], 1)
 		amounts[best]--
 	}
+}
+
+// best are those prices of the last call of bound that gave the lowest bounds, the lowest first.
+func (g *gpuRelaxation) best(most int) []plane {
+	slices.SortStableFunc(g.tried, func(a, b plane) int { return cmp.Compare(a.upper, b.upper) })
+	return g.tried[:min(len(g.tried), most)]
 }

@@ -68,11 +68,12 @@ func (p *problem) assignOrKnow(c *capacity, l load, r *room, note *[]onGPU) (ok,
 		*note = (*note)[:0]
 	}
 	r.gpus = append(r.gpus[:0], c.gpus...)
-	if !p.mayFit(c, l) {
+	spare, may := p.spare(c, l)
+	if !may {
 		return false, false
 	}
-	a := assignment{problem: p, left: l, gpus: r.gpus, steps: assignSteps}
-	ok = a.place(0, 0, 0)
+	a := assignment{problem: p, left: slices.Clone(l), gpus: r.gpus, full: make([]bool, len(r.gpus)), spare: spare, steps: assignSteps}
+	ok = a.place()
 	if ok && note != nil {
 		*note = append(*note, a.chosen...)
 	}
@@ -96,54 +97,108 @@ func (p *problem) assignAtOnce(c *capacity, l load, r *room, note *[]onGPU) bool
 	return true
 }
 
-// mayFit rules loads out by the totals of those pods alone, which free does not tell where other pods have replicas too.
-func (p *problem) mayFit(c *capacity, l load) bool {
-	var memory, replicas int64
-	for _, g := range c.gpus {
-		memory, replicas = saturating(memory, g.MemoryBytes), saturating(replicas, g.Replicas)
+// spare is what all GPUs together have beyond what the pods of a load need that state device memory, and whether that is not less than nothing. Other
+// pods may have replicas too, of which free tells.
+func (p *problem) spare(c *capacity, l load) (GPU, bool) {
+	var g GPU
+	for _, x := range c.gpus {
+		g.MemoryBytes, g.Replicas = saturating(g.MemoryBytes, x.MemoryBytes), saturating(g.Replicas, x.Replicas)
 	}
 	for _, k := range p.byGPU {
-		memory -= p.shapes[k].request[dimGPUMemory] * int64(l[k])
-		replicas -= p.shapes[k].request[dimReplicas] * int64(l[k])
+		g.MemoryBytes -= p.shapes[k].request[dimGPUMemory] * int64(l[k])
+		g.Replicas -= p.shapes[k].request[dimReplicas] * int64(l[k])
 	}
-	return memory >= 0 && replicas >= 0
+	return g, g.MemoryBytes >= 0 && g.Replicas >= 0
 }
 
-// assignment is an exhaustive search, within its steps, for GPUs for the pods of one machine.
+// assignment is an exhaustive search, within its steps, for GPUs for the pods of one machine. It fills one GPU after the other: the largest pod that
+// is left goes to one, with as many others that nothing more fits (bin completion, Gent and Walsh), and what the full GPUs leave over is no more than
+// there is to spare.
 type assignment struct {
 	*problem
 	left   load
 	gpus   []GPU
+	full   []bool
+	spare  GPU
 	steps  int
 	chosen []onGPU
 }
 
-// place finds places for the pods from the i-th shape of byGPU on, of which done have one already. Pods of one shape go to GPUs in
-// rising order, and of GPUs with the same room only one is tried.
-func (a *assignment) place(i int, done int32, from int) bool {
-	for i < len(a.byGPU) && done == a.left[a.byGPU[i]] {
-		i, done, from = i+1, 0, 0
-	}
-	if i == len(a.byGPU) {
+// place finds GPUs for all pods that are left. Of GPUs that are alike only one is tried.
+func (a *assignment) place() bool {
+	first := slices.IndexFunc(a.byGPU, func(k int) bool { return a.left[k] > 0 })
+	if first < 0 {
 		return true
+	}
+	for g := range a.gpus {
+		if a.full[g] || a.gpus[g].fit(&a.shapes[a.byGPU[first]], 1) == 0 {
+			continue
+		}
+		same := false
+		for f := range g {
+			same = same || !a.full[f] && a.gpus[f] == a.gpus[g]
+		}
+		if same {
+			continue
+		}
+		a.full[g] = true
+		if a.fill(g, first, 1) {
+			return true
+		}
+		a.full[g] = false
+	}
+	return false
+}
+
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on, and of that one at least so many.
+func (a *assignment) fill(g, i int, least int32) bool {
+	for i < len(a.byGPU) && a.left[a.byGPU[i]] == 0 {
+		i++
 	}
 	if a.steps <= 0 {
 		return false
 	}
 	a.steps--
+	if i == len(a.byGPU) {
+		return a.finish(g)
+	}
 	k := a.byGPU[i]
 	s := &a.shapes[k]
-	for g := from; g < len(a.gpus); g++ {
-		if a.gpus[g].fit(s, 1) == 0 || slices.Contains(a.gpus[from:g], a.gpus[g]) {
-			continue
+	for n := a.gpus[g].fit(s, a.left[k]); n >= least; n-- {
+		a.gpus[g].take(s, n)
+		a.left[k] -= n
+		if n > 0 {
+			a.chosen = append(a.chosen, onGPU{k, g, n})
 		}
-		a.gpus[g].take(s, 1)
-		a.chosen = append(a.chosen, onGPU{k, g, 1})
-		if a.place(i, done+1, g) {
+		if a.fill(g, i+1, 0) {
 			return true
 		}
-		a.chosen = a.chosen[:len(a.chosen)-1]
-		a.gpus[g].take(s, -1)
+		if n > 0 {
+			a.chosen = a.chosen[:len(a.chosen)-1]
+		}
+		a.left[k] += n
+		a.gpus[g].take(s, -n)
 	}
+	return false
+}
+
+// finish goes on from a full GPU, one that has no room for any pod that is left.
+func (a *assignment) finish(g int) bool {
+	over := a.gpus[g]
+	if over.MemoryBytes > a.spare.MemoryBytes || over.Replicas > a.spare.Replicas {
+		return false
+	}
+	for _, k := range a.byGPU {
+		if a.left[k] > 0 && over.fit(&a.shapes[k], 1) > 0 {
+			return false
+		}
+	}
+	a.spare.MemoryBytes -= over.MemoryBytes
+	a.spare.Replicas -= over.Replicas
+	if a.place() {
+		return true
+	}
+	a.spare.MemoryBytes += over.MemoryBytes
+	a.spare.Replicas += over.Replicas
 	return false
 }

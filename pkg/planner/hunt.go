@@ -7,14 +7,15 @@ import "slices"
 // beginning of a longer one: more effort never gives a dearer plan.
 type hunt struct {
 	*mixer
-	base  *solution // nodes filled, nothing launched
-	best  *solution
-	g     *master
-	ready bool // no more columns are to be found
-	proof *proof
-	ruin  *ruiner
-	bound int64
-	shown []cover // what the bound rests on
+	base      *solution // nodes filled, nothing launched
+	best      *solution
+	g         *master
+	ready     bool // no more columns are to be found
+	proof     *proof
+	ruin      *ruiner
+	bound     int64
+	shown     *branch    // what the bound rests on
+	branching *branching // nil as long as there is none
 	// lifted is the cost of the plan that lift was tried for last.
 	lifted cost
 }
@@ -23,7 +24,14 @@ type hunt struct {
 const firstSlice = 60_000
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
-func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, []cover) {
+func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, *branch) {
+	h := p.hunt(e, first)
+	bound := h.proven()
+	return h.best, bound, h.shown
+}
+
+// hunt looks for a plan for several shapes.
+func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
 	if len(p.shapes) <= maxRows {
 		e.share(len(p.shapes))
 	}
@@ -46,8 +54,7 @@ func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, []cov
 			h.best = p.better(h.best, again)
 		}
 	}
-	bound := h.proven()
-	return h.best, bound, h.shown
+	return h
 }
 
 // run makes rounds until the plan is proven best, the effort is spent, or a round has found nothing new and there is nothing left to try but
@@ -64,22 +71,46 @@ func (h *hunt) run() {
 	for slice := int64(firstSlice); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
 		cost, bound := h.best.cost(h.problem), h.bound
 		h.columns(slice)
-		h.dive(slice)
-		// What is spent goes to the larger of what is known to be missing: of the proof, or of the plan.
-		proving, improving := slice*2, slice/4
-		if z := int64(h.g.total()); cost.price-z > z-h.bound {
-			proving, improving = slice/2, slice*2
+		if h.stated && !h.few() {
+			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
+			h.prepare()
 		}
-		h.prove(proving)
-		h.lift()
+		h.dive(slice)
+		proving, improving := h.shares(slice, cost.price)
+		few := h.few()
+		grown := h.raise(proving, few)
 		if h.effort.done() || h.closed() {
 			return
 		}
 		h.improve(improving)
-		if h.ready && h.proof.level == len(proofLevels) && h.bound == bound && h.best.cost(h.problem) == cost {
+		if h.ready && (few || h.proof.level == len(proofLevels)) && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}
 	}
+}
+
+// raise spends a slice on the bound, or on each way to it, and reports whether branches had any part in it.
+func (h *hunt) raise(slice int64, few bool) bool {
+	if few {
+		// The first branch is the whole, and bounded as in a proof.
+		h.renew()
+	} else {
+		h.prove(slice)
+		h.lift()
+	}
+	return h.branchOut(slice)
+}
+
+// shares are what is spent on the proof and on the plan: more on the one of which more is known to be missing.
+func (h *hunt) shares(slice, price int64) (proving, improving int64) {
+	z := int64(h.g.total())
+	switch {
+	case h.few():
+		return slice * 2, slice
+	case price-z > z-h.bound:
+		return slice / 2, slice * 2
+	}
+	return slice * 2, slice / 4
 }
 
 // maxRows is the number of shapes beyond which there is no relaxation: its cost grows with their square.
@@ -91,8 +122,8 @@ func (h *hunt) rough() {
 	h.improve(h.effort.left)
 }
 
-// roughSteps bounds the search of one knapsack for a first bound.
-const roughSteps = 20
+// rough is how offers are priced for a first bound, and for the last one when a clock ends the search.
+var rough = care{steps: 20}
 
 // roundCost is what a round costs at least, in steps.
 const roundCost = 1000
@@ -115,10 +146,15 @@ func (h *hunt) proven() int64 {
 	if len(h.best.machines) == 0 {
 		return 0
 	}
+	h.renew()
+	return h.bound
+}
+
+// renew begins a proof unless there is one for the pods that the best plan places.
+func (h *hunt) renew() {
 	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.problem, h.best)) {
 		h.begin()
 	}
-	return h.bound
 }
 
 // begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it, and what pods
@@ -131,15 +167,15 @@ func (h *hunt) begin() {
 			continue
 		}
 		if _, c, ok := h.problem.cover(k, n); ok && c.price > h.bound {
-			h.bound, h.shown = c.price, h.coverAlone(k, h.best)
+			h.bound, h.shown = c.price, &branch{covers: h.coverAlone(k, h.best)}
 		}
 	}
 	at := h.proof.placed
-	prices, _ := h.charge(h.proof)
+	prices, _ := h.charge(h.proof, nil)
 	for _, values := range h.measures(at) {
-		found := h.priceAll(values, at, roughSteps, func(int) int64 { return 0 }, plain)
+		found := h.priceAll(values, at, rough, func(int) int64 { return 0 })
 		if bound, c := h.farley(values, at, found, prices); bound > h.bound {
-			h.bound, h.shown = bound, []cover{c}
+			h.bound, h.shown = bound, &branch{covers: []cover{c}}
 		}
 	}
 }
@@ -167,4 +203,10 @@ func (h *hunt) launched() load {
 		}
 	}
 	return rest
+}
+
+// few reports whether the plan has so few machines, and pods state device memory, that the proof is left to branches: with these bounds are drawn
+// slowly, and one for all plans is of less use.
+func (h *hunt) few() bool {
+	return h.stated && h.best.cost(h.problem).machines <= liftMachines
 }

@@ -40,6 +40,9 @@ func (h *hunt) improve(slice int64) {
 	r.s, r.values, r.limits = h.best, h.values(), h.best.limits(h.problem)
 	r.noisy = make([]int64, len(r.values))
 	h.aimAll(r.values)
+	if h.known = nil; h.few() && h.g != nil {
+		h.known = h.g.columns
+	}
 	idle := 0
 	for until := h.effort.left - slice; idle < maxIdle && h.effort.left > until && !h.effort.done(); {
 		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) || h.closed() {
@@ -193,16 +196,16 @@ func (r *ruiner) refill(picked []int, waiting load) map[int]load {
 }
 
 // topUp adds waiting pods to a load, and returns the new load, or nil where nothing fits.
-func (r *ruiner) topUp(c *capacity, l, waiting load) load {
+func (m *mixer) topUp(c *capacity, l, waiting load) load {
 	var out load
-	if !r.room.fill(r.problem, c, l) {
+	if !m.room.fill(m.problem, c, l) {
 		return nil
 	}
 	for k, n := range waiting {
 		if n == 0 || c.fits[k] == 0 {
 			continue
 		}
-		if more := r.room.add(r.problem, c, k, n); more > 0 {
+		if more := m.room.add(m.problem, c, k, n); more > 0 {
 			if out == nil {
 				out = slices.Clone(l)
 			}
@@ -211,7 +214,7 @@ func (r *ruiner) topUp(c *capacity, l, waiting load) load {
 		}
 	}
 	// What went in one by one has GPUs, but a plan looks for them anew and has to find them again.
-	if out != nil && c.binned && !r.room.fill(r.problem, c, out) {
+	if out != nil && c.binned && !m.room.fill(m.problem, c, out) {
 		waiting.add(out, 1)
 		waiting.add(l, -1)
 		return nil

@@ -21,7 +21,6 @@ const relaxSteps = 60
 type knapsack struct {
 	*capacity
 	problem *problem
-	whole   vec // what is free, and the cut
 	items   []item
 	byRoom  []int // the items, those with the most device memory first
 	relaxed relaxation
@@ -64,7 +63,7 @@ type item struct {
 func newKnapsack(p *problem, c *capacity) *knapsack {
 	n := len(p.shapes)
 	k := &knapsack{
-		capacity: c, problem: p, whole: c.free, current: make(load, n), best: make(load, n), spare: make(load, n),
+		capacity: c, problem: p, current: make(load, n), best: make(load, n), spare: make(load, n),
 		ledger: newLedger(p), rest: room{ledger: newLedger(p)},
 	}
 	k.relaxed.rows = dims
@@ -168,40 +167,6 @@ func (it *item) replaces(o *item) bool {
 	return true
 }
 
-// cut tells the knapsack that each GPU holds pods of no more than most in the given weights, which those that state device memory have, at the
-// given prices of the dimensions. It returns the upper bound that follows, and lasts until uncut.
-func (k *knapsack) cut(weights []int64, most int64, prices *[dims]int64, demand load) int64 {
-	k.whole[dimCut] = mulDiv(most, int64(len(k.gpus)), 1)
-	largest := k.whole[dimCut]
-	for _, p := range prices {
-		largest = max(largest, p)
-	}
-	for d := range dims {
-		p := prices[d]
-		if d == dimCut {
-			p = k.whole[dimCut]
-		}
-		k.lean[d] = max(1, mulDiv(p, 1<<16, max(1, largest)))
-	}
-	for i := range k.items {
-		it := &k.items[i]
-		it.request[dimCut], it.scaled[dimCut] = 0, 0
-		if w := weights[it.shape]; w > 0 && k.whole[dimCut] > 0 {
-			it.request[dimCut], it.scaled[dimCut] = w, mulDiv(w, unit, k.whole[dimCut])
-		}
-	}
-	k.rank(demand)
-	k.thin()
-	return k.fractional()
-}
-
-func (k *knapsack) uncut() {
-	k.whole[dimCut] = 0
-	for i := range k.items {
-		k.items[i].request[dimCut], k.items[i].scaled[dimCut] = 0, 0
-	}
-}
-
 // aim sets what one pod of each shape is worth, and leaves the weights of the dimensions as they are.
 func (k *knapsack) aim(values []int64, demand load) {
 	for i := range k.items {
@@ -272,9 +237,9 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	if len(k.order) >= steps {
 		// A dive might not even come to its end.
 		k.build(func(int) int32 { return 0 })
-		k.upper = max(k.upper, k.bound(0, &k.whole, k.room))
+		k.upper = max(k.upper, k.bound(0, &k.free, k.room))
 	} else {
-		k.branch(0, 0, k.whole, k.room)
+		k.branch(0, 0, k.free, k.room)
 	}
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper

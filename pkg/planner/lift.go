@@ -18,7 +18,6 @@ type cover struct {
 
 // Limits on the search for the cheapest whole machines that keep all covers.
 const (
-	liftSteps    = 1500 // of one knapsack
 	liftMost     = 60_000
 	liftMachines = 60
 	liftNodes    = 30
@@ -46,9 +45,12 @@ func (h *hunt) lift() {
 	l.try(0, 0, need)
 	h.effort.spend(liftMost - int64(l.steps))
 	if bound := min(l.best, l.open); bound > h.bound {
-		h.bound, h.shown = bound, l.covers
+		h.bound, h.shown = bound, &branch{covers: l.covers}
 	}
 }
+
+// liftCare is how offers are priced for covers.
+var liftCare = care{1500, 300}
 
 // covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
 // offers serve, and by shape.
@@ -57,7 +59,7 @@ func (h *hunt) covers() []cover {
 	values := h.values()
 	var out []cover
 	for _, v := range h.measures(at) {
-		out = append(out, h.cover(v, at))
+		out = append(out, h.cover(v, at, liftCare))
 	}
 	groups := map[string][]int{}
 	var keys []string
@@ -80,7 +82,7 @@ func (h *hunt) covers() []cover {
 					return values[k]
 				}
 				return 0
-			}), at))
+			}), at, liftCare))
 		}
 	}
 	if len(h.shapes) <= liftShapes {
@@ -90,7 +92,7 @@ func (h *hunt) covers() []cover {
 					return 1
 				}
 				return 0
-			}), at))
+			}), at, liftCare))
 		}
 	}
 	return slices.DeleteFunc(out, func(c cover) bool { return c.need <= 0 })
@@ -122,7 +124,7 @@ func (h *hunt) each(value func(k int) int64) []int64 {
 }
 
 // cover makes the cover of the given worths.
-func (h *hunt) cover(values []int64, at load) cover {
+func (h *hunt) cover(values []int64, at load, care care) cover {
 	c := cover{values: values, need: worth(values, at)}
 	for _, k := range h.noded {
 		root := k.price(values, at)
@@ -130,7 +132,7 @@ func (h *hunt) cover(values []int64, at load) cover {
 		c.nodes = append(c.nodes, min(root, upper))
 		c.need -= min(root, upper)
 	}
-	found := h.priceAll(values, at, liftSteps, func(int) int64 { return 0 }, cutting)
+	found := h.priceAll(values, at, care, func(int) int64 { return 0 })
 	for t := range found {
 		c.most = append(c.most, min(found[t].upper, max(0, c.need)))
 	}

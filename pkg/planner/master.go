@@ -34,7 +34,7 @@ type master struct {
 	entries []entry
 	basis   []int // an entry, or -1-i for the surplus of row i
 	known   map[string]bool
-	cuts    [][]bool // the offers that count in each row beyond those of shapes
+	cuts    []tally // the rows beyond those of shapes
 	inverse [][]float64
 	x       []float64
 	y       []float64
@@ -116,8 +116,8 @@ func (m *master) add(c column) bool {
 func (m *master) mix(offer int, amounts []float64) bool {
 	value := 0.0
 	e := m.entry(offer)
-	for _, r := range e.rows {
-		value += m.y[r]
+	for i, r := range e.rows {
+		value += float64(m.y[r] * e.counts[i])
 	}
 	for k, n := range amounts {
 		if n > 1e-9 && m.at[k] >= 0 {

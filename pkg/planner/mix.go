@@ -16,6 +16,8 @@ type mixer struct {
 	cheap   []int  // the offers, the cheapest first
 	dull    []bool // the offers whose best load is worth far less than their price
 	room    room
+	// known are columns to buy when few machines are bought, which a short search does not find.
+	known []column
 }
 
 // worthiest bounds the worth of a pod. It is the worth of a pod that only a node can hold: 64 times the dearest machine there is, were there few pods.
@@ -170,8 +172,10 @@ func (m *mixer) frugal(base *solution) *solution {
 }
 
 // downsize replaces each machine by the cheapest that holds its load, within the limits.
-func (m *mixer) downsize(s *solution) {
-	limits := s.limits(m.problem)
+func (m *mixer) downsize(s *solution) { m.downsizeWithin(s, s.limits(m.problem)) }
+
+// downsizeWithin is downsize within what the given limits leave beside the machines of s.
+func (m *mixer) downsizeWithin(s *solution, limits []usage) {
 	for i := range s.machines {
 		x := &s.machines[i]
 		was := &m.offers[x.offer]

@@ -140,6 +140,8 @@ type Pool struct {
 	Weight int32
 	// MinValues are the choices that each machine of the pool must leave.
 	MinValues []MinValues
+	// MaxPremium is how much dearer than the offering of a launch its alternatives may be, in hundredths of its price, ≥ 0.
+	MaxPremium int64
 }
 
 // Offering is an instance type in a zone at a capacity type, as one pool would launch it.
@@ -165,6 +167,8 @@ type Offering struct {
 	Quotas []Amount
 	// Domains is the domain of the machine by topology of the snapshot, -1 where it has no such label; missing entries are -1.
 	Domains []int
+	// Choice are the labels that the pool chooses for the machine, in one string. A claim has one such choice for all machines that it names.
+	Choice string
 }
 
 // Node is a machine that exists or is on its way.
@@ -258,8 +262,8 @@ type Launch struct {
 	Pods []string
 	// GPUs is the GPU of each of Pods, an index into the offering's GPUs, -1 for a pod that states no device memory; nil when none does.
 	GPUs []int
-	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first: those that the claim has to name
-	// beside Offering for the pool's MinValues.
+	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first, which the claim names beside Offering: those
+	// that it has to name for the pool's MinValues, or else those that [WithAlternatives] finds.
 	Alternatives []int
 }
 
@@ -297,6 +301,17 @@ type Plan struct {
 // and no machines, in whole numbers, do so at a lower price.
 type Proof struct {
 	Covers []Cover
+	// Split, when not nil, proves the bound for two parts of all plans instead, one by one.
+	Split *Split
+}
+
+// Split parts plans by how many machines of some offerings they launch.
+type Split struct {
+	// Offerings are those that count, indices into Snapshot.Offerings. No two splits count an offering together with different others.
+	Offerings []int
+	// AtMost is for the plans that launch at most Few machines of them, More for all others.
+	Few          int
+	AtMost, More Proof
 }
 
 // Cover is a demand on machines that follows from worths of pods, in any unit: those of a plan are worth so much together, what is launched holds what

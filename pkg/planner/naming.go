@@ -5,11 +5,24 @@ import (
 	"slices"
 )
 
-// naming gives the loads of a plan their pods, each shape's in the order of their names.
+// naming gives the loads of machines their pods.
 type naming struct {
 	*problem
-	next []int // by shape, the first pod without a place
 	room room
+	// take takes the names of so many pods of a shape.
+	take func(k int, count int32) []string
+}
+
+// inTurn names the pods of each shape in the order of their names; next is by shape the first that has no place yet.
+func (p *problem) inTurn(next []int) naming {
+	return naming{problem: p, room: room{ledger: newLedger(p)}, take: func(k int, count int32) []string {
+		var out []string
+		for _, pod := range p.shapes[k].pods[next[k] : next[k]+int(count)] {
+			out = append(out, pod.name)
+		}
+		next[k] += int(count)
+		return out
+	}}
 }
 
 // pick takes the pods of one machine's load, sorted, and the GPU of each, nil where none states device memory.
@@ -27,18 +40,17 @@ func (n *naming) pick(c *capacity, l load) (pods []string, gpus []int) {
 	if stated {
 		n.assign(c, l, &n.room, &on)
 	}
-	take := func(k int, count int32, gpu int) {
-		for _, pod := range n.shapes[k].pods[n.next[k] : n.next[k]+int(count)] {
-			places = append(places, place{pod.name, gpu})
+	put := func(k int, count int32, gpu int) {
+		for _, pod := range n.take(k, count) {
+			places = append(places, place{pod, gpu})
 		}
-		n.next[k] += int(count)
 	}
 	for _, x := range on {
-		take(x.shape, x.pods, c.gpuAt[x.gpu])
+		put(x.shape, x.pods, c.gpuAt[x.gpu])
 	}
 	for k, count := range l {
 		if count > 0 && !n.shapes[k].states() {
-			take(k, count, -1)
+			put(k, count, -1)
 		}
 	}
 	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.pod, b.pod) })

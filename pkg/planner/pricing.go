@@ -21,65 +21,53 @@ type priced struct {
 	steps        int
 }
 
-// care is how thoroughly an offer is priced.
-type care int
+// care is how thoroughly an offer is priced: in how many steps its machine is searched, and, when parts > 0, that a machine with several GPUs is
+// looked at GPU by GPU as well, with so many parts put together.
+type care struct {
+	steps int
+	parts int
+}
 
-const (
-	// plain is by the knapsack of the machine alone.
-	plain care = iota
-	// parting bounds the GPUs one by one as well.
-	parting
-	// cutting searches the machine with what that says of its GPUs. It is slow, finds fewer loads, and has the best bounds.
-	cutting
-)
-
-// maxPartedSteps bounds the search of a machine whose GPUs are bounded one by one: without the cut it hardly ever ends.
+// maxPartedSteps bounds the search of a machine as a whole whose GPUs are bounded one by one: it hardly ever ends.
 const maxPartedSteps = 1000
 
 // priceCost is what pricing one offer costs beside its search, in steps.
 const priceCost = 12
 
+// combineCost is how many joins of loads count as one step.
+const combineCost = 5
+
 // price looks for loads worth more than the floor, as thoroughly as it is told.
-func (x *pricer) price(values []int64, demand load, steps int, floor int64, care care) priced {
+func (x *pricer) price(values []int64, demand load, care care, floor int64) priced {
 	upper := x.knapsack.price(values, demand)
 	out := priced{upper: floor, steps: priceCost + len(x.items)/10}
 	if upper <= floor {
 		return out
 	}
-	parted := false
-	if x.gpus != nil && care > plain {
+	steps, parted := care.steps, false
+	if x.gpus != nil && care.parts > 0 {
 		u, cost := x.gpus.bound(values, demand, floor)
 		out.steps += cost
 		if u <= floor {
 			return out
 		}
-		if u < upper {
-			parted, upper = true, u
-			if care == cutting {
-				defer x.uncut()
-				upper = min(u, x.cut(x.gpus.kept, x.gpus.keptMost, &x.gpus.keptPaid, demand))
-			} else {
-				steps = min(steps, maxPartedSteps)
+		parted, upper = u < upper, min(upper, u)
+		if x.gpus.combination != nil {
+			// The less there is between what is known and the bound, the less there is to combine.
+			upper = min(upper, x.look(demand, glance, floor, true, &out))
+			if least := max(floor, out.value); upper > least {
+				upper = min(upper, x.combine(values, demand, care.parts, least, &out))
 			}
 		}
+		steps = min(steps, maxPartedSteps)
 	}
-	value, u := x.search(demand, steps, floor)
-	out.steps += steps - max(0, x.steps)
-	out.upper = min(upper, u)
-	if x.gpus != nil && care > plain && out.upper > max(value, floor) {
-		x.gpus.mix()
-		x.gpus.round()
-		x.build(func(shape int) int32 { return x.gpus.rounded[shape] })
-		if x.value > floor {
-			value = x.value
-		}
+	if least := max(floor, out.value); upper > least {
+		upper = min(upper, x.look(demand, steps, least, parted, &out))
 	}
-	if out.value = value; value > 0 {
-		out.loads = append(out.loads, slices.Clone(x.best))
-		out.loads = append(out.loads, x.more...)
-	}
-	if care > plain && out.upper > max(value, floor) {
+	out.upper = max(upper, out.value, floor)
+	if care.parts > 0 && out.upper > max(out.value, floor) {
 		if parted {
+			x.gpus.mix()
 			out.mixture = slices.Clone(x.gpus.mixture)
 		} else {
 			out.mixture = x.mixture()
@@ -87,6 +75,43 @@ func (x *pricer) price(values []int64, demand load, steps int, floor int64, care
 		scale(out.mixture, values, out.upper)
 	}
 	return out
+}
+
+// glance is the steps of a first search of a machine whose GPUs are looked at one by one.
+const glance = 20
+
+// look searches the machine as a whole for a load worth more than the floor, and makes whole what the relaxation buys of its GPUs when they are looked at one by one.
+func (x *pricer) look(demand load, steps int, floor int64, parted bool, out *priced) (upper int64) {
+	value, upper := x.search(demand, steps, floor)
+	out.steps += steps - max(0, x.steps)
+	if parted && upper > max(value, floor) {
+		x.gpus.mix()
+		x.gpus.round()
+		x.build(func(shape int) int32 { return x.gpus.rounded[shape] })
+		if x.value > floor {
+			value = x.value
+		}
+	}
+	if value > floor {
+		out.value = value
+		out.loads = append(append(out.loads, slices.Clone(x.best)), x.more...)
+	}
+	return upper
+}
+
+// combine puts loads together of loads of single GPUs, and returns an upper bound on the value of any.
+func (x *pricer) combine(values []int64, demand load, parts int, floor int64, out *priced) (upper int64) {
+	c := x.gpus.combination
+	loads, upper := c.combine(values, demand, floor, parts)
+	out.steps += c.steps / combineCost
+	for _, l := range loads {
+		l = l.within(demand)
+		if v := worth(values, l); v > floor && x.rest.fill(x.problem, x.capacity, l) {
+			out.value = max(out.value, v)
+			out.loads = append(out.loads, l)
+		}
+	}
+	return upper
 }
 
 // mixture is what the relaxation of the machine holds.
@@ -113,15 +138,19 @@ func scale(mixture []float64, values []int64, to int64) {
 }
 
 // priceAll prices all offers, each with the floor that it is given. The offers are parted among two workers, and what is found
-// depends on neither.
-func (m *mixer) priceAll(values []int64, demand load, steps int, floor func(t int) int64, care care) []priced {
+// depends on neither. Once the search is to end, the bounds of what is left are the quick ones.
+func (m *mixer) priceAll(values []int64, demand load, care care, floor func(t int) int64) []priced {
 	out := make([]priced, len(m.offered))
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range 2 {
 		workers.Go(func() {
 			for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
-				out[t] = m.offered[t].price(values, demand, steps, floor(t), care)
+				care := care
+				if care.parts > 0 && m.effort.stopped() {
+					care = rough
+				}
+				out[t] = m.offered[t].price(values, demand, care, floor(t))
 			}
 		})
 	}

@@ -12,30 +12,49 @@ type proof struct {
 	level  int
 	groups []group
 	cuts   []cut
+
+	// steady are the worths and the tolls of the best bound of this proof, and swung is whether to leave them aside once.
+	bound       int64
+	steady      []int64
+	steadyTolls []int64
+	swung       bool
 }
 
-// proofLevels are how long a load is searched for, and what part of a price a load has to be worth above it to matter.
+// proofLevels are how offers are priced, and what part of a price a load has to be worth above it to matter.
 var proofLevels = []struct {
-	steps int
-	part  int64
-	care  care
-}{{200, 400, parting}, {600, 1000, cutting}, {2500, 3000, cutting}, {15_000, 8000, cutting}}
+	care care
+	part int64
+}{{care{200, 60}, 400}, {care{600, 300}, 1000}, {care{2500, 1000}, 3000}, {care{15_000, 2500}, 8000}}
+
+// prepare begins a proof for what the best plan places, with its cuts, unless there is one.
+func (h *hunt) prepare() {
+	h.renew()
+	p := h.proof
+	if p.g != nil || p.level == len(proofLevels) {
+		return
+	}
+	p.g = h.relaxed(p)
+}
+
+// relaxed is a relaxation for what a proof launches for, with its cuts.
+func (h *hunt) relaxed(p *proof) *master {
+	g := newMaster(h.problem, p.demand)
+	for _, c := range h.g.columns {
+		if l := c.load.within(p.demand); !l.empty() {
+			g.add(column{c.offer, l})
+		}
+	}
+	h.tighten(p, g)
+	return g
+}
 
 // prove spends a slice on the bound.
 func (h *hunt) prove(slice int64) {
-	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.problem, h.best)) {
-		h.begin()
-	}
-	p := h.proof
-	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && p.level < len(proofLevels) && !h.closed(); {
-		if p.g == nil {
-			p.g = newMaster(h.problem, p.demand)
-			for _, c := range h.g.columns {
-				if l := c.load.within(p.demand); !l.empty() {
-					p.g.add(column{c.offer, l})
-				}
-			}
-			h.tighten(p)
+	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && !h.closed(); {
+		h.prepare()
+		p := h.proof
+		if p.level == len(proofLevels) {
+			return
 		}
 		if !h.step(p) {
 			p.level++
@@ -45,22 +64,51 @@ func (h *hunt) prove(slice int64) {
 }
 
 // step draws one bound and moves the worths. It reports whether they moved.
+//
+// The worths of a relaxation swing from one solution to the next, so every other time it looks between them and those that gave the best bound yet
+// (Wentges), unless that had nothing to say. It does so where pods state device memory; others are priced so fast that it does not pay.
 func (h *hunt) step(p *proof) bool {
 	l := proofLevels[p.level]
-	prices, sum := h.charge(p)
-	found := h.priceAll(p.g.values, p.placed, l.steps, func(t int) int64 { return above(prices[t], l.part) }, l.care)
-	if bound, c := h.farley(p.g.values, p.placed, found, prices); sum+bound > h.bound {
-		h.bound, h.shown = sum+bound, append(p.demanding(), c)
+	values, tolls := p.g.values, h.tolls(p, p.g)
+	between := h.stated && p.steady != nil && !p.swung
+	if between {
+		values, tolls = halfway(values, p.steady), halfway(tolls, p.steadyTolls)
 	}
-	moved := h.take(p.g, found)
-	h.take(h.g, found)
-	for t := range found {
-		if found[t].mixture != nil && p.g.mix(t, found[t].mixture) {
-			moved = true
-		}
+	prices, sum := h.charge(p, tolls)
+	found := h.priceAll(values, p.placed, l.care, func(t int) int64 { return above(prices[t], l.part) })
+	bound, c := h.farley(values, p.placed, found, prices)
+	if bound += sum; bound > p.bound {
+		p.bound, p.steady, p.steadyTolls = bound, slices.Clone(values), tolls
 	}
+	if bound > h.bound {
+		h.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
+	}
+	moved := h.learn(p.g, found)
+	pivots := p.g.pivots
 	if moved {
 		h.reoptimise(p.g)
 	}
-	return moved
+	p.swung = between && p.g.pivots == pivots
+	return between || moved
+}
+
+// learn takes loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are for plans as well.
+func (h *hunt) learn(g *master, found []priced) bool {
+	fresh := h.take(g, found)
+	h.take(h.g, found)
+	for t := range found {
+		if found[t].mixture != nil && g.mix(t, found[t].mixture) {
+			fresh = true
+		}
+	}
+	return fresh
+}
+
+// halfway is between two series of worths.
+func halfway(a, b []int64) []int64 {
+	out := slices.Clone(a)
+	for i := range min(len(a), len(b)) {
+		out[i] = a[i]/2 + b[i]/2
+	}
+	return out
 }

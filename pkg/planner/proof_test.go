@@ -129,3 +129,41 @@ func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
 		}
 	}
 }
+
+// dearKinds is a snapshot in which one dear kind of machine is for some pods alone, and shares others with two cheaper kinds, some with each. One of the
+// first kind would do for the first two, and for the first and the third, but not for all.
+func dearKinds() planner.Snapshot {
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "dearest", Price: 9000, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "dear", Price: 4000, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "dear, too", Price: 4100, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "small", Price: 10, Free: planner.Resources{MilliCPU: 7, Pods: 3}, Physical: planner.Physical{Nodes: 1}},
+		},
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "dearest", 13, planner.Resources{MilliCPU: 1, Pods: 1}),
+		plantest.Class(s, "either", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "or", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 160, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+	}
+	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[2].Offerings = []int{0}, []int{0, 1}, []int{0, 2}
+	return s
+}
+
+func TestMachinesThatGroupsNeedTogetherAreCountedWhole(t *testing.T) {
+	t.Parallel()
+	s := dearKinds()
+	p := planner.Build(s)
+	if err := planner.Check(s, p); err != nil {
+		t.Fatal(err)
+	}
+	if gap := p.Price - p.Bound; gap > p.Price/100 {
+		t.Errorf("costs %d for %s, the bound is %d", p.Price, plantest.Counts(s, p), p.Bound)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}

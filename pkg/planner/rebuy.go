@@ -97,41 +97,59 @@ func (t *rebuy) candidates(waiting load, so cost, total int64) []machine {
 	if total == 0 {
 		return nil
 	}
-	type candidate struct {
-		machine
-		value int64
-	}
 	var out []machine
-	var best [rebuyWidth + 1]candidate
-	n := 0
-	t.effort.spend(int64(len(waiting) / 10))
+	next := shortlist{rebuy: t}
+	t.effort.spend(int64(len(waiting)/10 + len(t.known)/20))
 	if i := t.finish(waiting, so); i >= 0 {
 		out = append(out, machine{i, slices.Clone(waiting)})
 	}
+	for _, c := range t.known {
+		if t.affords(c.offer, so) && c.load.under(waiting) {
+			next.consider(c.offer, c.load, worth(t.values, c.load))
+		}
+	}
 	for i := range t.offered {
-		o := &t.offers[i]
-		if !t.promising(i) || t.best.left == 0 && so.price+o.price > t.best.price || !t.limits[o.pool].admits(o.uses) {
+		if !t.affords(i, so) {
 			continue
 		}
 		k := &t.offered[i]
 		v, _ := k.search(waiting, 24, 0)
 		t.effort.spend(int64(24 - max(0, k.steps)))
-		if v == 0 || k.best.total() == total {
-			continue
+		if v > 0 && k.best.total() < total {
+			next.consider(i, k.best, v)
 		}
-		at := n
-		for at > 0 && compareProducts(v, t.offers[best[at-1].offer].price, best[at-1].value, o.price) > 0 {
-			at--
-		}
-		if at >= rebuyWidth {
-			continue
-		}
-		copy(best[at+1:], best[at:])
-		best[at] = candidate{machine{i, slices.Clone(k.best)}, v}
-		n = min(n+1, rebuyWidth)
 	}
-	for _, c := range best[:n] {
+	for _, c := range next.best[:next.n] {
 		out = append(out, c.machine)
 	}
 	return out
+}
+
+// affords reports whether a machine may be bought after what was, and is worth a look.
+func (t *rebuy) affords(offer int, so cost) bool {
+	o := &t.offers[offer]
+	return t.promising(offer) && (t.best.left > 0 || so.price+o.price <= t.best.price) && t.limits[o.pool].admits(o.uses)
+}
+
+// shortlist is the few machines with the most worth for their price, the best first.
+type shortlist struct {
+	*rebuy
+	best [rebuyWidth + 1]struct {
+		machine
+		value int64
+	}
+	n int
+}
+
+func (s *shortlist) consider(offer int, l load, value int64) {
+	at := s.n
+	for at > 0 && compareProducts(value, s.offers[s.best[at-1].offer].price, s.best[at-1].value, s.offers[offer].price) > 0 {
+		at--
+	}
+	if at >= rebuyWidth {
+		return
+	}
+	copy(s.best[at+1:], s.best[at:])
+	s.best[at].machine, s.best[at].value = machine{offer, slices.Clone(l)}, value
+	s.n = min(s.n+1, rebuyWidth)
 }

@@ -1,7 +1,7 @@
 package planner
 
-// relaxedRows is how many constraints the relaxation of one machine has at most: its dimensions, and the number of its GPUs.
-const relaxedRows = dims + 1
+// relaxedRows is how many constraints the relaxation of one machine has: its dimensions.
+const relaxedRows = dims
 
 // relaxation is a small linear programme: which fractions of columns are worth most within the rows, each column up to its limit. It is solved
 // by the simplex method for bounded variables and starts from where it ended, since mostly only the worths have changed.

@@ -1,6 +1,10 @@
 package planner
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"slices"
+)
 
 // cut says that so many machines at least are launched of some offers, whole ones, because a group of shapes is served by no others. The relaxation
 // launches fractions of them, which is what it misses most where such machines are dear.
@@ -15,125 +19,216 @@ type group struct {
 	serves []bool
 	shapes []int
 	tried  int64 // the most machines that were looked for
+	cut    cut   // what they demand that was found
 }
 
-// Limits on the cuts: rounds of them for one relaxation, the most machines that one may demand, and how near to a whole number a relaxation may be.
+// Limits on the cuts: rounds of them for one relaxation, the most machines that one may demand, how near to a whole number a relaxation may be, how
+// much of its price a cut has to be worth, how many groups there are, and how many offers those have that are looked at together.
 const (
 	cutRounds = 4
 	cutMost   = 40
 	cutNear   = 0.01
+	cutGain   = 0.001
+	maxGroups = 120
+	unionMost = 8
 )
 
-// groups are those of the shapes with demand.
+// groups are those of the shapes with demand, and what those with offers in common are together.
 func (h *hunt) groups(demand load) []group {
 	var out []group
 	known := map[string]bool{}
+	add := func(serves []bool) bool {
+		key := fmt.Sprint(serves)
+		if known[key] || len(out) == maxGroups {
+			return false
+		}
+		known[key] = true
+		out = append(out, h.group(serves, demand))
+		return true
+	}
 	for k := range h.shapes {
-		g, key := group{serves: make([]bool, len(h.offers))}, make([]byte, len(h.offers))
-		for t := range h.offers {
-			if h.offers[t].fits[k] > 0 {
-				g.serves[t], key[t] = true, 1
-			}
-		}
-		if demand[k] == 0 || known[string(key)] {
-			continue
-		}
-		known[string(key)] = true
-		for j := range h.shapes {
-			within := demand[j] > 0
+		if demand[k] > 0 {
+			serves := make([]bool, len(h.offers))
 			for t := range h.offers {
-				within = within && (g.serves[t] || h.offers[t].fits[j] == 0)
+				serves[t] = h.offers[t].fits[k] > 0
 			}
-			if within {
-				g.shapes = append(g.shapes, j)
+			add(serves)
+		}
+	}
+	few := slices.DeleteFunc(slices.Clone(out), func(g group) bool { return g.offers() > unionMost })
+	for i := 0; i < len(few); i++ {
+		for j := range i {
+			if union, common := few[i].with(&few[j]); common && add(union) && out[len(out)-1].offers() <= unionMost {
+				few = append(few, out[len(out)-1])
 			}
 		}
-		out = append(out, g)
 	}
 	return out
 }
 
+// group is the group of some offers.
+func (h *hunt) group(serves []bool, demand load) group {
+	g := group{serves: serves}
+	for k := range h.shapes {
+		within := demand[k] > 0
+		for t := range h.offers {
+			within = within && (serves[t] || h.offers[t].fits[k] == 0)
+		}
+		if within {
+			g.shapes = append(g.shapes, k)
+		}
+	}
+	return g
+}
+
+// with is the offers of two groups together, and whether they have any in common.
+func (g *group) with(o *group) (union []bool, common bool) {
+	union = make([]bool, len(g.serves))
+	for t := range union {
+		union[t] = g.serves[t] || o.serves[t]
+		common = common || g.serves[t] && o.serves[t]
+	}
+	return union, common
+}
+
+// offers is how many offers count.
+func (g *group) offers() int {
+	n := 0
+	for _, s := range g.serves {
+		if s {
+			n++
+		}
+	}
+	return n
+}
+
 // tighten adds cuts to the relaxation of a proof where it launches fractions of what whole machines are needed of.
-func (h *hunt) tighten(p *proof) {
+func (h *hunt) tighten(p *proof, g *master) {
 	if p.groups == nil {
 		p.groups = h.groups(p.demand)
 	}
 	for _, c := range p.cuts {
-		p.g.require(c)
+		g.require(c.tally())
 	}
-	h.reoptimise(p.g)
+	h.reoptimise(g)
+	if h.few() {
+		// Branches count the machines of each offer.
+		return
+	}
 	for range cutRounds {
 		fresh := false
 		for i := range p.groups {
-			g := &p.groups[i]
-			launched := p.g.launched(g.serves)
+			group := &p.groups[i]
+			launched := g.launched(group.serves)
 			n := math.Ceil(launched - cutNear)
-			if n > cutMost || launched > n-cutNear || int64(n) <= g.tried || h.effort.done() {
+			if n > cutMost || launched > n-cutNear || h.effort.done() {
 				continue
 			}
-			g.tried = int64(n)
-			if c := h.cut(g, p.placed, int64(n)); c.machines >= int64(n) {
-				p.cuts = append(p.cuts, c)
-				p.g.require(c)
+			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.total()*cutGain) {
+				continue
+			}
+			if int64(n) > group.tried {
+				group.tried, group.cut = int64(n), h.cut(group, p.placed, int64(n))
+			}
+			if group.cut.machines >= int64(n) {
+				p.cuts = append(p.cuts, group.cut)
+				g.require(group.cut.tally())
 				fresh = true
 			}
 		}
 		if !fresh {
 			return
 		}
-		h.reoptimise(p.g)
+		h.reoptimise(g)
 	}
 }
 
-// cut is what a group demands of its offers, by the worth of its pods; for one machine it is enough that they do not all go to nodes.
+// cut is what a group demands of its offers: by the worth of its pods or by what they take of a resource, whichever demands most; for one machine it is
+// enough that they do not all go to nodes.
 func (h *hunt) cut(g *group, at load, machines int64) cut {
-	c := cut{serves: g.serves}
+	if machines == 1 {
+		return h.one(g, at)
+	}
+	best := cut{serves: g.serves}
+	for _, measure := range h.measures(at) {
+		values := make([]int64, len(h.shapes))
+		for _, k := range g.shapes {
+			values[k] = max(1, measure[k])
+		}
+		c := cut{serves: g.serves, cover: h.cover(values, at, cutCare)}
+		if c.count(); c.machines > best.machines {
+			best = c
+		}
+		if best.machines >= machines {
+			break
+		}
+	}
+	return best
+}
+
+// cutCare is how offers are priced for cuts.
+var cutCare = care{200, 60}
+
+// one says that a group needs a machine at all.
+func (h *hunt) one(g *group, at load) cut {
 	values := make([]int64, len(h.shapes))
-	if machines > 1 {
-		worths := h.values()
+	for _, k := range g.shapes {
+		values[k] = 1
+	}
+	c := cut{serves: g.serves, cover: cover{values: values, need: worth(values, at), most: make([]int64, len(h.offers))}}
+	for i := range h.nodes {
+		var most int64
 		for _, k := range g.shapes {
-			values[k] = max(1, worths[k])
+			most += int64(min(at[k], h.nodes[i].fits[k]))
 		}
-		c.cover = h.cover(values, at)
-	} else {
-		for _, k := range g.shapes {
-			values[k] = 1
-		}
-		c.cover = cover{values: values, need: worth(values, at), most: make([]int64, len(h.offers))}
-		for i := range h.nodes {
-			var most int64
-			for _, k := range g.shapes {
-				most += int64(min(at[k], h.nodes[i].fits[k]))
-			}
-			c.nodes = append(c.nodes, most)
-			c.need -= most
-		}
-		for t, serves := range g.serves {
-			if serves {
-				c.most[t] = max(0, c.need)
-			}
+		c.nodes = append(c.nodes, most)
+		c.need -= most
+	}
+	for t, serves := range g.serves {
+		if serves {
+			c.most[t] = max(0, c.need)
 		}
 	}
-	var most int64
-	for _, m := range c.most {
-		most = max(most, m)
-	}
-	if c.need > 0 && most > 0 {
-		c.machines = (c.need-1)/most + 1
-	}
+	c.count()
 	return c
 }
 
-// charge sets what the cuts of a proof take of the price of each machine to the duals of the relaxation, and returns the prices that are left, and what
-// the cuts demand together.
-func (h *hunt) charge(p *proof) (left []int64, sum int64) {
+// count sets how many machines keep the cover at least.
+func (c *cut) count() {
+	if most := slices.Max(c.most); c.need > 0 && most > 0 {
+		c.machines = (c.need-1)/most + 1
+	}
+}
+
+// cheapest is the least price of a group.
+func (h *hunt) cheapest(g *group) float64 {
+	least := h.dearest()
+	for t, serves := range g.serves {
+		if serves {
+			least = min(least, h.offers[t].price)
+		}
+	}
+	return float64(least)
+}
+
+// tolls are what the cuts of a proof take of the price of each machine by the duals of the relaxation.
+func (h *hunt) tolls(p *proof, g *master) []int64 {
+	out := make([]int64, len(p.cuts))
+	for i := range out {
+		out[i] = int64(min(max(0, g.y[len(g.rows)+i]), float64(h.dearest())))
+	}
+	return out
+}
+
+// charge takes the tolls of the cuts off the price of each machine, and returns the prices that are left, and what the cuts demand together.
+func (h *hunt) charge(p *proof, tolls []int64) (left []int64, sum int64) {
 	left = make([]int64, len(h.offers))
 	for t := range h.offers {
 		left[t] = h.offers[t].price
 	}
 	for i := range p.cuts {
 		c := &p.cuts[i]
-		c.toll = int64(min(max(0, p.g.y[len(p.g.rows)+i]), float64(h.dearest())))
+		c.toll = tolls[i]
 		for t := range left {
 			if c.serves[t] && left[t] <= c.toll {
 				// Not at the optimum yet: what is left of each price has to be something.
@@ -181,28 +276,33 @@ func (m *master) launched(serves []bool) float64 {
 	return n
 }
 
-// require adds a row to the relaxation: so many machines of some offers at least.
-func (m *master) require(c cut) {
-	r := len(m.demand)
-	row, slack := make([]float64, r+1), -float64(c.machines)
+// tally is a cut as a row of a relaxation.
+func (c *cut) tally() tally { return tally{c.serves, 1, c.machines} }
+
+// require adds a row to the relaxation.
+func (m *master) require(c tally) {
+	r, demand := len(m.demand), float64(c.sign*float64(c.machines))
+	row, slack := make([]float64, r+1), -demand
 	for i, b := range m.basis {
 		if b >= 0 && m.entries[b].offer >= 0 && c.serves[m.entries[b].offer] {
-			slack += m.x[i]
+			slack += float64(c.sign * m.x[i])
 			for j, v := range m.inverse[i] {
-				row[j] += v
+				row[j] += float64(c.sign * v)
 			}
 		}
 	}
-	m.cuts = append(m.cuts, c.serves)
+	m.cuts = append(m.cuts, c)
 	for i := range m.entries {
 		if e := &m.entries[i]; e.offer >= 0 && c.serves[e.offer] {
-			e.rows, e.counts = append(e.rows, int32(r)), append(e.counts, 1)
+			e.rows, e.counts = append(slices.Clip(e.rows), int32(r)), append(slices.Clip(e.counts), c.sign)
 		}
 	}
-	for t, serves := range c.serves {
-		if serves {
-			// An empty machine is one too, so that no toll is above a price.
-			m.entries = append(m.entries, m.entry(t))
+	if c.sign > 0 {
+		for t, serves := range c.serves {
+			if serves {
+				// An empty machine is one too, so that no toll is above a price.
+				m.entries = append(m.entries, m.entry(t))
+			}
 		}
 	}
 	enters, sign := -1-r, -1.0
@@ -218,7 +318,7 @@ func (m *master) require(c cut) {
 		m.inverse[i] = append(m.inverse[i], 0)
 	}
 	m.inverse = append(m.inverse, row)
-	m.basis, m.x, m.demand = append(m.basis, enters), append(m.x, slack), append(m.demand, float64(c.machines))
+	m.basis, m.x, m.demand = append(m.basis, enters), append(m.x, slack), append(m.demand, demand)
 	m.y, m.w = append(m.y, 0), append(m.w, 0)
 	m.setValues()
 }
@@ -226,9 +326,9 @@ func (m *master) require(c cut) {
 // entry is an empty machine of an offer, with what it counts in the cuts.
 func (m *master) entry(offer int) entry {
 	e := entry{price: float64(m.p.offers[offer].price), column: -1, offer: offer}
-	for i, serves := range m.cuts {
-		if serves[offer] {
-			e.rows, e.counts = append(e.rows, int32(len(m.rows)+i)), append(e.counts, 1)
+	for i, c := range m.cuts {
+		if c.serves[offer] {
+			e.rows, e.counts = append(e.rows, int32(len(m.rows)+i)), append(e.counts, c.sign)
 		}
 	}
 	return e

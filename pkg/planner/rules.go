@@ -8,13 +8,13 @@ import (
 // arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with plain, for snapshots that have
 // none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
 // splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round.
-// A plan is made with one share of the effort: with all of it where share is 1, with half of it where it is 2.
-func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan) Plan {
+// A plan is made with one share of the effort: with all of it where share is 1, with half of it where it is 2. It ends early when stop, if not nil, says so.
+func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan, stop func() bool) Plan {
 	if plainly(s) {
 		return plain(s, 1)
 	}
 	clean, refused := sanitised(s)
-	a := arranger{share: plain, given: clean}
+	a := arranger{share: plain, stop: stop, given: clean}
 	b := newBooks(clean)
 	if b.exact() {
 		if plan := a.plain(b.lowered(b.whole(), true)); !inverted(clean, plan) {
@@ -42,23 +42,16 @@ func plainly(s Snapshot) bool {
 			return false
 		}
 	}
-	for _, p := range s.Pools {
-		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
-			return false
-		}
-	}
-	for _, c := range s.Classes {
-		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
-			return false
-		}
-	}
-	return true
+	return onlyPrice(s)
 }
 
 // arranger plans for snapshots that are sanitised.
 type arranger struct {
 	share func(s Snapshot, share int64) Plan
+	stop  func() bool
 	given Snapshot
+	// favoured is the domain that pods go to first, whatever it costs; nil for where they are cheap.
+	favoured *domain
 	// hint is the plan for the given snapshot without what only arrange knows, once it has been asked for.
 	hint *Plan
 }
@@ -68,8 +61,8 @@ const shareOfHint = 4
 
 func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
 
-// settle plans for all pods of a snapshot at once.
-func (a *arranger) settle(s Snapshot) Plan {
+// settleOnce plans for all pods of a snapshot at once.
+func (a *arranger) settleOnce(s Snapshot) Plan {
 	plan, grouped := a.settleGroups(s, false)
 	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 {
 		return plan

@@ -36,7 +36,7 @@ func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 	for _, n := range p.pods {
 		total += n
 	}
-	berths := b.berths(p, sparing)
+	berths := a.favouredFirst(b, b.berths(p, sparing))
 	tried := 0
 	for _, x := range berths {
 		if x.holds < int64(total) {

@@ -144,6 +144,8 @@ type site struct {
 	// pods is how many are to go here now. cheap is how many of the class the plan without the rules has here.
 	pods  int64
 	cheap *int64
+	// favoured is whether pods go here first, whatever it costs.
+	favoured bool
 }
 
 // claim is pods of one class at one stage that look for domains.
@@ -259,6 +261,9 @@ func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) boo
 	}
 	if a, b := c.opens(q, x), c.opens(q, y); a != b {
 		return b
+	}
+	if x.favoured != y.favoured {
+		return x.favoured
 	}
 	if a, b := c.crowd(x), c.crowd(y); evenly && a != b {
 		return a < b

@@ -309,6 +309,9 @@ func (c *checker) alternatives(where string, l Launch) {
 		all = append(all, i)
 		c.alternative(where, l, i)
 	}
+	if len(pool.MinValues) == 0 {
+		c.freely(where, l, all)
+	}
 	for _, m := range pool.MinValues {
 		values := map[string]bool{}
 		for _, i := range all {

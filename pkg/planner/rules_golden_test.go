@@ -71,18 +71,9 @@ func addRules(t *testing.T, s *planner.Snapshot, pods, lines []line) {
 
 func ruleOf(t *testing.T, s *planner.Snapshot, pods []line, l line) planner.Rule {
 	t.Helper()
-	of := func(names string) []int {
-		var out []int
-		for i, p := range pods {
-			if slices.Contains(strings.Split(names, ","), p.words[1]) {
-				out = append(out, i)
-			}
-		}
-		return out
-	}
-	r := planner.Rule{Classes: of(l.words[2]), Counted: of(l.words[2] + "," + l.options["counts"]), MaxSkew: l.number(t, "skew", 1), MinDomains: l.number(t, "min", 0)}
+	r := planner.Rule{Classes: named(pods, l.words[2]), Counted: named(pods, l.words[2]+","+l.options["counts"]), MaxSkew: l.number(t, "skew", 1), MinDomains: l.number(t, "min", 0)}
 	if slices.Contains(l.words, "others") {
-		r.Counted = of(l.options["counts"])
+		r.Counted = named(pods, l.options["counts"])
 	}
 	key := "topology.kubernetes.io/zone"
 	names := s.Topologies[0].Domains

@@ -110,21 +110,7 @@ func (g *ground) launched(l Launch) int {
 	s.Nodes = append(s.Nodes, Node{
 		Name: fmt.Sprintf("~%06d", v), Free: has.Free, GPUs: has.GPUs, Quotas: has.Quotas, Domains: has.Domains,
 	})
-	left, counts := &s.Pools[o.Pool].Remaining, greatest(*s, variant{l.Offering, l.Alternatives})
-	for _, d := range []struct {
-		left *int64
-		uses int64
-	}{
-		{&left.MilliCPU, counts.MilliCPU},
-		{&left.MemoryBytes, counts.MemoryBytes},
-		{&left.GPUs, counts.GPUs},
-		{&left.Replicas, counts.Replicas},
-		{&left.Nodes, counts.Nodes},
-	} {
-		if *d.left != Unlimited {
-			*d.left -= d.uses
-		}
-	}
+	s.Pools[o.Pool].Remaining.take(greatest(*s, variant{l.Offering, l.Alternatives}))
 	all := func(list []int) bool {
 		return slices.Contains(list, l.Offering) && !slices.ContainsFunc(l.Alternatives, func(i int) bool { return !slices.Contains(list, i) })
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
@@ -36,39 +35,16 @@ func keepsRules(t *rapid.T) {
 func ruledNonsense(t *rapid.T) {
 	s := plantest.RuledNonsense().Draw(t, "snapshot")
 	p := planner.Build(s)
-	seen := map[string]int{}
-	for _, pod := range placedPods(p) {
-		seen[pod]++
-	}
 	for _, x := range p.Unplaced {
-		seen[x.Pod]++
 		if x.Reason == "" && x.Message != "" {
 			t.Fatalf("pod %s has no reason", x.Pod)
 		}
 	}
-	for _, c := range s.Classes {
-		for _, pod := range c.Pods {
-			if seen[pod] != 1 {
-				t.Fatalf("pod %s is in the plan %d times", pod, seen[pod])
-			}
-		}
-	}
-	if planner.Validate(s) == nil {
-		if err := planner.Check(s, p); err != nil {
-			t.Fatal(err)
-		}
-	}
+	namesEachPodOnce(t, s, p)
 }
 
 // rulesOrderFree: the order of a snapshot makes no difference.
-func rulesOrderFree(t *rapid.T) {
-	s := anyRules.Draw(t, "snapshot")
-	shuffled := plantest.RulesShuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
-	a, b := plantest.Names(s, planner.Build(s)), plantest.Names(shuffled, planner.Build(shuffled))
-	if diff := cmp.Diff(a, b); diff != "" {
-		t.Fatal(diff)
-	}
-}
+func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "snapshot")) }
 
 // boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
 func boundUnderRules(t *rapid.T) {

@@ -21,7 +21,7 @@ func (a *arranger) replay(s Snapshot, plan Plan) Plan {
 	for c := range past.Classes {
 		past.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
 	}
-	then := arranger{share: a.share, given: past}
+	then := arranger{share: a.share, stop: a.stop, given: past}
 	again := orFirstFit(past, then.rest(past, then.settle(past)))
 	inOrder(past, &again)
 	class := map[string]int{}

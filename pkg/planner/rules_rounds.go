@@ -260,7 +260,7 @@ func (r *rounds) sitesOf(class, st int) []*site {
 		d := r.domainsOf(class, domains)
 		key := keyOf(d)
 		if at[key] == nil {
-			at[key] = &site{domains: d, price: math.MaxInt64}
+			at[key] = &site{domains: d, price: math.MaxInt64, favoured: r.favoured != nil && d[r.favoured.topology] == r.favoured.index}
 			out = append(out, at[key])
 		}
 		return at[key]

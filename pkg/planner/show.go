@@ -1,12 +1,27 @@
 package planner
 
-// show writes covers in terms of the snapshot. Offerings that another one replaces in every plan hold what that one holds at most, or are not worth
-// their price; their entries are those of the one that does.
-func (p *problem) show(covers []cover) *Proof {
-	if len(covers) == 0 {
+// show writes the proof of a part in terms of the snapshot. Offerings that another one replaces in every plan hold what that one holds at most, or are not
+// worth their price; their entries are those of the one that does, and they count as machines of it.
+func (p *problem) show(b *branch) *Proof {
+	switch {
+	case b == nil:
 		return nil
+	case b.atMost == nil && len(b.covers) == 0:
+		return nil
+	case b.atMost == nil:
+		return &Proof{Covers: p.showCovers(b.covers)}
 	}
-	var out Proof
+	split := &Split{Few: int(b.few), AtMost: *p.show(b.atMost), More: *p.show(b.more)}
+	for i := range p.snapshot.Offerings {
+		if p.lasting(i) == p.offers[b.offer].index {
+			split.Offerings = append(split.Offerings, i)
+		}
+	}
+	return &Proof{Split: split}
+}
+
+func (p *problem) showCovers(covers []cover) []Cover {
+	var out []Cover
 	for _, c := range covers {
 		shown := Cover{
 			Toll:  MicroUSD(c.toll),
@@ -26,9 +41,9 @@ func (p *problem) show(covers []cover) *Proof {
 		for of, by := range p.replaced {
 			shown.Most[of] = shown.Most[p.lasting(by)]
 		}
-		out.Covers = append(out.Covers, shown)
+		out = append(out, shown)
 	}
-	return &out
+	return out
 }
 
 // lasting follows from an offering that was replaced to the one that was not.

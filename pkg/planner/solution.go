@@ -112,7 +112,8 @@ func (s *solution) withinLimits(p *problem) bool {
 
 // plan names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
 func (p *problem) plan(s *solution) Plan {
-	names := naming{problem: p, next: make([]int, len(p.shapes)), room: room{ledger: newLedger(p)}}
+	next := make([]int, len(p.shapes))
+	names := p.inTurn(next)
 	var plan Plan
 	for i, l := range s.onNodes {
 		if !l.empty() {
@@ -133,7 +134,7 @@ func (p *problem) plan(s *solution) Plan {
 	left := s.limits(p)
 	for k := range p.shapes {
 		why := map[int]Refusal{}
-		for _, pod := range p.shapes[k].pods[names.next[k]:] {
+		for _, pod := range p.shapes[k].pods[next[k]:] {
 			r, ok := why[pod.class]
 			if !ok {
 				r = p.refusal(&p.shapes[k], p.snapshot.Classes[pod.class], left)

@@ -25,6 +25,9 @@ func Validate(s Snapshot) error {
 			bad("pool %d: the name %q repeats", i, pool.Name)
 		}
 		names[pool.Name] = true
+		if pool.MaxPremium < 0 {
+			bad("pool %d: alternatives would have to be cheaper", i)
+		}
 	}
 	for i := range s.Offerings {
 		errs = append(errs, validateOffering(s, i)...)

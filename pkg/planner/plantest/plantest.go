@@ -206,6 +206,14 @@ func Clone(s planner.Snapshot) planner.Snapshot {
 
 // Shuffled is the same snapshot in another order of pools, offerings, nodes and classes; pick(n) chooses from 0 to n-1.
 func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
+	out, _ := shuffled(s, pick)
+	return out
+}
+
+// moves says where pools, nodes and classes went.
+type moves struct{ pool, node, class []int }
+
+func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves) {
 	pools, poolAt := permutation(len(s.Pools), pick)
 	offerings, offeringAt := permutation(len(s.Offerings), pick)
 	nodes, nodeAt := permutation(len(s.Nodes), pick)
@@ -251,7 +259,7 @@ func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
 		}
 		out.Rules = append(out.Rules, r)
 	}
-	return out
+	return out, moves{poolAt, nodeAt, classAt}
 }
 
 // rearranged moves each value to its new index; missing ones are their zero value.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"math/big"
 	"slices"
 
@@ -23,7 +24,7 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 		}
 		return nil
 	}
-	v := verifier{s: s, placed: make([]int64, len(s.Classes))}
+	v := verifier{s: s, placed: make([]int64, len(s.Classes)), known: map[string]*big.Int{}}
 	class := map[string]int{}
 	for i, c := range s.Classes {
 		for _, pod := range c.Pods {
@@ -40,33 +41,57 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 			v.placed[class[pod]]++
 		}
 	}
-	for i, c := range p.Proof.Covers {
-		if err := v.cover(c); err != nil {
-			return fmt.Errorf("cover %d: %w", i, err)
-		}
-	}
-	return v.cheaper(p.Proof.Covers, p.Bound)
+	return v.proof(*p.Proof, nil, p.Bound)
 }
 
 type verifier struct {
 	s      planner.Snapshot
-	placed []int64 // pods by class
-	needs  []*big.Int
+	placed []int64             // pods by class
+	known  map[string]*big.Int // what covers that were checked demand
 }
 
-// cover checks what a cover says of each machine, and notes what it demands of launches.
-func (v *verifier) cover(c planner.Cover) error {
+// proof checks a proof for the plans that launch such numbers of machines.
+func (v *verifier) proof(p planner.Proof, counts []number, bound planner.MicroUSD) error {
+	if x := p.Split; x != nil {
+		if x.Few < 0 || len(x.Offerings) == 0 {
+			return errors.New("a split that counts nothing")
+		}
+		if err := v.proof(x.AtMost, and(counts, number{x.Offerings, 0, int64(x.Few)}), bound); err != nil {
+			return fmt.Errorf("at most %d: %w", x.Few, err)
+		}
+		if err := v.proof(x.More, and(counts, number{x.Offerings, int64(x.Few) + 1, math.MaxInt64}), bound); err != nil {
+			return fmt.Errorf("more than %d: %w", x.Few, err)
+		}
+		return nil
+	}
+	var needs []*big.Int
+	for i, c := range p.Covers {
+		need, err := v.cover(c)
+		if err != nil {
+			return fmt.Errorf("cover %d: %w", i, err)
+		}
+		needs = append(needs, need)
+	}
+	return v.cheaper(p.Covers, needs, counts, bound)
+}
+
+// cover checks what a cover says of each machine, and returns what it demands of launches.
+func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
+	key := fmt.Sprint(c.Worth, c.Most, c.Nodes)
+	if need := v.known[key]; need != nil {
+		return need, nil
+	}
 	need := new(big.Int)
 	for i, n := range v.placed {
 		if c.Worth[i] < 0 {
-			return fmt.Errorf("class %d is worth less than nothing", i)
+			return nil, fmt.Errorf("class %d is worth less than nothing", i)
 		}
 		need.Add(need, new(big.Int).Mul(big.NewInt(n), big.NewInt(c.Worth[i])))
 	}
 	for i, n := range v.s.Nodes {
 		l := v.loading(c.Worth, newSpot(v.s, n.Free, n.GPUs, n.Quotas), c.Nodes[i], func(class planner.Class) bool { return slices.Contains(class.Nodes, i) })
 		if err := l.exceeded(); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
 		}
 		need.Sub(need, big.NewInt(c.Nodes[i]))
 	}
@@ -82,11 +107,11 @@ func (v *verifier) cover(c planner.Cover) error {
 		}
 		l := v.loading(c.Worth, Empty(v.s, i), c.Most[i], func(class planner.Class) bool { return slices.Contains(class.Offerings, i) })
 		if err := l.exceeded(); err != nil {
-			return fmt.Errorf("offering %d, %s: %w", i, o.InstanceType, err)
+			return nil, fmt.Errorf("offering %d, %s: %w", i, o.InstanceType, err)
 		}
 	}
-	v.needs = append(v.needs, need)
-	return nil
+	v.known[key] = need
+	return need, nil
 }
 
 // loading looks for a load of one machine that is worth more than it should be.
@@ -227,18 +252,21 @@ func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 	return least
 }
 
-// cheaper reports machines that keep all covers at a price below the bound.
-func (v *verifier) cheaper(covers []planner.Cover, bound planner.MicroUSD) error {
+// cheaper reports machines in such numbers that keep all covers at a price below the bound.
+func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []number, bound planner.MicroUSD) error {
 	b := buying{verifier: v, bound: int64(bound), steps: verifySteps}
 	for _, o := range v.s.Offerings {
 		b.prices = append(b.prices, int64(o.Price))
 	}
 	for i, c := range covers {
 		if c.Toll == 0 {
-			b.covers, b.needs = append(b.covers, c), append(b.needs, v.needs[i])
-		} else if err := b.take(c, v.needs[i]); err != nil {
+			b.covers, b.needs = append(b.covers, c), append(b.needs, needs[i])
+		} else if err := b.take(c, needs[i]); err != nil {
 			return fmt.Errorf("cover %d: %w", i, err)
 		}
+	}
+	if counts != nil {
+		return b.counted(counts)
 	}
 	covers = b.covers
 	for i := range v.s.Offerings {

@@ -1,0 +1,84 @@
+package planner_test
+
+import (
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+)
+
+// fewLarge is a snapshot that takes six machines, of which no relaxation sees why five and a half would not do.
+func fewLarge() planner.Snapshot {
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
+	for _, o := range []struct {
+		name                     string
+		price                    planner.MicroUSD
+		cpu, mib, replicas, pods int64
+	}{
+		{"xlarge", 526_000, 3740, 14_281, 10, 24},
+		{"2xlarge", 752_000, 7730, 29_436, 10, 24},
+		{"4xlarge", 1_204_000, 15_710, 59_746, 10, 24},
+		{"8xlarge", 2_176_000, 31_670, 120_048, 10, 53},
+		{"12xlarge", 3_912_000, 47_630, 178_733, 40, 229},
+		{"16xlarge", 4_352_000, 63_590, 241_290, 10, 53},
+		{"metal", 7_824_000, 95_510, 355_062, 80, 732},
+	} {
+		s.Offerings = append(s.Offerings, planner.Offering{
+			InstanceType: o.name, Price: o.price, Physical: planner.Physical{Nodes: 1},
+			Free: planner.Resources{MilliCPU: o.cpu, MemoryBytes: o.mib * plantest.Mi, Replicas: o.replicas, Pods: o.pods},
+		})
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "a", 19, plantest.Request(2000, 2048, 1)),
+		plantest.Class(s, "b", 11, plantest.Request(3000, 18_432, 1)),
+		plantest.Class(s, "c", 8, plantest.Request(2000, 12_288, 1)),
+		plantest.Class(s, "d", 6, plantest.Request(2000, 8192, 1)),
+		plantest.Class(s, "e", 6, plantest.Request(8000, 8192, 1)),
+	}
+	return s
+}
+
+func TestAPlanOfFewMachinesIsProvenByTheirNumbers(t *testing.T) {
+	t.Parallel()
+	s := fewLarge()
+	p := planner.Build(s)
+	if p.Price != p.Bound || p.Proof == nil || p.Proof.Split == nil {
+		t.Fatalf("costs %d, the bound is %d, the proof %v", p.Price, p.Bound, p.Proof)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASplitIsNotVerifiedForMoreThanItShows(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*planner.Plan, *planner.Split){
+		"a higher bound":           func(p *planner.Plan, _ *planner.Split) { p.Bound += p.Bound / 20 },
+		"other offerings":          func(_ *planner.Plan, x *planner.Split) { x.Offerings = []int{0, 1, 2, 3, 4, 5, 6} },
+		"no offerings":             func(_ *planner.Plan, x *planner.Split) { x.Offerings = nil },
+		"less than no machines":    func(_ *planner.Plan, x *planner.Split) { x.Few = -1 },
+		"a part that is left out":  func(_ *planner.Plan, x *planner.Split) { x.More = x.AtMost },
+		"another part left out":    func(_ *planner.Plan, x *planner.Split) { x.AtMost = x.More },
+		"a part without a proof":   func(_ *planner.Plan, x *planner.Split) { x.AtMost = planner.Proof{} },
+		"more machines than shown": func(_ *planner.Plan, x *planner.Split) { x.Few += 2 },
+		"pods that are worth more": func(_ *planner.Plan, x *planner.Split) { leaf(&x.AtMost).Worth[0] *= 2 },
+		"machines that hold less":  func(_ *planner.Plan, x *planner.Split) { leaf(&x.More).Most[3] /= 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := fewLarge()
+			p := planner.Build(s)
+			if spoil(&p, p.Proof.Split); plantest.Verify(s, p) == nil {
+				t.Error("verified")
+			}
+		})
+	}
+}
+
+// leaf is the last cover of some part of a proof that is not split.
+func leaf(p *planner.Proof) *planner.Cover {
+	for p.Split != nil {
+		p = &p.Split.AtMost
+	}
+	return &p.Covers[len(p.Covers)-1]
+}

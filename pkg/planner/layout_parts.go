@@ -1,0 +1,212 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// change is a part of a housing that stands for itself: whoever leaves, what is launched for their pods, and the rooms that they take.
+type change struct {
+	leave []int // hosts, sorted
+	plan  Plan
+}
+
+// parter cuts a housing into parts. Pods of a shape are alike, so it is free to say whose pods go where: launches tie together whose pods they take,
+// rooms tie nothing.
+type parter struct {
+	*settler
+	fleet *fleet
+	s     *housing
+	// rest are the pods of each home that have no place yet, in loads and by name.
+	rest  []load
+	names [][][]string
+	// of is by home another of the same part, or itself.
+	of []int
+	// net is by home that stands for its part what the part saves beyond its moves and launches.
+	net []int64
+}
+
+func newParter(f *fleet, v *settler) *parter {
+	t := &parter{settler: v, fleet: f, s: v.best, of: make([]int, len(v.homes)), net: make([]int64, len(v.homes))}
+	shape := map[string]int{}
+	for k := range v.shapes {
+		for _, pod := range v.shapes[k].pods {
+			shape[pod.name] = k
+		}
+	}
+	for i := range v.homes {
+		x := &v.homes[i]
+		t.of[i], t.net[i] = i, x.keeps()
+		t.rest = append(t.rest, slices.Clone(x.load))
+		names := make([][]string, len(v.shapes))
+		if !t.s.stays[i] {
+			for _, pod := range f.hosts[x.host].pods {
+				names[shape[pod.Name]] = append(names[shape[pod.Name]], pod.Name)
+			}
+			for k := range names {
+				slices.Sort(names[k])
+			}
+		}
+		t.names = append(t.names, names)
+	}
+	return t
+}
+
+// part is the home that stands for the part of another one.
+func (t *parter) part(i int) int {
+	for t.of[i] != i {
+		i = t.of[i]
+	}
+	return i
+}
+
+// tie makes one part of two.
+func (t *parter) tie(i, j int) {
+	if i, j = t.part(i), t.part(j); i != j {
+		t.of[j] = i
+		t.net[i] += t.net[j]
+	}
+}
+
+// take takes pods of a home.
+func (t *parter) take(i, k int, n int32) []string {
+	out := t.names[i][k][:n]
+	t.names[i][k] = t.names[i][k][n:]
+	t.rest[i][k] -= n
+	return out
+}
+
+// parts are the parts of the housing, those without a gain left out.
+func (t *parter) parts() []change {
+	type launch struct {
+		home int
+		Launch
+	}
+	var launches []launch
+	order := slices.Clone(t.s.machines)
+	slices.SortStableFunc(order, func(a, b machine) int {
+		return cmp.Or(cmp.Compare(t.offers[b.offer].price, t.offers[a.offer].price), cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
+	})
+	for _, m := range order {
+		home, names := t.source(m)
+		o := &t.offers[m.offer]
+		pods, gpus := names.pick(&o.capacity, m.load)
+		launches = append(launches, launch{home, Launch{Offering: o.index, Pods: pods, GPUs: gpus}})
+	}
+	byPart := map[int]*change{}
+	var parts []*change
+	for i := range t.homes {
+		if t.s.stays[i] {
+			continue
+		}
+		at := t.part(i)
+		if byPart[at] == nil {
+			byPart[at] = &change{}
+			parts = append(parts, byPart[at])
+		}
+		byPart[at].leave = append(byPart[at].leave, t.homes[i].host)
+	}
+	for _, x := range launches {
+		plan := &byPart[t.part(x.home)].plan
+		plan.Launches = append(plan.Launches, x.Launch)
+		plan.Price += t.fleet.now.Offerings[x.Offering].Price
+	}
+	t.seat(byPart)
+	var out []change
+	for _, x := range parts {
+		if _, ok := t.fleet.step(x.leave, x.plan); ok {
+			slices.Sort(x.leave)
+			out = append(out, *x)
+		}
+	}
+	return out
+}
+
+// source chooses whose pods a launch takes: of one part that has them all, the one that saves most, or else of as few as possible.
+func (t *parter) source(m machine) (home int, names naming) {
+	need := slices.Clone(m.load)
+	taken := make([][]string, len(t.shapes))
+	home = -1
+	for !need.empty() {
+		best, most, gain := -1, int64(0), int64(0)
+		for i := range t.homes {
+			if t.s.stays[i] {
+				continue
+			}
+			n := t.rest[i].within(need).total()
+			if home >= 0 && n > 0 && t.part(i) == t.part(home) {
+				n += int64(len(t.homes)) + need.total()
+			}
+			if net := t.net[t.part(i)]; n > most || n > 0 && n == most && net > gain {
+				best, most, gain = i, n, net
+			}
+		}
+		for k, n := range t.rest[best].within(need) {
+			if n > 0 {
+				taken[k] = append(taken[k], t.take(best, k, n)...)
+				need[k] -= n
+			}
+		}
+		if home < 0 {
+			home = best
+			t.net[t.part(home)] -= t.offers[m.offer].price
+		}
+		t.tie(home, best)
+	}
+	return home, t.given(taken)
+}
+
+// given names pods from lists by shape.
+func (t *parter) given(lists [][]string) naming {
+	return naming{problem: t.problem, room: room{ledger: newLedger(t.problem)}, take: func(k int, count int32) []string {
+		out := lists[k][:count]
+		lists[k] = lists[k][count:]
+		return out
+	}}
+}
+
+// seat gives the pods that are not launched for their rooms.
+func (t *parter) seat(parts map[int]*change) {
+	at := make([]int, len(t.shapes)) // by shape, the first home that may have pods left
+	for j := range t.homes {
+		if t.s.more[j].empty() {
+			continue
+		}
+		lists, of := make([][]string, len(t.shapes)), map[string]int{}
+		for k, n := range t.s.more[j] {
+			for n > 0 {
+				i := at[k]
+				if t.s.stays[i] || t.rest[i][k] == 0 {
+					at[k]++
+					continue
+				}
+				some := t.take(i, k, min(n, t.rest[i][k]))
+				for _, pod := range some {
+					of[pod] = t.part(i)
+				}
+				lists[k] = append(lists[k], some...)
+				n -= int32(len(some))
+			}
+		}
+		node := &t.nodes[t.homes[j].node]
+		names := t.given(lists)
+		pods, gpus := names.pick(&node.capacity, t.s.more[j])
+		for n, pod := range pods {
+			plan := &parts[of[pod]].plan
+			if k := len(plan.Placements); k == 0 || plan.Placements[k-1].Node != node.index {
+				plan.Placements = append(plan.Placements, Placement{Node: node.index})
+			}
+			p := &plan.Placements[len(plan.Placements)-1]
+			p.Pods = append(p.Pods, pod)
+			if gpus != nil {
+				p.GPUs = append(p.GPUs, gpus[n])
+			}
+		}
+	}
+	for _, x := range parts {
+		slices.SortFunc(x.plan.Placements, func(a, b Placement) int {
+			return strings.Compare(t.fleet.now.Nodes[a.Node].Name, t.fleet.now.Nodes[b.Node].Name)
+		})
+	}
+}

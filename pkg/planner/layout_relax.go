@@ -1,0 +1,141 @@
+package planner
+
+import "slices"
+
+// relaxed is the choice of who stays, as a linear relaxation: fractions of machines stay with their pods and what else they have room for, fractions of
+// them leave, fractions are launched, and all pods have a place. Its duals say what a place for a pod of each shape is worth, and how much dearer each
+// machine is than what it holds.
+//
+// Beside the rows of shapes there is one row a machine, which says that it stays or leaves. A basis has as many columns as rows, so all but a few
+// of the machines, no more than there are shapes, do one or the other as a whole.
+type relaxed struct {
+	*master
+	h     *hunt
+	homes []home
+	of    map[int]stay // by entry
+}
+
+// stay is a column: a home stays with more pods than its own.
+type stay struct {
+	home int
+	more load
+}
+
+// newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
+// machines as they are, where all shapes are covered exactly.
+func newRelaxed(h *hunt, homes []home) *relaxed {
+	r := &relaxed{h: h, homes: homes, of: map[int]stay{}, master: newMaster(h.problem, h.demand())}
+	shapes := len(r.rows)
+	n := shapes + len(homes)
+	for i := range r.inverse {
+		r.inverse[i] = append(r.inverse[i], make([]float64, len(homes))...)
+	}
+	for i := range homes {
+		row := make([]float64, n)
+		row[shapes+i] = 1
+		price := float64(max(1, homes[i].moves))
+		if homes[i].fixed {
+			price = 2 * homes[i].staying(h.problem)
+		}
+		r.inverse, r.x, r.demand = append(r.inverse, row), append(r.x, 1), append(r.demand, 1)
+		r.basis = append(r.basis, len(r.entries))
+		r.entries = append(r.entries, entry{price: price, column: -1, offer: -1, rows: []int32{int32(shapes + i)}, counts: []float64{1}, basic: true})
+	}
+	r.y, r.w = make([]float64, n), make([]float64, n)
+	for i := range homes {
+		r.stay(i, make(load, len(h.shapes)))
+	}
+	return r
+}
+
+// staying is what it costs that a home stays. Where it stays in any case, that is so much that it does not pay twice.
+func (x *home) staying(p *problem) float64 {
+	if x.fixed {
+		return 4 * float64(max(1, p.dearest()))
+	}
+	return float64(x.price)
+}
+
+// stay offers a machine with more pods than it has.
+func (r *relaxed) stay(i int, more load) {
+	e := entry{price: r.homes[i].staying(r.h.problem), column: -1, offer: -1, rows: []int32{int32(len(r.rows) + i)}, counts: []float64{1}}
+	for k, n := range more {
+		if n += r.homes[i].load[k]; n > 0 && r.at[k] >= 0 {
+			e.rows, e.counts = append(e.rows, int32(r.at[k])), append(e.counts, float64(n))
+		}
+	}
+	r.of[len(r.entries)] = stay{i, slices.Clone(more)}
+	r.entries = append(r.entries, e)
+}
+
+// run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
+// effort is left than said.
+func (r *relaxed) run(rounds int, until int64) {
+	h := r.h
+	demand := h.demand()
+	prices := make([]float64, len(r.homes))
+	for i := range r.homes {
+		prices[i] = r.homes[i].staying(h.problem)
+	}
+	r.pivotUntil(until)
+	for range rounds {
+		if h.effort.left <= until || h.effort.done() {
+			return
+		}
+		fresh := h.take(r.master, h.priceAll(r.values, demand, care{steps: 60}, func(t int) int64 { return above(h.offers[t].price, 2000) }))
+		for i := range r.homes {
+			x := &r.homes[i]
+			if x.node < 0 {
+				continue
+			}
+			h.effort.spend(priceCost)
+			k := h.noded[x.node]
+			rest := slices.Clone(demand)
+			rest.add(x.load, -1)
+			k.price(r.values, rest)
+			value, _ := k.search(rest, 60, 0)
+			if value == 0 {
+				continue
+			}
+			if float64(worth(r.values, x.load)+value)/valueScale+r.y[len(r.rows)+i] > float64(prices[i]*1.0001)+1 {
+				r.stay(i, k.best)
+				fresh = true
+			}
+		}
+		if !fresh {
+			return
+		}
+		r.pivotUntil(until)
+	}
+}
+
+// rowCost is what so many of a machine's rows count of what others do: most of them have nothing to do with a pivot.
+const rowCost = 8
+
+// pivotUntil solves the relaxation with the columns that it has, as far as the effort goes.
+func (r *relaxed) pivotUntil(until int64) {
+	n := int64(len(r.demand))
+	cost := 1 + n*n/(rowCost*pivotCost)
+	r.h.effort.spend(int64(r.solve(int(min(maxPivots, max(0, r.h.effort.left-until)/cost)))) * cost)
+}
+
+// parting is by machine what part of it leaves, and what it takes most of when it stays.
+func (r *relaxed) parting() (leaves []float64, more []load) {
+	leaves, more = make([]float64, len(r.homes)), make([]load, len(r.homes))
+	most := make([]float64, len(r.homes))
+	for i := range leaves {
+		leaves[i] = 1
+	}
+	for i, b := range r.basis {
+		if b < 0 {
+			continue
+		}
+		if s, ok := r.of[b]; ok {
+			leaves[s.home] = max(0, leaves[s.home]-r.x[i])
+			if r.x[i] > most[s.home] {
+				most[s.home], more[s.home] = r.x[i], s.more
+			}
+		}
+	}
+	return leaves, more
+}

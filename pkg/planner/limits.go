@@ -1,0 +1,26 @@
+package planner
+
+// take takes what machines count off what is left of the limits of their pool.
+func (left *Physical) take(counts Physical) {
+	for _, d := range []struct {
+		left *int64
+		uses int64
+	}{
+		{&left.MilliCPU, counts.MilliCPU},
+		{&left.MemoryBytes, counts.MemoryBytes},
+		{&left.GPUs, counts.GPUs},
+		{&left.Replicas, counts.Replicas},
+		{&left.Nodes, counts.Nodes},
+	} {
+		if *d.left != Unlimited {
+			*d.left -= d.uses
+		}
+	}
+}
+
+func minusPhysical(a, b Physical) Physical {
+	return Physical{
+		MilliCPU: a.MilliCPU - b.MilliCPU, MemoryBytes: a.MemoryBytes - b.MemoryBytes, GPUs: a.GPUs - b.GPUs, Replicas: a.Replicas - b.Replicas,
+		Nodes: a.Nodes - b.Nodes,
+	}
+}

@@ -1,0 +1,296 @@
+package plantest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Layouts generates small valid layouts: snapshots whose nodes are mostly machines with pods, so many at most.
+func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Generator[planner.Layout] {
+	return rapid.Custom(func(t *rapid.T) planner.Layout {
+		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
+		l := planner.Layout{Snapshot: snapshots.Draw(t, "snapshot")}
+		s := &l.Snapshot
+		if !rapid.Bool().Draw(t, "some wait") {
+			for c := range s.Classes {
+				s.Classes[c].Pods = nil
+			}
+		}
+		left := pods
+		for i := range s.Nodes {
+			if n("no machine of ours", 0, 5) == 0 {
+				continue
+			}
+			m := planner.Machine{
+				Node: i, Pool: n("pool", 0, len(s.Pools)-1), Price: planner.MicroUSD(n("price", 1, 16)),
+				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: int64(n("GPUs", 1, 3)), Nodes: 1},
+			}
+			for j := range n("running", 0, min(3, left)) {
+				left--
+				pod := planner.Running{Name: fmt.Sprintf("default/running-%d-%d", i, j), Class: n("class", 0, len(s.Classes)-1), GPU: -1, Move: planner.MicroUSD(n("move", 0, 2))}
+				if s.Classes[pod.Class].GPUMemoryBytes > 0 && len(s.Nodes[i].GPUs) > 0 {
+					pod.GPU = n("GPU", 0, len(s.Nodes[i].GPUs)-1)
+				}
+				m.Pods = append(m.Pods, pod)
+				keepApart(s, i, pod.Class)
+			}
+			l.Machines = append(l.Machines, m)
+		}
+		if rapid.Bool().Draw(t, "so many at a time") {
+			for range s.Pools {
+				l.Most = append(l.Most, n("most", 0, 2))
+			}
+		}
+		return l
+	})
+}
+
+// ShuffledLayout is the same layout in another order; pick(n) chooses from 0 to n-1.
+func ShuffledLayout(l planner.Layout, pick func(n int) int) planner.Layout {
+	s, at := shuffled(l.Snapshot, pick)
+	out := planner.Layout{Snapshot: s}
+	order, _ := permutation(len(l.Machines), pick)
+	for _, i := range order {
+		m := l.Machines[i]
+		m.Node, m.Pool = at.node[m.Node], at.pool[m.Pool]
+		m.Pods = slices.Clone(m.Pods)
+		for j := range m.Pods {
+			m.Pods[j].Class = at.class[m.Pods[j].Class]
+		}
+		out.Machines = append(out.Machines, m)
+	}
+	if l.Most != nil {
+		out.Most = rearranged(l.Most, at.pool)
+	}
+	return out
+}
+
+// Freed is what there is to plan for when some machines of a layout leave: their pods wait, nobody goes to their nodes, and the limits of their pools get
+// back what they count.
+func Freed(l planner.Layout, leave []int) planner.Snapshot {
+	s := Clone(l.Snapshot)
+	leaves := make([]bool, len(s.Nodes))
+	for _, i := range leave {
+		m := l.Machines[i]
+		leaves[m.Node] = true
+		addPhysical(&s.Pools[m.Pool].Remaining, m.Physical, 1)
+		for _, pod := range m.Pods {
+			s.Classes[pod.Class].Pods = append(s.Classes[pod.Class].Pods, pod.Name)
+		}
+	}
+	for c := range s.Classes {
+		slices.Sort(s.Classes[c].Pods)
+		s.Classes[c].Nodes = slices.DeleteFunc(s.Classes[c].Nodes, func(n int) bool { return leaves[n] })
+	}
+	return s
+}
+
+// Seated is a layout in which the pods that a plan has room for on nodes run there, and no pod waits: what the plan launches is on its way elsewhere.
+func Seated(l planner.Layout, p planner.Plan) planner.Layout {
+	l = After(l, planner.Step{Placements: p.Placements})
+	for _, x := range p.Launches {
+		addPhysical(&l.Snapshot.Pools[l.Snapshot.Offerings[x.Offering].Pool].Remaining, l.Snapshot.Offerings[x.Offering].Physical, -1)
+	}
+	for c := range l.Snapshot.Classes {
+		l.Snapshot.Classes[c].Pods = nil
+	}
+	return l
+}
+
+// After is the layout once a step was taken: the machines that it gives back are gone, what it launches is there, and its pods run where it has them.
+// Pods that wait and have a place in the step run there as well.
+func After(l planner.Layout, step planner.Step) planner.Layout {
+	s := Clone(l.Snapshot)
+	running := map[string]planner.Running{}
+	for c, class := range s.Classes {
+		for _, pod := range class.Pods {
+			running[pod] = planner.Running{Name: pod, Class: c, GPU: -1}
+		}
+	}
+	gone := make([]bool, len(s.Nodes))
+	out := planner.Layout{Most: l.Most}
+	for i, m := range l.Machines {
+		m.Pods = slices.Clone(m.Pods)
+		if !slices.Contains(step.Leave, i) {
+			out.Machines = append(out.Machines, m)
+			continue
+		}
+		gone[m.Node] = true
+		addPhysical(&s.Pools[m.Pool].Remaining, m.Physical, 1)
+		for _, pod := range m.Pods {
+			running[pod.Name] = pod
+		}
+	}
+	run := func(node int, pods []string, gpus []int, m *planner.Machine) {
+		for i, name := range pods {
+			pod := running[name]
+			pod.GPU = -1
+			if gpus != nil {
+				pod.GPU = gpus[i]
+			}
+			Run(&s, node, pod)
+			if m != nil {
+				m.Pods = append(m.Pods, pod)
+			}
+		}
+	}
+	for _, p := range step.Placements {
+		var at *planner.Machine
+		if i := slices.IndexFunc(out.Machines, func(m planner.Machine) bool { return m.Node == p.Node }); i >= 0 {
+			at = &out.Machines[i]
+		}
+		run(p.Node, p.Pods, p.GPUs, at)
+	}
+	for _, x := range step.Launches {
+		m := Launched(&s, x.Offering)
+		gone = slices.Concat(gone, []bool{false})
+		run(m.Node, x.Pods, x.GPUs, &m)
+		out.Machines = append(out.Machines, m)
+	}
+	out.Snapshot = s
+	return without(out, gone)
+}
+
+// Launched adds an empty machine of an offering to a snapshot, counted against the limits of its pool. Its name has not been used by the nodes that
+// there are.
+func Launched(s *planner.Snapshot, offering int) planner.Machine {
+	o := s.Offerings[offering]
+	n := 0
+	for _, v := range s.Nodes {
+		var i int
+		if _, err := fmt.Sscanf(v.Name, "machine-%d", &i); err == nil {
+			n = max(n, i+1)
+		}
+	}
+	node := len(s.Nodes)
+	s.Nodes = append(s.Nodes, planner.Node{
+		Name: fmt.Sprintf("machine-%06d", n), Free: o.Free, GPUs: slices.Clone(o.GPUs), Quotas: slices.Clone(o.Quotas), Domains: o.Domains,
+	})
+	for c := range s.Classes {
+		if slices.Contains(s.Classes[c].Offerings, offering) {
+			s.Classes[c].Nodes = append(s.Classes[c].Nodes, node)
+		}
+	}
+	addPhysical(&s.Pools[o.Pool].Remaining, o.Physical, -1)
+	return planner.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+}
+
+// Run has a pod run on a node: it waits no longer, and what it asks for is not free.
+func Run(s *planner.Snapshot, node int, pod planner.Running) {
+	c := &s.Classes[pod.Class]
+	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
+	occupy(s, node, pod, 1)
+	keepApart(s, node, pod.Class)
+}
+
+// keepApart closes a node to the classes whose pods may not share it with one of a class.
+func keepApart(s *planner.Snapshot, node, class int) {
+	for _, r := range s.Rules {
+		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
+			continue
+		}
+		asks, counted := slices.Contains(r.Classes, class), slices.Contains(r.Counted, class)
+		for i := range s.Classes {
+			if asks && slices.Contains(r.Counted, i) || counted && slices.Contains(r.Classes, i) {
+				other := &s.Classes[i]
+				other.Nodes = slices.DeleteFunc(slices.Clone(other.Nodes), func(n int) bool { return n == node })
+			}
+		}
+	}
+}
+
+// End has a pod end that runs on a node. A node that rules had closed to others stays closed.
+func End(s *planner.Snapshot, node int, pod planner.Running) { occupy(s, node, pod, -1) }
+
+func occupy(s *planner.Snapshot, node int, pod planner.Running, times int64) {
+	c, n := s.Classes[pod.Class], &s.Nodes[node]
+	n.Free.MilliCPU -= times * c.Requests.MilliCPU
+	n.Free.MemoryBytes -= times * c.Requests.MemoryBytes
+	n.Free.EphemeralBytes -= times * c.Requests.EphemeralBytes
+	n.Free.Pods -= times * c.Requests.Pods
+	n.Free.Replicas -= times * c.Requests.Replicas
+	if pod.GPU >= 0 {
+		n.GPUs = slices.Clone(n.GPUs)
+		n.GPUs[pod.GPU].Replicas -= times * c.Requests.Replicas
+		n.GPUs[pod.GPU].MemoryBytes -= times * c.GPUMemoryBytes
+	}
+	n.Quotas = slices.Clone(n.Quotas)
+	for _, q := range c.Quotas {
+		i, found := slices.BinarySearchFunc(n.Quotas, q.Quota, func(a planner.Amount, quota int) int { return cmp.Compare(a.Quota, quota) })
+		if !found {
+			n.Quotas = slices.Insert(n.Quotas, i, planner.Amount{Quota: q.Quota, Count: s.Quotas[q.Quota].Each})
+		}
+		if n.Quotas[i].Count != planner.Unlimited {
+			n.Quotas[i].Count -= times * q.Count
+		}
+	}
+}
+
+// without removes nodes from a layout.
+func without(l planner.Layout, gone []bool) planner.Layout {
+	at := make([]int, len(gone))
+	var nodes []planner.Node
+	for i, g := range gone {
+		if at[i] = -1; !g {
+			at[i] = len(nodes)
+			nodes = append(nodes, l.Snapshot.Nodes[i])
+		}
+	}
+	l.Snapshot.Nodes = nodes
+	for c := range l.Snapshot.Classes {
+		class := &l.Snapshot.Classes[c]
+		var kept []int
+		for _, n := range class.Nodes {
+			if at[n] >= 0 {
+				kept = append(kept, at[n])
+			}
+		}
+		class.Nodes = kept
+	}
+	for i := range l.Machines {
+		l.Machines[i].Node = at[l.Machines[i].Node]
+	}
+	return l
+}
+
+// Drop removes the machines that no pod is on, and returns how many there were.
+func Drop(l planner.Layout) (planner.Layout, int) {
+	var empty []int
+	for i, m := range l.Machines {
+		if len(m.Pods) == 0 {
+			empty = append(empty, i)
+		}
+	}
+	return After(l, planner.Step{Leave: empty}), len(empty)
+}
+
+func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
+	for _, d := range []struct {
+		to   *int64
+		uses int64
+	}{
+		{&to.MilliCPU, p.MilliCPU}, {&to.MemoryBytes, p.MemoryBytes}, {&to.GPUs, p.GPUs}, {&to.Replicas, p.Replicas}, {&to.Nodes, p.Nodes},
+	} {
+		if *d.to != planner.Unlimited {
+			*d.to += times * d.uses
+		}
+	}
+}
+
+// Joined is some steps of one outlook as one.
+func Joined(steps []planner.Step) planner.Step {
+	var out planner.Step
+	for _, s := range steps {
+		out.Leave = append(out.Leave, s.Leave...)
+		out.Launches = append(out.Launches, s.Launches...)
+		out.Saving, out.Moves = out.Saving+s.Saving, out.Moves+s.Moves
+		out.Placements = append(out.Placements, s.Placements...)
+	}
+	slices.Sort(out.Leave)
+	return out
+}
