@@ -32,6 +32,14 @@ type InstanceType struct {
 	Offerings []Offering
 }
 
+// Listing is what is known of the machines of one node class.
+type Listing struct {
+	// InstanceTypes are not to be changed.
+	InstanceTypes []InstanceType
+	// Reason and Message say, in the words of a condition, why there are none or what of them is out of date; empty when all is as it should be.
+	Reason, Message string
+}
+
 // Offering is a zone and a capacity type in which an instance type can be had.
 type Offering struct {
 	Zone string

@@ -1,0 +1,45 @@
+// Package aws speaks to AWS: for the catalogue of instance types and for GPU images.
+package aws
+
+import (
+	"context"
+	"fmt"
+
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/pricing"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	awspricing "github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
+)
+
+// Clients call the AWS APIs of one region.
+type Clients struct {
+	Region  string
+	EC2     *ec2.Client
+	SSM     *ssm.Client
+	Pricing *pricing.Client
+}
+
+// Load makes clients from the environment, as every program on AWS does: credentials from EKS Pod Identity, IRSA or the usual variables and files, the
+// region from AWS_REGION or else from the machine's metadata.
+func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Clients, error) {
+	c, err := config.LoadDefaultConfig(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("reading the AWS configuration: %w", err)
+	}
+	if c.Region == "" {
+		found, err := imds.NewFromConfig(c).GetRegion(ctx, nil)
+		if err != nil {
+			return nil, fmt.Errorf("finding the AWS region, which AWS_REGION would tell: %w", err)
+		}
+		c.Region = found.Region
+	}
+	return New(c), nil
+}
+
+// New makes clients of a configuration.
+func New(c awssdk.Config) *Clients {
+	return &Clients{Region: c.Region, EC2: ec2.NewFromConfig(c), SSM: ssm.NewFromConfig(c), Pricing: awspricing.NewAPI(c)}
+}

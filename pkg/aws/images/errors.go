@@ -1,0 +1,57 @@
+package images
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/aws/smithy-go"
+)
+
+// Reason is why AWS did not tell, in one word of a condition.
+type Reason string
+
+// The reasons.
+const (
+	// NotFound: there is no such image.
+	NotFound Reason = "ImageNotFound"
+	// Denied: the controller's AWS identity lacks a right, or there is none.
+	Denied Reason = "AWSAccessDenied"
+	// Throttled: AWS had too many calls.
+	Throttled Reason = "AWSThrottled"
+	// Unreachable: there was no answer, or none that says more.
+	Unreachable Reason = "AWSUnreachable"
+)
+
+// Error is an error of AWS in words for people.
+type Error struct {
+	Reason  Reason
+	Message string
+	err     error
+}
+
+func (e *Error) Error() string { return e.Message }
+
+func (e *Error) Unwrap() error { return e.err }
+
+// explained says what was asked for, what came of it, and what to do.
+func explained(err error, what, right string) error {
+	e := &Error{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), err: err}
+	var api smithy.APIError
+	if !errors.As(err, &api) {
+		if strings.Contains(err.Error(), "get credentials") || strings.Contains(err.Error(), "retrieve credentials") {
+			e.Reason = Denied
+			e.Message = fmt.Sprintf("%s cannot be read without AWS credentials: give the controller's service account a role by EKS Pod Identity or IRSA: %v", what, err)
+		}
+		return e
+	}
+	switch code := api.ErrorCode(); {
+	case code == "ParameterNotFound" || code == "ParameterVersionNotFound" || strings.HasPrefix(code, "InvalidAMIID"):
+		e.Reason, e.Message = NotFound, fmt.Sprintf("there is no %s: %s", what, api.ErrorMessage())
+	case strings.Contains(code, "Throttl") || code == "RequestLimitExceeded" || code == "TooManyRequestsException":
+		e.Reason, e.Message = Throttled, fmt.Sprintf("AWS does not answer for %s at present, since it is asked too often; it is tried again", what)
+	case strings.Contains(code, "AccessDenied") || code == "UnauthorizedOperation" || code == "AuthFailure" || strings.Contains(code, "Token"):
+		e.Reason, e.Message = Denied, fmt.Sprintf("%s may not be read: allow the controller's role %s: %s", what, right, api.ErrorMessage())
+	}
+	return e
+}

@@ -1,0 +1,228 @@
+// Package images finds the machine images for GPU nodes that AWS publishes for EKS.
+package images
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+)
+
+// Family is an operating system whose GPU images can be followed, by the name of spec.amiFamily of an EC2NodeClass.
+type Family string
+
+// The families that have images with NVIDIA's driver.
+const (
+	AL2023       Family = "AL2023"
+	Bottlerocket Family = "Bottlerocket"
+)
+
+// FamilyOf is the family of a name, also in the small letters of an alias.
+func FamilyOf(name string) (Family, bool) {
+	for _, family := range []Family{AL2023, Bottlerocket} {
+		if strings.EqualFold(name, string(family)) {
+			return family, true
+		}
+	}
+	return "", false
+}
+
+// The architectures, as Kubernetes names them.
+const (
+	AMD64 = "amd64"
+	ARM64 = "arm64"
+)
+
+// awsArchitecture is what AWS calls an architecture.
+func awsArchitecture(architecture string) string {
+	if architecture == AMD64 {
+		return string(ec2types.ArchitectureTypeX8664)
+	}
+	return architecture
+}
+
+// Image is a machine image.
+type Image struct {
+	// ID is the id, such as ami-0123456789abcdef0.
+	ID string
+	// Name is EC2's name for it.
+	Name string
+	// Architecture is amd64 or arm64, or EC2's word for any other.
+	Architecture string
+	// Created is when it was made; zero where EC2 does not say.
+	Created time.Time
+	// Deprecated says that whoever published it advises against it by now.
+	Deprecated bool
+	// State is EC2's: available, or why it cannot be launched.
+	State string
+}
+
+// Release is the part of the name by which a release is asked for: v20261112 of AL2023, 1.49.0 of Bottlerocket. An image whose name has none is its own release.
+func (i Image) Release() string {
+	parts := strings.Split(i.Name, "-")
+	switch {
+	case strings.HasPrefix(i.Name, "amazon-eks-node-al2023-"):
+		return parts[len(parts)-1]
+	case strings.HasPrefix(i.Name, "bottlerocket-aws-k8s-"):
+		for _, part := range parts {
+			if version, ok := strings.CutPrefix(part, "v"); ok && strings.Contains(version, ".") {
+				return version
+			}
+		}
+	}
+	return i.ID
+}
+
+// ssmAPI and ec2API are what is called of the clients.
+type ssmAPI interface {
+	GetParameter(ctx context.Context, in *ssm.GetParameterInput, options ...func(*ssm.Options)) (*ssm.GetParameterOutput, error)
+}
+
+type ec2API interface {
+	ec2.DescribeImagesAPIClient
+}
+
+// Finder asks AWS.
+type Finder struct {
+	SSM ssmAPI
+	EC2 ec2API
+	Now func() time.Time
+}
+
+// Release is a release of GPU images: one image for each architecture that was asked for.
+type Release struct {
+	Name   string
+	Images []Image
+}
+
+// newest is the version that stands for the newest release in names of parameters.
+const newest = ""
+
+// Newest is the newest release that AWS recommends for a version of Kubernetes ("1.34"). All its images are of that one release: while AWS moves on, one
+// architecture at a time, that is the older one.
+func (f *Finder) Newest(ctx context.Context, family Family, kubernetes string, architectures []string) (Release, error) {
+	found, err := f.find(ctx, family, kubernetes, newest, architectures)
+	if err != nil {
+		return Release{}, err
+	}
+	oldest := slices.MinFunc(found, func(a, b Image) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID)) })
+	if !slices.ContainsFunc(found, func(i Image) bool { return i.Release() != oldest.Release() }) {
+		return Release{oldest.Release(), found}, nil
+	}
+	return f.Release(ctx, family, kubernetes, oldest.Release(), architectures)
+}
+
+// Release is a release of a name; that of Bottlerocket may have a v before it, as on its releases page.
+func (f *Finder) Release(ctx context.Context, family Family, kubernetes, name string, architectures []string) (Release, error) {
+	if family == Bottlerocket {
+		name = strings.TrimPrefix(name, "v")
+	}
+	found, err := f.find(ctx, family, kubernetes, name, architectures)
+	if err != nil {
+		return Release{}, err
+	}
+	return Release{name, found}, nil
+}
+
+func (f *Finder) find(ctx context.Context, family Family, kubernetes, release string, architectures []string) ([]Image, error) {
+	ids := make([]string, 0, len(architectures))
+	for _, architecture := range architectures {
+		parameter := Parameter(family, kubernetes, architecture, release)
+		out, err := f.SSM.GetParameter(ctx, &ssm.GetParameterInput{Name: &parameter})
+		if err != nil {
+			return nil, explained(err, "SSM parameter "+parameter, "ssm:GetParameter")
+		}
+		if out.Parameter == nil || out.Parameter.Value == nil || !strings.HasPrefix(*out.Parameter.Value, "ami-") {
+			return nil, &Error{Reason: NotFound, Message: "SSM parameter " + parameter + " does not hold the id of an image"}
+		}
+		ids = append(ids, *out.Parameter.Value)
+	}
+	return f.Describe(ctx, ids)
+}
+
+// Parameter is the name of the public SSM parameter that holds the id of a GPU image, as Karpenter's provider reads it for an alias; the recommended
+// one without a release.
+// https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and https://github.com/bottlerocket-os/bottlerocket/blob/develop/QUICKSTART-EKS.md
+func Parameter(family Family, kubernetes, architecture, release string) string {
+	architecture = awsArchitecture(architecture)
+	if family == Bottlerocket {
+		return fmt.Sprintf("/aws/service/bottlerocket/aws-k8s-%s-nvidia/%s/%s/image_id", kubernetes, architecture, cmp.Or(release, "latest"))
+	}
+	name := "recommended"
+	if release != newest {
+		name = fmt.Sprintf("amazon-eks-node-al2023-%s-nvidia-%s-%s", architecture, kubernetes, release)
+	}
+	return fmt.Sprintf("/aws/service/eks/optimized-ami/%s/amazon-linux-2023/%s/nvidia/%s/image_id", kubernetes, architecture, name)
+}
+
+// Describe looks images up by their ids. It is an error when one of them is not there.
+func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
+	out, err := f.EC2.DescribeImages(ctx, &ec2.DescribeImagesInput{ImageIds: ids, IncludeDeprecated: new(true)})
+	if err != nil {
+		return nil, explained(err, "images "+strings.Join(ids, ", "), "ec2:DescribeImages")
+	}
+	images := make([]Image, 0, len(ids))
+	for _, id := range ids {
+		i := slices.IndexFunc(out.Images, func(image ec2types.Image) bool { return value(image.ImageId) == id })
+		if i < 0 {
+			return nil, &Error{Reason: NotFound, Message: "there is no image " + id + " that this account may use"}
+		}
+		images = append(images, f.imageOf(&out.Images[i]))
+	}
+	return images, nil
+}
+
+func (f *Finder) imageOf(described *ec2types.Image) Image {
+	architecture := string(described.Architecture)
+	if described.Architecture == ec2types.ArchitectureValuesX8664 {
+		architecture = AMD64
+	}
+	deprecation := timeOf(described.DeprecationTime)
+	return Image{
+		ID: value(described.ImageId), Name: value(described.Name), Architecture: architecture, Created: timeOf(described.CreationDate),
+		Deprecated: !deprecation.IsZero() && !f.Now().Before(deprecation), State: string(described.State),
+	}
+}
+
+func timeOf(s *string) time.Time {
+	t, err := time.Parse(time.RFC3339, value(s))
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// Usable says why an image cannot be launched, or should not be; "" when it can.
+func (i Image) Usable() string {
+	switch {
+	case i.State != "" && i.State != string(ec2types.ImageStateAvailable):
+		return fmt.Sprintf("image %s is %s and not available", i.ID, i.State)
+	case i.Deprecated:
+		return fmt.Sprintf("image %s is deprecated by whoever published it", i.ID)
+	case i.Architecture != AMD64 && i.Architecture != ARM64:
+		return fmt.Sprintf("image %s is for the architecture %s", i.ID, i.Architecture)
+	}
+	return ""
+}
+
+// ErrorOf is the Error in err, or one of Reason Unreachable that says the same.
+func ErrorOf(err error) *Error {
+	if known := (*Error)(nil); errors.As(err, &known) {
+		return known
+	}
+	return &Error{Reason: Unreachable, Message: err.Error()}
+}

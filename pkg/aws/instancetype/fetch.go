@@ -1,0 +1,105 @@
+package instancetype
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"karve.sh/karve/pkg/aws"
+)
+
+// known is what AWS has told. What its fields hold is never changed, only replaced.
+type known struct {
+	region string
+	// infos are the types with an NVIDIA GPU, parts of one included.
+	infos map[ec2types.InstanceType]ec2types.InstanceTypeInfo
+	// zones are those that offer each type, by name.
+	zones    map[ec2types.InstanceType][]string
+	allZones sets.Set[string]
+	// onDemand and spot are the latest price lists, nil until one was read, and released is the one that the provider comes with.
+	onDemand, spot, released *pricing.DefaultProvider
+}
+
+// perPage is what EC2 allows.
+const (
+	typesPerPage = int32(100)
+	zonesPerPage = int32(1000)
+)
+
+// describeTypes asks as Karpenter does, and keeps what has an NVIDIA GPU.
+func describeTypes(ctx context.Context, clients *aws.Clients) (map[ec2types.InstanceType]ec2types.InstanceTypeInfo, error) {
+	infos := map[ec2types.InstanceType]ec2types.InstanceTypeInfo{}
+	pages := ec2.NewDescribeInstanceTypesPaginator(clients.EC2, &ec2.DescribeInstanceTypesInput{
+		Filters: []ec2types.Filter{
+			{Name: new("supported-virtualization-type"), Values: []string{"hvm"}},
+			{Name: new("processor-info.supported-architecture"), Values: []string{"x86_64", "arm64"}},
+		},
+		MaxResults: new(typesPerPage),
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("describing instance types: %w", err)
+		}
+		for _, info := range page.InstanceTypes {
+			if hasNVIDIA(info) {
+				infos[info.InstanceType] = info
+			}
+		}
+	}
+	return infos, nil
+}
+
+func hasNVIDIA(info ec2types.InstanceTypeInfo) bool {
+	return info.GpuInfo != nil && slices.ContainsFunc(info.GpuInfo.Gpus, func(gpu ec2types.GpuDeviceInfo) bool {
+		return gpu.Manufacturer != nil && *gpu.Manufacturer == "NVIDIA"
+	})
+}
+
+// describeZones asks where each type is offered.
+func describeZones(ctx context.Context, clients *aws.Clients) (zones map[ec2types.InstanceType][]string, all sets.Set[string], err error) {
+	zones, all = map[ec2types.InstanceType][]string{}, sets.New[string]()
+	pages := ec2.NewDescribeInstanceTypeOfferingsPaginator(clients.EC2, &ec2.DescribeInstanceTypeOfferingsInput{
+		LocationType: ec2types.LocationTypeAvailabilityZone, MaxResults: new(zonesPerPage),
+	})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, nil, fmt.Errorf("describing where instance types are offered: %w", err)
+		}
+		for _, o := range page.InstanceTypeOfferings {
+			if o.Location != nil {
+				zones[o.InstanceType] = append(zones[o.InstanceType], *o.Location)
+				all.Insert(*o.Location)
+			}
+		}
+	}
+	return zones, all, nil
+}
+
+// prices takes what a list lacks that was not read yet from the prices that the provider was released with.
+func (k *known) prices() pricing.Provider {
+	p := bothPrices{Provider: k.released, spot: k.released}
+	if k.onDemand != nil {
+		p.Provider = k.onDemand
+	}
+	if k.spot != nil {
+		p.spot = k.spot
+	}
+	return p
+}
+
+// bothPrices has the on-demand prices of one list and the spot prices of another.
+type bothPrices struct {
+	pricing.Provider
+	spot pricing.Provider
+}
+
+func (p bothPrices) SpotPrice(t ec2types.InstanceType, zone string) (float64, bool) {
+	return p.spot.SpotPrice(t, zone)
+}

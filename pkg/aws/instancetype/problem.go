@@ -1,0 +1,54 @@
+package instancetype
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/aws/smithy-go"
+
+	"karve.sh/karve/pkg/aws"
+)
+
+// problem is why something cannot be known, in the words of a condition.
+type problem struct {
+	reason, message string
+}
+
+// The codes of AWS's errors that have one cause and one cure. The services name the same thing differently.
+var (
+	deniedCodes    = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
+	throttledCodes = []string{"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "RequestThrottled", "SlowDown"}
+	invalidCodes   = []string{
+		"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
+		"ExpiredToken", "ExpiredTokenException", "RequestExpired", "OptInRequired",
+	}
+)
+
+// diagnose says why a call has failed and what to do about it.
+func (c *Catalog) diagnose(ctx context.Context, clients *aws.Clients, err error) *problem {
+	action := "the call"
+	if operation := (*smithy.OperationError)(nil); errors.As(err, &operation) {
+		action = operation.Service() + " " + operation.Operation()
+	}
+	if api := smithy.APIError(nil); errors.As(err, &api) {
+		code := api.ErrorCode()
+		switch {
+		case slices.Contains(deniedCodes, code):
+			return &problem{"AccessDenied", fmt.Sprintf("%s is denied (%s): allow it in the IAM policy of Karve's role", action, code)}
+		case slices.Contains(throttledCodes, code):
+			return &problem{"Throttled", fmt.Sprintf("%s is throttled (%s): it is tried again, and what else in the account calls it may need a limit", action, code)}
+		case slices.Contains(invalidCodes, code):
+			return &problem{"InvalidCredentials", fmt.Sprintf("%s does not accept the credentials (%s): see Karve's role and that region %s is right", action, code, clients.Region)}
+		default:
+			return &problem{"Failed", fmt.Sprintf("%s answers %s: %s", action, code, api.ErrorMessage())}
+		}
+	}
+	if credentials := clients.EC2.Options().Credentials; credentials != nil {
+		if _, missing := credentials.Retrieve(ctx); missing != nil {
+			return &problem{"NoCredentials", fmt.Sprintf("there are no AWS credentials: give Karve's service account a role by EKS Pod Identity or IRSA (%v)", missing)}
+		}
+	}
+	return &problem{"Unreachable", fmt.Sprintf("%s gets no answer in region %s: see the network and that AWS_REGION is right (%v)", action, clients.Region, err)}
+}

@@ -1,0 +1,195 @@
+package instancetype
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	awscache "github.com/aws/karpenter-provider-aws/pkg/cache"
+	awsoptions "github.com/aws/karpenter-provider-aws/pkg/operator/options"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/amifamily"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/arczonalshift"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/instancetype"
+	"github.com/aws/karpenter-provider-aws/pkg/providers/instancetype/offering"
+	"github.com/patrickmn/go-cache"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"karve.sh/karve/pkg/catalog"
+)
+
+// nothingUnavailable is for the provider, which would leave out what was refused to it. What was refused to Karve is for the plan to say.
+var nothingUnavailable = awscache.NewUnavailableOfferings()
+
+// resolveTimeout bounds how long plans wait for the placement group of a class.
+const resolveTimeout = 5 * time.Second
+
+// resolve works out the machines of a class.
+func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, p *problem) {
+	class := &ec2v1.EC2NodeClass{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, class); err != nil {
+		return nil, &problem{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
+	}
+	// The provider takes quantities of the kubelet's configuration for valid, and panics where they are not.
+	defer func() {
+		if r := recover(); r != nil {
+			list, p = nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
+		}
+	}()
+	// The one thing that may be asked of AWS now is the placement group of a class that names one.
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	ctx = awsoptions.ToContext(ctx, &awsoptions.Options{
+		VMMemoryOverheadPercent: c.config.VMMemoryOverheadPercent, ReservedENIs: c.config.ReservedENIs, IsolatedVPC: c.config.IsolatedVPC,
+	})
+	// Without the gates for it there are no reserved offerings and no prices of NodeOverlays.
+	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{})
+
+	resolver := instancetype.NewDefaultResolver(c.known.region)
+	var resolved []*cloudprovider.InstanceType
+	for _, name := range slices.Sorted(maps.Keys(c.known.infos)) {
+		resolved = append(resolved, resolver.Resolve(ctx, c.known.infos[name], c.known.zones[name], class))
+	}
+	resolved = offering.NewDefaultProvider(
+		c.known.prices(), nil, c.placementGroups, nothingUnavailable, cache.New(cache.NoExpiration, 0), arczonalshift.NewNoopProvider(), nil,
+	).InjectOfferings(ctx, resolved, c.known.infos, class, c.known.allZones)
+
+	bootable := map[string]bool{}
+	for _, some := range amifamily.MapToInstanceTypes(resolved, class.AMIs()) {
+		for _, it := range some {
+			bootable[it.Name] = true
+		}
+	}
+	offered := false
+	for _, it := range resolved {
+		t := instanceType(it, c.known.infos[ec2types.InstanceType(it.Name)], class)
+		// A claim for a machine that no image of the class is for is never launched, and Karpenter waits for it for minutes.
+		if !bootable[it.Name] {
+			t.Offerings = nil
+		}
+		offered = offered || len(t.Offerings) > 0
+		list = append(list, t)
+	}
+	if !offered {
+		p = c.nothingOffered(class)
+	}
+	return list, p
+}
+
+// nothingOffered says why a class can launch no machine at all.
+func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *problem {
+	var zones []string
+	elsewhere := true
+	for _, info := range class.ZoneInfo() {
+		zones = append(zones, info.Zone)
+		elsewhere = elsewhere && !c.known.allZones.Has(info.Zone)
+	}
+	slices.Sort(zones)
+	switch {
+	case len(zones) == 0:
+		return &problem{"NoSubnets", "Karpenter has found no subnets for it: see its status"}
+	case elsewhere:
+		return &problem{"WrongRegion", fmt.Sprintf("its subnets are in %s, of which region %s has none: set AWS_REGION of Karve to the cluster's region",
+			strings.Join(zones, ", "), c.known.region)}
+	case len(class.AMIs()) == 0:
+		return &problem{"NoImages", "Karpenter has found no images for it: see its status"}
+	default:
+		return &problem{"NothingOffered", fmt.Sprintf("no instance type with an NVIDIA GPU is offered in %s for which it has an image", strings.Join(zones, ", "))}
+	}
+}
+
+// notOfTheType are the labels that a machine gets of its offering, or only when its capacity is reserved.
+var notOfTheType = map[string]bool{
+	corev1.LabelTopologyZone: true, ec2v1.LabelTopologyZoneID: true, karpv1.CapacityTypeLabelKey: true, ec2v1.LabelPlacementGroupPartition: true,
+	ec2v1.LabelCapacityReservationID: true, ec2v1.LabelCapacityReservationType: true, ec2v1.LabelCapacityReservationInterruptible: true,
+}
+
+// instanceType puts what the provider worked out into Karve's words.
+func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo, class *ec2v1.EC2NodeClass) catalog.InstanceType {
+	t := catalog.InstanceType{
+		Name: it.Name, Capacity: resources(it.Capacity), Allocatable: resources(it.Allocatable()), Extended: extended(it.Capacity, class),
+		// Of the tenancies a machine has the first unless a pool asks for the other, which costs more than the prices here say.
+		Labels: map[string]string{ec2v1.LabelInstanceTenancy: string(ec2types.TenancyDefault)},
+		GPU:    catalog.GPU{Name: only(it, ec2v1.LabelInstanceGPUName), Count: it.Capacity.Name(ec2v1.ResourceNVIDIAGPU, "").Value(), MemoryMiB: memoryOf(info)},
+	}
+	for key, requirement := range it.Requirements {
+		if values := requirement.Values(); len(values) == 1 && requirement.Operator() == corev1.NodeSelectorOpIn && !notOfTheType[key] {
+			t.Labels[key] = values[0]
+		}
+	}
+	for _, o := range it.Offerings {
+		if !o.Available {
+			continue
+		}
+		labels := map[string]string{}
+		for key, requirement := range o.Requirements {
+			if values := requirement.Values(); len(values) == 1 && requirement.Operator() == corev1.NodeSelectorOpIn {
+				labels[key] = values[0]
+			}
+		}
+		t.Offerings = append(t.Offerings, catalog.Offering{
+			Zone: o.Zone(), CapacityType: o.CapacityType(), MicroUSDPerHour: int64(math.Round(o.Price * 1e6)), Labels: labels,
+		})
+	}
+	slices.SortFunc(t.Offerings, func(a, b catalog.Offering) int {
+		return strings.Compare(a.Zone+" "+a.CapacityType+" "+a.Labels[ec2v1.LabelPlacementGroupPartition], b.Zone+" "+b.CapacityType+" "+b.Labels[ec2v1.LabelPlacementGroupPartition])
+	})
+	return t
+}
+
+// only is the only value of a requirement; "" when it has none or several.
+func only(it *cloudprovider.InstanceType, key string) string {
+	if values := it.Requirements.Get(key).Values(); len(values) == 1 {
+		return values[0]
+	}
+	return ""
+}
+
+// memoryOf is the memory of one of the machine's GPUs, in MiB.
+func memoryOf(info ec2types.InstanceTypeInfo) int64 {
+	for _, gpu := range info.GpuInfo.Gpus {
+		if gpu.MemoryInfo != nil && gpu.MemoryInfo.SizeInMiB != nil {
+			return int64(*gpu.MemoryInfo.SizeInMiB)
+		}
+	}
+	return 0
+}
+
+func resources(list corev1.ResourceList) catalog.Resources {
+	return catalog.Resources{
+		MilliCPU: list.Cpu().MilliValue(), MemoryBytes: list.Memory().Value(), EphemeralBytes: list.StorageEphemeral().Value(), Pods: list.Pods().Value(),
+	}
+}
+
+// extended are the resources of a machine that have no name of their own here. A network interface for EFA is there only if the class names it, or if the
+// claim asks for it, which those of Karve never do.
+func extended(capacity corev1.ResourceList, class *ec2v1.EC2NodeClass) map[string]int64 {
+	var others map[string]int64
+	for name, q := range capacity {
+		switch name {
+		case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, ec2v1.ResourceNVIDIAGPU:
+			continue
+		case ec2v1.ResourceEFA:
+			if class.NetworkInterfaces() == nil {
+				continue
+			}
+		}
+		if n := q.Value(); n > 0 {
+			if others == nil {
+				others = map[string]int64{}
+			}
+			others[string(name)] = n
+		}
+	}
+	return others
+}

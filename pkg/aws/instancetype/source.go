@@ -1,0 +1,202 @@
+package instancetype
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/aws"
+)
+
+// How often the APIs are asked. Machines, zones and on-demand prices change when AWS announces so; Karpenter asks for them as seldom, and a type that it does
+// not know yet could not be launched. Spot prices move by the hour.
+const (
+	seldom = 12 * time.Hour
+	often  = time.Hour
+)
+
+// attemptTimeout bounds one sweep over all pages of an API.
+const attemptTimeout = 2 * time.Minute
+
+const (
+	firstBackoff = 5 * time.Second
+	maxBackoff   = 5 * time.Minute
+)
+
+// source is an API with what was heard of it.
+type source struct {
+	// name is the metrics' label value, words what messages call it.
+	name, words string
+	// instead is what is used while nothing was read; "" when nothing can be launched without it.
+	instead string
+	every   time.Duration
+	// read returns what is to be done with what it read.
+	read func(context.Context, *aws.Clients) (func(*known), error)
+
+	// The rest is guarded by Catalog.mu.
+	attempted bool
+	refreshed time.Time
+	problem   *problem
+}
+
+func (c *Catalog) allSources() []*source {
+	return []*source{
+		{
+			name: "instance-types", words: "instance types", every: seldom,
+			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+				infos, err := describeTypes(ctx, clients)
+				return func(k *known) { k.infos = infos }, err
+			},
+		},
+		{
+			name: "zones", words: "zones of the instance types", every: seldom,
+			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+				zones, all, err := describeZones(ctx, clients)
+				return func(k *known) { k.zones, k.allZones = zones, all }, err
+			},
+		},
+		{
+			name: "on-demand-prices", words: "on-demand prices", instead: "those that Karpenter's AWS provider was released with are used", every: seldom,
+			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+				fresh := c.prices(clients)
+				err := fresh.UpdateOnDemandPricing(ctx)
+				return func(k *known) { k.onDemand = fresh }, err
+			},
+		},
+		{
+			name: "spot-prices", words: "spot prices", instead: "spot machines are taken to cost as much as on demand", every: often,
+			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+				fresh := c.prices(clients)
+				err := fresh.UpdateSpotPricing(ctx)
+				return func(k *known) { k.spot = fresh }, err
+			},
+		},
+	}
+}
+
+// prices is a price list to read into. One that has been read is never read into again: the provider locks a list for as long as AWS takes to answer, and
+// plans must not wait for that.
+func (c *Catalog) prices(clients *aws.Clients) *pricing.DefaultProvider {
+	return pricing.NewDefaultProvider(clients.Pricing, clients.EC2, clients.Region, c.config.IsolatedVPC)
+}
+
+// keep reads a source on its schedule until the context ends.
+func (c *Catalog) keep(ctx context.Context, clients *aws.Clients, s *source) {
+	for failures := 0; ; {
+		wait := s.every
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		learn, err := s.read(attempt, clients)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			c.failed(ctx, s, c.diagnose(ctx, clients, err))
+			wait = backoff(failures)
+			failures++
+		default:
+			c.refreshed(ctx, s, learn)
+			failures = 0
+		}
+		if !c.sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// backoff is how long to wait after so many failures in a row before the last one.
+func backoff(failures int) time.Duration {
+	wait := firstBackoff
+	for range failures {
+		wait = min(2*wait, maxBackoff)
+	}
+	return wait
+}
+
+// sleep waits, up to a tenth longer than it is told so that many controllers do not ask at once; false when the context ends first.
+func (c *Catalog) sleep(ctx context.Context, wait time.Duration) bool {
+	wait += time.Duration(rand.Int64N(int64(wait) / 10)) //nolint:gosec // It spreads calls, and nothing depends on its being a secret.
+	timer := c.config.Clock.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return true
+	}
+}
+
+func (c *Catalog) refreshed(ctx context.Context, s *source, learn func(*known)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.problem != nil {
+		log.FromContext(ctx).Info("Read from AWS again", "source", s.name)
+	}
+	learn(&c.known)
+	clear(c.resolved)
+	s.refreshed, s.problem = c.config.Clock.Now(), nil
+	c.config.Metrics.CatalogRefreshed.WithLabelValues(s.name).Set(float64(s.refreshed.Unix()))
+	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, "Success").Inc()
+	c.mark(s)
+}
+
+func (c *Catalog) failed(ctx context.Context, s *source, p *problem) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.problem == nil || s.problem.reason != p.reason {
+		log.FromContext(ctx).Info("Not read from AWS", "source", s.name, "reason", p.reason, "message", p.message)
+	}
+	s.problem = p
+	c.config.Metrics.CatalogRefreshes.WithLabelValues(s.name, p.reason).Inc()
+	c.mark(s)
+}
+
+// mark ends the first wait once every source was tried.
+func (c *Catalog) mark(s *source) {
+	if s.attempted {
+		return
+	}
+	s.attempted = true
+	for _, other := range c.sources {
+		if !other.attempted {
+			return
+		}
+	}
+	close(c.attempted)
+}
+
+// missing says why nothing can be launched: something that must be known was never read.
+func (c *Catalog) missing() *problem {
+	for _, s := range c.sources {
+		if s.instead == "" && s.refreshed.IsZero() {
+			return s.never()
+		}
+	}
+	return nil
+}
+
+// stale says what is used although it was never read, or although it is half as old again as it should be.
+func (c *Catalog) stale() *problem {
+	for _, s := range c.sources {
+		if s.refreshed.IsZero() {
+			p := s.never()
+			return &problem{p.reason, p.message + "; meanwhile " + s.instead}
+		}
+		if s.problem != nil && c.config.Clock.Since(s.refreshed) > s.every*3/2 {
+			return &problem{s.problem.reason, fmt.Sprintf("the %s are those of %s, and were not read since: %s", s.words, s.refreshed.UTC().Format(time.RFC3339), s.problem.message)}
+		}
+	}
+	return nil
+}
+
+// never says why a source was never read.
+func (s *source) never() *problem {
+	if s.problem == nil {
+		return &problem{"Reading", fmt.Sprintf("the %s are being read from AWS", s.words)}
+	}
+	return &problem{s.problem.reason, fmt.Sprintf("the %s could not be read from AWS: %s", s.words, s.problem.message)}
+}

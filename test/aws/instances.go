@@ -1,0 +1,313 @@
+package aws
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+const (
+	spot     = "spot"
+	onDemand = "on-demand"
+)
+
+// State is an instance's, as EC2 names it.
+type State string
+
+// The states in their order.
+const (
+	Pending      State = "pending"
+	Running      State = "running"
+	ShuttingDown State = "shutting-down"
+	Terminated   State = "terminated"
+)
+
+// codes are EC2's numbers of the states.
+var codes = map[State]int32{Pending: 0, Running: 16, ShuttingDown: 32, Terminated: 48}
+
+// Instance is a machine of EC2.
+type Instance struct {
+	ID           string // "i-…"
+	Type         string // "g4dn.xlarge"
+	Zone         string // "us-east-1a"
+	CapacityType string // "on-demand" or "spot"
+	Image        string // "ami-…"
+	Subnet       string // "subnet-…"
+	// LaunchTemplate is the name of the template that it was launched from.
+	LaunchTemplate string
+	// UserData is what the machine boots with, decoded: for AL2023 a MIME document with nodeadm's configuration, for Bottlerocket TOML.
+	UserData string
+	// PrivateDNS is the name that its Node gets.
+	PrivateDNS string
+	PrivateIP  string
+	Tags       map[string]string
+	State      State
+	Launched   time.Time
+}
+
+// ProviderID is what spec.providerID of the instance's Node has to be.
+func (i Instance) ProviderID() string { return "aws:///" + i.Zone + "/" + i.ID }
+
+// instance is one and what only EC2 knows of it.
+type instance struct {
+	Instance
+	interfaces []ec2types.InstanceNetworkInterface
+	retires    bool // a scheduled event takes it away
+}
+
+func (i *instance) copied() Instance {
+	c := i.Instance
+	c.Tags = maps.Clone(c.Tags)
+	return c
+}
+
+// Instances are all that were launched, the terminated ones too, in the order of their launch.
+func (s *Server) Instances() []Instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Instance, 0, len(s.launched))
+	for _, i := range s.launched {
+		all = append(all, i.copied())
+	}
+	return all
+}
+
+// watcher is what somebody who watches has not been told yet.
+type watcher struct {
+	untold []Instance
+	wake   chan struct{}
+}
+
+// Watch tells of every instance there is and then of every change of one's state or tags, in order and without loss, until the context is done; then
+// it closes the channel.
+func (s *Server) Watch(ctx context.Context) <-chan Instance {
+	w := &watcher{wake: make(chan struct{}, 1)}
+	s.mu.Lock()
+	for _, i := range s.launched {
+		w.tell(i.copied())
+	}
+	s.watchers = append(s.watchers, w)
+	s.mu.Unlock()
+
+	out := make(chan Instance)
+	go func() {
+		defer close(out)
+		defer s.forget(w)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-w.wake:
+			}
+			s.mu.Lock()
+			untold := w.untold
+			w.untold = nil
+			s.mu.Unlock()
+			for _, i := range untold {
+				select {
+				case <-ctx.Done():
+					return
+				case out <- i:
+				}
+			}
+		}
+	}()
+	return out
+}
+
+func (w *watcher) tell(i Instance) {
+	w.untold = append(w.untold, i)
+	select {
+	case w.wake <- struct{}{}:
+	default: // it is awake
+	}
+}
+
+func (s *Server) forget(w *watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watchers = slices.DeleteFunc(s.watchers, func(other *watcher) bool { return other == w })
+}
+
+// tell tells all watchers of an instance.
+func (s *Server) tell(i *instance) {
+	for _, w := range s.watchers {
+		w.tell(i.copied())
+	}
+}
+
+// become changes an instance's state and tells of it, in the queue as well.
+func (s *Server) become(i *instance, state State) {
+	i.State = state
+	s.tell(i)
+	s.send(s.event("aws.ec2", "EC2 Instance State-change Notification", i.ID, map[string]any{"instance-id": i.ID, "state": state}))
+}
+
+// Terminate ends an instance as if somebody had done so in the console.
+func (s *Server) Terminate(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i, ok := s.instances[id]; ok {
+		s.terminate(i)
+	}
+}
+
+func (s *Server) terminate(i *instance) {
+	if i.State == ShuttingDown || i.State == Terminated {
+		return
+	}
+	s.become(i, ShuttingDown)
+	s.later(s.config.ShutdownTime, func() { s.become(i, Terminated) })
+}
+
+// Notice is what EC2 says beforehand of an instance that it takes away.
+type Notice string
+
+// The notices, by the type of their EventBridge event.
+const (
+	// SpotInterruption is two minutes' warning.
+	SpotInterruption Notice = "EC2 Spot Instance Interruption Warning"
+	// RebalanceRecommendation is a raised risk of that.
+	RebalanceRecommendation Notice = "EC2 Instance Rebalance Recommendation"
+	// ScheduledChange is maintenance that retires the instance. DescribeInstanceStatus has it as well.
+	ScheduledChange Notice = "AWS Health Event"
+)
+
+// Interrupt puts a notice about an instance into the queue. The instance stays: who wants it gone calls Terminate. Every change of state has a message of its
+// own, "EC2 Instance State-change Notification".
+func (s *Server) Interrupt(id string, notice Notice) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.instances[id]
+	if !ok {
+		return fmt.Errorf("there is no instance %s", id)
+	}
+	switch notice {
+	case SpotInterruption:
+		s.send(s.event("aws.ec2", string(notice), id, map[string]any{"instance-id": id, "instance-action": "terminate"}))
+	case RebalanceRecommendation:
+		s.send(s.event("aws.ec2", string(notice), id, map[string]any{"instance-id": id}))
+	case ScheduledChange:
+		i.retires = true
+		s.send(s.event("aws.health", string(notice), id, map[string]any{
+			"service": "EC2", "eventTypeCode": "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "eventTypeCategory": "scheduledChange",
+			"startTime": s.retirement().Format(time.RFC1123), "affectedEntities": []map[string]string{{"entityValue": id}},
+		}))
+	default:
+		return fmt.Errorf("there is no notice %q", notice)
+	}
+	return nil
+}
+
+// retirement is when EC2 would retire an instance that it gives notice of now: AWS says two weeks before.
+func (s *Server) retirement() time.Time { return s.now().AddDate(0, 0, 14).UTC() }
+
+func (s *Server) describeInstances(in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {
+	wanted := s.launched
+	if len(in.InstanceIds) > 0 {
+		wanted = nil
+		for _, id := range in.InstanceIds {
+			i, ok := s.instances[id]
+			if !ok {
+				return nil, noInstance(id)
+			}
+			wanted = append(wanted, i)
+		}
+	}
+	found, err := selected(wanted, in.Filters, func(i *instance) property {
+		return tagged(i.Tags, fields(map[string][]string{
+			"instance-id":         {i.ID},
+			"instance-state-name": {string(i.State)},
+			"instance-type":       {i.Type},
+			"availability-zone":   {i.Zone},
+			"image-id":            {i.Image},
+			"private-dns-name":    {i.PrivateDNS},
+		}))
+	})
+	if err != nil {
+		return nil, err
+	}
+	found, next, err := page(found, in.MaxResults, 500, in.NextToken)
+	out := &ec2.DescribeInstancesOutput{Reservations: []ec2types.Reservation{}, NextToken: next}
+	for _, i := range found {
+		out.Reservations = append(out.Reservations, ec2types.Reservation{
+			ReservationId: new("r-" + strings.TrimPrefix(i.ID, "i-")), OwnerId: new(account), Instances: []ec2types.Instance{i.described()},
+		})
+	}
+	return out, err
+}
+
+func noInstance(id string) failure {
+	return badRequest("InvalidInstanceID.NotFound", "The instance ID '"+id+"' does not exist")
+}
+
+func (i *instance) described() ec2types.Instance {
+	d := ec2types.Instance{
+		InstanceId: &i.ID, InstanceType: ec2types.InstanceType(i.Type), ImageId: &i.Image, LaunchTime: &i.Launched, SubnetId: &i.Subnet, VpcId: new(vpc),
+		Placement:      &ec2types.Placement{AvailabilityZone: &i.Zone, AvailabilityZoneId: new(zoneID(i.Zone)), Tenancy: ec2types.TenancyDefault},
+		State:          &ec2types.InstanceState{Name: ec2types.InstanceStateName(i.State), Code: new(codes[i.State])},
+		PrivateDnsName: &i.PrivateDNS, PrivateIpAddress: &i.PrivateIP,
+		SecurityGroups:    []ec2types.GroupIdentifier{{GroupId: new(group)}},
+		NetworkInterfaces: i.interfaces,
+		Tags:              tagList(i.Tags),
+	}
+	if i.CapacityType == spot {
+		d.InstanceLifecycle = ec2types.InstanceLifecycleTypeSpot
+		d.SpotInstanceRequestId = new("sir-" + strings.TrimPrefix(i.ID, "i-"))
+	}
+	return d
+}
+
+func (s *Server) terminateInstances(in *ec2.TerminateInstancesInput) (*ec2.TerminateInstancesOutput, error) {
+	for _, id := range in.InstanceIds {
+		if _, ok := s.instances[id]; !ok {
+			return nil, noInstance(id)
+		}
+	}
+	out := &ec2.TerminateInstancesOutput{TerminatingInstances: []ec2types.InstanceStateChange{}}
+	for _, id := range in.InstanceIds {
+		i := s.instances[id]
+		before := i.State
+		s.terminate(i)
+		out.TerminatingInstances = append(out.TerminatingInstances, ec2types.InstanceStateChange{
+			InstanceId:    &id,
+			PreviousState: &ec2types.InstanceState{Name: ec2types.InstanceStateName(before), Code: new(codes[before])},
+			CurrentState:  &ec2types.InstanceState{Name: ec2types.InstanceStateName(i.State), Code: new(codes[i.State])},
+		})
+	}
+	return out, nil
+}
+
+func (s *Server) describeInstanceStatus(in *ec2.DescribeInstanceStatusInput) (*ec2.DescribeInstanceStatusOutput, error) {
+	running := slices.DeleteFunc(slices.Clone(s.launched), func(i *instance) bool {
+		return i.State != Running || len(in.InstanceIds) > 0 && !slices.Contains(in.InstanceIds, i.ID)
+	})
+	found, err := selected(running, in.Filters, func(i *instance) property {
+		var events []string
+		if i.retires {
+			events = append(events, string(ec2types.EventCodeInstanceRetirement))
+		}
+		return fields(map[string][]string{
+			"instance-status.status": {string(ec2types.SummaryStatusOk)}, "system-status.status": {string(ec2types.SummaryStatusOk)}, "event.code": events,
+		})
+	})
+	out := &ec2.DescribeInstanceStatusOutput{InstanceStatuses: []ec2types.InstanceStatus{}}
+	for _, i := range found {
+		status := ec2types.InstanceStatus{
+			InstanceId: &i.ID, AvailabilityZone: &i.Zone, InstanceState: i.described().State,
+			InstanceStatus: &ec2types.InstanceStatusSummary{Status: ec2types.SummaryStatusOk},
+			SystemStatus:   &ec2types.InstanceStatusSummary{Status: ec2types.SummaryStatusOk},
+		}
+		if i.retires {
+			status.Events = []ec2types.InstanceStatusEvent{{Code: ec2types.EventCodeInstanceRetirement, NotBefore: new(s.retirement())}}
+		}
+		out.InstanceStatuses = append(out.InstanceStatuses, status)
+	}
+	return out, err
+}

@@ -1,0 +1,176 @@
+// Package aws is a local AWS: a server on loopback that answers the calls of EC2, SSM, Pricing, EKS, IAM, SQS and STS that Karve and Karpenter's AWS
+// provider make, to the real SDK's clients, from one region held in memory. It can be told to fail in the ways AWS does.
+package aws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
+)
+
+// Config says what the region and the cluster in it look like. Its zero value is a cluster called karve in us-east-1.
+type Config struct {
+	// Address to listen on; a free port of loopback when empty. A server that starts again at the same address is found by the same clients.
+	Address string
+	// Region is us-east-1 when empty. Its zones are the region's name with a to f, and their types those of us-east-1.
+	Region string
+	// ClusterName is the EKS cluster's, and the value of the tag karpenter.sh/discovery on its subnets and its security group; "karve" when empty.
+	ClusterName string
+	// ClusterEndpoint is what EKS says the cluster's API server is; a name that resolves nowhere when empty.
+	ClusterEndpoint string
+	// KubernetesVersion is the control plane's, for which the first images are published: "1.36" when empty.
+	KubernetesVersion string
+	// Queue is the name of the SQS queue of interruption messages; the cluster's name when empty.
+	Queue string
+	// LaunchTime is how long an instance is pending before it runs, ShutdownTime how long it is shutting down; not at all when 0.
+	LaunchTime, ShutdownTime time.Duration
+	// AllTypes serves every type of EC2 in us-east-1, more than a thousand, instead of those with NVIDIA GPUs and some others.
+	AllTypes bool
+}
+
+// Server is a running region.
+type Server struct {
+	// URL is what AWS_ENDPOINT_URL has to be, for all services.
+	URL string
+
+	config Config
+	http   *http.Server
+
+	machines map[string]machine // by name
+	requests atomic.Int64
+
+	mu         sync.Mutex // guards all below
+	ids        int
+	calls      map[string]int
+	refusals   []Refusal
+	faults     map[string]fault   // by action or service
+	prices     map[string]float64 // that were set, by type, and by type and zone for spot
+	images     []Image            // in the order of their publication
+	parameters map[string]string
+	templates  map[string]template // by name
+	profiles   map[string]*iamtypes.InstanceProfile
+	instances  map[string]*instance
+	launched   []*instance
+	watchers   []*watcher
+	policies   map[string]Policy  // by access key
+	elsewhere  map[string]*Server // the other regions that were asked, by name
+	queue      []*message
+	arrived    chan struct{} // is closed when a message arrives
+}
+
+// zoneLetters are the ends of the zones' names.
+const zoneLetters = "abcdef"
+
+// Start starts a server, which stops when the context is done or Stop is called.
+func Start(ctx context.Context, config Config) (*Server, error) {
+	config = config.withDefaults()
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", config.Address)
+	if err != nil {
+		return nil, fmt.Errorf("listening for AWS's clients: %w", err)
+	}
+	s := region(config)
+	s.URL = "http://" + listener.Addr().String()
+	s.http = &http.Server{Handler: s, ReadHeaderTimeout: time.Minute}
+	go func() {
+		if err := s.http.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			panic(fmt.Sprintf("serving AWS: %v", err))
+		}
+	}()
+	context.AfterFunc(ctx, s.Stop)
+	return s, nil
+}
+
+// region is one at its beginning: with the first images, and a role for nodes.
+func region(config Config) *Server {
+	s := &Server{
+		config:     config,
+		machines:   machines(config.AllTypes),
+		calls:      map[string]int{},
+		faults:     map[string]fault{},
+		prices:     map[string]float64{},
+		parameters: map[string]string{},
+		templates:  map[string]template{},
+		profiles:   map[string]*iamtypes.InstanceProfile{},
+		instances:  map[string]*instance{},
+		arrived:    make(chan struct{}),
+		policies:   map[string]Policy{},
+		elsewhere:  map[string]*Server{},
+	}
+	s.publishFirst()
+	profile := s.newProfile(s.NodeRole(), "/", nil)
+	profile.Roles = append(profile.Roles, s.role())
+	return s
+}
+
+// in is a region by its name. In others than the server's own there are machines to be had and images, but no cluster and no network for one.
+func (s *Server) in(name string) *Server {
+	if name == s.config.Region {
+		return s
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	other, ok := s.elsewhere[name]
+	if !ok {
+		other = region(Config{Region: name, KubernetesVersion: s.config.KubernetesVersion, AllTypes: s.config.AllTypes})
+		s.elsewhere[name] = other
+	}
+	return other
+}
+
+// Stop ends the server and the connections to it.
+func (s *Server) Stop() { _ = s.http.Close() }
+
+// Env is the environment that makes a program's SDK clients talk to this server, as "name=value".
+func (s *Server) Env() []string { return s.env("local") }
+
+func (s *Server) env(accessKey string) []string {
+	return []string{
+		"AWS_REGION=" + s.config.Region,
+		"AWS_ACCESS_KEY_ID=" + accessKey,
+		"AWS_SECRET_ACCESS_KEY=local",
+		"AWS_EC2_METADATA_DISABLED=true",
+		"AWS_ENDPOINT_URL=" + s.URL,
+		"AWS_ENDPOINT_URL_PRICING=" + s.URL,
+	}
+}
+
+// KarpenterEnv is Env and what else Karpenter's AWS provider has to know of the cluster.
+func (s *Server) KarpenterEnv() []string {
+	return append(s.Env(),
+		"CLUSTER_NAME="+s.config.ClusterName,
+		"INTERRUPTION_QUEUE="+s.config.Queue,
+	)
+}
+
+func (c Config) withDefaults() Config {
+	for field, value := range map[*string]string{
+		&c.Address:           "127.0.0.1:0",
+		&c.Region:            "us-east-1",
+		&c.ClusterName:       "karve",
+		&c.ClusterEndpoint:   "https://cluster.invalid",
+		&c.KubernetesVersion: "1.36",
+	} {
+		if *field == "" {
+			*field = value
+		}
+	}
+	if c.Queue == "" {
+		c.Queue = c.ClusterName
+	}
+	return c
+}
+
+func (*Server) now() time.Time { return time.Now() }
+
+// nextID makes a name that nothing else has: "i-0000000000000002a".
+func (s *Server) nextID(kind string) string {
+	s.ids++
+	return fmt.Sprintf("%s-%017x", kind, s.ids)
+}

@@ -1,0 +1,104 @@
+package aws
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+//go:embed data/instance-types.json.gz
+var packedTypes []byte
+
+// machine is an instance type and where it is offered.
+type machine struct {
+	Zones string // the letters of zones: "abd"
+	Info  ec2types.InstanceTypeInfo
+}
+
+func (m machine) name() string { return string(m.Info.InstanceType) }
+
+func (m machine) offered(class ec2types.UsageClassType) bool {
+	return slices.Contains(m.Info.SupportedUsageClasses, class)
+}
+
+func (m machine) nvidia() bool {
+	return m.Info.GpuInfo != nil && slices.ContainsFunc(m.Info.GpuInfo.Gpus, func(gpu ec2types.GpuDeviceInfo) bool {
+		return gpu.Manufacturer != nil && *gpu.Manufacturer == "NVIDIA"
+	})
+}
+
+// others are the types without an NVIDIA GPU that are there when not all are: for pools of Karpenter's own, for its dry runs (m5.large and m6g.large),
+// and one each of what else a catalogue of GPUs has to tell apart.
+var others = []string{
+	"t3.medium", "t3.large", "c5.large", "c5.xlarge", "c5.2xlarge", "c5.4xlarge", "m5.large", "m5.xlarge", "m5.2xlarge", "m5.4xlarge", "m5.metal",
+	"r5.large", "r5.xlarge", "m6g.large", "m6g.xlarge", "m7i.large", "c7g.large", "g4ad.xlarge", "inf2.xlarge", "trn1.2xlarge", "dl1.24xlarge",
+}
+
+// allMachines are all types of the file, by name and in its order.
+var allMachines = sync.OnceValue(func() []machine {
+	unpacked, err := gzip.NewReader(bytes.NewReader(packedTypes))
+	if err != nil {
+		panic(fmt.Sprintf("unpacking the instance types: %v", err))
+	}
+	var machines []machine
+	lines := bufio.NewScanner(unpacked)
+	for lines.Scan() {
+		var m machine
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			panic(fmt.Sprintf("reading the instance types: %v", err))
+		}
+		machines = append(machines, m)
+	}
+	if err := lines.Err(); err != nil {
+		panic(fmt.Sprintf("reading the instance types: %v", err))
+	}
+	return machines
+})
+
+// machines are those that a region has.
+func machines(all bool) map[string]machine {
+	served := map[string]machine{}
+	for _, m := range allMachines() {
+		if all || m.nvidia() || slices.Contains(others, m.name()) {
+			served[m.name()] = m
+		}
+	}
+	return served
+}
+
+// zones are the names of the zones that a type is offered in.
+func (s *Server) zones(m machine) []string {
+	var names []string
+	for letter := range strings.SplitSeq(m.Zones, "") {
+		names = append(names, s.config.Region+letter)
+	}
+	return names
+}
+
+// zoneID is the name that a zone has in every account: "use1-az1" of "us-east-1a".
+func zoneID(zone string) string {
+	parts := strings.Split(zone, "-")
+	last := parts[len(parts)-1] // "1a"
+	var code strings.Builder
+	code.WriteString(parts[0])
+	for _, part := range parts[1 : len(parts)-1] {
+		for _, direction := range []string{"north", "south", "east", "west", "central", "gov"} {
+			if strings.HasPrefix(part, direction) {
+				code.WriteString(direction[:1])
+				part = strings.TrimPrefix(part, direction)
+			}
+		}
+		if part != "" {
+			code.WriteString(part[:1])
+		}
+	}
+	return fmt.Sprintf("%s%s-az%d", code.String(), last[:len(last)-1], last[len(last)-1]-'a'+1)
+}
