@@ -1,4 +1,4 @@
-// Package v1alpha1 is the API of Karve: the GPUNodeClass, and the labels, annotations and taints that Karve writes.
+// Package v1alpha1 is the API of Karve: the GPUNodeClass, the GPUImageRollout, and the labels, annotations and taints that Karve writes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=karve.sh
@@ -21,7 +21,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &GPUNodeClass{}, &GPUNodeClassList{})
+	s.AddKnownTypes(GroupVersion, &GPUNodeClass{}, &GPUNodeClassList{}, &GPUImageRollout{}, &GPUImageRolloutList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

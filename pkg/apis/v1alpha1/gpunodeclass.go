@@ -11,12 +11,20 @@ const (
 	ConditionAccepted = "Accepted"
 	// ConditionReady says whether machines can be launched with the class: it is accepted, and the cloud's own node class is there and Ready.
 	ConditionReady = "Ready"
+	// ConditionCatalogFresh is False while instance types, zones or prices of the class's machines could not be read when they should have been. Pools of
+	// the class go on with what is known; where that is nothing the class is not Ready.
+	ConditionCatalogFresh = "CatalogFresh"
 
 	// ConditionLaunchHealthy is False on a NodePool while the cloud refuses offerings of it.
 	ConditionLaunchHealthy = "LaunchHealthy"
 	// ConditionReplicasHealthy is False on a NodePool while its machines do not expose the replicas that they promised; nothing is launched then
 	// but a single machine now and again, to see whether it is mended (Unknown while such a one is under way).
 	ConditionReplicasHealthy = "ReplicasHealthy"
+	// ConditionNodesHealthy is False on a NodePool while so many of its machines are sick that none of them is replaced.
+	ConditionNodesHealthy = "NodesHealthy"
+	// ConditionHeadroomReady is on a NodePool that has headroom: True while all of it is free, Unknown while the rest is on its way, and False while there is
+	// nothing for the rest. The reason and message say why.
+	ConditionHeadroomReady = "HeadroomReady"
 )
 
 // Strategy says how a GPU is shared.
@@ -39,6 +47,17 @@ const (
 	RequestsAboveOneAllow RequestsAboveOne = "Allow"
 	// RequestsAboveOneRefuse leaves the pod pending with an event that says so (failRequestsGreaterThanOne: true).
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
+)
+
+// ConsolidationPolicy says which machines are given back.
+// +kubebuilder:validation:Enum=WhenCheaper;WhenIdle
+type ConsolidationPolicy string
+
+const (
+	// ConsolidateWhenCheaper gives idle machines back, and moves the pods of others where that is cheaper.
+	ConsolidateWhenCheaper ConsolidationPolicy = "WhenCheaper"
+	// ConsolidateWhenIdle gives idle machines back, and moves no pod.
+	ConsolidateWhenIdle ConsolidationPolicy = "WhenIdle"
 )
 
 // GPUNodeClass says how the GPUs of a NodePool's machines are shared and when machines are given back. A Karpenter NodePool becomes
@@ -92,6 +111,16 @@ type GPUNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
+	// headroom is how many replicas each NodePool of the class keeps free, so that a burst starts at once. Where several entries hold at a time the largest
+	// counts.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Headroom []Headroom `json:"headroom,omitempty"`
+	// launch says how much choice machines are launched with.
+	// +optional
+	// +kubebuilder:default={}
+	Launch Launch `json:"launch,omitzero"`
 }
 
 // NodeClassReference names a cluster-scoped node class of a cloud provider.
@@ -120,6 +149,8 @@ type NodeClassReference struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'TimeSlicing' || has(self.replicas)",message="strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.replicas)",message="strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.maxReplicas)",message="strategy None gives whole GPUs: remove maxReplicas, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.replicas) || self.maxReplicas >= self.replicas",message="maxReplicas is at least replicas"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.overrides) || size(self.overrides) == 0",message="strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu'",message="strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.requestsAboveOne)",message="strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing"
@@ -132,6 +163,13 @@ type Sharing struct {
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas *int32 `json:"replicas,omitempty"`
+	// maxReplicas lets a machine share each GPU into more replicas than replicas says, up to so many (2 to 128), where its pods need them and as many of the
+	// largest of the pods that the NodePool admits fit, by the device memory that they state (annotation karve.sh/gpu-memory). A pod that states none counts
+	// as the memory of a GPU divided by replicas. Without it: replicas. Overrides, and pools with a limit on replicas, keep their number.
+	// +optional
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=128
+	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
 	// overrides are replicas for GPUs of some name, instead of replicas.
 	// +optional
 	// +listType=map
@@ -171,6 +209,66 @@ type Consolidation struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
+	// policy says whether pods are moved to make the machines cheaper: WhenCheaper or WhenIdle. Without it: WhenCheaper.
+	// +optional
+	// +kubebuilder:default=WhenCheaper
+	Policy ConsolidationPolicy `json:"policy,omitempty"`
+	// minSavingPerMove is how many US dollars an hour the machines must cost less for each pod that has to move, as a decimal number. What a restart of
+	// a pod costs, divided by the hours in which moving it has to pay. Without it: 0.02.
+	// +optional
+	// +kubebuilder:default="0.02"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
+	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
+	// settleAfter is how long a pod has run, or a machine, once it counts as settled, as in "10m", at most 720h. Moving a pod that has not counts more than
+	// minSavingPerMove says, in proportion and up to 20 times, and machines that have not stay. Without it: 5m.
+	// +optional
+	// +kubebuilder:default="5m"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
+	SettleAfter string `json:"settleAfter,omitempty"`
+	// unusedAfter is how long the pods of a machine must not have used its GPUs, though they hold replicas, before that is reported with its price, as in
+	// "2h"; "Never" reports nothing. Needs karve-node on the machine. At most 720h. Without it: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="unusedAfter is a time such as 30m or 2h, at most 720h, or Never to report nothing"
+	UnusedAfter string `json:"unusedAfter,omitempty"`
+}
+
+// Headroom is a number of free replicas that are kept.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.schedule) == has(self.duration)",message="a headroom with a schedule needs a duration, and the other way round"
+type Headroom struct {
+	// replicas is how many are kept free in each NodePool of the class, 1 to 10000.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Replicas int32 `json:"replicas"`
+	// schedule says when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", as in a NodePool's disruption budgets.
+	// Without it the headroom is always kept.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$`
+	Schedule string `json:"schedule,omitempty"`
+	// duration is how long it is kept from each of those times on, as in "10h", at most 720h.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="duration is a time such as 30m or 10h, at most 720h"
+	Duration string `json:"duration,omitempty"`
+}
+
+// Launch says how much choice machines are launched with.
+type Launch struct {
+	// maxPremiumPercent is how much more an hour a machine may cost than the one that was chosen, in percent of its price. Each NodeClaim names all
+	// instance types and zones that serve its pods within that, so that the cloud can launch one that it has, and of spot capacity one that it will
+	// have for longer. 0 leaves only what costs no more. 0 to 100. Without it: 15.
+	// +optional
+	// +kubebuilder:default=15
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	MaxPremiumPercent *int32 `json:"maxPremiumPercent,omitempty"`
 }
 
 // GPUNodeClassStatus is what is there of a GPUNodeClass, over all NodePools that name it.
@@ -202,17 +300,26 @@ type GPUNodeClassStatus struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour,omitempty"`
+	// unusedNodes is the number of machines whose replicas are held by pods that have not used the GPUs for spec.consolidation.unusedAfter.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UnusedNodes int64 `json:"unusedNodes"`
+	// unusedUSDPerHour is the price of those machines in US dollars an hour, as a decimal number.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
+	UnusedUSDPerHour string `json:"unusedUSDPerHour,omitempty"`
 	// refusedOfferings are offerings that the cloud refused to launch and that are not tried again before a stated time. Kept here so that
 	// a restarted controller does not try them at once.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:MaxItems=250
 	RefusedOfferings []RefusedOffering `json:"refusedOfferings,omitempty"`
 }
 
 // RefusedOffering is an instance type in a zone at a capacity type that the cloud refused to launch.
 type RefusedOffering struct {
-	// instanceType is the name of the instance type.
+	// instanceType is the name of the instance type; * for all of them.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -225,6 +332,17 @@ type RefusedOffering struct {
 	// +required
 	// +kubebuilder:validation:Enum=spot;on-demand;reserved;"*"
 	CapacityType string `json:"capacityType"`
+	// reason is why it was refused, in one word: InsufficientCapacity, VCPULimitExceeded (then all types of the same vCPU quota with at least as many
+	// vCPUs are refused), SpotInterrupted, NodeClassNotReady or another that docs/launching.md lists.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z]*$`
+	Reason string `json:"reason,omitempty"`
+	// nodeClassGeneration is the generation of the cloud's node class that was refused, where the refusal is about the node class: it ends once the
+	// node class has another. 0 where it is not.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`
 	// failures is the number of refusals in a row, at least 1.
 	// +required
 	// +kubebuilder:validation:Minimum=1

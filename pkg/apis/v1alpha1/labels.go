@@ -12,6 +12,9 @@ const (
 	GPUsAnnotation = Group + "/gpus"
 	// ReplicasPerGPUAnnotation is the number of replicas that each GPU of the machine is shared into. Written and read as ResourceAnnotation.
 	ReplicasPerGPUAnnotation = Group + "/replicas-per-gpu"
+	// ReplicasRaisedAnnotation is the time (RFC 3339) at which ReplicasPerGPUAnnotation was raised, from when on the machine has a minute to follow. Written and
+	// read by the controller on NodeClaims.
+	ReplicasRaisedAnnotation = Group + "/replicas-raised"
 	// PriceAnnotation is the price of the machine when it was chosen, in micro-dollars an hour. Written on NodeClaims, read by status and by people.
 	PriceAnnotation = Group + "/micro-usd-per-hour"
 
@@ -25,13 +28,55 @@ const (
 	// DisruptingSinceAnnotation is the time (RFC 3339) at which the controller put DisruptingTaintKey on the Node. Written and read by the controller, so that a restart goes on where it stopped.
 	DisruptingSinceAnnotation = Group + "/disrupting-since"
 
+	// ReplacingAnnotation says that the machine is about to go and why, in the words of a reason, such as NodePoolDrifted or Expiring: its pods get a new
+	// place first. Written by the controller on NodeClaims; read by whoever plans. Removed when the machine stays after all.
+	ReplacingAnnotation = Group + "/replacing"
+	// ReplacingSinceAnnotation is the time (RFC 3339) at which ReplacingAnnotation was written. Written and read by the controller, so that a restart goes on where it stopped.
+	ReplacingSinceAnnotation = Group + "/replacing-since"
+	// ReplacementFailuresAnnotation counts how often in a row the new place of the machine's pods did not come, and ReplaceAfterAnnotation is the time (RFC 3339)
+	// before which it is not tried again. Written and read by the controller on NodeClaims; people may remove both.
+	ReplacementFailuresAnnotation = Group + "/replacement-failures"
+	ReplaceAfterAnnotation        = Group + "/replace-after"
+	// ReplacesAnnotation names the Nodes (with commas between) from which the pods come that the machine was launched for. Written on NodeClaims,
+	// synced to the Node by Karpenter; read by people.
+	ReplacesAnnotation = Group + "/replaces"
+
+	// ReplicasShortSinceAnnotation is the time (RFC 3339) at which the controller first saw the Node expose fewer replicas than it promised, after it had exposed them.
+	// Written and read by the controller on Nodes; removed when they are back.
+	ReplicasShortSinceAnnotation = Group + "/replicas-short-since"
+	// RepairsAnnotation counts how many machines in a row were unhealthy soon after they were launched, before this one was launched for their pods: it is not replaced
+	// as soon as they were. Written by the controller on NodeClaims; read by it, and people may remove it.
+	RepairsAnnotation = Group + "/repairs"
+
+	// UnusedSinceAnnotation says since when pods have held replicas without using a GPU: a JSON object with times (RFC 3339) by namespace/name of the pod, and until
+	// when that was seen. Written by the node agent on its Node; read by the controller.
+	UnusedSinceAnnotation = Group + "/unused-since"
+	// EvictWhenUnusedAnnotation lets a pod be evicted that has not used the GPU for as long as it says, for instance "2h": 10m to 720h. Written by users on
+	// pods (templates), read by the controller.
+	EvictWhenUnusedAnnotation = Group + "/evict-when-unused"
+
 	// GPUResetAnnotation names GPUs (their UUIDs, with commas between) of the Node that were reset. Written by whoever reset them; read by the
 	// node agent, which takes those off that it has put back into service.
 	GPUResetAnnotation = Group + "/gpu-reset"
 
+	// CanaryLabel names the GPUImageRollout of a NodeClaim, EC2NodeClass or pod of a canary node, which tries a machine image. Such a NodeClaim holds no pods of
+	// users and is not planned with; it counts against its NodePool's limits. Written by the controller; read by everybody.
+	CanaryLabel = Group + "/canary-of"
+	// ImageRolloutAnnotation names the GPUImageRollout that has pinned an EC2NodeClass. Written by the controller when it takes the class over; read by it, and
+	// by people: without it the class is taken over again with the image that it then has.
+	ImageRolloutAnnotation = Group + "/image-rollout"
+	// FormerSelectorTermsAnnotation holds spec.amiSelectorTerms of an EC2NodeClass, as JSON, as they were before it was taken over. Written by the controller, read
+	// by people.
+	FormerSelectorTermsAnnotation = Group + "/former-ami-selector-terms"
+
+	// CanaryTaintKey is the taint (NoSchedule) that keeps pods off a canary node. DaemonSets that have to run there, such as the one that exposes the replicas, tolerate it.
+	CanaryTaintKey = Group + "/canary"
 	// ReplicasNotReadyTaintKey is the startup taint (NoSchedule) of every machine that Karve launches. The controller takes it
 	// off when the Node's allocatable holds the promised replicas.
 	ReplicasNotReadyTaintKey = Group + "/replicas-not-ready"
+	// SurplusTaintKey is the taint (PreferNoSchedule) on a Node that the cheapest layout has no use for: new pods go to others where they can, so that it runs
+	// empty by itself. Written by the controller, and taken off when the layout changes.
+	SurplusTaintKey = Group + "/surplus"
 	// DisruptingTaintKey is the taint (NoSchedule) on a Node that the controller is about to give back. Karpenter's own
 	// karpenter.sh/disrupted is not used: stock Karpenter removes it from nodes that it does not disrupt itself.
 	DisruptingTaintKey = Group + "/disrupting"

@@ -14,27 +14,7 @@ import (
 // a pair without a rule tests something that is no longer there.
 func TestEveryRuleHasAPair(t *testing.T) {
 	t.Parallel()
-	content, err := crds.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Name   string `json:"name"`
-				Schema struct {
-					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
-	}
-	if err := yaml.Unmarshal(content, &crd); err != nil {
-		t.Fatal(err)
-	}
-	if len(crd.Spec.Versions) != 1 {
-		t.Fatalf("there are %d versions, and the pairs are for one", len(crd.Spec.Versions))
-	}
-	rules := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.rules("")
+	rules := rulesOf(t, "karve.sh_gpunodeclasses.yaml")
 
 	tested := map[string]bool{}
 	for _, pair := range pairs {
@@ -48,6 +28,31 @@ func TestEveryRuleHasAPair(t *testing.T) {
 			t.Errorf("add a pair to `pairs` for the rule: %s", rule)
 		}
 	}
+}
+
+// rulesOf are the rules in the schema of a generated CRD.
+func rulesOf(t *testing.T, file string) []string {
+	t.Helper()
+	content, err := crds.FS.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(content, &crd); err != nil {
+		t.Fatal(err)
+	}
+	if len(crd.Spec.Versions) != 1 {
+		t.Fatalf("there are %d versions, and the pairs are for one", len(crd.Spec.Versions))
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.rules("")
 }
 
 func TestTheWalkFindsEveryKindOfRule(t *testing.T) {

@@ -44,6 +44,25 @@ func TestWhatIsLeftOutGetsItsDefault(t *testing.T) {
 			}
 		})
 	}
+	for name, c := range map[string]struct {
+		change edits
+		want   int64
+	}{
+		"no launch":                   {nil, v1alpha1.DefaultMaxPremiumPercent},
+		"an empty launch":             {edits{"spec.launch": map[string]any{}}, v1alpha1.DefaultMaxPremiumPercent},
+		"a premium of the user's own": {premium(0), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := classes.Create(t.Context(), object(t, "defaults", c.change), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if percent, _, _ := unstructured.NestedInt64(got.Object, "spec", "launch", "maxPremiumPercent"); percent != c.want {
+				t.Errorf("maxPremiumPercent is %d, want %d", percent, c.want)
+			}
+		})
+	}
 	if v1alpha1.DefaultIdleAfter != "5m" {
 		t.Errorf("DefaultIdleAfter is %q and the API server's default 5m", v1alpha1.DefaultIdleAfter)
 	}

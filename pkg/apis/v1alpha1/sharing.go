@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -38,6 +39,16 @@ func (s Sharing) ReplicasFor(gpuName string) int64 {
 		return 1
 	}
 	return max(1, int64(*s.Replicas))
+}
+
+// ReplicasRange is the least and the most replicas that a GPU of the name may be shared into: maxReplicas is the most where replicas is the least. An override
+// is both.
+func (s Sharing) ReplicasRange(gpuName string) (least, most int64) {
+	least = s.ReplicasFor(gpuName)
+	if s.MaxReplicas == nil || s.Strategy == StrategyNone || slices.ContainsFunc(s.Overrides, func(o ReplicasOverride) bool { return o.GPUName == gpuName }) {
+		return least, least
+	}
+	return least, max(least, int64(*s.MaxReplicas))
 }
 
 // RefusesAboveOne says whether a pod that asks for more than one replica stays pending. A pod may always ask for several whole GPUs.

@@ -109,3 +109,27 @@ func TestIdleDuration(t *testing.T) {
 		})
 	}
 }
+
+func TestReplicasRange(t *testing.T) {
+	t.Parallel()
+	ranged := Sharing{
+		Strategy: StrategyTimeSlicing, Replicas: new(int32(10)), MaxReplicas: new(int32(40)), Overrides: []ReplicasOverride{{GPUName: "a10g", Replicas: 20}},
+	}
+	fixed, whole, odd := ranged, ranged, ranged
+	fixed.MaxReplicas, whole.Strategy, odd.MaxReplicas = nil, StrategyNone, new(int32(5))
+	for name, c := range map[string]struct {
+		sharing     Sharing
+		gpu         string
+		least, most int64
+	}{
+		"a range":                         {ranged, "t4", 10, 40},
+		"an override has none":            {ranged, "a10g", 20, 20},
+		"without a most there is none":    {fixed, "t4", 10, 10},
+		"whole GPUs have none":            {whole, "t4", 1, 1},
+		"a most below the least is none ": {odd, "t4", 10, 10},
+	} {
+		if least, most := c.sharing.ReplicasRange(c.gpu); least != c.least || most != c.most {
+			t.Errorf("%s: %d to %d, want %d to %d", name, least, most, c.least, c.most)
+		}
+	}
+}

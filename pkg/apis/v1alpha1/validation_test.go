@@ -104,6 +104,23 @@ var pairs = []struct {
 	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},
 	{rule: "spec.sharing.replicas maximum", accept: edits{"spec.sharing.replicas": 128}, reject: edits{"spec.sharing.replicas": 129}, message: "less than or equal to 128"},
 	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs: remove maxReplicas, or use strategy TimeSlicing",
+		accept: whole(nil),
+		reject: whole(edits{"spec.sharing.maxReplicas": 10}),
+	},
+	{
+		rule:   "spec.sharing rule: maxReplicas is at least replicas",
+		accept: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 10},
+		reject: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 9},
+	},
+	{
+		rule:    "spec.sharing.maxReplicas minimum",
+		accept:  edits{"spec.sharing.replicas": 2, "spec.sharing.maxReplicas": 2},
+		reject:  edits{"spec.sharing.replicas": 2, "spec.sharing.maxReplicas": 1},
+		message: "greater than or equal to 2",
+	},
+	{rule: "spec.sharing.maxReplicas maximum", accept: edits{"spec.sharing.maxReplicas": 128}, reject: edits{"spec.sharing.maxReplicas": 129}, message: "less than or equal to 128"},
+	{
 		rule:    "spec.sharing.overrides maxItems",
 		accept:  edits{"spec.sharing.overrides": many(32)},
 		reject:  edits{"spec.sharing.overrides": many(33)},
@@ -151,6 +168,9 @@ var pairs = []struct {
 		message: `supported values: "Allow", "Refuse"`,
 	},
 
+	{rule: "spec.launch.maxPremiumPercent minimum", accept: premium(0), reject: premium(-1), message: "greater than or equal to 0"},
+	{rule: "spec.launch.maxPremiumPercent maximum", accept: premium(100), reject: premium(101), message: "less than or equal to 100"},
+
 	{
 		rule:    "spec.consolidation.idleAfter maxLength",
 		accept:  idleAfter(strings.Repeat("1s", 16)),
@@ -169,20 +189,108 @@ var pairs = []struct {
 	{rule: idleRule, accept: idleAfter("1s"), reject: idleAfter("500ms")},
 	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // which CEL's duration cannot hold
 
+	{
+		rule:    "spec.consolidation.policy enum",
+		accept:  consolidation("policy", "WhenIdle"),
+		reject:  consolidation("policy", "WhenEmpty"),
+		message: `supported values: "WhenCheaper", "WhenIdle"`,
+	},
+	{
+		rule:    "spec.consolidation.policy enum",
+		accept:  consolidation("policy", "WhenCheaper"),
+		reject:  consolidation("policy", ""),
+		message: `supported values: "WhenCheaper", "WhenIdle"`,
+	},
+	{
+		rule:    "spec.consolidation.minSavingPerMove maxLength",
+		accept:  consolidation("minSavingPerMove", "999999.999999"),
+		reject:  consolidation("minSavingPerMove", "0.0000000000000001"),
+		message: "may not be more than 16",
+	},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0"), reject: consolidation("minSavingPerMove", "-0.02"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.000001"), reject: consolidation("minSavingPerMove", "0.0000001"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.02"), reject: consolidation("minSavingPerMove", ".02"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "2"), reject: consolidation("minSavingPerMove", "$2"), message: "should match"},
+	{
+		rule:    "spec.consolidation.settleAfter maxLength",
+		accept:  consolidation("settleAfter", strings.Repeat("1s", 16)),
+		reject:  consolidation("settleAfter", strings.Repeat("1s", 16)+"s"),
+		message: "may not be more than 32",
+	},
+	{rule: settleRule, accept: consolidation("settleAfter", "10m"), reject: consolidation("settleAfter", "10")},
+	{rule: settleRule, accept: consolidation("settleAfter", "0s"), reject: consolidation("settleAfter", "Never")},
+	{rule: settleRule, accept: consolidation("settleAfter", "720h"), reject: consolidation("settleAfter", "720h1s")},
+	{rule: settleRule, accept: consolidation("settleAfter", "1h30m"), reject: consolidation("settleAfter", "")},
+
+	{
+		rule:    "spec.headroom maxItems",
+		accept:  edits{"spec.headroom": slices.Repeat([]any{warm(nil)}, 16)},
+		reject:  edits{"spec.headroom": slices.Repeat([]any{warm(nil)}, 17)},
+		message: "must have at most 16 items",
+	},
+	{rule: "spec.headroom[].replicas required", accept: headroom(nil), reject: headroom(edits{"replicas": nil}), message: "Required value"},
+	{rule: "spec.headroom[].replicas minimum", accept: headroom(edits{"replicas": 1}), reject: headroom(edits{"replicas": 0}), message: "greater than or equal to 1"},
+	{
+		rule:    "spec.headroom[].replicas maximum",
+		accept:  headroom(edits{"replicas": 10000}),
+		reject:  headroom(edits{"replicas": 10001}),
+		message: "less than or equal to 10000",
+	},
+	{rule: headroomRule, accept: headroom(nil), reject: headroom(edits{"schedule": "0 7 * * mon-fri"})},
+	{rule: headroomRule, accept: headroom(edits{"schedule": "0 7 * * mon-fri", "duration": "10h"}), reject: headroom(edits{"duration": "10h"})},
+	{rule: "spec.headroom[].schedule minLength", accept: scheduled("@daily", "1h"), reject: scheduled("", "1h"), message: "at least 1 chars"},
+	{
+		rule:    "spec.headroom[].schedule maxLength",
+		accept:  scheduled("0 7 * * "+strings.Repeat("1", 120), "1h"),
+		reject:  scheduled("0 7 * * "+strings.Repeat("1", 121), "1h"),
+		message: "may not be more than 128",
+	},
+	{rule: "spec.headroom[].schedule pattern", accept: scheduled("@weekly", "1h"), reject: scheduled("@reboot", "1h"), message: "should match"},
+	{rule: "spec.headroom[].schedule pattern", accept: scheduled("0 7 * * *", "1h"), reject: scheduled("7 o'clock", "1h"), message: "should match"},
+	{
+		rule:    "spec.headroom[].duration maxLength",
+		accept:  scheduled("@daily", strings.Repeat("1m", 16)),
+		reject:  scheduled("@daily", strings.Repeat("1m", 16)+"m"),
+		message: "may not be more than 32",
+	},
+	{rule: headroomFor, accept: scheduled("@daily", "30m"), reject: scheduled("@daily", "30s")},
+	{rule: headroomFor, accept: scheduled("@daily", "1h30m"), reject: scheduled("@daily", "1.5h")},
+	{rule: headroomFor, accept: scheduled("@daily", "720h"), reject: scheduled("@daily", "720h1m")},
+	{rule: headroomFor, accept: scheduled("@daily", "43200m"), reject: scheduled("@daily", "")},
+	{
+		rule:    "spec.consolidation.unusedAfter maxLength",
+		accept:  unusedAfter(strings.Repeat("1s", 16)),
+		reject:  unusedAfter(strings.Repeat("1s", 16) + "s"),
+		message: "may not be more than 32",
+	},
+	{rule: unusedRule, accept: unusedAfter("30m"), reject: unusedAfter("30")},
+	{rule: unusedRule, accept: unusedAfter("Never"), reject: unusedAfter("never")},
+	{rule: unusedRule, accept: unusedAfter("720h"), reject: unusedAfter("720h1s")},
+	{rule: unusedRule, accept: unusedAfter("0s"), reject: unusedAfter("-1h")},
+	{rule: unusedRule, accept: unusedAfter("2h"), reject: unusedAfter("")},
+
 	{rule: "status.conditions unique type", accept: conditions("Accepted", "Ready"), reject: conditions("Ready", "Ready"), message: "Duplicate value"},
 	{rule: "status.conditions maxItems", accept: conditions(numbered("C", 16)...), reject: conditions(numbered("C", 17)...), message: "must have at most 16 items"},
 	{rule: "status.nodes minimum", accept: edits{"status.nodes": 0}, reject: edits{"status.nodes": -1}, message: "greater than or equal to 0"},
 	{rule: "status.gpus minimum", accept: edits{"status.gpus": 0}, reject: edits{"status.gpus": -1}, message: "greater than or equal to 0"},
 	{rule: "status.replicas minimum", accept: edits{"status.replicas": 0}, reject: edits{"status.replicas": -1}, message: "greater than or equal to 0"},
 	{rule: "status.replicasInUse minimum", accept: edits{"status.replicasInUse": 0}, reject: edits{"status.replicasInUse": -1}, message: "greater than or equal to 0"},
+	{rule: "status.unusedNodes minimum", accept: edits{"status.unusedNodes": 0}, reject: edits{"status.unusedNodes": -1}, message: "greater than or equal to 0"},
+	{
+		rule:    "status.unusedUSDPerHour maxLength",
+		accept:  edits{"status.unusedUSDPerHour": digits(32)},
+		reject:  edits{"status.unusedUSDPerHour": digits(33)},
+		message: "may not be more than 32",
+	},
+	{rule: "status.unusedUSDPerHour pattern", accept: edits{"status.unusedUSDPerHour": "0.526"}, reject: edits{"status.unusedUSDPerHour": "$0.526"}, message: "should match"},
 	{rule: "status.usdPerHour maxLength", accept: edits{"status.usdPerHour": digits(32)}, reject: edits{"status.usdPerHour": digits(33)}, message: "may not be more than 32"},
 	{rule: "status.usdPerHour pattern", accept: edits{"status.usdPerHour": "4.208"}, reject: edits{"status.usdPerHour": "$4.208"}, message: "should match"},
 	{rule: "status.usdPerHour pattern", accept: edits{"status.usdPerHour": "0"}, reject: edits{"status.usdPerHour": "1e3"}, message: "should match"},
 	{
 		rule:    "status.refusedOfferings maxItems",
-		accept:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 100)},
-		reject:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 101)},
-		message: "must have at most 100 items",
+		accept:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 250)},
+		reject:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 251)},
+		message: "must have at most 250 items",
 	},
 	{rule: "status.refusedOfferings[].instanceType required", accept: refused(nil), reject: refused(edits{"instanceType": nil}), message: "Required value"},
 	{rule: "status.refusedOfferings[].instanceType minLength", accept: refused(edits{"instanceType": "g"}), reject: refused(edits{"instanceType": ""}), message: "at least 1 chars"},
@@ -213,6 +321,24 @@ var pairs = []struct {
 		reject:  refused(edits{"capacityType": "any"}),
 		message: `supported values: "spot", "on-demand", "reserved", "*"`,
 	},
+	{
+		rule:    "status.refusedOfferings[].reason maxLength",
+		accept:  refused(edits{"reason": long(63)}),
+		reject:  refused(edits{"reason": long(64)}),
+		message: "may not be more than 63",
+	},
+	{
+		rule:    "status.refusedOfferings[].reason pattern",
+		accept:  refused(edits{"reason": "VCPULimitExceeded"}),
+		reject:  refused(edits{"reason": "no capacity"}),
+		message: "should match",
+	},
+	{
+		rule:    "status.refusedOfferings[].nodeClassGeneration minimum",
+		accept:  refused(edits{"nodeClassGeneration": 3}),
+		reject:  refused(edits{"nodeClassGeneration": -1}),
+		message: "greater than or equal to 0",
+	},
 	{rule: "status.refusedOfferings[].failures required", accept: refused(nil), reject: refused(edits{"failures": nil}), message: "Required value"},
 	{rule: "status.refusedOfferings[].failures minimum", accept: refused(edits{"failures": 1}), reject: refused(edits{"failures": 0}), message: "greater than or equal to 1"},
 	{rule: "status.refusedOfferings[].notBefore required", accept: refused(nil), reject: refused(edits{"notBefore": nil}), message: "Required value"},
@@ -224,7 +350,19 @@ var pairs = []struct {
 	},
 }
 
+const unusedRule = "spec.consolidation.unusedAfter rule: unusedAfter is a time such as 30m or 2h, at most 720h, or Never to report nothing"
+
+const (
+	savingRule = "spec.consolidation.minSavingPerMove pattern"
+	settleRule = "spec.consolidation.settleAfter rule: settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
+)
+
 const idleRule = "spec.consolidation.idleAfter rule: idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
+
+const (
+	headroomRule = "spec.headroom[] rule: a headroom with a schedule needs a duration, and the other way round"
+	headroomFor  = "spec.headroom[].duration rule: duration is a time such as 30m or 10h, at most 720h"
+)
 
 func TestRules(t *testing.T) {
 	t.Parallel()
@@ -406,8 +544,22 @@ func many(n int) []any {
 	return overrides(changes...)
 }
 
-func idleAfter(value string) edits {
-	return edits{"spec.consolidation": map[string]any{"idleAfter": value}}
+func unusedAfter(value string) edits {
+	return edits{"spec.consolidation": map[string]any{"unusedAfter": value}}
+}
+
+func idleAfter(value string) edits { return consolidation("idleAfter", value) }
+
+func consolidation(field, value string) edits {
+	return edits{"spec.consolidation": map[string]any{field: value}}
+}
+
+func warm(change edits) map[string]any { return with(map[string]any{"replicas": 10}, change) }
+
+func headroom(change edits) edits { return edits{"spec.headroom": []any{warm(change)}} }
+
+func scheduled(schedule, duration string) edits {
+	return headroom(edits{"schedule": schedule, "duration": duration})
 }
 
 func conditions(types ...string) edits {
@@ -427,3 +579,7 @@ func offering(change edits) map[string]any {
 }
 
 func refused(change edits) edits { return edits{"status.refusedOfferings": []any{offering(change)}} }
+
+func premium(percent int) edits {
+	return edits{"spec.launch": map[string]any{"maxPremiumPercent": percent}}
+}

@@ -1,0 +1,357 @@
+package v1alpha1
+
+import (
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Condition types of a GPUImageRollout, beside Accepted. Ready is True while the EC2NodeClass is pinned to an image that may be launched.
+const (
+	// ConditionProgressing is True while an image is on its way: it is being tried, waits for a window, or nodes are being replaced.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded is True while something keeps new images away that a person or AWS has to mend; what runs goes on running.
+	ConditionDegraded = "Degraded"
+)
+
+// ImageNewest has a rollout follow the newest image that AWS recommends.
+const ImageNewest = "Newest"
+
+// Promotion says whether a rollout may change anything.
+// +kubebuilder:validation:Enum=Automatic;Paused
+type Promotion string
+
+const (
+	// PromotionAutomatic tries new images, promotes those that pass, and has the nodes replaced.
+	PromotionAutomatic Promotion = "Automatic"
+	// PromotionPaused begins nothing: no image is tried and the EC2NodeClass is not changed. What is being tried already is tried to its end.
+	PromotionPaused Promotion = "Paused"
+)
+
+// RolloutStep is what a rollout is at.
+// +kubebuilder:validation:Enum=Pending;Settled;Testing;Soaking;Waiting;Rolling
+type RolloutStep string
+
+const (
+	// StepPending is before the EC2NodeClass has been taken over.
+	StepPending RolloutStep = "Pending"
+	// StepSettled is when there is nothing to do: all nodes run the image that is pinned, and no other is to be tried.
+	StepSettled RolloutStep = "Settled"
+	// StepTesting is while a canary node starts with a new image and its GPU is checked, or is about to.
+	StepTesting RolloutStep = "Testing"
+	// StepSoaking is while the canary node is watched.
+	StepSoaking RolloutStep = "Soaking"
+	// StepWaiting is when an image has passed and waits for a window, or for a person.
+	StepWaiting RolloutStep = "Waiting"
+	// StepRolling is while nodes that run another image than the pinned one are replaced.
+	StepRolling RolloutStep = "Rolling"
+)
+
+// GPUImageRollout keeps the machine image of an EC2NodeClass for GPU nodes up to date, safely: a new image is tried on one canary node, promoted
+// by pinning the EC2NodeClass to it, and taken back when nodes do not come up with it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=gpuimagerollouts,scope=Cluster,categories=karve,shortName=gir
+// +kubebuilder:printcolumn:name="NodeClass",type=string,JSONPath=`.spec.nodeClassRef.name`
+// +kubebuilder:printcolumn:name="Current",type=string,JSONPath=`.status.current.release`
+// +kubebuilder:printcolumn:name="Candidate",type=string,JSONPath=`.status.candidate.image.release`
+// +kubebuilder:printcolumn:name="Step",type=string,JSONPath=`.status.step`
+// +kubebuilder:printcolumn:name="Updated",type=integer,JSONPath=`.status.nodesUpdated`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Degraded",type=string,JSONPath=`.status.conditions[?(@.type=="Degraded")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Progressing")].message`,priority=1
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name becomes the value of a label: make it at most 63 characters long"
+type GPUImageRollout struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard metadata of objects.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec is what is wanted.
+	// +required
+	Spec GPUImageRolloutSpec `json:"spec"`
+	// status is what is there.
+	// +optional
+	Status GPUImageRolloutStatus `json:"status,omitzero"`
+}
+
+// GPUImageRolloutList is a list of GPUImageRollouts.
+//
+// +kubebuilder:object:root=true
+type GPUImageRolloutList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []GPUImageRollout `json:"items"`
+}
+
+// GPUImageRolloutSpec is what is wanted of a GPUImageRollout.
+type GPUImageRolloutSpec struct {
+	// nodeClassRef names the EC2NodeClass whose image is kept up to date. It cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self.group == 'karpenter.k8s.aws' && self.kind == 'EC2NodeClass'",message="nodeClassRef must name an EC2NodeClass of the group karpenter.k8s.aws"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass"
+	NodeClassRef NodeClassReference `json:"nodeClassRef"`
+	// image is the image that is wanted: Newest (the default) follows what AWS recommends for the cluster's version and the family of the EC2NodeClass; a
+	// release, such as v20261112 (AL2023) or 1.49.0 (Bottlerocket), stays at it; so does the id of one image. A release that ran well before is gone back to
+	// at once, without a canary and outside windows; any other is tried first. Naming a distrusted release has it tried once more.
+	// +optional
+	// +kubebuilder:default=Newest
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == 'Newest' || self.matches('^(v?[0-9][0-9A-Za-z.-]*|ami-[0-9a-z]+)$')",message="image is Newest, a release such as v20261112 or 1.49.0, or the id of an image such as ami-0123456789abcdef0"
+	Image string `json:"image,omitempty"`
+	// promotion says whether anything may be changed: Automatic (the default) or Paused.
+	// +optional
+	// +kubebuilder:default=Automatic
+	Promotion Promotion `json:"promotion,omitempty"`
+	// promoteNow is a release, or the id of an image, that is promoted as soon as its canary's GPU check has passed, without the rest of the soak and outside
+	// windows. It means that one image only, so it can stay.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	PromoteNow string `json:"promoteNow,omitempty"`
+	// soak is how long a canary node is watched after its GPU check has passed, as in "30m" or "24h"; at most 720h. Without it: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="soak is a time such as 30m or 24h, at most 720h"
+	Soak string `json:"soak,omitempty"`
+	// canaryTimeout is how long a canary node may take from its launch until its GPU check has passed, as in "10m"; from 1m to 14m, since Karpenter gives a
+	// machine up that has not registered after 15 minutes. An image that takes longer is distrusted. Without it: 10m.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,4}s|[0-9]{1,3}m)+$') && duration(self) >= duration('1m') && duration(self) <= duration('14m')",message="canaryTimeout is a time such as 10m, from 1m to 14m"
+	CanaryTimeout string `json:"canaryTimeout,omitempty"`
+	// check is what runs on the canary node to see whether its GPU works.
+	// +optional
+	// +kubebuilder:default={}
+	Check GPUCheck `json:"check,omitzero"`
+	// windows are the times in which an image that has passed may be promoted; nodes are replaced from then on, at the pace of their NodePools' budgets. An empty
+	// list means at any time. Without it: Monday to Thursday from 09:00 to 15:00 UTC.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:default={{schedule: "0 9 * * 1-4", duration: "6h"}}
+	// +kubebuilder:validation:MaxItems=16
+	Windows []PromotionWindow `json:"windows"`
+}
+
+// GPUCheck is a container that runs on the canary node with one replica of a GPU and has to end with exit status 0.
+type GPUCheck struct {
+	// image is the container image. Without it: the controller's --gpu-check-image, with the argument check.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+	// command is the command and its arguments. Without it: what the image runs by itself.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=1024
+	Command []string `json:"command,omitempty"`
+}
+
+// PromotionWindow is a time that comes again and again.
+type PromotionWindow struct {
+	// schedule is when the window opens, in cron syntax of five fields or as in @daily.
+	// +required
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[^= ]+( [^= ]+){4})$')",message="schedule is cron syntax of five fields, such as '0 9 * * 1-4'; the time zone goes into timeZone"
+	Schedule string `json:"schedule"`
+	// duration is how long the window stays open, as in "6h"; from 1m to 168h.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,3}h)+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="duration is a time such as 6h or 90m, from 1m to 168h"
+	Duration string `json:"duration"`
+	// timeZone is the name of the time zone of schedule, such as Europe/Berlin. Without it: UTC.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	TimeZone string `json:"timeZone,omitempty"`
+}
+
+// GPUImageRolloutStatus is what is there of a GPUImageRollout.
+type GPUImageRolloutStatus struct {
+	// conditions are Accepted, Ready, Progressing and Degraded.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// observedGeneration is the generation of the spec that the status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// step is what the rollout is at.
+	// +optional
+	Step RolloutStep `json:"step,omitempty"`
+	// stepSince is the time since which it is at that step.
+	// +optional
+	StepSince *metav1.Time `json:"stepSince,omitempty"`
+	// current is what the EC2NodeClass is pinned to.
+	// +optional
+	Current *GPUImage `json:"current,omitempty"`
+	// replaced is what it was pinned to before, while the change is under way. Kept so that a restart can tell its own change from somebody else's.
+	// +optional
+	Replaced *GPUImage `json:"replaced,omitempty"`
+	// candidate is the image that is being tried, or has passed and waits.
+	// +optional
+	Candidate *CandidateImage `json:"candidate,omitempty"`
+	// canary is the canary node.
+	// +optional
+	Canary *CanaryNode `json:"canary,omitempty"`
+	// good are the images that all nodes have run well, the latest first. The first is gone back to when a promoted image fails.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=5
+	Good []GPUImage `json:"good,omitempty"`
+	// distrusted are images that failed, the latest first. They are not tried again unless spec.image is edited to name them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	Distrusted []DistrustedImage `json:"distrusted,omitempty"`
+	// failedNodes are nodes that were launched with the current image and never exposed their replicas.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MaxLength=253
+	FailedNodes []string `json:"failedNodes,omitempty"`
+	// nodes is the number of machines of the EC2NodeClass, the canary aside.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Nodes int64 `json:"nodes"`
+	// nodesUpdated is the number of those that run the current image.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	NodesUpdated int64 `json:"nodesUpdated"`
+}
+
+// GPUImage is a release of a machine image: one image for each architecture.
+type GPUImage struct {
+	// release is its name, such as v20261112 or 1.49.0; the id of the image where it has none.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Release string `json:"release"`
+	// images are its images, by architecture.
+	// +required
+	// +listType=map
+	// +listMapKey=architecture
+	// +kubebuilder:validation:MaxItems=2
+	Images []ArchitectureImage `json:"images"`
+	// created is when its newest image was made; absent where that is not known.
+	// +optional
+	Created *metav1.Time `json:"created,omitempty"`
+}
+
+// ArchitectureImage is the machine image for one architecture.
+type ArchitectureImage struct {
+	// architecture is amd64 or arm64.
+	// +required
+	// +kubebuilder:validation:Enum=amd64;arm64
+	Architecture string `json:"architecture"`
+	// id is the id of the image.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	ID string `json:"id"`
+}
+
+// CandidateImage is an image that is being tried.
+type CandidateImage struct {
+	// image is the image.
+	// +required
+	Image GPUImage `json:"image"`
+	// passed are the ids of those of its images that a canary node has run well.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=63
+	Passed []string `json:"passed,omitempty"`
+	// attempts is the number of canaries that told nothing about the image, for instance because no machine was to be had.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Attempts int32 `json:"attempts,omitempty"`
+	// notBefore is the time from which the next canary may be launched.
+	// +optional
+	NotBefore *metav1.Time `json:"notBefore,omitempty"`
+	// message is what became of the last of those canaries.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// CanaryNode is the one machine that an image is tried on.
+type CanaryNode struct {
+	// name is the name of its NodeClaim, of its EC2NodeClass, and of the pod that checks its GPU.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// image is the id of its image.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Image string `json:"image"`
+	// architecture is that of its image: amd64 or arm64.
+	// +required
+	// +kubebuilder:validation:Enum=amd64;arm64
+	Architecture string `json:"architecture"`
+	// started is when it was decided on.
+	// +required
+	Started metav1.Time `json:"started"`
+	// requested is when its NodeClaim was asked for.
+	// +optional
+	Requested *metav1.Time `json:"requested,omitempty"`
+	// launched is when the cloud had made the machine. The time limit begins there.
+	// +optional
+	Launched *metav1.Time `json:"launched,omitempty"`
+	// node is the name of its Node.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+	// passed is when its GPU check had passed. The soak begins there.
+	// +optional
+	Passed *metav1.Time `json:"passed,omitempty"`
+	// unwellSince is since when it has not been well, while it soaks.
+	// +optional
+	UnwellSince *metav1.Time `json:"unwellSince,omitempty"`
+}
+
+// DistrustedImage is an image that failed.
+type DistrustedImage struct {
+	// image is the image.
+	// +required
+	Image GPUImage `json:"image"`
+	// reason is one word for why it is distrusted.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Reason string `json:"reason"`
+	// message is what was seen.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// since is when it failed.
+	// +required
+	Since metav1.Time `json:"since"`
+	// generation is the generation of the spec under which it failed: a later one whose image names it has it tried again.
+	// +required
+	Generation int64 `json:"generation"`
+}
+
+// IDs are the ids of the images, sorted.
+func (g *GPUImage) IDs() []string {
+	if g == nil {
+		return nil
+	}
+	ids := make([]string, 0, len(g.Images))
+	for _, image := range g.Images {
+		ids = append(ids, image.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// Same says whether both are made of the same images.
+func (g *GPUImage) Same(other *GPUImage) bool {
+	return g != nil && other != nil && slices.Equal(g.IDs(), other.IDs())
+}
+
+// Named says whether a field of the spec means the image: by its release, with or without a v before it, or by the id of its only image.
+func (g *GPUImage) Named(name string) bool {
+	return g != nil && name != "" && (strings.TrimPrefix(name, "v") == strings.TrimPrefix(g.Release, "v") || len(g.Images) == 1 && name == g.Images[0].ID)
+}

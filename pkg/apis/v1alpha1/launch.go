@@ -1,0 +1,45 @@
+package v1alpha1
+
+// DefaultMaxPremiumPercent is the value that the API server writes where maxPremiumPercent is left out.
+const DefaultMaxPremiumPercent = 15
+
+// MaxPremium is how much more an hour a machine may cost than the one that was chosen, in percent.
+func (l Launch) MaxPremium() int64 {
+	if l.MaxPremiumPercent == nil {
+		return DefaultMaxPremiumPercent
+	}
+	return int64(*l.MaxPremiumPercent)
+}
+
+// Any stands in a refused offering for every instance type, zone or capacity type.
+const Any = "*"
+
+// Reasons of refused offerings. Where Karpenter's AWS provider has a word for what happened it is that word. The same word is a metric label.
+const (
+	// RefusalInsufficientCapacity: the cloud has no such machine there at present.
+	RefusalInsufficientCapacity = "InsufficientCapacity"
+	// RefusalUnsupported: the cloud does not offer the instance type in the zone.
+	RefusalUnsupported = "Unsupported"
+	// RefusalVCPULimit and RefusalSpotQuota: the account may have no more vCPUs of the type's quota, on demand or as spot. All types of that quota with
+	// at least as many vCPUs are left alone.
+	RefusalVCPULimit = "VCPULimitExceeded"
+	RefusalSpotQuota = "SpotQuotaExceeded"
+	// RefusalFleetQuota: the account may ask for no more machines at present.
+	RefusalFleetQuota = "FleetQuotaExceeded"
+	// RefusalNoAddresses: the subnets of the zone have no free addresses.
+	RefusalNoAddresses = "InsufficientFreeAddressesInSubnet"
+	// RefusalSpotRole: the role with which EC2 launches spot machines does not exist, and Karpenter may not create it.
+	RefusalSpotRole = "SpotSLRCreationFailed"
+	// RefusalSpotInterrupted: the cloud took a spot machine back.
+	RefusalSpotInterrupted = "SpotInterrupted"
+	// RefusalNodeClassNotReady: the cloud's node class was not Ready, or not as Karpenter had last seen it.
+	RefusalNodeClassNotReady = "NodeClassNotReady"
+	// RefusalNodeClassNotFound: the cloud's node class does not exist.
+	RefusalNodeClassNotFound = "NodeClassNotFound"
+	// RefusalVanished: the NodeClaim was deleted before it was launched, and nothing was heard of why.
+	RefusalVanished = "Vanished"
+	// RefusalSilent: nothing happened to the NodeClaim in its time.
+	RefusalSilent = "NotLaunched"
+	// RefusalLaunchFailed: the launch failed for a reason that Karpenter has no word for.
+	RefusalLaunchFailed = "LaunchFailed"
+)
