@@ -343,7 +343,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil || len(c.Pods) > 1000 {
 			return
 		}
-		c.InstanceTypes = types
+		c.UseInstanceTypes(types)
 		if err := planner.Validate(snapshot.Build(c).Snapshot); err != nil {
 			t.Fatalf("%v in\n%s", err, data)
 		}

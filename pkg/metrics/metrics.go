@@ -17,6 +17,26 @@ const (
 	DeletionReplicasMissing Deletion = "ReplicasMissing"
 )
 
+// Replacement is what became of replacing a machine, a label value.
+type Replacement string
+
+// What becomes of replacing a machine.
+const (
+	ReplacementBegun   Replacement = "Begun"
+	ReplacementDone    Replacement = "Done"
+	ReplacementStopped Replacement = "Stopped"
+	ReplacementGivenUp Replacement = "GivenUp"
+)
+
+// Step is what became of a step to a cheaper layout, a label value.
+type Step string
+
+// What becomes of steps: they are begun, or refused, as nothing would be saved or pods would have no place.
+const (
+	StepBegun   Step = "Begun"
+	StepRefused Step = "Refused"
+)
+
 // Metrics are the metrics of the controller.
 type Metrics struct {
 	PlanSeconds      prometheus.Histogram
@@ -29,6 +49,7 @@ type Metrics struct {
 	ClaimsCreated    *prometheus.CounterVec
 	ClaimsDeleted    *prometheus.CounterVec
 	LaunchesRefused  *prometheus.CounterVec
+	OfferingsRefused *prometheus.GaugeVec
 	ReplicasSeconds  *prometheus.HistogramVec
 	PoolNodes        *prometheus.GaugeVec
 	PoolGPUs         *prometheus.GaugeVec
@@ -36,6 +57,23 @@ type Metrics struct {
 	PoolReplicasUsed *prometheus.GaugeVec
 	PoolPrice        *prometheus.GaugeVec
 	PoolBreaker      *prometheus.GaugeVec
+	PoolHeadroom     *prometheus.GaugeVec
+	CatalogRefreshed *prometheus.GaugeVec
+	CatalogRefreshes *prometheus.CounterVec
+	AWSCalls         *prometheus.CounterVec
+	PoolReplacing    *prometheus.GaugeVec
+	PoolDrifted      *prometheus.GaugeVec
+	Replacements     *prometheus.CounterVec
+	NodesUnhealthy   *prometheus.GaugeVec
+	LayoutSeconds    prometheus.Histogram
+	LayoutPrice      prometheus.Gauge
+	LayoutBound      prometheus.Gauge
+	LayoutSteps      *prometheus.CounterVec
+	PoolSurplus      *prometheus.GaugeVec
+	PoolUnusedNodes  *prometheus.GaugeVec
+	PoolUnusedPrice  *prometheus.GaugeVec
+	UnusedEvictions  *prometheus.CounterVec
+	rollouts         rollouts
 }
 
 const (
@@ -68,8 +106,10 @@ func New(r prometheus.Registerer) *Metrics {
 		podsUnplaced:  prometheus.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods that the latest plan has no place for, by reason."), []string{"reason"}),
 		ClaimsCreated: prometheus.NewCounterVec(counter("nodeclaims", "created_total", "NodeClaims created."), []string{nodePool, "instance_type", "capacity_type"}),
 		ClaimsDeleted: prometheus.NewCounterVec(counter("nodeclaims", "deleted_total", "NodeClaims deleted, by reason."), []string{nodePool, "reason"}),
-		LaunchesRefused: prometheus.NewCounterVec(counter("nodeclaims", "refused_total", "Launches that the cloud refused or did not make."),
-			[]string{nodePool, "instance_type", "zone", "capacity_type"}),
+		LaunchesRefused: prometheus.NewCounterVec(counter("launch", "refused_total", "NodeClaims that the cloud refused or did not make, by reason."),
+			[]string{nodePool, "capacity_type", "reason"}),
+		OfferingsRefused: prometheus.NewGaugeVec(gauge("launch", "refused_offerings",
+			"Instance types in zones at capacity types that the NodePool could launch and that are left alone after refusals, by reason."), []string{nodePool, "reason"}),
 		ReplicasSeconds: prometheus.NewHistogramVec(histogram("nodes", "replicas_ready_seconds",
 			"Time from the creation of a NodeClaim until its Node exposes the replicas that it promised.", prometheus.ExponentialBuckets(1, 2, 12)), []string{nodePool}),
 		PoolNodes:        pool("nodes", "Machines of the NodePool, those on their way included."),
@@ -78,9 +118,33 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolReplicasUsed: pool("replicas_used", "Replicas that running pods hold."),
 		PoolPrice:        pool("price_usd_per_hour", "Price of the NodePool's machines, in US dollars an hour."),
 		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its machines do not expose their replicas."),
+		PoolHeadroom: prometheus.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas that the NodePool is to keep free (wanted), and those of them that are free on machines that have started (free)."),
+			[]string{nodePool, "state"}),
+		CatalogRefreshed: prometheus.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",
+			"When a part of the catalogue was last read from AWS, in seconds since 1970."), []string{"source"}),
+		CatalogRefreshes: prometheus.NewCounterVec(counter("catalog", "refreshes_total", "Attempts to read a part of the catalogue from AWS, by result."), []string{"source", "result"}),
+		AWSCalls:         prometheus.NewCounterVec(counter("aws", "calls_total", "Calls to AWS APIs, by the error code of the answer; OK where there is none."), []string{"service", "action", "code"}),
+		PoolReplacing:    pool("replacing", "Machines of the NodePool whose pods are to have a new place before they go."),
+		PoolDrifted:      pool("drifted", "Machines of the NodePool that differ from what would be launched today."),
+		Replacements: prometheus.NewCounterVec(counter("nodes", "replacements_total", "Replacements of nodes, by reason and by what became of them."),
+			[]string{nodePool, "reason", "result"}),
+		NodesUnhealthy: prometheus.NewGaugeVec(gauge("nodes", "unhealthy", "Nodes that are sick, by the condition that says so."), []string{nodePool, "reason"}),
+		LayoutSeconds:  prometheus.NewHistogram(histogram("layout", "duration_seconds", "Time to look for a cheaper layout once.", prometheus.ExponentialBuckets(0.001, 2, 12))),
+		LayoutPrice: prometheus.NewGauge(gauge("layout", "price_usd_per_hour",
+			"Price of the machines whose pods may be moved, in US dollars an hour.")),
+		LayoutBound: prometheus.NewGauge(gauge("layout", "bound_usd_per_hour",
+			"Proven lower bound on the price of any machines that hold their pods, in US dollars an hour.")),
+		LayoutSteps:     prometheus.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, by whether they were begun or refused."), []string{nodePool, "result"}),
+		PoolSurplus:     pool("surplus", "Machines of the NodePool that the cheapest layout does without."),
+		PoolUnusedNodes: pool("unused_nodes", "Machines of the NodePool whose replicas are held by pods that do not use the GPUs."),
+		PoolUnusedPrice: pool("unused_usd_per_hour", "Price of those machines, in US dollars an hour."),
+		UnusedEvictions: prometheus.NewCounterVec(counter("pods", "evicted_unused_total",
+			"Pods that were evicted because they had not used a GPU for as long as they allow."), []string{nodePool}),
 	}
 	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
-		m.LaunchesRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker)
+		m.LaunchesRefused, m.OfferingsRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
+		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls)
+	m.rollouts = newRollouts(r)
 	return m
 }
 
@@ -101,9 +165,14 @@ func (m *Metrics) Planned(plan planner.Plan) {
 
 // ForgetPool takes the metrics of a NodePool's machines away that is gone. The counters stay, since they are history.
 func (m *Metrics) ForgetPool(pool string) {
-	for _, gauge := range []*prometheus.GaugeVec{m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker} {
+	for _, gauge := range []*prometheus.GaugeVec{
+		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted,
+		m.PoolSurplus, m.PoolUnusedNodes, m.PoolUnusedPrice,
+	} {
 		gauge.DeleteLabelValues(pool)
 	}
+	m.OfferingsRefused.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	m.PoolHeadroom.DeletePartialMatch(prometheus.Labels{nodePool: pool})
 }
 
 // USD is an amount of micro-dollars in dollars.

@@ -59,7 +59,11 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 			g.WithLabelValues(pool).Set(1)
 		}
 	}
+	m.OfferingsRefused.WithLabelValues("gone", "InsufficientCapacity").Inc()
 	m.ForgetPool("gone")
+	if f := gathered(t, r)["karve_launch_refused_offerings"]; len(f.GetMetric()) != 0 {
+		t.Errorf("refusals of a pool that is gone are still told of: %v", f)
+	}
 	m.ForgetPool("never was")
 	pools := 0
 	for name, f := range gathered(t, r) {
@@ -84,9 +88,10 @@ func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
 		c.WithLabelValues("pool", string(DeletionIdle)).Inc()
 	}
 	m.ClaimsCreated.WithLabelValues("pool", "g4dn.xlarge", "spot").Inc()
-	m.LaunchesRefused.WithLabelValues("pool", "g4dn.xlarge", "us-east-1a", "spot").Inc()
+	m.LaunchesRefused.WithLabelValues("pool", "spot", "InsufficientCapacity").Inc()
+	m.OfferingsRefused.WithLabelValues("pool", "InsufficientCapacity").Inc()
 	m.ReplicasSeconds.WithLabelValues("pool").Observe(1)
-	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|nodes|pool)_[a-z_]+$`)
+	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|launch|nodes|pool|layout)_[a-z_]+$`)
 	for name, f := range gathered(t, r) {
 		if !valid.MatchString(name) || f.GetHelp() == "" {
 			t.Errorf("%s: %q", name, f.GetHelp())

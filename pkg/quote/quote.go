@@ -44,8 +44,13 @@ type Claim struct {
 	CapacityType  string   `json:"capacityType"`
 	Zones         []string `json:"zones"`
 	Pods          []string `json:"pods"`
+	// ReplicasPerGPU is into how many replicas each GPU is shared.
+	ReplicasPerGPU int64 `json:"replicasPerGPU"`
 	// Price is that of the first instance type.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
+
+	// more says that these are more replicas than the class says at least.
+	more bool
 }
 
 // Placement is the pods that find room on a node.
@@ -87,7 +92,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}
 	}
 	for _, launch := range plan.Launches {
-		q.Claims = append(q.Claims, claimOf(view.Snapshot, launch))
+		q.Claims = append(q.Claims, claimOf(&view, launch))
 		q.assign(launch.Pods, launch.GPUs)
 	}
 	for _, placement := range plan.Placements {
@@ -123,11 +128,14 @@ func planFor(s planner.Snapshot, search Search) (planner.Plan, error) {
 	return plan, nil
 }
 
-func claimOf(s planner.Snapshot, launch planner.Launch) Claim {
+func claimOf(view *snapshot.View, launch planner.Launch) Claim {
+	s := view.Snapshot
 	o := s.Offerings[launch.Offering]
+	_, replicas := view.Promised(launch)
 	claim := Claim{
 		NodePool: s.Pools[o.Pool].Name, InstanceTypes: []string{o.InstanceType}, CapacityType: o.CapacityType, Zones: []string{o.Zone},
-		Pods: launch.Pods, Price: o.Price,
+		Pods: launch.Pods, ReplicasPerGPU: replicas, Price: o.Price,
+		more: replicas > view.Pools[o.Pool].Class.Spec.Sharing.ReplicasFor(view.Offerings[launch.Offering].Type.GPU.Name),
 	}
 	for _, i := range launch.Alternatives {
 		if other := s.Offerings[i]; !slices.Contains(claim.InstanceTypes, other.InstanceType) {
@@ -143,7 +151,7 @@ func claimOf(s planner.Snapshot, launch planner.Launch) Claim {
 // compareClaims orders claims by pool, the dearest first.
 func compareClaims(a, b Claim) int {
 	return cmp.Or(cmp.Compare(a.NodePool, b.NodePool), cmp.Compare(b.Price, a.Price), slices.Compare(a.InstanceTypes, b.InstanceTypes),
-		cmp.Compare(a.CapacityType, b.CapacityType), slices.Compare(a.Zones, b.Zones), slices.Compare(a.Pods, b.Pods))
+		cmp.Compare(a.CapacityType, b.CapacityType), slices.Compare(a.Zones, b.Zones), cmp.Compare(a.ReplicasPerGPU, b.ReplicasPerGPU), slices.Compare(a.Pods, b.Pods))
 }
 
 // assign notes the GPUs of pods; gpus is nil when none of them states device memory.
@@ -164,7 +172,7 @@ func withReplicas(c *snapshot.Cluster, replicas int32, all bool) *snapshot.Clust
 		if sharing.Strategy == v1alpha1.StrategyNone {
 			continue
 		}
-		sharing.Replicas = &replicas
+		sharing.Replicas, sharing.MaxReplicas = &replicas, nil
 		if all {
 			sharing.Overrides = nil
 		}

@@ -228,8 +228,9 @@ func TestPoolsThatTakeSpotMachinesWithoutPrices(t *testing.T) {
 	if got := quote.Unpriced(c); got != nil {
 		t.Errorf("%q have no prices, but there are some", got)
 	}
-	for i := range c.InstanceTypes {
-		c.InstanceTypes[i].Offerings = slices.DeleteFunc(c.InstanceTypes[i].Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
+	types := c.InstanceTypes()
+	for i := range types {
+		types[i].Offerings = slices.DeleteFunc(types[i].Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
 	}
 	if diff := cmp.Diff([]string{"gpu-shared", "gpu", "not-on-demand"}, quote.Unpriced(c)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -245,5 +246,24 @@ func BenchmarkOf(b *testing.B) {
 	}
 	for b.Loop() {
 		of(b, c)
+	}
+}
+
+func TestAQuoteSaysIntoHowManyAGPUIsSharedThatHasARange(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = new(int32(40))
+	c.Pods = Pods("small", 25, Asking("cpu", "10m", "memory", "16Mi", v1alpha1.ResourceGPUShared, "1"), GPUMemory("500Mi"))
+	q := of(t, c)
+	if len(q.Claims) != 1 || q.Claims[0].ReplicasPerGPU != 25 {
+		t.Fatalf("the claims are %+v, want one machine of 25 replicas", q.Claims)
+	}
+	if got := text(t, &q); !strings.Contains(got, "1 × g4dn.xlarge (25 a GPU)") {
+		t.Errorf("it does not say so:\n%s", got)
+	}
+	c.Pods = c.Pods[:5]
+	q = of(t, c)
+	if got := text(t, &q); strings.Contains(got, "a GPU)") || q.Claims[0].ReplicasPerGPU != 10 {
+		t.Errorf("five pods need no more than the class says:\n%s", got)
 	}
 }

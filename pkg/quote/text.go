@@ -48,10 +48,18 @@ func (q *Quote) claims() table {
 			pods = append(pods, q.Claims[i].Pods...)
 			n++
 		}
-		t.add(first.NodePool, fmt.Sprintf("%d × %s", n, strings.Join(first.InstanceTypes, ",")), first.CapacityType, strings.Join(first.Zones, ","),
+		t.add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
 			strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 	}
 	return t
+}
+
+// machine names what the claim allows, and how its GPUs are shared where that is more than its class says at least.
+func (c *Claim) machine() string {
+	if c.more {
+		return fmt.Sprintf("%s (%d a GPU)", strings.Join(c.InstanceTypes, ","), c.ReplicasPerGPU)
+	}
+	return strings.Join(c.InstanceTypes, ",")
 }
 
 // sameKind says that claims differ in their pods only.
@@ -64,7 +72,7 @@ func sameKind(a, b Claim) bool {
 func (q *Quote) claimsWide() table {
 	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "$/H", right: true}, {title: "POD"}, {title: "GPU", right: true}}}
 	for _, c := range q.Claims {
-		head := []string{c.NodePool, strings.Join(c.InstanceTypes, ","), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
+		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
 		q.addPods(&t, head, c.Pods)
 	}
 	return t

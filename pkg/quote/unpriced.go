@@ -12,7 +12,7 @@ import (
 
 // Unpriced are the pools that take spot machines although no prices of those are known, so that they are planned dearer than they could be.
 func Unpriced(c *snapshot.Cluster) []string {
-	if slices.ContainsFunc(c.InstanceTypes, func(t catalog.InstanceType) bool {
+	if slices.ContainsFunc(c.InstanceTypes(), func(t catalog.InstanceType) bool {
 		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
 	}) {
 		return nil

@@ -19,6 +19,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -35,7 +36,7 @@ const (
 )
 
 // NodeClaim is the claim for one launch of a plan. Its name is a function of the pool, the offering and the pods, so that a second create of
-// the same launch is seen as such. Its requests are physical, CPU and memory only: Karpenter's providers refuse a claim that asks for
+// the same launch is seen as such; of two that were planned one after the other it is not the same. Its requests are physical, CPU and memory only: Karpenter's providers refuse a claim that asks for
 // replicas, and never initialise one that asks for a GPU that the node renames.
 func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	offering := view.Offerings[launch.Offering]
@@ -45,12 +46,13 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	// A copy, since the claim is decoded into when it is created, and the NodePool is the cache's.
 	template := np.Spec.Template.DeepCopy()
 	ref := pool.Class.Spec.NodeClassRef
+	gpus, replicas := view.Promised(launch)
 
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        Name(np, offering, uids(view, launch.Pods)),
+			Name:        freshName(view, np, offering, uids(view, launch.Pods)),
 			Labels:      labels(np, pool.Class.Name, offering),
-			Annotations: annotations(&pool, offering, others),
+			Annotations: annotations(&pool, offering, gpus, replicas, replaced(view, launch.Pods)),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: karpv1GroupVersion, Kind: "NodePool", Name: np.Name, UID: np.UID, BlockOwnerDeletion: new(true),
 			}},
@@ -65,6 +67,9 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 			ExpireAfter:            template.Spec.ExpireAfter,
 			TerminationGracePeriod: template.Spec.TerminationGracePeriod,
 		},
+	}
+	if n := repairs(view, launch.Pods); n > 0 {
+		claim.Annotations[v1alpha1.RepairsAnnotation] = strconv.Itoa(n)
 	}
 	if claim.Spec.TerminationGracePeriod == nil {
 		claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: DefaultTerminationGracePeriod}
@@ -103,11 +108,27 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	return prefix + "-" + hex.EncodeToString(sum[:])[:nameHashLength]
 }
 
+// freshName is the name of a claim that none has which was launched for the same pods, has started and did not hold them: others came first, or it is being
+// replaced. Under its name nothing would be launched for them while it lives. A machine that has not started keeps its name to itself: until then what is
+// known of it may be wrong for a moment, and pods that seem to have lost their place have not.
+func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
+	for {
+		name := Name(np, o, pods)
+		if !slices.ContainsFunc(view.Machines, func(m snapshot.Machine) bool { return m.Claim.Name == name && (m.Started() || m.Leaving()) }) {
+			return name
+		}
+		pods = append(pods, "again")
+	}
+}
+
+// uids are those of the pods. Headroom, for which there are none, goes by its names.
 func uids(view *snapshot.View, pods []string) []types.UID {
 	ids := make([]types.UID, 0, len(pods))
 	for _, name := range pods {
 		if pod := view.Pods[name]; pod != nil {
 			ids = append(ids, pod.UID)
+		} else {
+			ids = append(ids, types.UID(name))
 		}
 	}
 	return ids
@@ -123,7 +144,7 @@ func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]
 	return l
 }
 
-// alternatives are the offerings that the claim has to name beside the one that was chosen.
+// alternatives are the offerings that the claim names beside the one that was chosen.
 func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {
 	others := make([]*snapshot.Offering, len(launch.Alternatives))
 	for i, index := range launch.Alternatives {
@@ -132,18 +153,38 @@ func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offeri
 	return others
 }
 
-// annotations promise what the machine will expose. Where the cloud may make another machine than the one that was chosen, that is as many GPUs as each
-// has: enough for the pods, which each of them holds.
-func annotations(pool *snapshot.Pool, o *snapshot.Offering, others []*snapshot.Offering) map[string]string {
-	gpus := o.Type.GPU.Count
-	for _, other := range others {
-		gpus = min(gpus, other.Type.GPU.Count)
+// replaced are the nodes from which the pods come that run already.
+func replaced(view *snapshot.View, pods []string) []string {
+	nodes := map[string]bool{}
+	for _, name := range pods {
+		if pod := view.Pods[name]; pod != nil && pod.Spec.NodeName != "" {
+			nodes[pod.Spec.NodeName] = true
+		}
 	}
+	return slices.Sorted(maps.Keys(nodes))
+}
+
+// repairs is how many sick machines in a row the machine for the pods stands for.
+func repairs(view *snapshot.View, pods []string) int {
+	most, nodes := 0, replaced(view, pods)
+	for i := range view.Machines {
+		if m := &view.Machines[i]; m.Node != nil && slices.Contains(nodes, m.Node.Name) {
+			most = max(most, repair.RepairsOfNext(m))
+		}
+	}
+	return most
+}
+
+// annotations promise what the machine will expose.
+func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
 	a[v1alpha1.ResourceAnnotation] = string(pool.Resource())
 	a[v1alpha1.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
-	a[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(o.ReplicasPerGPU, 10)
+	a[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
+	if len(replaced) > 0 {
+		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")
+	}
 	a[v1alpha1.PriceAnnotation] = strconv.FormatInt(o.MicroUSDPerHour, 10)
 	a[karpv1.NodePoolHashAnnotationKey] = pool.NodePool.Hash()
 	a[karpv1.NodePoolHashVersionAnnotationKey] = karpv1.NodePoolHashVersion

@@ -271,6 +271,42 @@ func TestTheNameIsAFunctionOfThePoolTheOfferingAndThePods(t *testing.T) {
 	}
 }
 
+// A pod that waits though a machine was launched for it gets another one: its place was taken, or its machine is being replaced.
+func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
+	names := map[string]bool{}
+	for range 3 {
+		claim := render.NodeClaim(&view, l)
+		if names[claim.Name] {
+			t.Fatalf("%s is there already", claim.Name)
+		}
+		names[claim.Name] = true
+		view.Machines = append(view.Machines, snapshot.Machine{Claim: claim})
+		if again := render.NodeClaim(&view, l); again.Name != claim.Name {
+			t.Errorf("%s has not started, and another one is launched as %s", claim.Name, again.Name)
+		}
+		Initialized(Now)(claim)
+		node := Node(claim, TypeNamed("g4dn.xlarge"), 10)
+		view.Machines[len(view.Machines)-1].Node = &node
+	}
+}
+
+func TestAReplacementNamesTheNodesThatItsPodsComeFrom(t *testing.T) {
+	t.Parallel()
+	view := snapshot.Build(cluster())
+	l := launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")
+	if got, ok := render.NodeClaim(&view, l).Annotations[v1alpha1.ReplacesAnnotation]; ok {
+		t.Errorf("for pods that wait: %q", got)
+	}
+	Running("node-2")(view.Pods["default/a-000"])
+	Running("node-1")(view.Pods["default/b"])
+	if got := render.NodeClaim(&view, l).Annotations[v1alpha1.ReplacesAnnotation]; got != "node-1,node-2" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestTheNameIsALabelOfDNSWhateverThePoolIsCalled(t *testing.T) {
 	t.Parallel()
 	offering := &snapshot.Offering{Type: TypeNamed("g4dn.xlarge")}

@@ -27,7 +27,8 @@ type admission struct {
 	offerings, nodes []int
 	// pools are those with offerings that admit the pods, those that refuse their number of replicas included.
 	pools []*Pool
-	// whyNot says of the other pools why they do not admit them.
+	// whyNot says of the other pools why they do not admit them: first of those whose taints are tolerated, one of which is likely meant, for what tells of
+	// it may be cut short.
 	whyNot []string
 	// stock is the NodePool from which stock Karpenter could serve the pods; "" when there is none.
 	stock string
@@ -59,11 +60,17 @@ func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
 		}
 	}
 	replicas := valueOf(demand.requests, gpu)
+	var others []string
 	for i := range a.view.Pools {
 		pool := &a.view.Pools[i]
 		offerings, err := pool.admitting(demand, gpu)
 		if err != nil {
-			found.whyNot = append(found.whyNot, fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err))
+			why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err)
+			if pool.Class != nil && pool.Resource() == gpu && demand.untolerated(pool.NodePool.Spec.Template.Spec.Taints, keepsPodsAway) == nil {
+				found.whyNot = append(found.whyNot, why)
+			} else {
+				others = append(others, why)
+			}
 			continue
 		}
 		found.pools = append(found.pools, pool)
@@ -74,6 +81,7 @@ func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
 			found.offerings = append(found.offerings, a.first[i]+j)
 		}
 	}
+	found.whyNot = append(found.whyNot, others...)
 	return found
 }
 

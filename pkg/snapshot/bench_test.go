@@ -17,8 +17,8 @@ import (
 // Karpenter's, and a thousand pods of fifty classes.
 func BenchmarkBuild(b *testing.B) {
 	c := Shared()
-	base := c.InstanceTypes
-	c.InstanceTypes = nil
+	base := c.InstanceTypes()
+	var types []catalog.InstanceType
 	for i := range 1000 {
 		t := base[i%len(base)]
 		t.Name = fmt.Sprintf("%s-%d", t.Name, i)
@@ -31,8 +31,9 @@ func BenchmarkBuild(b *testing.B) {
 		if i%10 != 0 {
 			t.GPU = catalog.GPU{}
 		}
-		c.InstanceTypes = append(c.InstanceTypes, t)
+		types = append(types, t)
 	}
+	c.UseInstanceTypes(types)
 	for i := range 10 {
 		c.NodePools = append(c.NodePools, StockPool(fmt.Sprintf("stock-%d", i)), Pool(fmt.Sprintf("ours-%d", i), "gpu-shared", Tainted("nvidia.com/gpu.shared"), Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)))
 	}

@@ -54,13 +54,21 @@ func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Selecting("jina.ai/node-type", "gpu-shared"), Tolerating("nvidia.com/gpu"))}
 	wantBlocked(t, c, planner.ReasonNoPool, "asks for nvidia.com/gpu, and no NodePool with a GPUNodeClass serves it: "+
-		"NodePool empty: no instance type meets its requirements; "+
+		"NodePool empty: no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts); "+
 		"NodePool gpu: label jina.ai/node-type is not gpu-shared; "+
 		"NodePool gpu-shared: taint nvidia.com/gpu-shared:NoSchedule is not tolerated; "+
 		"NodePool lost: its GPUNodeClass does not exist; "+
 		"NodePool renamed: it offers nvidia.com/gpu.shared")
 	c.NodePools = nil
 	wantBlocked(t, c, planner.ReasonNoPool, "there is none; create one")
+}
+
+func TestAPodIsToldFirstOfThePoolThatItMeans(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools = append(c.NodePools, Pool("another", "gpu-shared", Tainted("another")))
+	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu.shared", "1"), Selecting("team", "red"))}
+	wantBlocked(t, c, planner.ReasonNoPool, "serves it: NodePool gpu-shared: label team is not red; NodePool another: taint another:NoSchedule is not tolerated")
 }
 
 func TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked(t *testing.T) {

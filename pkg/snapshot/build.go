@@ -3,6 +3,7 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -23,25 +24,68 @@ type View struct {
 	Pools []Pool
 	// Offerings are the offerings of Snapshot.Offerings, at the same indices.
 	Offerings []*Offering
-	// Machines are all machines of ours.
+	// Machines are all machines of ours, but for those that try images.
 	Machines []Machine
-	// Pods are the waiting pods by the names that the planner uses.
+	// canaries are those.
+	canaries []Machine
+	// Pods are the pods that need a place, by the names that the planner uses: those that wait, and those on machines that are leaving.
 	Pods map[string]*corev1.Pod
+	// rooms are those of the nodes, at the same indices.
+	rooms []room
+	// reserves are what is kept free beside.
+	reserves []reserve
 }
 
 // Build makes the planner's snapshot of a cluster.
-func Build(c *Cluster) View {
-	v := View{Pools: c.Pools(), Machines: c.Machines(), Pods: map[string]*corev1.Pod{}}
+func Build(c *Cluster) View { return c.view(nil) }
+
+// BuildAsIs makes the snapshot of what there is at this moment: nothing is launched, and machines that have not started are no room. Of the machines that
+// are being replaced only those with the NodeClaims in going have pods that need a place; the others hold theirs still. So it shows whether
+// those may go now.
+func BuildAsIs(c *Cluster, going map[string]bool) View {
+	if going == nil {
+		going = map[string]bool{}
+	}
+	return c.view(going)
+}
+
+// view is all that is and is to come, or where going is not nil what there is when those go.
+func (c *Cluster) view(going map[string]bool) View {
+	v := c.look()
+	v.fill(c, going, nil)
+	return v
+}
+
+// look is a view without a snapshot.
+func (c *Cluster) look() View {
+	v := View{Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), Pods: map[string]*corev1.Pod{}}
+	v.stretch()
+	return v
+}
+
+// fill makes the snapshot of a view. It returns the classes of the pods that stay where they are as long as nobody moves them (settled), which the snapshot
+// has besides; those that are missing are not ours to serve.
+func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*corev1.Pod]int {
+	asIs := going != nil
 	first := v.offer(c)
 	rooms := c.rooms(v.Machines)
+	if asIs {
+		rooms = slices.DeleteFunc(rooms, func(r room) bool { return r.starting })
+		v.closeAll()
+	}
 	for i := range rooms {
 		v.Nodes = append(v.Nodes, rooms[i].node)
 	}
+	v.rooms = rooms
 	shapes, storage := c.shapes(), c.storage()
-	running := c.running(shapes) // Before the classes, which differ by whom the terms of running pods find.
-	admissions := &admissions{view: &v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
+	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || going[m.Claim.Name] })
+	running := c.running(shapes, moving) // Before the classes, which differ by whom the terms of running pods find.
+	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
 	var waiting []*waitingClass
-	for _, w := range c.waiting(shapes, storage) {
+	classes := map[*corev1.Pod]int{}
+	asked := maps.Clone(moving)
+	maps.Copy(asked, settled)
+	for _, w := range c.waiting(shapes, storage, asked) {
 		a := admissions.of(w)
 		if !a.ours() {
 			continue
@@ -51,6 +95,10 @@ func Build(c *Cluster) View {
 			GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 		}
 		for _, pod := range w.pods {
+			if settled[pod] {
+				classes[pod] = len(v.Classes)
+				continue
+			}
 			class.Pods = append(class.Pods, podName(pod))
 			v.Pods[podName(pod)] = pod
 		}
@@ -61,9 +109,29 @@ func Build(c *Cluster) View {
 	for i := range waiting {
 		rules.place(i)
 	}
+	if !asIs {
+		v.reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions)...)
+	}
 	v.quotas(c, rooms, waiting, storage)
 	v.limitProbes()
-	return v
+	return classes
+}
+
+// ClassOf is the class of the pool of the name; nil when it has none or there is no such pool.
+func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
+	for i := range v.Pools {
+		if v.Pools[i].NodePool.Name == pool {
+			return v.Pools[i].Class
+		}
+	}
+	return nil
+}
+
+// closeAll has no pool launch anything.
+func (v *View) closeAll() {
+	for i := range v.Snapshot.Pools {
+		v.Snapshot.Pools[i].Closed = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "there is no room on the machines that have started"}
+	}
 }
 
 // offer adds the pools and their offerings. It returns the index of each pool's first offering.
@@ -73,7 +141,7 @@ func (v *View) offer(c *Cluster) []int {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
 			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Limited: limited(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
-			Weight: weight(pool),
+			Weight: weight(pool), MaxPremium: maxPremium(pool),
 		})
 		first[i] = len(v.Offerings)
 		for j := range pool.Offerings {
@@ -81,8 +149,8 @@ func (v *View) offer(c *Cluster) []int {
 			v.Offerings = append(v.Offerings, o)
 			v.Snapshot.Offerings = append(v.Snapshot.Offerings, planner.Offering{
 				Pool: i, InstanceType: o.Type.Name, Zone: o.Zone, CapacityType: o.CapacityType,
-				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: c.refused(pool.Class.Name, o),
-				GPUs: o.GPUs(),
+				Price: planner.MicroUSD(o.MicroUSDPerHour), Free: o.Free(), Physical: o.Physical(), Unavailable: c.unavailable(pool, o),
+				GPUs: o.GPUs(), Choice: choice(o.CustomLabels),
 			})
 		}
 	}
@@ -98,6 +166,23 @@ func weight(pool *Pool) int32 {
 		return *w
 	}
 	return 0
+}
+
+// maxPremium is that of the pool's class.
+func maxPremium(pool *Pool) int64 {
+	if pool.Class == nil {
+		return 0
+	}
+	return max(0, pool.Class.Spec.Launch.MaxPremium())
+}
+
+// choice writes the labels that a pool chooses for a machine as one string.
+func choice(labels map[string]string) string {
+	var pairs []string
+	for _, key := range sortedKeys(labels) {
+		pairs = append(pairs, key+"="+labels[key])
+	}
+	return strings.Join(pairs, ",")
 }
 
 // minValues are the choices that each claim of the pool must leave, by key. The heaviest demand of several for a key counts, as in Karpenter.
@@ -148,6 +233,8 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	switch {
 	case len(admitting) > 0:
 		return admitting, nil
+	case len(p.Offerings) == 0 && len(p.Problems) > 0:
+		return nil, errors.New(p.Problems[0].Message) // which is why nothing is known of its machines
 	case len(p.Offerings) == 0:
 		return nil, errors.New("no instance type meets its requirements")
 	default:
@@ -157,7 +244,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 
 // remaining is what the pool's limits leave; one machine while it is being seen whether the pool is mended.
 func (v *View) remaining(pool *Pool) planner.Physical {
-	ours := slices.DeleteFunc(slices.Clone(v.Machines), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
+	ours := slices.DeleteFunc(slices.Concat(v.Machines, v.canaries), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
 	remaining := pool.remaining(Hardware(ours))
 	if probing(pool) {
 		remaining.Nodes = min(remaining.Nodes, 1)

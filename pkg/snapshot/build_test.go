@@ -76,12 +76,14 @@ func TestASnapshotDoesNotDependOnTheOrderOfWhatWasRead(t *testing.T) {
 		c.NodePools, c.GPUNodeClasses = shuffle(t, "pools", c.NodePools), shuffle(t, "classes", c.GPUNodeClasses)
 		c.NodeClaims, c.Nodes = shuffle(t, "claims", c.NodeClaims), shuffle(t, "nodes", c.Nodes)
 		c.Pods, c.DaemonSets = shuffle(t, "pods", c.Pods), shuffle(t, "daemonsets", c.DaemonSets)
-		c.NodeOverlays, c.InstanceTypes = shuffle(t, "overlays", c.NodeOverlays), shuffle(t, "types", c.InstanceTypes)
+		types := shuffle(t, "types", c.InstanceTypes())
+		c.NodeOverlays = shuffle(t, "overlays", c.NodeOverlays)
 		c.Refused["renamed"] = shuffle(t, "refused", c.Refused["renamed"])
 		c.PersistentVolumes = shuffle(t, "volumes", c.PersistentVolumes)
-		for i := range c.InstanceTypes {
-			c.InstanceTypes[i].Offerings = shuffle(t, "offerings", c.InstanceTypes[i].Offerings)
+		for i := range types {
+			types[i].Offerings = shuffle(t, "offerings", types[i].Offerings)
 		}
+		c.UseInstanceTypes(types)
 		got := snapshot.Build(c)
 		if diff := cmp.Diff(want.Snapshot, got.Snapshot); diff != "" {
 			t.Fatalf("snapshot (-want +got):\n%s", diff)

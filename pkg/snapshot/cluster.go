@@ -3,6 +3,10 @@
 package snapshot
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -14,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/karpenter"
 )
 
 // Cluster is what was read from the API and the cloud. The objects are not changed.
@@ -29,8 +34,9 @@ type Cluster struct {
 	Pods        []corev1.Pod
 	DaemonSets  []appsv1.DaemonSet
 	// NodeOverlays are those that Karpenter has found valid; they can make stock pools offer shared GPUs.
-	NodeOverlays  []karpv1alpha1.NodeOverlay
-	InstanceTypes []catalog.InstanceType
+	NodeOverlays []karpv1alpha1.NodeOverlay
+	// Buffers are CapacityBuffers.
+	Buffers []karpenter.Buffer
 	// Namespaces are for terms that select pods by the labels of their namespaces.
 	Namespaces []corev1.Namespace
 	// The volumes of pods, and how many a node can attach.
@@ -50,6 +56,35 @@ type NodeClassState struct {
 	Ready bool
 	// Reason and Message say why it is not Ready.
 	Reason, Message string
+	// Generation is the number of its present spec; 0 where it does not exist.
+	Generation int64
+	// Subnets are the zones of the subnets that it has found, by id; nil for other kinds than EC2NodeClass.
+	Subnets map[string]string
+	// InstanceTypes are the machines that can be launched with it, with what they leave to pods of this class and where it has subnets. They are known
+	// of classes that are not Ready as well, for the machines that run already.
+	InstanceTypes []catalog.InstanceType
+	// CatalogReason and CatalogMessage say what of the instance types, their zones and prices is out of date and why; empty when nothing is.
+	CatalogReason, CatalogMessage string
+	// Hash and HashVersion are Karpenter's of an EC2NodeClass, by which it tells that machines were launched with another spec; "" for other kinds.
+	Hash, HashVersion string
+	// Images are those that machines are launched with; nil for other kinds.
+	Images []Image
+}
+
+// Learn takes what a catalogue knows of the class's machines. A class of which nothing that could be launched is known is not Ready: nothing is launched
+// blind.
+func (s *NodeClassState) Learn(listing catalog.Listing) {
+	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
+	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
+		s.Ready, s.Reason, s.Message = false, "CatalogUnavailable", listing.Message
+	}
+}
+
+// Image is a machine image that a node class has found.
+type Image struct {
+	ID string
+	// Requirements say for which machines it is.
+	Requirements []corev1.NodeSelectorRequirement
 }
 
 // Problem is why a pool launches nothing, in the words of a condition.
@@ -68,10 +103,51 @@ func (c *Cluster) gpuNodeClass(name string) *v1alpha1.GPUNodeClass {
 	return nil
 }
 
-func (c *Cluster) instanceType(name string) *catalog.InstanceType {
-	for i := range c.InstanceTypes {
-		if c.InstanceTypes[i].Name == name {
-			return &c.InstanceTypes[i]
+// UseInstanceTypes gives all node classes the same instance types, as a catalogue does that comes from a file.
+func (c *Cluster) UseInstanceTypes(types []catalog.InstanceType) {
+	for ref, state := range c.NodeClasses {
+		state.InstanceTypes = types
+		c.NodeClasses[ref] = state
+	}
+}
+
+// InstanceTypes are those of all node classes. A type that several have is as the first of them has it.
+func (c *Cluster) InstanceTypes() []catalog.InstanceType {
+	refs := slices.SortedFunc(maps.Keys(c.NodeClasses), compareRefs)
+	if len(refs) == 1 {
+		return c.NodeClasses[refs[0]].InstanceTypes
+	}
+	var types []catalog.InstanceType
+	known := map[string]bool{}
+	for _, ref := range refs {
+		for _, t := range c.NodeClasses[ref].InstanceTypes {
+			if !known[t.Name] {
+				known[t.Name] = true
+				types = append(types, t)
+			}
+		}
+	}
+	return types
+}
+
+func compareRefs(a, b v1alpha1.NodeClassReference) int {
+	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+}
+
+// typesOf are the instance types of the node class that a NodePool of Karpenter's or a NodeClaim names; those of all classes when nothing is known of it.
+func (c *Cluster) typesOf(ref *karpv1.NodeClassReference) []catalog.InstanceType {
+	if ref != nil {
+		if state := c.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}]; len(state.InstanceTypes) > 0 {
+			return state.InstanceTypes
+		}
+	}
+	return c.InstanceTypes()
+}
+
+func typeNamed(name string, types []catalog.InstanceType) *catalog.InstanceType {
+	for i := range types {
+		if types[i].Name == name {
+			return &types[i]
 		}
 	}
 	return nil
@@ -83,10 +159,13 @@ func IsOurs(np *karpv1.NodePool) bool {
 	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.Kind
 }
 
-// IsOurClaim says whether a NodeClaim was made by Karve.
+// IsOurClaim says whether a NodeClaim was made by Karve for pods.
 func IsOurClaim(claim *karpv1.NodeClaim) bool {
-	return claim.Annotations[v1alpha1.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != ""
+	return claim.Annotations[v1alpha1.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
 }
+
+// IsCanary says whether a NodeClaim was made by Karve to try a machine image: no pod is planned for it.
+func IsCanary(claim *karpv1.NodeClaim) bool { return claim.Labels[v1alpha1.CanaryLabel] != "" }
 
 // Condition is the condition of a type among those of a NodePool or NodeClaim; nil when it is not there. Karpenter's own StatusConditions
 // writes missing conditions into the object, so it is not for objects that are only read.

@@ -45,29 +45,32 @@ func fresh(count, replicas, memoryMiB int64) []planner.GPU {
 
 // hold takes what a pod has off the GPUs. Which GPU a pod is on is not known to the API. It is taken to be where karve-node's allocation
 // puts it: each replica on the GPU with the most free ones, of several on that with the most free memory, of several on the first. A pod that
-// states memory is taken to be on one GPU, as far as its replicas go.
-func hold(gpus []planner.GPU, replicas, memoryBytes int64) {
-	if on := roomiest(gpus); on != nil && memoryBytes > 0 && replicas > 0 {
-		here := min(on.Replicas, replicas)
-		on.Replicas -= here
-		on.MemoryBytes = max(0, on.MemoryBytes-memoryBytes)
+// states memory is taken to be on one GPU, as far as its replicas go, and that GPU is returned; -1 for others.
+func hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
+	of := -1
+	if on := roomiest(gpus); on >= 0 && memoryBytes > 0 && replicas > 0 {
+		here := min(gpus[on].Replicas, replicas)
+		gpus[on].Replicas -= here
+		gpus[on].MemoryBytes = max(0, gpus[on].MemoryBytes-memoryBytes)
 		replicas -= here
+		of = on
 	}
 	for ; replicas > 0; replicas-- {
 		on := roomiest(gpus)
-		if on == nil {
-			return
+		if on < 0 {
+			break
 		}
-		on.Replicas--
+		gpus[on].Replicas--
 	}
+	return of
 }
 
-// roomiest is the GPU that the next replica is taken of; nil when none is left.
-func roomiest(gpus []planner.GPU) *planner.GPU {
-	var best *planner.GPU
-	for i := range gpus {
-		if g := &gpus[i]; g.Replicas > 0 && (best == nil || cmp.Or(cmp.Compare(g.Replicas, best.Replicas), cmp.Compare(g.MemoryBytes, best.MemoryBytes)) > 0) {
-			best = g
+// roomiest is the GPU that the next replica is taken of; -1 when none is left.
+func roomiest(gpus []planner.GPU) int {
+	best := -1
+	for i, g := range gpus {
+		if g.Replicas > 0 && (best < 0 || cmp.Or(cmp.Compare(g.Replicas, gpus[best].Replicas), cmp.Compare(g.MemoryBytes, gpus[best].MemoryBytes)) > 0) {
+			best = i
 		}
 	}
 	return best
@@ -75,9 +78,16 @@ func roomiest(gpus []planner.GPU) *planner.GPU {
 
 // gpusLeft is what the pods leave of the GPUs of a node that exposes, or will expose, so many replicas; empty when nothing is known of them.
 func gpusLeft(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
+	gpus, _ := gpusHeld(count, perGPU, memoryMiB, exposed, pods, gpu)
+	return gpus
+}
+
+// gpusHeld says besides which GPU each pod is taken to be on, -1 for one that states no device memory.
+func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
 	if count <= 0 {
-		return nil
+		return nil, nil
 	}
+	on = map[*corev1.Pod]int{}
 	// A node may come to expose more than it promised; the planner counts on the GPUs to have all that the node has.
 	gpus := fresh(count, max(perGPU, (exposed+count-1)/count), memoryMiB)
 	inOrder := slices.Clone(pods)
@@ -87,9 +97,9 @@ func gpusLeft(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 		if err != nil {
 			memory = 0
 		}
-		hold(gpus, requests(pod, gpu).Replicas, memory)
+		on[pod] = hold(gpus, requests(pod, gpu).Replicas, memory)
 	}
-	return gpus
+	return gpus, on
 }
 
 // memoryMiB is the device memory of each GPU of a node, as the node says or else as the catalogue does.

@@ -53,8 +53,9 @@ func TestTheGPUsOfAMachineHaveTheMemoryThatDriversReport(t *testing.T) {
 		}
 	}
 	c = Shared()
-	for i := range c.InstanceTypes {
-		c.InstanceTypes[i].GPU.Name = "of tomorrow"
+	types := c.InstanceTypes()
+	for i := range types {
+		types[i].GPU.Name = "of tomorrow"
 	}
 	if got := snapshot.Build(c).Snapshot.Offerings[0].GPUs[0].MemoryBytes; got != 16384*mib {
 		t.Errorf("a GPU that nothing is told of has %d bytes", got)

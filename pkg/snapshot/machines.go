@@ -20,12 +20,16 @@ type Machine struct {
 	Claim *karpv1.NodeClaim
 	// Node is nil until the machine has registered.
 	Node *corev1.Node
-	// Type is nil when the catalogue does not know the claim's instance type any more.
-	Type *catalog.InstanceType
+	// Type is nil when the catalogue does not know the claim's instance type any more. Until the cloud has made the machine it is the one that was
+	// chosen, and Others are those that may come instead.
+	Type   *catalog.InstanceType
+	Others []*catalog.InstanceType
 	// Pods are the pods bound to the Node that have not ended, DaemonSets' included.
 	Pods []*corev1.Pod
 	// Promise is what the machine was launched to expose.
 	Promise Promise
+	// MostPerGPU is how many replicas each of its GPUs may have where its class leaves a range; 0 where not.
+	MostPerGPU int64
 }
 
 // Promise is what a machine was launched to expose, as written on its NodeClaim and Node.
@@ -33,7 +37,7 @@ type Promise struct {
 	Resource       corev1.ResourceName
 	GPUs           int64
 	ReplicasPerGPU int64
-	// MicroUSDPerHour is the price when it was chosen.
+	// MicroUSDPerHour is the price when it was chosen; of a machine that the cloud made in the place of the chosen one, its own.
 	MicroUSDPerHour int64
 }
 
@@ -64,6 +68,25 @@ func (m *Machine) Deleting() bool {
 	return !m.Claim.DeletionTimestamp.IsZero() || m.Node != nil && !m.Node.DeletionTimestamp.IsZero()
 }
 
+// Replacing is why the machine is about to go once its pods have a new place; "" when it stays.
+func (m *Machine) Replacing() string { return m.Claim.Annotations[v1alpha1.ReplacingAnnotation] }
+
+// Leaving says that the machine is going to be lost, whoever takes it: it is being deleted, Karpenter drains it, or it is being replaced. It is no room any
+// more, and its pods need a place before they wait for one.
+func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
+
+// lost says that nothing keeps the machine any more.
+func (m *Machine) lost() bool {
+	return m.Deleting() || m.Node != nil && hasTaint(m.Node, karpv1.DisruptedTaintKey)
+}
+
+// Moving are the pods of the machine that would come back elsewhere if it went, and that need a GPU resource there; by name.
+func (m *Machine) Moving() []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !moves(pod) })
+}
+
+func moves(pod *corev1.Pod) bool { return mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
+
 // Launched says whether the cloud has made the machine.
 func (m *Machine) Launched() bool {
 	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
@@ -88,6 +111,9 @@ func (m *Machine) passed(conditionType, nodeLabel string) bool {
 func (m *Machine) AwaitsReplicas() bool {
 	return !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
+
+// Started says that the machine takes pods, or has taken them before.
+func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
 
 // Exposed is the number of replicas that the Node has.
 func (m *Machine) Exposed() int64 {
@@ -134,10 +160,14 @@ func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, isWorkload)
 
 func isWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
 
-// Physical is what the machine counts against limits.
+// Physical is what the machine counts against limits: while it is not known which one comes, what the largest does.
 func (m *Machine) Physical() planner.Physical {
 	if m.Type != nil {
-		return physical(m.Type, m.Promise.ReplicasPerGPU)
+		p := physical(m.Type, m.Promise.ReplicasPerGPU)
+		for _, t := range m.Others {
+			p = larger(p, physical(t, m.Promise.ReplicasPerGPU))
+		}
+		return p
 	}
 	capacity := m.Claim.Status.Capacity
 	if len(capacity) == 0 && m.Node != nil {
@@ -149,6 +179,13 @@ func (m *Machine) Physical() planner.Physical {
 	return planner.Physical{
 		MilliCPU: capacity.Cpu().MilliValue(), MemoryBytes: capacity.Memory().Value(),
 		GPUs: m.Promise.GPUs, Replicas: m.Promise.Replicas(), Nodes: 1,
+	}
+}
+
+func larger(a, b planner.Physical) planner.Physical {
+	return planner.Physical{
+		MilliCPU: max(a.MilliCPU, b.MilliCPU), MemoryBytes: max(a.MemoryBytes, b.MemoryBytes), GPUs: max(a.GPUs, b.GPUs),
+		Replicas: max(a.Replicas, b.Replicas), Nodes: max(a.Nodes, b.Nodes),
 	}
 }
 
@@ -167,7 +204,12 @@ func Hardware(machines []Machine) planner.Physical {
 }
 
 // Machines are the NodeClaims of ours, by name.
-func (c *Cluster) Machines() []Machine {
+func (c *Cluster) Machines() []Machine { return c.machines(IsOurClaim) }
+
+// Canaries are the machines that try images, by name. They count against the limits of their pools.
+func (c *Cluster) Canaries() []Machine { return c.machines(IsCanary) }
+
+func (c *Cluster) machines(wanted func(*karpv1.NodeClaim) bool) []Machine {
 	byName, byProvider := map[string]*corev1.Node{}, map[string]*corev1.Node{}
 	for i := range c.Nodes {
 		byName[c.Nodes[i].Name] = &c.Nodes[i]
@@ -179,10 +221,11 @@ func (c *Cluster) Machines() []Machine {
 	var machines []Machine
 	for i := range c.NodeClaims {
 		claim := &c.NodeClaims[i]
-		if !IsOurClaim(claim) {
+		if !wanted(claim) {
 			continue
 		}
-		m := Machine{Claim: claim, Promise: PromiseOf(claim.Annotations), Type: c.instanceType(instanceTypeOf(claim))}
+		m := Machine{Claim: claim, Promise: PromiseOf(claim.Annotations)}
+		m.know(c.typesOf(claim.Spec.NodeClassRef))
 		if m.Node = byName[claim.Status.NodeName]; m.Node == nil && claim.Status.ProviderID != "" {
 			m.Node = byProvider[claim.Status.ProviderID]
 		}
@@ -193,6 +236,31 @@ func (c *Cluster) Machines() []Machine {
 	}
 	slices.SortFunc(machines, func(a, b Machine) int { return strings.Compare(a.Claim.Name, b.Claim.Name) })
 	return machines
+}
+
+// know looks the machine up in the catalogue: what it is, or may be, and what it costs when it is not the one that was chosen.
+func (m *Machine) know(types []catalog.InstanceType) {
+	made := m.Claim.Labels[corev1.LabelInstanceTypeStable]
+	named := claimValues(m.Claim, corev1.LabelInstanceTypeStable)
+	if made == "" && len(named) > 0 {
+		m.Type = typeNamed(named[0], types)
+		for _, name := range named[1:] {
+			if t := typeNamed(name, types); t != nil {
+				m.Others = append(m.Others, t)
+			}
+		}
+		return
+	}
+	m.Type = typeNamed(made, types)
+	zone := m.Claim.Labels[corev1.LabelTopologyZone]
+	if m.Type == nil || len(named) == 0 || zone == "" || made == named[0] && slices.Index(claimValues(m.Claim, corev1.LabelTopologyZone), zone) == 0 {
+		return
+	}
+	for _, o := range m.Type.Offerings {
+		if o.Zone == zone && o.CapacityType == claimValue(m.Claim, karpv1.CapacityTypeLabelKey) {
+			m.Promise.MicroUSDPerHour = o.MicroUSDPerHour
+		}
+	}
 }
 
 func (c *Cluster) podsByNode() map[string][]*corev1.Pod {
@@ -208,25 +276,34 @@ func (c *Cluster) podsByNode() map[string][]*corev1.Pod {
 	return pods
 }
 
-func instanceTypeOf(claim *karpv1.NodeClaim) string {
-	return claimValue(claim, corev1.LabelInstanceTypeStable)
-}
-
-// claimValue is the value of a label that the claim has, or will have: its requirement names the value that was chosen first, and after it those that
-// minValues had it name.
+// claimValue is the value of a label that the claim has, or will have unless the cloud makes another machine than the one that was chosen: its requirement
+// names the value that was chosen first.
 func claimValue(claim *karpv1.NodeClaim, key string) string {
 	if v := claim.Labels[key]; v != "" {
 		return v
 	}
-	for _, req := range claim.Spec.Requirements {
-		if req.Key == key && req.Operator == corev1.NodeSelectorOpIn && len(req.Values) > 0 {
-			return req.Values[0]
-		}
+	if values := claimValues(claim, key); len(values) > 0 {
+		return values[0]
 	}
 	return ""
 }
 
-// ShapeOf is the offering that a claim of ours asks for.
+// claimValues are the values that the claim leaves to a label, the chosen one first.
+func claimValues(claim *karpv1.NodeClaim, key string) []string {
+	for _, req := range claim.Spec.Requirements {
+		if req.Key == key && req.Operator == corev1.NodeSelectorOpIn {
+			return req.Values
+		}
+	}
+	return nil
+}
+
+// ShapeOf is the offering that a claim of ours has, or that was chosen for it.
 func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
-	return instanceTypeOf(claim), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
+	return claimValue(claim, corev1.LabelInstanceTypeStable), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
+}
+
+// Asks are the instance types and zones that a claim of ours leaves to the cloud, at its capacity type; what was chosen first.
+func Asks(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
+	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }

@@ -80,7 +80,7 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 			}), planner.Resources{MilliCPU: 3000, MemoryBytes: 14 << 30, EphemeralBytes: 90 << 30, Pods: 20, Replicas: 10},
 		},
 		"of a type that the catalogue has lost": {
-			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *snapshot.Cluster) { c.InstanceTypes = nil }),
+			machine(func(*karpv1.NodeClaim) {}, 0, noNode, func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }),
 			planner.Resources{MilliCPU: 300, MemoryBytes: 1 << 30, EphemeralBytes: 1 << 40, Pods: 110, Replicas: 10},
 		},
 		"with DaemonSets to come": {
@@ -284,5 +284,109 @@ func TestOnlyClaimsWithAPromiseAndAPoolAreOurs(t *testing.T) {
 	delete(noPool.Labels, karpv1.NodePoolLabelKey)
 	if !snapshot.IsOurClaim(&ours) || snapshot.IsOurClaim(noPromise) || snapshot.IsOurClaim(noPool) {
 		t.Error("wrong claims are ours")
+	}
+}
+
+// flexibleClaim leaves two types in two zones to the cloud, as spot; g4dn.xlarge in the first zone was chosen.
+func flexibleClaim(pool *karpv1.NodePool, edits ...func(*karpv1.NodeClaim)) karpv1.NodeClaim {
+	return Claim("m", pool, xlarge, append([]func(*karpv1.NodeClaim){func(claim *karpv1.NodeClaim) {
+		claim.Spec.Requirements[0].Values = []string{"g4dn.xlarge", "g4dn.12xlarge", "p9.huge"}
+		claim.Spec.Requirements[1].Values = Zones
+		claim.Spec.Requirements[2].Values = []string{karpv1.CapacityTypeSpot}
+	}}, edits...)...)
+}
+
+// made has the cloud have made a machine of the type in the zone.
+func made(instanceType, zone string) func(*karpv1.NodeClaim) {
+	return func(claim *karpv1.NodeClaim) {
+		Launched(Now)(claim)
+		claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone] = instanceType, zone
+		claim.Labels[karpv1.CapacityTypeLabelKey] = karpv1.CapacityTypeSpot
+	}
+}
+
+func TestAMachineThatMayBecomeAnotherCountsAsTheLargestUntilItIsKnown(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		edits []func(*karpv1.NodeClaim)
+		gpus  int64
+		cpus  int64
+		price int64
+	}{
+		"not launched yet":       {nil, 4, 48_000, 526_000},
+		"the chosen one came":    {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1a")}, 1, 4000, 526_000},
+		"another came":           {[]func(*karpv1.NodeClaim){made("g4dn.12xlarge", "us-east-1a")}, 4, 48_000, spotPriceOf(t, "g4dn.12xlarge", "us-east-1a")},
+		"it came elsewhere":      {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1b")}, 1, 4000, spotPriceOf(t, "g4dn.xlarge", "us-east-1b")},
+		"one that nobody knows":  {[]func(*karpv1.NodeClaim){made("p9.huge", "us-east-1b")}, 1, 300, 526_000},
+		"in a zone nobody knows": {[]func(*karpv1.NodeClaim){made("g4dn.xlarge", "us-east-1z")}, 1, 4000, 526_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			c.NodeClaims = []karpv1.NodeClaim{flexibleClaim(&c.NodePools[0], tc.edits...)}
+			m := c.Machines()[0]
+			if p := m.Physical(); p.GPUs != tc.gpus || p.MilliCPU != tc.cpus || p.Nodes != 1 {
+				t.Errorf("it counts %+v, want %d GPUs and %d of CPU", p, tc.gpus, tc.cpus)
+			}
+			if m.Promise.MicroUSDPerHour != tc.price || m.Promise.Replicas() != 10 {
+				t.Errorf("the promise is %+v, want a price of %d", m.Promise, tc.price)
+			}
+		})
+	}
+}
+
+func spotPriceOf(t *testing.T, instanceType, zone string) int64 {
+	t.Helper()
+	for _, o := range TypeNamed(instanceType).Offerings {
+		if o.Zone == zone && o.CapacityType == karpv1.CapacityTypeSpot {
+			return o.MicroUSDPerHour
+		}
+	}
+	t.Fatalf("there is no spot price of %s in %s", instanceType, zone)
+	return 0
+}
+
+// The pods for which a claim was made find their place again while it is on its way, whatever comes.
+func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*karpv1.NodeClaim){
+		"not launched yet": func(*karpv1.NodeClaim) {}, "as chosen": made("g4dn.xlarge", "us-east-1a"), "larger": made("g4dn.12xlarge", "us-east-1b"), "elsewhere": made("g4dn.xlarge", "us-east-1b"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := Shared()
+			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")(&c.NodePools[0])
+			c.NodeClaims = []karpv1.NodeClaim{flexibleClaim(&c.NodePools[0], edit)}
+			c.Pods = Pods("web", 10)
+			plan := planner.Build(snapshot.Build(c).Snapshot)
+			if len(plan.Launches) != 0 || len(plan.Unplaced) != 0 || len(plan.Placements) != 1 {
+				t.Errorf("plan: %+v", plan)
+			}
+		})
+	}
+}
+
+// A machine that tries an image is nobody's room, and takes its part of the limits.
+func TestACanaryHoldsNoPodsAndCountsAgainstTheLimits(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "4"))
+	canary := Claim("canary", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+	canary.Labels[v1alpha1.CanaryLabel] = "gpu"
+	node := Node(&canary, TypeNamed("g4dn.xlarge"), 10)
+	node.Labels[v1alpha1.CanaryLabel] = "gpu"
+	c.NodeClaims, c.Nodes = []karpv1.NodeClaim{canary}, []corev1.Node{node}
+	c.Pods = []corev1.Pod{Pod("a", func(pod *corev1.Pod) {
+		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	})}
+	view := snapshot.Build(c)
+	if len(view.Machines) != 0 || len(view.Nodes) != 0 {
+		t.Errorf("machines %+v, rooms %+v, want none", view.Machines, view.Nodes)
+	}
+	if canaries := c.Canaries(); len(canaries) != 1 || canaries[0].Node == nil {
+		t.Errorf("canaries %+v, want the one with its node", canaries)
+	}
+	if left := view.Snapshot.Pools[0].Remaining.GPUs; left != 3 {
+		t.Errorf("%d GPUs are left of the limit of four, want 3", left)
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -56,5 +59,61 @@ func TestANodeClassIsReadyWhenItsConditionIsTrueOfItsPresentGeneration(t *testin
 				t.Errorf("message %q does not name the class", got.Message)
 			}
 		})
+	}
+}
+
+func TestNothingIsLaunchedBlind(t *testing.T) {
+	t.Parallel()
+	offered := []catalog.InstanceType{{Name: "a"}, {Name: "b", Offerings: []catalog.Offering{{Zone: "z"}}}}
+	for name, tc := range map[string]struct {
+		listing catalog.Listing
+		ready   bool
+	}{
+		"all is known":               {catalog.Listing{InstanceTypes: offered}, true},
+		"some of it is old":          {catalog.Listing{InstanceTypes: offered, Reason: "AccessDenied", Message: "no"}, true},
+		"nothing is known":           {catalog.Listing{Reason: "Throttled", Message: "no"}, false},
+		"nothing of it can be had":   {catalog.Listing{InstanceTypes: offered[:1], Reason: "WrongRegion", Message: "no"}, false},
+		"nothing, and it is certain": {catalog.Listing{}, true}, // The pool says then that no type meets its requirements.
+	} {
+		state := snapshot.NodeClassState{Ready: true}
+		state.Learn(tc.listing)
+		if state.Ready != tc.ready || len(state.InstanceTypes) != len(tc.listing.InstanceTypes) || state.CatalogReason != tc.listing.Reason || state.CatalogMessage != tc.listing.Message {
+			t.Errorf("%s: %+v", name, state)
+		}
+		if !tc.ready && (state.Reason != "CatalogUnavailable" || state.Message != "no") {
+			t.Errorf("%s: not Ready because of %s: %s", name, state.Reason, state.Message)
+		}
+		notReady := snapshot.NodeClassState{Reason: "NodeClassNotFound", Message: "gone"}
+		notReady.Learn(tc.listing)
+		if notReady.Ready || notReady.Reason != "NodeClassNotFound" {
+			t.Errorf("%s: what is wrong with the class itself is told first, got %+v", name, notReady)
+		}
+	}
+}
+
+func TestWhatANodeClassSaysOfItsImagesAndItsSpec(t *testing.T) {
+	t.Parallel()
+	class := func(amis any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"kind": "EC2NodeClass",
+			"metadata": map[string]any{"name": "gpu", "annotations": map[string]any{
+				"karpenter.k8s.aws/ec2nodeclass-hash": "17", "karpenter.k8s.aws/ec2nodeclass-hash-version": "v4",
+			}},
+			"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}, "amis": amis},
+		}}
+	}
+	got := snapshot.NodeClassStateOf(class([]any{map[string]any{"id": "ami-1", "name": "x", "requirements": []any{
+		map[string]any{"key": "kubernetes.io/arch", "operator": "In", "values": []any{"amd64"}},
+	}}}))
+	want := snapshot.NodeClassState{Ready: true, Hash: "17", HashVersion: "v4", Images: []snapshot.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
+		{Key: "kubernetes.io/arch", Operator: corev1.NodeSelectorOpIn, Values: []string{"amd64"}},
+	}}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for name, amis := range map[string]any{"none": nil, "no list": "x", "odd ones": []any{map[string]any{"id": int64(7)}}} {
+		if got := snapshot.NodeClassStateOf(class(amis)); !got.Ready || len(got.Images) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package snapshot
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -78,13 +77,14 @@ func (c *Cluster) offerings(p *Pool) []Offering {
 	// As for Karpenter, a label of the template that the cloud gives is a requirement: one for the zone picks the zone.
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
 	requirements.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
-	described := c.describedLabels()
+	types := c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes
+	described := describedLabels(types)
 	choices := labelChoices(requirements, fixed, described)
 	daemons := c.daemonDemands()
 
 	var offerings []Offering
-	for i := range c.InstanceTypes {
-		t := &c.InstanceTypes[i]
+	for i := range types {
+		t := &types[i]
 		if t.GPU.Count <= 0 {
 			continue
 		}
@@ -167,13 +167,13 @@ func describes(described map[string]bool, key string) bool {
 }
 
 // describedLabels are the labels by which the catalogue describes machines.
-func (c *Cluster) describedLabels() map[string]bool {
+func describedLabels(types []catalog.InstanceType) map[string]bool {
 	described := map[string]bool{}
-	for i := range c.InstanceTypes {
-		for key := range c.InstanceTypes[i].Labels {
+	for i := range types {
+		for key := range types[i].Labels {
 			described[key] = true
 		}
-		for _, o := range c.InstanceTypes[i].Offerings {
+		for _, o := range types[i].Offerings {
 			for key := range o.Labels {
 				described[key] = true
 			}
@@ -207,20 +207,3 @@ func labelChoices(requirements scheduling.Requirements, fixed map[string]string,
 	}
 	return choices
 }
-
-// refused says why an offering is not to be tried at present; nil when it may be.
-func (c *Cluster) refused(class string, o *Offering) *planner.Refusal {
-	for _, r := range c.Refused[class] {
-		if r.InstanceType == o.Type.Name && covers(r.Zone, o.Zone) && covers(r.CapacityType, o.CapacityType) && c.Now.Before(r.NotBefore.Time) {
-			return &planner.Refusal{
-				Reason: planner.ReasonUnavailable,
-				Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.CapacityType,
-					r.Failures, r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
-			}
-		}
-	}
-	return nil
-}
-
-// covers says whether a zone or capacity type of a refusal is the offering's; "*" covers all.
-func covers(refused, offered string) bool { return refused == "*" || refused == offered }

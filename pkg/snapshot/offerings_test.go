@@ -78,8 +78,9 @@ func TestOfferingsAreThoseThatThePoolsRequirementsAdmit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := Shared()
-			for i := range c.InstanceTypes {
-				c.InstanceTypes[i].Offerings = append(c.InstanceTypes[i].Offerings, catalog.Offering{
+			types := c.InstanceTypes()
+			for i := range types {
+				types[i].Offerings = append(types[i].Offerings, catalog.Offering{
 					Zone: "us-east-1a", CapacityType: "reserved", MicroUSDPerHour: 1,
 					Labels: map[string]string{corev1.LabelTopologyZone: "us-east-1a", karpv1.CapacityTypeLabelKey: "reserved"},
 				})
@@ -97,8 +98,9 @@ func TestOfferingsAreThoseThatThePoolsRequirementsAdmit(t *testing.T) {
 func TestMachinesWithoutGPUsAreNotOffered(t *testing.T) {
 	t.Parallel()
 	c := Shared()
-	for i := range c.InstanceTypes {
-		c.InstanceTypes[i].GPU = catalog.GPU{}
+	types := c.InstanceTypes()
+	for i := range types {
+		types[i].GPU = catalog.GPU{}
 	}
 	if got := offered(c); got != nil {
 		t.Errorf("offerings: %v", got)
@@ -233,11 +235,28 @@ func TestARefusedOfferingIsNotTriedBeforeItsTime(t *testing.T) {
 		"not from its time on":       {"gpu-shared", func(*v1alpha1.RefusedOffering) {}, time.Minute, nil},
 		"not of another class":       {"other", func(*v1alpha1.RefusedOffering) {}, 0, nil},
 		"in every zone":              {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.Zone = "*" }, 0, []string{"g4dn.xlarge us-east-1a spot", "g4dn.xlarge us-east-1b spot"}},
+		"every type in a zone": {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.InstanceType = "*" }, 0, []string{
+			"g4dn.12xlarge us-east-1a spot", "g4dn.2xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot", "g4dn.xlarge us-east-1a spot",
+		}},
+		"a vCPU limit is about types with as many vCPUs": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+			r.InstanceType, r.Reason = "g4dn.4xlarge", v1alpha1.RefusalVCPULimit
+		}, 0, []string{"g4dn.12xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot"}},
+		"also of a type that is not known any more": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+			r.InstanceType, r.Reason = "gr6.4xlarge", v1alpha1.RefusalSpotQuota
+		}, 0, []string{"g4dn.12xlarge us-east-1a spot", "g4dn.2xlarge us-east-1a spot", "g4dn.4xlarge us-east-1a spot", "g4dn.xlarge us-east-1a spot"}},
+		"but not of another quota": {"gpu-shared", func(r *v1alpha1.RefusedOffering) {
+			r.InstanceType, r.Reason = "p3.2xlarge", v1alpha1.RefusalVCPULimit
+		}, 0, nil},
+		"while the node class is as it was":   {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 4 }, 0, []string{"g4dn.xlarge us-east-1a spot"}},
+		"not once the node class has changed": {"gpu-shared", func(r *v1alpha1.RefusedOffering) { r.NodeClassGeneration = 3 }, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, r := *c, refused
 			tc.edit(&r)
+			state := c.NodeClasses[NodeClassRef]
+			state.Generation = 4
+			c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{NodeClassRef: state}
 			c.Refused = map[string][]v1alpha1.RefusedOffering{tc.class: {r}}
 			c.Now = Now.Add(tc.after)
 			var got []string

@@ -20,8 +20,26 @@ type waitingClass struct {
 	found []bool
 }
 
-// waiting are the pods that wait for a GPU resource, in classes, in a stable order.
-func (c *Cluster) waiting(shapes *shapes, storage *storage) []*waitingClass {
+// moving are the pods that will wait for a place soon, since their machine is leaving. When it goes they come back under other names, and they do
+// not count twice: a pod that is being deleted is not moving any more, unless its owner makes no other one before it is gone.
+type moving map[*corev1.Pod]bool
+
+// movingOf are those of the machines that are leaving and go.
+func movingOf(machines []Machine, goes func(*Machine) bool) moving {
+	m := moving{}
+	for i := range machines {
+		if !machines[i].Leaving() || !goes(&machines[i]) {
+			continue
+		}
+		for _, pod := range machines[i].Moving() {
+			m[pod] = true
+		}
+	}
+	return m
+}
+
+// waiting are the pods that wait for a GPU resource or are moving, in classes, in a stable order.
+func (c *Cluster) waiting(shapes *shapes, storage *storage, moving moving) []*waitingClass {
 	type waitingPod struct {
 		pod   *corev1.Pod
 		shape *shape
@@ -29,7 +47,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage) []*waitingClass {
 	var pods []waitingPod
 	for i := range c.Pods {
 		pod := &c.Pods[i]
-		if !mentionsGPU(pod) || !karpenter.IsProvisionable(pod) {
+		if !moving[pod] && (!mentionsGPU(pod) || !karpenter.IsProvisionable(pod)) {
 			continue
 		}
 		if s := shapes.of(pod); s.gpu != "" {

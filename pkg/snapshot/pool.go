@@ -22,6 +22,9 @@ type Pool struct {
 	Problems []Problem
 	// Offerings are what the pool could launch, whatever is refused at present; empty when Class is nil.
 	Offerings []Offering
+
+	// footprint is the device memory of the largest of its pods, in bytes; 0 when it does not tell into how many replicas a GPU may be shared.
+	footprint int64
 }
 
 // Resource is the name of what pods of the pool ask for.
@@ -50,7 +53,11 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 		return p
 	}
 	p.Offerings = c.offerings(&p)
-	if reason, message := p.specProblem(); reason != "" {
+	c.stretch(&p)
+	if problem := c.launchProblem(&p); problem != nil && len(p.Problems) == 0 {
+		p.Problems = append(p.Problems, *problem)
+	}
+	if reason, message := p.specProblem(c.NodeClasses[p.Class.Spec.NodeClassRef]); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
 	}
 	return p
@@ -79,8 +86,8 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	return nil
 }
 
-// specProblem says what is wrong with the NodePool itself.
-func (p *Pool) specProblem() (reason, message string) {
+// specProblem says what is wrong with the NodePool itself, for machines of the cloud's node class.
+func (p *Pool) specProblem(state NodeClassState) (reason, message string) {
 	np := p.NodePool
 	if np.Spec.Replicas != nil {
 		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
@@ -98,7 +105,8 @@ func (p *Pool) specProblem() (reason, message string) {
 			return "UnsupportedLimit", fmt.Sprintf("limit %q cannot be enforced: use cpu, memory, nodes, %s (physical GPUs)%s", name, v1alpha1.ResourceGPU, p.sharedLimit())
 		}
 	}
-	if len(p.Offerings) == 0 {
+	// While nothing is known of the node class's machines the requirements are not to blame.
+	if len(p.Offerings) == 0 && (state.Ready || len(state.InstanceTypes) > 0) {
 		return "NoInstanceTypes", "no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts)"
 	}
 	return "", ""

@@ -204,7 +204,7 @@ func TestAMachineOfAnUnknownTypeCountsWhatItsClaimTells(t *testing.T) {
 	c := Shared()
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("cpu", "100", "nvidia.com/gpu", "8"))
 	c.NodeClaims = []karpv1.NodeClaim{Claim("one", &c.NodePools[0], TypeNamed("g4dn.12xlarge"))}
-	c.InstanceTypes = nil
+	c.UseInstanceTypes(nil)
 	for _, tc := range []struct {
 		capacity corev1.ResourceList
 		milliCPU int64
@@ -262,12 +262,13 @@ func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.
 			t.Parallel()
 			c := Shared()
 			c.NodePools[0].Status.Conditions = []status.Condition{{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionUnknown}}
-			for i := range c.InstanceTypes {
-				switch c.InstanceTypes[i].Name {
+			types := c.InstanceTypes()
+			for i := range types {
+				switch types[i].Name {
 				case "g4dn.4xlarge":
-					c.InstanceTypes[i].Extended = map[string]int64{fpga: 1}
+					types[i].Extended = map[string]int64{fpga: 1}
 				case "g4dn.12xlarge":
-					c.InstanceTypes[i].GPU.MemoryMiB = 32768
+					types[i].GPU.MemoryMiB = 32768
 				}
 			}
 			c.Pods = Pods("p", 20, tc.pod)

@@ -23,14 +23,17 @@ func limited(pool *Pool) *planner.Refusal {
 		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
 }
 
-// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod. Without it the planner would put
+// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod, or headroom where nobody waits. Without it the planner would put
 // as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
 func (v *View) limitProbes() {
 	for i := range v.Pools {
 		if !probing(&v.Pools[i]) {
 			continue
 		}
-		probe := v.cheapestUseful(i)
+		probe := v.cheapestUseful(i, v.Classes)
+		if probe < 0 {
+			probe = v.cheapestUseful(i, v.headroom())
+		}
 		for j := range v.Snapshot.Offerings {
 			o := &v.Snapshot.Offerings[j]
 			if o.Pool != i || j == probe || o.Unavailable != nil {
@@ -41,15 +44,15 @@ func (v *View) limitProbes() {
 	}
 }
 
-// cheapestUseful is the index of the pool's cheapest offering that would hold a waiting pod, the first of several; -1 when there is none.
-func (v *View) cheapestUseful(pool int) int {
+// cheapestUseful is the index of the pool's cheapest offering that would hold a pod of the classes, the first of several; -1 when there is none.
+func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 	best := -1
 	for j := range v.Snapshot.Offerings {
 		o := &v.Snapshot.Offerings[j]
 		if o.Pool != pool || o.Unavailable != nil || best >= 0 && o.Price >= v.Snapshot.Offerings[best].Price {
 			continue
 		}
-		if slices.ContainsFunc(v.Classes, func(c planner.Class) bool {
+		if slices.ContainsFunc(classes, func(c planner.Class) bool {
 			return c.Blocked == nil && slices.Contains(c.Offerings, j) && v.holds(o, &c)
 		}) {
 			best = j

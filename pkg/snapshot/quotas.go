@@ -103,7 +103,13 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 // quotas fills in what waiting pods take beside resources, and what there is of it.
 func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
 	asked := map[string]quota{}
-	for _, w := range waiting {
+	all := slices.Clone(waiting)
+	for i := range v.reserves {
+		if w := v.reserves[i].waiting; w != nil {
+			all = append(all, w)
+		}
+	}
+	for _, w := range all {
 		for q := range w.taken() {
 			asked[q.String()] = q
 		}
@@ -111,21 +117,29 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 	if len(asked) == 0 {
 		return
 	}
-	var all []quota
+	var quotas []quota
 	for _, name := range sortedKeys(asked) {
-		all = append(all, asked[name])
+		quotas = append(quotas, asked[name])
 		v.Quotas = append(v.Quotas, planner.Quota{Name: name, Each: asked[name].each()})
 	}
-	for i, w := range waiting {
+	takes := func(w *waitingClass) []planner.Amount {
 		taken := w.taken()
-		v.Classes[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { n, ok := taken[q]; return n, ok })
+		return amountsOf(quotas, func(q quota) (int64, bool) { n, ok := taken[q]; return n, ok })
+	}
+	for i, w := range waiting {
+		v.Classes[i].Quotas = takes(w)
+	}
+	for i := range v.reserves {
+		if w := v.reserves[i].waiting; w != nil {
+			v.reserves[i].class.Quotas = takes(w)
+		}
 	}
 	limits := c.attachable()
 	for i, o := range v.Offerings {
-		v.Snapshot.Offerings[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { return o.has(q, limits) })
+		v.Snapshot.Offerings[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) { return o.has(q, limits) })
 	}
 	for i := range rooms {
-		v.Nodes[i].Quotas = amountsOf(all, func(q quota) (int64, bool) { return rooms[i].has(q, limits, storage) })
+		v.Nodes[i].Quotas = amountsOf(quotas, func(q quota) (int64, bool) { return rooms[i].has(q, limits, storage) })
 	}
 }
 

@@ -29,9 +29,10 @@ const fpga = "example.com/fpga"
 
 // withFPGAs gives the g4dn.xlarge two FPGAs.
 func withFPGAs(c *snapshot.Cluster) {
-	for i := range c.InstanceTypes {
-		if c.InstanceTypes[i].Name == "g4dn.xlarge" {
-			c.InstanceTypes[i].Extended = map[string]int64{fpga: 2}
+	types := c.InstanceTypes()
+	for i := range types {
+		if types[i].Name == "g4dn.xlarge" {
+			types[i].Extended = map[string]int64{fpga: 2}
 		}
 	}
 }

@@ -10,12 +10,15 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 )
 
 // room is a node that waiting pods may find a place on.
 type room struct {
 	node planner.Node
+	// machine is the one of ours that the node is or will be; nil for others.
+	machine *Machine
 	// nodeName is the Node's name; "" while there is none.
 	nodeName string
 	// starting says that the machine has not started, so that what its node says of it is not all.
@@ -33,17 +36,18 @@ type room struct {
 // rooms are the machines of ours, those on their way included, and any other nodes that have a GPU resource.
 func (c *Cluster) rooms(machines []Machine) []room {
 	var rooms []room
+	daemons := c.daemonDemands()
 	ours := map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
 		if m.Node != nil {
 			ours[m.Node.Name] = true
 		}
-		if r, ok := c.machineRoom(m); ok {
+		if r, ok := c.machineRoom(m, daemons); ok {
 			rooms = append(rooms, r)
 		}
 	}
-	pods := c.podsByNode()
+	pods, types := c.podsByNode(), c.InstanceTypes()
 	for i := range c.Nodes {
 		node := &c.Nodes[i]
 		if ours[node.Name] || !takesPods(node) {
@@ -51,7 +55,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 		}
 		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
 			if valueOf(node.Status.Allocatable, gpu) > 0 {
-				rooms = append(rooms, c.foreignRoom(node, gpu, pods[node.Name]))
+				rooms = append(rooms, foreignRoom(node, gpu, pods[node.Name], types))
 				break
 			}
 		}
@@ -61,9 +65,9 @@ func (c *Cluster) rooms(machines []Machine) []room {
 }
 
 // foreignRoom is the room of a node that is not ours.
-func (c *Cluster) foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod) room {
+func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
 	exposed := amounts(node.Status.Allocatable, gpu)
-	t := c.instanceType(node.Labels[corev1.LabelInstanceTypeStable])
+	t := typeNamed(node.Labels[corev1.LabelInstanceTypeStable], types)
 	return room{
 		node: planner.Node{
 			Name: node.Name, Free: atLeastZero(minus(exposed, sum(pods, gpu))),
@@ -75,24 +79,29 @@ func (c *Cluster) foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods [
 }
 
 func takesPods(node *corev1.Node) bool {
-	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && !hasTaint(node, karpv1.DisruptedTaintKey)
+	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !hasTaint(node, karpv1.DisruptedTaintKey)
 }
 
-func (c *Cluster) machineRoom(m *Machine) (room, bool) {
-	if m.Deleting() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
+func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
+	if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
 		return room{}, false
 	}
 	if !m.Initialized() {
-		return c.startingRoom(m), true
+		return c.startingRoom(m, daemons), true
 	}
 	// A node that is about to be given back is room too: when pods would go there it is kept, and our taint goes.
-	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
+	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // That steers the scheduler: machines are not launched to keep to it.
+	})
 	gpu := m.Promise.Resource
 	exposed := amounts(m.Node.Status.Allocatable, gpu)
+	var more int64
+	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, c.Now)
 	return room{
+		machine: m,
 		node: planner.Node{
 			Name: m.Node.Name, Free: atLeastZero(minus(exposed, sum(m.Pods, gpu))),
-			GPUs: gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), exposed.Replicas, m.Pods, gpu),
+			GPUs: gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(m.Node.Labels, m.Type), exposed.Replicas, m.Pods, gpu),
 		},
 		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, extended: m.extended,
 	}, true
@@ -100,9 +109,9 @@ func (c *Cluster) machineRoom(m *Machine) (room, bool) {
 
 // startingRoom is the room of a machine that has not started, as it will be: until it has registered its node may lack labels and taints, and later
 // its startup taints go, its replicas and DaemonSets come.
-func (c *Cluster) startingRoom(m *Machine) room {
+func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
 	gpu := m.Promise.Resource
-	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
+	r := room{machine: m, node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
 	if m.Node != nil {
 		r.node.Name, r.nodeName = m.Node.Name, m.Node.Name
 		if m.Registered() {
@@ -110,11 +119,13 @@ func (c *Cluster) startingRoom(m *Machine) room {
 		}
 	}
 	expected := m.expected()
-	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(c.daemonDemands(), m.Claim.Spec.Taints, r.nodeName, r.labels)
-	daemons := atLeastZero(minus(overhead(r.daemons, gpu), sum(daemonsOf(m.Pods), gpu)))
-	r.node.Free = atLeastZero(minus(minus(expected, sum(m.Pods, gpu)), daemons))
-	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
-	hold(r.node.GPUs, daemons.Replicas, 0)
+	var more int64
+	expected.Replicas, more = m.hasOrGets(expected.Replicas, c.Now)
+	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels)
+	toCome := atLeastZero(minus(overhead(r.daemons, gpu), sum(daemonsOf(m.Pods), gpu)))
+	r.node.Free = atLeastZero(minus(minus(expected, sum(m.Pods, gpu)), toCome))
+	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
+	hold(r.node.GPUs, toCome.Replicas, 0)
 	return r
 }
 

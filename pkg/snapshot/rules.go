@@ -137,20 +137,20 @@ func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
 	repelled := func(daemons []*demand, labels map[string]string) bool {
 		return slices.ContainsFunc(daemons, func(d *demand) bool { return r.running.repelled(w, d.pod, labels) })
 	}
-	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) })
-	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return repelled(r.rooms[i].daemons, r.rooms[i].labels) })
-	if len(c.Offerings) == 0 {
-		c.Offerings = nil
-	}
-	if len(c.Nodes) == 0 {
-		c.Nodes = nil
-	}
+	limit(c, func(i int) bool { return !repelled(r.view.Offerings[i].daemons, r.view.Offerings[i].Labels) },
+		func(i int) bool { return !repelled(r.rooms[i].daemons, r.rooms[i].labels) })
 }
 
 // keep leaves the class the places that are good: a node by its name, a machine that is not there yet by its labels alone.
 func (r *rules) keep(c *planner.Class, good func(node string, labels map[string]string) bool) {
-	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return !good("", r.view.Offerings[i].Labels) })
-	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !good(r.rooms[i].nodeName, r.rooms[i].labels) })
+	limit(c, func(i int) bool { return good("", r.view.Offerings[i].Labels) },
+		func(i int) bool { return good(r.rooms[i].nodeName, r.rooms[i].labels) })
+}
+
+// limit leaves the class the offerings and nodes that are good.
+func limit(c *planner.Class, offering, node func(i int) bool) {
+	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return !offering(i) })
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !node(i) })
 	if len(c.Offerings) == 0 {
 		c.Offerings = nil
 	}

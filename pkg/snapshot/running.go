@@ -17,8 +17,8 @@ type running struct {
 	selections *selections
 	// nodes are the indices of the cluster's nodes by name.
 	nodes map[string]int
-	// pods are those that count: bound to a node that exists, neither ended nor about to end. The place of one that is about to end will be
-	// free, so Karpenter does not count it either.
+	// pods are those that count: bound to a node that exists, neither ended nor about to end nor moving. The place of one that is about to
+	// end will be free, so Karpenter does not count it either.
 	pods []*corev1.Pod
 	// repels are the places that running pods keep others out of by an anti-affinity of theirs, by the selection that finds the others.
 	repels map[string][]repulsion
@@ -34,7 +34,7 @@ type repulsion struct {
 	node int
 }
 
-func (c *Cluster) running(shapes *shapes) *running {
+func (c *Cluster) running(shapes *shapes, moving moving) *running {
 	r := &running{Cluster: c, selections: &shapes.selections, nodes: map[string]int{}, repels: map[string][]repulsion{}, daemons: map[string][]term{}}
 	for i := range c.DaemonSets {
 		pod := daemonPod(&c.DaemonSets[i])
@@ -48,7 +48,7 @@ func (c *Cluster) running(shapes *shapes) *running {
 	for i := range c.Pods {
 		pod := &c.Pods[i]
 		node, ok := r.nodes[pod.Spec.NodeName]
-		if !ok || !pod.DeletionTimestamp.IsZero() || karpenter.IsTerminal(pod) {
+		if !ok || moving[pod] || !pod.DeletionTimestamp.IsZero() || karpenter.IsTerminal(pod) {
 			continue
 		}
 		r.pods = append(r.pods, pod)

@@ -30,23 +30,24 @@ type stockMachine struct {
 // stockPools are the NodePools that stock Karpenter provisions for, by name.
 func (c *Cluster) stockPools() []stockPool {
 	var pools []stockPool
-	described := c.describedLabels()
 	for i := range c.NodePools {
 		if np := &c.NodePools[i]; !IsOurs(np) && np.Spec.Replicas == nil && np.DeletionTimestamp.IsZero() {
-			pools = append(pools, stockPool{np, c.stockMachines(np, described)})
+			pools = append(pools, stockPool{np, c.stockMachines(np)})
 		}
 	}
 	slices.SortFunc(pools, func(a, b stockPool) int { return strings.Compare(a.nodePool.Name, b.nodePool.Name) })
 	return pools
 }
 
-func (c *Cluster) stockMachines(np *karpv1.NodePool, described map[string]bool) []stockMachine {
+func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
+	types := c.typesOf(np.Spec.Template.Spec.NodeClassRef)
+	described := describedLabels(types)
 	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name})
 	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
 	pool.Add(scheduling.NewLabelRequirements(fixed).Values()...)
 	var machines []stockMachine
-	for i := range c.InstanceTypes {
-		t := &c.InstanceTypes[i]
+	for i := range types {
+		t := &types[i]
 		if t.GPU.Count == 0 && len(c.NodeOverlays) == 0 {
 			continue
 		}
@@ -56,6 +57,7 @@ func (c *Cluster) stockMachines(np *karpv1.NodePool, described map[string]bool) 
 				continue
 			}
 			labels := scheduling.NewLabelRequirements(machine)
+			labels.Add(lacks(described, machine)...)
 			labels.Add(pool.Values()...)
 			if gpus := c.stockGPUs(t, labels); len(gpus) > 0 {
 				machines = append(machines, stockMachine{labels, allocatable(t), gpus})
@@ -63,6 +65,18 @@ func (c *Cluster) stockMachines(np *karpv1.NodePool, described map[string]bool) 
 		}
 	}
 	return machines
+}
+
+// lacks are the labels that others of the cloud's machines have and this one has not. Karpenter takes a label of the cloud's that it is told nothing of for
+// one that the machine may still get.
+func lacks(described map[string]bool, machine map[string]string) []*scheduling.Requirement {
+	var absent []*scheduling.Requirement
+	for key := range described {
+		if _, ok := machine[key]; !ok {
+			absent = append(absent, scheduling.NewRequirement(key, corev1.NodeSelectorOpDoesNotExist))
+		}
+	}
+	return absent
 }
 
 // stockGPUs is what stock Karpenter takes a machine to have of the GPU resources.

@@ -29,8 +29,7 @@ var Zones = []string{"us-east-1a", "us-east-1b"}
 func Empty() *snapshot.Cluster {
 	return &snapshot.Cluster{
 		Now:             Now,
-		NodeClasses:     map[v1alpha1.NodeClassReference]snapshot.NodeClassState{NodeClassRef: {Ready: true}},
-		InstanceTypes:   Types(),
+		NodeClasses:     map[v1alpha1.NodeClassReference]snapshot.NodeClassState{NodeClassRef: {Ready: true, InstanceTypes: Types()}},
 		Refused:         map[string][]v1alpha1.RefusedOffering{},
 		ReplicasTimeout: 10 * time.Minute,
 	}

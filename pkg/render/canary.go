@@ -1,0 +1,54 @@
+package render
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// canaryGrace bounds how long a canary node may drain: nobody's pods are on it.
+const canaryGrace = time.Minute
+
+// CheckRequests are what the pod asks for, beside its replica, that checks the GPU of a canary node.
+func CheckRequests() corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")}
+}
+
+// Canary is the claim for a machine that tries an image: one like any other of the pool, so that what runs on it runs on them, but for its node class, a
+// taint that keeps pods off, and an end after its lifetime, should nobody be there to give it back.
+func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImageRollout, name string, lifetime time.Duration) *karpv1.NodeClaim {
+	template := pool.NodePool.Spec.Template.DeepCopy()
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Labels:      labels(pool.NodePool, pool.Class.Name, o),
+			Annotations: annotations(pool, o, o.Type.GPU.Count, pool.Class.Spec.Sharing.ReplicasFor(o.Type.GPU.Name), nil),
+		},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef:  &karpv1.NodeClassReference{Group: pool.Class.Spec.NodeClassRef.Group, Kind: pool.Class.Spec.NodeClassRef.Kind, Name: name},
+			Requirements:  requirements(pool.NodePool, o, nil),
+			Taints:        append(template.Spec.Taints, corev1.Taint{Key: v1alpha1.CanaryTaintKey, Effect: corev1.TaintEffectNoSchedule}),
+			StartupTaints: template.Spec.StartupTaints,
+			Resources:     karpv1.ResourceRequirements{Requests: canaryRequests(o)},
+			ExpireAfter:   karpv1.NillableDuration{Duration: &lifetime},
+
+			TerminationGracePeriod: &metav1.Duration{Duration: canaryGrace},
+		},
+	}
+	claim.Labels[v1alpha1.CanaryLabel] = rollout.Name
+	return claim
+}
+
+func canaryRequests(o *snapshot.Offering) corev1.ResourceList {
+	check := CheckRequests()
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(o.Daemons.MilliCPU+check.Cpu().MilliValue(), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(o.Daemons.MemoryBytes+check.Memory().Value(), resource.BinarySI),
+	}
+}

@@ -1,0 +1,96 @@
+package repair
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+func TestWhateverAilsAFleet(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, laws)
+}
+
+func FuzzDiagnose(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
+
+// laws hold for every fleet: none goes that is well, that somebody keeps or that was not sick for long enough, and no more at once than may.
+func laws(t *rapid.T) {
+	machines := make([]snapshot.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
+	for i := range machines {
+		machines[i] = machine(fmt.Sprintf("m-%02d", i), ailment(t))
+		machines[i].Claim.Labels[karpv1.NodePoolLabelKey] = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "pool")
+		machines[i].Node.Labels[corev1.LabelTopologyZone] = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")
+	}
+	cluster := clusterOf(machines)
+	cluster.Now = now.Add(time.Duration(rapid.IntRange(-100, 100).Draw(t, "minutes")) * time.Minute)
+	d := Diagnose(cluster, machines, borne)
+	going, due, all := map[string]int{}, map[string]int{}, map[string]int{}
+	for i := range machines {
+		m := &machines[i]
+		all[m.Pool()]++
+		sick, ok := d.Cases[m.Claim.Name]
+		if !ok {
+			if m.Replacing() == Unhealthy {
+				going[m.Pool()]++
+			}
+			continue
+		}
+		if !sick.Due() {
+			continue
+		}
+		going[m.Pool()]++
+		due[m.Pool()]++
+		if cluster.Now.Before(sick.Until) {
+			t.Fatalf("%s goes before it was sick for long enough: %+v", m.Claim.Name, sick)
+		}
+		if m.Node.Annotations[DoNotRepair] == "true" || m.Node.Annotations["ails"] == "" {
+			t.Fatalf("%s goes, with annotations %v: %+v", m.Claim.Name, m.Node.Annotations, sick)
+		}
+	}
+	for pool := range due {
+		if n := going[pool]; n > (all[pool]+4)/5 {
+			t.Fatalf("%d of %d machines of pool %s go at once: %+v", n, all[pool], pool, d.Wards[pool])
+		}
+	}
+	slices.Reverse(machines)
+	if again := Diagnose(cluster, machines, borne); !reflect.DeepEqual(again.Cases, d.Cases) {
+		t.Fatalf("in another order it is another diagnosis: %+v and %+v", d.Cases, again.Cases)
+	}
+}
+
+// ailment is anything that can be wrong with a machine, or nothing.
+func ailment(t *rapid.T) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		ago := time.Duration(rapid.IntRange(-10, 60).Draw(t, "ago")) * time.Minute
+		ails := func(with func(*snapshot.Machine)) {
+			with(m)
+			m.Node.Annotations["ails"] = "true"
+		}
+		switch rapid.IntRange(0, 11).Draw(t, "ails") {
+		case 0:
+			ails(notReady(ago))
+		case 1:
+			ails(says(corev1.NodeReady, corev1.ConditionFalse, ago))
+		case 2:
+			ails(says(health.ConditionType, corev1.ConditionFalse, ago, rapid.SampledFrom([]string{health.ReasonLost, health.ReasonReset}).Draw(t, "reason")))
+		case 3:
+			ails(short(rapid.Int64Range(0, 9).Draw(t, "replicas"), ago))
+		case 4:
+			ails(notReady(ago))
+			m.Node.Annotations[DoNotRepair] = "true"
+		case 5:
+			replacing(m)
+		case 6:
+			drifting(m)
+		}
+	}
+}

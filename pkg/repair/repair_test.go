@@ -1,0 +1,339 @@
+package repair
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+var (
+	now   = snapshottest.Now
+	borne = Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute}
+)
+
+// machine is one that started a day ago and works.
+func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
+	pool, xlarge := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
+	at := now.Add(-24 * time.Hour)
+	claim := snapshottest.Claim(name, &pool, xlarge, snapshottest.Initialized(at), func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at) })
+	node := snapshottest.Node(&claim, xlarge, 10)
+	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	says(corev1.NodeReady, corev1.ConditionTrue, 24*time.Hour)(&m)
+	for _, edit := range edits {
+		edit(&m)
+	}
+	return m
+}
+
+// says has the Node say something of itself for so long. Its kubelet was heard of a moment ago.
+func says(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		c := conditionOf(m.Node, conditionType)
+		if c == nil {
+			m.Node.Status.Conditions = append(m.Node.Status.Conditions, corev1.NodeCondition{Type: conditionType})
+			c = conditionOf(m.Node, conditionType)
+		}
+		c.Status, c.Reason, c.Message = status, strings.Join(reason, ""), "words of its own"
+		c.LastTransitionTime, c.LastHeartbeatTime = metav1.NewTime(now.Add(-ago)), metav1.NewTime(now.Add(-time.Second))
+	}
+}
+
+func notReady(ago time.Duration) func(*snapshot.Machine) {
+	return says(corev1.NodeReady, corev1.ConditionUnknown, ago)
+}
+
+// short has the Node expose so many replicas, which was seen so long ago.
+func short(replicas int64, ago time.Duration) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		node := snapshottest.Node(m.Claim, m.Type, replicas)
+		m.Node.Status.Allocatable = node.Status.Allocatable
+		m.Node.Annotations[v1alpha1.ReplicasShortSinceAnnotation] = now.Add(-ago).Format(time.RFC3339)
+	}
+}
+
+func TestSickness(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		machine snapshot.Machine
+		reason  string // "" for none
+		left    time.Duration
+		force   bool
+	}{
+		"a machine that works":                                {machine("m"), "", 0, false},
+		"a Node that nobody hears of":                         {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
+		"one that says that it is not ready":                  {machine("m", says(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
+		"one of which nobody says since when":                 {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
+		"a GPU that a reset may mend":                         {machine("m", says(health.ConditionType, corev1.ConditionFalse, 4*time.Minute, health.ReasonReset)), health.ConditionType, 6 * time.Minute, false},
+		"a GPU that is lost":                                  {machine("m", says(health.ConditionType, corev1.ConditionFalse, 4*time.Minute, health.ReasonLost)), health.ConditionType, -3 * time.Minute, false},
+		"a GPU that asks for another machine":                 {machine("m", says(health.ConditionType, corev1.ConditionFalse, 30*time.Second, health.ReasonReplace)), health.ConditionType, 30 * time.Second, false},
+		"GPUs of which nothing is known":                      {machine("m", says(health.ConditionType, corev1.ConditionUnknown, time.Hour)), "", 0, false},
+		"GPUs that are in service":                            {machine("m", says(health.ConditionType, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"a network that is down":                              {machine("m", says("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
+		"pressure on the disk":                                {machine("m", says(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"replicas that are gone for a moment":                 {machine("m", short(0, 4*time.Minute)), "", 0, false},
+		"replicas that stay away":                             {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
+		"replicas that came back":                             {machine("m", short(10, time.Hour)), "", 0, false},
+		"replicas that another plugin keeps away":             {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
+		"replicas that a configuration keeps away":            {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
+		"replicas that an agent without GPUs cannot have":     {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
+		"what is borne for the shortest time counts":          {machine("m", notReady(time.Minute), says(health.ConditionType, corev1.ConditionFalse, time.Minute)), health.ConditionType, 9 * time.Minute, false},
+		"what calls for force by now counts before":           {machine("m", notReady(30*time.Minute), says(health.ConditionType, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
+		"a machine that has not started is broken, not sick":  {starting(), "", 0, false},
+		"a machine whose Node has not come is nothing so far": {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := borne.Sickness(&c.machine, now)
+			if s == nil {
+				if c.reason != "" {
+					t.Errorf("it is not sick, want %s", c.reason)
+				}
+				return
+			}
+			if s.Reason != c.reason || s.Until.Sub(now) != c.left || s.Forceful != c.force {
+				t.Errorf("it is sick with %s for another %s, forceful %t; want %q, %s, %t", s.Reason, s.Until.Sub(now), s.Forceful, c.reason, c.left, c.force)
+			}
+		})
+	}
+}
+
+func starting() snapshot.Machine {
+	pool, xlarge := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
+	claim := snapshottest.Claim("m", &pool, xlarge, snapshottest.Registered(now.Add(-time.Hour)))
+	node := snapshottest.Node(&claim, xlarge, 0)
+	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	notReady(time.Hour)(&m)
+	return m
+}
+
+// fleet is so many machines, the first of which are changed one by one.
+func fleet(n int, edits ...func(*snapshot.Machine)) (*snapshot.Cluster, []snapshot.Machine) {
+	machines := make([]snapshot.Machine, n)
+	for i := range machines {
+		machines[i] = machine(fmt.Sprintf("m-%02d", i))
+		if i < len(edits) {
+			edits[i](&machines[i])
+		}
+	}
+	return clusterOf(machines), machines
+}
+
+func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
+	c := snapshottest.Empty()
+	for i := range machines {
+		c.Nodes = append(c.Nodes, *machines[i].Node)
+	}
+	return c
+}
+
+func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
+	t.Parallel()
+	sick := notReady(time.Hour)
+	borneStill := says(health.ConditionType, corev1.ConditionFalse, time.Minute)
+	for name, c := range map[string]struct {
+		machines int
+		edits    []func(*snapshot.Machine)
+		due      int
+	}{
+		"a machine alone is replaced":                                         {1, list(sick), 1},
+		"one of five is":                                                      {5, list(sick), 1},
+		"two of five are not":                                                 {5, list(sick, sick), 0},
+		"two of six are, since a fifth is rounded up":                         {6, list(sick, sick), 2},
+		"one that is borne still counts":                                      {5, list(sick, borneStill), 0},
+		"and is not replaced where it does not matter":                        {6, list(sick, borneStill), 1},
+		"one that is replaced and has come to life again on its way out does": {5, list(sick, replacing), 0},
+		"one that is replaced for another reason does not":                    {5, list(sick, drifting), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, machines := fleet(c.machines, c.edits...)
+			// Elsewhere all is well, so that it is not the cluster.
+			for i := range 20 {
+				cluster.Nodes = append(cluster.Nodes, *machine(fmt.Sprintf("other-%d", i)).Node)
+			}
+			d := Diagnose(cluster, machines, borne)
+			due := 0
+			for _, sick := range d.Cases {
+				if sick.Due() {
+					due++
+				}
+			}
+			if due != c.due {
+				t.Errorf("%d are replaced, want %d: %+v", due, c.due, d)
+			}
+			if closed := d.Wards["gpu"].Closed; (closed == TooManyUnhealthy) != (c.due == 0) {
+				t.Errorf("the pool is closed by %q", closed)
+			}
+		})
+	}
+}
+
+func replacing(m *snapshot.Machine) { m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = Unhealthy }
+
+func drifting(m *snapshot.Machine) {
+	m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
+}
+
+func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return edits }
+
+func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	cluster, machines := fleet(5, notReady(time.Hour), says(health.ConditionType, corev1.ConditionFalse, time.Hour))
+	d := Diagnose(cluster, machines, borne)
+	for _, part := range []string{"2 of 5", "more than 1", "m-00 (Ready), m-01 (AcceleratedHardwareReady)", "delete the NodeClaims"} {
+		if message := d.Wards["gpu"].Message; !strings.Contains(message, part) {
+			t.Errorf("the pool's message lacks %q: %s", part, message)
+		}
+	}
+	if kept := d.Cases["m-00"].Kept; kept != d.Wards["gpu"].Message {
+		t.Errorf("the machine is kept because %q", kept)
+	}
+}
+
+// TestAZoneThatIsOutCostsNoMachine has pools of one machine each, which no share of a pool protects.
+func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
+	t.Parallel()
+	pools := func(machines []snapshot.Machine) {
+		for i := range machines {
+			machines[i].Claim.Labels[karpv1.NodePoolLabelKey] = fmt.Sprintf("pool-%d", i)
+		}
+	}
+	zone := func(name string) func(*snapshot.Machine) {
+		return func(m *snapshot.Machine) { m.Node.Labels[corev1.LabelTopologyZone] = name }
+	}
+	both := func(a, b func(*snapshot.Machine)) func(*snapshot.Machine) {
+		return func(m *snapshot.Machine) { a(m); b(m) }
+	}
+	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), says(health.ConditionType, corev1.ConditionFalse, time.Hour))
+	for name, c := range map[string]struct {
+		edits []func(*snapshot.Machine)
+		want  []bool
+	}{
+		"three of three in a zone are kept":         {list(out, out, out), []bool{false, false, false}},
+		"two are not a zone":                        {list(out, out), []bool{true, true}},
+		"nor are three of six":                      {list(out, out, out, zone("b"), zone("b"), zone("b")), []bool{true, true, true}},
+		"a GPU there is broken all the same":        {list(out, out, out, broken), []bool{false, false, false, true}},
+		"a machine of another zone is not the zone": {list(out, out, out, notReady(time.Hour)), []bool{false, false, false, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster, machines := fleet(12, c.edits...)
+			pools(machines)
+			d := Diagnose(cluster, machines, borne)
+			for i, want := range c.want {
+				got := d.Cases[machines[i].Claim.Name]
+				if got.Due() != want {
+					t.Errorf("machine %d is replaced: %t, want %t: %+v", i, got.Due(), want, got)
+				}
+				if !want && (d.Wards[machines[i].Pool()].Closed != ZoneUnhealthy || !strings.Contains(got.Kept, "zone b")) {
+					t.Errorf("machine %d is kept because %q, its pool closed by %q", i, got.Kept, d.Wards[machines[i].Pool()].Closed)
+				}
+			}
+		})
+	}
+	t.Run("nor does a cluster that is cut off from its nodes", func(t *testing.T) {
+		t.Parallel()
+		cluster, machines := fleet(4, out, notReady(time.Hour), both(zone("c"), notReady(time.Hour)))
+		pools(machines)
+		for name, got := range Diagnose(cluster, machines, borne).Cases {
+			if got.Due() || !strings.Contains(got.Kept, "the cluster") {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	})
+}
+
+func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
+	t.Parallel()
+	cluster, machines := fleet(10, notReady(time.Minute))
+	cluster.Now = now.Add(24 * time.Hour)
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() || got.Wait != 14*time.Minute+time.Second {
+		t.Errorf("a day ahead: %+v, want it borne for another %s", got, 14*time.Minute+time.Second)
+	}
+	cluster.Now = now.Add(-24 * time.Hour)
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() {
+		t.Errorf("a day behind: %+v", got)
+	}
+	cluster.Now = now.Add(29 * time.Minute)
+	says(corev1.NodeReady, corev1.ConditionTrue, 0)(&machines[1])
+	machines[1].Node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(cluster.Now)
+	cluster.Nodes[1] = *machines[1].Node
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; !got.Due() {
+		t.Errorf("when others are heard of: %+v, want it due", got)
+	}
+}
+
+func TestPeopleCanKeepASickMachine(t *testing.T) {
+	t.Parallel()
+	for name, keep := range map[string]func(*snapshot.Machine){
+		"by the Node":  func(m *snapshot.Machine) { m.Node.Annotations[DoNotRepair] = "true" },
+		"by the claim": func(m *snapshot.Machine) { m.Claim.Annotations[DoNotRepair] = "true" },
+	} {
+		cluster, machines := fleet(10, func(m *snapshot.Machine) { notReady(time.Hour)(m); keep(m) })
+		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() || !strings.Contains(got.Kept, DoNotRepair) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestAMachineThatStandsForSickOnesIsLetBeForLongerEachTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		repairs string
+		age     time.Duration
+		due     bool
+	}{
+		{"", time.Minute, true},
+		{"nonsense", time.Minute, true},
+		{"-1", time.Minute, true},
+		{"1", 29 * time.Minute, false},
+		{"1", 30 * time.Minute, true},
+		{"3", 119 * time.Minute, false},
+		{"3", 2 * time.Hour, true},
+		{"1000", 11 * time.Hour, false},
+		{"1000", 12 * time.Hour, true},
+	} {
+		cluster, machines := fleet(10, func(m *snapshot.Machine) {
+			notReady(time.Hour)(m)
+			m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-c.age))
+			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
+		})
+		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() != c.due || !c.due && !strings.Contains(got.Kept, v1alpha1.RepairsAnnotation) {
+			t.Errorf("%q at the age of %s: %+v, want due %t", c.repairs, c.age, got, c.due)
+		}
+	}
+}
+
+func TestSickMachinesInARowAreCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		replacing, repairs string
+		lived              time.Duration
+		want               int
+	}{
+		"one that goes for another reason":      {"NodePoolDrifted", "2", time.Minute, 0},
+		"one that stays":                        {"", "2", time.Minute, 0},
+		"the first":                             {Unhealthy, "", 20 * time.Minute, 1},
+		"the next soon after":                   {Unhealthy, "1", time.Hour, 2},
+		"one that was well for long in between": {Unhealthy, "1", 61 * time.Minute, 1},
+	} {
+		m := machine("m", func(m *snapshot.Machine) {
+			m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = c.replacing
+			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
+			m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = m.Claim.CreationTimestamp.Add(c.lived).Format(time.RFC3339)
+		})
+		if got := RepairsOfNext(&m); got != c.want {
+			t.Errorf("%s: the next stands for %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package rollout
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// watch follows the canary node: its EC2NodeClass, its NodeClaim, its replicas, its check, its soak.
+func (d *decision) watch() {
+	canary, seen := d.status.Canary, &d.seen.Canary
+	switch {
+	case canary.Requested == nil:
+		d.request()
+	case !seen.Claimed:
+		d.gone()
+	case seen.Launched == nil:
+		d.awaitLaunch()
+	case seen.Image != "" && seen.Image != canary.Image:
+		d.inconclusive(fmt.Sprintf("the canary node runs %s and not %s", seen.Image, canary.Image))
+	default:
+		canary.Launched, canary.Node = &metav1.Time{Time: *seen.Launched}, seen.Node
+		if canary.Passed == nil {
+			d.test()
+		}
+		if d.status.Canary != nil && canary.Passed != nil {
+			d.soakOn()
+		}
+	}
+}
+
+// request has the NodeClaim made, once the canary's EC2NodeClass is ready.
+func (d *decision) request() {
+	canary := d.status.Canary
+	limit := canary.Started.Add(classLimit)
+	switch {
+	case d.seen.Canary.ClassReady:
+		canary.Requested = &metav1.Time{Time: d.seen.Now}
+		d.result.Launch = true
+		d.note = "launching the canary node"
+	case d.seen.Now.Before(limit):
+		d.note = fmt.Sprintf("waiting until %s for EC2NodeClass %s of the canary node to be ready", stamp(limit), canary.Name)
+		d.by(limit)
+	default:
+		d.inconclusive(fmt.Sprintf("EC2NodeClass %s of the canary node was not ready within %s: %s", canary.Name, classLimit, d.seen.Canary.ClassMessage))
+	}
+}
+
+// gone is a canary whose NodeClaim somebody has deleted: Karpenter, that could not launch it or whose machine was taken away, or a person.
+func (d *decision) gone() {
+	if d.status.Canary.Launched == nil {
+		d.inconclusive("the canary node could not be launched; the events of NodeClaim " + d.status.Canary.Name + " say why")
+		return
+	}
+	d.inconclusive("the canary node was taken away before it was through; the events of NodeClaim " + d.status.Canary.Name + " say why")
+}
+
+func (d *decision) awaitLaunch() {
+	canary, seen := d.status.Canary, &d.seen.Canary
+	limit := canary.Requested.Add(launchLimit)
+	if seen.LaunchError != "" {
+		limit = canary.Requested.Add(launchErrorLimit)
+	}
+	if d.seen.Now.Before(limit) {
+		d.note = fmt.Sprintf("waiting until %s for the canary node to be launched", stamp(limit))
+		d.by(limit)
+		return
+	}
+	why := "see that Karpenter runs"
+	if seen.LaunchError != "" {
+		why = seen.LaunchError
+	}
+	d.inconclusive(fmt.Sprintf("the canary node was not launched within %s: %s", limit.Sub(canary.Requested.Time), why))
+}
+
+// test waits for the replicas and the check. What is not there in time tells against the image.
+func (d *decision) test() {
+	canary, seen, now := d.status.Canary, &d.seen.Canary, d.seen.Now
+	exposes := seen.Node != "" && seen.Promised > 0 && seen.Exposed >= seen.Promised
+	limit := canary.Launched.Add(d.canary)
+	switch {
+	case exposes && seen.Check == CheckPassed:
+		canary.Passed = &metav1.Time{Time: now}
+		d.step(v1alpha1.StepSoaking)
+		d.tell(false, "CanaryPassed", fmt.Sprintf("node %s with %s exposes %d %s and its GPU check has passed", seen.Node, canary.Image, seen.Exposed, seen.Resource))
+	case seen.Check == CheckUnstartable:
+		d.inconclusive("the GPU check cannot be started, see spec.check: " + seen.CheckMessage)
+	case seen.Check == CheckFailed:
+		d.bad(Problem{"CheckFailed", fmt.Sprintf("the GPU check on node %s failed: %s", seen.Node, seen.CheckMessage)})
+	case now.Before(limit):
+		d.result.Check = exposes
+		d.note = fmt.Sprintf("waiting until %s for %s", stamp(limit), d.awaited(exposes))
+		d.by(limit)
+	case seen.Node == "":
+		d.bad(Problem{"NodeNotJoined", fmt.Sprintf("the canary node did not join the cluster within %s", d.canary)})
+	case !exposes:
+		d.bad(Problem{"ReplicasMissing", fmt.Sprintf("node %s exposes %d of %d %s after %s", seen.Node, seen.Exposed, seen.Promised, seen.Resource, d.canary)})
+	default:
+		d.bad(Problem{"CheckTimedOut", fmt.Sprintf("the GPU check on node %s has not passed after %s: %s", seen.Node, d.canary, seen.CheckMessage)})
+	}
+}
+
+func (d *decision) awaited(exposes bool) string {
+	switch seen := &d.seen.Canary; {
+	case seen.Node == "":
+		return "the canary node to join the cluster"
+	case !exposes:
+		return fmt.Sprintf("node %s to expose its replicas, %d of %d so far", seen.Node, seen.Exposed, seen.Promised)
+	default:
+		return "the GPU check on node " + seen.Node
+	}
+}
+
+// soakOn watches the node that has passed its check, until it has stood long enough.
+func (d *decision) soakOn() {
+	canary, seen, now := d.status.Canary, &d.seen.Canary, d.seen.Now
+	unwell := seen.Unwell
+	if unwell == "" && seen.Exposed < seen.Promised {
+		unwell = fmt.Sprintf("it exposes %d of %d %s", seen.Exposed, seen.Promised, seen.Resource)
+	}
+	if unwell != "" {
+		if canary.UnwellSince == nil {
+			canary.UnwellSince = &metav1.Time{Time: now}
+		}
+		limit := canary.UnwellSince.Add(unwellLimit)
+		d.note = fmt.Sprintf("node %s is not well, waiting until %s: %s", seen.Node, stamp(limit), unwell)
+		d.by(limit)
+		if !now.Before(limit) {
+			d.bad(Problem{"CanaryUnwell", fmt.Sprintf("node %s has not been well for %s while it was watched: %s", canary.Node, unwellLimit, unwell)})
+		}
+		return
+	}
+	canary.UnwellSince = nil
+	c := d.status.Candidate
+	until := canary.Passed.Add(d.soak)
+	if now.Before(until) && !c.Image.Named(d.rollout.Spec.PromoteNow) {
+		d.note = fmt.Sprintf("%s runs well on node %s, which is watched until %s", c.Image.Release, seen.Node, stamp(until))
+		d.by(until)
+		return
+	}
+	c.Passed = append(c.Passed, canary.Image)
+	d.status.Canary = nil
+	c.Attempts, c.NotBefore, c.Message = 0, nil, ""
+	d.tell(false, "CanarySoaked", fmt.Sprintf("%s (%s) ran well for %s", c.Image.Release, canary.Image, now.Sub(canary.Passed.Time)))
+	d.try()
+}
+
+// bad ends the candidate, unless the other machines of the pool fail as well: then nothing can be told.
+func (d *decision) bad(why Problem) {
+	if d.seen.Canary.PoolUnwell != "" {
+		d.inconclusive(why.Message + ", and " + d.seen.Canary.PoolUnwell)
+		return
+	}
+	canary, candidate := d.status.Canary, d.status.Candidate.Image
+	d.abandon()
+	// What it shares with the current image, for another architecture, is not to blame.
+	d.distrust(&v1alpha1.GPUImage{
+		Release: candidate.Release, Created: candidate.Created,
+		Images: []v1alpha1.ArchitectureImage{{Architecture: canary.Architecture, ID: canary.Image}},
+	}, why)
+}
+
+// inconclusive has the image tried again later, on another canary node.
+func (d *decision) inconclusive(why string) {
+	c := d.status.Candidate
+	d.status.Canary = nil
+	backoff := maxBackoff
+	if c.Attempts < 6 {
+		backoff = min(firstBackoff<<c.Attempts, maxBackoff)
+	}
+	c.Attempts++
+	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, shorten(why)
+	d.step(v1alpha1.StepTesting)
+	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), why)
+	d.tell(true, "CanaryInconclusive", d.note)
+	d.complain()
+}
+
+// shorten keeps a message within what the status holds.
+func shorten(s string) string {
+	const most = 1000
+	if len(s) <= most {
+		return s
+	}
+	for i := most; ; i-- {
+		if s[i]&0xC0 != 0x80 { // The first byte of a character.
+			return s[:i] + "…"
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package rollout
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+const (
+	// launchLimit is how long a canary's NodeClaim may wait for its machine, as any of ours: stock Karpenter waits for it meanwhile.
+	launchLimit = time.Minute
+	// launchErrorLimit is how long one may that says that it cannot be launched.
+	launchErrorLimit = 15 * time.Second
+	// classLimit is how long the canary's EC2NodeClass may take to be ready.
+	classLimit = 2 * time.Minute
+	// unwellLimit is how long a canary node that soaks may be unwell: longer than an agent takes to start again.
+	unwellLimit = 2 * time.Minute
+
+	firstBackoff = time.Minute
+	maxBackoff   = time.Hour
+)
+
+// target is the image that should run, if it may; nil when there is nothing to change to.
+func (d *decision) target() *v1alpha1.GPUImage {
+	wanted := d.seen.Wanted
+	if wanted == nil {
+		d.problem = d.seen.WantedProblem
+		return nil
+	}
+	if wanted.Same(d.status.Current) {
+		return wanted
+	}
+	if !d.newest() {
+		d.trustAgain(wanted)
+	}
+	if why := d.distrusted(wanted); why != nil {
+		d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", wanted.Release, why.Message)}
+		return nil
+	}
+	if d.newest() && older(wanted, d.status.Current) {
+		d.note = fmt.Sprintf("%s, which is recommended, is older than %s, which stays: name it in spec.image to go back to it", wanted.Release, d.status.Current.Release)
+		return nil
+	}
+	for _, architecture := range d.seen.Architectures {
+		if imageFor(wanted, architecture) == nil {
+			d.problem = &Problem{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of EC2NodeClass %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
+				wanted.Release, architecture, d.className())}
+			return nil
+		}
+	}
+	return wanted
+}
+
+// trustAgain gives an image another chance that a spec names which was edited after the image had failed.
+func (d *decision) trustAgain(image *v1alpha1.GPUImage) {
+	ids := image.IDs()
+	d.status.Distrusted = slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool {
+		return e.Generation < d.rollout.Generation && slices.ContainsFunc(e.Image.IDs(), func(id string) bool { return slices.Contains(ids, id) })
+	})
+}
+
+// older says that an image was made before another; false where that is not known.
+func older(a, b *v1alpha1.GPUImage) bool {
+	return a != nil && b != nil && a.Created != nil && b.Created != nil && a.Created.Before(b.Created)
+}
+
+func imageFor(image *v1alpha1.GPUImage, architecture string) *v1alpha1.ArchitectureImage {
+	for i := range image.Images {
+		if image.Images[i].Architecture == architecture {
+			return &image.Images[i]
+		}
+	}
+	return nil
+}
+
+// choose settles on the candidate.
+func (d *decision) choose(target *v1alpha1.GPUImage) {
+	if c := d.status.Candidate; c != nil && d.keeps(c, target) {
+		return
+	}
+	d.abandon()
+	if target != nil && !target.Same(d.status.Current) {
+		d.status.Candidate = &v1alpha1.CandidateImage{Image: *target.DeepCopy()}
+		d.step(v1alpha1.StepTesting)
+		d.tell(false, "ImageFound", target.Release+" is to be tried")
+	}
+}
+
+// keeps says whether the candidate stays the candidate.
+func (d *decision) keeps(c *v1alpha1.CandidateImage, target *v1alpha1.GPUImage) bool {
+	switch {
+	case d.seen.Wanted == nil:
+		return d.newest() || c.Image.Named(d.rollout.Spec.Image) // AWS cannot be asked at present; what is known is good enough to go on with.
+	case target.Same(&c.Image):
+		return true
+	case target == nil || target.Same(d.status.Current) || !d.newest():
+		return false
+	}
+	// One that is being tried is tried to its end, though a newer one has come meanwhile: else releases that come faster than a window opens would keep each
+	// other from being promoted.
+	return older(&c.Image, target) && (d.status.Canary != nil || len(c.Passed) > 0)
+}
+
+// try takes the candidate's next step.
+func (d *decision) try() {
+	d.complain()
+	switch next := d.untested(); {
+	case d.status.Candidate == nil:
+		d.step(v1alpha1.StepSettled)
+		if d.note == "" {
+			d.note = d.status.Current.Release + " is pinned, and no other image is to be tried"
+		}
+	case d.status.Canary != nil:
+		d.result.Again = often
+		d.watch()
+	case next != nil:
+		d.begin(next)
+	default:
+		d.promote()
+	}
+}
+
+// complain says when one canary after the other tells nothing.
+func (d *decision) complain() {
+	if c := d.status.Candidate; c != nil && c.Attempts > 1 {
+		d.problem = &Problem{"CanaryInconclusive", fmt.Sprintf("%d canary nodes told nothing about %s: %s", c.Attempts, c.Image.Release, c.Message)}
+	}
+}
+
+// untested is an image of the candidate that a canary has yet to run; nil when there is none.
+func (d *decision) untested() *v1alpha1.ArchitectureImage {
+	c := d.status.Candidate
+	if c == nil {
+		return nil
+	}
+	for i := range c.Image.Images {
+		image := &c.Image.Images[i]
+		if slices.Contains(d.seen.Architectures, image.Architecture) && !slices.Contains(c.Passed, image.ID) && !slices.Contains(d.status.Current.IDs(), image.ID) {
+			return image
+		}
+	}
+	return nil
+}
+
+// begin decides on a canary, once nothing stands in its way.
+func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
+	c, now := d.status.Candidate, d.seen.Now
+	d.step(v1alpha1.StepTesting)
+	noPlace, none := d.seen.NoPlace[image.Architecture]
+	switch {
+	case d.paused():
+		d.note = c.Image.Release + " is there and is tried once spec.promotion is Automatic"
+	case d.seen.Leftovers || d.rollout.Status.Canary != nil:
+		d.note, d.result.Again = "waiting until the former canary node is gone", often
+	case d.rollout.Status.Candidate == nil || !d.rollout.Status.Candidate.Image.Same(&c.Image):
+		d.note, d.result.Again = c.Image.Release+" is to be tried", 0 // Once it was looked where.
+	case c.NotBefore != nil && now.Before(c.NotBefore.Time):
+		d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), c.Message)
+		d.by(c.NotBefore.Time)
+	case none:
+		d.note, d.problem = fmt.Sprintf("%s cannot be tried: %s", c.Image.Release, noPlace.Message), &noPlace
+	default:
+		d.status.Canary = &v1alpha1.CanaryNode{
+			Name: canaryName(d.rollout, image.ID, c.Attempts), Image: image.ID, Architecture: image.Architecture, Started: metav1.NewTime(now),
+		}
+		d.note, d.result.Again = fmt.Sprintf("trying %s (%s) on a canary node", c.Image.Release, image.ID), often
+		d.tell(false, "CanaryStarted", d.note)
+	}
+}
+
+// canaryName is short enough for a label value, and another one for each canary of a candidate.
+func canaryName(r *v1alpha1.GPUImageRollout, image string, attempt int32) string {
+	sum := sha256.Sum256([]byte(string(r.UID) + "\x00" + image + "\x00" + strconv.Itoa(int(attempt))))
+	return "karve-canary-" + hex.EncodeToString(sum[:])[:12]
+}
+
+// promote pins the candidate, when that is allowed.
+func (d *decision) promote() {
+	c, now := d.status.Candidate, d.seen.Now
+	d.step(v1alpha1.StepWaiting)
+	switch {
+	case d.paused():
+		d.note = c.Image.Release + " has passed and is promoted once spec.promotion is Automatic"
+	case !d.windows.open(now) && !c.Image.Named(d.rollout.Spec.PromoteNow):
+		opens := d.windows.next(now)
+		d.note = fmt.Sprintf("%s has passed and waits for the window that opens at %s; spec.promoteNow: %s promotes it at once", c.Image.Release, stamp(opens), c.Image.Release)
+		d.by(opens)
+	default:
+		image := c.Image
+		d.status.Candidate = nil
+		d.pin(&image)
+		d.note = "promoted " + image.Release
+		d.tell(false, "Promoted", fmt.Sprintf("EC2NodeClass %s is pinned to %s", d.className(), image.Release))
+	}
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -1,0 +1,303 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+const (
+	// often is when to look again while a canary or nodes are on their way.
+	often = 5 * time.Second
+	// seldom is when to look again when nothing is: the EC2NodeClass is not watched.
+	seldom = time.Minute
+
+	maxGood       = 5
+	maxDistrusted = 20
+	maxFailed     = 10
+	// tolerated is how many nodes of a promoted image may fail before it is taken back, once others have come up with it.
+	tolerated = 1
+)
+
+// Next decides. It changes nothing that it is given.
+func Next(r *v1alpha1.GPUImageRollout, seen *Seen) Result {
+	d := &decision{rollout: r, seen: seen, status: r.Status.DeepCopy(), result: Result{Again: seldom}}
+	d.decide()
+	d.report()
+	d.result.Status = *d.status
+	return d.result
+}
+
+type decision struct {
+	rollout *v1alpha1.GPUImageRollout
+	seen    *Seen
+	status  *v1alpha1.GPUImageRolloutStatus
+	result  Result
+
+	windows      windows
+	soak, canary time.Duration
+	// refused is why the EC2NodeClass is left alone.
+	refused *Blocked
+	// problem is what keeps new images away, for the condition Degraded.
+	problem *Problem
+	// unready is why the EC2NodeClass is not pinned as it should be.
+	unready *Problem
+	// note is what is going on or waited for, for the condition Progressing.
+	note string
+}
+
+func (d *decision) newest() bool { return d.rollout.Spec.Image == v1alpha1.ImageNewest }
+
+func (d *decision) paused() bool { return d.rollout.Spec.Promotion == v1alpha1.PromotionPaused }
+
+func (d *decision) decide() {
+	d.status.ObservedGeneration = d.rollout.Generation
+	d.status.Nodes, d.status.NodesUpdated = d.seen.Nodes.Total, d.seen.Nodes.Updated
+	if d.refused = d.blocked(); d.refused != nil {
+		d.block(d.refused)
+		return
+	}
+	if d.status.Current == nil || d.seen.Class.Rollout != d.rollout.Name {
+		d.takeOver()
+		return
+	}
+	if !d.asLeft() {
+		d.abandon()
+		return
+	}
+	if d.status.Replaced != nil {
+		return // One change at a time: the pin that was decided on comes first.
+	}
+	target := d.target()
+	if d.goBack(target) {
+		return
+	}
+	if d.status.Step == v1alpha1.StepRolling && !d.roll() {
+		return
+	}
+	d.choose(target)
+	d.try()
+}
+
+// blocked is why nothing can be done, what is wrong with the spec's own values included.
+func (d *decision) blocked() *Blocked {
+	if d.seen.Blocked != nil {
+		return d.seen.Blocked
+	}
+	var err error
+	if d.windows, err = parseWindows(d.rollout.Spec.Windows); err != nil {
+		return &Blocked{Problem: Problem{"InvalidWindow", err.Error() + ": correct it, or remove the window"}, Spec: true}
+	}
+	if d.soak, err = time.ParseDuration(d.rollout.Spec.Soak); err != nil {
+		return &Blocked{Problem: Problem{"InvalidSoak", "spec.soak: " + err.Error()}, Spec: true}
+	}
+	if d.canary, err = time.ParseDuration(d.rollout.Spec.CanaryTimeout); err != nil {
+		return &Blocked{Problem: Problem{"InvalidCanaryTimeout", "spec.canaryTimeout: " + err.Error()}, Spec: true}
+	}
+	return nil
+}
+
+func (d *decision) block(b *Blocked) {
+	d.problem, d.unready, d.note = &b.Problem, &b.Problem, b.Message
+	d.abandon()
+	if b.Gone {
+		// An EC2NodeClass of the same name that comes later is another one, and is taken over anew.
+		d.status.Current, d.status.Replaced, d.status.Good, d.status.FailedNodes = nil, nil, nil, nil
+	}
+	if d.status.Current == nil {
+		d.step(v1alpha1.StepPending)
+	}
+}
+
+// abandon stops trying an image; the canary's objects are removed because the status does not name it.
+func (d *decision) abandon() {
+	d.status.Canary, d.status.Candidate = nil, nil
+	switch d.status.Step {
+	case v1alpha1.StepTesting, v1alpha1.StepSoaking, v1alpha1.StepWaiting:
+		d.step(v1alpha1.StepSettled)
+	case v1alpha1.StepPending, v1alpha1.StepSettled, v1alpha1.StepRolling:
+	}
+}
+
+// takeOver pins the EC2NodeClass to what it resolves to anyway, so that nothing but the rollout changes its image from now on.
+func (d *decision) takeOver() {
+	d.abandon()
+	d.step(v1alpha1.StepPending)
+	resolves := d.seen.Class.Resolves
+	switch {
+	case d.paused():
+		d.note = "paused: EC2NodeClass " + d.className() + " is taken over once spec.promotion is Automatic"
+		d.unready = &Problem{"Paused", d.note}
+		return
+	case resolves == nil:
+		d.problem = d.seen.Class.ResolvesProblem
+		if d.problem == nil {
+			d.problem = &Problem{"NodeClassNotReady", "EC2NodeClass " + d.className() + " resolves to no image yet"}
+		}
+		d.unready, d.note = d.problem, d.problem.Message
+		return
+	}
+	d.status.Current, d.status.Replaced, d.status.FailedNodes = resolves.DeepCopy(), nil, nil
+	d.settle()
+	d.result.Pin, d.result.Again = true, often
+	d.tell(false, "TakenOver", fmt.Sprintf("EC2NodeClass %s is pinned to %s, which it resolved to", d.className(), resolves.Release))
+}
+
+// asLeft says whether the EC2NodeClass is as the rollout left it. A pin that was decided on and not done is done.
+func (d *decision) asLeft() bool {
+	pin := d.seen.Class.Pin
+	switch {
+	case slices.Equal(pin, d.status.Current.IDs()):
+		d.status.Replaced = nil
+		return true
+	case d.status.Replaced != nil && slices.Equal(pin, d.status.Replaced.IDs()):
+		d.result.Pin, d.result.Again = true, often
+		d.note = "pinning EC2NodeClass " + d.className() + " to " + d.status.Current.Release
+		d.unready = &Problem{"Pinning", d.note}
+		return true
+	}
+	d.problem = &Problem{"NodeClassChanged", fmt.Sprintf(
+		"spec.amiSelectorTerms of EC2NodeClass %s was changed by somebody else: set it to the ids of status.current again, or remove the annotation %s from it to have it taken over as it is",
+		d.className(), v1alpha1.ImageRolloutAnnotation)}
+	d.unready, d.note = d.problem, d.problem.Message
+	return false
+}
+
+// goBack pins an image that spec.image names and that ran well before; it says whether it did.
+func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
+	if target == nil || d.newest() || target.Same(d.status.Current) || d.paused() || !in(d.status.Good, target) {
+		return false
+	}
+	d.abandon()
+	d.pin(target)
+	d.note = "going back to " + target.Release + ", as spec.image says"
+	d.tell(false, "RollingBack", d.note)
+	return true
+}
+
+// pin decides on another image for the EC2NodeClass.
+func (d *decision) pin(image *v1alpha1.GPUImage) {
+	d.status.Replaced, d.status.Current = d.status.Current, image.DeepCopy()
+	d.status.FailedNodes = nil
+	d.step(v1alpha1.StepRolling)
+	d.result.Pin, d.result.Again = true, often
+}
+
+// roll follows the nodes; it says whether all of them run the current image.
+func (d *decision) roll() bool {
+	d.result.Again = often
+	nodes := &d.seen.Nodes
+	for _, name := range nodes.Broken {
+		if !slices.Contains(d.status.FailedNodes, name) && len(d.status.FailedNodes) < maxFailed {
+			d.status.FailedNodes = append(d.status.FailedNodes, name)
+		}
+	}
+	current := d.status.Current
+	d.note = fmt.Sprintf("%d of %d nodes run %s; the others are replaced as their NodePools' budgets allow", nodes.Updated, nodes.Total, current.Release)
+	if d.paused() {
+		d.note = fmt.Sprintf("%d of %d nodes run %s; the others stay while spec.promotion is Paused", nodes.Updated, nodes.Total, current.Release)
+	}
+	failed := len(d.status.FailedNodes)
+	if failed > tolerated || failed > 0 && nodes.Working == 0 {
+		d.takeBack()
+		return false
+	}
+	if nodes.Updated < nodes.Total || nodes.Awaiting > 0 {
+		return false
+	}
+	d.settle()
+	d.result.Again = seldom
+	d.note = ""
+	d.tell(false, "RolledOut", fmt.Sprintf("all %d nodes run %s", nodes.Total, current.Release))
+	return true
+}
+
+// takeBack goes back to the last good image when nodes of a promoted one fail.
+func (d *decision) takeBack() {
+	current := d.status.Current
+	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, list(d.status.FailedNodes))}
+	good := d.lastGood()
+	switch {
+	case in(d.status.Good, current):
+		failing.Message += "; it ran well before, so look at the device plugin on such nodes"
+	case good == nil:
+		failing.Message += "; there is no other image to go back to: name one in spec.image"
+	case d.paused():
+		failing.Message += "; set spec.promotion to Automatic to have it taken back"
+	default:
+		d.distrust(current, failing)
+		d.pin(good)
+		d.note = "going back to " + good.Release + ": " + failing.Message
+		d.tell(true, "RollingBack", d.note)
+	}
+	d.problem = &failing
+}
+
+// lastGood is the latest image that ran well, other than the current one; nil when there is none.
+func (d *decision) lastGood() *v1alpha1.GPUImage {
+	for i := range d.status.Good {
+		if good := &d.status.Good[i]; !good.Same(d.status.Current) && d.distrusted(good) == nil {
+			return good
+		}
+	}
+	return nil
+}
+
+// settle takes the current image for good.
+func (d *decision) settle() {
+	good := []v1alpha1.GPUImage{*d.status.Current.DeepCopy()}
+	for i := range d.status.Good {
+		if !d.status.Good[i].Same(d.status.Current) && len(good) < maxGood {
+			good = append(good, d.status.Good[i])
+		}
+	}
+	d.status.Good, d.status.FailedNodes = good, nil
+	d.step(v1alpha1.StepSettled)
+}
+
+// distrust never has the image tried again of its own accord.
+func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
+	entry := v1alpha1.DistrustedImage{
+		Image: *image.DeepCopy(), Reason: why.Reason, Message: shorten(why.Message), Since: metav1.NewTime(d.seen.Now), Generation: d.rollout.Generation,
+	}
+	list := slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool { return e.Image.Same(image) })
+	d.status.Distrusted = append([]v1alpha1.DistrustedImage{entry}, list[:min(len(list), maxDistrusted-1)]...)
+	d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", image.Release, why.Message)}
+	d.tell(true, "ImageDistrusted", d.problem.Message)
+}
+
+// distrusted is why the image is distrusted, or one of those that it is made of is; nil when it is not.
+func (d *decision) distrusted(image *v1alpha1.GPUImage) *v1alpha1.DistrustedImage {
+	ids := image.IDs()
+	for i := range d.status.Distrusted {
+		if slices.ContainsFunc(d.status.Distrusted[i].Image.IDs(), func(id string) bool { return slices.Contains(ids, id) }) {
+			return &d.status.Distrusted[i]
+		}
+	}
+	return nil
+}
+
+func (d *decision) step(step v1alpha1.RolloutStep) {
+	if d.status.Step != step {
+		now := metav1.NewTime(d.seen.Now)
+		d.status.Step, d.status.StepSince = step, &now
+	}
+}
+
+func (d *decision) tell(warning bool, reason, message string) {
+	d.result.Events = append(d.result.Events, Event{warning, reason, message})
+}
+
+func (d *decision) className() string { return d.rollout.Spec.NodeClassRef.Name }
+
+func (d *decision) by(t time.Time) {
+	d.result.Again = min(d.result.Again, max(t.Sub(d.seen.Now), 0))
+}
+
+func in(images []v1alpha1.GPUImage, image *v1alpha1.GPUImage) bool {
+	return slices.ContainsFunc(images, func(i v1alpha1.GPUImage) bool { return i.Same(image) })
+}

@@ -1,0 +1,418 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// settled is a world that runs v1 on four nodes, and has been taken over.
+func settled(t *testing.T, architectures ...string) *imaginary {
+	t.Helper()
+	if len(architectures) == 0 {
+		architectures = []string{"amd64"}
+	}
+	w := newImaginary(release(1, architectures...))
+	w.architectures = architectures
+	w.nodes = slices.Repeat([]string{w.pin[0]}, 4)
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	return w
+}
+
+func (w *imaginary) want(t *testing.T, step v1alpha1.RolloutStep, current string) {
+	t.Helper()
+	s := &w.rollout.Status
+	if s.Step != step || s.Current == nil || s.Current.Release != current {
+		t.Fatalf("at %s it is %s with %v, want %s with %s; conditions %+v", w.now, s.Step, s.Current, step, current, s.Conditions)
+	}
+	if s.Replaced == nil && !slices.Equal(w.pin, s.Current.IDs()) {
+		t.Fatalf("the class is pinned to %v, want %v", w.pin, s.Current.IDs())
+	}
+}
+
+func (w *imaginary) wantCondition(t *testing.T, conditionType string, status metav1.ConditionStatus, reason, says string) {
+	t.Helper()
+	c := meta.FindStatusCondition(w.rollout.Status.Conditions, conditionType)
+	if c == nil || c.Status != status || c.Reason != reason || !strings.Contains(c.Message, says) {
+		t.Errorf("%s is %+v, want %s %s %q", conditionType, c, status, reason, says)
+	}
+}
+
+func (w *imaginary) told(reason string) bool {
+	return slices.ContainsFunc(w.events, func(e Event) bool { return e.Reason == reason })
+}
+
+func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepTesting, "v1")
+	w.run(5 * time.Minute)
+	w.want(t, v1alpha1.StepSoaking, "v1")
+	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Soaking", "is watched until")
+	w.run(soak + time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v2")
+	if left := w.leftovers(); left != nil {
+		t.Errorf("of the canary there is still %v", left)
+	}
+	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Rolling", "0 of 4 nodes run v2")
+	for range 4 {
+		w.replace()
+		w.run(time.Minute)
+	}
+	w.want(t, v1alpha1.StepSettled, "v2")
+	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionFalse, "AsWanted", "")
+	if good := w.rollout.Status.Good; len(good) != 2 || good[0].Release != "v2" || good[1].Release != "v1" {
+		t.Errorf("good are %v", good)
+	}
+	for _, reason := range []string{"TakenOver", "ImageFound", "CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
+		if !w.told(reason) {
+			t.Errorf("no event %s: %v", reason, w.events)
+		}
+	}
+}
+
+// The verdict comes within the canary's time and a minute, and no node in production sees the image.
+func TestABadImageIsDistrustedInTimeAndTheClassIsUntouched(t *testing.T) {
+	t.Parallel()
+	for is, reason := range map[kind]string{neverJoins: "NodeNotJoined", neverExposes: "ReplicasMissing", failsItsCheck: "CheckFailed"} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t)
+			w.publish(release(2, "amd64"), is)
+			begun := w.now
+			for w.rollout.Status.Distrusted == nil && w.now.Sub(begun) < time.Hour {
+				result := w.step(false)
+				w.now = w.now.Add(max(result.Again, time.Second))
+			}
+			if took := w.now.Sub(begun); took > trial+time.Minute+seldom {
+				t.Errorf("the verdict took %s", took)
+			}
+			w.run(48 * time.Hour)
+			w.want(t, v1alpha1.StepSettled, "v1")
+			if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != reason || d[0].Image.Release != "v2" {
+				t.Errorf("distrusted are %+v, want v2 for %s", d, reason)
+			}
+			w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted", "v2 is not used")
+			w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
+			if left := w.leftovers(); left != nil {
+				t.Errorf("of the canary there is still %v", left)
+			}
+		})
+	}
+}
+
+func TestAnImageThatAilsWhileItIsWatchedIsDistrusted(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), ails)
+	w.run(3 * time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != "CanaryUnwell" || !strings.Contains(d[0].Message, "XID 79") {
+		t.Errorf("distrusted are %+v", d)
+	}
+}
+
+func TestAnImageWhoseNodesFailIsTakenBack(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), failsLater)
+	w.run(soak + 10*time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v2")
+	w.replace()
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v1")
+	w.replace()
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	w.run(48 * time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted", "never exposed their replicas: node-1")
+}
+
+func TestOneNodeThatFailsAmongOthersIsTolerated(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(soak + 10*time.Minute)
+	w.replace()
+	seen := w.see()
+	seen.Nodes.Broken = []string{"unlucky"}
+	if result := Next(w.rollout, &seen); result.Pin || result.Status.Current.Release != "v2" {
+		t.Errorf("v2 was taken back for one node of two: %+v", result.Events)
+	}
+	seen.Nodes.Broken = []string{"unlucky", "other"}
+	if result := Next(w.rollout, &seen); !result.Pin || result.Status.Current.Release != "v1" {
+		t.Errorf("v2 was not taken back for two nodes: %+v", result.Status)
+	}
+}
+
+// Friday, 23:30.
+func TestNothingIsPromotedOutsideTheWindows(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.now = time.Date(2026, 3, 6, 23, 30, 0, 0, time.UTC)
+	w.publish(release(2, "amd64"), fine)
+	w.run(2 * time.Hour)
+	w.want(t, v1alpha1.StepWaiting, "v1")
+	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Waiting", "waits for the window that opens at 2026-03-09T09:00:00Z")
+	if left := w.leftovers(); left != nil {
+		t.Errorf("a canary that has passed is still there: %v", left)
+	}
+	w.run(time.Date(2026, 3, 9, 8, 59, 0, 0, time.UTC).Sub(w.now))
+	w.want(t, v1alpha1.StepWaiting, "v1")
+	w.run(3 * time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v2")
+}
+
+func TestPromoteNowSkipsTheSoakAndTheWindowsButNotTheCanary(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.now = time.Date(2026, 3, 6, 23, 30, 0, 0, time.UTC)
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.PromoteNow = "v2" })
+	w.publish(release(2, "amd64"), fine)
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepTesting, "v1")
+	w.run(5 * time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v2")
+	if !w.told("CanaryPassed") {
+		t.Errorf("events %v", w.events)
+	}
+}
+
+func TestPausedBeginsNothing(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused })
+	w.publish(release(2, "amd64"), fine)
+	w.run(48 * time.Hour)
+	if w.rollout.Status.Canary != nil || w.told("CanaryStarted") {
+		t.Error("a canary was begun")
+	}
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionAutomatic })
+	w.run(5 * time.Minute)
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused })
+	w.run(48 * time.Hour)
+	w.want(t, v1alpha1.StepWaiting, "v1")
+	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Waiting", "once spec.promotion is Automatic")
+}
+
+func TestAnEarlierReleaseIsGoneBackToAtOnce(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(soak + 10*time.Minute)
+	w.nodes = nil
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+	w.now = time.Date(2026, 3, 6, 23, 30, 0, 0, time.UTC)
+	w.events = nil
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v1" })
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	if w.told("CanaryStarted") || !w.told("RollingBack") {
+		t.Errorf("events %v", w.events)
+	}
+	w.run(48 * time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+}
+
+func TestADistrustedImageIsTriedAgainWhenTheSpecIsEditedToNameIt(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), failsItsCheck)
+	w.run(time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	w.kinds["ami-2amd64"] = fine // The check was wrong, say.
+	w.run(time.Hour)
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v2" })
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSoaking, "v1")
+	if len(w.rollout.Status.Distrusted) != 0 {
+		t.Errorf("it is still distrusted: %+v", w.rollout.Status.Distrusted)
+	}
+	w.kinds["ami-2amd64"] = ails
+	w.run(48 * time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	if len(w.rollout.Status.Distrusted) != 1 {
+		t.Errorf("it failed again under the same spec, and is tried on and on: %+v", w.rollout.Status)
+	}
+}
+
+func TestEachArchitectureHasItsCanaryInTurn(t *testing.T) {
+	t.Parallel()
+	w := settled(t, "amd64", "arm64")
+	w.publish(release(2, "amd64", "arm64"), fine)
+	w.run(soak + 10*time.Minute)
+	if c := w.rollout.Status.Canary; c == nil || c.Architecture != "arm64" {
+		t.Fatalf("after the first soak the canary is %+v, want one for arm64", c)
+	}
+	w.want(t, v1alpha1.StepSoaking, "v1")
+	w.nodes = nil
+	w.run(soak + 10*time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+	// A release that lacks an architecture is no candidate.
+	w.publish(release(3, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ArchitectureMissing", "v3 has no image for arm64")
+}
+
+func TestWhatIsNotTheImagesFaultIsTriedAgainLater(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		break_, mend func(*imaginary)
+		says         string
+	}{
+		"refused launches":          {func(w *imaginary) { w.refuses = true }, func(w *imaginary) { w.refuses = false }, "could not be launched"},
+		"launches that hang":        {func(w *imaginary) { w.stuck = true }, func(w *imaginary) { w.stuck = false }, "was not launched within 15s: CreateError"},
+		"a pool that does not work": {func(w *imaginary) { w.poolUnwell = "so are the others" }, func(w *imaginary) { w.poolUnwell = ""; w.kinds["ami-2amd64"] = fine }, "so are the others"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t)
+			is := fine
+			if strings.Contains(name, "pool") {
+				is = neverExposes
+			}
+			w.publish(release(2, "amd64"), is)
+			c.break_(w)
+			w.run(90 * time.Minute)
+			w.want(t, v1alpha1.StepTesting, "v1")
+			w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "CanaryInconclusive", c.says)
+			started := 0
+			for _, e := range w.events {
+				if e.Reason == "CanaryStarted" {
+					started++
+				}
+			}
+			if started < 3 || started > 8 {
+				t.Errorf("%d canaries in 90 minutes, want a few, further and further apart", started)
+			}
+			c.mend(w)
+			w.run(24 * time.Hour)
+			if len(w.rollout.Status.Distrusted) != 0 {
+				t.Errorf("distrusted are %+v", w.rollout.Status.Distrusted)
+			}
+			w.want(t, v1alpha1.StepRolling, "v2")
+		})
+	}
+}
+
+func TestACanaryThatIsTakenAwayWhileItSoaksIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSoaking, "v1")
+	w.claim = nil // Spot, or a person.
+	w.run(30 * time.Second)
+	w.want(t, v1alpha1.StepTesting, "v1")
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSoaking, "v1")
+	if len(w.rollout.Status.Distrusted) != 0 {
+		t.Errorf("distrusted are %+v", w.rollout.Status.Distrusted)
+	}
+}
+
+func TestAClassThatSomebodyElseChangedIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.pin = []string{"ami-by-hand"}
+	w.run(48 * time.Hour)
+	if !slices.Equal(w.pin, []string{"ami-by-hand"}) || w.leftovers() != nil {
+		t.Errorf("the class is pinned to %v; left over is %v", w.pin, w.leftovers())
+	}
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassChanged", v1alpha1.ImageRolloutAnnotation)
+	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeClassChanged", "")
+	// Taken over as it is, once the annotation is gone.
+	w.released["by-hand"] = &v1alpha1.GPUImage{Release: "by-hand", Images: []v1alpha1.ArchitectureImage{{Architecture: "amd64", ID: "ami-by-hand"}}}
+	w.mark = ""
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "by-hand" })
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "by-hand")
+}
+
+func TestAnOlderRecommendationIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(0, "amd64"), fine)
+	w.run(48 * time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Settled", "v0, which is recommended, is older than v1, which stays")
+}
+
+// Releases that come faster than a window opens must not keep each other from it; one that is withdrawn is dropped.
+func TestAnImageThatIsBeingTriedIsTriedToItsEndUnlessItIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.publish(release(3, "amd64"), fine)
+	w.run(10 * time.Minute)
+	if c := w.rollout.Status.Candidate; c == nil || c.Image.Release != "v2" {
+		t.Fatalf("the candidate is %+v, want v2", c)
+	}
+	w.newest = w.released["v1"]
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	if w.rollout.Status.Candidate != nil || w.leftovers() != nil {
+		t.Errorf("candidate %+v, left over %v", w.rollout.Status.Candidate, w.leftovers())
+	}
+}
+
+func TestWithoutAWSWhatIsKnownGoesOn(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.noAWS = true
+	w.run(soak + time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v2")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "AWSThrottled", "too often")
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v9" })
+	w.nodes = nil
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+}
+
+func TestAClassThatIsGoneLeavesNothingBehindAndItsSuccessorIsTakenOver(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.publish(release(2, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.gone = true
+	w.run(time.Minute)
+	if w.leftovers() != nil || w.rollout.Status.Step != v1alpha1.StepPending {
+		t.Errorf("left over is %v at step %s", w.leftovers(), w.rollout.Status.Step)
+	}
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassNotFound", "")
+	w.gone, w.mark, w.nodes = false, "", nil
+	w.run(time.Minute)
+	w.want(t, v1alpha1.StepTesting, "v1")
+}
+
+func TestAWindowThatCannotBeReadIsSaid(t *testing.T) {
+	t.Parallel()
+	for _, window := range []v1alpha1.PromotionWindow{
+		{Schedule: "61 9 * * 1-4", Duration: "6h"}, {Schedule: "0 9 * * 1-4", Duration: "6h", TimeZone: "Mars/Olympus"}, {Schedule: "0 9 30 2 *", Duration: "6h"},
+	} {
+		w := settled(t)
+		w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Windows = []v1alpha1.PromotionWindow{window} })
+		w.publish(release(2, "amd64"), fine)
+		w.run(soak + 10*time.Minute)
+		w.want(t, v1alpha1.StepSettled, "v1")
+		w.wantCondition(t, v1alpha1.ConditionAccepted, metav1.ConditionFalse, "InvalidWindow", "spec.windows[0]")
+	}
+}

@@ -1,0 +1,41 @@
+package rollout
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// report writes the conditions.
+func (d *decision) report() {
+	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
+	if b := d.refused; b != nil && b.Spec {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, b.Reason, b.Message
+	}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Pinned"}
+	if d.status.Replaced != nil && d.unready == nil {
+		d.unready = &Problem{"Pinning", "EC2NodeClass " + d.className() + " is being pinned to " + d.status.Current.Release}
+	}
+	if d.unready != nil {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, d.unready.Reason, d.unready.Message
+	}
+	progressing := metav1.Condition{Type: v1alpha1.ConditionProgressing, Status: metav1.ConditionTrue, Reason: string(d.status.Step), Message: d.note}
+	switch d.status.Step {
+	case v1alpha1.StepPending, v1alpha1.StepSettled:
+		progressing.Status = metav1.ConditionFalse
+	case v1alpha1.StepTesting, v1alpha1.StepSoaking, v1alpha1.StepWaiting, v1alpha1.StepRolling:
+	}
+	degraded := metav1.Condition{Type: v1alpha1.ConditionDegraded, Status: metav1.ConditionFalse, Reason: "AsWanted"}
+	if d.problem != nil {
+		degraded.Status, degraded.Reason, degraded.Message = metav1.ConditionTrue, d.problem.Reason, d.problem.Message
+	}
+	for _, c := range []metav1.Condition{accepted, ready, progressing, degraded} {
+		c.ObservedGeneration, c.LastTransitionTime = d.rollout.Generation, metav1.NewTime(d.seen.Now)
+		meta.SetStatusCondition(&d.status.Conditions, c)
+	}
+}
+
+func list(names []string) string { return strings.Join(names, ", ") }

@@ -1,0 +1,273 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// kind is what a machine image is like. What a rollout makes of it is seen only by trying it.
+type kind int
+
+const (
+	fine kind = iota
+	neverJoins
+	neverExposes
+	failsItsCheck
+	// ails is when the canary is well at first, and not any more half a soak later.
+	ails
+	// failsLater is when the canary is well, and nodes that are launched after the promotion never expose their replicas.
+	failsLater
+	kinds
+)
+
+// Monday, 2 March 2026, at noon: within the window of most tests.
+var start = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
+
+const (
+	soak     = time.Hour
+	trial    = 10 * time.Minute
+	joinTime = 2 * time.Minute
+	// drainTime is how long a machine that was given back is still there.
+	drainTime = 40 * time.Second
+)
+
+// imaginary is a cluster that does what it is told, faultily where a test says so.
+type imaginary struct {
+	now     time.Time
+	rollout *v1alpha1.GPUImageRollout
+
+	kinds    map[string]kind
+	newest   *v1alpha1.GPUImage
+	released map[string]*v1alpha1.GPUImage
+
+	// The EC2NodeClass.
+	gone bool
+	mark string
+	pin  []string
+
+	architectures []string
+	noAWS         bool
+	noPlace       bool
+	poolUnwell    string
+	refuses       bool // launches
+	stuck         bool // launches
+
+	shadow, claim, pod *canaryObject
+	// going is until when a machine that was given back is there.
+	going time.Time
+	// twice says that there were two canary machines at once.
+	twice bool
+	// nodes are the images of the machines.
+	nodes []string
+
+	events []Event
+}
+
+type canaryObject struct {
+	name, image string
+	since       time.Time
+	launched    time.Time
+}
+
+func newImaginary(current *v1alpha1.GPUImage) *imaginary {
+	w := &imaginary{
+		now: start, kinds: map[string]kind{}, newest: current, released: map[string]*v1alpha1.GPUImage{},
+		pin: current.IDs(), architectures: []string{"amd64"},
+		rollout: &v1alpha1.GPUImageRollout{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpu", UID: "uid", Generation: 1},
+			Spec: v1alpha1.GPUImageRolloutSpec{
+				NodeClassRef: v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"},
+				Image:        v1alpha1.ImageNewest, Promotion: v1alpha1.PromotionAutomatic, Soak: "1h", CanaryTimeout: "10m",
+				Windows: []v1alpha1.PromotionWindow{{Schedule: "0 9 * * 1-4", Duration: "6h"}},
+			},
+		},
+	}
+	w.released[current.Release] = current
+	return w
+}
+
+// release makes a release of an image for each architecture.
+func release(n int, architectures ...string) *v1alpha1.GPUImage {
+	image := &v1alpha1.GPUImage{Release: fmt.Sprintf("v%d", n), Created: &metav1.Time{Time: start.Add(time.Duration(n) * time.Hour)}}
+	for _, a := range architectures {
+		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: a, ID: fmt.Sprintf("ami-%d%s", n, a)})
+	}
+	return image
+}
+
+func (w *imaginary) publish(image *v1alpha1.GPUImage, is kind) {
+	w.newest = image
+	w.released[image.Release] = image
+	for _, id := range image.IDs() {
+		w.kinds[id] = is
+	}
+}
+
+func (w *imaginary) edit(change func(*v1alpha1.GPUImageRolloutSpec)) {
+	change(&w.rollout.Spec)
+	w.rollout.Generation++
+}
+
+// step looks and acts once. A crash comes after the status was written and before anything was done.
+func (w *imaginary) step(crash bool) Result {
+	seen := w.see()
+	result := Next(w.rollout, &seen)
+	w.rollout.Status = result.Status
+	w.events = append(w.events, result.Events...)
+	if !crash {
+		w.act(&result)
+	}
+	return result
+}
+
+// run steps until a time, as often as the decisions ask for, and at least once a minute.
+func (w *imaginary) run(d time.Duration) {
+	for until := w.now.Add(d); ; {
+		result := w.step(false)
+		w.now = w.now.Add(min(max(result.Again, time.Second), time.Minute))
+		if w.now.After(until) {
+			return
+		}
+	}
+}
+
+func (w *imaginary) act(result *Result) {
+	canary := result.Status.Canary
+	for _, o := range []**canaryObject{&w.shadow, &w.claim, &w.pod} {
+		if *o != nil && (canary == nil || (*o).name != canary.Name) {
+			if *o == w.claim {
+				w.going = w.now.Add(drainTime)
+			}
+			*o = nil
+		}
+	}
+	if result.Pin {
+		w.mark, w.pin = w.rollout.Name, result.Status.Current.IDs()
+		return
+	}
+	if canary == nil {
+		return
+	}
+	object := &canaryObject{name: canary.Name, image: canary.Image, since: w.now}
+	switch {
+	case canary.Requested == nil && w.shadow == nil:
+		w.shadow = object
+	case result.Launch && !w.refuses:
+		w.claim, w.twice = object, w.twice || w.claim != nil || w.now.Before(w.going)
+	case result.Check && w.pod == nil:
+		w.pod = object
+	}
+}
+
+// replace rolls one node to what the class is pinned to.
+func (w *imaginary) replace() {
+	for i := range w.nodes {
+		if !slices.Contains(w.pin, w.nodes[i]) {
+			w.nodes[i] = w.pin[0]
+			return
+		}
+	}
+}
+
+func (w *imaginary) see() Seen {
+	status := &w.rollout.Status
+	s := Seen{Now: w.now, Architectures: w.architectures, Class: Class{Rollout: w.mark, Pin: w.pin}}
+	for _, image := range w.nodes {
+		s.Nodes.Total++
+		if !slices.Contains(status.Current.IDs(), image) {
+			continue
+		}
+		s.Nodes.Updated++
+		if is := w.kinds[image]; is != fine && is != ails {
+			s.Nodes.Awaiting++
+			s.Nodes.Broken = append(s.Nodes.Broken, fmt.Sprint("node-", s.Nodes.Updated))
+		} else {
+			s.Nodes.Working++
+		}
+	}
+	if w.gone {
+		s.Blocked = &Blocked{Gone: true, Problem: Problem{"NodeClassNotFound", "gone"}}
+		return s
+	}
+	for _, image := range w.released {
+		if slices.Equal(image.IDs(), w.pin) {
+			s.Class.Resolves = image
+		}
+	}
+	switch {
+	case w.noAWS:
+		s.WantedProblem = &Problem{"AWSThrottled", "too often"}
+	case w.rollout.Spec.Image == v1alpha1.ImageNewest:
+		s.Wanted = w.newest
+	default:
+		if s.Wanted = w.released[w.rollout.Spec.Image]; s.Wanted == nil {
+			s.WantedProblem = &Problem{"ImageNotFound", "no such release"}
+		}
+	}
+	if w.noPlace {
+		s.NoPlace = map[string]Problem{"amd64": {"NoCanaryMachine", "limits"}, "arm64": {"NoCanaryMachine", "limits"}}
+	}
+	w.seeCanary(&s)
+	return s
+}
+
+func (w *imaginary) seeCanary(s *Seen) {
+	canary := w.rollout.Status.Canary
+	s.Leftovers = w.now.Before(w.going)
+	for _, o := range []*canaryObject{w.shadow, w.claim, w.pod} {
+		s.Leftovers = s.Leftovers || o != nil && (canary == nil || o.name != canary.Name)
+	}
+	if canary == nil {
+		return
+	}
+	c := &s.Canary
+	c.PoolUnwell, c.Resource, c.Promised = w.poolUnwell, "nvidia.com/gpu.shared", 10
+	c.ClassReady = w.shadow != nil && w.shadow.name == canary.Name && !w.now.Before(w.shadow.since.Add(5*time.Second))
+	if w.claim == nil || w.claim.name != canary.Name {
+		return
+	}
+	c.Claimed, c.Image = true, w.claim.image
+	if w.stuck {
+		c.LaunchError = "CreateError: no"
+		return
+	}
+	if w.claim.launched.IsZero() {
+		w.claim.launched = w.now
+	}
+	c.Launched = &w.claim.launched
+	is := w.kinds[w.claim.image]
+	if w.now.Before(w.claim.launched.Add(joinTime)) || is == neverJoins {
+		return
+	}
+	c.Node = "node"
+	if is != neverExposes {
+		c.Exposed = 10
+	}
+	if is == ails && canary.Passed != nil && !w.now.Before(canary.Passed.Add(soak/2)) {
+		c.Unwell = "its condition AcceleratedHardwareReady is False: XID 79"
+	}
+	if w.pod != nil && w.pod.name == canary.Name {
+		switch c.Check = CheckRunning; {
+		case is == failsItsCheck:
+			c.Check, c.CheckMessage = CheckFailed, "exit status 1"
+		case !w.now.Before(w.pod.since.Add(10 * time.Second)):
+			c.Check = CheckPassed
+		}
+	}
+}
+
+// leftovers are the names of all objects of canaries.
+func (w *imaginary) leftovers() []string {
+	var names []string
+	for _, o := range []*canaryObject{w.shadow, w.claim, w.pod} {
+		if o != nil {
+			names = append(names, o.name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,76 @@
+package snapshot
+
+import (
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
+)
+
+// buffered is the headroom that CapacityBuffers ask for: those whose pods would go to pools of ours and to no pool of stock Karpenter's, which answers the others.
+func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []reserve {
+	var reserves []reserve
+	for i := range c.Buffers {
+		b := &c.Buffers[i]
+		w := &waitingClass{shape: shapes.of(podOf(b))}
+		if w.gpu == "" {
+			continue
+		}
+		a := admissions.of(w)
+		if len(a.pools) == 0 || a.stock != "" {
+			continue
+		}
+		heaviest := a.pools[0]
+		for _, pool := range a.pools {
+			if weight(pool) > weight(heaviest) {
+				heaviest = pool
+			}
+		}
+		reserves = append(reserves, reserve{v.indexOf(heaviest), planner.Class{
+			Pods: namesOf(fmt.Sprintf("buffer/%s/%s", b.Namespace, b.Name), b.Replicas), Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes,
+			Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
+		}, w})
+	}
+	return reserves
+}
+
+func (v *View) indexOf(pool *Pool) int {
+	for i := range v.Pools {
+		if v.Pools[i].NodePool.Name == pool.NodePool.Name {
+			return i
+		}
+	}
+	return -1
+}
+
+// podOf is a pod as a buffer stands for, with what it asks of nodes: what it asks of other pods and of volumes is of no meaning while it is not there.
+func podOf(b *karpenter.Buffer) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, Annotations: b.Template.Annotations}, Spec: *b.Template.Spec.DeepCopy(),
+	}
+	spec := &pod.Spec
+	spec.TopologySpreadConstraints, spec.Volumes, spec.Priority = nil, nil, nil
+	if spec.Affinity != nil {
+		spec.Affinity.PodAffinity, spec.Affinity.PodAntiAffinity = nil, nil
+	}
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range containers {
+			// As the API server does it for pods, and not for templates.
+			r := &containers[i].Resources
+			r.Requests = merge(r.Limits, r.Requests)
+		}
+	}
+	return pod
+}
+
+// merge is the first list with the second's amounts where both have one.
+func merge(a, b corev1.ResourceList) corev1.ResourceList {
+	all := corev1.ResourceList{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return all
+}

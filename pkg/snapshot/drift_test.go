@@ -1,0 +1,210 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// launched is a cluster with a machine as Karve launches it for a pod, two hours ago, with image-1 and the hash h1 of its node class.
+func launched(t *testing.T, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+	t.Helper()
+	c := Shared()
+	c.Pods = []corev1.Pod{Pod("web")}
+	for _, edit := range edits {
+		edit(c)
+	}
+	view := snapshot.Build(c)
+	plan := planner.Build(view.Snapshot)
+	if len(plan.Launches) != 1 {
+		t.Fatalf("%d launches: %+v", len(plan.Launches), plan.Unplaced)
+	}
+	claim := render.NodeClaim(&view, plan.Launches[0])
+	claim.CreationTimestamp = metav1.NewTime(Now.Add(-2 * time.Hour))
+	claim.Annotations["karpenter.k8s.aws/ec2nodeclass-hash"] = "h1"
+	claim.Annotations["karpenter.k8s.aws/ec2nodeclass-hash-version"] = "v4"
+	claim.Status.ImageID = "image-1"
+	Launched(Now)(claim)
+	class(c, func(s *snapshot.NodeClassState) {
+		s.Hash, s.HashVersion = "h1", "v4"
+		s.Images = []snapshot.Image{
+			{ID: "image-1", Requirements: []corev1.NodeSelectorRequirement{{Key: "karpenter.k8s.aws/instance-gpu-count", Operator: corev1.NodeSelectorOpExists}}},
+			{ID: "image-0", Requirements: []corev1.NodeSelectorRequirement{{Key: "karpenter.k8s.aws/instance-gpu-count", Operator: corev1.NodeSelectorOpDoesNotExist}}},
+		}
+	})
+	c.NodeClaims = []karpv1.NodeClaim{*claim}
+	return c
+}
+
+func class(c *snapshot.Cluster, edit func(*snapshot.NodeClassState)) {
+	state := c.NodeClasses[NodeClassRef]
+	edit(&state)
+	c.NodeClasses[NodeClassRef] = state
+}
+
+func require(key string, op corev1.NodeSelectorOperator, values ...string) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { Requiring(key, op, values...)(&c.NodePools[0]) }
+}
+
+func TestHowAMachineDrifts(t *testing.T) {
+	t.Parallel()
+	image := func(id string) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images[0].ID = id }) }
+	}
+	withoutType := func(c *snapshot.Cluster) {
+		class(c, func(s *snapshot.NodeClassState) {
+			s.InstanceTypes = []catalog.InstanceType{*TypeNamed("g4dn.12xlarge")}
+		})
+	}
+	elsewhere := func(c *snapshot.Cluster) {
+		class(c, func(s *snapshot.NodeClassState) {
+			for i := range s.InstanceTypes {
+				for j := range s.InstanceTypes[i].Offerings {
+					s.InstanceTypes[i].Offerings[j].Zone = "us-east-1z"
+				}
+			}
+		})
+	}
+	claim := func(edit func(*karpv1.NodeClaim)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) { edit(&c.NodeClaims[0]) }
+	}
+	for name, tc := range map[string]struct {
+		edits  []func(*snapshot.Cluster)
+		reason string
+		says   string
+	}{
+		"as it was launched": {},
+		"a label of the template": {
+			list(func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) }), snapshot.DriftNodePool, "gpu-shared",
+		},
+		"a hash of another version": {list(claim(func(n *karpv1.NodeClaim) {
+			n.Annotations[karpv1.NodePoolHashAnnotationKey], n.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = "1", "v2"
+		})), "", ""},
+		"no hash":                       {list(claim(func(n *karpv1.NodeClaim) { delete(n.Annotations, karpv1.NodePoolHashAnnotationKey) })), "", ""},
+		"a requirement that admits it":  {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g4dn", "g5")), "", ""},
+		"one that does not":             {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g5")), snapshot.DriftRequirements, `which has "g4dn"`},
+		"one by a number":               {list(require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "4")), snapshot.DriftRequirements, "instance-cpu"},
+		"one for the capacity type":     {list(require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), snapshot.DriftRequirements, "on-demand"},
+		"one for a label of no machine": {list(require("example.com/odd", corev1.NodeSelectorOpExists)), "", ""},
+		"one for a label of new ones":   {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), snapshot.DriftRequirements, "example.com/group"},
+		"one that a label be absent":    {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
+		"another number of replicas":    {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
+		"another resource":              {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), snapshot.DriftSharing, "nvidia.com/gpu now"},
+		"another node class":            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), snapshot.DriftNodeClass, "names EC2NodeClass new now"},
+		"a changed node class":          {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), snapshot.DriftNodeClass, "EC2NodeClass gpu has changed"},
+		"hashes of other versions": {list(func(c *snapshot.Cluster) {
+			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.HashVersion = "h2", "v5" })
+		}), "", ""},
+		"one that is not ready": {list(func(c *snapshot.Cluster) {
+			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.Ready = "h2", false })
+		}), "", ""},
+		"a new image":                 {list(image("image-2")), snapshot.DriftImage, "image-1, and EC2NodeClass gpu has image-2 now"},
+		"an image for other machines": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "image-0" })), snapshot.DriftImage, "image-0"},
+		"no images for such machines": {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = s.Images[1:] }) }), "", ""},
+		"no images":                   {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = nil }) }), "", ""},
+		"an image that is not known":  {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "" })), "", ""},
+		"a type that is gone":         {list(withoutType), snapshot.DriftInstanceType, "g4dn.xlarge"},
+		"of a young machine":          {list(withoutType, claim(func(n *karpv1.NodeClaim) { n.CreationTimestamp = metav1.NewTime(Now.Add(-time.Minute)) })), "", ""},
+		"a catalogue that is empty":   {list(func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }), "", ""},
+		"a zone that is gone":         {list(elsewhere), snapshot.DriftZone, "us-east-1a"},
+		"a type that is offered nowhere": {list(elsewhere, func(c *snapshot.Cluster) {
+			class(c, func(s *snapshot.NodeClassState) {
+				for i := range s.InstanceTypes {
+					if s.InstanceTypes[i].Name == "g4dn.xlarge" {
+						s.InstanceTypes[i].Offerings = nil
+					}
+				}
+			})
+		}), "", ""},
+		"a pool that is being deleted":   {list(image("image-2"), func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }), "", ""},
+		"a machine that is not launched": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.Conditions = nil })), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := launched(t)
+			for _, edit := range tc.edits {
+				edit(c)
+			}
+			pool, m := c.Pools()[0], c.Machines()[0]
+			got := c.Drift(&pool, &m)
+			switch {
+			case got == nil && tc.reason != "":
+				t.Errorf("it has not drifted, want %s", tc.reason)
+			case got != nil && (got.Reason != tc.reason || !strings.Contains(got.Message, tc.says)):
+				t.Errorf("it has drifted: %+v, want %s with %q", *got, tc.reason, tc.says)
+			}
+		})
+	}
+}
+
+func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
+
+// If it could, it would be replaced by another one that has drifted, and so for ever.
+func TestAMachineHasNotDriftedFromThePoolThatItIsLaunchedFor(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*snapshot.Cluster){
+		"plain":              func(*snapshot.Cluster) {},
+		"labels":             func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) },
+		"custom values":      require("example.com/group", corev1.NodeSelectorOpIn, "a", "b"),
+		"a custom existence": require("example.com/odd", corev1.NodeSelectorOpExists),
+		"a custom absence":   require("example.com/odd", corev1.NodeSelectorOpDoesNotExist),
+		"a former name":      require("beta.kubernetes.io/arch", corev1.NodeSelectorOpIn, "amd64"),
+		"spot":               require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot", "on-demand"),
+		"a zone":             require(corev1.LabelTopologyZone, corev1.NodeSelectorOpNotIn, Zones[0]),
+		"numbers":            require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpLt, "9"),
+		"whole GPUs": func(c *snapshot.Cluster) {
+			c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu-shared", 0)}
+			c.Pods = []corev1.Pod{Pod("web", Asking("cpu", "1", v1alpha1.ResourceGPU, "1"))}
+		},
+		"replicas under the plain name": func(c *snapshot.Cluster) {
+			c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
+			c.Pods = []corev1.Pod{Pod("web", Asking("cpu", "1", v1alpha1.ResourceGPU, "1"))}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := launched(t, edit)
+			pool, m := c.Pools()[0], c.Machines()[0]
+			if got := c.Drift(&pool, &m); got != nil {
+				t.Errorf("it has drifted: %+v", *got)
+			}
+		})
+	}
+}
+
+func TestNoMachineIsReplacedForItsImageWhileTheRolloutIsPaused(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		promotion v1alpha1.Promotion
+		good      string
+		drifts    bool
+	}{
+		"paused":                           {v1alpha1.PromotionPaused, "image-1", false},
+		"not paused":                       {v1alpha1.PromotionAutomatic, "image-1", true},
+		"paused, and the image never good": {v1alpha1.PromotionPaused, "image-9", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := launched(t)
+			class(c, func(s *snapshot.NodeClassState) { s.Images[0].ID = "image-2" })
+			c.Hold([]v1alpha1.GPUImageRollout{{
+				Spec:   v1alpha1.GPUImageRolloutSpec{NodeClassRef: NodeClassRef, Promotion: tc.promotion},
+				Status: v1alpha1.GPUImageRolloutStatus{Good: []v1alpha1.GPUImage{{Images: []v1alpha1.ArchitectureImage{{Architecture: "amd64", ID: tc.good}}}}},
+			}})
+			if d := c.Drift(&c.Pools()[0], &c.Machines()[0]); (d != nil) != tc.drifts {
+				t.Errorf("drift is %+v, want any: %t", d, tc.drifts)
+			}
+		})
+	}
+}

@@ -1,0 +1,260 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// warm is a cluster whose pool is to have so many replicas free.
+func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
+	c := Shared()
+	c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
+	for _, edit := range edits {
+		edit(c)
+	}
+	return c
+}
+
+// having adds a started machine of the type with so many pods on it.
+func having(name, instanceType string, pods int) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) {
+		t := TypeNamed(instanceType)
+		claim := Claim(name, &c.NodePools[0], t, Initialized(Now))
+		c.NodeClaims = append(c.NodeClaims, claim)
+		c.Nodes = append(c.Nodes, Node(&claim, t, 10*t.GPU.Count))
+		c.Pods = append(c.Pods, Pods("on-"+name, pods, Running(name))...)
+	}
+}
+
+// coming adds a machine that is on its way.
+func coming(name string) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { c.NodeClaims = append(c.NodeClaims, Claim(name, &c.NodePools[0], xlarge)) }
+}
+
+func waiting(pods int) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pods("waiting", pods)...) }
+}
+
+func limited(gpus string) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
+}
+
+// headroom plans for the pods of a cluster and then for its headroom.
+func headroom(t *testing.T, c *snapshot.Cluster) snapshot.Headroom {
+	t.Helper()
+	v := snapshot.Build(c)
+	plan := planner.Build(v.Snapshot)
+	h := v.Headroom(plan, planner.Search{})
+	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestHeadroom(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct {
+		cluster *snapshot.Cluster
+		// wanted, free and coming are replicas, launches what has to be launched and keeps the Nodes that stay for it.
+		wanted, free, coming int64
+		launches             []string
+		keeps                []string
+		refused              planner.Reason
+	}{
+		"has a machine launched where nothing is free": {
+			cluster: warm(10), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
+		},
+		"is on machines with pods first, and keeps no idle one then": {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), having("b", "g4dn.12xlarge", 30)), wanted: 10, free: 10, keeps: []string{"b"},
+		},
+		"keeps the idle machine that it needs": {
+			cluster: warm(10, having("a", "g4dn.xlarge", 6), having("b", "g4dn.xlarge", 0), having("c", "g4dn.xlarge", 0)), wanted: 10, free: 10, keeps: []string{"a", "b"},
+		},
+		"keeps the cheaper of two": {
+			cluster: warm(10, having("a", "g4dn.12xlarge", 0), having("b", "g4dn.xlarge", 0)), wanted: 10, free: 10, keeps: []string{"b"},
+		},
+		"keeps one that has started rather than one that comes": {
+			cluster: warm(10, coming("a"), having("b", "g4dn.2xlarge", 0)), wanted: 10, free: 10, keeps: []string{"b"},
+		},
+		"does without one that costs more than twice as much as others": {
+			cluster: warm(10, having("b", "g4dn.12xlarge", 0)), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
+		},
+		"does without it for one that comes": {
+			cluster: warm(10, coming("a"), having("b", "g4dn.12xlarge", 0)), wanted: 10, coming: 10, keeps: []string{"a"},
+		},
+		"keeps a dear one where the others would cost more than half": {
+			cluster: warm(40, having("b", "g4dn.12xlarge", 0)), wanted: 40, free: 40, keeps: []string{"b"},
+		},
+		"keeps a dear one where a limit leaves no room for others": {
+			cluster: warm(10, having("b", "g4dn.12xlarge", 0), limited("4")), wanted: 10, free: 10, keeps: []string{"b"},
+		},
+		"counts on machines that come, and launches the rest": {
+			cluster: warm(25, coming("a"), having("b", "g4dn.xlarge", 7)), wanted: 25, free: 3, coming: 22, keeps: []string{"a", "b"},
+			launches: []string{"g4dn.xlarge", "g4dn.xlarge"},
+		},
+		"has what pods that wait leave": {
+			cluster: warm(4, having("a", "g4dn.xlarge", 3), waiting(5)), wanted: 4, free: 2, coming: 2, keeps: []string{"a"}, launches: []string{"g4dn.xlarge"},
+		},
+		"has what is left on machines that are launched for pods": {
+			cluster: warm(4, waiting(5)), wanted: 4, coming: 4,
+		},
+		"is not on machines that leave": {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), replacing), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
+		},
+		"is not on machines that take no pods of the pool": {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), func(c *snapshot.Cluster) {
+				c.Nodes[0].Spec.Taints = append(c.Nodes[0].Spec.Taints, corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule})
+			}), wanted: 10, coming: 10, launches: []string{"g4dn.xlarge"},
+		},
+		"is no replica without CPU": {
+			cluster: warm(1, having("a", "g4dn.xlarge", 1), func(c *snapshot.Cluster) {
+				Asking("cpu", "3600m", v1alpha1.ResourceGPUShared, "1")(&c.Pods[0])
+			}), wanted: 1, coming: 1, launches: []string{"g4dn.xlarge"},
+		},
+		"is within the pool's limits": {
+			cluster: warm(25, having("a", "g4dn.xlarge", 0), limited("2")), wanted: 25, free: 10, coming: 10, keeps: []string{"a"},
+			launches: []string{"g4dn.xlarge"}, refused: planner.ReasonLimitReached,
+		},
+		"gives way to pods that a limit leaves out": {
+			cluster: warm(10, having("a", "g4dn.xlarge", 0), limited("1"), func(c *snapshot.Cluster) {
+				c.Pods = append(c.Pods, Pod("large", Asking("cpu", "6", v1alpha1.ResourceGPUShared, "1")))
+			}), wanted: 10, refused: planner.ReasonLimitReached,
+		},
+		"waits for a pool that is not ready": {
+			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), wanted: 10, refused: planner.ReasonPoolClosed,
+		},
+		"probes a pool that is being mended": {
+			cluster: warm(30, func(c *snapshot.Cluster) {
+				np := &c.NodePools[0]
+				np.StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+			}), wanted: 30, coming: 10, launches: []string{"g4dn.xlarge"}, refused: planner.ReasonPoolClosed,
+		},
+		"is nothing in a pool that goes": {
+			cluster: warm(10, func(c *snapshot.Cluster) { c.NodePools[0].DeletionTimestamp = &metav1.Time{Time: Now} }),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := headroom(t, x.cluster)
+			r, asked := h.Of("gpu-shared")
+			if asked != (x.wanted > 0) || r.Wanted != x.wanted || r.Free != x.free || r.Coming != x.coming {
+				t.Errorf("%d wanted, %d free, %d coming; want %d, %d, %d", r.Wanted, r.Free, r.Coming, x.wanted, x.free, x.coming)
+			}
+			var refused planner.Reason
+			if r.Refused != nil {
+				refused = r.Refused.Reason
+			}
+			if refused != x.refused {
+				t.Errorf("refused for %q (%+v), want %q", refused, r.Refused, x.refused)
+			}
+			var launches []string
+			for _, l := range h.Plan.Launches {
+				launches = append(launches, h.Offerings[l.Offering].Type.Name)
+			}
+			if diff := cmp.Diff(x.launches, launches); diff != "" {
+				t.Errorf("launches (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(x.keeps, slices.Sorted(maps.Keys(h.Keeps()))); diff != "" {
+				t.Errorf("Nodes that are kept (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
+	t.Parallel()
+	edits := []func(*snapshot.Cluster){having("a", "g4dn.xlarge", 3), waiting(17)}
+	with, without := snapshot.Build(warm(100, edits...)), snapshot.Build(warm(1, append(edits, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom = nil })...))
+	if diff := cmp.Diff(without.Snapshot, with.Snapshot); diff != "" {
+		t.Errorf("the snapshot changes (-without +with):\n%s", diff)
+	}
+	as := snapshot.BuildAsIs(warm(100, edits...), nil)
+	if h := as.Headroom(planner.Plan{}, planner.Search{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
+		t.Errorf("headroom counts where only what there is does: %+v", h.Plan)
+	}
+}
+
+func TestABurstOfPodsWithTheirShareFitsTheHeadroom(t *testing.T) {
+	t.Parallel()
+	c := warm(10, having("a", "g4dn.xlarge", 3), having("b", "g4dn.xlarge", 0))
+	h := headroom(t, c)
+	share, memory := h.Pools[0].ReplicaShare()
+	if want := (planner.Resources{MilliCPU: 351, MemoryBytes: 15 << 30 / 10 * 9 / 10, Pods: 1, Replicas: 1}); share != want {
+		t.Errorf("a replica comes with %+v, want %+v", share, want)
+	}
+	c.Pods = append(c.Pods, Pods("burst", 10, Asking("cpu", fmt.Sprintf("%dm", share.MilliCPU), "memory", fmt.Sprint(share.MemoryBytes), v1alpha1.ResourceGPUShared, "1"),
+		GPUMemory(fmt.Sprint(memory)))...)
+	if plan := planner.Build(snapshot.Build(c).Snapshot); len(plan.Launches)+len(plan.Unplaced) > 0 {
+		t.Errorf("a burst within the headroom needs %d machines, and %d pods find no place", len(plan.Launches), len(plan.Unplaced))
+	}
+}
+
+func TestHeadroomBySchedule(t *testing.T) {
+	t.Parallel()
+	at := func(when string) time.Time {
+		now, err := time.Parse(time.RFC3339, when)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	entries := []v1alpha1.Headroom{
+		{Replicas: 2},
+		{Replicas: 10, Schedule: "0 7 * * mon-fri", Duration: "10h"},
+		{Replicas: 30, Schedule: "0 9 * * mon", Duration: "30m"},
+		{Replicas: 99, Schedule: "0 0 31 2 *", Duration: "720h"}, // A day that never comes.
+	}
+	for when, want := range map[string]int64{
+		"2026-03-02T06:59:59Z":      2, // Monday
+		"2026-03-02T07:00:00Z":      10,
+		"2026-03-02T09:00:00Z":      30,
+		"2026-03-02T09:29:59Z":      30,
+		"2026-03-02T09:30:00Z":      10,
+		"2026-03-02T16:59:59Z":      10,
+		"2026-03-02T17:00:00Z":      2,
+		"2026-03-07T12:00:00Z":      2, // Saturday
+		"2026-03-02T09:00:00+02:00": 10,
+	} {
+		c := warm(1, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom, c.Now = entries, at(when) })
+		h := headroom(t, c)
+		if r, _ := h.Of("gpu-shared"); r.Wanted != want {
+			t.Errorf("at %s %d are wanted, want %d", when, r.Wanted, want)
+		}
+	}
+}
+
+func TestHeadroomThatCannotBeReadIsNamedAndKeepsNothing(t *testing.T) {
+	t.Parallel()
+	for want, entry := range map[string]v1alpha1.Headroom{
+		"spec.headroom[1].schedule": {Replicas: 5, Schedule: "0 25 * * *", Duration: "1h"},
+		"spec.headroom[1].duration": {Replicas: 5, Schedule: "0 5 * * *", Duration: "1 hour"},
+	} {
+		c := warm(2)
+		class := &c.GPUNodeClasses[0]
+		class.Spec.Headroom = append(class.Spec.Headroom, entry)
+		if err := snapshot.HeadroomError(class); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, want one that begins with %s", err, want)
+		}
+		h := headroom(t, c)
+		if r, _ := h.Of("gpu-shared"); r.Wanted != 2 {
+			t.Errorf("%d are wanted, want those of the other entry", r.Wanted)
+		}
+	}
+	if err := snapshot.HeadroomError(&warm(2).GPUNodeClasses[0]); err != nil {
+		t.Error(err)
+	}
+}

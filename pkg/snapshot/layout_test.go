@@ -1,0 +1,201 @@
+package snapshot_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+var ofWeb = OwnedBy("apps/v1", "ReplicaSet", "web")
+
+// inUse is a cluster with a machine that has run for an hour, with two pods of a ReplicaSet.
+func inUse() *snapshot.Cluster {
+	c := Shared()
+	c.NodeClaims = append(c.NodeClaims, Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour))))
+	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[0], xlarge, 10))
+	c.Pods = Pods("web", 2, ofWeb, Running("m"), since(time.Hour))
+	return c
+}
+
+// since has a pod have started so long ago.
+func since(d time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: Now.Add(-d)} }
+}
+
+func layoutOf(c *snapshot.Cluster) snapshot.Layout { return snapshot.BuildLayout(c, c.PodKeeps()) }
+
+func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	GPUMemory("4Gi")(&c.Pods[1])
+	c.Pods = append(c.Pods, Pod("waits", ofWeb))
+	l := layoutOf(c)
+	if err := planner.Validate(l.Layout.Snapshot); err != nil {
+		t.Fatal(err)
+	}
+	want := []planner.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []planner.Running{
+		{Name: "default/web-000", Class: 0, GPU: -1, Move: 20_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 20_000},
+	}}}
+	if diff := cmp.Diff(want, l.Layout.Machines); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	classes := l.Layout.Snapshot.Classes
+	if len(classes) != 2 || len(classes[1].Pods) != 0 || !slices.Equal(classes[0].Pods, []string{"default/waits"}) {
+		t.Errorf("classes %+v, want one with the pod that waits and one that nobody waits in", classes)
+	}
+	if free := l.Layout.Snapshot.Nodes[0].Free.Replicas; free != 8 {
+		t.Errorf("%d replicas are free, want what the pods that run leave", free)
+	}
+}
+
+func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
+	t.Parallel()
+	onClass := func(edit func(*v1alpha1.Consolidation)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) { edit(&c.GPUNodeClasses[0].Spec.Consolidation) }
+	}
+	onPods := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			for _, edit := range edits {
+				edit(&c.Pods[0])
+			}
+		}
+	}
+	ofJob := OwnedBy("batch/v1", "Job", "train")
+	done := func(took time.Duration) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			c.Pods = append(c.Pods, Pod("done", ofJob, Running("gone"), since(2*took), func(p *corev1.Pod) {
+				p.Status.Phase = corev1.PodSucceeded
+				p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(Now.Add(-took))}}}}
+			}))
+		}
+	}
+	squatting := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			c.Pods = append(c.Pods, Pod("squatter", append([]func(*corev1.Pod){ofWeb, Running("m"), since(time.Hour), Asking("cpu", "1")}, edits...)...))
+		}
+	}
+	other := func(cpu string, edits ...func(*corev1.Node)) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}, Status: corev1.NodeStatus{Allocatable: Amounts("cpu", cpu, "memory", "8Gi", "pods", "10")}}
+			for _, edit := range edits {
+				edit(&node)
+			}
+			c.Nodes = append(c.Nodes, node)
+		}
+	}
+	for name, c := range map[string]struct {
+		changes []func(*snapshot.Cluster)
+		// moves is how much all pods on the machine count; -1 for a machine that may not leave, for the reason in kept.
+		moves planner.MicroUSD
+		kept  string
+	}{
+		"one whose pods have run for a while":   {nil, 40_000, ""},
+		"not where pods are not to be moved":    {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
+		"a move counts what the class says":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
+		"next to nothing, where it says so":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
+		"more for a pod that is dear to delete": {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 60_000, ""},
+		"never less than nothing":               {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 20_001, ""},
+		"more for one of priority":              {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 60_000, ""},
+		"more for one that has not settled":     {list(onPods(since(150 * time.Second))), 60_000, ""},
+		"for so long as the class says":         {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 40_000, ""},
+		"most for one that has just come":       {list(onPods(since(0))), 420_000, ""},
+		"not one that has just started": {list(func(c *snapshot.Cluster) {
+			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-299*time.Second)))
+		}), -1, ""},
+		"nor one that has not":       {list(func(c *snapshot.Cluster) { c.NodeClaims[0].Status.Conditions = c.NodeClaims[0].Status.Conditions[:1] }), -1, ""},
+		"nor one that leaves anyway": {list(onClaim(v1alpha1.ReplacingAnnotation, "Drifted")), -1, ""},
+		"nor one that is about to be given back": {list(func(c *snapshot.Cluster) {
+			taintWith(&c.Nodes[0], v1alpha1.DisruptingTaintKey, corev1.TaintEffectNoSchedule)
+		}), -1, ""},
+		"one that new pods are steered away from": {list(func(c *snapshot.Cluster) {
+			taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
+		}), 40_000, ""},
+		"not one that rests": {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
+		"which ends":         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 40_000, ""},
+		"not one with a pod that nobody makes again": {list(onPods(func(p *corev1.Pod) { p.OwnerReferences = nil })), -1, "pod default/web-000 has no owner"},
+		"one with a Job's pod":                       {list(onPods(ofJob)), 40_000, ""},
+		"not when it is past half of what they take": {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},
+		"which it is not when they take long":        {list(onPods(ofJob), done(2*time.Hour)), 40_000, ""},
+		"nor when it is past half of its deadline":   {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 7199s that it has"},
+		"not one whose pods are left to Karpenter": {list(func(c *snapshot.Cluster) {
+			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
+			c.Pods[0].Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPU, "1")
+		}), -1, "pod default/web-000"},
+		"not one of a pool that is closed":          {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
+		"not one with a squatter that nobody takes": {list(squatting()), -1, "pod default/squatter, which holds no replica, would have no place on another node: there is none"},
+		"one with a squatter that has room":         {list(squatting(), other("1")), 40_000, ""},
+		"not without room":                          {list(squatting(), other("900m")), -1, "none that admits it has room"},
+		"nor where it is not admitted":              {list(squatting(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
+		"nor when it is alone in the world":         {list(squatting(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/squatter has no owner"},
+		"nor when it asks for others beside it":     {list(squatting(away(host, "web")), other("1")), -1, "asks for places by other pods"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := inUse()
+			for _, change := range c.changes {
+				change(cluster)
+			}
+			l := layoutOf(cluster)
+			got := planner.MicroUSD(-1)
+			if len(l.Layout.Machines) == 1 {
+				got = 0
+				for _, pod := range l.Layout.Machines[0].Pods {
+					got += pod.Move
+				}
+			}
+			if got != c.moves {
+				t.Errorf("moving all pods counts %d, want %d (kept: %v)", got, c.moves, l.Kept)
+			}
+			if !strings.Contains(l.Kept["m"], c.kept) || c.kept == "" && l.Kept["m"] != "" {
+				t.Errorf("kept for %q, want %q", l.Kept["m"], c.kept)
+			}
+		})
+	}
+}
+
+func TestAMachineCostsWhatItCostsToday(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	c.NodeClaims[0].Annotations[v1alpha1.PriceAnnotation] = "999000"
+	if got := c.Machines()[0].MicroUSDPerHour(); got != 526_000 {
+		t.Errorf("%d, want the price of the catalogue", got)
+	}
+	c.UseInstanceTypes(nil)
+	if got := c.Machines()[0].MicroUSDPerHour(); got != 999_000 {
+		t.Errorf("%d, want the price when it was chosen, since the catalogue has lost the type", got)
+	}
+}
+
+func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
+	c.Pods = append(c.Pods, Pod("waits", ofWeb))
+	view := snapshot.Build(c)
+	plan := planner.Build(view.Snapshot)
+	if len(plan.Launches) != 0 || len(view.Classes[0].Wishes) != 0 {
+		t.Errorf("the taint costs %d machines and makes wishes %v", len(plan.Launches), view.Classes[0].Wishes)
+	}
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
+}
+
+func onClaim(key, value string) func(*snapshot.Cluster) {
+	return func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[key] = value }
+}
+
+func taintWith(node *corev1.Node, key string, effect corev1.TaintEffect) {
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+}

@@ -1,0 +1,71 @@
+package snapshot
+
+import (
+	"fmt"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// RefusalOf is the refusal because of which an offering of the pool is left alone at present, the one that ends last; nil when there is none.
+func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
+	if p.Class == nil {
+		return nil
+	}
+	var last *v1alpha1.RefusedOffering
+	refused := c.Refused[p.Class.Name]
+	for i := range refused {
+		r := &refused[i]
+		if c.Now.Before(r.NotBefore.Time) && (last == nil || last.NotBefore.Before(&r.NotBefore)) && c.about(r, p, o) {
+			last = r
+		}
+	}
+	return last
+}
+
+// refused says why an offering is not to be tried at present; nil when it may be.
+func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
+	if r := c.RefusalOf(p, o); r != nil {
+		return &planner.Refusal{
+			Reason: planner.ReasonUnavailable,
+			Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.CapacityType,
+				r.Failures, r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
+		}
+	}
+	return nil
+}
+
+// about says whether a refusal is about an offering of the pool.
+func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
+	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
+	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {
+		return false // The node class was changed since.
+	}
+	if !covers(r.Zone, o.Zone) || !covers(r.CapacityType, o.CapacityType) {
+		return false
+	}
+	if r.Reason != v1alpha1.RefusalVCPULimit && r.Reason != v1alpha1.RefusalSpotQuota {
+		return covers(r.InstanceType, o.Type.Name)
+	}
+	named := typeNamed(r.InstanceType, state.InstanceTypes)
+	return vcpuQuota(r.InstanceType) == vcpuQuota(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
+}
+
+// covers says whether an instance type, zone or capacity type of a refusal is the offering's.
+func covers(refused, offered string) bool { return refused == v1alpha1.Any || refused == offered }
+
+// vcpuQuota is the group of instance types whose vCPUs EC2 counts together, on demand and as spot each: G and VT, P, and others, by the letters with
+// which they begin (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html).
+func vcpuQuota(instanceType string) string {
+	if i := strings.IndexFunc(instanceType, func(c rune) bool { return c < 'a' || c > 'z' }); i >= 0 {
+		instanceType = instanceType[:i]
+	}
+	switch {
+	case strings.HasPrefix(instanceType, "g"), instanceType == "vt":
+		return "G and VT"
+	case strings.HasPrefix(instanceType, "p"):
+		return "P"
+	}
+	return instanceType
+}
