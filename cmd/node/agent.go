@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/usage"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -31,6 +32,7 @@ type agent struct {
 	policy  health.Policy
 	report  *report
 	resets  resets
+	use     *useWatch
 	store   health.Store
 	saved   health.State
 	unsaved string // Why saved is not the last word.
@@ -60,7 +62,8 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	if _, err := os.Stat(root); err != nil {
 		root = "" // The dynamic loader knows.
 	}
-	a := &agent{options: o, library: open(root), node: node}
+	a := &agent{options: o, node: node, use: newUseWatch(o)}
+	a.library = usage.Library{Library: open(root), Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
 	enable, _ := o.env("DP_ENABLE_HEALTHCHECKS")
@@ -108,8 +111,14 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = watched{node: a.node, seen: a.resets.seen}
+		source.Node = watched{node: a.node, seen: func(m nodeapi.Metadata) {
+			a.resets.seen(m)
+			a.use.seen(m)
+		}}
 		if a.options.writeNode {
+			if a.options.podResourcesSocket != none {
+				group.Go(func() { a.watchUse(ctx) })
+			}
 			group.Go(func() { a.report.events.run(ctx) })
 			group.Go(func() { a.report.writeNode(ctx) })
 		}

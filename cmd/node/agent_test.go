@@ -99,6 +99,7 @@ func (m *machine) run() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	m.agent.use.every = 50 * time.Millisecond
 	if m.boot != "" {
 		m.agent.store.Boot = m.boot
 	}

@@ -26,6 +26,9 @@ func main() {
 }
 
 func run() error {
+	if len(os.Args) == 2 && os.Args[1] == checkCommand {
+		return check(nvml.New(nvml.Options{}), os.Stdout)
+	}
 	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
 	if err != nil {
 		return err

@@ -69,12 +69,12 @@ type Usage struct {
 	Processes                 []Process
 }
 
-// Process is a process that uses a GPU.
+// Process is a process that uses a GPU, or has computed on it since the last look and ended.
 type Process struct {
 	PID int
 	// MemoryMiB is the device memory that it holds; -1 when the driver does not tell.
 	MemoryMiB int64
-	// SMPercent is its share of the GPU's SM time since the last look, 0 to 100; -1 when it is not known.
+	// SMPercent is its share of the GPU's SM time since the last look, 0 to 100, rounded up; -1 when it is not known.
 	SMPercent int
 }
 

@@ -136,6 +136,22 @@ func owners(proc string, pods []Pod, pids []int) map[int]owner {
 	return out
 }
 
+// Users finds the pods of processes, as namespace/name; it finds none where pods is nil. proc is where the machine's processes are.
+func Users(proc string, pods PodSource, pids []int) map[int]string {
+	if pods == nil {
+		return nil
+	}
+	all, err := pods.Pods()
+	if err != nil {
+		return nil // Then nobody is known.
+	}
+	out := map[int]string{}
+	for pid, o := range owners(proc, all, pids) {
+		out[pid] = o.namespace + "/" + o.pod
+	}
+	return out
+}
+
 // container is the name of the container with that id: the only one there is when ids are not known.
 func (p Pod) container(id string) string {
 	only, several := "", false

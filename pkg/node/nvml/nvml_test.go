@@ -166,6 +166,21 @@ func TestProcessesOfAllKindsAreListedOnce(t *testing.T) {
 	}
 }
 
+func TestAProcessThatComputedAndEndedBetweenTwoLooksIsTold(t *testing.T) {
+	profile := fake.T4(1)
+	profile.Devices[0].Usage.Processes = []gpu.Process{{PID: 7, MemoryMiB: 5, SMPercent: 0}, {PID: 8, SMPercent: 4}, {PID: 9, SMPercent: 0}}
+	profile.Devices[0].Kinds = map[int]string{8: "ended", 9: "ended"}
+	l, _ := open(t, profile)
+	u, err := l.Usage(start(t, l)[0].UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []gpu.Process{{PID: 7, MemoryMiB: 5}, {PID: 8, MemoryMiB: -1, SMPercent: 4}}
+	if diff := cmp.Diff(want, u.Processes); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAGPUThatIsLostFromTheStartIsSkipped(t *testing.T) {
 	profile := fake.T4(4)
 	profile.Devices[1].Lost = true

@@ -137,12 +137,14 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 			}
 		}
 	}
-	if len(memory) == 0 {
-		return nil, nvml.SUCCESS
-	}
 	percent, code := l.sharesOf(uuid, handle)
 	if code != nvml.SUCCESS {
 		return nil, code
+	}
+	for pid, share := range percent {
+		if _, runs := memory[pid]; !runs && share > 0 {
+			memory[pid] = -1 // It has ended since.
+		}
 	}
 	out := make([]gpu.Process, 0, len(memory))
 	for _, pid := range slices.Sorted(maps.Keys(memory)) {
@@ -186,7 +188,7 @@ func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.R
 		n[int(s.Pid)]++
 	}
 	for pid := range sum {
-		next.percent[pid] = sum[pid] / n[pid]
+		next.percent[pid] = (sum[pid] + n[pid] - 1) / n[pid] // A little is not nothing.
 	}
 	l.mu.Lock()
 	l.shares[uuid] = next

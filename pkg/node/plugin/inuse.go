@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"karve.sh/karve/pkg/node/alloc"
 )
 
 // PodResources asks the kubelet's pod resources API which devices pods hold.
@@ -26,6 +29,44 @@ var errNoPods = errors.New("it lists no pods yet, not even this agent's")
 
 // InUse lists the devices by resource.
 func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
+	pods, err := p.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]string{}
+	for _, pod := range pods {
+		for _, container := range pod.GetContainers() {
+			for _, devices := range container.GetDevices() {
+				out[devices.GetResourceName()] = append(out[devices.GetResourceName()], devices.GetDeviceIds()...)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Holders lists the GPUs, by UUID and once each, of which pods hold replicas, by namespace/name of the pod. Devices of other plugins have no UUID and are taken as they are.
+func (p PodResources) Holders(ctx context.Context) (map[string][]string, error) {
+	pods, err := p.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]string{}
+	for _, pod := range pods {
+		name := pod.GetNamespace() + "/" + pod.GetName()
+		for _, container := range pod.GetContainers() {
+			for _, devices := range container.GetDevices() {
+				for _, id := range devices.GetDeviceIds() {
+					if uuid := alloc.UUID(id); !slices.Contains(out[name], uuid) {
+						out[name] = append(out[name], uuid)
+					}
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+func (p PodResources) list(ctx context.Context) ([]*podresources.PodResources, error) {
 	if p.Network == nil {
 		p.Network = Unix{}
 	}
@@ -41,13 +82,5 @@ func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	if len(response.GetPodResources()) == 0 {
 		return nil, fmt.Errorf("asking %s: %w", p.Socket, errNoPods)
 	}
-	out := map[string][]string{}
-	for _, pod := range response.GetPodResources() {
-		for _, container := range pod.GetContainers() {
-			for _, devices := range container.GetDevices() {
-				out[devices.GetResourceName()] = append(out[devices.GetResourceName()], devices.GetDeviceIds()...)
-			}
-		}
-	}
-	return out, nil
+	return response.GetPodResources(), nil
 }

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/gputest"
+)
+
+func TestTheCheckLooksAtEveryGPU(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		library func() gpu.Library
+		out     []string
+		err     string
+	}{
+		"all GPUs answer": {func() gpu.Library { return gputest.New(gputest.T4s(2)...) }, []string{gputest.T4s(2)[0].UUID, gputest.T4s(2)[1].UUID, "MiB free"}, ""},
+		"there is none":   {func() gpu.Library { return gputest.New() }, nil, "there is no GPU"},
+		"one is lost": {func() gpu.Library {
+			f := gputest.New(gputest.T4s(2)...)
+			f.Lose(gputest.T4s(2)[1].UUID)
+			return f
+		}, nil, gputest.T4s(2)[1].UUID},
+		"there is no driver": {func() gpu.Library {
+			f := gputest.New(gputest.T4s(1)...)
+			f.Break(gputest.DriverMissing)
+			return f
+		}, nil, "opening NVIDIA's driver"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			err := check(c.library(), &out)
+			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("the error is %v, want %q", err, c.err)
+			}
+			for _, part := range c.out {
+				if !strings.Contains(out.String(), part) {
+					t.Errorf("it says %q, want %q", out.String(), part)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/metrics"
+	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/usage"
+	"karve.sh/karve/pkg/unused"
+)
+
+// lookForUse is how often it is looked which pods use their GPUs. NVML remembers the processes of a GPU for longer.
+const lookForUse = 5 * time.Second
+
+const proc = "/proc"
+
+// useWatch has the Node say which pods hold replicas that they do not use.
+type useWatch struct {
+	notes   usage.Notes
+	holders plugin.PodResources
+	pods    metrics.PodSource // nil: processes are nobody's.
+	// earlier is what the Node says when the agent starts; it is asked once.
+	earlier chan string
+	every   time.Duration
+}
+
+func newUseWatch(o options) *useWatch {
+	w := &useWatch{holders: plugin.PodResources{Socket: o.podResourcesSocket}, earlier: make(chan string, 1), every: lookForUse}
+	if o.podLogs != none {
+		w.pods = metrics.LogFolders{Root: o.podLogs}
+	}
+	return w
+}
+
+// seen takes the Node's metadata.
+func (w *useWatch) seen(m nodeapi.Metadata) {
+	select {
+	case w.earlier <- m.Annotations[unused.Annotation]:
+	default:
+	}
+}
+
+// watchUse looks until ctx ends. It begins once the Node has been read.
+func (a *agent) watchUse(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	var tracker usage.Tracker
+	select {
+	case <-ctx.Done():
+		return
+	case annotation := <-a.use.earlier:
+		report, err := unused.Parse(annotation)
+		if err != nil {
+			log.Info("What an earlier agent said of unused replicas is not understood, and taken away", "error", err.Error())
+			err = a.sayUnused(ctx, report)
+		}
+		if err != nil {
+			log.Info("The Node cannot be written", "error", err.Error())
+		}
+		tracker.Adopt(report)
+	}
+	for said := ""; ctx.Err() == nil; pause(ctx, a.use.every) {
+		now := ""
+		if err := a.lookForUse(ctx, &tracker); err != nil {
+			now = err.Error()
+		}
+		if now != "" && now != said && ctx.Err() == nil {
+			log.Info("Which pods use their GPUs cannot be told; trying again", "error", now)
+		}
+		said = now
+	}
+}
+
+// lookForUse looks once, if the driver answers. Of a GPU that does not, nothing can be told, which counts as use.
+func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
+	devices, err := a.library.Devices()
+	if errors.Is(err, gpu.ErrClosed) {
+		return nil // It is being opened.
+	}
+	if err != nil {
+		return err
+	}
+	holders, asked := a.use.holders.Holders(ctx)
+	for _, d := range devices {
+		_, _ = a.library.Usage(d.UUID) // It is noted.
+	}
+	seen := a.use.notes.Take(func(pids []int) map[int]string { return metrics.Users(proc, a.use.pods, pids) })
+	tracker.Look(time.Now().Round(0), ofGPUs(holders, devices), seen)
+	report, due := tracker.Report()
+	if !due {
+		return asked
+	}
+	written := a.sayUnused(ctx, report)
+	if written == nil {
+		tracker.Written(report)
+	}
+	return errors.Join(asked, written)
+}
+
+// ofGPUs leaves the devices of other plugins out.
+func ofGPUs(holders map[string][]string, devices []gpu.Device) map[string][]string {
+	for pod, ids := range holders {
+		holders[pod] = slices.DeleteFunc(ids, func(id string) bool {
+			return !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.UUID == id })
+		})
+	}
+	return holders
+}
+
+func (a *agent) sayUnused(ctx context.Context, r unused.Report) error {
+	var value any // Without pods it goes.
+	if text := r.String(); text != "" {
+		value = text
+	}
+	return a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{unused.Annotation: value}}})
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/unused"
+)
+
+// said is what the Node says of unused replicas.
+func (s *apiServer) said(t *testing.T) unused.Report {
+	t.Helper()
+	r, err := unused.Parse(s.annotation(unused.Annotation))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
+	t.Parallel()
+	since := time.Now().Add(-3 * time.Hour).UTC().Truncate(time.Second)
+	earlier := unused.Report{
+		AsOf:  time.Now().Add(-unused.Beat - time.Minute).UTC().Truncate(time.Second),
+		Since: map[string]time.Time{"default/notebook": since, "default/train": since, "default/gone": since},
+	}
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+	})
+	m.eventually("20 replicas", m.allocatable(20))
+	for pod, id := range map[string]string{"notebook": "GPU-a::0", "train": "GPU-b::0"} {
+		if _, err := m.kubelet.Allocate(t.Context(), pod, resource, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Memory that is held is no use.
+	m.library.SetUsage("GPU-a", gpu.Usage{MemoryUsedMiB: 9000, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000}}})
+	m.stop()
+	api.annotate(unused.Annotation, earlier.String())
+	m.run()
+	m.eventually("the next agent confirms what the one before it has seen", func() bool {
+		r := api.said(t)
+		return r.AsOf.After(earlier.AsOf) && r.Since["default/notebook"].Equal(since) && r.Since["default/train"].Equal(since) && len(r.Since) == 2
+	})
+
+	// Nobody knows whose process it is: it is of those who hold the GPU.
+	m.library.SetUsage("GPU-a", gpu.Usage{GPUPercent: 3, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000, SMPercent: 3}}})
+	m.eventually("a pod that uses its GPU is not among them any more", func() bool {
+		r := api.said(t)
+		return r.Since["default/notebook"].IsZero() && r.Since["default/train"].Equal(since)
+	})
+	m.kubelet.Delete("train")
+	m.eventually("without such pods there is no annotation", func() bool { return api.annotation(unused.Annotation) == "" })
+}
+
+func TestWhatTheNodeSaysIsTakenAwayWhenNobodyUnderstandsIt(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+		api.annotate(unused.Annotation, "since noon")
+	})
+	m.eventually("it is gone", func() bool { return api.annotation(unused.Annotation) == "" && m.log.has("is not understood") })
+}

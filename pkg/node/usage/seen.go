@@ -1,0 +1,90 @@
+package usage
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// Seen is what is known of the use of a GPU since the last look.
+type Seen struct {
+	// Pods are those (namespace/name) that used it.
+	Pods []string
+	// Unsure says that it was used by somebody who is not known, or that it cannot be told whether it was.
+	Unsure bool
+}
+
+// Notes collects what readings of GPUs say about their use, whoever asks for them: NVML tells of each moment once.
+type Notes struct {
+	mu    sync.Mutex
+	notes map[string]note
+}
+
+type note struct {
+	pids   map[int]bool
+	unsure bool
+}
+
+// Add takes a reading.
+func (n *Notes) Add(uuid string, u gpu.Usage, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.notes == nil {
+		n.notes = map[string]note{}
+	}
+	had, ok := n.notes[uuid]
+	if !ok {
+		had.pids = map[int]bool{}
+	}
+	untold := err != nil || u.GPUPercent < 0
+	computed := false
+	for _, p := range u.Processes {
+		untold = untold || p.SMPercent < 0
+		if p.SMPercent > 0 {
+			had.pids[p.PID], computed = true, true
+		}
+	}
+	had.unsure = had.unsure || untold || u.GPUPercent > 0 && !computed
+	n.notes[uuid] = had
+}
+
+// Take is what the readings since the last call say. owners finds the pods (namespace/name) of processes; those that it does not find are somebody.
+func (n *Notes) Take(owners func(pids []int) map[int]string) map[string]Seen {
+	n.mu.Lock()
+	notes := n.notes
+	n.notes = nil
+	n.mu.Unlock()
+	out := make(map[string]Seen, len(notes))
+	for uuid, note := range notes {
+		s := Seen{Unsure: note.unsure}
+		if len(note.pids) > 0 {
+			pids := slices.Sorted(maps.Keys(note.pids))
+			whose := owners(pids)
+			for _, pid := range pids {
+				pod, ok := whose[pid]
+				if !ok {
+					s.Unsure = true
+				} else if !slices.Contains(s.Pods, pod) {
+					s.Pods = append(s.Pods, pod)
+				}
+			}
+		}
+		out[uuid] = s
+	}
+	return out
+}
+
+// Library is one whose readings are noted.
+type Library struct {
+	gpu.Library
+	Notes *Notes
+}
+
+// Usage implements gpu.Library.
+func (l Library) Usage(uuid string) (gpu.Usage, error) {
+	u, err := l.Library.Usage(uuid)
+	l.Notes.Add(uuid, u, err)
+	return u, err
+}

@@ -1,0 +1,224 @@
+package usage_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/usage"
+	"karve.sh/karve/pkg/unused"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func TestReadingsSayWhoUsedAGPU(t *testing.T) {
+	t.Parallel()
+	idle := gpu.Usage{MemoryUsedMiB: 9000, Processes: []gpu.Process{{PID: 1, MemoryMiB: 9000}}}
+	by := func(percent int, processes ...gpu.Process) gpu.Usage {
+		return gpu.Usage{GPUPercent: percent, Processes: processes}
+	}
+	computes := func(pid int) gpu.Process { return gpu.Process{PID: pid, MemoryMiB: 1, SMPercent: 1} }
+	for name, c := range map[string]struct {
+		readings []gpu.Usage
+		err      error
+		want     usage.Seen
+	}{
+		"no process":                               {[]gpu.Usage{{}}, nil, usage.Seen{}},
+		"memory that is held is no use":            {[]gpu.Usage{idle}, nil, usage.Seen{}},
+		"a process that computes":                  {[]gpu.Usage{by(30, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}}},
+		"two of a pod":                             {[]gpu.Usage{by(30, computes(1), computes(2))}, nil, usage.Seen{Pods: []string{"a/one"}}},
+		"one of several readings":                  {[]gpu.Usage{idle, by(0, computes(3)), idle}, nil, usage.Seen{Pods: []string{"a/two"}}},
+		"a process of nobody":                      {[]gpu.Usage{by(30, computes(1), computes(99))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
+		"use without a process":                    {[]gpu.Usage{by(1, gpu.Process{PID: 1})}, nil, usage.Seen{Unsure: true}},
+		"a process whose share is not told":        {[]gpu.Usage{by(0, gpu.Process{PID: 1, SMPercent: -1})}, nil, usage.Seen{Unsure: true}},
+		"a GPU that tells nothing":                 {[]gpu.Usage{by(-1)}, nil, usage.Seen{Unsure: true}},
+		"a GPU that cannot be read":                {[]gpu.Usage{{}}, errors.New("lost"), usage.Seen{Unsure: true}},
+		"not even when it can be read afterwards":  {[]gpu.Usage{by(-1), idle}, nil, usage.Seen{Unsure: true}},
+		"what was used before and is not any more": {[]gpu.Usage{by(1), by(0, computes(1))}, nil, usage.Seen{Pods: []string{"a/one"}, Unsure: true}},
+	} {
+		var n usage.Notes
+		for _, u := range c.readings {
+			n.Add("GPU-a", u, c.err)
+		}
+		owners := func([]int) map[int]string { return map[int]string{1: "a/one", 2: "a/one", 3: "a/two"} }
+		if diff := cmp.Diff(map[string]usage.Seen{"GPU-a": c.want}, n.Take(owners)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if again := n.Take(owners); len(again) != 0 {
+			t.Errorf("%s: told twice: %v", name, again)
+		}
+	}
+}
+
+// looks is a Tracker that looks at one machine with two GPUs.
+type looks struct {
+	usage.Tracker
+	now time.Time
+}
+
+var shared = map[string][]string{"a/one": {"GPU-a"}, "a/two": {"GPU-a"}, "a/both": {"GPU-a", "GPU-b"}}
+
+func used(pods ...string) map[string]usage.Seen {
+	return map[string]usage.Seen{"GPU-a": {Pods: pods}, "GPU-b": {}}
+}
+
+// pass looks each minute for so long, and writes what is due.
+func (l *looks) pass(d time.Duration, holds map[string][]string, seen map[string]usage.Seen) (writes int) {
+	for end := l.now.Add(d); l.now.Before(end); {
+		l.now = l.now.Add(time.Minute)
+		l.Look(l.now, holds, seen)
+		if r, due := l.Report(); due {
+			l.Written(r)
+			writes++
+		}
+	}
+	return writes
+}
+
+func (l *looks) pods() []string {
+	r, _ := l.Report()
+	return slices.Sorted(maps.Keys(r.Since))
+}
+
+func TestPodsThatDoNotUseTheirGPUAreReported(t *testing.T) {
+	t.Parallel()
+	l := looks{now: noon}
+	l.pass(unused.Beat, shared, used("a/one"))
+	if got := l.pods(); len(got) != 0 {
+		t.Errorf("%q are reported before a beat has passed", got)
+	}
+	if n := l.pass(time.Hour, shared, used("a/one")); n > 13 {
+		t.Errorf("the Node was written %d times in an hour", n)
+	}
+	if got := l.pods(); !slices.Equal(got, []string{"a/both", "a/two"}) {
+		t.Errorf("%q are reported", got)
+	}
+	r, _ := l.Report()
+	if got := r.For("a/two", noon, l.now); got != time.Hour+unused.Beat-time.Minute {
+		t.Errorf("unused for %s", got)
+	}
+	if n := l.pass(time.Minute, shared, used("a/two")); n != 1 {
+		t.Error("a use is not told at once")
+	}
+	if got := l.pods(); !slices.Equal(got, []string{"a/both"}) {
+		t.Errorf("%q are reported", got)
+	}
+}
+
+func TestWhatCannotBeToldCountsAsUse(t *testing.T) {
+	t.Parallel()
+	for name, seen := range map[string]map[string]usage.Seen{
+		"somebody used it":           {"GPU-a": {Unsure: true}, "GPU-b": {}},
+		"nothing was seen of it":     {"GPU-b": {}},
+		"a pod that holds none":      used("mps/server"),
+		"a pod that holds another's": used("a/b-only"),
+	} {
+		holds := maps.Clone(shared)
+		holds["a/b-only"] = []string{"GPU-b"}
+		l := looks{now: noon}
+		l.pass(time.Hour, holds, seen)
+		if got := l.pods(); !slices.Equal(got, []string{"a/b-only"}) {
+			t.Errorf("%s: %q are reported", name, got)
+		}
+	}
+}
+
+func TestTheNextAgentGoesOn(t *testing.T) {
+	t.Parallel()
+	for gap, want := range map[time.Duration]bool{0: true, unused.Fresh - time.Minute: true, unused.Fresh + time.Minute: false, -time.Hour: false} {
+		l := looks{now: noon}
+		l.pass(time.Hour, shared, used())
+		r, _ := l.Report()
+		next := looks{now: l.now.Add(gap)}
+		next.Adopt(r)
+		next.Look(next.now, shared, used())
+		if got := len(next.pods()) > 0; got != want {
+			t.Errorf("after %s: %t, want %t", gap, got, want)
+		}
+		if _, due := next.Report(); due == want && gap < unused.Beat {
+			t.Errorf("after %s: to be written: %t", gap, due)
+		}
+	}
+}
+
+func TestAKubeletThatDoesNotAnswerChangesNothing(t *testing.T) {
+	t.Parallel()
+	l := looks{now: noon}
+	l.pass(time.Hour, shared, used())
+	l.pass(time.Hour, nil, used("a/one"))
+	if got := l.pods(); !slices.Equal(got, []string{"a/both", "a/two"}) {
+		t.Errorf("%q are reported", got)
+	}
+}
+
+// Whatever happens on a machine, no pod is reported that was seen to use a GPU since, and what the Node says is never behind by more than a look for those.
+func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tracker, now := &usage.Tracker{}, noon
+		var node unused.Report
+		last := map[string]time.Time{} // when each pod last used its GPU, or began to hold it
+		holds := map[string][]string{}
+		pending := false // The Node says something that is not true any more: whoever starts now cannot know.
+		for range rapid.IntRange(1, 60).Draw(t, "looks") {
+			now = now.Add(time.Duration(rapid.SampledFrom([]int{5, 60, 240, 500, 700}).Draw(t, "seconds")) * time.Second)
+			if !pending && rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
+				tracker = &usage.Tracker{}
+				tracker.Adopt(node)
+			}
+			for i := range 4 {
+				pod := fmt.Sprintf("a/%d", i)
+				switch rapid.IntRange(0, 19).Draw(t, "pod") {
+				case 0:
+					delete(holds, pod)
+					delete(last, pod)
+				case 1, 2, 3:
+					if holds[pod] == nil {
+						holds[pod], last[pod] = rapid.SampledFrom([][]string{{"GPU-a"}, {"GPU-b"}, {"GPU-a", "GPU-b"}}).Draw(t, "gpus"), now
+					}
+				}
+			}
+			seen := map[string]usage.Seen{}
+			for _, uuid := range []string{"GPU-a", "GPU-b"} {
+				s := usage.Seen{Unsure: rapid.IntRange(0, 19).Draw(t, "unsure") == 0}
+				for _, pod := range slices.Sorted(maps.Keys(holds)) {
+					if slices.Contains(holds[pod], uuid) && (rapid.IntRange(0, 9).Draw(t, "uses") == 0) {
+						s.Pods = append(s.Pods, pod)
+						last[pod] = now
+					}
+					if slices.Contains(holds[pod], uuid) && s.Unsure {
+						last[pod] = now
+					}
+				}
+				seen[uuid] = s
+			}
+			tracker.Look(now, holds, seen)
+			report, due := tracker.Report()
+			for pod := range report.Since {
+				if holds[pod] == nil {
+					t.Fatalf("%s is reported and holds nothing", pod)
+				}
+				if d := report.For(pod, noon.Add(-time.Hour), now); d > now.Sub(last[pod]) {
+					t.Fatalf("%s is said not to have used its GPU for %s, and has %s ago", pod, d, now.Sub(last[pod]))
+				}
+			}
+			if pending = due; due && rapid.IntRange(0, 3).Draw(t, "written") > 0 {
+				tracker.Written(report)
+				node, pending = report, false
+			} else if !due {
+				for pod := range node.Since {
+					if last[pod].Equal(now) && holds[pod] != nil {
+						t.Fatalf("the Node says that %s is unused, it is not, and nothing is written", pod)
+					}
+				}
+			}
+		}
+	})
+}
