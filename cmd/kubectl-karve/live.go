@@ -16,7 +16,6 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
-	"karve.sh/karve/pkg/operator"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -39,7 +38,7 @@ func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 		return nil, fmt.Errorf("without -f the pods of a cluster are planned for, but which one is not known: %w", err)
 	}
 	config.QPS, config.Burst = 50, 100
-	scheme, err := operator.Scheme()
+	scheme, err := gather.Scheme()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +66,7 @@ func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: c, Live: c, Mapper: c.RESTMapper(), InstanceTypes: types, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: gather.SameForAll(types), Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
 	}
 	return gatherer.Cluster(ctx)

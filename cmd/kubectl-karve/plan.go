@@ -189,6 +189,6 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog
 	if err != nil {
 		return nil, nil, err
 	}
-	c.InstanceTypes = types
+	c.UseInstanceTypes(types)
 	return c, skippedNote(skipped), nil
 }

@@ -6,26 +6,26 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
-	_ "sigs.k8s.io/karpenter/pkg/apis/v1"       // registers NodePools and NodeClaims with client-go's scheme
-	_ "sigs.k8s.io/karpenter/pkg/apis/v1alpha1" // registers NodeOverlays with client-go's scheme
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/aws/instancetype"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
@@ -33,7 +33,11 @@ import (
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/controllers/rollout"
+	"karve.sh/karve/pkg/controllers/usage"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/repair"
 )
 
 // leaseName is the name of the leader election lease, and of the controller in events.
@@ -54,7 +58,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	if err != nil {
 		return err
 	}
-	kinds, err := Scheme()
+	kinds, err := gather.Scheme()
 	if err != nil {
 		return err
 	}
@@ -71,7 +75,10 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		// Safe: main ends as soon as Run does.
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       new(shutdownGrace),
-		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Event{}: {Field: launch.AboutNodeClaims()}},
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
@@ -83,17 +90,11 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	return m.Start(ctx)
 }
 
-// Scheme knows all kinds that the controllers read and write. It is client-go's own, so kinds are added to it once, also where many ask for it.
-func Scheme() (*runtime.Scheme, error) { return scheme() }
-
-var scheme = sync.OnceValues(func() (*runtime.Scheme, error) {
-	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
-		return nil, fmt.Errorf("registering kinds: %w", err)
-	}
-	return clientgoscheme.Scheme, nil
-})
-
+// readInstanceTypes reads the file; nil where none is named.
 func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
+	if path == "" {
+		return nil, nil
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
@@ -115,20 +116,34 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	if err != nil {
 		return err
 	}
-	gatherer := &gather.Gatherer{
-		Cached: m.GetClient(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), InstanceTypes: types, Ledger: ledger, Clock: clk,
-		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays,
+	buffers, err := serves(m, karpenter.CapacityBufferKind)
+	if err != nil {
+		return err
 	}
-	c := m.GetClient()
+	machines, err := newCatalog(m, types, all, o)
+	if err != nil {
+		return err
+	}
+	gatherer := &gather.Gatherer{
+		Cached: m.GetClient(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk,
+		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true,
+	}
+	c, borne := m.GetClient(), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
-		&launch.Controller{Config: launch.Config{Client: c, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
+		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, PlanBudget: o.PlanBudget,
+			CapacityBuffers: buffers,
 		}),
 		&readiness.Controller{Config: readiness.Config{Client: c, Live: m.GetAPIReader(), Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.ReplicasTimeout}},
-		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle}),
-		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry}},
+		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
+		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
+		rollout.New(rollout.Config{
+			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, AWS: loader(all), KubernetesVersion: kubernetesVersion(m), Metrics: all,
+			Recorder: recorder, Clock: clk, Namespace: o.namespace(), CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
+		}),
+		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
 	}
 	for _, controller := range controllers {
 		if err := controller.Register(m); err != nil {
@@ -139,6 +154,47 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
 	return m.AddReadyzCheck("caches", cachesSynced(m))
+}
+
+// ec2NodeClass is the kind whose machines AWS tells of.
+var ec2NodeClass = schema.GroupKind{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass"}
+
+// newCatalog has AWS tell of the machines of EC2NodeClasses, and the file of those of all other node classes. Where there is no EC2NodeClass, AWS is never
+// called.
+func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (gather.Catalog, error) {
+	onAWS := instancetype.New(instancetype.Config{
+		Options: instancetype.Options{VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, ReservedENIs: o.ReservedENIs, IsolatedVPC: o.IsolatedVPC},
+		Load:    loader(all),
+		Metrics: all, Clock: clock.RealClock{},
+	})
+	if err := m.Add(onAWS); err != nil {
+		return nil, fmt.Errorf("adding the catalogue: %w", err)
+	}
+	machines := gather.ByKind{Kinds: map[schema.GroupKind]gather.Catalog{ec2NodeClass: onAWS}}
+	if types != nil {
+		machines.Others = gather.SameForAll(types)
+	}
+	return machines, nil
+}
+
+// loader makes AWS clients whose calls are counted.
+func loader(all *metrics.Metrics) func(context.Context) (*aws.Clients, error) {
+	return func(ctx context.Context) (*aws.Clients, error) { return aws.Load(ctx, aws.Counted(all.AWSCalls)) }
+}
+
+// kubernetesVersion asks the API server for its version, as Karpenter's AWS provider does.
+func kubernetesVersion(m ctrl.Manager) func() (string, error) {
+	return func() (string, error) {
+		d, err := discovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
+		if err != nil {
+			return "", fmt.Errorf("making a discovery client: %w", err)
+		}
+		v, err := d.ServerVersion()
+		if err != nil {
+			return "", fmt.Errorf("reading the API server's version: %w", err)
+		}
+		return v.Major + "." + strings.TrimSuffix(v.Minor, "+"), nil
+	}
 }
 
 // serves says whether the API server serves a kind.

@@ -5,43 +5,96 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
 	"time"
 )
 
 // Options are the settings of the controller.
 type Options struct {
 	InstanceTypesFile       string
+	ClusterName             string
+	VMMemoryOverheadPercent float64
+	ReservedENIs            int
+	IsolatedVPC             bool
 	BatchIdle               time.Duration
 	BatchMax                time.Duration
 	PlanBudget              time.Duration
 	LaunchTimeout           time.Duration
 	MaxUnlaunched           int
 	ReplicasTimeout         time.Duration
+	NotReadyTimeout         time.Duration
+	GPUFaultTimeout         time.Duration
 	BreakerRetry            time.Duration
 	Settle                  time.Duration
+	GPUCheckImage           string
+	ImageRefresh            time.Duration
 	MetricsAddress          string
 	ProbeAddress            string
 	LeaderElect             bool
 	LeaderElectionNamespace string
 	LogLevel                string
+
+	// environment is what is wrong with the variables that stand for flags.
+	environment []error
+}
+
+// environment are the variables that set flags which are not given. They are Karpenter's, whose AWS provider has to be told the same.
+var environment = map[string]string{
+	"cluster-name":               "CLUSTER_NAME",
+	"vm-memory-overhead-percent": "VM_MEMORY_OVERHEAD_PERCENT",
+	"reserved-enis":              "RESERVED_ENIS",
+	"isolated-vpc":               "ISOLATED_VPC",
 }
 
 // AddFlags binds the options to flags and sets their defaults.
 func (o *Options) AddFlags(fs *flag.FlagSet) {
-	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types, in the schema of Karpenter's kwok provider (required)")
+	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types, in the schema of Karpenter's kwok provider, for node classes that are not EC2NodeClasses")
+	fs.StringVar(&o.ClusterName, "cluster-name", "", "name of the EKS cluster, as Karpenter is told it (CLUSTER_NAME)")
+	fs.Float64Var(&o.VMMemoryOverheadPercent, "vm-memory-overhead-percent", 0.075,
+		"part of a machine's memory that its operating system never sees, as Karpenter is told it (VM_MEMORY_OVERHEAD_PERCENT)")
+	fs.IntVar(&o.ReservedENIs, "reserved-enis", 0, "network interfaces of a machine that are not for pods, as Karpenter is told it (RESERVED_ENIS)")
+	fs.BoolVar(&o.IsolatedVPC, "isolated-vpc", false, "the Pricing API cannot be reached, as Karpenter is told it (ISOLATED_VPC)")
 	fs.DurationVar(&o.BatchIdle, "batch-idle-duration", time.Second, "plan once no new pod has come for this long")
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan at the latest this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "look this long for a better plan, where the search does not end before")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "give a NodeClaim up that has no machine after this long; stock Karpenter waits for it meanwhile")
 	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 10, "NodeClaims that may be without a machine at once")
-	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "take a registered node for broken that does not expose its replicas after this long")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "take a registered node for broken that does not expose its replicas after this long, and replace one that has lost some for as long")
+	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "replace a node that has not been ready for this long, or whose storage, network, kernel or container runtime has not")
+	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been out of service for this long")
 	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "launch one node again this long after nodes of a pool were found broken")
 	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "watch a tainted idle node for this long before it is given back")
+	fs.StringVar(&o.GPUCheckImage, "gpu-check-image", "", "container image that checks the GPU of a canary node with the argument check, as karve-node's does, where a GPUImageRollout names none")
+	fs.DurationVar(&o.ImageRefresh, "image-refresh-interval", 15*time.Minute, "ask AWS this often whether there is a newer GPU image")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where Prometheus metrics are served; 0 for nowhere")
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let only one replica of the controller act")
-	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease; the pod's own by default")
+	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease and of the pods that check GPUs; the pod's own by default")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to see why decisions fall")
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
+		if value := os.Getenv(environment[name]); value != "" {
+			if err := fs.Set(name, value); err != nil {
+				o.environment = append(o.environment, fmt.Errorf("%s stands for --%s: %w", environment[name], name, err))
+			}
+		}
+	}
+}
+
+// inCluster is where a pod finds the name of its namespace.
+const inCluster = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// namespace is where the controller's own objects are.
+func (o *Options) namespace() string {
+	if o.LeaderElectionNamespace != "" {
+		return o.LeaderElectionNamespace
+	}
+	if name, err := os.ReadFile(inCluster); err == nil {
+		return strings.TrimSpace(string(name))
+	}
+	return "karve-system" // As the generated role has it.
 }
 
 // Validate tells all that is wrong with the options.
@@ -52,16 +105,23 @@ func (o *Options) Validate() error {
 			errs = append(errs, fmt.Errorf("--%s must be above zero, not %s", name, d))
 		}
 	}
-	if o.InstanceTypesFile == "" {
-		errs = append(errs, errors.New("--instance-types-file is required"))
+	errs = append(errs, o.environment...)
+	if o.VMMemoryOverheadPercent < 0 || o.VMMemoryOverheadPercent >= 1 {
+		errs = append(errs, fmt.Errorf("--vm-memory-overhead-percent must be a part of 1, as 0.075, not %v", o.VMMemoryOverheadPercent))
+	}
+	if o.ReservedENIs < 0 {
+		errs = append(errs, fmt.Errorf("--reserved-enis must not be below 0, and is %d", o.ReservedENIs))
 	}
 	positive("batch-idle-duration", o.BatchIdle)
 	positive("batch-max-duration", o.BatchMax)
 	positive("plan-budget", o.PlanBudget)
 	positive("launch-timeout", o.LaunchTimeout)
 	positive("replicas-timeout", o.ReplicasTimeout)
+	positive("not-ready-timeout", o.NotReadyTimeout)
+	positive("gpu-fault-timeout", o.GPUFaultTimeout)
 	positive("breaker-retry", o.BreakerRetry)
 	positive("settle-duration", o.Settle)
+	positive("image-refresh-interval", o.ImageRefresh)
 	if o.BatchMax < o.BatchIdle {
 		errs = append(errs, fmt.Errorf("--batch-max-duration (%s) must not be below --batch-idle-duration (%s)", o.BatchMax, o.BatchIdle))
 	}

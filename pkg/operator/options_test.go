@@ -20,9 +20,9 @@ func parsed(t *testing.T, args ...string) Options {
 	return o
 }
 
-func TestTheDefaultsAreValidWithAFileOfInstanceTypes(t *testing.T) {
+func TestTheDefaultsAreValid(t *testing.T) {
 	t.Parallel()
-	o := parsed(t, "--instance-types-file=types.json")
+	o := parsed(t)
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -35,7 +35,8 @@ func TestTheDefaultsAreValidWithAFileOfInstanceTypes(t *testing.T) {
 func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                                   "--instance-types-file is required",
+		"--vm-memory-overhead-percent=7.5":   "--vm-memory-overhead-percent must be a part of 1, as 0.075, not 7.5",
+		"--reserved-enis=-1":                 "--reserved-enis must not be below 0, and is -1",
 		"--batch-idle-duration=0":            "--batch-idle-duration must be above zero",
 		"--batch-max-duration=-1s":           "--batch-max-duration must be above zero",
 		"--plan-budget=0s":                   "--plan-budget must be above zero",
@@ -43,6 +44,7 @@ func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 		"--replicas-timeout=0s":              "--replicas-timeout must be above zero",
 		"--breaker-retry=0s":                 "--breaker-retry must be above zero",
 		"--settle-duration=0s":               "--settle-duration must be above zero",
+		"--image-refresh-interval=0s":        "--image-refresh-interval must be above zero",
 		"--batch-max-duration=1ms":           "must not be below --batch-idle-duration",
 		"--max-unlaunched-claims=0":          "--max-unlaunched-claims must be at least 1",
 		"--log-level=trace":                  `--log-level must be info or debug, not "trace"`,
@@ -58,21 +60,35 @@ func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 func TestValidateTellsAllAtOnce(t *testing.T) {
 	t.Parallel()
 	err := (&Options{}).Validate()
-	for _, name := range []string{"instance-types-file", "batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "max-unlaunched", "log-level"} {
+	for _, name := range []string{"batch-idle", "batch-max", "plan-budget", "launch-timeout", "replicas-timeout", "breaker-retry", "settle", "image-refresh", "max-unlaunched", "log-level"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not told: %v", name, err)
 		}
 	}
 }
 
-func TestManyMayAskForTheKindsAtOnce(t *testing.T) {
-	t.Parallel()
-	for range 4 {
-		t.Run("", func(t *testing.T) {
-			t.Parallel()
-			if _, err := Scheme(); err != nil {
-				t.Error(err)
-			}
-		})
+// Karpenter's AWS provider takes the same from the same variables.
+func TestVariablesStandForFlagsThatAreNotGiven(t *testing.T) {
+	for name, value := range map[string]string{
+		"CLUSTER_NAME": "prod", "VM_MEMORY_OVERHEAD_PERCENT": "0.06", "RESERVED_ENIS": "1", "ISOLATED_VPC": "true",
+	} {
+		t.Setenv(name, value)
+	}
+	o := parsed(t, "--reserved-enis=2")
+	if err := o.Validate(); err != nil {
+		t.Error(err)
+	}
+	if o.ClusterName != "prod" || o.VMMemoryOverheadPercent != 0.06 || o.ReservedENIs != 2 || !o.IsolatedVPC {
+		t.Errorf("options %+v", o)
+	}
+	t.Setenv("RESERVED_ENIS", "one")
+	o = parsed(t)
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "RESERVED_ENIS stands for --reserved-enis") {
+		t.Errorf("a variable that is no number: %v", err)
+	}
+	t.Setenv("RESERVED_ENIS", "")
+	o = parsed(t)
+	if err := o.Validate(); err != nil || o.ReservedENIs != 0 {
+		t.Errorf("an empty variable: %v, %+v", err, o)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -21,13 +23,13 @@ import (
 func (c *Controller) act(ctx context.Context, s *state, a action, pools map[string]*snapshot.Pool) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
 	node := a.machine.Node
-	if a.step != blocked {
+	if a.step != blocked && a.step != stay {
 		delete(c.told, node.UID)
 	}
 	switch a.step {
 	case markIdle:
 		return c.patch(ctx, node, func(n *corev1.Node) { annotate(n, v1alpha1.IdleSinceAnnotation, now) })
-	case keep:
+	case keep, hold:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", a.reason)
 		return c.patch(ctx, node, unmark)
 	case taint:
@@ -38,17 +40,80 @@ func (c *Controller) act(ctx context.Context, s *state, a action, pools map[stri
 			}
 		})
 		if err == nil {
-			log.FromContext(ctx).Info("Tainted an idle node", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation])
+			log.FromContext(ctx).Info("Tainted a node that goes", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation], "reason", a.reason)
 		}
 		return err
 	case blocked:
-		if c.told[node.UID] != a.reason {
-			c.told[node.UID] = a.reason
-			c.Recorder.Eventf(node, nil, corev1.EventTypeNormal, "IdleButKept", "Keep", "idle since %s and kept: %s", node.Annotations[v1alpha1.IdleSinceAnnotation], a.reason)
-		}
-		return nil
+		c.tell(node, "IdleButKept", a.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
+	case stay:
+		cause := s.causes[a.machine.Claim.Name]
+		c.tell(node, string(cause.kind)+"ButKept", a.reason, cause.message)
+	case replace, stop, giveUp:
+		return c.mark(ctx, s, a, now)
+	case force:
+		return c.force(ctx, a)
 	case remove:
 		return c.remove(ctx, s, a.machine, pools[a.machine.Pool()])
+	}
+	return nil
+}
+
+// tell tells why a machine stays, once.
+func (c *Controller) tell(node *corev1.Node, event, reason, what string) {
+	if c.told[node.UID] != reason {
+		c.told[node.UID] = reason
+		c.Recorder.Eventf(node, nil, corev1.EventTypeNormal, event, "Keep", "%s", wording.Shorten(what+", and kept: "+reason, wording.MaxNote))
+	}
+}
+
+// mark writes to the NodeClaim that its machine is leaving, or that it is not any more.
+func (c *Controller) mark(ctx context.Context, s *state, a action, now string) error {
+	m := a.machine
+	if marked(m) && a.step != replace {
+		if err := c.patch(ctx, m.Node, unmark); err != nil {
+			return err
+		}
+	}
+	claim := m.Claim.DeepCopy()
+	was := m.Replacing()
+	switch a.step {
+	case replace:
+		claim.Annotations[v1alpha1.ReplacingAnnotation] = a.reason
+		claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = now
+	case giveUp:
+		failed := failures(m) + 1
+		claim.Annotations[v1alpha1.ReplacementFailuresAnnotation] = strconv.Itoa(failed)
+		claim.Annotations[v1alpha1.ReplaceAfterAnnotation] = s.now.Add(rest(failed)).UTC().Format(time.RFC3339)
+		fallthrough
+	default:
+		delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
+		delete(claim.Annotations, v1alpha1.ReplacingSinceAnnotation)
+	}
+	if err := c.Client.Patch(ctx, claim, client.MergeFrom(m.Claim)); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("marking NodeClaim %s: %w", claim.Name, err)
+	}
+	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(claim), "nodePool", m.Pool())
+	switch a.step {
+	case replace:
+		what := s.why(m, a.reason)
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), a.reason, string(metrics.ReplacementBegun)).Inc()
+		kind, word := corev1.EventTypeNormal, "Replacing"
+		if a.reason == Unhealthy {
+			kind, word = corev1.EventTypeWarning, Unhealthy
+		}
+		c.Recorder.Eventf(m.Node, claim, kind, word, "Replace", "%s", wording.Shorten(what+"; its pods get a new place first", wording.MaxNote))
+		logger.Info("Replacing a node", "reason", a.reason, "why", what)
+	case giveUp:
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementGivenUp)).Inc()
+		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", wording.Shorten(fmt.Sprintf(
+			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, a.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), wording.MaxNote))
+		logger.Info("Gave up replacing a node", "reason", a.reason, "failures", failures(&snapshot.Machine{Claim: claim}))
+	default:
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementStopped)).Inc()
+		logger.Info("A node is not replaced after all", "reason", a.reason)
 	}
 	return nil
 }
@@ -94,7 +159,7 @@ func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine, 
 			look.Pods = append(look.Pods, pod)
 		}
 	}
-	if reason := s.protects(&look); !look.Empty() || !tainted(live) || reason != "" {
+	if reason := s.holdsBack(m, &look); reason != "" {
 		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", reason)
 		return c.patch(ctx, live, unmark)
 	}
@@ -105,9 +170,23 @@ func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine, 
 		}
 		return fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
-	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionIdle)).Inc()
-	c.Recorder.Eventf(m.Claim, live, corev1.EventTypeNormal, "Idle", "GiveBack", "node %s has been idle since %s (idleAfter %s) and is given back",
-		live.Name, live.Annotations[v1alpha1.IdleSinceAnnotation], pool.Class.Spec.Consolidation.IdleAfter)
-	log.FromContext(ctx).Info("Gave back an idle node", "node", klog.KObj(live), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "microUSDPerHour", m.Promise.MicroUSDPerHour)
+	c.removed(ctx, s, &look, pool)
 	return nil
+}
+
+// removed tells that a machine is given back.
+func (c *Controller) removed(ctx context.Context, s *state, m *snapshot.Machine, pool *snapshot.Pool) {
+	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
+	if reason := m.Replacing(); reason != "" {
+		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(s.causes[m.Claim.Name].kind)).Inc()
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), reason, string(metrics.ReplacementDone)).Inc()
+		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, its %d pods have a new place: %s",
+			m.Node.Name, len(m.Moving()), wording.Shorten(s.causes[m.Claim.Name].message, wording.MaxNote/2))
+		logger.Info("Gave back a replaced node", "reason", reason, "pods", len(m.Moving()))
+		return
+	}
+	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionIdle)).Inc()
+	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Idle", "GiveBack", "node %s has been idle since %s (idleAfter %s) and is given back",
+		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], pool.Class.Spec.Consolidation.IdleAfter)
+	logger.Info("Gave back an idle node", "microUSDPerHour", m.Promise.MicroUSDPerHour)
 }

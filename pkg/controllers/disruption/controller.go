@@ -1,11 +1,12 @@
-// Package disruption gives machines back that hold no pods. A machine goes in small steps that can each be undone but the last: it is marked idle, then tainted,
-// then watched, then looked at live, and only then is its NodeClaim deleted.
+// Package disruption gives machines back that hold no pods, and replaces those that have a cause to go. A machine goes in small steps that can each be undone but
+// the last: it is marked, then tainted, then watched, then looked at live, and only then is its NodeClaim deleted.
 package disruption
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,9 +26,11 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -43,23 +46,35 @@ type Config struct {
 	Clock    clock.Clock
 	// Settle is how long a tainted node is watched before it is given back, so that a pod bound at the last moment is seen.
 	Settle time.Duration
+	// Tolerations are how long sick machines are borne.
+	Tolerations repair.Tolerations
 }
 
 // Controller looks at all machines together, since budgets speak of all.
 type Controller struct {
 	Config
-	// told are the reasons why idle machines stay, so that an event marks a change.
+	// told are the reasons why machines stay, so that an event marks a change.
 	told map[types.UID]string
+	// caused is since when the machines of claims have been seen to have a cause to go.
+	caused lasting
+	// refused are the claims whose pods had no place to go to, until they are planned for again: a plan takes time, and many machines may be asked about.
+	refused map[string]refusal
+	consolidation
+}
+
+type refusal struct {
+	why   string
+	until time.Time
 }
 
 // New makes the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, told: map[types.UID]string{}}
+	return &Controller{Config: config, told: map[types.UID]string{}, caused: lasting{}, refused: map[string]refusal{}, consolidation: newConsolidation()}
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
-// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=delete
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -71,6 +86,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).Named("disruption").
 		Watches(&corev1.Pod{}, one, builder.WithPredicates(podLeftOrCame())).
 		Watches(&corev1.Node{}, one, builder.WithPredicates(ours())).
+		Watches(&karpv1.NodeClaim{}, one, builder.WithPredicates(claimsOfOurs())).
 		Watches(&karpv1.NodePool{}, one).
 		Watches(&v1alpha1.GPUNodeClass{}, one, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
@@ -98,8 +114,16 @@ func podLeftOrCame() predicate.Predicate {
 func ours() predicate.Predicate {
 	return predicate.And(
 		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.GPUNodeClassLabel] != "" }),
-		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}, taintsChanged()),
+		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}, taintsChanged(), healthChanged()),
 	)
+}
+
+// claimsOfOurs lets through what can make a machine drift, or a place of its pods.
+func claimsOfOurs() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		claim, ok := o.(*karpv1.NodeClaim)
+		return ok && snapshot.IsOurClaim(claim)
+	})
 }
 
 func taintsChanged() predicate.Predicate {
@@ -112,12 +136,21 @@ func taintsChanged() predicate.Predicate {
 
 // Reconcile takes the next step for each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	s, pools, err := c.observe(ctx)
+	s, view, err := c.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	actions, again := decide(s)
+	pools := map[string]*snapshot.Pool{}
+	for i := range view.Pools {
+		pools[view.Pools[i].NodePool.Name] = &view.Pools[i]
+	}
 	var errs []error
+	for _, change := range share.Changes(&view, nil) {
+		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
+	}
+	errs = append(errs, c.noteShortages(ctx, &s))
+	actions, again := decide(s)
+	again = min(again, c.lookAgain(s.now))
 	for _, a := range actions {
 		err := c.act(ctx, &s, a, pools)
 		if apierrors.IsConflict(err) {
@@ -126,6 +159,16 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 		errs = append(errs, err)
 	}
+	for _, m := range s.steered() {
+		err := c.steer(ctx, m)
+		if apierrors.IsConflict(err) {
+			again = min(again, soon)
+			continue
+		}
+		errs = append(errs, err)
+	}
+	c.measure(&s)
+	c.measureHealth(&s)
 	c.forget(s.machines)
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
@@ -133,54 +176,164 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-func (c *Controller) observe(ctx context.Context) (state, map[string]*snapshot.Pool, error) {
+func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
-		return state{}, nil, fmt.Errorf("reading the cluster: %w", err)
+		return state{}, snapshot.View{}, fmt.Errorf("reading the cluster: %w", err)
 	}
 	evictions, err := karpenter.NewEvictions(ctx, c.Client, c.Clock)
 	if err != nil {
-		return state{}, nil, err
+		return state{}, snapshot.View{}, err
 	}
 	view := snapshot.Build(cluster)
+	s := see(cluster, &view, c.Clock)
+	s.settle, s.blocker = c.Settle, evictions.Blocker
+	s.heed(repair.Diagnose(cluster, view.Machines, c.Tolerations))
+	s.planned = c.seldom(s.now, s.planned)
+	c.consider(cluster, &s)
+	c.steady(&s)
+	return s, view, nil
+}
+
+// see is the state as far as the cluster alone tells it.
+func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state {
+	places := newPlaces(cluster, view.Machines)
+	plan := planner.Build(view.Snapshot)
+	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
-		now: cluster.Now, machines: view.Machines, settle: c.Settle, blocker: evictions.Blocker,
-		idleAfter: map[string]time.Duration{}, budget: map[string]int{}, wanted: wanted(view),
+		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, saves: places.saves, places: places, stays: cluster.PodKeeps(),
+		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
+		idleAfter: map[string]time.Duration{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
+		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},
 	}
-	pools := map[string]*snapshot.Pool{}
+	s.expect(view, plan)
 	for i := range view.Pools {
 		pool := &view.Pools[i]
-		pools[pool.NodePool.Name] = pool
+		np := pool.NodePool
+		started := started(view.Machines, np.Name)
+		s.unknown[np.Name] = len(pool.Problems) > 0
+		reserve, _ := headroom.Of(np.Name)
+		s.cold[np.Name] = reserve.Coming > 0
+		if closed := view.Snapshot.Pools[i].Closed; closed != nil {
+			s.closed[np.Name] = closed.Message
+		}
+		s.bounded[np.Name] = np.Spec.Template.Spec.TerminationGracePeriod != nil
+		s.allowed[np.Name] = map[karpv1.DisruptionReason]int{}
+		for _, why := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnderutilized} {
+			s.allowed[np.Name][why] = np.MustGetAllowedDisruptions(clk, started, why)
+		}
+		for j := range view.Machines {
+			if m := &view.Machines[j]; m.Pool() == np.Name {
+				if drift := cluster.Drift(pool, m); drift != nil {
+					s.causes[m.Claim.Name] = drifted(drift)
+				}
+			}
+		}
 		if pool.Class == nil {
 			continue
 		}
+		s.moves[np.Name] = pool.Class.Spec.Consolidation.MovesPods()
 		idle, never, err := pool.Class.Spec.Consolidation.IdleDuration()
 		if err != nil || never {
 			continue // A duration that cannot be read is told by the class's Accepted condition.
 		}
-		s.idleAfter[pool.NodePool.Name] = idle
-		s.budget[pool.NodePool.Name] = pool.NodePool.MustGetAllowedDisruptions(c.Clock, nodes(view.Machines, pool.NodePool.Name), karpv1.DisruptionReasonEmpty)
+		s.idleAfter[np.Name] = idle
 	}
-	return s, pools, nil
+	return s
 }
 
-// wanted are the Nodes that the planner keeps for waiting pods.
-func wanted(view snapshot.View) map[string]bool {
-	w := map[string]bool{}
-	for _, p := range planner.Build(view.Snapshot).Placements {
-		w[view.Nodes[p.Node].Name] = true
+// seldom asks of a claim that was refused only after a while.
+func (c *Controller) seldom(now time.Time, planned func([]string) string) func([]string) string {
+	maps.DeleteFunc(c.refused, func(_ string, r refusal) bool { return !now.Before(r.until) })
+	return func(claims []string) string {
+		last := claims[len(claims)-1]
+		if r, ok := c.refused[last]; ok {
+			return r.why
+		}
+		why := planned(claims)
+		if why != "" {
+			c.refused[last] = refusal{why, now.Add(longestWait)}
+		}
+		return why
 	}
-	return w
 }
 
-func nodes(machines []snapshot.Machine, pool string) int {
+// steady notes which machines have been seen to have a cause to go for a while, and forgets the others.
+func (c *Controller) steady(s *state) {
+	s.steady = c.caused.note(s, func(m *snapshot.Machine) bool { _, ok := s.causes[m.Claim.Name]; return ok })
+}
+
+// lasting is since when something is so of machines.
+type lasting map[types.UID]time.Time
+
+// note notes of which machines it is so now, and returns the claims of those of which it has been so for the settle time.
+func (l lasting) note(s *state, is func(*snapshot.Machine) bool) map[string]bool {
+	there, long := map[types.UID]bool{}, map[string]bool{}
+	for i := range s.machines {
+		m := &s.machines[i]
+		if !is(m) {
+			continue
+		}
+		uid := m.Claim.UID
+		there[uid] = true
+		if _, ok := l[uid]; !ok {
+			l[uid] = s.now
+		}
+		long[m.Claim.Name] = !s.now.Before(l[uid].Add(s.settle))
+	}
+	maps.DeleteFunc(l, func(uid types.UID, _ time.Time) bool { return !there[uid] })
+	return long
+}
+
+// expect notes which Nodes the planner keeps for pods that need a place, and which pools have machines on their way or need some.
+func (s *state) expect(view *snapshot.View, plan planner.Plan) {
+	for _, p := range plan.Placements {
+		s.wanted[view.Nodes[p.Node].Name] = true
+	}
+	for _, l := range plan.Launches {
+		s.launching[view.Snapshot.Pools[view.Snapshot.Offerings[l.Offering].Pool].Name] = true
+	}
+	for i := range view.Machines {
+		if m := &view.Machines[i]; !m.Started() && !m.Deleting() {
+			s.launching[m.Pool()] = true
+		}
+	}
+}
+
+// started is the number of a pool's machines that have started, of which budgets take their parts: as in Karpenter those to come do not count.
+func started(machines []snapshot.Machine, pool string) int {
 	n := 0
 	for i := range machines {
-		if m := &machines[i]; m.Pool() == pool && m.Node != nil {
+		if m := &machines[i]; m.Pool() == pool && m.Initialized() {
 			n++
 		}
 	}
 	return n
+}
+
+// measure shows how many machines of each pool have drifted and are leaving.
+func (c *Controller) measure(s *state) {
+	for pool := range s.allowed {
+		drifted, replacing, surplus := 0, 0, 0
+		for i := range s.machines {
+			m := &s.machines[i]
+			if m.Pool() != pool {
+				continue
+			}
+			if s.causes[m.Claim.Name].kind == karpv1.DisruptionReasonDrifted {
+				drifted++
+			}
+			if m.Replacing() != "" {
+				replacing++
+			}
+			if c.outlook.surplus[m.Claim.Name] {
+				surplus++
+			}
+		}
+		c.Metrics.PoolSurplus.WithLabelValues(pool).Set(float64(surplus))
+		c.Metrics.PoolDrifted.WithLabelValues(pool).Set(float64(drifted))
+		c.Metrics.PoolReplacing.WithLabelValues(pool).Set(float64(replacing))
+	}
 }
 
 func (c *Controller) forget(machines []snapshot.Machine) {

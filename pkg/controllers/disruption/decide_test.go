@@ -76,8 +76,9 @@ func nothingBlocks([]*corev1.Pod) string { return "" }
 // given is the state with the machines, all of which may go.
 func given(machines ...snapshot.Machine) state {
 	return state{
-		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{},
-		idleAfter: map[string]time.Duration{"gpu": idleAfter}, budget: map[string]int{"gpu": 10},
+		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{}, causes: map[string]cause{},
+		stays:     func(*snapshot.Machine) string { return "" },
+		idleAfter: map[string]time.Duration{"gpu": idleAfter}, allowed: map[string]map[karpv1.DisruptionReason]int{"gpu": {karpv1.DisruptionReasonEmpty: 10}},
 	}
 }
 
@@ -99,6 +100,9 @@ func TestEachStepOfAMachineThatGoes(t *testing.T) {
 	}{
 		"a machine without pods is marked idle":                {machine("a"), []string{"MarkIdle a"}, longestWait},
 		"a mark that is no time is written again":              {machine("a", annotated(v1alpha1.IdleSinceAnnotation, "yesterday")), []string{"MarkIdle a"}, longestWait},
+		"so is one of a clock that was ahead":                  {machine("a", idle(-time.Hour)), []string{"MarkIdle a"}, longestWait},
+		"a little ahead is as good as now":                     {machine("a", idle(-settle)), nil, longestWait},
+		"a taint of a clock that was ahead is watched anew":    {machine("a", idle(idleAfter), tainting(-time.Hour), withTaint), []string{"Taint a"}, settle},
 		"it stays idle for its time":                           {machine("a", idle(idleAfter-20*time.Second)), nil, 20 * time.Second},
 		"then it is tainted":                                   {machine("a", idle(idleAfter)), []string{"Taint a"}, settle},
 		"and watched":                                          {machine("a", idle(idleAfter), tainting(settle-3*time.Second), withTaint), nil, 3 * time.Second},
@@ -207,7 +211,7 @@ func TestBudgets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := given(c.machines...)
-			s.budget["gpu"] = c.budget
+			s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = c.budget
 			actions, _ := decide(s)
 			if diff := cmp.Diff(c.want, steps(actions)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -219,7 +223,7 @@ func TestBudgets(t *testing.T) {
 func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(2*time.Minute)), machine("b", of("fast"), idle(2*time.Minute)), machine("c", of("fast"), idle(2*time.Minute)))
-	s.idleAfter["fast"], s.budget["fast"] = time.Minute, 1
+	s.idleAfter["fast"], s.allowed["fast"] = time.Minute, map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 1}
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Taint b", "Blocked c"}, steps(actions)); diff != "" || again != settle {
 		t.Errorf("again in %s; (-want +got):\n%s", again, diff)
@@ -246,7 +250,7 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := given()
-		s.budget["gpu"] = rapid.IntRange(0, 5).Draw(t, "budget")
+		s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = rapid.IntRange(0, 5).Draw(t, "budget")
 		for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
 			s.machines = append(s.machines, anyMachine(t, fmt.Sprint("m", i)))
 			if rapid.IntRange(0, 5).Draw(t, "wanted") == 0 {
@@ -298,10 +302,12 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 					t.Fatalf("%s is blocked without a reason", name)
 				}
 			case markIdle:
+			case replace, hold, stop, giveUp, stay, force:
+				t.Fatalf("%s of %s, which has not drifted", a.step, name)
 			}
 		}
-		if after := before + more - kept; more+removed > 0 && after > s.budget["gpu"] {
-			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.budget["gpu"], steps(actions))
+		if after := before + more - kept; more+removed > 0 && after > s.allowed["gpu"][karpv1.DisruptionReasonEmpty] {
+			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.allowed["gpu"][karpv1.DisruptionReasonEmpty], steps(actions))
 		}
 		for i := range s.machines {
 			if m := &s.machines[i]; m.Node != nil && !m.Deleting() && marked(m) && !m.Empty() && !seen[m.Claim.Name] {

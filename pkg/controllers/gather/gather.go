@@ -4,6 +4,7 @@ package gather
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -16,12 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -33,23 +35,33 @@ type Gatherer struct {
 	// would get a second machine.
 	Live client.Reader
 	// Mapper knows which kinds the API server serves.
-	Mapper        meta.RESTMapper
-	InstanceTypes []catalog.InstanceType
-	Ledger        *launch.Ledger
-	Clock         clock.PassiveClock
+	Mapper  meta.RESTMapper
+	Catalog Catalog
+	Ledger  *launch.Ledger
+	Clock   clock.PassiveClock
 	// ReplicasTimeout is how long a registered node may go without its replicas.
 	ReplicasTimeout time.Duration
 	// NodeOverlays says whether the API server serves NodeOverlays.
 	NodeOverlays bool
+	// CapacityBuffers says whether the API server serves CapacityBuffers.
+	CapacityBuffers bool
+	// ImageRollouts says whether GPUImageRollouts are read, which decide about machines that run.
+	ImageRollouts bool
+
+	// lessons are what machines were found to have, since the controller has started.
+	lessons   snapshot.Lessons
+	lessonsMu sync.Mutex
 }
 
-// +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses,verbs=get;list;watch
+// +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses;gpuimagerollouts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeclaims;nodeoverlays,verbs=get;list;watch
 // +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
-// +kubebuilder:rbac:groups=karpenter.kwok.sh,resources=kwoknodeclasses,verbs=get
 // +kubebuilder:rbac:groups="",resources=pods;nodes;namespaces;persistentvolumeclaims;persistentvolumes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses;csinodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=autoscaling.x-k8s.io,resources=capacitybuffers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=deployments;replicasets;statefulsets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=podtemplates,verbs=get;list;watch
 
 // Cluster reads all that a decision may depend on.
 func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
@@ -60,6 +72,7 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 		pods       corev1.PodList
 		daemonSets appsv1.DaemonSetList
 		overlays   karpv1alpha1.NodeOverlayList
+		rollouts   v1alpha1.GPUImageRolloutList
 		claims     karpv1.NodeClaimList
 		namespaces corev1.NamespaceList
 		volumes    corev1.PersistentVolumeList
@@ -79,12 +92,17 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 			return nil, fmt.Errorf("listing NodeOverlays: %w", err)
 		}
 	}
+	if g.ImageRollouts {
+		if err := g.Cached.List(ctx, &rollouts); err != nil {
+			return nil, fmt.Errorf("listing GPUImageRollouts: %w", err)
+		}
+	}
 	if err := g.Live.List(ctx, &claims); err != nil {
 		return nil, fmt.Errorf("listing NodeClaims: %w", err)
 	}
 	c := &snapshot.Cluster{
 		Now: g.Clock.Now(), NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
-		Pods: pods.Items, DaemonSets: daemonSets.Items, InstanceTypes: g.InstanceTypes, ReplicasTimeout: g.ReplicasTimeout,
+		Pods: pods.Items, DaemonSets: daemonSets.Items, ReplicasTimeout: g.ReplicasTimeout,
 		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}, Namespaces: namespaces.Items, PersistentVolumes: volumes.Items,
 		PersistentVolumeClaims: asked.Items, StorageClasses: storage.Items, CSINodes: csiNodes.Items,
 	}
@@ -93,25 +111,48 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 			c.NodeOverlays = append(c.NodeOverlays, overlay)
 		}
 	}
+	if g.CapacityBuffers {
+		var err error
+		if c.Buffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
+			return nil, err
+		}
+	}
 	for i := range classes.Items {
 		class := &classes.Items[i]
 		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
 		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
 			continue
 		}
-		state, err := g.nodeClass(ctx, class.Spec.NodeClassRef)
+		state, err := g.NodeClass(ctx, class.Spec.NodeClassRef)
 		if err != nil {
 			return nil, err
 		}
 		c.NodeClasses[class.Spec.NodeClassRef] = state
 	}
+	c.Hold(rollouts.Items)
+	c.Heed(g.learn(ctx, c))
 	c.Refused = g.Ledger.Refused()
 	return c, nil
 }
 
-// nodeClass reads the state of one of the cloud's node classes. It is read live: a class that was changed a moment ago is not Ready until
+// learn adds what the machines that are there teach to what is known.
+func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) snapshot.Lessons {
+	g.lessonsMu.Lock()
+	defer g.lessonsMu.Unlock()
+	learnt := c.Lessons(g.lessons)
+	for kind, lesson := range learnt {
+		if before, ok := g.lessons[kind]; !ok || before.Allocatable != lesson.Allocatable {
+			log.FromContext(ctx).V(1).Info("A machine shows what its kind has for pods", "instanceType", kind.InstanceType, "nodeClass", kind.NodeClass.Name,
+				"image", kind.Image, "memoryBytes", lesson.MemoryBytes, "allocatable", lesson.Allocatable)
+		}
+	}
+	g.lessons = learnt
+	return learnt
+}
+
+// NodeClass reads the state of one of the cloud's node classes. It is read live: a class that was changed a moment ago is not Ready until
 // Karpenter has looked at it, and Karpenter deletes claims that name such a class.
-func (g *Gatherer) nodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
+func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
 	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
 	if meta.IsNoMatchError(err) {
 		return snapshot.NodeClassState{Reason: "NodeClassKindUnknown", Message: fmt.Sprintf(
@@ -136,5 +177,7 @@ func (g *Gatherer) nodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 		// One class that cannot be read, for instance while its conversion webhook is away, must not stop the pools of the others.
 		return snapshot.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
 	}
-	return snapshot.NodeClassStateOf(class), nil
+	state := snapshot.NodeClassStateOf(class)
+	state.Learn(g.Catalog.InstanceTypes(ctx, class))
+	return state, nil
 }

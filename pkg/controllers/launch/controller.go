@@ -12,23 +12,25 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
 
 // Config is what the controller needs.
 type Config struct {
-	Client   client.Client
-	Ledger   *Ledger
-	Metrics  *metrics.Metrics
-	Recorder events.EventRecorder
-	Clock    clock.PassiveClock
+	Client client.Client
+	// NodeClass reads the state of one of the cloud's node classes.
+	NodeClass func(context.Context, v1alpha1.NodeClassReference) (snapshot.NodeClassState, error)
+	Ledger    *Ledger
+	Metrics   *metrics.Metrics
+	Recorder  events.EventRecorder
+	Clock     clock.PassiveClock
 	// Timeout is how long a claim may wait for its machine.
 	Timeout time.Duration
 }
@@ -39,10 +41,13 @@ type Controller struct{ Config }
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=delete
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=get;list;watch
 
-// Register adds the controller to the manager.
+// Register adds the controller to the manager. Of events only those about NodeClaims are worth a cache: see [AboutNodeClaims].
 func (c *Controller) Register(m ctrl.Manager) error {
-	return ctrl.NewControllerManagedBy(m).Named("launch").For(&karpv1.NodeClaim{}).Complete(c)
+	return ctrl.NewControllerManagedBy(m).Named("launch").For(&karpv1.NodeClaim{}).
+		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
+		Complete(c)
 }
 
 // Reconcile looks at one claim.
@@ -52,93 +57,126 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if !apierrors.IsNotFound(err) {
 			return reconcile.Result{}, fmt.Errorf("reading NodeClaim %s: %w", req.Name, err)
 		}
-		return reconcile.Result{}, c.refused(ctx, req.Name, fmt.Sprintf("NodeClaim %s vanished before it was launched; its events say why", req.Name))
+		return c.refused(ctx, req.Name, "", fmt.Sprintf("NodeClaim %s vanished before it was launched; its events say why", req.Name))
 	}
 	if !snapshot.IsOurClaim(claim) {
 		return reconcile.Result{}, nil
 	}
-	shape := ShapeOf(claim)
-	v, message, again := decide(claim, c.Clock.Now(), c.Timeout)
-	switch v {
+	switch d := decide(claim, c.Clock.Now(), c.Timeout); d.verdict {
 	case wait:
-		c.Ledger.Await(claim.Name, shape)
-		return reconcile.Result{RequeueAfter: again}, nil
+		c.Ledger.Await(claim.Name, claim.UID, ShapeOf(claim))
+		return reconcile.Result{RequeueAfter: d.again}, nil
 	case launched:
-		c.Ledger.Launched(claim.Name, shape)
+		c.launched(claim)
 		return reconcile.Result{}, nil
 	case refused:
-		return reconcile.Result{}, c.refused(ctx, claim.Name, message)
+		return c.refused(ctx, claim.Name, d.reason, d.message)
 	case hung:
-		return c.giveUp(ctx, claim, shape, message)
+		return c.giveUp(ctx, claim, d)
+	case leaving:
+		c.launched(claim)
+		return reconcile.Result{}, c.interrupted(ctx, claim)
 	}
 	return reconcile.Result{}, nil
+}
+
+// launched notes that the cloud has what the claim's machine is.
+func (c *Controller) launched(claim *karpv1.NodeClaim) {
+	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType)
 }
 
 // ShapeOf is what a claim of ours asks the cloud for.
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
-	s.InstanceType, s.Zone, s.CapacityType = snapshot.ShapeOf(claim)
+	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.Asks(claim)
 	return s
 }
 
 // refused notes that Karpenter gave a claim up, unless that was seen already or we gave it up ourselves. The claim stays on the ledger until the
-// refusal is noted, so that an error in between does not lose it.
-func (c *Controller) refused(ctx context.Context, claim, message string) error {
-	shape, awaited := c.Ledger.Awaited(claim)
-	if !awaited {
-		return nil
+// refusal is noted, so that an error in between does not lose it. Where nobody has said why yet, everything that it asked for is left alone
+// for a moment, until Karpenter's event says so or no longer can be expected.
+func (c *Controller) refused(ctx context.Context, claim, reason, message string) (reconcile.Result, error) {
+	e, lost, ok := c.Ledger.unlaunched(claim)
+	if !ok {
+		return reconcile.Result{}, nil
 	}
-	if err := c.refuse(ctx, shape, false, message); err != nil {
-		return err
+	refusals, err := c.explain(ctx, claim, e, reason, message)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now := c.Clock.Now()
+	if len(refusals) == 0 && lost {
+		if left := e.missing.Add(explained).Sub(now); left > 0 {
+			return reconcile.Result{RequeueAfter: left}, nil
+		}
+		c.Ledger.Gone(claim)
+		c.count(e.shape, v1alpha1.RefusalVanished)
+		return reconcile.Result{}, nil
+	}
+	if len(refusals) == 0 {
+		if err := c.refuse(ctx, e.shape, now, refusalFor(e.shape, v1alpha1.RefusalVanished, message, Cloud{})); err != nil {
+			return reconcile.Result{}, err
+		}
+		c.Ledger.lose(claim, now)
+		return reconcile.Result{RequeueAfter: explained}, nil
+	}
+	if err := c.refuse(ctx, e.shape, now, refusals...); err != nil {
+		return reconcile.Result{}, err
 	}
 	c.Ledger.Gone(claim)
-	c.Metrics.LaunchesRefused.WithLabelValues(shape.Pool, shape.InstanceType, shape.Zone, shape.CapacityType).Inc()
-	return nil
+	c.count(e.shape, refusals[0].Reason)
+	return reconcile.Result{}, nil
 }
 
 // giveUp writes the refusal down before it deletes the claim, so that a crash in between does not lose it.
-func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, shape Shape, message string) (reconcile.Result, error) {
-	c.Ledger.Await(claim.Name, shape)
-	if err := c.refuse(ctx, shape, true, message); err != nil {
+func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d decision) (reconcile.Result, error) {
+	shape, now := ShapeOf(claim), c.Clock.Now()
+	c.Ledger.Await(claim.Name, claim.UID, shape)
+	cloud, err := c.cloud(ctx, shape)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := c.refuse(ctx, shape, now, refusalFor(shape, d.reason, d.message, cloud)); err != nil {
 		return reconcile.Result{}, err
 	}
 	// The claim comes from a cache: one that was launched a moment ago must not be deleted.
-	err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
+	err = c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case client.IgnoreNotFound(err) != nil:
 		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
 	}
+	if d.held {
+		c.Ledger.Quiet(now)
+	}
 	c.Ledger.Gone(claim.Name)
-	c.Metrics.LaunchesRefused.WithLabelValues(shape.Pool, shape.InstanceType, shape.Zone, shape.CapacityType).Inc()
+	c.count(shape, d.reason)
 	c.Metrics.ClaimsDeleted.WithLabelValues(shape.Pool, string(metrics.DeletionNeverLaunched)).Inc()
-	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", message)
+	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", d.reason, "message", d.message)
 	return reconcile.Result{}, nil
 }
 
-// refuse writes down that an offering was refused. It may be called again for the same refusal.
-func (c *Controller) refuse(ctx context.Context, shape Shape, hung bool, message string) error {
-	now := c.Clock.Now()
-	class := &v1alpha1.GPUNodeClass{}
-	if err := c.Client.Get(ctx, client.ObjectKey{Name: shape.Class}, class); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("reading GPUNodeClass %s: %w", shape.Class, err)
+// interrupted notes that the cloud took a spot machine back: it has no more to spare there for the moment.
+func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) error {
+	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	if capacityType != karpv1.CapacityTypeSpot {
+		return nil
 	}
-	c.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
-	if r, news := c.Ledger.Refuse(shape, hung, message, now); news {
-		note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s: %s",
-			r.InstanceType, r.Zone, r.CapacityType, shape.Pool, r.NotBefore.UTC().Format(time.RFC3339), message)
-		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
-		log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "instanceType", r.InstanceType, "zone", r.Zone,
-			"capacityType", r.CapacityType, "failures", r.Failures, "notBefore", r.NotBefore.Time, "reason", message)
+	event, err := c.eventOf(ctx, claim.Name, claim.UID, spotInterrupted)
+	if err != nil || event == nil {
+		return err
 	}
-	stored := class.DeepCopy()
-	class.Status.RefusedOfferings = c.Ledger.ForStatus(class.Name, now)
-	if err := c.Client.Status().Patch(ctx, class, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing the refusal to GPUNodeClass %s: %w", class.Name, err)
+	shape := ShapeOf(claim)
+	r := Refusal{
+		InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
+		Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
 	}
-	return nil
+	// As of the event: a restarted controller sees old ones again.
+	return c.refuse(ctx, shape, toldAt(event), r)
+}
+
+func (c *Controller) count(s Shape, reason string) {
+	c.Metrics.LaunchesRefused.WithLabelValues(s.Pool, s.CapacityType, known(reason)).Inc()
 }

@@ -6,12 +6,9 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 )
-
-// failingGrace is how long a claim whose launch reports an error may go on trying: long enough for a second try, and short enough that
-// stock Karpenter, which waits for it, is hardly held up.
-const failingGrace = 15 * time.Second
 
 type verdict int
 
@@ -24,25 +21,51 @@ const (
 	hung
 	// refused: Karpenter has given the claim up itself.
 	refused
+	// leaving: the machine was made, and is on its way out.
+	leaving
 )
 
-// decide says what has become of a claim. again is when to look again, for wait.
-func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) (v verdict, message string, again time.Duration) {
+// decision is what has become of a claim.
+type decision struct {
+	verdict verdict
+	// again is when to look again, for wait.
+	again time.Duration
+	// reason and message say why, for hung and refused; reason is "" where nothing is known yet.
+	reason, message string
+	// held says that stock Karpenter was held up for long.
+	held bool
+}
+
+// decide says what has become of a claim.
+func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decision {
 	condition := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
-	if condition.IsTrue() {
-		return launched, "", 0
+	switch {
+	case condition.IsTrue() && !claim.DeletionTimestamp.IsZero():
+		return decision{verdict: leaving}
+	case condition.IsTrue():
+		return decision{verdict: launched}
+	}
+	limit, d := timeout, decision{
+		verdict: hung, reason: v1alpha1.RefusalSilent,
+		message: fmt.Sprintf("NodeClaim %s was not launched within %s and says nothing; see that Karpenter runs", claim.Name, timeout),
+	}
+	told := condition != nil && condition.Reason != "AwaitingReconciliation"
+	if told {
+		d.reason = known(condition.Reason)
+		d.message = fmt.Sprintf("NodeClaim %s could not be launched: %s: %s", claim.Name, condition.Reason, condition.Message)
+		limit = min(timeout, causes[d.reason].patience)
 	}
 	if !claim.DeletionTimestamp.IsZero() {
-		return refused, fmt.Sprintf("NodeClaim %s was given up before it was launched; its events say why", claim.Name), 0
+		d.verdict = refused
+		if !told {
+			d.reason, d.message = "", fmt.Sprintf("NodeClaim %s was given up before it was launched; its events say why", claim.Name)
+		}
+		return d
 	}
-	limit := timeout
-	message = fmt.Sprintf("NodeClaim %s was not launched within %s and says nothing; see that Karpenter runs", claim.Name, timeout)
-	if condition != nil && condition.Reason != "AwaitingReconciliation" {
-		limit = min(timeout, failingGrace)
-		message = fmt.Sprintf("NodeClaim %s could not be launched: %s: %s", claim.Name, condition.Reason, condition.Message)
+	age := now.Sub(claim.CreationTimestamp.Time)
+	if left := limit - age; left > 0 {
+		return decision{verdict: wait, again: left}
 	}
-	if left := claim.CreationTimestamp.Add(limit).Sub(now); left > 0 {
-		return wait, "", left
-	}
-	return hung, message, 0
+	d.held = age >= failingGrace
+	return d
 }

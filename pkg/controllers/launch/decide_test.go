@@ -19,23 +19,33 @@ func TestDecide(t *testing.T) {
 	}
 	deleted := func(claim *karpv1.NodeClaim) { claim.DeletionTimestamp = &metav1.Time{Time: now} }
 	for name, c := range map[string]struct {
-		edits   []func(*karpv1.NodeClaim)
-		age     time.Duration
-		want    verdict
-		message string
-		again   time.Duration
+		edits []func(*karpv1.NodeClaim)
+		age   time.Duration
+		want  decision
 	}{
-		"a new claim is waited for":                             {age: time.Second, want: wait, again: 59 * time.Second},
-		"a claim that waits its turn is waited for":             {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: 59 * time.Second, want: wait, again: time.Second},
-		"a claim of which nothing is heard hangs":               {age: time.Minute, want: hung, message: "says nothing; see that Karpenter runs"},
-		"so does one that waits its turn for too long":          {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: hung, message: "says nothing"},
-		"a claim whose launch fails gets a second try":          {edits: edits(saying("Unknown", "LaunchFailed")), age: 14 * time.Second, want: wait, again: time.Second},
-		"and hangs then":                                        {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: hung, message: "LaunchFailed: words of the cloud"},
-		"a launch that is said to have failed hangs as well":    {edits: edits(saying("False", "LaunchFailed")), age: 15 * time.Second, want: hung, message: "words of the cloud"},
-		"a machine that is made is launched, however late":      {edits: edits(saying("True", "Launched")), age: time.Hour, want: launched},
-		"a launched claim that is deleted was launched":         {edits: edits(saying("True", "Launched"), deleted), age: time.Second, want: launched},
-		"a claim that is deleted before it is launched refused": {edits: edits(deleted), age: time.Second, want: refused, message: "given up before it was launched"},
-		"also when it had hung":                                 {edits: edits(saying("Unknown", "LaunchFailed"), deleted), age: time.Hour, want: refused, message: "given up"},
+		"a new claim is waited for":                    {age: time.Second, want: decision{verdict: wait, again: 59 * time.Second}},
+		"a claim that waits its turn is waited for":    {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
+		"a claim of which nothing is heard hangs":      {age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "says nothing; see that Karpenter runs", held: true}},
+		"so does one that waits its turn for too long": {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "says nothing", held: true}},
+		"a claim whose launch fails gets a second try": {edits: edits(saying("Unknown", "LaunchFailed")), age: 14 * time.Second, want: decision{verdict: wait, again: time.Second}},
+		"and hangs then":                               {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "LaunchFailed: words of the cloud", held: true}},
+		"a launch that is said to have failed hangs as well": {
+			edits: edits(saying("False", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "words of the cloud", held: true},
+		},
+		"a reason that nobody knows is a failed launch": {
+			edits: edits(saying("Unknown", "NewInKarpenter2")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "NewInKarpenter2: words of the cloud", held: true},
+		},
+		"what will not get better is given up at once": {
+			edits: edits(saying("Unknown", "Unauthorized")), age: time.Second, want: decision{verdict: hung, reason: "Unauthorized", message: "Unauthorized: words of the cloud"},
+		},
+		"what is throttled is tried for as long as any claim": {edits: edits(saying("Unknown", "RequestLimitExceeded")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
+		"and no longer": {
+			edits: edits(saying("Unknown", "RequestLimitExceeded")), age: time.Minute, want: decision{verdict: hung, reason: "RequestLimitExceeded", message: "words of the cloud", held: true},
+		},
+		"a machine that is made is launched, however late":      {edits: edits(saying("True", "Launched")), age: time.Hour, want: decision{verdict: launched}},
+		"a launched claim that is deleted is leaving":           {edits: edits(saying("True", "Launched"), deleted), age: time.Second, want: decision{verdict: leaving}},
+		"a claim that is deleted before it is launched refused": {edits: edits(deleted), age: time.Second, want: decision{verdict: refused, message: "given up before it was launched"}},
+		"also when it had hung":                                 {edits: edits(saying("Unknown", "AMINotFound"), deleted), age: time.Hour, want: decision{verdict: refused, reason: "AMINotFound", message: "AMINotFound: words"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -43,9 +53,12 @@ func TestDecide(t *testing.T) {
 			for _, edit := range c.edits {
 				edit(claim)
 			}
-			got, message, again := decide(claim, now.Add(c.age), time.Minute)
-			if got != c.want || again != c.again || !strings.Contains(message, c.message) || (message == "") != (c.message == "") {
-				t.Errorf("decide = %d, %q, %s; want %d, %q, %s", got, message, again, c.want, c.message, c.again)
+			got := decide(claim, now.Add(c.age), time.Minute)
+			if !strings.Contains(got.message, c.want.message) || (got.message == "") != (c.want.message == "") {
+				t.Errorf("the message is %q, want %q", got.message, c.want.message)
+			}
+			if got.message = c.want.message; got != c.want {
+				t.Errorf("decide = %+v, want %+v", got, c.want)
 			}
 		})
 	}
@@ -55,8 +68,8 @@ func TestAShortTimeoutHoldsForFailingLaunchesToo(t *testing.T) {
 	t.Parallel()
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1", CreationTimestamp: metav1.NewTime(now)}}
 	claim.Status.Conditions = []status.Condition{{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "LaunchFailed"}}
-	if got, _, _ := decide(claim, now.Add(5*time.Second), 5*time.Second); got != hung {
-		t.Errorf("decide = %d, want hung", got)
+	if got := decide(claim, now.Add(5*time.Second), 5*time.Second); got.verdict != hung {
+		t.Errorf("decide = %+v, want hung", got)
 	}
 }
 

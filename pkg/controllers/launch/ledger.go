@@ -4,6 +4,7 @@
 package launch
 
 import (
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -11,56 +12,63 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
 )
 
-// How long a refused offering is left alone: as long as the AWS provider remembers a refusal itself, then twice as long each time.
 const (
-	firstBackoff = 3 * time.Minute
-	maxBackoff   = time.Hour
 	// memory is how long after its backoff a refusal still counts towards the next one.
 	memory = time.Hour
 	// quiet is how long nothing at all is launched after a claim that hung, so that stock Karpenter, which it held up, can do its own work.
 	quiet = time.Minute
+	// explained is how long an explanation is waited for of why a claim vanished.
+	explained = 30 * time.Second
+	// noted is how long it may take until it is noted that a claim has vanished.
+	noted = 2 * time.Second
 	// maxRemembered is the bound of the status list.
-	maxRemembered = 100
-	maxMessage    = 1024
+	maxRemembered = 250
+	maxMessage    = 512
 )
 
-// AllZones stands in a refused offering for every zone or capacity type of the instance type.
-const AllZones = "*"
-
-// Shape is what a claim asks the cloud for.
+// Shape is what a claim asks the cloud for: any of the instance types in any of the zones.
 type Shape struct {
 	// Class is the name of the GPUNodeClass.
 	Class string
 	// Pool is the name of the NodePool.
-	Pool                             string
-	InstanceType, Zone, CapacityType string
-}
-
-func (s Shape) key() string {
-	return strings.Join([]string{s.InstanceType, s.Zone, s.CapacityType}, "\x00")
+	Pool string
+	// InstanceTypes and Zones begin with what was chosen.
+	InstanceTypes, Zones []string
+	CapacityType         string
 }
 
 func keyOf(r v1alpha1.RefusedOffering) string {
-	return Shape{InstanceType: r.InstanceType, Zone: r.Zone, CapacityType: r.CapacityType}.key()
+	return strings.Join([]string{r.InstanceType, r.Zone, r.CapacityType}, "\x00")
 }
 
 // Ledger remembers claims that are not launched yet and offerings that were refused. It is rebuilt from the API: claims by watching
 // them, refusals from the status of the GPUNodeClasses. It is safe for concurrent use.
 type Ledger struct {
 	mu         sync.Mutex
-	awaited    map[string]Shape
+	awaited    map[string]entry
+	lost       map[string]entry
 	refused    map[string]map[string]v1alpha1.RefusedOffering
 	quietUntil time.Time
 }
 
+// entry is a claim that is not launched.
+type entry struct {
+	shape Shape
+	uid   types.UID
+	// missing is when the claim was first seen to be gone.
+	missing time.Time
+}
+
 // NewLedger makes an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{awaited: map[string]Shape{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}}
+	return &Ledger{awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}}
 }
 
 // Learn adds refusals from the status of a GPUNodeClass that the ledger does not know, as after a restart.
@@ -81,28 +89,41 @@ func (l *Ledger) put(class string, r v1alpha1.RefusedOffering) {
 	l.refused[class][keyOf(r)] = r
 }
 
-// Await notes a claim that the cloud has not made yet; it says whether that is news.
-func (l *Ledger) Await(claim string, s Shape) bool {
+// Await notes a claim that the cloud has not made yet, with its UID once it has one; it says whether that is news.
+func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, known := l.awaited[claim]
-	l.awaited[claim] = s
+	l.awaited[claim] = entry{shape: s, uid: uid}
+	delete(l.lost, claim)
 	return !known
 }
 
-// Launched notes that the cloud has made a claim's machine: its offering is trusted again.
-func (l *Ledger) Launched(claim string, s Shape) {
+// Name notes the UID of a claim that was created, which tells its events from those of an earlier one of the same name.
+func (l *Ledger) Name(claim string, uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, entries := range []map[string]entry{l.awaited, l.lost} {
+		if e, ok := entries[claim]; ok && e.uid == "" {
+			e.uid = uid
+			entries[claim] = e
+		}
+	}
+}
+
+// Launched notes that the cloud has made a claim's machine: the offering that it has is trusted again.
+func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.awaited[claim]; !ok {
 		return
 	}
 	delete(l.awaited, claim)
-	for _, trusted := range []Shape{s, {InstanceType: s.InstanceType, Zone: AllZones, CapacityType: AllZones}} {
-		if r, ok := l.refused[s.Class][trusted.key()]; ok {
+	for _, r := range l.refused[class] {
+		if (Refusal{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}, CapacityType: r.CapacityType}).covers(instanceType, zone, capacityType) {
 			// Kept as a spent entry, so that the status, which may still hold the refusal, does not teach it again.
 			r.Failures, r.NotBefore = 0, metav1.Time{}
-			l.put(s.Class, r)
+			l.put(class, r)
 		}
 	}
 }
@@ -111,42 +132,105 @@ func (l *Ledger) Launched(claim string, s Shape) {
 func (l *Ledger) Awaited(claim string) (Shape, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.awaited[claim]
-	return s, ok
+	e, ok := l.awaited[claim]
+	return e.shape, ok
 }
 
-// Gone takes a claim off the ledger that is no longer there or was given up; it tells the claim's shape when it had never been launched.
-func (l *Ledger) Gone(claim string) (Shape, bool) {
+// Gone takes a claim off the ledger that is no longer there or was given up.
+func (l *Ledger) Gone(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.awaited[claim]
 	delete(l.awaited, claim)
-	return s, ok
+	delete(l.lost, claim)
 }
 
-// Refuse notes that the cloud refused a shape; it says whether that is news. A claim that hung says more: the whole instance type is left alone,
-// and nothing is launched for a while.
-func (l *Ledger) Refuse(s Shape, hung bool, message string, now time.Time) (v1alpha1.RefusedOffering, bool) {
+// unlaunched is a claim that is awaited, or that has vanished without an explanation.
+func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if hung {
-		s.Zone, s.CapacityType = AllZones, AllZones
-		l.quietUntil = now.Add(quiet)
+	if e, ok = l.awaited[claim]; ok {
+		return e, false, true
 	}
-	r := l.refused[s.Class][s.key()]
-	if now.Before(r.NotBefore.Time) {
-		return r, false // Nothing was tried since: claims of one plan are refused together, and that is one failure.
+	e, ok = l.lost[claim]
+	return e, ok, ok
+}
+
+// lose notes that a claim has vanished, and that it is not known why.
+func (l *Ledger) lose(claim string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.awaited[claim]
+	e.missing = now
+	l.lost[claim] = e
+	delete(l.awaited, claim)
+}
+
+// Vanished says whether a claim that is awaited is not among those that there are: what has become of it is about to be noted, and to plan before would
+// be to try the same again. It says so for two seconds at most.
+func (l *Ledger) Vanished(there sets.Set[string], now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	vanished := false
+	for name, e := range l.awaited {
+		switch {
+		case there.Has(name):
+			continue
+		case e.missing.IsZero():
+			e.missing = now
+			l.awaited[name] = e
+		}
+		vanished = vanished || now.Before(e.missing.Add(noted))
 	}
-	if forgotten(r, now) {
+	return vanished
+}
+
+// Refuse notes that the cloud refused something of a class; it returns the part of it that is news.
+func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.RefusedOffering {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var news []v1alpha1.RefusedOffering
+	for _, instanceType := range r.InstanceTypes {
+		for _, zone := range r.Zones {
+			offering := v1alpha1.RefusedOffering{
+				InstanceType: instanceType, Zone: zone, CapacityType: r.CapacityType, Reason: r.Reason, NodeClassGeneration: r.Generation,
+				Message: wording.Shorten(r.Message, maxMessage),
+			}
+			if l.refuse(class, &offering, now) {
+				news = append(news, offering)
+			}
+		}
+	}
+	return news
+}
+
+// refuse notes one refusal, and says whether that is news. The claims of one plan are refused together, and that is one failure; so is a claim that
+// vanished and whose refusal is explained later.
+func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time) bool {
+	before := l.refused[class][keyOf(*r)]
+	explains := before.Reason == v1alpha1.RefusalVanished && r.Reason != before.Reason
+	same := before.NodeClassGeneration == r.NodeClassGeneration
+	pending := same && now.Before(before.NotBefore.Time)
+	if pending && !explains {
+		return false
+	}
+	r.Failures = before.Failures
+	if !same || forgotten(before, now) {
 		r.Failures = 0
 	}
-	r.InstanceType, r.Zone, r.CapacityType = s.InstanceType, s.Zone, s.CapacityType
-	r.Failures++
+	if !pending || r.Failures == 0 {
+		r.Failures++
+	}
 	// Times in the API are whole seconds; it is rounded up, since too soon is worse than too late.
-	r.NotBefore = metav1.NewTime(now.Add(backoff(r.Failures) + time.Second - 1).Truncate(time.Second))
-	r.Message = wording.Shorten(message, maxMessage)
-	l.put(s.Class, r)
-	return r, true
+	r.NotBefore = metav1.NewTime(now.Add(backoff(*r) + time.Second - 1).Truncate(time.Second))
+	l.put(class, *r)
+	return true
+}
+
+// Quiet has nothing launched for a while.
+func (l *Ledger) Quiet(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quietUntil = now.Add(quiet)
 }
 
 // forgotten says that a refusal is too old to count.
@@ -154,14 +238,20 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 	return !now.Before(r.NotBefore.Add(memory))
 }
 
-func backoff(failures int32) time.Duration {
-	d := firstBackoff
-	for range failures - 1 {
-		if d *= 2; d >= maxBackoff {
-			return maxBackoff
+// backoff is how long a refusal has its offering left alone: that of its reason, twice as long each time, and up to a tenth longer, which differs by
+// what is refused, so that not everything is tried again in the same moment.
+func backoff(r v1alpha1.RefusedOffering) time.Duration {
+	c := causes[known(r.Reason)]
+	d := c.first
+	for range r.Failures - 1 {
+		if d *= 2; d >= c.most {
+			d = c.most
+			break
 		}
 	}
-	return d
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(keyOf(r))) // It never fails.
+	return d + d/10*time.Duration(h.Sum32()%100)/100
 }
 
 // QuietUntil is the time before which nothing is launched.

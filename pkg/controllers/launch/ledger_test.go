@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -18,8 +20,28 @@ import (
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func shape(instanceType string) Shape {
-	return Shape{Class: "shared", Pool: "gpu", InstanceType: instanceType, Zone: "us-east-1a", CapacityType: "on-demand"}
+	return Shape{Class: "shared", Pool: "gpu", InstanceTypes: []string{instanceType}, Zones: []string{"us-east-1a"}, CapacityType: "on-demand"}
 }
+
+// refuse notes one refusal for the reason, and returns it as the ledger has it, and whether it was news.
+func refuse(l *Ledger, instanceType, reason, message string, at time.Time) (v1alpha1.RefusedOffering, bool) {
+	r := refusalFor(shape(instanceType), reason, message, Cloud{})
+	news := l.Refuse("shared", r, at)
+	if len(news) > 0 {
+		return news[0], true
+	}
+	for _, known := range l.Refused()["shared"] {
+		if known.InstanceType == r.InstanceTypes[0] && known.Zone == r.Zones[0] && known.CapacityType == r.CapacityType {
+			return known, false
+		}
+	}
+	return v1alpha1.RefusedOffering{}, false
+}
+
+const (
+	ice  = v1alpha1.RefusalInsufficientCapacity
+	hang = v1alpha1.RefusalSilent
+)
 
 // refusal is the one refusal that the ledger remembers.
 func refusal(t *testing.T, l *Ledger, at time.Time) v1alpha1.RefusedOffering {
@@ -34,25 +56,84 @@ func refusal(t *testing.T, l *Ledger, at time.Time) v1alpha1.RefusedOffering {
 func TestARefusedOfferingIsLeftAloneTwiceAsLongEachTimeAndAtMostAnHour(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
-	for i, minutes := range []int{3, 6, 12, 24, 48, 60, 60} {
-		r, news := l.Refuse(shape("g4dn.xlarge"), false, "no capacity", at)
-		if got := r.NotBefore.Sub(at); got.Minutes() != float64(minutes) || !news || r.Failures != int32(i)+1 {
-			t.Errorf("refusal %d: left alone for %s, failures %d, news %t; want %d minutes, %d, true", i+1, got, r.Failures, news, minutes, i+1)
+	for i, seconds := range []int{195, 390, 780, 1560, 3120, 3600, 3600} {
+		r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", at)
+		least := time.Duration(seconds) * time.Second
+		if got := r.NotBefore.Sub(at); got < least || got > least+least/10+time.Second || !news || r.Failures != int32(i)+1 {
+			t.Errorf("refusal %d: left alone for %s, failures %d, news %t; want %s and up to a tenth more, %d, true", i+1, got, r.Failures, news, least, i+1)
 		}
 		at = r.NotBefore.Time
 	}
 }
 
+func TestEachReasonHasItsOwnPatience(t *testing.T) {
+	t.Parallel()
+	for reason, c := range causes {
+		r, _ := refuse(NewLedger(), "g4dn.xlarge", reason, "", now)
+		if got := r.NotBefore.Sub(now); got < c.first || got > c.first+c.first/10+time.Second || r.Reason != reason {
+			t.Errorf("%s is left alone for %s for %s, want %s", reason, got, r.Reason, c.first)
+		}
+	}
+}
+
+func TestNotEverythingIsTriedAgainInTheSameMoment(t *testing.T) {
+	t.Parallel()
+	l, ends := NewLedger(), map[time.Time]bool{}
+	for i := range 20 {
+		r, _ := refuse(l, fmt.Sprint("type-", i), ice, "", now)
+		ends[r.NotBefore.Time] = true
+	}
+	if len(ends) < 5 {
+		t.Errorf("20 offerings are tried again at %d times", len(ends))
+	}
+}
+
 func TestClaimsOfOnePlanThatAreRefusedTogetherAreOneFailure(t *testing.T) {
 	t.Parallel()
-	for _, hung := range []bool{false, true} {
+	for _, reason := range []string{ice, hang, "Unauthorized"} {
 		l := NewLedger()
-		first, _ := l.Refuse(shape("g4dn.xlarge"), hung, "first", now)
+		first, _ := refuse(l, "g4dn.xlarge", reason, "first", now)
 		for i := range 9 {
-			r, news := l.Refuse(shape("g4dn.xlarge"), hung, "another", now.Add(time.Duration(i)*time.Second))
+			r, news := refuse(l, "g4dn.xlarge", reason, "another", now.Add(time.Duration(i)*time.Second))
 			if news || !cmp.Equal(r, first) {
-				t.Errorf("hung %t: refusal %d of the plan is news (%t) or changes %v to %v", hung, i+2, news, first, r)
+				t.Errorf("%s: refusal %d of the plan is news (%t) or changes %v to %v", reason, i+2, news, first, r)
 			}
+		}
+	}
+}
+
+func TestWhatIsExplainedLaterIsTheSameFailure(t *testing.T) {
+	t.Parallel()
+	l := NewLedger()
+	at := now
+	for failures := int32(1); failures <= 2; failures++ {
+		if r, news := refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "vanished", at); !news || r.Failures != failures || r.NotBefore.Sub(at) > time.Minute {
+			t.Errorf("vanished: news %t, failures %d, until %s", news, r.Failures, r.NotBefore)
+		}
+		r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", at.Add(time.Second))
+		if !news || r.Failures != failures || r.Reason != ice || r.NotBefore.Sub(at) < 3*time.Minute {
+			t.Errorf("explained: news %t, %+v; want failure %d", news, r, failures)
+		}
+		if _, news := refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "another of the plan", at.Add(2*time.Second)); news {
+			t.Error("what is known is taken back")
+		}
+		at = r.NotBefore.Time
+	}
+}
+
+func TestARefusalOfANodeClassIsNewOnceThatHasChanged(t *testing.T) {
+	t.Parallel()
+	l := NewLedger()
+	refused := func(generation int64) []v1alpha1.RefusedOffering {
+		return l.Refuse("shared", refusalFor(shape("g4dn.xlarge"), "AMINotFound", "", Cloud{Generation: generation}), now)
+	}
+	for _, generation := range []int64{1, 2} {
+		news := refused(generation)
+		if len(news) != 1 || news[0].NodeClassGeneration != generation || news[0].Failures != 1 || news[0].InstanceType != v1alpha1.Any {
+			t.Errorf("generation %d: %+v", generation, news)
+		}
+		if len(refused(generation)) != 0 {
+			t.Errorf("generation %d is refused twice", generation)
 		}
 	}
 }
@@ -63,12 +144,12 @@ func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
 		after time.Duration
 		want  int32
 	}{
-		"a moment before": {firstBackoff + memory - time.Second, 2},
-		"an hour later":   {firstBackoff + memory, 1},
+		"a moment before": {memory - time.Second, 2},
+		"an hour later":   {memory, 1},
 	} {
 		l := NewLedger()
-		l.Refuse(shape("g4dn.xlarge"), false, "", now)
-		at := now.Add(c.after)
+		first, _ := refuse(l, "g4dn.xlarge", ice, "", now)
+		at := first.NotBefore.Add(c.after)
 		if c.want == 1 {
 			// Whether the status was written in between makes no difference.
 			clone := NewLedger()
@@ -77,42 +158,69 @@ func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
 				t.Errorf("%s: the status still holds %v", name, list)
 			}
 		}
-		if r, _ := l.Refuse(shape("g4dn.xlarge"), false, "", at); r.Failures != c.want {
+		if r, _ := refuse(l, "g4dn.xlarge", ice, "", at); r.Failures != c.want {
 			t.Errorf("%s: %d failures, want %d", name, r.Failures, c.want)
 		}
 	}
 }
 
-func TestAHungClaimRefusesItsWholeTypeAndQuietsEverything(t *testing.T) {
+func TestAllThatAClaimLeftOpenIsRefused(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
+	if news := l.Refuse("shared", attribute(flexible, noCapacity, aCloud)[0], now); len(news) != 4 {
+		t.Errorf("%d offerings were refused, want two types in two zones: %v", len(news), news)
+	}
+	l.Await("gpu-1", "", flexible)
+	l.Launched("gpu-1", "shared", "g4dn.2xlarge", "us-east-1b", "spot")
+	if list := l.ForStatus("shared", now); len(list) != 3 {
+		t.Errorf("%v are left, want all but what was launched", list)
+	}
+}
+
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	l := NewLedger()
+	refuse(l, "g4dn.xlarge", ice, "no capacity", now)
 	if until := l.QuietUntil(); !until.IsZero() {
-		t.Errorf("quiet until %s before anything happened", until)
+		t.Errorf("quiet until %s before anything was held up", until)
 	}
-	l.Refuse(shape("g4dn.xlarge"), false, "no capacity", now)
-	if until := l.QuietUntil(); !until.IsZero() {
-		t.Errorf("quiet until %s after a refusal that Karpenter gave itself", until)
-	}
-	r, _ := l.Refuse(shape("g4dn.2xlarge"), true, "says nothing", now)
-	if r.InstanceType != "g4dn.2xlarge" || r.Zone != AllZones || r.CapacityType != AllZones {
-		t.Errorf("refused %v, want all zones and capacity types of g4dn.2xlarge", r)
-	}
+	l.Quiet(now)
 	if until := l.QuietUntil(); !until.Equal(now.Add(time.Minute)) {
 		t.Errorf("quiet until %s, want a minute", until)
+	}
+}
+
+func TestAClaimThatIsGoneIsWaitedForToBeNotedForAMoment(t *testing.T) {
+	t.Parallel()
+	l := NewLedger()
+	l.Await("gpu-1", "", shape("g4dn.xlarge"))
+	l.Await("gpu-2", "", shape("g4dn.xlarge"))
+	if l.Vanished(sets.New("gpu-1", "gpu-2", "other"), now) {
+		t.Error("claims that are there have vanished")
+	}
+	if !l.Vanished(sets.New("gpu-1"), now) || !l.Vanished(sets.New("gpu-1"), now.Add(noted-1)) {
+		t.Error("a claim that is gone has not vanished")
+	}
+	if l.Vanished(sets.New("gpu-1"), now.Add(noted)) {
+		t.Error("it is waited for a claim that nobody hears of")
+	}
+	l.Gone("gpu-2")
+	if l.Vanished(sets.New("gpu-1"), now) {
+		t.Error("what is noted is waited for")
 	}
 }
 
 func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 	t.Parallel()
 	before := NewLedger()
-	before.Refuse(shape("g4dn.xlarge"), false, "no capacity", now)
-	before.Refuse(shape("g4dn.2xlarge"), true, "says nothing", now)
+	refuse(before, "g4dn.xlarge", ice, "no capacity", now)
+	refuse(before, "g4dn.2xlarge", hang, "says nothing", now)
 	after := NewLedger()
 	after.Learn("shared", before.ForStatus("shared", now))
 	if diff := cmp.Diff(before.ForStatus("shared", now), after.ForStatus("shared", now)); diff != "" {
 		t.Errorf("what was learnt differs (-before +after):\n%s", diff)
 	}
-	if r, _ := after.Refuse(shape("g4dn.xlarge"), false, "no capacity", now.Add(firstBackoff)); r.Failures != 2 {
+	if r, _ := refuse(after, "g4dn.xlarge", ice, "no capacity", now.Add(providersMemory*2)); r.Failures != 2 {
 		t.Errorf("the next failure is number %d, want 2", r.Failures)
 	}
 	// A status that was read before the last write does not undo it.
@@ -125,17 +233,17 @@ func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 func TestALaunchedClaimRestoresTrust(t *testing.T) {
 	t.Parallel()
 	l, s := NewLedger(), shape("g4dn.xlarge")
-	l.Refuse(s, false, "no capacity", now)
-	l.Refuse(s, true, "says nothing", now)
-	l.Refuse(shape("g4dn.2xlarge"), false, "no capacity", now)
+	refuse(l, "g4dn.xlarge", ice, "no capacity", now)
+	refuse(l, "g4dn.xlarge", hang, "says nothing", now)
+	refuse(l, "g4dn.2xlarge", ice, "no capacity", now)
 	status := l.ForStatus("shared", now)
 
-	l.Launched("seen-launched-after-a-restart", s)
+	l.Launched("seen-launched-after-a-restart", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
 	if list := l.ForStatus("shared", now); len(list) != 3 {
 		t.Errorf("a claim that was launched before the refusals took them away: %v", list)
 	}
-	l.Await("gpu-1", s)
-	l.Launched("gpu-1", s)
+	l.Await("gpu-1", "", s)
+	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
 	l.Learn("shared", status) // The status has not been written yet.
 	if r := refusal(t, l, now); r.InstanceType != "g4dn.2xlarge" {
 		t.Errorf("%v is left, want g4dn.2xlarge alone", r)
@@ -145,7 +253,7 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 			t.Errorf("%v still holds g4dn.xlarge back", r)
 		}
 	}
-	if r, _ := l.Refuse(s, false, "no capacity", now); r.Failures != 1 {
+	if r, _ := refuse(l, "g4dn.xlarge", ice, "no capacity", now); r.Failures != 1 {
 		t.Errorf("the next failure is number %d, want 1", r.Failures)
 	}
 }
@@ -153,92 +261,98 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 func TestAClaimIsAwaitedUntilItIsGoneOrLaunched(t *testing.T) {
 	t.Parallel()
 	l, s := NewLedger(), shape("g4dn.xlarge")
-	if _, never := l.Gone("gpu-1"); never {
-		t.Error("a claim that was never awaited is gone")
+	awaited := func() bool { _, ok := l.Awaited("gpu-1"); return ok }
+	if !l.Await("gpu-1", "", s) || l.Await("gpu-1", "", s) || !awaited() {
+		t.Error("a claim is news once, and awaited")
 	}
-	if !l.Await("gpu-1", s) || l.Await("gpu-1", s) {
-		t.Error("a claim is news once")
+	l.Name("gpu-1", "uid")
+	if e, lost, ok := l.unlaunched("gpu-1"); !ok || lost || e.uid != "uid" || !cmp.Equal(e.shape, s) {
+		t.Errorf("unlaunched is %+v, %t, %t", e, lost, ok)
 	}
-	if got, ok := l.Awaited("gpu-1"); !ok || got != s {
-		t.Errorf("awaited is %v, %t", got, ok)
+	l.lose("gpu-1", now)
+	if e, lost, ok := l.unlaunched("gpu-1"); !ok || !lost || e.uid != "uid" || !e.missing.Equal(now) || awaited() {
+		t.Errorf("lost is %+v, %t, %t", e, lost, ok)
 	}
-	if got, never := l.Gone("gpu-1"); !never || got != s {
-		t.Errorf("gone is %v, %t", got, never)
+	if l.Await("gpu-1", "another", s); !awaited() {
+		t.Error("a claim of the same name is not awaited")
 	}
-	if _, never := l.Gone("gpu-1"); never {
-		t.Error("a claim is gone twice")
+	if e, lost, _ := l.unlaunched("gpu-1"); lost || e.uid != "another" {
+		t.Error("it is taken for the lost one")
 	}
-	l.Await("gpu-2", s)
-	l.Launched("gpu-2", s)
-	if _, never := l.Gone("gpu-2"); never {
-		t.Error("a claim that was launched and deleted later counts as never launched")
+	l.Gone("gpu-1")
+	if _, _, ok := l.unlaunched("gpu-1"); ok {
+		t.Error("a claim that is gone is still awaited")
+	}
+	l.Await("gpu-1", "", s)
+	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
+	if awaited() {
+		t.Error("a claim that was launched is awaited")
 	}
 }
 
-func TestTheStatusHoldsAHundredRefusalsTheLatestFirst(t *testing.T) {
+func TestTheStatusHoldsTheLatestRefusals(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
-	for i := range 120 {
-		l.Refuse(shape(fmt.Sprintf("type-%03d", i)), false, "", now.Add(time.Duration(i)*time.Second))
+	for i := range 270 {
+		refuse(l, fmt.Sprintf("type-%03d", i), ice, "", now.Add(time.Duration(i)*time.Minute))
 	}
 	list := l.ForStatus("shared", now.Add(2*time.Minute))
-	if len(list) != 100 || list[0].InstanceType != "type-119" || list[99].InstanceType != "type-020" {
-		t.Errorf("%d refusals from %s to %s, want 100 from type-119 to type-020", len(list), list[0].InstanceType, list[len(list)-1].InstanceType)
+	if len(list) != 250 || list[0].InstanceType != "type-269" || list[249].InstanceType != "type-020" {
+		t.Errorf("%d refusals from %s to %s, want 250 from type-269 to type-020", len(list), list[0].InstanceType, list[len(list)-1].InstanceType)
 	}
-	if n := len(l.Refused()["shared"]); n != 120 {
-		t.Errorf("the ledger itself knows %d, want all 120", n)
+	if n := len(l.Refused()["shared"]); n != 270 {
+		t.Errorf("the ledger itself knows %d, want all 270", n)
 	}
 }
 
 func TestAMessageFitsTheStatusAndStaysText(t *testing.T) {
 	t.Parallel()
-	r, _ := NewLedger().Refuse(shape("g4dn.xlarge"), false, strings.Repeat("é", maxMessage), now)
+	r, _ := refuse(NewLedger(), "g4dn.xlarge", ice, strings.Repeat("é", maxMessage), now)
 	if len(r.Message) > maxMessage || !utf8.ValidString(r.Message) {
 		t.Errorf("%d bytes, valid %t", len(r.Message), utf8.ValidString(r.Message))
 	}
 }
 
-// What must hold whatever happens: no offering is tried again within three minutes of its refusal, failures only count up by one, and nothing is
+// What must hold whatever happens: no offering is tried again before the backoff of its reason is over, failures only count up by one, and nothing is
 // remembered for longer than its backoff and an hour.
 func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 	t.Parallel()
+	reasons := slices.Sorted(maps.Keys(causes))
 	rapid.Check(t, func(t *rapid.T) {
 		l, at := NewLedger(), now
 		for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 4_000_000).Draw(t, "milliseconds")) * time.Millisecond)
-			s := shape(rapid.SampledFrom([]string{"g4dn.xlarge", "g4dn.2xlarge"}).Draw(t, "type"))
-			switch rapid.SampledFrom([]string{"refuse", "hang", "launch", "restart"}).Draw(t, "step") {
+			instanceType := rapid.SampledFrom([]string{"g4dn.xlarge", "g4dn.2xlarge"}).Draw(t, "type")
+			switch rapid.SampledFrom([]string{"refuse", "launch", "restart"}).Draw(t, "step") {
 			case "refuse":
-				checkRefusal(t, l, s, false, at)
-			case "hang":
-				checkRefusal(t, l, s, true, at)
+				reason := rapid.SampledFrom(reasons).Draw(t, "reason")
+				switch r, news := refuse(l, instanceType, reason, "no", at); {
+				case news && (r.NotBefore.Sub(at) < causes[reason].first || r.NotBefore.Sub(at) > causes[reason].most*11/10+time.Second):
+					t.Fatalf("refused for %s at %s and left alone until %s", reason, at, r.NotBefore)
+				case !news && !r.NotBefore.After(at):
+					t.Fatalf("an offering that may be tried was refused at %s, and that is no news: %v", at, r)
+				}
 			case "launch":
 				claim := fmt.Sprint("claim-", i)
-				l.Await(claim, s)
-				l.Launched(claim, s)
+				l.Await(claim, "", shape(instanceType))
+				l.Launched(claim, "shared", instanceType, "us-east-1a", "on-demand")
+				for _, r := range l.Refused()["shared"] {
+					if at.Before(r.NotBefore.Time) && (r.InstanceType == instanceType || r.InstanceType == v1alpha1.Any) {
+						t.Fatalf("%s was launched and is not trusted: %v", instanceType, r)
+					}
+				}
 			case "restart":
 				status := l.ForStatus("shared", at)
 				l = NewLedger()
 				l.Learn("shared", status)
 			}
 			for _, r := range l.ForStatus("shared", at) {
-				if r.Failures < 1 || r.NotBefore.Add(memory).Before(at) || r.NotBefore.After(at.Add(maxBackoff+time.Second)) {
+				if r.Failures < 1 || r.NotBefore.Add(memory).Before(at) {
 					t.Fatalf("at %s the status holds %v", at, r)
 				}
 			}
 		}
 	})
-}
-
-func checkRefusal(t *rapid.T, l *Ledger, s Shape, hung bool, at time.Time) {
-	t.Helper()
-	r, news := l.Refuse(s, hung, "no", at)
-	switch wait := r.NotBefore.Sub(at); {
-	case news && (wait < firstBackoff || wait > maxBackoff+time.Second):
-		t.Fatalf("refused at %s and left alone for %s", at, wait)
-	case !news && wait <= 0:
-		t.Fatalf("an offering that may be tried was refused at %s, and that is no news: %v", at, r)
-	}
 }
 
 func TestLearningNothingIsHarmless(t *testing.T) {

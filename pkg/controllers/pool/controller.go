@@ -3,12 +3,14 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -45,6 +48,8 @@ type Config struct {
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
+	// Tolerations are how long sick machines are borne.
+	Tolerations repair.Tolerations
 	// BreakerRetry is how long a pool whose machines do not expose their replicas launches nothing.
 	BreakerRetry time.Duration
 }
@@ -106,9 +111,11 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
 	var errs []error
 	machines, measured := cluster.Machines(), sets.New[string]()
+	diagnosis, headroom := repair.Diagnose(cluster, machines, c.Tolerations), headroomOf(cluster)
 	for _, pool := range cluster.Pools() {
-		measured.Insert(pool.NodePool.Name)
-		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, pool.NodePool.Name)); err != nil {
+		name := pool.NodePool.Name
+		measured.Insert(name)
+		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, name), diagnosis.Wards[name], headroom); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -136,17 +143,24 @@ func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 	return some
 }
 
-func (c *Controller) pool(ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine) error {
+func (c *Controller) pool(
+	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, ward repair.Ward, headroom *snapshot.Headroom,
+) error {
 	stored := pool.NodePool
 	np := stored.DeepCopy()
-	h := hold(machines)
+	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
-	var refused []v1alpha1.RefusedOffering
-	if pool.Class != nil {
-		refused = cluster.Refused[pool.Class.Name]
+	refused := refusedOf(cluster, pool)
+	conditions := []status.Condition{healthy, launching(refused), wellness(ward)}
+	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
+	if reserve, ok := headroom.Of(np.Name); ok {
+		conditions = append(conditions, warm(pool, reserve))
+		c.Metrics.PoolHeadroom.WithLabelValues(np.Name, "wanted").Set(float64(reserve.Wanted))
+		c.Metrics.PoolHeadroom.WithLabelValues(np.Name, "free").Set(float64(reserve.Free))
 	}
-	reportPool(np, pool, h, healthy, launching(pool, refused, cluster.Now), c.Clock)
+	reportPool(np, pool, h, c.Clock, conditions...)
 	c.measure(np.Name, h, healthy)
+	c.measureRefused(np.Name, refused)
 	if equality.Semantic.DeepEqual(stored.Status, np.Status) {
 		return nil
 	}
@@ -174,7 +188,7 @@ func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
 func (c *Controller) class(ctx context.Context, cluster *snapshot.Cluster, stored *v1alpha1.GPUNodeClass, machines []snapshot.Machine) error {
 	class := stored.DeepCopy()
 	refused := c.Gatherer.Ledger.ForStatus(class.Name, cluster.Now)
-	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines), refused)
+	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines, stored, cluster.Now), refused)
 	if equality.Semantic.DeepEqual(stored.Status, class.Status) {
 		return nil
 	}
@@ -190,9 +204,18 @@ func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
 	c.Metrics.PoolReplicas.WithLabelValues(pool).Set(float64(h.Replicas))
 	c.Metrics.PoolReplicasUsed.WithLabelValues(pool).Set(float64(h.inUse))
 	c.Metrics.PoolPrice.WithLabelValues(pool).Set(metrics.USD(h.microUSDPerHour))
+	c.Metrics.PoolUnusedNodes.WithLabelValues(pool).Set(float64(h.unusedNodes))
+	c.Metrics.PoolUnusedPrice.WithLabelValues(pool).Set(metrics.USD(h.unusedMicroUSDPerHour))
 	open := 0.0
 	if healthy.IsFalse() {
 		open = 1
 	}
 	c.Metrics.PoolBreaker.WithLabelValues(pool).Set(open)
+}
+
+func (c *Controller) measureRefused(pool string, refused []refusedOffering) {
+	c.Metrics.OfferingsRefused.DeletePartialMatch(prometheus.Labels{"nodepool": pool})
+	for _, r := range refused {
+		c.Metrics.OfferingsRefused.WithLabelValues(pool, cmp.Or(r.by.Reason, v1alpha1.RefusalLaunchFailed)).Inc()
+	}
 }

@@ -3,8 +3,6 @@ package pool
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -18,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -26,9 +25,12 @@ type holding struct {
 	planner.Physical
 	inUse           int64
 	microUSDPerHour int64
+	// unusedNodes are the machines whose GPUs nobody uses, for unusedMicroUSDPerHour together.
+	unusedNodes, unusedMicroUSDPerHour int64
 }
 
-func hold(machines []snapshot.Machine) holding {
+// hold sums machines, which are of the class where that is known.
+func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
 	h := holding{Physical: snapshot.Hardware(machines)}
 	h.Replicas = 0 // What the machines promised, whatever the catalogue says of their types by now.
 	for i := range machines {
@@ -36,12 +38,16 @@ func hold(machines []snapshot.Machine) holding {
 		h.Replicas += m.Promise.Replicas()
 		h.inUse += m.ReplicasInUse()
 		h.microUSDPerHour += m.Promise.MicroUSDPerHour
+		if _, ok := m.NobodyUses(class, now); ok {
+			h.unusedNodes++
+			h.unusedMicroUSDPerHour += m.Promise.MicroUSDPerHour
+		}
 	}
 	return h
 }
 
 // reportPool writes the status of a NodePool of ours, as stock Karpenter does for its own.
-func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, healthy, launching status.Condition, clk clock.Clock) {
+func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.Clock, others ...status.Condition) {
 	set := np.StatusConditions(status.WithClock(clk))
 	for _, conditionType := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady} {
 		i := slices.IndexFunc(pool.Problems, func(p snapshot.Problem) bool { return p.Condition == conditionType })
@@ -54,8 +60,12 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, healthy, la
 			set.SetTrue(conditionType)
 		}
 	}
-	set.Set(healthy)
-	set.Set(launching)
+	for _, c := range others {
+		set.Set(c)
+	}
+	if !slices.ContainsFunc(others, func(c status.Condition) bool { return c.Type == v1alpha1.ConditionHeadroomReady }) {
+		np.Status.Conditions = slices.DeleteFunc(np.Status.Conditions, func(c status.Condition) bool { return c.Type == v1alpha1.ConditionHeadroomReady })
+	}
 
 	np.Status.Nodes = new(h.Nodes)
 	np.Status.Resources = corev1.ResourceList{
@@ -69,20 +79,12 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, healthy, la
 	}
 }
 
-// launching says whether the cloud refuses offerings of the pool at present.
-func launching(pool *snapshot.Pool, refused []v1alpha1.RefusedOffering, now time.Time) status.Condition {
-	var left []string
-	for _, r := range refused {
-		if !now.Before(r.NotBefore.Time) || !slices.ContainsFunc(pool.Offerings, func(o snapshot.Offering) bool { return o.Type.Name == r.InstanceType }) {
-			continue
-		}
-		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s: %s", r.InstanceType, r.Zone, r.CapacityType, r.NotBefore.UTC().Format(time.RFC3339), r.Message))
+// wellness says whether so few of a pool's machines are sick that those are replaced.
+func wellness(ward repair.Ward) status.Condition {
+	if ward.Closed == "" {
+		return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionTrue, v1alpha1.ConditionNodesHealthy, "")
 	}
-	if len(left) == 0 {
-		return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionTrue, "LaunchHealthy", "")
-	}
-	slices.Sort(left)
-	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, "LaunchRefused", "left alone after refused launches: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
+	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, ward.Closed, ward.Message)
 }
 
 // maxMessage keeps a condition's message readable; the GPUNodeClass's status has all of it.
@@ -94,6 +96,12 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidIdleAfter"
 		accepted.Message = fmt.Sprintf("spec.consolidation.idleAfter: %v; idle machines are kept", err)
+	} else if _, _, err := class.Spec.Consolidation.UnusedDuration(); err != nil {
+		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidUnusedAfter"
+		accepted.Message = fmt.Sprintf("spec.consolidation.unusedAfter: %v; nothing is reported", err)
+	}
+	if err := snapshot.HeadroomError(class); err != nil && accepted.Status == metav1.ConditionTrue {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidHeadroom", err.Error()+"; nothing is kept free for it"
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready"}
 	switch {
@@ -102,21 +110,17 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	case !state.Ready:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, state.Reason, state.Message
 	}
-	for _, c := range []metav1.Condition{accepted, ready} {
+	fresh := metav1.Condition{Type: v1alpha1.ConditionCatalogFresh, Status: metav1.ConditionTrue, Reason: "Fresh"}
+	if state.CatalogReason != "" {
+		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
+	}
+	for _, c := range []metav1.Condition{accepted, ready, fresh} {
 		c.ObservedGeneration = class.Generation
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}
 	class.Status.Nodes, class.Status.GPUs = h.Nodes, h.GPUs
 	class.Status.Replicas, class.Status.ReplicasInUse = h.Replicas, h.inUse
-	class.Status.USDPerHour = usd(h.microUSDPerHour)
+	class.Status.USDPerHour = wording.USD(h.microUSDPerHour)
+	class.Status.UnusedNodes, class.Status.UnusedUSDPerHour = h.unusedNodes, wording.USD(h.unusedMicroUSDPerHour)
 	class.Status.RefusedOfferings = refused
-}
-
-// usd writes micro-dollars as dollars, with three decimals or as many as it takes.
-func usd(micro int64) string {
-	s := strconv.FormatInt(micro/1e6, 10) + "." + fmt.Sprintf("%06d", micro%1e6)
-	for range 3 {
-		s = strings.TrimSuffix(s, "0")
-	}
-	return s
 }

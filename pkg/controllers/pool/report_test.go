@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -12,17 +14,6 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
-
-func TestUSD(t *testing.T) {
-	t.Parallel()
-	for micro, want := range map[int64]string{
-		0: "0.000", 1: "0.000001", 526_000: "0.526", 1_052_000: "1.052", 3_912_000: "3.912", 12_000_000: "12.000", 1_234_567: "1.234567", 500_010: "0.50001",
-	} {
-		if got := usd(micro); got != want {
-			t.Errorf("usd(%d) = %q, want %q", micro, got, want)
-		}
-	}
-}
 
 func TestHoldSumsMachinesInHardware(t *testing.T) {
 	t.Parallel()
@@ -35,7 +26,7 @@ func TestHoldSumsMachinesInHardware(t *testing.T) {
 	c.Pods = append(c.Pods, snapshottest.Pods("web", 7, snapshottest.Running("gpu-1"))...)
 	c.Pods = append(c.Pods, snapshottest.Pod("two", snapshottest.Asking(v1alpha1.ResourceGPUShared, "2"), snapshottest.Running("gpu-1")))
 
-	got := hold(c.Machines())
+	got := hold(c.Machines(), nil, now)
 	want := holding{
 		Physical: planner.Physical{MilliCPU: 52_000, MemoryBytes: 208 << 30, GPUs: 5, Replicas: 50, Nodes: 2},
 		inUse:    9, microUSDPerHour: 3_912_000 + 526_000,
@@ -43,15 +34,15 @@ func TestHoldSumsMachinesInHardware(t *testing.T) {
 	if got != want {
 		t.Errorf("hold = %+v, want %+v", got, want)
 	}
-	if got := hold(nil); got != (holding{}) {
+	if got := hold(nil, nil, now); got != (holding{}) {
 		t.Errorf("no machines hold %+v", got)
 	}
 }
 
 func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
 	t.Parallel()
-	c := snapshottest.Shared()
-	pool := c.Pools()[0]
+	cluster := snapshottest.Shared()
+	pool := cluster.Pools()[0]
 	refused := func(instanceType, zone string, notBefore time.Time) v1alpha1.RefusedOffering {
 		return v1alpha1.RefusedOffering{
 			InstanceType: instanceType, Zone: zone, CapacityType: "on-demand", Failures: 1, NotBefore: metav1.NewTime(notBefore), Message: "no capacity",
@@ -67,11 +58,16 @@ func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
 		"the backoff is over":            {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "us-east-1a", now)}, "True", nil},
 		"a type that is not the pool's":  {[]v1alpha1.RefusedOffering{refused("p5.48xlarge", "us-east-1a", later)}, "True", nil},
 		"a refused offering of the pool": {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "us-east-1a", later)}, "False", []string{"g4dn.xlarge in zone us-east-1a", "12:01:00Z", "no capacity"}},
-		"a whole type":                   {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "*", later)}, "False", []string{"zone *"}},
+		"everything": {[]v1alpha1.RefusedOffering{{
+			InstanceType: "*", Zone: "*", CapacityType: "*", Reason: "Unauthorized", Failures: 1, NotBefore: metav1.NewTime(later), Message: "no rights",
+		}}, "False", []string{"every instance type in zone us-east-1a, us-east-1b (on-demand)", "no rights"}},
+		"a whole type": {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "*", later)}, "False", []string{"g4dn.xlarge in zone us-east-1a, us-east-1b (on-demand)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := launching(&pool, c.refused, now)
+			cluster := *cluster
+			cluster.Refused = map[string][]v1alpha1.RefusedOffering{pool.Class.Name: c.refused}
+			got := launching(refusedOf(&cluster, &pool))
 			if got.Status != c.want || got.Type != v1alpha1.ConditionLaunchHealthy {
 				t.Errorf("launching = %s %s, want %s", got.Type, got.Status, c.want)
 			}
@@ -91,7 +87,11 @@ func TestTheMessageDoesNotDependOnTheOrderOfRefusals(t *testing.T) {
 	later := metav1.NewTime(now.Add(time.Minute))
 	a := v1alpha1.RefusedOffering{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
 	b := v1alpha1.RefusedOffering{InstanceType: "g4dn.2xlarge", Zone: "*", CapacityType: "*", Failures: 1, NotBefore: later}
-	if one, other := launching(&pool, []v1alpha1.RefusedOffering{a, b}, now), launching(&pool, []v1alpha1.RefusedOffering{b, a}, now); one != other {
+	told := func(refused ...v1alpha1.RefusedOffering) status.Condition {
+		c.Refused[pool.Class.Name] = refused
+		return launching(refusedOf(c, &pool))
+	}
+	if one, other := told(a, b), told(b, a); one != other {
 		t.Errorf("%v and %v", one, other)
 	}
 }
@@ -132,5 +132,22 @@ func TestReportClass(t *testing.T) {
 				t.Errorf("status is %+v", s)
 			}
 		})
+	}
+}
+
+func TestAClassSaysWhatOfItsCatalogueIsOld(t *testing.T) {
+	t.Parallel()
+	class := snapshottest.Class("gpu", 10)
+	for _, state := range []snapshot.NodeClassState{
+		{Ready: true}, {Ready: true, CatalogReason: "AccessDenied", CatalogMessage: "the spot prices could not be read"}, {Ready: true},
+	} {
+		reportClass(&class, state, holding{}, nil)
+		fresh, ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionCatalogFresh), meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
+		if want := state.CatalogReason == ""; (fresh.Status == metav1.ConditionTrue) != want || !want && (fresh.Reason != "AccessDenied" || fresh.Message != state.CatalogMessage) {
+			t.Errorf("%+v: %+v", state, fresh)
+		}
+		if ready.Status != metav1.ConditionTrue {
+			t.Errorf("%+v: what is only old keeps the class from being Ready: %+v", state, ready)
+		}
 	}
 }

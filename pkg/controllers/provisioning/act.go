@@ -31,6 +31,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return 0, err
 	}
 	if allowed < len(plan.Launches) {
+		c.batch.hurry() // What was held back has waited with its batch.
 		// A launched claim wakes the controller; this is for when its watch is late.
 		return time.Second, nil
 	}
@@ -51,7 +52,7 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 	claim := render.NodeClaim(view, l)
 	offering := view.Offerings[l.Offering]
 	// Noted before, since Karpenter may have refused and deleted the claim by the time the watch tells of it: nobody would know that it ever was.
-	fresh := c.Ledger.Await(claim.Name, launch.ShapeOf(claim))
+	fresh := c.Ledger.Await(claim.Name, "", launch.ShapeOf(claim))
 	err := c.Client.Create(ctx, claim)
 	if err != nil && fresh {
 		c.Ledger.Gone(claim.Name)
@@ -64,6 +65,7 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 	if err != nil {
 		return fmt.Errorf("creating NodeClaim %s: %w", claim.Name, err)
 	}
+	c.Ledger.Name(claim.Name, claim.UID)
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	c.Metrics.ClaimsCreated.WithLabelValues(pool, offering.Type.Name, offering.CapacityType).Inc()
 	log.FromContext(ctx).Info("Created NodeClaim", "nodeClaim", klog.KObj(claim), "nodePool", pool, "instanceType", offering.Type.Name,

@@ -9,11 +9,13 @@ import (
 )
 
 // batch gathers waiting pods, so that pods created together are planned together: it is due when no new pod has come for the idle
-// duration, or when the first has waited for the longest. It is safe for concurrent use.
+// duration, or when the first has waited for the longest. Pods whose machine is lost, was refused, or was held
+// back by the bound on launches do not wait for those that come. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
 	mu          sync.Mutex
+	hurried     bool
 	seen        sets.Set[types.UID]
 	first, last time.Time
 }
@@ -40,7 +42,8 @@ func (b *batch) add(pod types.UID, now time.Time) {
 func (b *batch) due(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.first.IsZero() {
+	if b.first.IsZero() || b.hurried {
+		b.first, b.last = time.Time{}, time.Time{}
 		return 0
 	}
 	end := b.last.Add(b.idle)
@@ -52,6 +55,19 @@ func (b *batch) due(now time.Time) time.Duration {
 	}
 	b.first, b.last = time.Time{}, time.Time{}
 	return 0
+}
+
+// hurry has the batch due at once, until planned is called.
+func (b *batch) hurry() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hurried = true
+}
+
+func (b *batch) planned() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hurried = false
 }
 
 // keep forgets pods that wait no more.

@@ -23,6 +23,25 @@ func TestABatchWithoutPodsIsDue(t *testing.T) {
 	}
 }
 
+func TestABatchIsDueAtOnceWhileAMachineIsLost(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	b.add("a", now)
+	b.hurry()
+	if wait := b.due(now); wait != 0 {
+		t.Errorf("wait %s for pods that come, want none", wait)
+	}
+	b.add("b", now)
+	if wait := b.due(now); wait != 0 {
+		t.Errorf("wait %s although nothing was planned yet", wait)
+	}
+	b.planned()
+	b.add("c", now)
+	if wait := b.due(now); wait != time.Second {
+		t.Errorf("wait %s after the plan, want a second", wait)
+	}
+}
+
 func TestABatchClosesOnceNoNewPodComes(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)

@@ -3,6 +3,7 @@ package provisioning
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -13,20 +14,28 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
+
+// soon is how long a plan waits while it is being noted what became of a claim that is gone.
+const soon = 50 * time.Millisecond
 
 // retry is how long waiting pods wait before they are looked at again when nothing else wakes the controller.
 const retry = 10 * time.Second
@@ -45,13 +54,15 @@ type Config struct {
 	MaxUnlaunched int
 	// PlanBudget is how long a better plan is looked for; the best one found until then is taken.
 	PlanBudget time.Duration
+	// CapacityBuffers says whether the API server serves CapacityBuffers.
+	CapacityBuffers bool
 }
 
 // Controller plans for all waiting pods together, so it has one request and one worker.
 type Controller struct {
 	Config
 	batch *batch
-	// pending says that pods wait, so that a change elsewhere is worth a look.
+	// pending says that pods need a place or headroom is kept, so that a change elsewhere is worth a look.
 	pending atomic.Bool
 	// told are the refusals that waiting pods have been told, so that an event marks a change.
 	told map[types.UID]planner.Reason
@@ -59,10 +70,13 @@ type Controller struct {
 
 // New makes the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}}
+	c.pending.Store(true) // Until it has looked.
+	return c
 }
 
-// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=create
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=create;patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -74,14 +88,43 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		}
 		return []reconcile.Request{{}}
 	})
-	return ctrl.NewControllerManagedBy(m).Named("provisioning").
+	atOnce := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		c.batch.hurry()
+		return []reconcile.Request{{}}
+	})
+	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
 		Watches(&karpv1.NodeClaim{}, whenPending).
+		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
+			CreateFunc:  func(e event.CreateEvent) bool { return leaving(e.Object) },
+			UpdateFunc:  func(e event.UpdateEvent) bool { return leaving(e.ObjectNew) && !leaving(e.ObjectOld) },
+			DeleteFunc:  func(e event.DeleteEvent) bool { return !leaving(e.Object) },
+			GenericFunc: func(event.GenericEvent) bool { return false },
+		})).
 		Watches(&karpv1.NodePool{}, whenPending).
-		Watches(&v1alpha1.GPUNodeClass{}, whenPending).
-		Watches(&corev1.PersistentVolumeClaim{}, whenPending).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
-		Complete(c)
+		Watches(&v1alpha1.GPUNodeClass{}, handler.EnqueueRequestsFromMapFunc(c.classChanged)).
+		Watches(&corev1.PersistentVolumeClaim{}, whenPending)
+	if c.CapacityBuffers {
+		b = b.Watches(karpenter.NewCapacityBuffer(), handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{{}}
+		}))
+	}
+	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
+}
+
+// classChanged looks again when headroom is asked for, or a class changes while pods wait.
+func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcile.Request {
+	if class, ok := o.(*v1alpha1.GPUNodeClass); !c.pending.Load() && (!ok || len(class.Spec.Headroom) == 0) {
+		return nil
+	}
+	return []reconcile.Request{{}}
+}
+
+// leaving says of a claim that its machine is going to be lost, or that it was refused one: its pods need a place before they wait for one, and at once, since
+// the cloud gives two minutes to a machine that it takes back.
+func leaving(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
 }
 
 // batchPod adds a pod that waits for replicas to the batch.
@@ -103,39 +146,89 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
 	}
+	if c.Ledger.Vanished(names(cluster.NodeClaims), c.Clock.Now()) {
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
+	c.batch.planned()
 	view := snapshot.Build(cluster)
-	c.remember(view)
-	if len(view.Pods) == 0 {
+	warm := cluster.WantsHeadroom()
+	c.remember(view, warm)
+	if len(view.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{})
 		return reconcile.Result{}, nil
 	}
-	started := c.Clock.Now()
-	plan := planner.Search{Stop: func() bool { return c.Clock.Since(started) >= c.PlanBudget }}.Build(view.Snapshot)
-	c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
-	if err := planner.Check(view.Snapshot, plan); err != nil {
-		// A bug of ours. The same snapshot would give the same plan, so this waits for another one, and not for a person.
-		c.Metrics.PlansRejected.Inc()
-		log.FromContext(ctx).Error(err, "Threw a plan away that breaks its own rules")
-		return reconcile.Result{RequeueAfter: retry}, nil
+	plan := planner.Plan{}
+	if len(view.Pods) > 0 {
+		started := c.Clock.Now()
+		plan = planner.WithAlternatives(view.Snapshot, c.search(started).Build(view.Snapshot))
+		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
+		if !c.sound(ctx, view.Snapshot, plan) {
+			return reconcile.Result{RequeueAfter: retry}, nil
+		}
 	}
 	c.Metrics.Planned(plan)
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
+	var errs []error
+	for _, change := range share.Changes(&view, plan.Placements) {
+		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
+	}
 	wait, err := c.act(ctx, &view, plan)
 	c.tell(&view, plan)
-	if err != nil {
+	if err == nil && warm && len(plan.Launches) == 0 {
+		wait, err = c.warm(ctx, &view, plan)
+	}
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// remember notes which pods wait.
-func (c *Controller) remember(view snapshot.View) {
+// search is one that ends when the budget of time is over.
+func (c *Controller) search(started time.Time) planner.Search {
+	return planner.Search{Stop: func() bool { return c.Clock.Since(started) >= c.PlanBudget }}
+}
+
+// sound says whether a plan keeps its own rules.
+func (c *Controller) sound(ctx context.Context, s planner.Snapshot, plan planner.Plan) bool {
+	err := planner.Check(s, plan)
+	if err != nil {
+		// A bug of ours. The same snapshot would give the same plan, so this waits for another one, and not for a person.
+		c.Metrics.PlansRejected.Inc()
+		log.FromContext(ctx).Error(err, "Threw a plan away that breaks its own rules")
+	}
+	return err == nil
+}
+
+// warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
+func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
+	headroom := view.Headroom(served, c.search(c.Clock.Now()))
+	plan := planner.WithAlternatives(headroom.Snapshot, headroom.Plan)
+	if !c.sound(ctx, headroom.Snapshot, plan) {
+		return retry, nil
+	}
+	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
+		"microUSDPerHour", plan.Price)
+	return c.act(ctx, &headroom.View, plan)
+}
+
+func names(claims []karpv1.NodeClaim) sets.Set[string] {
+	all := sets.New[string]()
+	for i := range claims {
+		all.Insert(claims[i].Name)
+	}
+	return all
+}
+
+// remember notes which pods wait, and whether any need a place or headroom is to be kept warm.
+func (c *Controller) remember(view snapshot.View, warm bool) {
 	waiting := sets.New[types.UID]()
 	for _, pod := range view.Pods {
-		waiting.Insert(pod.UID)
+		if pod.Spec.NodeName == "" {
+			waiting.Insert(pod.UID)
+		}
 	}
-	c.pending.Store(waiting.Len() > 0)
+	c.pending.Store(len(view.Pods) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)
 	for uid := range c.told {

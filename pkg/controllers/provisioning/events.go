@@ -8,11 +8,12 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// tell tells each pod that has no place why, when that is news, and each pod that a machine is on its way.
+// tell tells each waiting pod that has no place why, when that is news, and each that a machine is on its way. Pods that run are told nothing: what becomes of
+// their machine is told there.
 func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 	for _, u := range plan.Unplaced {
 		pod := view.Pods[u.Pod]
-		if pod == nil || c.told[pod.UID] == u.Reason {
+		if pod == nil || pod.Spec.NodeName != "" || c.told[pod.UID] == u.Reason {
 			continue
 		}
 		c.told[pod.UID] = u.Reason
@@ -30,7 +31,7 @@ const nominated planner.Reason = "Nominated"
 
 func (c *Controller) nominate(view *snapshot.View, name, node string) {
 	pod := view.Pods[name]
-	if pod == nil || c.told[pod.UID] == nominated {
+	if pod == nil || pod.Spec.NodeName != "" || c.told[pod.UID] == nominated {
 		return
 	}
 	c.told[pod.UID] = nominated

@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -21,8 +22,11 @@ const noGrace = client.GracePeriodSeconds(0)
 
 const settle = 10 * time.Second
 
+// borne are how long sick machines are in all tests.
+var borne = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
+
 func (w *world) disruption() *disruption.Controller {
-	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle})
+	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
 }
 
 // idle brings an empty machine to the point where it is given back: marked, idle for its time, tainted, watched.

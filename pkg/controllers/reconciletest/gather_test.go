@@ -14,7 +14,6 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -47,8 +46,8 @@ func TestTheStatesOfTheCloudsNodeClasses(t *testing.T) {
 		"not-ready":  {innerClass.Group, innerClass.Kind, "not-ready", false, "NodeClassNotReady", "words of Karpenter"},
 		"stale":      {innerClass.Group, innerClass.Kind, "stale", false, "NodeClassNotObserved", ""},
 		"silent":     {innerClass.Group, innerClass.Kind, "silent", false, "NodeClassNotReady", "no Ready condition"},
-		"missing":    {innerClass.Group, innerClass.Kind, "missing", false, "NodeClassNotFound", `KWOKNodeClass "missing" does not exist`},
-		"no-kind":    {innerClass.Group, "Unknown", "gpu", false, "NodeClassKindUnknown", "no kind Unknown in group karpenter.kwok.sh"},
+		"missing":    {innerClass.Group, innerClass.Kind, "missing", false, "NodeClassNotFound", `EC2NodeClass "missing" does not exist`},
+		"no-kind":    {innerClass.Group, "Unknown", "gpu", false, "NodeClassKindUnknown", "no kind Unknown in group karpenter.k8s.aws"},
 		"no-group":   {"example.com", "NodeClass", "gpu", false, "NodeClassKindUnknown", "in group example.com"},
 		"ready-also": {innerClass.Group, innerClass.Kind, "gpu", true, "", ""},
 	} {
@@ -119,7 +118,7 @@ func TestTheLedgerLearnsFromEveryClass(t *testing.T) {
 	w := newWorld(t)
 	class := w.class("learnt")
 	class.Status.RefusedOfferings = []v1alpha1.RefusedOffering{{
-		InstanceType: "g4dn.xlarge", Zone: launch.AllZones, CapacityType: launch.AllZones, Failures: 2, NotBefore: metav1.NewTime(w.clock.Now()),
+		InstanceType: "g4dn.xlarge", Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Failures: 2, NotBefore: metav1.NewTime(w.clock.Now()),
 	}}
 	w.updateStatus(class)
 	if got := w.cluster().Refused["learnt"]; len(got) != 1 || got[0].Failures != 2 {

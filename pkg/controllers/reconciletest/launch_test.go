@@ -3,11 +3,15 @@ package reconciletest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -15,14 +19,23 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 func (w *world) launch(edits ...func(*launch.Config)) *launch.Controller {
-	config := launch.Config{Client: w.WithWatch, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Timeout: time.Minute}
+	config := launch.Config{Client: w.WithWatch, NodeClass: w.gatherer.NodeClass, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Timeout: time.Minute}
 	for _, edit := range edits {
 		edit(&config)
 	}
 	return &launch.Controller{Config: config}
+}
+
+// refuse has the cloud have refused an on-demand instance type in the zones for lack of capacity.
+func (w *world) refuse(class, instanceType string, zones ...string) {
+	w.ledger.Refuse(class, launch.Refusal{
+		InstanceTypes: []string{instanceType}, Zones: zones, CapacityType: "on-demand", Reason: v1alpha1.RefusalInsufficientCapacity, Message: "no capacity",
+	}, w.clock.Now())
 }
 
 // refusals are those in the class's status.
@@ -82,7 +95,7 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	w.reconciles(controller, "hang-1")
 	w.wantRefusal("hang", "*")
 	w.wantTold(0, "")
-	if refused, deleted := w.counted("karve_nodeclaims_refused_total"), w.counted("karve_nodeclaims_deleted_total"); refused != 1 || deleted != 1 {
+	if refused, deleted := w.counted("karve_launch_refused_total"), w.counted("karve_nodeclaims_deleted_total"); refused != 1 || deleted != 1 {
 		t.Errorf("counted %v refusals and %v deletions, want one each", refused, deleted)
 	}
 }
@@ -175,20 +188,20 @@ func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsAFailedOffering(t *testing.T
 	claim := w.wantClaims(1)[0]
 	w.delete(&claim)
 	w.reconciles(w.launch(), claim.Name)
-	if all := w.refusals("fast"); len(all) != 1 {
+	if all := w.refusals("fast"); len(all) != 2 { // In each zone.
 		t.Fatalf("the status holds %v", all)
 	}
-	before := launch.ShapeOf(&claim)
+	before, _, _ := snapshot.ShapeOf(&claim)
 	w.reconciles(w.provisioning(), "")
-	if after := launch.ShapeOf(&w.wantClaims(1)[0]); after == before {
-		t.Errorf("%v was tried again at once", after)
+	if after, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); after == before {
+		t.Errorf("%s was tried again at once", after)
 	}
 }
 
 func TestALaunchedClaimIsLeftAlone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("fine")
-	w.ledger.Refuse(launch.Shape{Class: "fine", InstanceType: "g4dn.xlarge", Zone: "us-east-1a", CapacityType: "on-demand"}, false, "no", w.clock.Now().Add(-time.Hour))
+	w.refuse("fine", "g4dn.xlarge", "us-east-1a")
 	claim := w.claim("fine-1", pool)
 	foreign := w.claim("foreign-1", pool, func(c *karpv1.NodeClaim) { c.Annotations = nil })
 	controller := w.launch()
@@ -308,7 +321,242 @@ func TestARestartedControllerPlansAroundWhatWasRefused(t *testing.T) {
 	w.restart()
 	w.pods("web", 1)
 	w.reconciles(w.provisioning(), "")
-	if shape := launch.ShapeOf(&w.wantClaims(1)[0]); shape.InstanceType == "g4dn.xlarge" {
-		t.Errorf("%v was tried again at once", shape)
+	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
+		t.Errorf("%s was tried again at once", instanceType)
+	}
+}
+
+// event has Karpenter tell something of a claim.
+func (w *world) event(claim *karpv1.NodeClaim, reason, message string) {
+	w.t.Helper()
+	e := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: claim.Name + "-", Namespace: "default"},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID,
+		},
+		Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(w.clock.Now()),
+	}
+	if err := w.Create(w.t.Context(), e); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// overLimit is what Karpenter's event says of a launch that the account's limit of vCPUs does not allow.
+const overLimit = "creating instance, insufficient capacity, with fleet error(s), VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 32 allows for " +
+	"the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustme..."
+
+func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
+	for name, eventFirst := range map[string]bool{"before the claim vanishes": true, "after the claim has vanished": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pool := w.shared("explained")
+			earlier := w.claim("explained-1", pool)
+			w.event(earlier, "InsufficientCapacityError", "NodeClaim explained-1 event: of another claim of that name, MaxFleetCountExceeded: x")
+			w.release(earlier)
+			w.delete(earlier)
+			claim := w.claim("explained-1", pool)
+			controller := w.launch()
+			w.reconciles(controller, claim.Name)
+			tell := func() { w.event(claim, "InsufficientCapacityError", "NodeClaim explained-1 event: "+overLimit) }
+			if eventFirst {
+				tell()
+			}
+			w.delete(claim)
+			w.release(claim)
+			again := w.reconciles(controller, claim.Name).RequeueAfter
+			if !eventFirst {
+				if r := w.wantRefusal("explained", "us-east-1a"); r.Reason != v1alpha1.RefusalVanished || again <= 0 {
+					t.Errorf("until it is explained: %+v, look again after %s", r, again)
+				}
+				if n := w.counted("karve_launch_refused_total"); n != 0 {
+					t.Errorf("%v refusals are counted before it is known why", n)
+				}
+				tell()
+				w.reconciles(controller, claim.Name)
+			}
+			all := w.refusals("explained")
+			i := slices.IndexFunc(all, func(r v1alpha1.RefusedOffering) bool { return r.Reason == v1alpha1.RefusalVCPULimit })
+			if i < 0 || all[i].Zone != "*" || all[i].CapacityType != "on-demand" || all[i].InstanceType != "g4dn.xlarge" || !strings.HasPrefix(all[i].Message, "creating instance") {
+				t.Fatalf("refused: %+v", all)
+			}
+			w.reconciles(controller, claim.Name)
+			w.clock.Step(time.Minute)
+			w.reconciles(controller, claim.Name)
+			if n := w.counted("karve_launch_refused_total"); n != 1 {
+				t.Errorf("%v refusals are counted, want one", n)
+			}
+			// No type of that quota is as small, so nothing is tried.
+			w.pods("web", 1)
+			w.reconciles(w.provisioning(), "")
+			w.wantClaims(0)
+			w.wantTold(1, "OfferingsUnavailable")
+		})
+	}
+}
+
+func TestAClaimThatNobodySaysAnythingOfIsTriedAgainSoon(t *testing.T) {
+	w := newWorld(t)
+	claim := w.claim("unexplained-1", w.shared("unexplained"))
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	w.delete(claim)
+	w.release(claim)
+	w.clock.Step(w.reconciles(controller, claim.Name).RequeueAfter)
+	w.reconciles(controller, claim.Name)
+	if n := w.counted("karve_launch_refused_total"); n != 1 {
+		t.Errorf("%v refusals are counted, want one", n)
+	}
+	if r := w.wantRefusal("unexplained", "us-east-1a"); r.Reason != v1alpha1.RefusalVanished || r.NotBefore.After(w.clock.Now()) {
+		t.Errorf("after half a minute: %+v", r)
+	}
+	w.pods("web", 1)
+	w.reconciles(w.provisioning(), "")
+	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
+		t.Errorf("launched %s", instanceType)
+	}
+}
+
+func TestAClaimThatLeavesAChoiceIsRefusedInAllOfIt(t *testing.T) {
+	w := newWorld(t)
+	w.shared("choice")
+	w.pods("web", 40)
+	w.reconciles(w.provisioning(), "")
+	claims := w.wantClaims(4)
+	controller := w.launch()
+	for _, claim := range claims {
+		w.event(&claim, "InsufficientCapacityError", "NodeClaim x event: creating instance, insufficient capacity, with fleet error(s), InsufficientInstanceCapacity: "+
+			"We currently do not have sufficient g4dn.xlarge capacity in the Availability Zone you requested (us-east-1a).")
+		w.delete(&claim)
+		w.reconciles(controller, claim.Name)
+	}
+	if all := w.refusals("choice"); len(all) != 2 || all[0].Failures != 1 || all[1].Failures != 1 || all[0].Zone == all[1].Zone || all[0].Reason != v1alpha1.RefusalInsufficientCapacity {
+		t.Fatalf("refused: %+v, want both zones, once", all)
+	}
+	// The next plan goes around it, and a later one tries it again.
+	w.reconciles(w.provisioning(), "")
+	for _, claim := range w.wantClaims(4) {
+		if instanceType, _, _ := snapshot.ShapeOf(&claim); instanceType == "g4dn.xlarge" {
+			t.Errorf("%s was tried again at once", instanceType)
+		}
+		w.delete(&claim)
+	}
+	w.restart()
+	w.clock.Step(4 * time.Minute)
+	w.reconciles(w.provisioning(), "")
+	for _, claim := range w.wantClaims(4) {
+		if instanceType, _, _ := snapshot.ShapeOf(&claim); instanceType != "g4dn.xlarge" {
+			t.Errorf("%s is launched after the backoff", instanceType)
+		}
+	}
+}
+
+func TestNoPlanIsMadeBeforeARefusalIsNoted(t *testing.T) {
+	w := newWorld(t)
+	w.shared("noted")
+	w.pods("web", 1)
+	controller := w.provisioning()
+	w.reconciles(controller, "")
+	claim := w.wantClaims(1)[0]
+	w.delete(&claim)
+	if again := w.reconciles(controller, "").RequeueAfter; again <= 0 || again > time.Second {
+		t.Errorf("look again after %s, want soon", again)
+	}
+	w.wantClaims(0)
+	w.reconciles(w.launch(), claim.Name)
+	w.reconciles(controller, "")
+	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
+		t.Error("the same was tried again")
+	}
+}
+
+func TestAFaultOfTheNodeClassStopsItsPoolUntilItChanges(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("fault")
+	claim := w.claim("fault-1", pool)
+	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: "AMINotFound", Message: "AMI used for instance launch either does not exist or you don't have permissions to use it"})
+	w.clock.SetTime(claim.CreationTimestamp.Time)
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Error("stock Karpenter is held up for what will not get better")
+	}
+	if !w.ledger.QuietUntil().IsZero() {
+		t.Error("everything is quiet though nobody was held up")
+	}
+	all := w.refusals("fault")
+	if len(all) != 1 || all[0].InstanceType != "*" || all[0].Zone != "*" || all[0].CapacityType != "*" || all[0].Reason != "AMINotFound" || all[0].NodeClassGeneration != 1 {
+		t.Fatalf("refused: %+v", all)
+	}
+	w.release(claim)
+	w.pods("web", 1)
+	provisioning := w.provisioning()
+	w.reconciles(provisioning, "")
+	w.wantClaims(0)
+	w.reconciles(w.poolController(), "")
+	if c := w.wantCondition(pool, v1alpha1.ConditionLaunchHealthy, "False", "AMINotFound"); !strings.Contains(c.Message, "every instance type") || !strings.Contains(c.Message, "AMI used for instance launch") {
+		t.Errorf("the message is %q", c.Message)
+	}
+	if n := w.counted("karve_launch_refused_offerings"); n == 0 {
+		t.Error("no offering is counted as refused")
+	}
+
+	inner := w.inner("gpu", nil)
+	w.read(inner)
+	if err := unstructured.SetNestedField(inner.Object, "#!/bin/sh", "spec", "userData"); err != nil {
+		t.Fatal(err)
+	}
+	w.update(inner)
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("True", inner.GetGeneration())}}
+	w.updateStatus(inner)
+	w.reconciles(provisioning, "")
+	w.wantClaims(1)
+}
+
+func TestAClaimOfANodeClassThatIsNotReadyBlamesTheNodeClass(t *testing.T) {
+	w := newWorld(t)
+	claim := w.claim("unready-1", w.shared("unready"))
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	inner := w.inner("gpu", nil)
+	w.read(inner)
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("False", 1)}}
+	w.updateStatus(inner)
+	w.delete(claim)
+	w.release(claim)
+	w.reconciles(controller, claim.Name)
+	if all := w.refusals("unready"); len(all) != 1 || all[0].Reason != v1alpha1.RefusalNodeClassNotReady || all[0].InstanceType != "*" || !strings.Contains(all[0].Message, "is not Ready") {
+		t.Errorf("refused: %+v", all)
+	}
+}
+
+func TestAnInterruptedSpotMachineIsNotReplacedByItsLike(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("spot", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
+	claim := w.claim("spot-1", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone] = "g4dn.2xlarge", "us-east-1b"
+	claim.Labels[karpv1.CapacityTypeLabelKey] = "spot"
+	w.update(claim)
+	w.launched(claim)
+	w.reconciles(controller, claim.Name)
+	w.delete(claim)
+	w.reconciles(controller, claim.Name)
+	if all := w.refusals("spot"); len(all) != 0 {
+		t.Fatalf("a machine that is given back is refused: %+v", all)
+	}
+	w.event(claim, "SpotInterrupted", "Spot interruption warning was triggered")
+	w.reconciles(controller, claim.Name)
+	w.reconciles(controller, claim.Name)
+	w.restart()
+	w.clock.Step(time.Minute)
+	w.reconciles(w.launch(), claim.Name)
+	all := w.refusals("spot")
+	if len(all) != 1 || all[0].InstanceType != "g4dn.2xlarge" || all[0].Zone != "us-east-1b" || all[0].CapacityType != "spot" || all[0].Failures != 1 || all[0].Reason != v1alpha1.RefusalSpotInterrupted {
+		t.Errorf("refused: %+v, want what was interrupted, once", all)
+	}
+	w.wantTold(1, "SpotInterrupted")
+	if n := w.counted("karve_launch_refused_total"); n != 0 {
+		t.Errorf("%v launches are counted as refused", n)
 	}
 }

@@ -13,14 +13,15 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-func (w *world) poolController() *pool.Controller {
+func (w *world) poolController() *pool.Controller { return w.poolControllerWith(w.WithWatch) }
+
+func (w *world) poolControllerWith(c client.Client) *pool.Controller {
 	return &pool.Controller{Config: pool.Config{
-		Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute,
+		Client: c, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute, Tolerations: borne,
 	}}
 }
 
@@ -50,7 +51,7 @@ func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
 	controller := w.poolController()
 	w.reconciles(controller, "")
 	for _, conditionType := range []string{
-		karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionLaunchHealthy, status.ConditionReady,
+		karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionLaunchHealthy, v1alpha1.ConditionNodesHealthy, status.ConditionReady,
 	} {
 		if c := w.wantCondition(np, conditionType, "True", ""); c.ObservedGeneration != np.Generation {
 			t.Errorf("%s was observed at %d, want %d", conditionType, c.ObservedGeneration, np.Generation)
@@ -91,7 +92,7 @@ func TestAPoolWithoutItsClassesSaysSo(t *testing.T) {
 	w.class("no-inner", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "none" })
 	noInner := w.pool("no-inner")
 	w.class("no-kind", func(c *v1alpha1.GPUNodeClass) {
-		c.Spec.NodeClassRef = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
+		c.Spec.NodeClassRef = v1alpha1.NodeClassReference{Group: "example.com", Kind: "NodeClass", Name: "gpu"}
 	})
 	noKind := w.pool("no-kind")
 	inner := w.inner("changed", nil)
@@ -136,7 +137,7 @@ func TestAPoolWhoseNodesAreNotTaintedIsRefused(t *testing.T) {
 func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("told")
-	w.ledger.Refuse(launch.Shape{Class: "told", InstanceType: "g4dn.xlarge", Zone: "us-east-1a", CapacityType: "on-demand"}, false, "no capacity", w.clock.Now())
+	w.refuse("told", "g4dn.xlarge", "us-east-1a")
 	controller := w.poolController()
 	w.reconciles(controller, "")
 	if c := w.wantCondition(np, v1alpha1.ConditionLaunchHealthy, "False", "LaunchRefused"); !strings.Contains(c.Message, "no capacity") {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -28,7 +30,6 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/operator"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/cluster"
@@ -36,12 +37,15 @@ import (
 
 var server *cluster.Cluster
 
-func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(cluster.RunWithAPIServer(m, &server))
+}
 
 // replicasTimeout is how long nodes may go without their replicas in all tests.
 const replicasTimeout = 10 * time.Minute
 
-var innerClass = v1alpha1.NodeClassReference{Group: "karpenter.kwok.sh", Kind: "KWOKNodeClass", Name: "gpu"}
+var innerClass = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
 
 // world is an API server with nothing on it but what the test puts there. The tests take turns, since the controllers look at everything.
 type world struct {
@@ -59,7 +63,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
-	scheme, err := operator.Scheme()
+	scheme, err := gather.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +75,11 @@ func newWorld(t *testing.T) *world {
 	w := &world{WithWatch: c, t: t, clock: clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second)), recorder: events.NewFakeRecorder(1000)}
 	w.restart()
 	w.empty()
-	w.create(w.inner("gpu", nil))
+	inner := w.inner("gpu", nil)
+	said := inner.Object["status"]
+	w.create(inner)
+	inner.Object["status"] = said
+	w.updateStatus(inner)
 	return w
 }
 
@@ -79,8 +87,12 @@ func newWorld(t *testing.T) *world {
 func (w *world) restart() {
 	w.ledger, w.registry = launch.NewLedger(), prometheus.NewRegistry()
 	w.metrics = metrics.New(w.registry)
-	w.gatherer = &gather.Gatherer{
-		Cached: w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), InstanceTypes: snapshottest.Types(), Ledger: w.ledger, Clock: w.clock,
+	w.gatherer = w.gathering(w.WithWatch, w.ledger)
+}
+
+func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {
+	return &gather.Gatherer{
+		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: gather.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock,
 		ReplicasTimeout: replicasTimeout, NodeOverlays: true,
 	}
 }
@@ -88,8 +100,8 @@ func (w *world) restart() {
 func (w *world) empty() {
 	w.t.Helper()
 	inner := &unstructured.Unstructured{}
-	inner.SetAPIVersion("karpenter.kwok.sh/v1alpha1")
-	inner.SetKind("KWOKNodeClass")
+	inner.SetAPIVersion("karpenter.k8s.aws/v1")
+	inner.SetKind("EC2NodeClass")
 	var claims karpv1.NodeClaimList
 	if err := w.List(w.t.Context(), &claims); err != nil {
 		w.t.Fatal(err)
@@ -102,7 +114,7 @@ func (w *world) empty() {
 			w.t.Fatal(err)
 		}
 	}
-	for _, o := range []client.Object{&corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &appsv1.DaemonSet{}} {
+	for _, o := range []client.Object{&corev1.Event{}, &corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &appsv1.DaemonSet{}} {
 		if err := w.DeleteAllOf(w.t.Context(), o, client.InNamespace("default"), client.GracePeriodSeconds(0)); err != nil {
 			w.t.Fatal(err)
 		}
@@ -153,7 +165,11 @@ func (w *world) read(o client.Object) bool {
 // inner is the cloud's node class with the conditions; nil stands for Ready.
 func (w *world) inner(name string, conditions []any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": map[string]any{"name": name},
+		"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{
+			"role": "node", "amiSelectorTerms": []any{map[string]any{"alias": "al2023@latest"}},
+			"subnetSelectorTerms": []any{map[string]any{"id": "subnet-1"}}, "securityGroupSelectorTerms": []any{map[string]any{"id": "sg-1"}},
+		},
 	}}
 	if conditions == nil {
 		conditions = []any{condition("True", 0)}
@@ -240,6 +256,7 @@ func (w *world) claim(name string, pool *karpv1.NodePool, edits ...func(*karpv1.
 	w.t.Helper()
 	claim := snapshottest.Claim(name, pool, snapshottest.TypeNamed("g4dn.xlarge"), edits...)
 	s := claim.Status
+	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: innerClass.Group, Kind: innerClass.Kind, Name: innerClass.Name}
 	claim.Finalizers = []string{"karpenter.sh/termination"}
 	claim.CreationTimestamp = metav1.Time{}
 	w.create(&claim)

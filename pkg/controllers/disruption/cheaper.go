@@ -1,0 +1,206 @@
+package disruption
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// A cheaper layout is reached in steps. A step is a set of machines without which the others, and those that are launched for their pods, cost less an hour by more than
+// moving the pods counts. All that is done about it is to mark them together: what follows is as for all machines that are replaced, and each machine keeps its mark
+// as long as the others cost less without it.
+
+// proposal is such a set.
+type proposal struct {
+	// claims are the NodeClaims of the machines, sorted.
+	claims []string
+	// moves is what moving their pods counts.
+	moves planner.MicroUSD
+}
+
+func (p proposal) String() string { return strings.Join(p.claims, " ") }
+
+// outlook is how the machines could cost less.
+type outlook struct {
+	// proposals are steps in the order in which they are best taken, as far as the planner knows: what pods ask of each other is looked at before one is taken.
+	proposals []proposal
+	// surplus are the claims of the machines that the cheapest layout does without.
+	surplus map[string]bool
+	// kept says of claims of machines that are no part of the layout what keeps them.
+	kept map[string]string
+	// price is what the machines of the layout cost an hour, bound what others for the same pods cost at least.
+	price, bound planner.MicroUSD
+}
+
+// propose looks for a cheaper layout.
+func propose(l *snapshot.Layout, search planner.Search) outlook {
+	out := outlook{surplus: map[string]bool{}, kept: l.Kept}
+	found := search.Cheaper(l.Layout)
+	out.price, out.bound = found.Price, found.Bound
+	nodes := map[int]string{}
+	for i, m := range l.Machines {
+		nodes[l.Layout.Machines[i].Node] = m.Claim.Name
+	}
+	for _, node := range found.Surplus {
+		if claim, ok := nodes[node]; ok && found.Price > found.Bound { // Else nothing can be cheaper.
+			out.surplus[claim] = true
+		}
+	}
+	if !slices.ContainsFunc(l.Machines, func(m *snapshot.Machine) bool { return !out.surplus[m.Claim.Name] && m.Exposed() > m.ReplicasInUse() }) {
+		clear(out.surplus) // There is nowhere to steer to.
+	}
+	for _, step := range found.Steps {
+		p := proposal{moves: step.Moves}
+		for _, i := range step.Leave {
+			if m := l.Machines[i]; !m.Unused() {
+				p.claims = append(p.claims, m.Claim.Name) // Others go by themselves once they have been idle for their time.
+			}
+		}
+		if len(p.claims) > 0 {
+			slices.Sort(p.claims)
+			out.proposals = append(out.proposals, p)
+		}
+	}
+	return out
+}
+
+// cheaper is the cause of machines to go without which the rest costs less by so much.
+func cheaper(saving planner.MicroUSD, machines int) cause {
+	c := cause{kind: karpv1.DisruptionReasonUnderutilized, reason: string(karpv1.DisruptionReasonUnderutilized)}
+	switch {
+	case saving <= 0:
+		c.message = "the machines would cost less without it"
+	case machines == 1:
+		c.message = fmt.Sprintf("the machines cost %s an hour less without it", usd(saving))
+	default:
+		c.message = fmt.Sprintf("the machines cost %s an hour less without %d of them, of which it is one", usd(saving), machines)
+	}
+	return c
+}
+
+func usd(amount planner.MicroUSD) string {
+	return "$" + strings.TrimRight(fmt.Sprintf("%d.%06d", amount/1e6, amount%1e6), "0")
+}
+
+func underutilized(m *snapshot.Machine) bool {
+	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
+}
+
+// standing are the causes of the machines that are marked because the others cost less without them, as far as that is still so: prices change, and pods come. One by
+// one, a machine without which they do not cost less stays, and the rest is looked at with it.
+func (s *state) standing() map[string]cause {
+	marked := slices.DeleteFunc(marking(s.machines), func(name string) bool { return !s.moves[s.named(name).Pool()] })
+	causes := map[string]cause{}
+	for i := 0; i < len(marked); {
+		name := marked[i]
+		others := slices.Delete(slices.Clone(marked), i, i+1)
+		saving, why := s.places.saving(others, []string{name})
+		if why == "" && saving > 0 {
+			causes[name] = cheaper(saving, 1)
+			i++
+			continue
+		}
+		// What was said of those before it was said with it gone.
+		marked, i, causes = others, 0, map[string]cause{}
+	}
+	return causes
+}
+
+// savers are the machines that are marked from now on so that the rest costs less, and those that should be and stay.
+func (s *state) savers() []action {
+	var actions []action
+	names := marking(s.machines)
+	for _, p := range s.proposals {
+		machines := s.ready(p)
+		if machines == nil {
+			continue
+		}
+		why := s.holdsUp(machines)
+		var saving planner.MicroUSD
+		if why == "" {
+			saving, why = s.saves(names, p)
+		}
+		for _, m := range machines {
+			s.causes[m.Claim.Name] = cheaper(saving, len(machines))
+			if why != "" {
+				actions = append(actions, action{step: stay, machine: m, reason: why})
+				continue
+			}
+			names = append(names, m.Claim.Name)
+			s.leaving[m.Pool()]++
+			actions = append(actions, action{step: replace, machine: m, reason: string(karpv1.DisruptionReasonUnderutilized)})
+		}
+	}
+	for i := range s.machines {
+		m := &s.machines[i]
+		if s.kept[m.Claim.Name] == "" || !s.free(m) {
+			continue
+		}
+		s.causes[m.Claim.Name] = cheaper(0, 1)
+		actions = append(actions, action{step: stay, machine: m, reason: s.kept[m.Claim.Name]})
+	}
+	return actions
+}
+
+// marking are the claims of machines that are marked because the rest costs less without them.
+func marking(machines []snapshot.Machine) []string {
+	var names []string
+	for i := range machines {
+		if m := &machines[i]; underutilized(m) && !m.Deleting() {
+			names = append(names, m.Claim.Name)
+		}
+	}
+	return names
+}
+
+// ready are the machines of a proposal; nil when one of them goes anyway, is about to be used, or has not been proposed for a while, and while machines of their
+// pools are on their way: what they are for is not settled yet.
+func (s *state) ready(p proposal) []*snapshot.Machine {
+	var machines []*snapshot.Machine
+	for _, name := range p.claims {
+		m := s.named(name)
+		if m == nil || !s.free(m) || s.wanted[m.Node.Name] || !s.ripe[name] || s.launching[m.Pool()] {
+			return nil
+		}
+		machines = append(machines, m)
+	}
+	return machines
+}
+
+// free says that nothing has been decided about the machine yet.
+func (s *state) free(m *snapshot.Machine) bool {
+	_, caused := s.causes[m.Claim.Name]
+	return !caused && !m.Leaving() && m.Started() && !marked(m)
+}
+
+// holdsUp says why machines do not go now though the rest would cost less; "" when they may.
+func (s *state) holdsUp(machines []*snapshot.Machine) string {
+	more := map[string]int{}
+	for _, m := range machines {
+		more[m.Pool()]++
+	}
+	for _, m := range machines {
+		if allowed := s.allows(m.Pool(), cheaper(0, 1)); s.leaving[m.Pool()]+more[m.Pool()] > allowed {
+			return overBudget(m, allowed)
+		}
+		if why := s.refuses(m, cheaper(0, 1)); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// named is the machine of a claim; nil when there is none.
+func (s *state) named(claim string) *snapshot.Machine {
+	for i := range s.machines {
+		if s.machines[i].Claim.Name == claim {
+			return &s.machines[i]
+		}
+	}
+	return nil
+}

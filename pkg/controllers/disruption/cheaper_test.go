@@ -1,0 +1,203 @@
+package disruption
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// on has so many pods run on a new machine of the type.
+func (s *simulation) on(instanceType string, pods int) {
+	s.made++
+	kind := snapshottest.TypeNamed(instanceType)
+	claim := snapshottest.Claim(fmt.Sprintf("machine-%04d", s.made), &s.cluster.NodePools[0], kind, snapshottest.Initialized(s.cluster.Now))
+	node := snapshottest.Node(&claim, kind, slots*kind.GPU.Count)
+	s.cluster.NodeClaims, s.cluster.Nodes = append(s.cluster.NodeClaims, claim), append(s.cluster.Nodes, node)
+	for range pods {
+		s.again(snapshottest.Pod("", snapshottest.OwnedBy("apps/v1", "ReplicaSet", "web")))
+		snapshottest.Running(node.Name)(&s.cluster.Pods[len(s.cluster.Pods)-1])
+	}
+}
+
+func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		types  []string
+		pods   []int
+		budget int
+		saving string
+		want   planner.MicroUSD
+	}{
+		"two half-empty machines become one":                 {[]string{"xlarge", "xlarge"}, []int{5, 5}, 1, "", 526_000},
+		"four become two, one by one":                        {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 1, "", 1_052_000},
+		"or together, where the budget lets them":            {[]string{"xlarge", "xlarge", "xlarge", "xlarge"}, []int{5, 5, 5, 5}, 4, "", 1_052_000},
+		"a machine that is too large is replaced":            {[]string{"4xlarge"}, []int{3}, 1, "", 526_000},
+		"one large machine becomes two small ones":           {[]string{"12xlarge"}, []int{11}, 1, "", 1_052_000},
+		"one with others beside becomes small ones":          {[]string{"12xlarge", "xlarge"}, []int{30, 3}, 1, "", 4 * 526_000},
+		"what saves more than the moves count goes":          {[]string{"2xlarge"}, []int{10}, 1, "0.022", 526_000},
+		"what saves less stays":                              {[]string{"2xlarge"}, []int{10}, 1, "0.023", 752_000},
+		"the fewest move where moves count nothing":          {[]string{"xlarge", "xlarge"}, []int{2, 3}, 2, "0", 526_000},
+		"a full machine stays":                               {[]string{"xlarge"}, []int{10}, 1, "0", 526_000},
+		"nothing happens with a budget of nothing":           {[]string{"xlarge", "xlarge"}, []int{5, 5}, 0, "", 1_052_000},
+		"an empty one goes by itself and draws nobody to it": {[]string{"12xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
+		"an empty one that is cheaper may be used":           {[]string{"xlarge", "2xlarge"}, []int{0, 3}, 1, "", 526_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSimulation(t, 0, c.budget, true, true)
+			s.cluster.GPUNodeClasses[0].Spec.Consolidation.MinSavingPerMove = c.saving
+			for i, size := range c.types {
+				s.on("g4dn."+size, c.pods[i])
+			}
+			n := len(s.cluster.Pods)
+			if !s.settles() {
+				t.Fatalf("there is no end:\n%s", s)
+			}
+			if got := s.price(); got != c.want || len(s.cluster.Pods) != n {
+				t.Fatalf("ends at %d with %d pods, want %d with %d:\n%s", got, len(s.cluster.Pods), c.want, n, s)
+			}
+		})
+	}
+}
+
+// Otherwise it would be replaced again and again: the cloud may have none of the cheapest, and make another one that the NodeClaim leaves to it.
+func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
+	t.Parallel()
+	for premium, want := range map[int32]planner.MicroUSD{42: 526_000, 43: 752_000} {
+		s := newSimulation(t, 0, 1, true, true)
+		s.cluster.GPUNodeClasses[0].Spec.Launch.MaxPremiumPercent = &premium
+		s.on("g4dn.2xlarge", 3)
+		if !s.settles() {
+			t.Fatalf("there is no end:\n%s", s)
+		}
+		if got := s.price(); got != want {
+			t.Errorf("where machines may be %d%% dearer it ends at %d, want %d:\n%s", premium, got, want, s)
+		}
+	}
+}
+
+func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	s.cluster.GPUNodeClasses[0].Spec.Consolidation.MinSavingPerMove = "0.04"
+	s.on("g4dn.2xlarge", 6)
+	s.cluster.Now = s.cluster.Now.Add(time.Hour)
+	layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 {
+		t.Errorf("%v is surplus", out.surplus)
+	}
+}
+
+// Otherwise a machine would be launched for it, and found to be too much.
+func TestHeadroomIsLeftItsRoom(t *testing.T) {
+	t.Parallel()
+	for replicas, want := range map[int32]planner.MicroUSD{1: 1_578_000, 10: 1_578_000, 11: 2_104_000, 0: 1_052_000} {
+		s := newSimulation(t, 0, 4, true, true)
+		if replicas > 0 {
+			s.cluster.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
+		}
+		for range 4 {
+			s.on("g4dn.xlarge", 5)
+		}
+		if !s.settles() {
+			t.Fatalf("there is no end:\n%s", s)
+		}
+		if got := s.price(); got != want {
+			t.Errorf("with %d replicas to be kept free the machines cost %d, want %d:\n%s", replicas, got, want, s)
+		}
+	}
+}
+
+// Whatever pods leave, in the end all that are left run, the machines cost no more than before, and no step is left that would save.
+func TestNoStepMakesTheMachinesDearer(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSimulation(t, rapid.IntRange(0, 60).Draw(t, "pods"), rapid.IntRange(1, 4).Draw(t, "budget"), rapid.Bool().Draw(t, "mixed"), true)
+		if !s.settles() {
+			t.Fatalf("the pods do not start:\n%s", s)
+		}
+		s.leave(rapid.IntRange(1, 9).Draw(t, "tenths"))
+		before, pods := s.price(), len(s.cluster.Pods)
+		if !s.settles() {
+			t.Fatalf("there is no end:\n%s", s)
+		}
+		if after := s.price(); after > before || len(s.cluster.Pods) != pods {
+			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, len(s.cluster.Pods), s)
+		}
+		view := snapshot.Build(s.cluster)
+		layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+		for _, p := range propose(&layout, planner.Search{Effort: 1}).proposals {
+			if len(p.claims) > s.budget {
+				continue
+			}
+			if saving, why := newPlaces(s.cluster, view.Machines).saves(nil, p); why == "" {
+				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
+			}
+		}
+	})
+}
+
+func TestWhereNewPodsAreSteered(t *testing.T) {
+	t.Parallel()
+	leaving := func(m *snapshot.Machine) {
+		replacingFor(time.Minute)(m)
+		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
+	}
+	away := func(m *snapshot.Machine) {
+		m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
+	}
+	full := func(m *snapshot.Machine) {
+		busy(m)
+		m.Node.Status.Allocatable[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
+	}
+	for name, c := range map[string]struct {
+		machines []snapshot.Machine
+		surplus  string
+		want     string
+	}{
+		"away from a machine that the layout does without":     {list(machine("a", busy), machine("b", busy)), "a", "a"},
+		"back, once it does not":                               {list(machine("a", busy, away), machine("b", busy)), "", "a"},
+		"away from one that is marked":                         {list(machine("a", busy, leaving), machine("b", busy)), "", "a"},
+		"while pods move, to where they are planned":           {list(machine("a", busy, leaving, away, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
+		"and back when they have moved":                        {list(machine("b", busy, away), machine("wanted", busy)), "", "b"},
+		"not away from one that drifts":                        {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy)), "", ""},
+		"nowhere else on a machine that is gone in a moment":   {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, away)), "", ""},
+		"what others wrote of a machine without pods is taken": {list(machine("a", away)), "", "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := given(c.machines...)
+			s.surplus, s.wanted["wanted"] = map[string]bool{c.surplus: true}, true
+			var names []string
+			for _, m := range s.steered() {
+				names = append(names, m.Claim.Name)
+			}
+			if got := strings.Join(names, " "); got != c.want {
+				t.Errorf("the taint changes on %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	for range 10 {
+		s.on("g4dn.xlarge", 10)
+	}
+	s.cluster.Now = s.cluster.Now.Add(time.Hour)
+	layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
+		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
+	}
+}

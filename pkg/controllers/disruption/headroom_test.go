@@ -1,0 +1,235 @@
+package disruption
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// warm is a simulation in which replicas are kept free and idle machines go.
+type warm struct {
+	*simulation
+}
+
+func newWarm(t *rapid.T, pods int) warm {
+	w := warm{newSimulation(t, pods, 100, false, false)}
+	w.cluster.GPUNodeClasses[0].Spec.Consolidation.IdleAfter = "2m"
+	return w
+}
+
+func (w warm) wants(replicas int32) {
+	w.cluster.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
+}
+
+// headroom is what Karve plans to keep free.
+func (w warm) headroom() snapshot.Headroom {
+	view := snapshot.Build(w.cluster)
+	h := view.Headroom(planner.Search{Effort: 1}.Build(view.Snapshot), planner.Search{Effort: 1})
+	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// launch launches for the pods, and for the headroom when nothing has to be launched for pods.
+func (w warm) launch() {
+	before := len(w.cluster.NodeClaims)
+	w.provision()
+	if len(w.cluster.NodeClaims) > before {
+		return
+	}
+	h := w.headroom()
+	for _, l := range h.Plan.Launches {
+		claim := render.NodeClaim(&h.View, l)
+		if w.claim(claim.Name) != nil {
+			continue // The API server refuses it.
+		}
+		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(w.cluster.Now)
+		w.cluster.NodeClaims = append(w.cluster.NodeClaims, *claim)
+	}
+}
+
+// givesBack has Karve take the next steps. A machine that goes leaves the headroom as it was: what has to be launched for it does not become more.
+func (w warm) givesBack() {
+	view := snapshot.Build(w.cluster)
+	state := see(w.cluster, &view, clocktesting.NewFakeClock(w.cluster.Now))
+	state.settle, state.blocker = settle, func([]*corev1.Pod) string { return "" }
+	before := w.headroom()
+	actions, _ := decide(state)
+	for _, a := range actions {
+		if r, _ := before.Of(a.machine.Pool()); a.step == remove && a.machine.Empty() && r.Coming > 0 {
+			w.Fatalf("%s goes while %d replicas of the headroom are on their way:\n%s", a.machine.Node.Name, r.Coming, w)
+		}
+		if a.step == markIdle {
+			w.node(a.machine.Node.Name).Annotations[v1alpha1.IdleSinceAnnotation] = w.cluster.Now.Format(time.RFC3339)
+			continue
+		}
+		w.apply(a)
+	}
+	after := w.headroom()
+	if more := len(after.Plan.Launches) - len(before.Plan.Launches); more > 0 {
+		w.Fatalf("%v makes %d launches for headroom necessary:\n%s", steps(actions), more, w)
+	}
+}
+
+// end ends a running pod.
+func (w warm) end(pick func(int) int) {
+	running := slices.Collect(func(yield func(int) bool) {
+		for i := range w.cluster.Pods {
+			if w.cluster.Pods[i].Spec.NodeName != "" && !yield(i) {
+				return
+			}
+		}
+	})
+	if len(running) > 0 {
+		i := running[pick(len(running))]
+		w.cluster.Pods = slices.Delete(w.cluster.Pods, i, i+1)
+	}
+}
+
+// turn lets everybody do their part once.
+func (w warm) turn(pick func([]string) string) {
+	w.cluster.Now = w.cluster.Now.Add(settle)
+	for w.bind(pick) {
+	}
+	w.givesBack()
+	w.launch()
+	for _, name := range w.waiting() {
+		w.start(name, false)
+	}
+	for range 2 * slots {
+		for _, name := range w.deleting() {
+			w.drain(name)
+		}
+	}
+}
+
+// Whatever pods come and go: no machine is given back that the headroom needs, so none is launched in the stead of one that went; no pod waits for the sake of the
+// headroom; and once there is quiet all of it is free, on no more machines than it takes.
+func TestHeadroomWhateverComesAndGoes(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWarm(t, rapid.IntRange(0, 25).Draw(t, "pods"))
+		w.wants(int32(rapid.IntRange(1, 25).Draw(t, "replicas")))
+		one := func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
+		first := func(names []string) string { return names[0] }
+		for range rapid.IntRange(0, 50).Draw(t, "moves") {
+			w.cluster.Now = w.cluster.Now.Add(time.Duration(rapid.IntRange(0, 60).Draw(t, "seconds")) * time.Second)
+			switch rapid.SampledFrom([]string{"turn", "turn", "give back", "give back", "launch", "start", "refuse", "bind", "drain", "come", "come", "end", "interrupt", "edit"}).Draw(t, "move") {
+			case "turn":
+				w.turn(one)
+			case "give back":
+				w.givesBack()
+			case "launch":
+				w.launch()
+			case "start", "refuse":
+				if names := w.waiting(); len(names) > 0 {
+					w.start(one(names), rapid.IntRange(0, 3).Draw(t, "refused") == 0)
+				}
+			case "bind":
+				for w.bind(one) {
+				}
+			case "drain":
+				for _, name := range w.deleting() {
+					w.drain(name)
+				}
+			case "come":
+				for range rapid.IntRange(1, 12).Draw(t, "more") {
+					w.pod()
+				}
+			case "end":
+				for range rapid.IntRange(1, 12).Draw(t, "less") {
+					w.end(func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "which") })
+				}
+			case "interrupt":
+				if names := w.started(); len(names) > 0 {
+					w.interrupt(one(names))
+				}
+			case "edit":
+				w.wants(int32(rapid.IntRange(0, 25).Draw(t, "replicas")))
+			}
+		}
+		for range 20 {
+			w.turn(first)
+		}
+		h := w.headroom()
+		r, asked := h.Of("gpu-shared")
+		if need, _, _ := w.need(); need > 0 || asked && r.Free != r.Wanted {
+			t.Fatalf("%d pods wait, and of %d replicas that are wanted %d are free:\n%s", need, r.Wanted, r.Free, w)
+		}
+		keeps := h.Keeps()
+		for _, m := range w.machines() {
+			if m.Empty() && !keeps[m.Node.Name] {
+				t.Fatalf("%s stays without need:\n%s", m.Node.Name, w)
+			}
+		}
+		machines := len(w.machines())
+		w.wants(0)
+		for range 20 {
+			w.turn(first)
+		}
+		for _, m := range w.machines() {
+			if m.Empty() {
+				t.Fatalf("%s of %d machines stays when no headroom is wanted any more:\n%s", m.Node.Name, machines, w)
+			}
+		}
+	})
+}
+
+func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: 10}}
+	c.NodePools[0].Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "100%"}}
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	c.NodeClaims = []karpv1.NodeClaim{snapshottest.Claim("a", &c.NodePools[0], xlarge, snapshottest.Initialized(c.Now))}
+	c.Nodes = []corev1.Node{snapshottest.Node(&c.NodeClaims[0], xlarge, 10)}
+	next := func() []string {
+		view := snapshot.Build(c)
+		state := see(c, &view, clocktesting.NewFakeClock(c.Now))
+		state.settle, state.blocker = settle, func([]*corev1.Pod) string { return "" }
+		state.causes["a"] = cause{kind: karpv1.DisruptionReasonDrifted, reason: "NodePoolDrifted"}
+		state.steady["a"] = true
+		actions, _ := decide(state)
+		return steps(actions)
+	}
+	if diff := cmp.Diff([]string{"Replace a"}, next()); diff != "" {
+		t.Errorf("at first (-want +got):\n%s", diff)
+	}
+	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
+	c.NodeClaims[0].Annotations[v1alpha1.ReplacingSinceAnnotation] = c.Now.Format(time.RFC3339)
+	c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("b", &c.NodePools[0], xlarge))
+	if got := next(); len(got) > 0 {
+		t.Errorf("while the other machine starts: %v", got)
+	}
+	snapshottest.Initialized(c.Now)(&c.NodeClaims[1])
+	c.Nodes = append(c.Nodes, snapshottest.Node(&c.NodeClaims[1], xlarge, 10))
+	if diff := cmp.Diff([]string{"Taint a"}, next()); diff != "" {
+		t.Errorf("when it has started (-want +got):\n%s", diff)
+	}
+}
+
+// started are the machines that have started.
+func (w warm) started() []string {
+	var names []string
+	for _, m := range w.machines() {
+		if m.Node != nil && !m.Deleting() {
+			names = append(names, m.Claim.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,230 @@
+package disruption
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// places answers where the pods of machines would go that leave. It plans, and asks the planner the same thing once.
+type places struct {
+	cluster  *snapshot.Cluster
+	machines []snapshot.Machine
+	// moving are the names of the pods that a claim's machine would give away.
+	moving map[string][]string
+	known  map[string]outcome
+}
+
+// outcome is what a plan comes to.
+type outcome struct {
+	// homeless are the pods without a place, and why.
+	homeless map[string]string
+	// price is what has to be launched at most, also for headroom, and what stays only for this, since nobody has used it before.
+	price planner.MicroUSD
+	// taken is what the plan takes of nodes, by their names.
+	taken map[string]planner.Resources
+}
+
+func newPlaces(cluster *snapshot.Cluster, machines []snapshot.Machine) *places {
+	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, known: map[string]outcome{}}
+	for i := range machines {
+		for _, pod := range machines[i].Moving() {
+			name := machines[i].Claim.Name
+			p.moving[name] = append(p.moving[name], podName(pod))
+		}
+	}
+	return p
+}
+
+func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+
+// planned says why the last of the claims, after the others, should not leave: whoever would have no place then, on machines to come either. "" when all have one.
+func (p *places) planned(claims []string) string {
+	return p.judge(claims, "planned", func(claims []string) snapshot.View { return snapshot.Build(p.leaving(claims)) })
+}
+
+// now says it of the machines that have started.
+func (p *places) now(claims []string) string {
+	return p.judge(claims, "now", func(claims []string) snapshot.View {
+		going := map[string]bool{}
+		for _, name := range claims {
+			going[name] = true
+		}
+		return snapshot.BuildAsIs(p.cluster, going)
+	})
+}
+
+// leaving is the cluster with the claims marked.
+func (p *places) leaving(claims []string) *snapshot.Cluster {
+	c := *p.cluster
+	c.NodeClaims = slices.Clone(c.NodeClaims)
+	for i := range c.NodeClaims {
+		if claim := &c.NodeClaims[i]; slices.Contains(claims, claim.Name) {
+			claim.Annotations = maps.Clone(claim.Annotations)
+			claim.Annotations[v1alpha1.ReplacingAnnotation] = "asked"
+		}
+	}
+	return &c
+}
+
+func (p *places) judge(claims []string, question string, view func([]string) snapshot.View) string {
+	last := len(claims) - 1
+	ask := func(claims []string) outcome {
+		return p.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
+	}
+	if len(p.moving[claims[last]]) == 0 {
+		return ""
+	}
+	return p.worse(ask(claims[:last]), ask(claims), claims[last:])
+}
+
+// worse says who has no place after the claims have left and had one before; "" when everybody has.
+func (p *places) worse(before, after outcome, claims []string) string {
+	var homeless []string
+	for _, claim := range claims {
+		for _, pod := range p.moving[claim] {
+			if _, ok := after.homeless[pod]; ok {
+				homeless = append(homeless, pod)
+			}
+		}
+	}
+	if len(homeless) > 0 {
+		return fmt.Sprintf("%s would have no place: %s", homeless[0], after.homeless[homeless[0]])
+	}
+	if more := len(after.homeless) - len(before.homeless); more > 0 {
+		return fmt.Sprintf("its pods would take the places of %d others", more)
+	}
+	return ""
+}
+
+const (
+	// little effort finds places where there are some; which they are does not matter.
+	little = 1
+	// some effort finds cheap ones.
+	some = planner.DefaultEffort / 10
+)
+
+// saving is by how much the machines cost less an hour when those of claims leave besides those that are marked because the rest costs less without them, and why
+// they should not; "" when everybody has a place then.
+func (p *places) saving(marked, claims []string) (planner.MicroUSD, string) {
+	before, after := p.cost(marked), p.cost(append(slices.Clone(marked), claims...))
+	if why := p.worse(before, after, claims); why != "" {
+		return 0, why
+	}
+	saving := before.price - after.price
+	var going []*snapshot.Machine
+	for i := range p.machines {
+		if m := &p.machines[i]; slices.Contains(claims, m.Claim.Name) {
+			saving += planner.MicroUSD(m.MicroUSDPerHour())
+			going = append(going, m)
+		}
+	}
+	return saving, p.cluster.Elsewhere(going, after.taken)
+}
+
+// saves says whether it saves more to take a proposal than moving the pods counts, and why not.
+func (p *places) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
+	saving, why := p.saving(marked, proposed.claims)
+	if why == "" && saving <= proposed.moves {
+		why = fmt.Sprintf("without it the machines would cost %s an hour less at the least, and moving its pods counts %s", usd(max(0, saving)), usd(proposed.moves))
+	}
+	return saving, why
+}
+
+// cost is what all come to when exactly these claims are marked because the rest costs less without them.
+func (p *places) cost(marked []string) outcome {
+	return p.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
+		c := p.leaving(marked)
+		for i := range c.NodeClaims {
+			claim := &c.NodeClaims[i]
+			if claim.Annotations[v1alpha1.ReplacingAnnotation] == string(karpv1.DisruptionReasonUnderutilized) && !slices.Contains(marked, claim.Name) {
+				claim.Annotations = maps.Clone(claim.Annotations)
+				delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
+			}
+		}
+		return snapshot.Build(c)
+	})
+}
+
+// plan plans for what there is in a view.
+func (p *places) plan(key string, effort int64, look func() snapshot.View) outcome {
+	if known, ok := p.known[key]; ok {
+		return known
+	}
+	view := look()
+	plan := (planner.Search{Effort: effort}).Build(view.Snapshot)
+	o := outcome{homeless: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}}
+	for _, u := range plan.Unplaced {
+		o.homeless[u.Pod] = u.Message
+	}
+	asks := map[string]planner.Resources{}
+	for i := range view.Classes {
+		for _, pod := range view.Classes[i].Pods {
+			asks[pod] = view.Classes[i].Requests
+		}
+	}
+	used := map[string]bool{}
+	for _, placement := range plan.Placements {
+		node := view.Nodes[placement.Node].Name
+		used[node] = true
+		for _, pod := range placement.Pods {
+			t, r := o.taken[node], asks[pod]
+			o.taken[node] = planner.Resources{
+				MilliCPU: t.MilliCPU + r.MilliCPU, MemoryBytes: t.MemoryBytes + r.MemoryBytes, EphemeralBytes: t.EphemeralBytes + r.EphemeralBytes, Pods: t.Pods + r.Pods,
+			}
+		}
+	}
+	headroom := view.Headroom(plan, planner.Search{Effort: effort})
+	o.price += atMost(headroom.Snapshot, headroom.Plan)
+	maps.Copy(used, headroom.Keeps())
+	for node, price := range unused(&view) {
+		if used[node] {
+			o.price += price
+		}
+	}
+	p.known[key] = o
+	return o
+}
+
+// atMost is what the launches of a plan may come to: the cloud picks among what each leaves to it, and has not always what is cheapest. What saves only if it picks
+// well would be begun again and again.
+func atMost(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
+	var total planner.MicroUSD
+	for _, l := range planner.WithAlternatives(s, plan).Launches {
+		price := s.Offerings[l.Offering].Price
+		for _, other := range l.Alternatives {
+			price = max(price, s.Offerings[other].Price)
+		}
+		total += price
+	}
+	return total
+}
+
+// unused are the prices of machines that hold no replica for anybody and would go, by the names of the planner's nodes.
+func unused(view *snapshot.View) map[string]planner.MicroUSD {
+	prices := map[string]planner.MicroUSD{}
+	for i := range view.Machines {
+		m := &view.Machines[i]
+		class := view.ClassOf(m.Pool())
+		if class == nil || !m.Unused() {
+			continue
+		}
+		if _, never, err := class.Spec.Consolidation.IdleDuration(); never || err != nil {
+			continue
+		}
+		name := m.Claim.Name
+		if m.Node != nil {
+			name = m.Node.Name
+		}
+		prices[name] = planner.MicroUSD(m.MicroUSDPerHour())
+	}
+	return prices
+}

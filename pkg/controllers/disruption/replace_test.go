@@ -1,0 +1,292 @@
+package disruption
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// replacingFor marks a machine as leaving since then.
+func replacingFor(d time.Duration) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = snapshot.DriftNodePool
+		m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = ago(d)
+	}
+}
+
+func onClaim(key, value string) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) { m.Claim.Annotations[key] = value }
+}
+
+// expiringIn is a machine that was made a day ago.
+func expiringIn(d time.Duration) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		life := 24*time.Hour + d
+		m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-24 * time.Hour))
+		m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}
+	}
+}
+
+// allDrifted is a state in which all machines have drifted, and their pods have places.
+func allDrifted(machines ...snapshot.Machine) state {
+	s := given(machines...)
+	for _, pool := range []string{"gpu", "never"} {
+		s.allowed[pool] = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10}
+	}
+	s.causes, s.steady = map[string]cause{}, map[string]bool{}
+	for i := range machines {
+		name := machines[i].Claim.Name
+		s.causes[name], s.steady[name] = drifted(&snapshot.Drift{Reason: snapshot.DriftNodePool, Message: "it is old"}), true
+	}
+	somewhere := func([]string) string { return "" }
+	s.planned, s.place = somewhere, somewhere
+	return s
+}
+
+func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		machine snapshot.Machine
+		change  func(*state)
+		want    string
+		reason  string
+	}{
+		"one with pods is marked":                                {machine("a", busy), nil, "Replace a", snapshot.DriftNodePool},
+		"so is an empty one, however long it may idle":           {machine("a", of("never")), nil, "Replace a", ""},
+		"one that has just been changed is left alone":           {machine("a", busy), func(s *state) { s.steady = nil }, "", ""},
+		"one that pods are about to come to is left alone":       {machine("a", busy), func(s *state) { s.wanted["a"] = true }, "", ""},
+		"one that has not started is left alone":                 {machine("a", busy, notInitialized), nil, "", ""},
+		"one whose replicas are not there is left alone":         {machine("a", busy, startupTainted), nil, "", ""},
+		"one that others delete is left alone":                   {machine("a", busy, deleting), nil, "", ""},
+		"one that Karpenter drains is left alone":                {machine("a", busy, karpentersTaint), nil, "", ""},
+		"one that goes because it is idle goes on":               {machine("a", idle(time.Hour), tainting(settle), withTaint), nil, "Remove a", ""},
+		"one whose pods would have no place stays":               {machine("a", busy), func(s *state) { s.planned = nowhere }, "Stay a", "no room"},
+		"so does one of a pool that launches nothing":            {machine("a", busy), shut, "Stay a", "it is shut"},
+		"unless it is empty":                                     {machine("a"), shut, "Replace a", ""},
+		"one that must not be disrupted stays":                   {machine("a", busy, protected), nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
+		"one with a pod that may not be evicted stays":           {machine("a", busy), blocks, "Stay a", "pod x"},
+		"but not where the pool bounds how long it may drain":    {machine("a", busy), with(blocks, forceful), "Replace a", ""},
+		"which does not count for the node's own annotation":     {machine("a", busy, protected), forceful, "Stay a", karpv1.DoNotDisruptAnnotationKey},
+		"one that got no new place rests":                        {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(-time.Second))), nil, "Stay a", v1alpha1.ReplaceAfterAnnotation},
+		"and is tried again after that":                          {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(0))), nil, "Replace a", ""},
+		"a marked one waits while its pods have no place":        {machine("a", busy, replacingFor(time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
+		"and is tainted when they have":                          {machine("a", busy, replacingFor(time.Minute)), nil, "Taint a", ""},
+		"an empty one at once":                                   {machine("a", replacingFor(0)), nil, "Taint a", ""},
+		"a tainted one is watched":                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle-time.Second)), nil, "", ""},
+		"and goes":                                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), nil, "Remove a", snapshot.DriftNodePool},
+		"unless its pods have lost their place":                  {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "Hold a", "no room"},
+		"or it is protected meanwhile":                           {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle), protected), nil, "Hold a", karpv1.DoNotDisruptAnnotationKey},
+		"a marked one that is protected waits":                   {machine("a", busy, replacingFor(time.Minute), protected), nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
+		"but not for ever":                                       {machine("a", busy, replacingFor(patience), protected), nil, "GiveUp a", karpv1.DoNotDisruptAnnotationKey},
+		"nor for a place":                                        {machine("a", busy, replacingFor(patience)), func(s *state) { s.place = nowhere }, "GiveUp a", "no room"},
+		"also not with its taint":                                {machine("a", busy, replacingFor(patience), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "GiveUp a", "no room"},
+		"one that has a place at last goes":                      {machine("a", busy, replacingFor(patience)), nil, "Taint a", ""},
+		"a mark without its time does not wait":                  {machine("a", busy, replacingFor(0), onClaim(v1alpha1.ReplacingSinceAnnotation, "")), func(s *state) { s.place = nowhere }, "GiveUp a", ""},
+		"one that has not drifted any more stays":                {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), notAnyMore, "Stop a", ""},
+		"unless that cannot be told at present":                  {machine("a", busy, replacingFor(time.Minute)), with(notAnyMore, unknown), "", ""},
+		"it is not drained meanwhile":                            {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), with(notAnyMore, unknown), "Hold a", ""},
+		"one that expires soon is marked":                        {machine("a", busy, expiringIn(expiryLead)), notAnyMore, "Replace a", Expiring},
+		"whatever its pods and the budgets say":                  {machine("a", busy, protected, expiringIn(time.Minute)), with(notAnyMore, blocks, closed), "Replace a", Expiring},
+		"one that is empty has nothing to replace":               {machine("a", of("never"), expiringIn(expiryLead)), notAnyMore, "", ""},
+		"one that expires later is left alone":                   {machine("a", busy, expiringIn(expiryLead+time.Second)), notAnyMore, "", ""},
+		"a marked one is left to Karpenter":                      {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), notAnyMore, "", ""},
+		"and is not given up":                                    {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
+		"one that drifted too goes before when its pods can":     {machine("a", busy, replacingFor(time.Minute), expiringIn(time.Minute)), nil, "Taint a", ""},
+		"a marked one whose Node is gone is left to Karpenter":   {machine("a", replacingFor(time.Minute), func(m *snapshot.Machine) { m.Node = nil }), nil, "", ""},
+		"budgets that close while it waits keep it from leaving": {machine("a", busy, replacingFor(time.Minute)), closed, "Stay a", "allow 0"},
+		"also with its taint":                                    {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), closed, "Hold a", "allow 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := allDrifted(c.machine)
+			if c.change != nil {
+				c.change(&s)
+			}
+			actions, again := decide(s)
+			if got := strings.Join(steps(actions), ", "); got != c.want {
+				t.Fatalf("got %q, want %q", got, c.want)
+			}
+			if c.reason != "" && !strings.Contains(actions[0].reason, c.reason) {
+				t.Errorf("the reason %q does not hold %q", actions[0].reason, c.reason)
+			}
+			if again <= 0 || again > longestWait {
+				t.Errorf("look again after %s", again)
+			}
+		})
+	}
+}
+
+func karpentersTaint(m *snapshot.Machine) {
+	m.Node.Spec.Taints = append(m.Node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+}
+
+func protected(m *snapshot.Machine) { m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true" }
+
+func nowhere([]string) string { return "no room" }
+
+func blocks(s *state) { s.blocker = func([]*corev1.Pod) string { return "pod x may not be evicted" } }
+
+func forceful(s *state) { s.bounded = map[string]bool{"gpu": true} }
+
+func shut(s *state) { s.closed = map[string]string{"gpu": "it is shut"} }
+
+func unknown(s *state) { s.unknown = map[string]bool{"gpu": true} }
+
+func closed(s *state) { s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = 0 }
+
+func notAnyMore(s *state) { s.causes = nil }
+
+func with(changes ...func(*state)) func(*state) {
+	return func(s *state) {
+		for _, change := range changes {
+			change(s)
+		}
+	}
+}
+
+func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T) {
+	t.Parallel()
+	old := func(d time.Duration) func(*snapshot.Machine) {
+		return func(m *snapshot.Machine) { m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
+	}
+	broken := func(m *snapshot.Machine) {
+		m.Node.Status.Conditions = append(m.Node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown})
+	}
+	for name, c := range map[string]struct {
+		budget   int
+		machines []snapshot.Machine
+		want     []string
+	}{
+		"the oldest":                             {1, list(machine("a", busy, old(time.Hour)), machine("b", busy, old(2*time.Hour))), []string{"Stay a", "Replace b"}},
+		"an empty one before":                    {1, list(machine("a", busy, old(time.Hour)), machine("b", of("gpu"))), []string{"Stay a", "Replace b"}},
+		"those that wait for a place count":      {1, list(machine("a", busy), machine("b", busy, replacingFor(0))), []string{"Stay a", "Taint b"}},
+		"those that others delete count":         {1, list(machine("a", busy), machine("b", deleting)), []string{"Stay a"}},
+		"those that are not ready count":         {1, list(machine("a", busy), machine("b", busy, broken)), []string{"Stay a", "Stay b"}},
+		"as many as the budget has":              {2, list(machine("a", busy), machine("b", busy), machine("c", busy)), []string{"Replace a", "Replace b", "Stay c"}},
+		"a budget that shrinks lets some wait":   {1, list(machine("a", busy, replacingFor(0)), machine("b", busy, replacingFor(0))), []string{"Taint a", "Stay b"}},
+		"those that drain already go on":         {1, list(machine("a", busy, replacingFor(0)), machine("b", busy, replacingFor(0), withTaint, tainting(settle))), []string{"Stay a", "Remove b"}},
+		"of those that drain only so many":       {1, list(machine("a", busy, replacingFor(0), withTaint, tainting(0)), machine("b", busy, replacingFor(0), withTaint, tainting(0))), []string{"Hold a"}},
+		"one that is given up makes room":        {1, list(machine("a", busy, replacingFor(patience), protected), machine("b", busy)), []string{"GiveUp a", "Replace b"}},
+		"idle ones that go make others wait":     {1, list(machine("a", idle(time.Hour), withTaint, tainting(0)), machine("b", busy)), []string{"Stay b"}},
+		"each pool has its own":                  {1, list(machine("a", busy), machine("b", busy, of("never"))), []string{"Replace a", "Replace b"}},
+		"expiring ones do not ask, and count":    {1, list(machine("a", busy, expiringIn(time.Minute)), machine("b", busy, expiringIn(time.Minute)), machine("c", busy)), []string{"Replace a", "Replace b", "Stay c"}},
+		"nothing goes with a budget of nothing":  {0, list(machine("a", busy), machine("b")), []string{"Stay a", "MarkIdle b"}},
+		"what is idle goes by the other budget":  {0, list(machine("a", idle(time.Hour))), []string{"Taint a"}},
+		"what has drifted need not be idle long": {1, list(machine("a", idle(time.Second))), []string{"Replace a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := allDrifted(c.machines...)
+			s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = c.budget
+			actions, _ := decide(s)
+			if diff := cmp.Diff(c.want, steps(actions)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTheRestGrowsWithEachFailureToABound(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for n := range 8 {
+		got = append(got, rest(n+1).String())
+	}
+	want := []string{"10m0s", "20m0s", "40m0s", "1h20m0s", "2h40m0s", "5h20m0s", "6h0m0s", "6h0m0s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for value, want := range map[string]int{"": 0, "x": 0, "-1": 0, "3": 3} {
+		m := machine("a", onClaim(v1alpha1.ReplacementFailuresAnnotation, value))
+		if n := failures(&m); n != want {
+			t.Errorf("%q is %d failures, want %d", value, n, want)
+		}
+	}
+}
+
+func TestAMachineWithAShortLifeIsReplacedLate(t *testing.T) {
+	t.Parallel()
+	m := machine("a", busy, func(m *snapshot.Machine) {
+		life := 20 * time.Minute
+		m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-14 * time.Minute))
+		m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}
+	})
+	s := given(m)
+	if s.expires(&m) {
+		t.Error("six minutes of twenty are left, and it is replaced")
+	}
+	s.now = now.Add(time.Minute)
+	if !s.expires(&m) {
+		t.Error("five minutes of twenty are left, and it is not replaced")
+	}
+}
+
+func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
+	t.Parallel()
+	c := New(Config{})
+	asked, answer := 0, "no room"
+	ask := func(at time.Duration, claims ...string) string {
+		return c.seldom(now.Add(at), func([]string) string { asked++; return answer })(claims)
+	}
+	for at, want := range map[time.Duration]string{0: "no room", time.Second: "no room", longestWait - 1: "no room"} {
+		if got := ask(at, "before", "a"); got != want {
+			t.Errorf("after %s: %q, want %q", at, got, want)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times within a minute", asked)
+	}
+	answer = ""
+	if got := ask(2*longestWait, "a"); got != "" {
+		t.Errorf("after a minute: %q", got)
+	}
+	if before := asked; ask(2*longestWait, "a") != "" || asked != before+1 {
+		t.Error("that there is a place is remembered, and may not be so any more")
+	}
+}
+
+func TestEachCauseHasItsOwnBudgetAndForce(t *testing.T) {
+	t.Parallel()
+	old := cause{kind: karpv1.DisruptionReasonDrifted, reason: snapshot.DriftNodePool, forceful: true}
+	sick := cause{kind: Unhealthy, reason: Unhealthy}
+	cheaper := cause{kind: karpv1.DisruptionReasonUnderutilized, reason: string(karpv1.DisruptionReasonUnderutilized)}
+	for name, c := range map[string]struct {
+		cause  cause
+		change func(*state)
+		want   string
+	}{
+		"drift asks the budgets for drift":           {old, closed, "Stay a"},
+		"a machine that is too dear does not":        {cheaper, with(closed, allowing(1)), "Replace a"},
+		"but those for its own reason":               {cheaper, allowing(0), "Stay a"},
+		"one that does not work asks none":           {sick, with(closed, allowing(0)), "Replace a"},
+		"drift is forced where the pool says so":     {old, with(blocks, forceful), "Replace a"},
+		"a machine that is too dear is never forced": {cheaper, with(allowing(1), blocks, forceful), "Stay a"},
+		"nor is one that does not work by itself":    {sick, with(blocks, forceful), "Stay a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := allDrifted(machine("a", busy))
+			s.causes["a"] = c.cause
+			c.change(&s)
+			actions, _ := decide(s)
+			if got := strings.Join(steps(actions), ", "); got != c.want {
+				t.Fatalf("got %q, want %q", got, c.want)
+			}
+			if actions[0].step == replace && actions[0].reason != c.cause.reason {
+				t.Errorf("marked for %q, want %q", actions[0].reason, c.cause.reason)
+			}
+		})
+	}
+}
+
+func allowing(allowed int) func(*state) {
+	return func(s *state) { s.allowed["gpu"][karpv1.DisruptionReasonUnderutilized] = allowed }
+}

@@ -1,0 +1,112 @@
+package disruption
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+func replacingAs(reason string) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		replacingFor(time.Minute)(m)
+		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = reason
+	}
+}
+
+func hurriedAt(at string) func(*snapshot.Machine) {
+	return onClaim(karpv1.NodeClaimTerminationTimestampAnnotationKey, at)
+}
+
+func TestEachStepOfASickMachine(t *testing.T) {
+	t.Parallel()
+	gentle := repair.Case{Sickness: repair.Sickness{Reason: "AcceleratedHardwareReady", Message: "a GPU is lost"}}
+	forced := repair.Case{Sickness: repair.Sickness{Reason: "Ready", Message: "nobody hears of it", Forceful: true}}
+	borne := func(c repair.Case) repair.Case { c.Wait = 20 * time.Second; return c }
+	kept := func(c repair.Case) repair.Case { c.Kept = "too many are"; return c }
+	for name, c := range map[string]struct {
+		machine snapshot.Machine
+		sick    repair.Case
+		change  func(*state)
+		want    string
+		reason  string
+	}{
+		"one with pods is marked":                                  {machine("a", busy), gentle, nil, "Replace a", Unhealthy},
+		"also when pods are about to come to it":                   {machine("a", busy), gentle, func(s *state) { s.wanted["a"] = true }, "Replace a", Unhealthy},
+		"whatever the budgets allow":                               {machine("a", busy), gentle, closed, "Replace a", Unhealthy},
+		"one that is borne yet is left alone":                      {machine("a", busy), borne(gentle), nil, "", ""},
+		"one that was seen to be sick just now is looked at again": {machine("a", busy), gentle, func(s *state) { s.steady = nil }, "", ""},
+		"one that is kept says why":                                {machine("a", busy), kept(gentle), nil, "Stay a", "too many are"},
+		"do-not-disrupt keeps it":                                  {machine("a", busy, protected), gentle, nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
+		"so does a pod":                                            {machine("a", busy), gentle, blocks, "Stay a", "pod x"},
+		"but not where the pool bounds how long it may drain":      {machine("a", busy), gentle, with(blocks, forceful), "Replace a", ""},
+		"and the lack of a place":                                  {machine("a", busy), gentle, func(s *state) { s.planned = nowhere }, "Stay a", "no room"},
+		"a marked one goes when its pods have a place":             {machine("a", busy, replacingAs(Unhealthy)), gentle, nil, "Taint a", ""},
+		"it stops when too many others are sick":                   {machine("a", busy, replacingAs(Unhealthy), withTaint, tainting(settle)), kept(gentle), nil, "Hold a", "too many are"},
+		"and when it is well again":                                {machine("a", busy, replacingAs(Unhealthy), withTaint, tainting(settle)), borne(gentle), unknown, "Stop a", "well"},
+
+		"one that nobody hears of goes at once":                 {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
+		"whatever keeps it":                                     {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
+		"also while it is replaced for another reason":          {machine("a", busy, replacingAs("NodePoolDrifted"), withTaint, tainting(settle)), forced, nil, "Force a", ""},
+		"but not while it is borne":                             {machine("a", busy, protected), borne(forced), nil, "", ""},
+		"nor when too many are":                                 {machine("a", busy), kept(forced), nil, "Stay a", "too many are"},
+		"one that drains already drains no longer":              {machine("a", busy, deleting), forced, nil, "Force a", ""},
+		"nor when its time is yet to come":                      {machine("a", busy, deleting, hurriedAt(ago(-time.Hour))), forced, nil, "Force a", ""},
+		"one that drains no longer is left to Karpenter":        {machine("a", busy, deleting, hurriedAt(ago(time.Second))), forced, nil, "", ""},
+		"one that is hurried and is not going is deleted still": {machine("a", busy, hurriedAt(ago(time.Second))), forced, nil, "Force a", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := allDrifted(c.machine)
+			s.causes, s.steady = map[string]cause{}, map[string]bool{"a": true}
+			if c.change != nil {
+				c.change(&s)
+			}
+			s.heed(repair.Diagnosis{Cases: map[string]repair.Case{"a": c.sick}})
+			actions, again := decide(s)
+			if got := strings.Join(steps(actions), ", "); got != c.want {
+				t.Fatalf("got %q, want %q", got, c.want)
+			}
+			if c.reason != "" && !strings.Contains(actions[0].reason, c.reason) {
+				t.Errorf("the reason %q does not hold %q", actions[0].reason, c.reason)
+			}
+			if c.sick.Wait > 0 && again != c.sick.Wait {
+				t.Errorf("look again after %s, want %s", again, c.sick.Wait)
+			}
+		})
+	}
+}
+
+func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
+	t.Parallel()
+	s := allDrifted(machine("a", busy), machine("b", busy), machine("c", busy))
+	s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = 1
+	s.heed(repair.Diagnosis{Cases: map[string]repair.Case{
+		"b": {Sickness: repair.Sickness{Message: "it is sick"}},
+		"a": {Sickness: repair.Sickness{Message: "it is sick"}, Kept: "people keep it"},
+	}})
+	actions, _ := decide(s)
+	if diff := cmp.Diff([]string{"Stay a", "Replace b", "Stay c"}, steps(actions)); diff != "" {
+		t.Error(diff)
+	}
+	if got := actions[0].reason; !strings.Contains(got, "budgets") {
+		t.Errorf("one that is kept and has drifted stays because %q, want the budget for drift", got)
+	}
+}
+
+// What a machine that is deleted by force leaves behind is demand only when it has been: until then others would count on the same places.
+func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
+	t.Parallel()
+	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
+	s.heed(repair.Diagnosis{Cases: map[string]repair.Case{"a": {Sickness: repair.Sickness{Forceful: true}}}})
+	actions, again := decide(s)
+	if diff := cmp.Diff([]string{"Force a"}, steps(actions)); diff != "" || again != soon {
+		t.Errorf("look again after %s; %s", again, diff)
+	}
+}

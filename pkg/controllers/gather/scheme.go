@@ -1,0 +1,23 @@
+package gather
+
+import (
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	_ "sigs.k8s.io/karpenter/pkg/apis/v1"       // registers NodePools and NodeClaims with client-go's scheme
+	_ "sigs.k8s.io/karpenter/pkg/apis/v1alpha1" // registers NodeOverlays with client-go's scheme
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// Scheme knows all kinds that the controllers read and write. It is client-go's own, so kinds are added to it once, also where many ask for it.
+func Scheme() (*runtime.Scheme, error) { return scheme() }
+
+var scheme = sync.OnceValues(func() (*runtime.Scheme, error) {
+	if err := v1alpha1.AddToScheme(clientgoscheme.Scheme); err != nil {
+		return nil, fmt.Errorf("registering kinds: %w", err)
+	}
+	return clientgoscheme.Scheme, nil
+})

@@ -1,0 +1,15 @@
+package gather
+
+import "testing"
+
+func TestManyMayAskForTheKindsAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			if _, err := Scheme(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package launch
+
+import (
+	"slices"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// Refusal is what of a claim's choice is to be left alone, and why: each of the instance types in each of the zones.
+type Refusal struct {
+	InstanceTypes, Zones []string
+	CapacityType         string
+	// Reason is one of the reasons of v1alpha1, or of Karpenter's for the condition Launched.
+	Reason  string
+	Message string
+	// Generation is that of the cloud's node class when the refusal is about the node class.
+	Generation int64
+}
+
+// Cloud is what is known of the cloud's node class when a refusal is told.
+type Cloud struct {
+	Generation int64
+	// Subnets are the zones of the node class's subnets, by id.
+	Subnets map[string]string
+}
+
+// codes are the words of CreateFleet's errors that Karpenter's AWS provider takes for a lack of capacity (pkg/errors, v1.14.1), and those of Karpenter
+// itself, with what they mean.
+var codes = []struct{ code, reason string }{
+	{"InsufficientInstanceCapacity:", v1alpha1.RefusalInsufficientCapacity},
+	{"UnfulfillableCapacity:", v1alpha1.RefusalInsufficientCapacity},
+	{"all requested instance types were unavailable", v1alpha1.RefusalInsufficientCapacity},
+	{"MaxSpotInstanceCountExceeded:", v1alpha1.RefusalSpotQuota},
+	{"VcpuLimitExceeded:", v1alpha1.RefusalVCPULimit},
+	{"Unsupported:", v1alpha1.RefusalUnsupported},
+	{"InsufficientFreeAddressesInSubnet:", v1alpha1.RefusalNoAddresses},
+	{"MaxFleetCountExceeded:", v1alpha1.RefusalFleetQuota},
+	{"AuthFailure.ServiceLinkedRoleCreationNotPermitted:", v1alpha1.RefusalSpotRole},
+	{"resolving nodeclass", v1alpha1.RefusalNodeClassNotFound},
+}
+
+// fault is one error of several in a message.
+type fault struct {
+	reason string
+	// text is what the error says, up to the next one.
+	text string
+}
+
+// faults finds the errors in a message, in their order.
+func faults(message string) []fault {
+	type place struct {
+		at     int
+		reason string
+	}
+	var places []place
+	for _, c := range codes {
+		for from := 0; ; {
+			i := strings.Index(message[from:], c.code)
+			if i < 0 {
+				break
+			}
+			places = append(places, place{from + i, c.reason})
+			from += i + len(c.code)
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return a.at - b.at })
+	var out []fault
+	for i, p := range places {
+		end := len(message)
+		if i+1 < len(places) {
+			end = places[i+1].at
+		}
+		out = append(out, fault{p.reason, message[p.at:end]})
+	}
+	return out
+}
+
+// attribute reads what Karpenter tells of a claim that it gave up for lack of capacity (the event InsufficientCapacityError). Karpenter cuts the message
+// off after 300 characters, so whatever of the claim it does not explain was refused for lack of capacity as well: the cloud had none of it.
+func attribute(s Shape, message string, cloud Cloud) []Refusal {
+	var out []Refusal
+	for _, f := range faults(message) {
+		// An error for lack of capacity names one machine of those that were all tried.
+		if f.reason == v1alpha1.RefusalInsufficientCapacity || f.reason == v1alpha1.RefusalUnsupported && !s.named(f.text) {
+			continue
+		}
+		r := s.within(causes[f.reason].scope, f.text, cloud)
+		r.Reason, r.Message = f.reason, message
+		out = append(out, r)
+	}
+	return append(out, s.rest(out, message)...)
+}
+
+// named says whether a text names an instance type and a zone of the shape.
+func (s Shape) named(text string) bool {
+	return slices.ContainsFunc(s.InstanceTypes, func(t string) bool { return mentions(text, t) }) &&
+		slices.ContainsFunc(s.Zones, func(z string) bool { return inParentheses(text, z) })
+}
+
+// inParentheses says whether a text has a zone as the one that an error is about. Other zones follow, as advice.
+func inParentheses(text, zone string) bool { return strings.Contains(text, "("+zone+")") }
+
+// within is the part of the shape that a refusal of the scope is about: what the text names of it, or all of it.
+func (s Shape) within(of scope, text string, cloud Cloud) Refusal {
+	everything := []string{v1alpha1.Any}
+	r := Refusal{InstanceTypes: everything, Zones: everything, CapacityType: v1alpha1.Any}
+	switch of {
+	case aboutPairs:
+		r.InstanceTypes, r.CapacityType = those(s.InstanceTypes, func(t string) bool { return mentions(text, t) }), s.CapacityType
+		r.Zones = those(s.Zones, func(z string) bool { return inParentheses(text, z) })
+	case aboutTypes:
+		r.InstanceTypes = s.InstanceTypes
+	case aboutQuota:
+		r.InstanceTypes, r.CapacityType = those(s.InstanceTypes, func(t string) bool { return mentions(text, t) }), s.CapacityType
+	case aboutZones:
+		r.Zones = s.withoutAddresses(text, cloud)
+	case aboutCapacity:
+		r.CapacityType = s.CapacityType
+	case aboutClass:
+		r.Generation = cloud.Generation
+	case aboutAccount:
+	}
+	return r
+}
+
+// those are the values that pass, or all of them where none does.
+func those(values []string, pass func(string) bool) []string {
+	some := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return !pass(v) })
+	if len(some) == 0 {
+		return values
+	}
+	return some
+}
+
+// mentions says whether a text has the name of an instance type, not as a part of another name.
+func mentions(text, name string) bool {
+	part := func(c byte) bool { return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+	for from := 0; name != ""; {
+		i := strings.Index(text[from:], name)
+		if i < 0 {
+			return false
+		}
+		start, end := from+i, from+i+len(name)
+		if (start == 0 || !part(text[start-1]) && text[start-1] != '.') && (end == len(text) || !part(text[end])) {
+			return true
+		}
+		from = start + 1
+	}
+	return false
+}
+
+// withoutAddresses are the zones of the subnets that a text names, or all of the shape's.
+func (s Shape) withoutAddresses(text string, cloud Cloud) []string {
+	var zones []string
+	for id, zone := range cloud.Subnets {
+		if mentions(text, id) && !slices.Contains(zones, zone) {
+			zones = append(zones, zone)
+		}
+	}
+	if len(zones) == 0 {
+		return s.Zones
+	}
+	slices.Sort(zones)
+	return zones
+}
+
+// rest is what of the shape no refusal is about yet.
+func (s Shape) rest(told []Refusal, message string) []Refusal {
+	var out []Refusal
+	for _, t := range s.InstanceTypes {
+		missing := slices.DeleteFunc(slices.Clone(s.Zones), func(z string) bool {
+			return slices.ContainsFunc(told, func(r Refusal) bool { return r.covers(t, z, s.CapacityType) })
+		})
+		if len(missing) == 0 {
+			continue
+		}
+		if last := len(out) - 1; last >= 0 && slices.Equal(out[last].Zones, missing) {
+			out[last].InstanceTypes = append(out[last].InstanceTypes, t)
+			continue
+		}
+		out = append(out, Refusal{
+			InstanceTypes: []string{t}, Zones: missing, CapacityType: s.CapacityType, Reason: v1alpha1.RefusalInsufficientCapacity, Message: message,
+		})
+	}
+	return out
+}
+
+// covers says whether the refusal is about an offering.
+func (r Refusal) covers(instanceType, zone, capacityType string) bool {
+	has := func(list []string, value string) bool {
+		return slices.Contains(list, v1alpha1.Any) || slices.Contains(list, value)
+	}
+	return has(r.InstanceTypes, instanceType) && has(r.Zones, zone) && (r.CapacityType == v1alpha1.Any || r.CapacityType == capacityType)
+}
+
+// refusalFor is what is to be left alone for a reason of which no more is known.
+func refusalFor(s Shape, reason, message string, cloud Cloud) Refusal {
+	reason = known(reason)
+	r := s.within(causes[reason].scope, "", cloud)
+	r.Reason, r.Message = reason, message
+	return r
+}

@@ -1,0 +1,68 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
+)
+
+// refuse writes down what was refused. It may be called again for the same refusal.
+func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refusals ...Refusal) error {
+	class := &v1alpha1.GPUNodeClass{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: shape.Class}, class); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("reading GPUNodeClass %s: %w", shape.Class, err)
+	}
+	c.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
+	for _, r := range refusals {
+		news := c.Ledger.Refuse(class.Name, r, at)
+		if len(news) == 0 {
+			continue
+		}
+		c.tell(class, shape, r, news)
+		log.FromContext(ctx).Info("Launch refused", "nodePool", shape.Pool, "reason", r.Reason, "instanceTypes", r.InstanceTypes, "zones", r.Zones,
+			"capacityType", r.CapacityType, "failures", news[0].Failures, "notBefore", news[0].NotBefore.Time, "message", r.Message)
+	}
+	stored := class.DeepCopy()
+	class.Status.RefusedOfferings = c.Ledger.ForStatus(class.Name, c.Clock.Now())
+	if equality.Semantic.DeepEqual(stored.Status, class.Status) {
+		return nil
+	}
+	if err := c.Client.Status().Patch(ctx, class, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the refusal to GPUNodeClass %s: %w", class.Name, err)
+	}
+	return nil
+}
+
+// tell tells the GPUNodeClass, once for all that one claim was refused for one reason.
+func (c *Controller) tell(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, news []v1alpha1.RefusedOffering) {
+	var instanceTypes, zones []string
+	latest := news[0].NotBefore
+	for _, n := range news {
+		instanceTypes, zones = append(instanceTypes, n.InstanceType), append(zones, n.Zone)
+		if latest.Before(&n.NotBefore) {
+			latest = n.NotBefore
+		}
+	}
+	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
+		several(instanceTypes), several(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
+	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
+}
+
+// several are the values, each once.
+func several(values []string) string {
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
+}

@@ -1,0 +1,77 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// refusedOffering is an instance type in a zone at a capacity type of a pool that is left alone, and because of which refusal.
+type refusedOffering struct {
+	instanceType, zone, capacityType string
+	by                               v1alpha1.RefusedOffering
+}
+
+// refusedOf are the offerings of a pool that are left alone at present, each once.
+func refusedOf(cluster *snapshot.Cluster, pool *snapshot.Pool) []refusedOffering {
+	var refused []refusedOffering
+	for i := range pool.Offerings {
+		o := &pool.Offerings[i]
+		if r := cluster.RefusalOf(pool, o); r != nil {
+			refused = append(refused, refusedOffering{o.Type.Name, o.Zone, o.CapacityType, *r})
+		}
+	}
+	// Those that differ only by labels that the pool chooses are one.
+	return slices.CompactFunc(refused, func(a, b refusedOffering) bool {
+		return a.instanceType == b.instanceType && a.zone == b.zone && a.capacityType == b.capacityType
+	})
+}
+
+// launching says whether the cloud refuses offerings of the pool at present. What was refused together is told together.
+func launching(refused []refusedOffering) status.Condition {
+	if len(refused) == 0 {
+		return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionTrue, "LaunchHealthy", "")
+	}
+	type group struct {
+		instanceTypes, zones, capacityTypes []string
+		by                                  v1alpha1.RefusedOffering
+	}
+	groups := map[string]*group{}
+	for _, r := range refused {
+		key := strings.Join([]string{r.by.Reason, r.by.NotBefore.UTC().Format(time.RFC3339), r.by.Message}, "\x00")
+		if groups[key] == nil {
+			groups[key] = &group{by: r.by}
+		}
+		g := groups[key]
+		instanceType := r.instanceType
+		if r.by.InstanceType == v1alpha1.Any {
+			instanceType = "every instance type"
+		}
+		g.instanceTypes, g.zones, g.capacityTypes = append(g.instanceTypes, instanceType), append(g.zones, r.zone), append(g.capacityTypes, r.capacityType)
+	}
+	var left []string
+	for _, g := range groups {
+		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s (%s): %s", each(g.instanceTypes), each(g.zones), each(g.capacityTypes),
+			g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
+	}
+	slices.Sort(left)
+	reason := "LaunchRefused"
+	if !slices.ContainsFunc(refused, func(r refusedOffering) bool { return r.by.InstanceType != v1alpha1.Any || r.by.Zone != v1alpha1.Any }) {
+		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched at all, until somebody mends that.
+	}
+	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "left alone after refused launches: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
+}
+
+// each are the values, sorted, each once.
+func each(values []string) string {
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
+}

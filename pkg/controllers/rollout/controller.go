@@ -1,0 +1,192 @@
+// Package rollout keeps the machine images of EC2NodeClasses for GPU nodes up to date, as GPUImageRollouts say. It reads, asks karve.sh/karve/pkg/rollout what to
+// do, writes the status, and does it.
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/aws/images"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/rollout"
+)
+
+// soon is when to look again at what somebody else has changed meanwhile.
+const soon = time.Second
+
+// Config is what the controller needs.
+type Config struct {
+	Client client.Client
+	// Live reads from the API server: the rollout is its own memory, which must not be older than what was done by it.
+	Live     client.Reader
+	Mapper   meta.RESTMapper
+	Gatherer *gather.Gatherer
+	// AWS makes the clients of the AWS APIs.
+	AWS func(context.Context) (*aws.Clients, error)
+	// KubernetesVersion is the control plane's, such as 1.34, for which images are made.
+	KubernetesVersion func() (string, error)
+	Metrics           *metrics.Metrics
+	Recorder          events.EventRecorder
+	Clock             clock.PassiveClock
+	// Namespace is where the pods run that check GPUs.
+	Namespace string
+	// CheckImage is the container image of that pod where a rollout names none.
+	CheckImage string
+	// Refresh is how long what AWS has said is good for.
+	Refresh time.Duration
+}
+
+// Controller looks at one GPUImageRollout at a time.
+type Controller struct {
+	Config
+	lookups lookups
+	// finder is made when AWS is asked for the first time.
+	finder *images.Finder
+}
+
+// New makes the controller.
+func New(config Config) *Controller {
+	return &Controller{Config: config, lookups: lookups{}}
+}
+
+// +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts,verbs=get;list;watch
+// +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts/status,verbs=patch
+// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get;list;create;patch;delete
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=karve-system,resources=pods,verbs=create;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Register adds the controller to the manager.
+func (c *Controller) Register(m ctrl.Manager) error {
+	labeled := builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.CanaryLabel] != "" }))
+	owner := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.GetLabels()[v1alpha1.CanaryLabel]}}}
+	})
+	return ctrl.NewControllerManagedBy(m).Named("rollout").
+		For(&v1alpha1.GPUImageRollout{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Pod{}, owner, labeled).
+		Watches(&corev1.Node{}, owner, labeled).
+		Watches(&karpv1.NodeClaim{}, owner, labeled).
+		// One that is deleted while it starts may be a failure of its image, which can be seen only until it is gone.
+		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return o.GetDeletionTimestamp() != nil
+		}))).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(c)
+}
+
+// ofClass are the rollouts of a claim's EC2NodeClass.
+func (c *Controller) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok || claim.Spec.NodeClassRef == nil {
+		return nil
+	}
+	var all v1alpha1.GPUImageRolloutList
+	if err := c.Client.List(ctx, &all); err != nil {
+		log.FromContext(ctx).Error(err, "Listing GPUImageRollouts")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range all.Items {
+		if names(claim.Spec.NodeClassRef, all.Items[i].Spec.NodeClassRef) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
+		}
+	}
+	return requests
+}
+
+// Reconcile takes the next step of one rollout.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	r := &v1alpha1.GPUImageRollout{}
+	if err := c.Live.Get(ctx, req.NamespacedName, r); err != nil {
+		if apierrors.IsNotFound(err) {
+			delete(c.lookups, req.Name)
+			c.Metrics.ForgetRollout(req.Name)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("reading GPUImageRollout %s: %w", req.Name, err)
+	}
+	if !r.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // What it owns goes with it; the EC2NodeClass stays as it is.
+	}
+	w, err := c.observe(ctx, r)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	result := rollout.Next(r, &w.seen)
+	// What was decided is remembered before it is done: a crash in between is caught up with, whereas a canary that nobody remembers would stay.
+	if err := c.remember(ctx, r, result.Status); err != nil {
+		return after(err)
+	}
+	c.report(ctx, r, &result)
+	if err := c.act(ctx, r, w, &result); err != nil {
+		return after(err)
+	}
+	return reconcile.Result{RequeueAfter: max(result.Again, soon)}, nil
+}
+
+// after looks again at what changed meanwhile, without an error.
+func after(err error) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+func (c *Controller) remember(ctx context.Context, r *v1alpha1.GPUImageRollout, status v1alpha1.GPUImageRolloutStatus) error {
+	if equality.Semantic.DeepEqual(r.Status, status) {
+		return nil
+	}
+	stored := r.DeepCopy()
+	r.Status = status
+	if err := c.Client.Status().Patch(ctx, r, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the status of GPUImageRollout %s: %w", r.Name, err)
+	}
+	return nil
+}
+
+// report tells what has happened.
+func (c *Controller) report(ctx context.Context, r *v1alpha1.GPUImageRollout, result *rollout.Result) {
+	for _, e := range result.Events {
+		kind := corev1.EventTypeNormal
+		if e.Warning {
+			kind = corev1.EventTypeWarning
+		}
+		c.Recorder.Eventf(r, nil, kind, e.Reason, "Rollout", "%s", wording.Shorten(e.Message, wording.MaxNote))
+		log.FromContext(ctx).Info(e.Message, "reason", e.Reason)
+	}
+	var age time.Duration
+	if current := r.Status.Current; current != nil && current.Created != nil {
+		age = c.Clock.Since(current.Created.Time)
+	}
+	c.Metrics.Rollout(r.Name, metrics.Rollout{
+		Step: string(r.Status.Step), Steps: steps, Degraded: meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionDegraded),
+		ImageAge: age, Nodes: r.Status.Nodes, Updated: r.Status.NodesUpdated, Distrusted: len(r.Status.Distrusted),
+	})
+}
+
+var steps = []string{
+	string(v1alpha1.StepPending), string(v1alpha1.StepSettled), string(v1alpha1.StepTesting), string(v1alpha1.StepSoaking), string(v1alpha1.StepWaiting), string(v1alpha1.StepRolling),
+}

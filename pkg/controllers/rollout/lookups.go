@@ -1,0 +1,137 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/aws/images"
+	"karve.sh/karve/pkg/rollout"
+)
+
+// firstRetry is how long after a failure AWS is asked again, then twice as long each time, up to the refresh.
+const firstRetry = 30 * time.Second
+
+// lookups are what AWS has said, by rollout.
+type lookups map[string]lookup
+
+type lookup struct {
+	question string
+	image    *v1alpha1.GPUImage
+	problem  *rollout.Problem
+	failures int
+	until    time.Time
+}
+
+// wanted is the image that spec.image means.
+func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family images.Family, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
+	name := r.Spec.Image
+	if name != v1alpha1.ImageNewest {
+		// One that is known needs no AWS: it can be gone back to while AWS cannot be asked.
+		if known := knownImage(r, name, architectures); known != nil {
+			return known, nil
+		}
+	}
+	kubernetes, err := c.KubernetesVersion()
+	if err != nil {
+		return nil, &rollout.Problem{Reason: "KubernetesVersionUnknown", Message: "the API server does not tell its version: " + err.Error()}
+	}
+	question := strings.Join(append([]string{name, string(family), kubernetes}, architectures...), " ")
+	now, last := c.Clock.Now(), c.lookups[r.Name]
+	if last.question == question && now.Before(last.until) {
+		return last.image, last.problem
+	}
+	next := lookup{question: question, until: now.Add(c.Refresh)}
+	switch image, err := c.ask(ctx, name, family, kubernetes, architectures); {
+	case err != nil:
+		e := images.ErrorOf(err)
+		next.problem = &rollout.Problem{Reason: string(e.Reason), Message: e.Message}
+		if last.question == question {
+			next.failures = last.failures + 1
+		}
+		next.until = now.Add(min(firstRetry<<min(next.failures, 10), c.Refresh))
+	default:
+		next.image = image
+	}
+	c.lookups[r.Name] = next
+	return next.image, next.problem
+}
+
+func knownImage(r *v1alpha1.GPUImageRollout, name string, architectures []string) *v1alpha1.GPUImage {
+	known := []*v1alpha1.GPUImage{r.Status.Current}
+	for i := range r.Status.Good {
+		known = append(known, &r.Status.Good[i])
+	}
+	if r.Status.Candidate != nil {
+		known = append(known, &r.Status.Candidate.Image)
+	}
+	for _, image := range known {
+		if image.Named(name) && !slices.ContainsFunc(architectures, func(a string) bool {
+			return !slices.ContainsFunc(image.Images, func(i v1alpha1.ArchitectureImage) bool { return i.Architecture == a })
+		}) {
+			return image
+		}
+	}
+	return nil
+}
+
+// images are where AWS is asked.
+func (c *Controller) images(ctx context.Context) (*images.Finder, error) {
+	if c.finder == nil {
+		clients, err := c.AWS(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.finder = &images.Finder{SSM: clients.SSM, EC2: clients.EC2, Now: c.Clock.Now}
+	}
+	return c.finder, nil
+}
+
+func (c *Controller) ask(ctx context.Context, name string, family images.Family, kubernetes string, architectures []string) (*v1alpha1.GPUImage, error) {
+	finder, err := c.images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var release images.Release
+	switch {
+	case strings.HasPrefix(name, "ami-"):
+		release.Images, err = finder.Describe(ctx, []string{name})
+		release.Name = name
+		if err == nil {
+			release.Name = release.Images[0].Release()
+		}
+	case name == v1alpha1.ImageNewest:
+		release, err = finder.Newest(ctx, family, kubernetes, architectures)
+	default:
+		release, err = finder.Release(ctx, family, kubernetes, name, architectures)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, image := range release.Images {
+		if why := image.Usable(); why != "" {
+			return nil, &images.Error{Reason: "ImageUnusable", Message: fmt.Sprintf("%s is not used: %s", release.Name, why)}
+		}
+	}
+	return imageOf(release), nil
+}
+
+func imageOf(release images.Release) *v1alpha1.GPUImage {
+	image := &v1alpha1.GPUImage{Release: release.Name}
+	var created time.Time
+	for _, i := range release.Images {
+		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: i.Architecture, ID: i.ID})
+		if i.Created.After(created) {
+			created = i.Created
+		}
+	}
+	if !created.IsZero() {
+		image.Created = &metav1.Time{Time: created}
+	}
+	return image
+}

@@ -1,0 +1,260 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/aws/images"
+	"karve.sh/karve/pkg/rollout"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// world is what was read of the cluster, and what of it the decision needs.
+type world struct {
+	cluster *snapshot.Cluster
+	// class is nil where the rollout is blocked before it is read.
+	class *nodeClass
+	// classes is the kind of EC2NodeClasses; empty where the cluster has none.
+	classes schema.GroupVersionKind
+	// canaries are the names of the objects of canaries of the rollout that are there.
+	canaries objects
+	seen     rollout.Seen
+}
+
+// objects are names by kind.
+type objects struct {
+	classes, claims, pods []string
+}
+
+func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (*world, error) {
+	w := &world{seen: rollout.Seen{Now: c.Clock.Now()}}
+	var err error
+	if w.cluster, err = c.Gatherer.Cluster(ctx); err != nil {
+		return nil, fmt.Errorf("reading the cluster: %w", err)
+	}
+	mapping, err := c.Mapper.RESTMapping(ec2NodeClass)
+	switch {
+	case err == nil:
+		w.classes = mapping.GroupVersionKind
+	case !meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("looking up kind EC2NodeClass: %w", err)
+	}
+	if w.canaries, err = c.canaries(ctx, r, w); err != nil {
+		return nil, err
+	}
+	w.seen.Leftovers = w.canaries.besides(r.Status.Canary)
+	w.seen.Nodes = nodesOf(r, w.cluster, w.seen.Now)
+	if w.seen.Blocked, err = c.rivals(ctx, r); err != nil || w.seen.Blocked != nil {
+		return w, err
+	}
+	if w.class, w.seen.Blocked, err = c.nodeClass(ctx, w.classes, r.Spec.NodeClassRef.Name); err != nil || w.seen.Blocked != nil {
+		return w, err
+	}
+	if w.seen.Blocked = unfit(r, w.class, w.cluster); w.seen.Blocked != nil {
+		return w, nil
+	}
+	pools := poolsOf(r, w.cluster)
+	w.seen.Architectures = architectures(r, pools)
+	if len(w.seen.Architectures) == 0 {
+		w.seen.Blocked = noMachines(r, len(pools))
+		return w, nil
+	}
+	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Pin: w.class.pin()}
+	if r.Status.Current == nil || w.seen.Class.Rollout != r.Name {
+		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
+		return w, nil // Nothing else matters before the class has been taken over.
+	}
+	family, _ := images.FamilyOf(w.class.family)
+	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, family, w.seen.Architectures)
+	if r.Status.Canary != nil {
+		w.seen.Canary, err = c.canary(ctx, r, w)
+		return w, err
+	}
+	if r.Status.Candidate != nil {
+		w.seen.NoPlace = c.noPlace(r, w)
+	}
+	return w, nil
+}
+
+// rivals are other rollouts for the same EC2NodeClass: the one that was there first goes on.
+func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*rollout.Blocked, error) {
+	var all v1alpha1.GPUImageRolloutList
+	if err := c.Live.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("listing GPUImageRollouts: %w", err)
+	}
+	for i := range all.Items {
+		other := &all.Items[i]
+		if other.Name == r.Name || other.Spec.NodeClassRef != r.Spec.NodeClassRef || !other.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if cmp.Or(other.CreationTimestamp.Compare(r.CreationTimestamp.Time), strings.Compare(other.Name, r.Name)) < 0 {
+			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassTaken", Message: fmt.Sprintf(
+				"GPUImageRollout %s is for EC2NodeClass %s already: delete one of the two", other.Name, r.Spec.NodeClassRef.Name)}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// unfit is why the images of an EC2NodeClass cannot be kept.
+func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Cluster) *rollout.Blocked {
+	if _, known := images.FamilyOf(class.family); !known && !strings.HasPrefix(r.Spec.Image, "ami-") {
+		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: fmt.Sprintf(
+			"EC2NodeClass %s is of the family %q, for which no GPU images are published that could be followed: use AL2023 or Bottlerocket, or name the id of an image in spec.image",
+			class.object.GetName(), class.family)}}
+	}
+	for i := range cluster.NodePools {
+		np := &cluster.NodePools[i]
+		if names(np.Spec.Template.Spec.NodeClassRef, r.Spec.NodeClassRef) {
+			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassShared", Message: fmt.Sprintf(
+				"NodePool %s, which is not Karve's, uses EC2NodeClass %s as well, and its nodes would get GPU images untried: give it an EC2NodeClass of its own",
+				np.Name, class.object.GetName())}}
+		}
+	}
+	return nil
+}
+
+func noMachines(r *v1alpha1.GPUImageRollout, pools int) *rollout.Blocked {
+	if pools == 0 {
+		return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoNodePool", Message: fmt.Sprintf(
+			"no NodePool names a GPUNodeClass with EC2NodeClass %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", r.Spec.NodeClassRef.Name)}}
+	}
+	return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoInstanceTypes", Message: fmt.Sprintf(
+		"no instance type of EC2NodeClass %s is known that its NodePools admit; see their conditions", r.Spec.NodeClassRef.Name)}}
+}
+
+func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bool {
+	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
+}
+
+// poolsOf are the pools of ours whose machines are of the EC2NodeClass.
+func poolsOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster) []snapshot.Pool {
+	return slices.DeleteFunc(cluster.Pools(), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
+}
+
+// architectures are those that the pools can launch; those of the current image while no instance type is known, as after a start.
+func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string {
+	var all []string
+	for i := range pools {
+		for j := range pools[i].Offerings {
+			if a := pools[i].Offerings[j].Labels[corev1.LabelArchStable]; !slices.Contains(all, a) {
+				all = append(all, a)
+			}
+		}
+	}
+	if len(all) == 0 && len(pools) > 0 && r.Status.Current != nil {
+		for _, image := range r.Status.Current.Images {
+			all = append(all, image.Architecture)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// resolves is the GPU image that the class resolves to. When it was made is told if AWS says so.
+func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage, *rollout.Problem) {
+	found, problem := w.class.resolves(w.seen.Architectures)
+	if problem != nil {
+		return nil, problem
+	}
+	image := &v1alpha1.GPUImage{}
+	ids := make([]string, 0, len(found))
+	for i, f := range found {
+		ids = append(ids, f.ID)
+		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: w.seen.Architectures[i], ID: f.ID})
+		image.Release = cmp.Or(image.Release, images.Image{ID: f.ID, Name: f.Name}.Release())
+	}
+	if finder, err := c.images(ctx); err == nil {
+		if described, err := finder.Describe(ctx, ids); err == nil {
+			image.Created = imageOf(images.Release{Images: described}).Created
+		}
+	}
+	return image, nil
+}
+
+// nodesOf counts the machines of the EC2NodeClass, those aside that try images.
+func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Time) rollout.Nodes {
+	var n rollout.Nodes
+	for _, m := range cluster.Machines() {
+		image := m.Claim.Status.ImageID
+		if !names(m.Claim.Spec.NodeClassRef, r.Spec.NodeClassRef) || image == "" {
+			continue
+		}
+		updated := slices.Contains(r.Status.Current.IDs(), image)
+		if updated && failed(&m, cluster, now) {
+			n.Broken = append(n.Broken, m.Claim.Name)
+		}
+		if m.Deleting() {
+			continue
+		}
+		n.Total++
+		switch {
+		case !updated:
+			continue
+		case m.AwaitsReplicas():
+			n.Awaiting++
+		default:
+			n.Working++
+		}
+		n.Updated++
+	}
+	return n
+}
+
+// failed says that a machine has not exposed its replicas in time. One that is given back for it is on its way out when it is seen.
+func failed(m *snapshot.Machine, cluster *snapshot.Cluster, now time.Time) bool {
+	if !m.Deleting() {
+		return m.Broken(now, cluster.ReplicasTimeout)
+	}
+	if !m.AwaitsReplicas() || snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+		return false
+	}
+	launched := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	return launched.IsTrue() && !now.Before(launched.LastTransitionTime.Add(cluster.ReplicasTimeout))
+}
+
+// canaries are all objects of canaries of the rollout.
+func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
+	var all objects
+	for _, m := range w.cluster.Canaries() {
+		if m.Claim.Labels[v1alpha1.CanaryLabel] == r.Name {
+			all.claims = append(all.claims, m.Claim.Name)
+		}
+	}
+	labeled := client.MatchingLabels{v1alpha1.CanaryLabel: r.Name}
+	var pods corev1.PodList
+	if err := c.Live.List(ctx, &pods, labeled, client.InNamespace(c.Namespace)); err != nil {
+		return all, fmt.Errorf("listing the pods that check GPUs: %w", err)
+	}
+	for i := range pods.Items {
+		all.pods = append(all.pods, pods.Items[i].Name)
+	}
+	if w.classes.Empty() {
+		return all, nil
+	}
+	var classes unstructured.UnstructuredList
+	classes.SetGroupVersionKind(w.classes)
+	if err := c.Live.List(ctx, &classes, labeled); err != nil {
+		return all, fmt.Errorf("listing the EC2NodeClasses of canary nodes: %w", err)
+	}
+	for i := range classes.Items {
+		all.classes = append(all.classes, classes.Items[i].GetName())
+	}
+	return all, nil
+}
+
+// besides says whether there are objects of any other canary than this one, which may be nil.
+func (o *objects) besides(canary *v1alpha1.CanaryNode) bool {
+	return slices.ContainsFunc(slices.Concat(o.classes, o.claims, o.pods), func(name string) bool { return canary == nil || name != canary.Name })
+}

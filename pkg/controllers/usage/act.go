@@ -1,0 +1,88 @@
+package usage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// act does it, and notes in told what was told.
+func (c *Controller) act(ctx context.Context, a action, told map[subject]string) error {
+	switch a.step {
+	case report:
+		var pods []string
+		for _, pod := range a.machine.Holders() {
+			pods = append(pods, pod.Namespace+"/"+pod.Name)
+		}
+		c.tell(told, a, a.machine.Node, corev1.EventTypeNormal, "Unused", fmt.Sprintf("nobody has used its GPUs for %s, at $%s an hour; its replicas are held by %s",
+			a.unused.Truncate(time.Second), wording.USD(a.machine.Promise.MicroUSDPerHour), strings.Join(pods, ", ")), "")
+	case unreadable:
+		c.tell(told, a, a.machine.Node, corev1.EventTypeWarning, "UsageUnreadable", "what karve-node says of its use is not understood and counts for nothing: "+a.reason, a.reason)
+	case refuse:
+		c.tell(told, a, a.pod, corev1.EventTypeWarning, "EvictWhenUnusedInvalid", a.reason+"; the pod is not evicted", a.reason)
+	case blocked:
+		c.tell(told, a, a.pod, corev1.EventTypeNormal, "UnusedButKept", fmt.Sprintf("has not used its GPU for %s, and is kept: %s", a.unused.Truncate(time.Second), a.reason), a.reason)
+	case evict:
+		return c.evict(ctx, a, told)
+	}
+	return nil
+}
+
+// tell writes an event when it has not been told of the object with these words before.
+func (c *Controller) tell(told map[subject]string, a action, about client.Object, eventType, reason, note, words string) {
+	s := subject{about.GetUID(), a.step}
+	told[s] = words
+	if before, ok := c.told[s]; !ok || before != words {
+		c.Recorder.Eventf(about, nil, eventType, reason, "CheckUse", "%s", wording.Shorten(note, wording.MaxNote))
+	}
+}
+
+// evict looks at the pod and its Node once more, live, and has the API server evict it, which asks the PodDisruptionBudgets.
+func (c *Controller) evict(ctx context.Context, a action, told map[subject]string) error {
+	node, pod := &corev1.Node{}, &corev1.Pod{}
+	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.machine.Node), node); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.pod), pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	usage, err := (&snapshot.Machine{Node: node}).Usage()
+	if err != nil || pod.UID != a.pod.UID || pod.Spec.NodeName != node.Name {
+		return nil //nolint:nilerr // The next look tells of it.
+	}
+	late, d, err := overdue(pod, usage, c.Clock.Now())
+	if err != nil || !late {
+		return nil //nolint:nilerr // The next look tells of it.
+	}
+	err = c.Client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	})
+	switch {
+	case apierrors.IsTooManyRequests(err):
+		a.step, a.reason = blocked, "a PodDisruptionBudget allows no eviction at present"
+		return c.act(ctx, a, told)
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
+		return nil // It is gone, or another one.
+	case err != nil:
+		return fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	c.Metrics.UnusedEvictions.WithLabelValues(a.machine.Pool()).Inc()
+	c.Recorder.Eventf(pod, node, corev1.EventTypeNormal, "EvictedWhenUnused", "Evict", "has not used its GPU for %s and is evicted, as its annotation %s (%s) wants",
+		d.Truncate(time.Second), v1alpha1.EvictWhenUnusedAnnotation, pod.Annotations[v1alpha1.EvictWhenUnusedAnnotation])
+	log.FromContext(ctx).Info("Evicted a pod that did not use its GPU", "pod", klog.KObj(pod), "node", klog.KObj(node), "unused", d.String())
+	return nil
+}

@@ -1,0 +1,98 @@
+package usage
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/unused"
+)
+
+// step is what is done about a machine or one of its pods.
+type step string
+
+const (
+	// report tells of a machine that nobody uses.
+	report step = "Report"
+	// unreadable tells of a machine whose agent is not understood.
+	unreadable step = "Unreadable"
+	// evict takes a pod away that has not used its GPU for as long as it allows.
+	evict step = "Evict"
+	// blocked tells why such a pod stays.
+	blocked step = "Blocked"
+	// refuse tells of a pod whose wish is not understood.
+	refuse step = "Refuse"
+)
+
+type action struct {
+	step    step
+	machine *snapshot.Machine
+	// pod is nil where it is about the machine.
+	pod *corev1.Pod
+	// unused is for how long nobody has used the machine, or the pod its GPU.
+	unused time.Duration
+	// reason is why a pod stays, or what is not understood.
+	reason string
+}
+
+// state is what the decision depends on.
+type state struct {
+	now      time.Time
+	machines []snapshot.Machine
+	// classes are by name.
+	classes map[string]*v1alpha1.GPUNodeClass
+	// blocker says what keeps pods from being evicted; "" when nothing does.
+	blocker func([]*corev1.Pod) string
+}
+
+// decide says what to do about the machines and their pods, in the order of their names.
+func decide(s state) []action {
+	var actions []action
+	for i := range s.machines {
+		m := &s.machines[i]
+		usage, err := m.Usage()
+		if err != nil {
+			actions = append(actions, action{step: unreadable, machine: m, reason: err.Error()})
+		}
+		if d, ok := m.NobodyUses(s.classes[m.Claim.Labels[v1alpha1.GPUNodeClassLabel]], s.now); ok {
+			actions = append(actions, action{step: report, machine: m, unused: d})
+		}
+		if m.Leaving() {
+			continue // Its pods go anyway.
+		}
+		for _, pod := range m.Holders() {
+			if a := s.about(pod, usage); a != nil {
+				a.machine = m
+				actions = append(actions, *a)
+			}
+		}
+	}
+	return actions
+}
+
+// about is what to do about a pod that holds replicas; nil for nothing.
+func (s *state) about(pod *corev1.Pod, usage unused.Report) *action {
+	overdue, d, err := overdue(pod, usage, s.now)
+	switch {
+	case err != nil:
+		return &action{step: refuse, pod: pod, reason: err.Error()}
+	case !overdue:
+		return nil
+	}
+	if why := s.blocker([]*corev1.Pod{pod}); why != "" {
+		return &action{step: blocked, pod: pod, unused: d, reason: why}
+	}
+	return &action{step: evict, pod: pod, unused: d}
+}
+
+// overdue says whether a pod has not used its GPU for as long as it allows, and for how long it has not.
+func overdue(pod *corev1.Pod, usage unused.Report, now time.Time) (bool, time.Duration, error) {
+	after, asks, err := v1alpha1.EvictWhenUnused(pod.Annotations)
+	if err != nil || !asks || !pod.DeletionTimestamp.IsZero() {
+		return false, 0, err
+	}
+	d := snapshot.UnusedFor(pod, usage, now)
+	return d >= after, d, nil
+}

@@ -1,0 +1,229 @@
+package usage
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/pkg/unused"
+)
+
+var now = snapshottest.Now
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+// machine is one whose agent said, so long ago, of so many of its pods that they had not used a GPU for a time.
+func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.Pod) snapshot.Machine {
+	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	claim := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Initialized(ago(24*time.Hour)))
+	node := snapshottest.Node(&claim, xlarge, 10)
+	r := unused.Report{AsOf: ago(said), Since: map[string]time.Time{}}
+	for pod, d := range since {
+		r.Since["default/"+pod] = r.AsOf.Add(-d)
+	}
+	node.Annotations[v1alpha1.UnusedSinceAnnotation] = r.String()
+	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+	for i := range pods {
+		m.Pods = append(m.Pods, &pods[i])
+	}
+	return m
+}
+
+// pod has run on the machine for a time.
+func pod(name string, age time.Duration, edits ...func(*corev1.Pod)) corev1.Pod {
+	p := snapshottest.Pod(name, append([]func(*corev1.Pod){snapshottest.Running("gpu-1")}, edits...)...)
+	p.Status.StartTime = new(metav1.NewTime(ago(age)))
+	return p
+}
+
+func evictWhenUnused(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.EvictWhenUnusedAnnotation: value} }
+}
+
+func class(unusedAfter string) *v1alpha1.GPUNodeClass {
+	c := snapshottest.Class("gpu", 10)
+	c.Spec.Consolidation.UnusedAfter = unusedAfter
+	return &c
+}
+
+func view(c *v1alpha1.GPUNodeClass, blocked string, machines ...snapshot.Machine) state {
+	return state{
+		now: now, machines: machines, classes: map[string]*v1alpha1.GPUNodeClass{"gpu": c},
+		blocker: func([]*corev1.Pod) string { return blocked },
+	}
+}
+
+// words are the actions as "step subject".
+func words(actions []action) string {
+	var all []string
+	for _, a := range actions {
+		about := a.machine.Node.Name
+		if a.pod != nil {
+			about = a.pod.Name
+		}
+		all = append(all, string(a.step)+" "+about)
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	type times = map[string]time.Duration
+	both := times{"a": 3 * time.Hour, "b": 2 * time.Hour}
+	cpuOnly := snapshottest.Asking("cpu", "1")
+	leaving := machine(0, both, pod("a", day, evictWhenUnused("2h")), pod("b", day))
+	leaving.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
+	unread := machine(0, both, pod("a", day, evictWhenUnused("2h")))
+	unread.Node.Annotations[v1alpha1.UnusedSinceAnnotation] = "a: yesterday"
+	for name, c := range map[string]struct {
+		state state
+		want  string
+	}{
+		"nobody uses it":                              {view(class("2h"), "", machine(0, both, pod("a", day), pod("b", day))), "Report gpu-1"},
+		"one has not been unused for as long":         {view(class("2h1s"), "", machine(0, both, pod("a", day), pod("b", day))), ""},
+		"the default is an hour":                      {view(class(""), "", machine(0, both, pod("a", day), pod("b", day))), "Report gpu-1"},
+		"never":                                       {view(class("Never"), "", machine(0, both, pod("a", day), pod("b", day))), ""},
+		"a time that is not understood":               {view(class("soon"), "", machine(0, both, pod("a", day), pod("b", day))), ""},
+		"no class":                                    {view(nil, "", machine(0, both, pod("a", day), pod("b", day))), ""},
+		"one of them uses it":                         {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), pod("c", day))), ""},
+		"one that holds no replica does not count":    {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), pod("c", day, cpuOnly))), "Report gpu-1"},
+		"one is new and has its predecessor's name":   {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", time.Minute))), ""},
+		"no pod holds a replica":                      {view(class("1h"), "", machine(0, both, pod("c", day, cpuOnly))), ""},
+		"and not even in no time at all":              {view(class("0s"), "", machine(0, times{}, pod("a", day))), ""},
+		"the agent is gone":                           {view(class("1h"), "", machine(unused.Fresh+time.Second, both, pod("a", day, evictWhenUnused("1h")), pod("b", day))), ""},
+		"it is leaving":                               {view(class("1h"), "", leaving), ""},
+		"the agent is not understood":                 {view(class("1h"), "", unread), "Unreadable gpu-1"},
+		"a pod that allows it is evicted":             {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("3h")), pod("b", day))), "Evict a"},
+		"one that allows more is not":                 {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("3h1s")))), ""},
+		"one that is new is not":                      {view(class("Never"), "", machine(0, both, pod("a", time.Hour, evictWhenUnused("2h")))), ""},
+		"one that goes is not":                        {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("2h"), going))), ""},
+		"one that holds no replica is not":            {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("2h"), cpuOnly))), ""},
+		"one that may not be":                         {view(class("Never"), "because", machine(0, both, pod("a", day, evictWhenUnused("2h")))), "Blocked a"},
+		"one whose wish is not understood":            {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("tomorrow")))), "Refuse a"},
+		"it is told of machine and pods":              {view(class("1h"), "", machine(0, both, pod("a", day, evictWhenUnused("2h")), pod("b", day, evictWhenUnused("1d")))), "Report gpu-1, Evict a, Refuse b"},
+		"what is confirmed still counts for a while":  {view(class("2h"), "", machine(unused.Fresh, both, pod("a", day), pod("b", day))), "Report gpu-1"},
+		"and the time since then counts for nothing":  {view(class("2h1m"), "", machine(unused.Fresh, both, pod("a", day), pod("b", day))), ""},
+		"a machine without a Node":                    {view(class("1h"), "", withoutNode()), ""},
+		"one whose pods have not begun to run counts": {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), unstarted("c"))), ""},
+	} {
+		if got := words(decide(c.state)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func going(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(now)) }
+
+func unstarted(name string) corev1.Pod {
+	p := pod(name, 0)
+	p.Status.StartTime = nil
+	return p
+}
+
+func withoutNode() snapshot.Machine {
+	m := machine(0, nil)
+	m.Node = nil
+	return m
+}
+
+// A pod is only evicted if it asks for that, nothing keeps it, and its agent, heard of within ten minutes, has not seen it use a GPU for as long as it
+// says, of all the time since it started. A machine is only reported if that is so of all its pods that hold replicas, by the class's time.
+func TestNoPodIsEvictedThatMayHaveUsedItsGPU(t *testing.T) {
+	t.Parallel()
+	hours := func(t *rapid.T, what string, most int) time.Duration {
+		return time.Duration(rapid.IntRange(0, most*12).Draw(t, what)) * 5 * time.Minute
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		said := hours(t, "said", 1) - 30*time.Minute // Clocks differ.
+		lastUse := map[string]time.Time{}
+		since := map[string]time.Duration{}
+		var pods []corev1.Pod
+		wishes := map[string]time.Duration{}
+		for i := range rapid.IntRange(0, 5).Draw(t, "pods") {
+			name := fmt.Sprintf("p%d", i)
+			p := pod(name, hours(t, "age", 8))
+			lastUse[name] = p.Status.StartTime.Time
+			if rapid.Bool().Draw(t, "unused") {
+				since[name] = hours(t, "unused for", 8)
+				if used := ago(said).Add(-since[name]); used.After(lastUse[name]) {
+					lastUse[name] = used
+				}
+			} else {
+				lastUse[name] = ago(said) // As far as the agent knows.
+			}
+			switch rapid.IntRange(0, 3).Draw(t, "wish") {
+			case 0:
+				wishes[name] = 5*time.Minute + hours(t, "wish", 4)
+				evictWhenUnused(wishes[name].String())(&p)
+			case 1:
+				evictWhenUnused(rapid.SampledFrom([]string{"", "2", "-1h", "1d", "1m", "1000h"}).Draw(t, "nonsense"))(&p)
+			}
+			if rapid.IntRange(0, 5).Draw(t, "CPU only") == 0 {
+				snapshottest.Asking("cpu", "1")(&p)
+			}
+			pods = append(pods, p)
+		}
+		after := hours(t, "unusedAfter", 4)
+		s := view(class(after.String()), "", machine(said, since, pods...))
+		kept := map[string]bool{}
+		s.blocker = func(pods []*corev1.Pod) string {
+			if name := pods[0].Name; kept[name] || rapid.IntRange(0, 4).Draw(t, "kept") == 0 {
+				kept[name] = true
+				return "kept"
+			}
+			return ""
+		}
+		unusedFor := func(name string) time.Duration {
+			if said.Abs() > unused.Fresh {
+				return 0
+			}
+			return ago(said).Sub(lastUse[name])
+		}
+		holds := func(p *corev1.Pod) bool {
+			q := p.Spec.Containers[0].Resources.Requests[v1alpha1.ResourceGPUShared]
+			return q.Value() > 0
+		}
+		evicted := map[string]bool{}
+		for _, a := range decide(s) {
+			switch a.step {
+			case evict:
+				wish, asked := wishes[a.pod.Name]
+				if d := unusedFor(a.pod.Name); !asked || wish < v1alpha1.LeastEvictWhenUnused || d < wish || !holds(a.pod) || kept[a.pod.Name] {
+					t.Fatalf("%s was evicted: it asks for %s (%t), has not used its GPU for %s, kept %t", a.pod.Name, wish, asked, d, kept[a.pod.Name])
+				}
+				evicted[a.pod.Name] = true
+			case report:
+				for i := range pods {
+					if d := unusedFor(pods[i].Name); holds(&pods[i]) && (d < after || d <= 0) {
+						t.Fatalf("the machine was reported, and %s has used its GPU %s ago", pods[i].Name, d)
+					}
+				}
+				if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return holds(&p) }) {
+					t.Fatal("a machine was reported of which nobody holds a replica")
+				}
+			case blocked:
+				if !kept[a.pod.Name] {
+					t.Fatalf("%s is said to be kept", a.pod.Name)
+				}
+			case refuse, unreadable:
+			}
+		}
+		for name, wish := range wishes {
+			i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return p.Name == name })
+			if wish >= v1alpha1.LeastEvictWhenUnused && unusedFor(name) >= wish && holds(&pods[i]) && !kept[name] && !evicted[name] {
+				t.Fatalf("%s was not evicted", name)
+			}
+		}
+	})
+}
