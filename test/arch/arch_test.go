@@ -59,8 +59,8 @@ var rules = []rule{
 		allows: anyOf(standard, ours("pkg/apis"), below("k8s.io/apimachinery")),
 	},
 	{
-		why:    "snapshot, render, manifests and quote are functions of values: those who call them read the objects and files",
-		of:     anyOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote")),
+		why:    "snapshot, render, repair, manifests and quote are functions of values: those who call them read the objects and files",
+		of:     anyOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -75,15 +75,33 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
-			under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
+		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
+			under("pkg/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
 	{
 		why: "the rest of Karpenter changes from release to release: pkg/karpenter wraps what is needed",
-		of:  noneOf(under("pkg/karpenter"), under("test")),
+		of:  noneOf(under("pkg/aws"), under("pkg/karpenter"), under("test")),
 		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly(
 			"sigs.k8s.io/karpenter/pkg/apis", "sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/apis/v1alpha1", "sigs.k8s.io/karpenter/pkg/scheduling")),
+	},
+	{
+		why: "Karpenter's AWS provider brings its own Karpenter and AWS with it: pkg/aws may have what the provider's resolvers take and return",
+		of:  under("pkg/aws"),
+		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly("sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/cloudprovider",
+			"sigs.k8s.io/karpenter/pkg/operator/options", "sigs.k8s.io/karpenter/pkg/scheduling")),
+	},
+	{
+		why:    "only pkg/aws speaks to AWS, and with the help of Karpenter's AWS provider; its API types are for all who read EC2NodeClasses",
+		of:     noneOf(under("pkg/aws"), under("test")),
+		allows: anyOf(noneOf(below("github.com/aws")), below("github.com/aws/karpenter-provider-aws/pkg/apis")),
+	},
+	{
+		why: "what runs on nodes and on people's machines does not carry AWS's clients with it",
+		of: anyOf(under("cmd/kubectl-karve"), under("cmd/node"), under("pkg/node"), under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"),
+			under("pkg/controllers/gather")),
+		allows:       noneOf(below("github.com/aws")),
+		transitively: true,
 	},
 }
 
@@ -109,22 +127,27 @@ func TestABreachIsSeen(t *testing.T) {
 		pkg  listed
 		want int
 	}{
-		"the planner may use the standard library": {pkg("pkg/planner", "slices", "math/big"), 0},
-		"the planner may not use anything else":    {pkg("pkg/planner", "golang.org/x/exp/maps"), 1},
-		"the planner may not, even by a detour":    {listed{ImportPath: module + "/pkg/planner", Deps: []string{"k8s.io/api/core/v1"}}, 1},
-		"a package of like name is another one":    {pkg("pkg/plannerview", "golang.org/x/exp/maps"), 0},
-		"the catalog may use quantities":           {pkg("pkg/catalog", "k8s.io/apimachinery/pkg/api/resource"), 0},
-		"the catalog may not use pods":             {pkg("pkg/catalog", "k8s.io/api/core/v1"), 1},
-		"snapshot may use Karpenter's API":         {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/apis/v1"), 0},
-		"snapshot may not use Karpenter's rest":    {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/utils/pod"), 1},
-		"manifests may not use a client":           {pkg("pkg/manifests", "k8s.io/client-go/rest"), 1},
-		"snapshot may not use a client":            {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
-		"pkg/karpenter may use all of Karpenter":   {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
-		"metrics may not use Karpenter at all":     {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},
-		"API types may not use a client":           {pkg("pkg/apis/v1alpha1", "k8s.io/client-go/rest"), 2},
-		"no package uses controllers from below":   {pkg("pkg/render", module+"/pkg/controllers/launch"), 1},
-		"a test package may use what it likes":     {pkg("test/demo", "sigs.k8s.io/karpenter/pkg/operator", module+"/pkg/operator"), 0},
-		"what ships may not use the test cluster":  {pkg("cmd/controller", module+"/test/cluster"), 1},
+		"the planner may use the standard library":          {pkg("pkg/planner", "slices", "math/big"), 0},
+		"the planner may not use anything else":             {pkg("pkg/planner", "golang.org/x/exp/maps"), 1},
+		"the planner may not, even by a detour":             {listed{ImportPath: module + "/pkg/planner", Deps: []string{"k8s.io/api/core/v1"}}, 1},
+		"a package of like name is another one":             {pkg("pkg/plannerview", "golang.org/x/exp/maps"), 0},
+		"the catalog may use quantities":                    {pkg("pkg/catalog", "k8s.io/apimachinery/pkg/api/resource"), 0},
+		"the catalog may not use pods":                      {pkg("pkg/catalog", "k8s.io/api/core/v1"), 1},
+		"snapshot may use Karpenter's API":                  {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/apis/v1"), 0},
+		"snapshot may not use Karpenter's rest":             {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/utils/pod"), 1},
+		"manifests may not use a client":                    {pkg("pkg/manifests", "k8s.io/client-go/rest"), 1},
+		"snapshot may not use a client":                     {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
+		"pkg/karpenter may use all of Karpenter":            {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
+		"metrics may not use Karpenter at all":              {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},
+		"the provider's resolvers may be used to ask AWS":   {pkg("pkg/aws/instancetype", "github.com/aws/karpenter-provider-aws/pkg/providers/pricing", "sigs.k8s.io/karpenter/pkg/cloudprovider"), 0},
+		"the rest of Karpenter may not":                     {pkg("pkg/aws/instancetype", "sigs.k8s.io/karpenter/pkg/controllers/state"), 1},
+		"controllers may not ask AWS":                       {pkg("pkg/controllers/pool", "github.com/aws/aws-sdk-go-v2/service/ec2"), 1},
+		"controllers may read EC2NodeClasses":               {pkg("pkg/controllers/pool", "github.com/aws/karpenter-provider-aws/pkg/apis/v1"), 0},
+		"kubectl-karve may not carry AWS, even by a detour": {listed{ImportPath: module + "/cmd/kubectl-karve", Deps: []string{"github.com/aws/smithy-go"}}, 1},
+		"API types may not use a client":                    {pkg("pkg/apis/v1alpha1", "k8s.io/client-go/rest"), 2},
+		"no package uses controllers from below":            {pkg("pkg/render", module+"/pkg/controllers/launch"), 1},
+		"a test package may use what it likes":              {pkg("test/demo", "sigs.k8s.io/karpenter/pkg/operator", module+"/pkg/operator"), 0},
+		"what ships may not use the test cluster":           {pkg("cmd/controller", module+"/test/cluster"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -42,7 +42,7 @@ var build = sync.OnceValues(func() (string, error) {
 
 // Chart is one of the repository's.
 type Chart struct {
-	// Name is its folder's, below charts.
+	// Name is its folder's, below charts, or the path of a packed chart.
 	Name string
 	// Release and Namespace are what it is installed as.
 	Release, Namespace string
@@ -77,6 +77,18 @@ func (c Chart) Template(ctx context.Context, options ...string) (Objects, error)
 	}
 }
 
+// Package packs the chart into a folder and returns the path of the archive.
+func (c Chart) Package(ctx context.Context, folder string) (string, error) {
+	if _, err := c.helm(ctx, "package", "--destination="+folder); err != nil {
+		return "", err
+	}
+	paths, err := filepath.Glob(filepath.Join(folder, filepath.Base(c.Name)+"-[0-9]*.tgz"))
+	if err != nil || len(paths) != 1 {
+		return "", fmt.Errorf("packing the chart %s made %q: %w", c.Name, paths, err)
+	}
+	return paths[0], nil
+}
+
 func (c Chart) helm(ctx context.Context, args ...string) ([]byte, error) {
 	helm, err := build()
 	if err != nil {
@@ -86,7 +98,11 @@ func (c Chart) helm(ctx context.Context, args ...string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, helm, append(args, filepath.Join(root, "charts", c.Name))...) //nolint:gosec // Ours.
+	path := c.Name
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(root, "charts", path)
+	}
+	cmd := exec.CommandContext(ctx, helm, append(args, path)...) //nolint:gosec // Ours.
 	// Nothing of the user's own, such as plugins. The folder is never made.
 	cmd.Env = os.Environ()
 	for _, home := range []string{"HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"} {
@@ -110,7 +126,12 @@ func (o Objects) Into(kind string, into any) error {
 	if len(found) != 1 {
 		return fmt.Errorf("there are %d objects of the kind %s, want one", len(found), kind)
 	}
-	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(found[0].Object, into, true)
+	return Convert(found[0], into)
+}
+
+// Convert fails when the object has fields that into does not know.
+func Convert(o *unstructured.Unstructured, into any) error {
+	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true)
 }
 
 // Kind are the objects of a kind.

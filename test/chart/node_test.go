@@ -25,7 +25,7 @@ const recipe = "--values=testdata/nvdp.yml"
 
 const metricsOfPods = "--set=metrics.pods=true"
 
-var node = chart.Chart{Name: "karve-node", Release: "karve-node", Namespace: "karve-system"}
+var node = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: "karve-system"}
 
 func template(t *testing.T, options ...string) chart.Objects {
 	t.Helper()
@@ -57,6 +57,17 @@ func env(d appsv1.DaemonSet, name string) string {
 		}
 	}
 	return ""
+}
+
+// runsOn says whether a pod may run on a node with the label.
+func runsOn(t *testing.T, pod *corev1.Pod, label string) bool {
+	t.Helper()
+	key, value, _ := strings.Cut(label, "=")
+	got, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{key: value}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 func TestTheLinterHasNothingToSay(t *testing.T) {
@@ -100,7 +111,6 @@ func TestTheRecipesValuesWorkAsTheyAre(t *testing.T) {
 
 func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
 	pod := corev1.Pod{Spec: daemonSet(t).Spec.Template.Spec}
-	required := nodeaffinity.GetRequiredNodeAffinity(&pod)
 	for label, want := range map[string]bool{
 		v1alpha1.GPUNodeClassLabel + "=shared":                     true,
 		"nvidia.com/gpu.present=true":                              true,
@@ -111,10 +121,8 @@ func TestTheAgentRunsWhereGPUsAreAndSurvivesTheDrain(t *testing.T) {
 		"kubernetes.io/os=linux":                                   false,
 		"karpenter.sh/nodepool=a-pool-that-has-no-gpus-whatsoever": false,
 	} {
-		key, value, _ := strings.Cut(label, "=")
-		got, err := required.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{key: value}}})
-		if err != nil || got != want {
-			t.Errorf("a node with %s: %t, %v", label, got, err)
+		if got := runsOn(t, &pod, label); got != want {
+			t.Errorf("a node with %s: %t", label, got)
 		}
 	}
 	if !slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
@@ -237,27 +245,6 @@ func TestValuesThatCannotBeMeantAreRefused(t *testing.T) {
 	} {
 		if _, err := node.Template(t.Context(), option); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want something about %q", option, err, why)
-		}
-	}
-}
-
-func TestTheReadmeNamesEveryValue(t *testing.T) {
-	root, err := cluster.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join(root, "charts", "karve-node", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	readme := read("README.md")
-	for line := range strings.Lines(read("values.yaml")) {
-		key, _, found := strings.Cut(line, ":")
-		if found && !strings.ContainsAny(key, " #-") && !strings.Contains(readme, "`"+key) {
-			t.Errorf("README.md says nothing of %s", key)
 		}
 	}
 }

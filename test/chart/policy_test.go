@@ -110,6 +110,9 @@ var requests = []request{
 	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"}]}}`, "status"), true},
 	{"shortens the GPUs that were reset", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), true},
 	{"is done with them", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":null}}}`), true},
+	{"says which pods do not use its GPUs", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{}"}}}`), true},
+	{"says of others", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{ }"}}}`), true},
+	{"says of none", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":null}}}`), true},
 	{"writes an event about it", event("Node", ""), true},
 
 	{"lists all Nodes", func(ctx context.Context, k kubernetes.Interface, _ string) error {
@@ -125,6 +128,7 @@ var requests = []request{
 	{"changes another's label", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":"mine"}}}`), false},
 	{"takes another's label off", patchNode(`{"metadata":{"labels":{"karpenter.sh/nodepool":null}}}`), false},
 	{"says that GPUs were reset", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), false},
+	{"makes another annotation", patchNode(`{"metadata":{"annotations":{"karve.sh/unused":"yes"}}}`), false},
 	{"takes the promise back", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":null}}}`), false},
 	{"changes the promise", patchNode(`{"metadata":{"annotations":{"karve.sh/replicas-per-gpu":"100"}}}`), false},
 	{"holds it with a finalizer", patchNode(`{"metadata":{"finalizers":["karve.sh/mine"]}}`), false},

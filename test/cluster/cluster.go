@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"karve.sh/karve/test/aws"
+	"karve.sh/karve/test/cluster/machines"
 )
 
 const (
@@ -30,14 +33,16 @@ const (
 	APIServer         Component = "kube-apiserver"
 	Scheduler         Component = "kube-scheduler"
 	ControllerManager Component = "kube-controller-manager"
-	KWOK              Component = "kwok"      // makes nodes ready and runs pods
-	Karpenter         Component = "karpenter" // with its kwok provider
+	AWS               Component = "aws"       // the local AWS, see package aws
+	Karpenter         Component = "karpenter" // its AWS controller; needs AWS
+	Machines          Component = "machines"  // makes nodes of AWS's instances, see package machines; needs AWS
+	KWOK              Component = "kwok"      // keeps nodes ready and runs pods
 	Simulator         Component = "simulator" // plays the node agent, see package simulator
 )
 
 // Everything is all components that are not always there.
 func Everything() []Component {
-	return []Component{Scheduler, ControllerManager, KWOK, Karpenter, Simulator}
+	return []Component{Scheduler, ControllerManager, AWS, Karpenter, Machines, KWOK, Simulator}
 }
 
 // Config says what to start. Its zero value is an API server with the CRDs installed.
@@ -50,9 +55,10 @@ type Config struct {
 	FeatureGates string
 	// KarpenterEnv is more of Karpenter's environment, for instance "BATCH_IDLE_DURATION=200ms".
 	KarpenterEnv []string
-	// InstanceTypes is the file of instance types that Karpenter's kwok provider reads; instance-types.json of this
-	// package when empty.
-	InstanceTypes string
+	// AWS is what the local AWS looks like. Its address and the cluster's endpoint are the cluster's to say.
+	AWS aws.Config
+	// NodeDelay is how long a machine takes from running to registering as a node; machines.DefaultDelay when 0.
+	NodeDelay time.Duration
 	// CRDs are files and folders of CRDs to install beside those of Karpenter and Karve.
 	CRDs []string
 	// OnExit is called when a component ends that was not asked to.
@@ -71,8 +77,11 @@ type Cluster struct {
 	admin     *rest.Config
 	parts     []*part
 	ports     []int
+	aws       *aws.Server
+	machines  *machines.Fleet
+	gates     string
 
-	mu sync.Mutex // guards running of the parts
+	mu sync.Mutex // guards running of the parts, aws, machines and gates
 }
 
 // Start starts a cluster and returns when all of it is ready. The caller must call Stop; should the process die before,
@@ -94,7 +103,7 @@ func prepare(ctx context.Context, config Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{config: config, root: root, dir: config.Dir}
+	c := &Cluster{config: config, root: root, dir: config.Dir, gates: config.FeatureGates}
 	if c.dir == "" {
 		c.temporary = true
 		if c.dir, err = os.MkdirTemp("", "karve-cluster-"); err != nil {
@@ -129,9 +138,16 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.installCRDs(ctx); err != nil {
 		return err
 	}
-	errs := make([]error, len(c.config.Components))
+	rest := slices.Clone(c.config.Components)
+	if slices.Contains(rest, AWS) {
+		if err := c.StartComponent(ctx, AWS); err != nil {
+			return err
+		}
+		rest = slices.DeleteFunc(rest, func(name Component) bool { return name == AWS })
+	}
+	errs := make([]error, len(rest))
 	var wg sync.WaitGroup
-	for i, name := range c.config.Components {
+	for i, name := range rest {
 		wg.Go(func() { errs[i] = c.StartComponent(ctx, name) })
 	}
 	wg.Wait()
@@ -162,6 +178,27 @@ func (c *Cluster) stopAll() {
 	_ = os.RemoveAll(filepath.Join(c.dir, "etcd"))
 	releasePorts(c.ports)
 	c.ports = nil
+}
+
+// AWS is the local AWS of a cluster that has it.
+func (c *Cluster) AWS() *aws.Server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.aws
+}
+
+// Machines are the machines of a cluster that has them.
+func (c *Cluster) Machines() *machines.Fleet {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.machines
+}
+
+// SetFeatureGates is for a Karpenter that was stopped: with these, and no others, it comes back.
+func (c *Cluster) SetFeatureGates(gates string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gates = gates
 }
 
 // Dir is the folder of the cluster's logs.

@@ -33,9 +33,9 @@ func TestAnAPIServerIsReadySoonAndServesTheCRDs(t *testing.T) {
 	t.Logf("ready after %s", time.Since(began))
 	client := clientset(t, c.RESTConfig())
 	for group, kind := range map[string]string{
-		"karpenter.sh/v1":            "NodeClaim",
-		"karpenter.sh/v1alpha1":      "NodeOverlay",
-		"karpenter.kwok.sh/v1alpha1": "KWOKNodeClass",
+		"karpenter.sh/v1":       "NodeClaim",
+		"karpenter.sh/v1alpha1": "NodeOverlay",
+		"karpenter.k8s.aws/v1":  "EC2NodeClass",
 	} {
 		list, err := client.Discovery().ServerResourcesForGroupVersion(group)
 		if err != nil {

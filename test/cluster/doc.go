@@ -1,6 +1,6 @@
 // Package cluster runs a Kubernetes cluster on one machine, as plain processes on loopback: etcd, kube-apiserver,
-// kube-scheduler, kube-controller-manager, kwok for simulated machines and the real Karpenter with its kwok provider.
-// There are no containers, and the processes do not outlive the one that started them.
+// kube-scheduler, kube-controller-manager, Karpenter's real AWS controller on a local AWS, and kwok, which keeps the nodes of
+// its instances alive. There are no containers, and the processes do not outlive the one that started them.
 //
 // The binaries are built from Go modules by `make cluster-bin` into _output/bin. Tests call Require first, which skips
 // with that command when they are missing.

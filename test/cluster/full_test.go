@@ -1,11 +1,14 @@
 package cluster_test
 
 import (
+	"path"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
@@ -17,16 +20,21 @@ import (
 )
 
 var (
-	nodeClasses = schema.GroupVersionResource{Group: "karpenter.kwok.sh", Version: "v1alpha1", Resource: "kwoknodeclasses"}
+	nodeClasses = schema.GroupVersionResource{Group: "karpenter.k8s.aws", Version: "v1", Resource: "ec2nodeclasses"}
 	nodePools   = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}
 	overlays    = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1alpha1", Resource: "nodeoverlays"}
 	nodeClaims  = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
 )
 
 const nodeClass = `
-apiVersion: karpenter.kwok.sh/v1alpha1
-kind: KWOKNodeClass
+apiVersion: karpenter.k8s.aws/v1
+kind: EC2NodeClass
 metadata: {name: default}
+spec:
+  amiSelectorTerms: [{alias: al2023@latest}]
+  role: KarpenterNodeRole-karve
+  subnetSelectorTerms: [{tags: {karpenter.sh/discovery: karve}}]
+  securityGroupSelectorTerms: [{tags: {karpenter.sh/discovery: karve}}]
 `
 
 const cpuPool = `
@@ -36,7 +44,7 @@ metadata: {name: cpu}
 spec:
   template:
     spec:
-      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
       requirements:
       - {key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
@@ -50,25 +58,36 @@ metadata: {name: gpu-stock}
 spec:
   template:
     spec:
-      nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
       requirements:
       - {key: karpenter.k8s.aws/instance-gpu-name, operator: In, values: [t4]}
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
 `
 
-// An overlay for the kwok provider has to name instance types: what only the offerings say, the labels
-// karpenter.k8s.aws/instance-* here, is unknown to Karpenter when it matches overlays.
 const overlay = `
 apiVersion: karpenter.sh/v1alpha1
 kind: NodeOverlay
 metadata: {name: one-gpu}
 spec:
   requirements:
-  - {key: node.kubernetes.io/instance-type, operator: In, values: [g4dn.xlarge]}
+  - {key: karpenter.k8s.aws/instance-gpu-count, operator: In, values: ["1"]}
   capacity: {nvidia.com/gpu.shared: "10"}
 `
 
-// sharedClaim is what Karve launches: no NodePool object stands behind it here, and Karpenter does not ask for one.
+// foreignPool is one that Karpenter leaves alone, as Karve's are.
+const foreignPool = `
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: gpu-shared}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: karve.sh, kind: GPUNodeClass, name: gpu-shared}
+      requirements:
+      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+`
+
+// sharedClaim is what Karve launches.
 const sharedClaim = `
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
@@ -80,7 +99,7 @@ metadata:
     karve.sh/gpus: "1"
     karve.sh/replicas-per-gpu: "10"
 spec:
-  nodeClassRef: {group: karpenter.kwok.sh, kind: KWOKNodeClass, name: default}
+  nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
   requirements:
   - {key: node.kubernetes.io/instance-type, operator: In, values: [g4dn.xlarge]}
   - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
@@ -100,7 +119,8 @@ func TestEverythingTogether(t *testing.T) {
 		t.Run("stock Karpenter launches a node for a CPU pod and the pod runs", full.cpuPod) &&
 		t.Run("a claim of Karve gets its replicas after it registered", full.sharedClaim) &&
 		t.Run("a plugin can crash, come back and offer fewer", full.steering) &&
-		t.Run("Karpenter can be killed and comes back", full.karpenterAgain)
+		t.Run("Karpenter can be killed and comes back", full.karpenterAgain) &&
+		t.Run("a machine that AWS takes away is no node any more", full.takenAway)
 }
 
 type suite struct {
@@ -125,6 +145,8 @@ func (s suite) overlay(t *testing.T) {
 }
 
 func (s suite) cpuPod(t *testing.T) {
+	lack := resource.MustParse("512Mi")
+	s.c.Machines().SetLack("m5.large", lack)
 	s.create(t, nodePools, cpuPool)
 	s.createPod(t, "cpu", "cpu", corev1.ResourceCPU, "500m")
 	pod := s.waitPod(t, "cpu", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
@@ -135,9 +157,26 @@ func (s suite) cpuPod(t *testing.T) {
 	if got := node.Labels["node.kubernetes.io/instance-type"]; got != "m5.large" {
 		t.Errorf("the node is a %q, want the cheapest of its pool, m5.large", got)
 	}
+	promised, _, _ := unstructured.NestedString(s.claimOf(t, "cpu").Object, "status", "allocatable", "memory")
+	want := resource.MustParse(promised)
+	want.Sub(lack)
+	if got := node.Status.Allocatable.Memory(); got.Cmp(want) != 0 {
+		t.Errorf("the node has %s of the %s that Karpenter promised, want %s less", got, promised, &lack)
+	}
+}
+
+// claimOf is the only claim of a pool.
+func (s suite) claimOf(t *testing.T, pool string) *unstructured.Unstructured {
+	t.Helper()
+	claims, err := s.dynamic.Resource(nodeClaims).List(t.Context(), metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=" + pool})
+	if err != nil || len(claims.Items) != 1 {
+		t.Fatalf("the claims of pool %s are %v, %v", pool, claims, err)
+	}
+	return &claims.Items[0]
 }
 
 func (s suite) sharedClaim(t *testing.T) {
+	s.create(t, nodePools, foreignPool)
 	s.create(t, nodeClaims, sharedClaim)
 	s.waitClaim(t, "Registered")
 	node := s.waitNode(t, func(n *corev1.Node) bool { return shared(n) == 10 })
@@ -188,4 +227,15 @@ func (s suite) karpenterAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, s.dynamic.Resource(nodeClaims), "shared", func(e watch.Event) bool { return e.Type == watch.Deleted })
+}
+
+// takenAway ends an instance behind Karpenter's back.
+func (s suite) takenAway(t *testing.T) {
+	claim := s.claimOf(t, "cpu")
+	id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")
+	node, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
+	s.c.AWS().Terminate(path.Base(id))
+	nodes := schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
+	until(t, s.dynamic.Resource(nodes), node, func(e watch.Event) bool { return e.Type == watch.Deleted })
+	until(t, s.dynamic.Resource(nodeClaims), claim.GetName(), func(e watch.Event) bool { return e.Type == watch.Deleted })
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -17,7 +18,7 @@ const binDir = "_output/bin"
 // layout decides ports and command lines of all components of the cluster.
 func (c *Cluster) layout(ctx context.Context) ([]*part, error) {
 	port := map[string]int{}
-	for _, user := range []string{"etcd", "peer", "apiserver", "scheduler", "controllers", "kwok", "metrics", "health"} {
+	for _, user := range []string{"etcd", "peer", "apiserver", "scheduler", "controllers", "aws", "kwok", "metrics", "health"} {
 		free, err := freePort(ctx)
 		if err != nil {
 			return nil, err
@@ -37,10 +38,14 @@ func (c *Cluster) layout(ctx context.Context) ([]*part, error) {
 			parts = append(parts, c.scheduler(port["scheduler"]))
 		case ControllerManager:
 			parts = append(parts, c.controllerManager(port["controllers"]))
-		case KWOK:
-			parts = append(parts, c.kwok(port["kwok"]))
+		case AWS:
+			parts = append(parts, c.localAWS(port["aws"]))
 		case Karpenter:
 			parts = append(parts, c.karpenter(port["metrics"], port["health"]))
+		case Machines:
+			parts = append(parts, c.fleet())
+		case KWOK:
+			parts = append(parts, c.kwok(port["kwok"]))
 		case Simulator:
 			parts = append(parts, c.simulator())
 		default:
@@ -51,7 +56,7 @@ func (c *Cluster) layout(ctx context.Context) ([]*part, error) {
 }
 
 func (c *Cluster) etcd(client, peer string) *part {
-	return c.binary(Etcd, httpOK(http.DefaultClient, client+"/health"), nil,
+	return c.binary(Etcd, httpOK(http.DefaultClient, client+"/health"),
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
@@ -66,7 +71,7 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
 	}}
-	return c.binary(APIServer, httpOK(client, c.url+"/readyz"), nil,
+	return c.binary(APIServer, httpOK(client, c.url+"/readyz"),
 		"--etcd-servers="+etcd,
 		"--bind-address="+loopback, "--advertise-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--cert-dir="+c.dir, "--tls-cert-file="+c.pki.cert, "--tls-private-key-file="+c.pki.key,
@@ -82,13 +87,13 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 }
 
 func (c *Cluster) scheduler(port int) *part {
-	return c.binary(Scheduler, c.secure(port), nil,
+	return c.binary(Scheduler, c.secure(port),
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port))
 }
 
 func (c *Cluster) controllerManager(port int) *part {
-	return c.binary(ControllerManager, c.secure(port), nil,
+	return c.binary(ControllerManager, c.secure(port),
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--service-account-private-key-file="+c.pki.serviceAccount, "--root-ca-file="+c.pki.ca)
@@ -96,38 +101,46 @@ func (c *Cluster) controllerManager(port int) *part {
 
 func (c *Cluster) kwok(port int) *part {
 	address := fmt.Sprintf("%s:%d", loopback, port)
-	return c.binary(KWOK, httpOK(http.DefaultClient, "http://"+address+"/healthz"), nil,
+	return c.binary(KWOK, httpOK(http.DefaultClient, "http://"+address+"/healthz"),
 		"--kubeconfig="+c.Kubeconfig(), "--config=/dev/null", "--server-address="+address,
 		// The annotation that Karpenter's kwok provider puts on its nodes.
-		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+		// As kubelets do. Without leases every node is taken for dead after 50 seconds, and then for alive again, but its pods are not.
+		"--node-lease-duration-seconds=40")
 }
 
 // karpenter listens on all addresses with its two ports: it knows no other way.
 func (c *Cluster) karpenter(metrics, health int) *part {
-	types := c.config.InstanceTypes
-	if types == "" {
-		types = filepath.Join(c.root, "test", "cluster", "instance-types.json")
-	}
-	env := append([]string{
-		"KUBECONFIG=" + c.Kubeconfig(),
-		"SYSTEM_NAMESPACE=kube-system",
-		"DISABLE_LEADER_ELECTION=true",
-		"METRICS_PORT=" + strconv.Itoa(metrics),
-		"HEALTH_PROBE_PORT=" + strconv.Itoa(health),
-		"INSTANCE_TYPES_FILE_PATH=" + types,
-		"FEATURE_GATES=" + c.config.FeatureGates,
-	}, c.config.KarpenterEnv...)
-	return c.binary(Karpenter, httpOK(http.DefaultClient, fmt.Sprintf("http://%s:%d/readyz", loopback, health)), env)
+	ready := httpOK(http.DefaultClient, fmt.Sprintf("http://%s:%d/readyz", loopback, health))
+	return &part{name: Karpenter, ready: ready, launch: func(context.Context) (running, error) {
+		region := c.aws // StartComponent holds the lock
+		if region == nil {
+			return nil, fmt.Errorf("it needs the component %s", AWS)
+		}
+		env := slices.Concat(region.KarpenterEnv(), []string{
+			"KUBECONFIG=" + c.Kubeconfig(),
+			"SYSTEM_NAMESPACE=kube-system",
+			"DISABLE_LEADER_ELECTION=true",
+			"METRICS_PORT=" + strconv.Itoa(metrics),
+			"HEALTH_PROBE_PORT=" + strconv.Itoa(health),
+			"FEATURE_GATES=" + c.gates,
+		}, c.config.KarpenterEnv)
+		return startBinary(c.bin(string(Karpenter)), nil, env, c.Log(Karpenter))
+	}}
 }
 
-func (c *Cluster) binary(name Component, ready func(context.Context) error, env []string, args ...string) *part {
+func (c *Cluster) binary(name Component, ready func(context.Context) error, args ...string) *part {
 	return &part{name: name, ready: ready, launch: func(context.Context) (running, error) {
-		p, err := startProcess(c.bin(string(name)), args, env, c.Log(name))
-		if err != nil {
-			return nil, err // not p: a nil process is not a nil interface
-		}
-		return p, nil
+		return startBinary(c.bin(string(name)), args, nil, c.Log(name))
 	}}
+}
+
+func startBinary(path string, args, env []string, log string) (running, error) {
+	p, err := startProcess(path, args, env, log)
+	if err != nil {
+		return nil, err // not p: a nil process is not a nil interface
+	}
+	return p, nil
 }
 
 // secure asks a component for its health that serves with a certificate it made for itself.

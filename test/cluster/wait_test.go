@@ -110,7 +110,7 @@ func (s suite) waitClaim(t *testing.T, condition string) {
 // until watches one object until it is as it should be.
 func until(t *testing.T, in dynamic.ResourceInterface, name string, is func(watch.Event) bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	source := &cache.ListWatch{

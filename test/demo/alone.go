@@ -79,23 +79,22 @@ func stockPool(pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) *karpv1.Node
 	return alone
 }
 
-// overlays tell Karpenter how many replicas a machine has, one for each number of GPUs. On EKS they would select by the label
-// karpenter.k8s.aws/instance-gpu-count; the provider of the simulated machines knows that label only of offerings, where overlays do not look,
-// so here they name the instance types.
+// gpuCountLabel is what NodeOverlays select machines by.
+const gpuCountLabel = "karpenter.k8s.aws/instance-gpu-count"
+
+// overlays tell Karpenter how many replicas a machine has, one for each number of GPUs.
 func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, told []string) {
-	types := map[int64][]string{}
+	counts := map[int64]bool{}
 	for _, t := range d.types {
-		if t.GPU.Count > 0 {
-			types[t.GPU.Count] = append(types[t.GPU.Count], t.Name)
-		}
+		counts[t.GPU.Count] = true
 	}
-	for _, gpus := range slices.Sorted(maps.Keys(types)) {
+	for _, gpus := range slices.Sorted(maps.Keys(counts)) {
 		overlays = append(overlays, &karpv1alpha1.NodeOverlay{
 			ObjectMeta: metav1.ObjectMeta{Name: alonePool + "-" + strconv.FormatInt(gpus, 10)},
 			Spec: karpv1alpha1.NodeOverlaySpec{
 				Requirements: []karpv1alpha1.NodeSelectorRequirement{
 					{Key: karpv1.NodePoolLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{alonePool}},
-					{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: types[gpus]},
+					{Key: gpuCountLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{strconv.FormatInt(gpus, 10)}},
 				},
 				Capacity: corev1.ResourceList{d.resource: *resource.NewQuantity(gpus*replicas, resource.DecimalSI)},
 			},

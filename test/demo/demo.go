@@ -22,6 +22,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/test/cluster"
 	"karve.sh/karve/test/cluster/builder"
 	"karve.sh/karve/test/karve"
@@ -33,6 +34,9 @@ const (
 	exampleClass      = "gpu-shared"
 	exampleDeployment = "inference"
 )
+
+// nodeDelay is how long a machine takes from running to being a Node: enough to see it, and less than a real one's minute.
+const nodeDelay = 3 * time.Second
 
 // errEnded is that a component of the cluster did not run to the end.
 var errEnded = errors.New("ended unasked")
@@ -87,13 +91,8 @@ func (d *demo) run(ctx context.Context) error {
 	return nil
 }
 
-func (d *demo) readTypes() error {
-	f, err := os.Open(filepath.Join(d.root, "test", "cluster", "instance-types.json"))
-	if err != nil {
-		return fmt.Errorf("reading the instance types: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	if d.types, err = catalog.ReadKWOK(f); err != nil {
+func (d *demo) readTypes() (err error) {
+	if d.types, err = builtin.InstanceTypes(); err != nil {
 		return err
 	}
 	d.prices = pricesOf(d.types)
@@ -139,9 +138,9 @@ func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (o
 		return ours, alone, err
 	}
 	defer closeLog()
-	d.tell("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter and kwok, which plays the machines")
+	d.tell("starting etcd, kube-apiserver, kube-scheduler, kube-controller-manager, Karpenter with a local AWS, and kwok, which plays the machines")
 	d.cluster, err = cluster.Start(ctx, cluster.Config{
-		Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true",
+		Dir: dir, Components: cluster.Everything(), FeatureGates: "NodeOverlay=true", NodeDelay: nodeDelay,
 		OnExit: func(name cluster.Component, err error) { cancel(fmt.Errorf("%s %w: %w", name, errEnded, err)) },
 	})
 	if err != nil {

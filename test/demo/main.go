@@ -1,4 +1,4 @@
-// Command demo shows Karve at work on this machine: a real control plane, a real Karpenter and simulated machines. It applies examples/, tells what
+// Command demo shows Karve at work on this machine: a real control plane, Karpenter's real AWS controller on a local AWS, and simulated machines. It applies examples/, tells what
 // happens as it happens, measures what the same pods cost with Karpenter alone in the same cluster, and leaves nothing behind.
 package main
 

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/pkg/controllers/gather"
 )
 
 // pod, claim and node are what the demo remembers of an object, also when it is gone. The times are those at which the watch told of it.
@@ -61,7 +61,7 @@ type watcher struct {
 
 // newWatcher returns when the watches have begun; they end with the context. Replicas are those of the resource.
 func newWatcher(ctx context.Context, config *rest.Config, resource corev1.ResourceName) (*watcher, error) {
-	scheme, err := operator.Scheme()
+	scheme, err := gather.Scheme()
 	if err != nil {
 		return nil, err
 	}

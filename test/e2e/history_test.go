@@ -40,8 +40,12 @@ func (c *claim) String() string {
 
 const clock = "15:04:05.000"
 
-// lifetime is when an object was there.
-type lifetime struct{ first, gone time.Time }
+// lifetime is when a pod was there.
+type lifetime struct {
+	first, bound, gone time.Time
+	// homeless says that the scheduler once found no place for it.
+	homeless bool
+}
 
 // history remembers what came and went, so that a test can say that something never happened.
 type history struct {
@@ -123,6 +127,12 @@ func (h *history) pod(o any, gone bool) {
 		l = &lifetime{first: time.Now()}
 		h.pods[pod.Namespace][pod.UID] = l
 	}
+	if l.bound.IsZero() && pod.Spec.NodeName != "" {
+		l.bound = time.Now()
+	}
+	l.homeless = l.homeless || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+	})
 	if gone {
 		l.gone = time.Now()
 	}
@@ -198,6 +208,38 @@ func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
 		}
 	}
 	return last, firstGone
+}
+
+// waits are how long the pods of a namespace waited that came after a time: how many came, the longest wait, and how many the scheduler found no place for at first.
+func (h *history) waits(namespace string, after time.Time) (came int, longest time.Duration, homeless int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.pods[namespace] {
+		if !l.first.After(after) {
+			continue
+		}
+		came++
+		longest = max(longest, l.bound.Sub(l.first))
+		if l.homeless {
+			homeless++
+		}
+	}
+	return came, longest, homeless
+}
+
+// most is how many of the claims were on their way out at once.
+func most(claims []claim) int {
+	n := 0
+	for _, c := range claims {
+		at := 0
+		for _, other := range claims {
+			if !c.deleting.IsZero() && !other.deleting.IsZero() && !other.deleting.After(c.deleting) && (other.gone.IsZero() || other.gone.After(c.deleting)) {
+				at++
+			}
+		}
+		n = max(n, at)
+	}
+	return n
 }
 
 func (h *history) openedEarly(pool string) []string {

@@ -8,14 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
 func objectMeta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
+
+func objectMetaIn(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
 
 // told is what somebody must be told: a condition of the pool, or an event about the pod.
 type told struct {
@@ -56,8 +58,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 				s.pool(poolOptions{})
 			}, nil,
 			[]told{
-				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotFound", `KWOKNodeClass "nowhere"`, "create it"}},
-				{event: "PoolClosed", words: []string{"NodePool no-inner-class", `KWOKNodeClass "nowhere"`, "create it"}},
+				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotFound", `EC2NodeClass "nowhere"`, "create it"}},
+				{event: "NoMatchingPool", words: []string{"NodePool no-inner-class", `EC2NodeClass "nowhere"`, "create it"}},
 			},
 		},
 		{
@@ -67,8 +69,8 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 				s.pool(poolOptions{})
 			}, nil,
 			[]told{
-				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotReady", `KWOKNodeClass "inner-not-ready"`, "ImageGone", "no such image", "see its conditions"}},
-				{event: "PoolClosed", words: []string{"NodePool inner-not-ready", "no such image"}},
+				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotReady", `EC2NodeClass "inner-not-ready"`, "AMIsReady=False", "see its conditions"}},
+				{event: "NoMatchingPool", words: []string{"NodePool inner-not-ready", "AMIsReady=False"}},
 			},
 		},
 		{
@@ -168,15 +170,12 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 	}
 }
 
-// notReady makes the cloud's node class one that the provider has found wrong.
+// notReady makes the cloud's node class one whose image does not exist, which Karpenter finds out.
 func (s *scene) notReady() {
 	s.t.Helper()
 	o := &unstructured.Unstructured{}
-	o.SetAPIVersion(kwok + "/v1alpha1")
-	o.SetKind("KWOKNodeClass")
+	o.SetAPIVersion(cloud + "/v1")
+	o.SetKind(cloudKind)
 	o.SetName(s.name)
-	patch := `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"ImageGone","message":"no such image","lastTransitionTime":"2024-01-01T01:01:01Z"}]}}`
-	if err := s.api.Status().Patch(s.t.Context(), o, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-		s.t.Fatal(err)
-	}
+	s.patch(o, `{"spec":{"amiFamily":"AL2023","amiSelectorTerms":[{"id":"ami-00000000000000000"}]}}`)
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // enough is for what takes seconds on an idle machine.
-const enough = 90 * time.Second
+const enough = 4 * time.Minute
 
 // scene is a test's part of a world: a name for its NodePool, GPUNodeClass, node class and namespace, and for the taint that keeps others out.
 type scene struct {
@@ -35,11 +35,11 @@ type scene struct {
 }
 
 // scene makes the namespace and the cloud's node class. What the test leaves behind is taken away, unless it failed.
-func (w *world) scene(t *testing.T, name string) *scene {
+func (w *world) scene(t *testing.T, name string, change ...func(spec map[string]any)) *scene {
 	t.Helper()
 	s := &scene{w, t, name}
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	s.nodeClass("1s")
+	s.nodeClass(name, change...)
 	t.Cleanup(func() {
 		if !t.Failed() {
 			s.clear(context.WithoutCancel(t.Context()))
@@ -82,24 +82,31 @@ func (s *scene) delete(o client.Object) {
 	}
 }
 
-// kwok is the group of the simulated cloud.
-const kwok = "karpenter.kwok.sh"
+// The cloud's node classes are Karpenter's own.
+const (
+	cloud     = "karpenter.k8s.aws"
+	cloudKind = "EC2NodeClass"
+)
 
-// nodeClass makes the simulated cloud's node class, whose machines register after a delay.
-func (s *scene) nodeClass(registrationDelay string) {
+// nodeClass makes the cloud's node class as a user does, unless change says otherwise.
+func (s *scene) nodeClass(name string, change ...func(spec map[string]any)) {
 	s.t.Helper()
-	o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"nodeRegistrationDelay": registrationDelay}}}
-	o.SetAPIVersion(kwok + "/v1alpha1")
-	o.SetKind("KWOKNodeClass")
-	o.SetName(s.name)
-	s.create(o)
+	ours := []any{map[string]any{"tags": map[string]any{"karpenter.sh/discovery": "karve"}}}
+	spec := map[string]any{
+		"amiSelectorTerms": []any{map[string]any{"alias": "al2023@latest"}}, "role": "KarpenterNodeRole-karve",
+		"subnetSelectorTerms": ours, "securityGroupSelectorTerms": ours,
+	}
+	for _, f := range change {
+		f(spec)
+	}
+	s.create(manifest(cloud+"/v1", cloudKind, name, spec))
 }
 
 // class makes the GPUNodeClass: ten replicas a GPU, unless change says otherwise.
 func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpec)) {
 	s.t.Helper()
 	c := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Spec: v1alpha1.GPUNodeClassSpec{
-		NodeClassRef:  v1alpha1.NodeClassReference{Group: kwok, Kind: "KWOKNodeClass", Name: s.name},
+		NodeClassRef:  v1alpha1.NodeClassReference{Group: cloud, Kind: cloudKind, Name: s.name},
 		Sharing:       v1alpha1.Sharing{Strategy: v1alpha1.StrategyTimeSlicing, Replicas: new(int32(10))},
 		Consolidation: v1alpha1.Consolidation{IdleAfter: idleAfter},
 	}}
@@ -119,6 +126,8 @@ type poolOptions struct {
 	taintKey     string // "none" for no taint
 	limits       map[string]string
 	budget       string
+	// consolidateAfter is what Karpenter is told; the default of either kind when empty.
+	consolidateAfter string
 }
 
 // pool makes a NodePool. As a user does, it leaves out what it does not want; the typed NodePool cannot.
@@ -126,7 +135,7 @@ func (s *scene) pool(o poolOptions) {
 	s.t.Helper()
 	ref := map[string]any{"group": v1alpha1.Group, "kind": v1alpha1.Kind, "name": s.name}
 	if o.stock {
-		ref = map[string]any{"group": kwok, "kind": "KWOKNodeClass", "name": s.name}
+		ref = map[string]any{"group": cloud, "kind": cloudKind, "name": s.name}
 	}
 	wanted := map[string]string{"karpenter.k8s.aws/instance-family": "g4dn", karpv1.CapacityTypeLabelKey: "on-demand"}
 	maps.Copy(wanted, o.requirements)
@@ -151,8 +160,13 @@ func (s *scene) pool(o poolOptions) {
 	if o.limits != nil {
 		np["limits"] = o.limits
 	}
-	if !o.stock {
-		np["disruption"] = map[string]any{"consolidateAfter": "Never", "budgets": []any{map[string]any{"nodes": or(o.budget, "100%")}}}
+	switch {
+	case !o.stock:
+		np["disruption"] = map[string]any{
+			"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": or(o.consolidateAfter, "Never"), "budgets": []any{map[string]any{"nodes": or(o.budget, "100%")}},
+		}
+	case o.consolidateAfter != "":
+		np["disruption"] = map[string]any{"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": o.consolidateAfter}
 	}
 	s.create(manifest("karpenter.sh/v1", "NodePool", or(o.name, s.name), np))
 }

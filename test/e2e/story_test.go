@@ -67,7 +67,7 @@ func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 		has := np.Status.Nodes != nil && *np.Status.Nodes == nodes
 		return ready && has && gpus.Value() == nodes && shared.Value() == replicas, fmt.Sprintf("ready %t, nodes %v, resources %v", ready, np.Status.Nodes, np.Status.Resources)
 	})
-	want := v1alpha1.GPUNodeClassStatus{Nodes: nodes, GPUs: nodes, Replicas: replicas, ReplicasInUse: inUse, USDPerHour: usdPerHour}
+	want := v1alpha1.GPUNodeClassStatus{Nodes: nodes, GPUs: nodes, Replicas: replicas, ReplicasInUse: inUse, USDPerHour: usdPerHour, UnusedUSDPerHour: "0.000"}
 	s.until(enough, fmt.Sprintf("the status of GPUNodeClass %s is %+v", s.name, want), func() (bool, string) {
 		class := &v1alpha1.GPUNodeClass{}
 		if err := s.seen.Get(s.t.Context(), client.ObjectKey{Name: s.name}, class); err != nil {
@@ -81,7 +81,7 @@ func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 		}
 		n := len(is.Conditions)
 		is.Conditions = nil
-		return n == 2 && fmt.Sprintf("%+v", is) == fmt.Sprintf("%+v", want), fmt.Sprintf("%+v with %d conditions", is, n)
+		return n == 3 && fmt.Sprintf("%+v", is) == fmt.Sprintf("%+v", want), fmt.Sprintf("%+v with %d conditions", is, n)
 	})
 }
 

@@ -1,4 +1,4 @@
-// Package e2e tests Karve on a whole cluster: real API server, scheduler, controller manager and Karpenter with its kwok provider, simulated machines, and the
+// Package e2e tests Karve on a whole cluster: real API server, scheduler, controller manager and Karpenter's AWS controller on a local AWS, simulated machines, and the
 // controller's own binary under its service account with the generated role.
 package e2e
 
@@ -32,7 +32,7 @@ import (
 )
 
 // allGates are Karpenter's features that could touch Karve's nodes and are off by default.
-const allGates = "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true"
+const allGates = "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,CapacityBuffer=true"
 
 // world is a cluster with a controller that runs, and all that was seen of it since it started.
 type world struct {
@@ -49,7 +49,9 @@ type world struct {
 }
 
 // settings are how the shared cluster's controller runs: the defaults, but for waits that a test would have to sit out.
-var settings = karve.Options{ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second}
+//
+// The tests of the shared cluster begin together, and what one waits for is not to wait for the launches of all others.
+var settings = karve.Options{ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second, MaxUnlaunched: 30}
 
 // shared is the cluster of the tests that can stand others beside them.
 var shared = struct {
@@ -115,9 +117,14 @@ func theSharedWorld(t *testing.T) *world {
 	return shared.world
 }
 
+// own holds as many clusters of single tests as may run at once beside the shared one: each takes a processor's worth while it starts.
+var own = make(chan struct{}, 2)
+
 // ownWorld is a cluster of the test's own.
 func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 	t.Helper()
+	own <- struct{}{}
+	t.Cleanup(func() { <-own })
 	config.Components = cluster.Everything()
 	w := &world{Cluster: cluster.ForTest(t, config)}
 	if err := w.begin(t.Context(), o); err != nil {
@@ -152,6 +159,8 @@ func (w *world) begin(ctx context.Context, o karve.Options) error {
 	if !w.seen.WaitForCacheSync(ctx) {
 		return ctx.Err()
 	}
+	// The lowest of the zones, whose prices are made up.
+	w.AWS().SetSpotPrice(cheapest, "us-east-1a", 0.1578)
 	w.karve, err = karve.Start(ctx, w.Cluster, o)
 	return err
 }

@@ -24,7 +24,7 @@ import (
 func drawCluster(t *rapid.T) *snapshot.Cluster {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	c := snapshottest.Empty()
-	c.InstanceTypes = nil
+	var types []catalog.InstanceType
 	for _, it := range snapshottest.Types() {
 		var offered []catalog.Offering
 		for _, o := range it.Offerings {
@@ -33,9 +33,10 @@ func drawCluster(t *rapid.T) *snapshot.Cluster {
 			}
 		}
 		if it.Offerings = offered; len(offered) > 0 {
-			c.InstanceTypes = append(c.InstanceTypes, it)
+			types = append(types, it)
 		}
 	}
+	c.UseInstanceTypes(types)
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{snapshottest.Class("gpu-shared", 10)}
 	for i := range n("pools", 1, 2) {
 		np := snapshottest.Pool(fmt.Sprintf("pool-%d", i), "gpu-shared", snapshottest.Tainted(v1alpha1.ResourceGPUShared),
@@ -173,7 +174,7 @@ func TestUnderRulesKarveIsHardlyEverBehindKarpenter(t *testing.T) {
 		}
 	}
 	// Karpenter takes any zone where several do, another one each time, and now and then it is lucky.
-	if behind > n/100 {
+	if behind > 1+n/1000 {
 		t.Errorf("Karpenter is better in %d of %d clusters", behind, n)
 	}
 	if broken > n/50 {

@@ -1,5 +1,5 @@
-// Package karve installs and runs the controller on a local cluster as a chart would on EKS: under a service account that has the generated role and
-// nothing else.
+// Package karve installs and runs the controller on a local cluster as its chart does on EKS: with the arguments and the environment of the chart's
+// Deployment, and with the rights of its service account and no others.
 package karve
 
 import (
@@ -11,39 +11,37 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
 )
 
 const (
 	// Namespace is where the controller runs.
 	Namespace = "karve-system"
-	// Component is the controller's name on the cluster, for StopComponent, KillComponent, StartComponent and Log.
+	// Component is the controller's name on the cluster, and of the chart's release, for StopComponent, KillComponent, StartComponent and Log.
 	Component cluster.Component = "karve"
-
-	serviceAccount = "karve"
-	user           = "system:serviceaccount:" + Namespace + ":" + serviceAccount
 )
 
 // Options are how the controller runs. Zero durations keep the controller's defaults.
 type Options struct {
-	// InstanceTypes is the catalogue; that of the local cluster when empty.
-	InstanceTypes                                string
 	LaunchTimeout, ReplicasTimeout, BreakerRetry time.Duration
+	NotReadyTimeout, GPUFaultTimeout             time.Duration
 	Settle                                       time.Duration
 	BatchIdle, BatchMax                          time.Duration
+	// MaxUnlaunched is how many claims may be without a machine at once.
+	MaxUnlaunched int
 	// Replica is for a second controller beside the first: its name on the cluster ends with it.
 	Replica string
 	// Alone says that no other controller will run, so that after a crash nobody waits for a lease to end.
@@ -63,7 +61,7 @@ type Controller struct {
 }
 
 // Scheme knows all kinds that the controller reads and writes. It is made once: a scheme may not be changed while it is read.
-var Scheme = sync.OnceValues(operator.Scheme)
+var Scheme = sync.OnceValues(gather.Scheme)
 
 // Client is a client with the administrator's rights that knows Karve's and Karpenter's kinds.
 func Client(c *cluster.Cluster) (client.Client, error) {
@@ -94,16 +92,21 @@ func Build(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// Start builds the controller, installs its role, and runs it until the cluster stops.
+// Start builds the controller, installs its chart, and runs in the place of the chart's pods one process until the cluster stops.
 func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, error) {
 	path, err := ownBinary(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := install(ctx, c); err != nil {
+	pod, err := install(ctx, c, o)
+	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := c.KubeconfigFor(user)
+	kubeconfig, err := c.KubeconfigFor("system:serviceaccount:" + Namespace + ":" + pod.ServiceAccountName)
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment(c, pod.Containers[0])
 	if err != nil {
 		return nil, err
 	}
@@ -115,20 +118,14 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
-	if o.InstanceTypes == "" {
-		root, err := cluster.Root()
-		if err != nil {
-			return nil, err
-		}
-		o.InstanceTypes = filepath.Join(root, "test", "cluster", "instance-types.json")
-	}
 	name := Component + cluster.Component(o.Replica)
 	err = c.StartProgram(ctx, cluster.Program{
 		Name: name, Path: path, ReadyURL: "http://" + probes + "/readyz",
-		Args: append([]string{
-			"--kubeconfig=" + kubeconfig, "--instance-types-file=" + o.InstanceTypes, "--leader-election-namespace=" + Namespace,
-			"--metrics-bind-address=" + metrics, probesFlag + probes, "--log-level=debug",
-		}, o.flags()...),
+		Env: env,
+		// Of a flag that is given twice the last counts: addresses are those of this machine.
+		Args: append(slices.Clone(pod.Containers[0].Args), append([]string{
+			"--kubeconfig=" + kubeconfig, "--metrics-bind-address=" + metrics, probesFlag + probes,
+		}, o.flags()...)...),
 	})
 	if err != nil {
 		return nil, err
@@ -189,20 +186,29 @@ func (k *Controller) PID() (int, error) {
 	return 0, fmt.Errorf("the controller %s does not run", k.Name)
 }
 
-func (o *Options) flags() []string {
-	var flags []string
+// values are what the chart is told.
+func (o *Options) values() []string {
+	values := []string{"--set=settings.clusterName=karve,logLevel=debug,node.enabled=false"}
+	if o.MaxUnlaunched > 0 {
+		values = append(values, fmt.Sprintf("--set=settings.maxUnlaunchedClaims=%d", o.MaxUnlaunched))
+	}
 	for name, d := range map[string]time.Duration{
-		"launch-timeout": o.LaunchTimeout, "replicas-timeout": o.ReplicasTimeout, "breaker-retry": o.BreakerRetry,
-		"settle-duration": o.Settle, "batch-idle-duration": o.BatchIdle, "batch-max-duration": o.BatchMax,
+		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout, "breakerRetry": o.BreakerRetry,
+		"settleDuration": o.Settle, "batchIdleDuration": o.BatchIdle, "batchMaxDuration": o.BatchMax,
 	} {
 		if d > 0 {
-			flags = append(flags, fmt.Sprintf("--%s=%s", name, d))
+			values = append(values, fmt.Sprintf("--set=settings.%s=%s", name, d))
 		}
 	}
+	return values
+}
+
+// flags are what the chart has no values for.
+func (o *Options) flags() []string {
 	if o.Alone {
-		flags = append(flags, "--leader-elect=false")
+		return []string{"--leader-elect=false"}
 	}
-	return flags
+	return nil
 }
 
 func address(ctx context.Context, c *cluster.Cluster) (string, error) {
@@ -213,44 +219,62 @@ func address(ctx context.Context, c *cluster.Cluster) (string, error) {
 	return "127.0.0.1:" + strconv.Itoa(port), nil
 }
 
-// install makes the namespace and binds the generated roles to the controller's service account.
-func install(ctx context.Context, c *cluster.Cluster) error {
+// install makes what the chart makes, but for the Deployment, whose pod it returns.
+func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpec, error) {
 	k, err := Client(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	root, err := cluster.Root()
+	objects, err := chart.Chart{Name: "karve", Release: string(Component), Namespace: Namespace}.Template(ctx, o.values()...)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	role, err := os.ReadFile(filepath.Join(root, "config", "rbac", "role.yaml"))
-	if err != nil {
-		return fmt.Errorf("reading the generated role: %w", err)
+	if err := create(ctx, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}); err != nil {
+		return nil, err
 	}
-	subject := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}
-	objects := []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: serviceAccount}, Subjects: []rbacv1.Subject{subject},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: serviceAccount},
-		},
-		&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: serviceAccount, Namespace: Namespace}, Subjects: []rbacv1.Subject{subject},
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: serviceAccount},
-		},
+	var deployment appsv1.Deployment
+	if err := objects.Into("Deployment", &deployment); err != nil {
+		return nil, err
 	}
-	if err := create(ctx, k, objects[0]); err != nil {
-		return err
-	}
-	if err := Apply(ctx, k, role); err != nil {
-		return err
-	}
-	for _, o := range objects[1:] {
-		if err := create(ctx, k, o); err != nil {
-			return err
+	for _, object := range objects {
+		if object.GetKind() == "Deployment" {
+			continue
+		}
+		if err := create(ctx, k, object); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return &deployment.Spec.Template.Spec, nil
+}
+
+// environment is that of the container, and what EKS sets for the role of its service account: here that of the local AWS, where the cluster has it, which lets
+// the controller do what the policy in examples/iam says and no more.
+func environment(c *cluster.Cluster, container corev1.Container) ([]string, error) {
+	env := []string{"AWS_EC2_METADATA_DISABLED=true"}
+	if region := c.AWS(); region != nil {
+		root, err := cluster.Root()
+		if err != nil {
+			return nil, err
+		}
+		policy, err := os.ReadFile(filepath.Join(root, "examples", "iam", "policy.json"))
+		if err != nil {
+			return nil, fmt.Errorf("reading the IAM policy that Karve ships: %w", err)
+		}
+		if env, err = region.EnvAs("karve", policy); err != nil {
+			return nil, err
+		}
+	}
+	for _, v := range container.Env {
+		value := v.Value
+		if v.ValueFrom != nil {
+			if v.ValueFrom.ResourceFieldRef == nil || v.ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+				return nil, fmt.Errorf("the chart's variable %s is %v, which only a kubelet knows", v.Name, v.ValueFrom)
+			}
+			value = strconv.FormatInt(container.Resources.Limits.Memory().Value(), 10)
+		}
+		env = append(env, v.Name+"="+value)
+	}
+	return env, nil
 }
 
 func create(ctx context.Context, k client.Client, o client.Object) error {
@@ -258,25 +282,4 @@ func create(ctx context.Context, k client.Client, o client.Object) error {
 		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
 	}
 	return nil
-}
-
-// Apply creates every object of a YAML file, those that exist already aside.
-func Apply(ctx context.Context, k client.Client, manifests []byte) error {
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		err := decoder.Decode(o)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("reading a manifest: %w", err)
-		}
-		if len(o.Object) == 0 {
-			continue
-		}
-		if err := create(ctx, k, o); err != nil {
-			return err
-		}
-	}
 }

@@ -265,9 +265,6 @@ func (n *Node) Dir() string { return n.dir }
 // Log is the path of the log of a program on the node, containerd and kubelet among them.
 func (n *Node) Log(program string) string { return n.path(program + ".log") }
 
-// DevicePluginDir is where the kubelet listens for device plugins, and looks for their sockets.
-func (n *Node) DevicePluginDir() string { return n.path("kubelet/device-plugins") }
-
 // PodResourcesSocket is where the kubelet tells which pods have which devices.
 func (n *Node) PodResourcesSocket() string { return n.path("kubelet/pod-resources/kubelet.sock") }
 

@@ -49,7 +49,7 @@ type Device struct {
 	// ReservedMiB is the memory that the driver keeps for itself.
 	ReservedMiB int64
 	Usage       gpu.Usage
-	// Kinds says for a PID whether it is a "compute" (the default), "graphics" or "mps" process.
+	// Kinds says for a PID whether it is a "compute" (the default), "graphics" or "mps" process, or one that has "ended" and of which the GPU still knows its time.
 	Kinds map[int]string
 	Lost  bool
 	// Without lists what the GPU does not support.

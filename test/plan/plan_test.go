@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/manifests"
-	"karve.sh/karve/pkg/operator"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/test/cluster"
 )
@@ -39,7 +39,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
-	scheme, err := operator.Scheme()
+	scheme, err := gather.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestKubectlKarve(t *testing.T) {
 	const types = "--instance-types=test/cluster/instance-types.json"
 	before := w.does(t, "karve", "plan", "-f", "examples", types)
 	w.does(t, "apply", "-f", "examples")
-	w.does(t, "patch", "kwoknodeclass", "gpu", "--subresource=status", "--type=merge", "-p",
+	w.does(t, "patch", "ec2nodeclass", "gpu", "--subresource=status", "--type=merge", "-p",
 		`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`)
 	w.untilWaiting(t, 80)
 
@@ -174,7 +174,7 @@ func (w *world) reader(t *testing.T) string {
 		{APIGroups: []string{"", "apps", "storage.k8s.io"}, Resources: []string{
 			"pods", "nodes", "namespaces", "persistentvolumeclaims", "persistentvolumes", "daemonsets", "storageclasses", "csinodes",
 		}, Verbs: reads},
-		{APIGroups: []string{"karpenter.sh", "karve.sh", "karpenter.kwok.sh"}, Resources: []string{"*"}, Verbs: reads},
+		{APIGroups: []string{"karpenter.sh", "karve.sh", "karpenter.k8s.aws"}, Resources: []string{"*"}, Verbs: reads},
 	}}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "plans"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "plans"},

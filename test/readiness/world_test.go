@@ -36,7 +36,7 @@ const (
 	library        = "gpus" // the file that tells the library that plays NVML
 )
 
-var agentChart = chart.Chart{Name: "karve-node", Release: "karve-node", Namespace: karve.Namespace}
+var agentChart = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: karve.Namespace}
 
 // world is a cluster with Karve's controller and the agent's chart, and one machine of Karve's.
 type world struct {

@@ -76,7 +76,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses,
 		CSINodes: slices.Clone(s.CSINodes),
 	}
-	hosts, err := scene.existing(s)
+	hosts, err := scene.existing(s, &o.View)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	}
 	for _, u := range o.Plan.Unplaced {
 		if isImpossible(&o.View, u) && !sharesVolume(s, o.View.Pods[u.Pod]) {
-			scene.Refused = append(scene.Refused, o.View.Pods[u.Pod])
+			scene.Refused = append(scene.Refused, waiting(o.View.Pods[u.Pod]))
 		}
 	}
 	return scene, nil
@@ -129,7 +129,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 
 // existing puts the scenario's nodes and bound pods into the scene: machines on their way as they will be, all others as they are. It returns
 // the nodes that come by their claims: the cloud gives names that nobody knows before.
-func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
+func (scene *Scene) existing(s *Scenario, view *snapshot.View) (map[string]string, error) {
 	hosts := map[string]string{}
 	for i := range s.NodeClaims {
 		claim := &s.NodeClaims[i]
@@ -161,7 +161,8 @@ func (scene *Scene) existing(s *Scenario) (map[string]string, error) {
 		}
 	}
 	for i := range s.Pods {
-		if pod := &s.Pods[i]; pod.Spec.NodeName != "" {
+		// Those whose machines are going to be lost are gone when their successors come.
+		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && view.Pods[pod.Namespace+"/"+pod.Name] == nil {
 			scene.Pods = append(scene.Pods, *pod)
 		}
 	}
@@ -196,8 +197,18 @@ func (scene *Scene) place(o *Outcome, pods []string, node string) {
 			o.complain("unknown pod", "the plan speaks of %s, which the cluster does not have", name)
 			continue
 		}
-		scene.Place = append(scene.Place, ScenePlacement{Pod: o.View.Pods[name], Node: node})
+		scene.Place = append(scene.Place, ScenePlacement{Pod: waiting(o.View.Pods[name]), Node: node})
 	}
+}
+
+// waiting is a pod that waits: itself, or the one that takes the place of one that runs where it cannot stay.
+func waiting(pod *corev1.Pod) *corev1.Pod {
+	if pod.Spec.NodeName == "" {
+		return pod
+	}
+	successor := pod.DeepCopy()
+	successor.Spec.NodeName, successor.Status = "", corev1.PodStatus{}
+	return successor
 }
 
 // stillLaunchable are the offerings that could be launched beside the plan, as far as the scheduler's rules go: their pool is open and has

@@ -22,7 +22,7 @@ const otherDriver = "other.example.com"
 func plain() *scheduler.Scenario {
 	c := snapshottest.Shared()
 	s := &scheduler.Scenario{
-		InstanceTypes: c.InstanceTypes[3:], GPUNodeClasses: c.GPUNodeClasses, NodePools: c.NodePools,
+		InstanceTypes: c.InstanceTypes()[3:], GPUNodeClasses: c.GPUNodeClasses, NodePools: c.NodePools,
 		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "default"}}},
 		Pods:       slices.Concat(snapshottest.Pods("small", 2), snapshottest.Pods("large", 2, snapshottest.Asking("cpu", "2", v1alpha1.ResourceGPUShared, "6"))),
 	}

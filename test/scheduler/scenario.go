@@ -45,7 +45,8 @@ type Scenario struct {
 // Cluster is what the controller would have read.
 func (s *Scenario) Cluster() *snapshot.Cluster {
 	c := snapshottest.Empty()
-	c.InstanceTypes, c.GPUNodeClasses, c.NodePools = s.InstanceTypes, s.GPUNodeClasses, s.NodePools
+	c.UseInstanceTypes(s.InstanceTypes)
+	c.GPUNodeClasses, c.NodePools = s.GPUNodeClasses, s.NodePools
 	c.NodeClaims, c.Nodes, c.DaemonSets, c.Pods = s.NodeClaims, s.Nodes, s.DaemonSets, s.Pods
 	c.Refused, c.Namespaces = s.Refused, s.Namespaces
 	c.PersistentVolumeClaims, c.PersistentVolumes, c.StorageClasses, c.CSINodes = s.PersistentVolumeClaims, s.PersistentVolumes, s.StorageClasses, s.CSINodes

@@ -15,10 +15,12 @@ type TracePod struct {
 	MilliCPU, MiB int64
 	// MilliGPU is the thousandths of a GPU that it asks for.
 	MilliGPU int64
+	// Created and Deleted are in seconds of the trace.
+	Created, Deleted int64
 }
 
 // Openb reads the 3,078 pods that share GPUs of the openb trace (Weng et al., USENIX ATC 2023) in the order of the trace. The columns are pod,
-// cpu_milli, memory_mib, num_gpu, gpu_milli and others.
+// cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec33, qos, pod_phase, creation_time, deletion_time and others.
 func Openb(path string) (pods []TracePod, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -34,13 +36,13 @@ func Openb(path string) (pods []TracePod, err error) {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	for i, r := range records[1:] {
-		var amounts [3]int64
-		for k, column := range []int{1, 2, 4} {
+		var amounts [5]int64
+		for k, column := range []int{1, 2, 4, 8, 9} {
 			if amounts[k], err = strconv.ParseInt(r[column], 10, 64); err != nil {
 				return nil, fmt.Errorf("reading %s: line %d: %w", path, i+2, err)
 			}
 		}
-		pods = append(pods, TracePod{amounts[0], amounts[1], amounts[2]})
+		pods = append(pods, TracePod{amounts[0], amounts[1], amounts[2], amounts[3], amounts[4]})
 	}
 	return pods, nil
 }
@@ -59,21 +61,15 @@ const (
 
 // Shaped merges pods of a trace that are alike.
 func Shaped(pods []TracePod, m Mapping) []Pods {
-	key := func(p TracePod) shape {
-		k := shape{p.MilliCPU, p.MiB, 1, 0}
-		switch m {
-		case Memory:
-			k.gpuMiB = (p.MilliGPU*16384 + 999) / 1000
-		case Slots:
-			k.replicas = (p.MilliGPU + 49) / 50
-			k.gpuMiB = k.replicas // little, so that the replicas are of one GPU
-		case Count:
-		}
-		return k
-	}
+	out, _ := ShapesOf(pods, m)
+	return out
+}
+
+// ShapesOf is Shaped, and says which shape each pod of the trace has.
+func ShapesOf(pods []TracePod, m Mapping) (out []Pods, of []int) {
 	shapes := map[shape]int{}
 	for _, p := range pods {
-		shapes[key(p)]++
+		shapes[p.shape(m)]++
 	}
 	var keys []shape
 	for k := range shapes {
@@ -82,11 +78,28 @@ func Shaped(pods []TracePod, m Mapping) []Pods {
 	slices.SortFunc(keys, func(a, b shape) int {
 		return cmp.Or(cmp.Compare(a.milliCPU, b.milliCPU), cmp.Compare(a.mib, b.mib), cmp.Compare(a.replicas, b.replicas), cmp.Compare(a.gpuMiB, b.gpuMiB))
 	})
-	out := make([]Pods, 0, len(keys))
+	at := map[shape]int{}
 	for i, k := range keys {
+		at[k] = i
 		out = append(out, Pods{Name: fmt.Sprintf("s%02d", i), Count: shapes[k], MilliCPU: k.milliCPU, MiB: k.mib, Replicas: k.replicas, GPUMiB: k.gpuMiB})
 	}
-	return out
+	for _, p := range pods {
+		of = append(of, at[p.shape(m)])
+	}
+	return out, of
+}
+
+func (p TracePod) shape(m Mapping) shape {
+	k := shape{p.MilliCPU, p.MiB, 1, 0}
+	switch m {
+	case Memory:
+		k.gpuMiB = (p.MilliGPU*16384 + 999) / 1000
+	case Slots:
+		k.replicas = (p.MilliGPU + 49) / 50
+		k.gpuMiB = k.replicas // little, so that the replicas are of one GPU
+	case Count:
+	}
+	return k
 }
 
 type shape struct{ milliCPU, mib, replicas, gpuMiB int64 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/cluster/machines"
 )
 
 const (
@@ -85,7 +86,11 @@ type plugin struct {
 }
 
 func pluginOf(node *corev1.Node, rules Rules) (plugin, bool) {
-	rule, named := rules[node.Labels[nodePoolLabel]]
+	// What an image does to the plugin, it does in whichever pool.
+	rule, named := rules[node.Annotations[machines.ImageAnnotation]]
+	if !named {
+		rule, named = rules[node.Labels[nodePoolLabel]]
+	}
 	p := plugin{rule: rule, resource: v1alpha1.ResourceGPUShared}
 	gpus, perGPU := node.Labels[gpuCountLabel], ""
 	if name, ok := node.Annotations[v1alpha1.ResourceAnnotation]; ok {

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/test/cluster/machines"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -33,6 +35,11 @@ func stockNode(pool, gpus string) *corev1.Node {
 
 func withCapacity(node *corev1.Node, name corev1.ResourceName, n int64) *corev1.Node {
 	node.Status.Capacity = corev1.ResourceList{name: *resource.NewQuantity(n, resource.DecimalSI)}
+	return node
+}
+
+func ofImage(node *corev1.Node, image string) *corev1.Node {
+	node.Annotations[machines.ImageAnnotation] = image
 	return node
 }
 
@@ -110,6 +117,16 @@ func TestDecide(t *testing.T) {
 			rules: map[string]string{"gpu-shared": "{offer: 4}", "default": "{offer: none}"},
 			want: decision{
 				capacity: resources{whole: nil, shared: of(4)}, allocatable: resources{whole: nil, shared: of(4)}, offers: true,
+			},
+		},
+		"an image on which no plugin starts is broken in every pool": {
+			node: ofImage(karveNode(shared, "1", "10"), "ami-bad"), past: longAgo, rules: map[string]string{"ami-bad": "{offer: none}", "gpu-shared": "{offer: 4}"},
+			want: decision{capacity: resources{whole: nil, shared: nil}, allocatable: resources{whole: nil, shared: nil}},
+		},
+		"and none of the other images is": {
+			node: ofImage(karveNode(shared, "1", "10"), "ami-good"), past: longAgo, rules: map[string]string{"ami-bad": "{offer: none}"},
+			want: decision{
+				capacity: resources{whole: nil, shared: of(10)}, allocatable: resources{whole: nil, shared: of(10)}, offers: true,
 			},
 		},
 		"a plugin can have another config than was promised": {

@@ -27,7 +27,7 @@ const (
 	OfferNone = "none"
 )
 
-// Rule says how the plugin behaves on the nodes of a NodePool.
+// Rule says how the plugin behaves on the nodes of a NodePool, or of an image.
 type Rule struct {
 	// Delay from the node's registration to its first replicas.
 	Delay *metav1.Duration `json:"delay,omitempty"`
@@ -41,7 +41,7 @@ type Rule struct {
 	Resource string `json:"resource,omitempty"`
 }
 
-// Rules are the rules by NodePool, or DefaultKey.
+// Rules are the rules by image ("ami-…"), NodePool or DefaultKey; the first of them that there is holds.
 type Rules map[string]Rule
 
 // ParseRules reads the ConfigMap; nil is one without rules.

@@ -2,8 +2,9 @@
 // a device plugin, and can be told to be late, to offer fewer, to offer none and to crash.
 //
 // It acts on Karve's nodes, by their annotations, and on nodes of stock NodePools that a rule names. The rules are in the
-// ConfigMap kube-system/karve-simulator, by NodePool (or "default", for Karve's nodes without a rule of their own):
+// ConfigMap kube-system/karve-simulator, by NodePool, by image, which goes before (or "default", for Karve's nodes without a rule of their own):
 //
+//	ami-0123:   '{offer: none}'                                             # a driver that does not start
 //	gpu-shared: '{delay: 30s, offer: none}'                                 # late, and then nothing
 //	gpu-shared: '{offer: 4}'                                                # fewer than promised
 //	gpu-stock:  '{replicasPerGPU: 10, resource: nvidia.com/gpu.shared}'     # NVIDIA's plugin on a stock pool

@@ -55,13 +55,17 @@ func (t ec2Type) builtin() instanceType {
 	return k
 }
 
-// more is what Karpenter's AWS provider says of the type beside what the local cluster needs.
+// more is what Karpenter's AWS provider says of the type beside what both files have.
 func (t ec2Type) more() []requirement {
 	const aws = "karpenter.k8s.aws/instance-"
 	all := []requirement{
 		in(aws+"generation", generation(t.Family)),
 		in(aws+"cpu-manufacturer", cpuManufacturer[t.Family]),
 		in(aws+"network-bandwidth", strconv.Itoa(t.NetworkMbps)),
+		// What all machines with GPUs have in common.
+		in(aws+"capability-flex", "false"),
+		in(aws+"tenancy", "default"),
+		in("topology.kubernetes.io/region", "us-east-1"),
 	}
 	if !t.BareMetal {
 		all = append(all, in(aws+"hypervisor", "nitro"))

@@ -16,7 +16,7 @@ const (
 	ephemeralStorage      = "100Gi"
 )
 
-// gpuFamily is the family of EC2 types with GPUs that the cluster offers: one kind of GPU, one to eight of them, and sizes
+// gpuFamily is the family of EC2 types with GPUs that the file with spot prices offers: one kind of GPU, one to eight of them, and sizes
 // that trade CPU and memory against price, which is all that packing needs.
 const gpuFamily = "g4dn"
 
@@ -107,7 +107,7 @@ func read(source []byte) ([]ec2Type, error) {
 	return in.Types, nil
 }
 
-// generate is the content of the local cluster's file. The same source gives the same bytes.
+// generate is the content of the file with spot prices. The same source gives the same bytes.
 func generate(source []byte) ([]byte, error) {
 	in, err := read(source)
 	if err != nil {
@@ -185,7 +185,7 @@ func (t ec2Type) requirements(zone, capacityType string) []requirement {
 	all := []requirement{
 		in("topology.kubernetes.io/zone", zone),
 		in("karpenter.sh/capacity-type", capacityType),
-		in(aws+"category", t.Family[:1]),
+		in(aws+"category", category(t.Family)),
 		in(aws+"family", t.Family),
 		in(aws+"size", t.Size),
 		in(aws+"cpu", strconv.Itoa(t.VCPU)),
@@ -199,6 +199,11 @@ func (t ec2Type) requirements(zone, capacityType string) []requirement {
 			in(aws+"gpu-memory", strconv.Itoa(t.GPU.MemoryMiB)))
 	}
 	return all
+}
+
+// category is the letters before the number of a family, as Karpenter reads it: "gr" of "gr6".
+func category(family string) string {
+	return family[:strings.IndexAny(family, "0123456789")]
 }
 
 func in(key, value string) requirement {

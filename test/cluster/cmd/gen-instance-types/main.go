@@ -1,6 +1,6 @@
-// Command gen-instance-types writes the instance types of the local cluster and those that are built into Karve, in the schema
-// that Karpenter's kwok provider reads. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Spot prices,
-// which only the local cluster has, are made up: a fixed share of the on-demand price that differs by zone.
+// Command gen-instance-types writes the instance types that are built into Karve, and a file of them as a user may have one, for plans with spot prices, in the
+// schema that Karpenter's kwok provider reads. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Spot prices, which only the
+// second has, are made up: a fixed share of the on-demand price that differs by zone.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func main() {
 	source := flag.String("source", "../shared/data/ec2-gpu-instance-types.json", "the EC2 GPU instance types to read")
-	out := flag.String("out", "test/cluster/instance-types.json", "the local cluster's file to write")
+	out := flag.String("out", "test/cluster/instance-types.json", "the file with spot prices to write")
 	builtin := flag.String("builtin", "pkg/catalog/builtin/instance-types.json", "the built-in file to write")
 	flag.Parse()
 	if err := run(*source, *out, *builtin); err != nil {

@@ -115,8 +115,10 @@ func howToUse(s state, out io.Writer) error {
 		}
 		return path
 	}
-	_, err := fmt.Fprintf(out, "\n  export KUBECONFIG=%s\n  %s get nodeclaims,nodes,pods -A\n\nLogs: %s/*.log\n",
-		relative(s.kubeconfig()), relative(s.kubectl()), relative(s.dir))
+	dir := relative(s.dir)
+	_, err := fmt.Fprintf(out, "\n  export KUBECONFIG=%s\n  %s get nodeclaims,nodes,pods -A\n\n"+
+		"For a program that calls AWS, such as Karve's controller: set -a; . %s/aws.env; set +a\nLogs: %s/*.log\n",
+		relative(s.kubeconfig()), relative(s.kubectl()), dir, dir)
 	return err
 }
 

@@ -1,0 +1,47 @@
+package workload
+
+import (
+	"math/rand"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+)
+
+// Thinned is what is left of a fleet that a plan launched when each pod ended with the given probability, drawn from a seed: the machines without
+// pods are gone, and moving any of the others counts as much as said.
+func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.MicroUSD, seed int64) planner.Layout {
+	r := rand.New(rand.NewSource(seed))
+	l := planner.Layout{Snapshot: plantest.Clone(s)}
+	class := map[string]int{}
+	for c := range s.Classes {
+		for _, pod := range s.Classes[c].Pods {
+			class[pod] = c
+		}
+		l.Snapshot.Classes[c].Pods = nil
+	}
+	launches := slices.Clone(p.Launches)
+	r.Shuffle(len(launches), func(i, j int) { launches[i], launches[j] = launches[j], launches[i] })
+	for _, x := range launches {
+		var pods []planner.Running
+		for i, name := range x.Pods {
+			pod := planner.Running{Name: name, Class: class[name], GPU: -1, Move: move}
+			if x.GPUs != nil {
+				pod.GPU = x.GPUs[i]
+			}
+			if r.Float64() >= ended {
+				pods = append(pods, pod)
+			}
+		}
+		if len(pods) == 0 {
+			continue
+		}
+		m := plantest.Launched(&l.Snapshot, x.Offering)
+		for _, pod := range pods {
+			plantest.Run(&l.Snapshot, m.Node, pod)
+		}
+		m.Pods = pods
+		l.Machines = append(l.Machines, m)
+	}
+	return l
+}

@@ -1,0 +1,173 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/test/cluster"
+)
+
+// short is how long a script takes where KARVE_CHAOS_DURATION does not say.
+const short = 35 * time.Second
+
+// long is how long a script is in which controllers elect a leader, and after which the machines may not cost too much.
+const long = 5 * time.Minute
+
+// calm is within which time everything has to be as it should after the last fault: pods of a node that is gone are found after a minute, and what was refused is
+// asked for again after some.
+const calm = 10 * time.Minute
+
+// TestNothingIsLostOnTheWay plays a script and looks what is left. KARVE_CHAOS_SEED has another script, and KARVE_CHAOS_DURATION a longer one.
+func TestNothingIsLostOnTheWay(t *testing.T) {
+	cluster.Require(t)
+	seed, during := settings(t)
+	t.Logf("KARVE_CHAOS_SEED=%d KARVE_CHAOS_DURATION=%s", seed, during)
+	w := newWorld(t, during >= long)
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.quiet = true
+	}()
+	if err := w.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.settles(t, "before the first fault", nil)
+
+	c := &chaos{world: w, victims: map[int]string{}}
+	ctx, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	churned := make(chan struct{})
+	go func() {
+		defer close(churned)
+		if err := w.churn(ctx, rand.New(rand.NewPCG(seed, 2)), time.Now().Add(during)); err != nil {
+			stop(err)
+		}
+	}()
+	if err := c.play(ctx, script(rand.New(rand.NewPCG(seed, 1)), during)); err != nil {
+		stop(err)
+	}
+	<-churned
+	if err := context.Cause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.heal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.tell("All faults have ended")
+	began := time.Now()
+	w.settles(t, "after the last fault", nil)
+	w.tell("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
+	machines := catalogue(t, w)
+	if during >= long {
+		// What is cheaper is looked for in steps, and what was in vain again after minutes.
+		w.settles(t, "after the last fault", machines)
+	}
+	b, err := w.bill(t.Context(), machines)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tell("After %s %s", time.Since(began).Round(time.Second), b)
+	for _, breach := range w.guard.said() {
+		t.Errorf("a PodDisruptionBudget was broken: %s", breach)
+	}
+	for _, line := range w.bugs(t) {
+		t.Errorf("the controller says: %s", line)
+	}
+	if t.Failed() {
+		t.Logf("KARVE_CHAOS_SEED=%d KARVE_CHAOS_DURATION=%s", seed, during)
+	}
+}
+
+func settings(t *testing.T) (seed uint64, during time.Duration) {
+	t.Helper()
+	seed, during = 1, short
+	var err error
+	if s := os.Getenv("KARVE_CHAOS_SEED"); s != "" {
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := os.Getenv("KARVE_CHAOS_DURATION"); s != "" {
+		if during, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return seed, during
+}
+
+// settles waits until nothing is wrong and stays so for a while. With a catalogue it is wrong as well that the machines cost too much.
+func (w *world) settles(t *testing.T, when string, machines gather.Catalog) {
+	t.Helper()
+	const stays = 4 * time.Second
+	var good time.Time
+	var last []wrong
+	for began := time.Now(); time.Since(began) < calm; {
+		wrongs, err := w.wrongs(t.Context(), machines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case len(wrongs) > 0:
+			good, last = time.Time{}, wrongs
+		case good.IsZero():
+			good = time.Now()
+		case time.Since(good) > stays:
+			return
+		}
+		if err := pause(t.Context(), 200*time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var b strings.Builder
+	for _, wrong := range last {
+		fmt.Fprintf(&b, "  %s\n%s", wrong, w.eventsOf(t.Context(), wrong.name))
+	}
+	w.mu.Lock()
+	timeline := strings.Join(w.timeline, "\n")
+	w.mu.Unlock()
+	t.Fatalf("not all is well %s %s:\n%sThe timeline:\n%s", calm, when, b.String(), timeline)
+}
+
+func (w *world) wrongs(ctx context.Context, machines gather.Catalog) ([]wrong, error) {
+	p, err := w.picture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := p.wrongs()
+	if len(all) > 0 || machines == nil {
+		return all, nil
+	}
+	b, err := w.bill(ctx, machines)
+	if err != nil {
+		return nil, err
+	}
+	return b.wrongs(), nil
+}
+
+// bugs are the lines of the controllers' logs that tell of a bug of ours.
+func (w *world) bugs(t *testing.T) []string {
+	t.Helper()
+	var bad []string
+	for _, k := range w.controllers {
+		log, err := os.ReadFile(w.Log(k.Name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(log)) {
+			if strings.HasPrefix(line, "panic:") || strings.Contains(line, "DATA RACE") || strings.Contains(line, "breaks its own rules") || strings.Contains(line, "Observed a panic") {
+				bad = append(bad, strings.TrimSpace(line))
+			}
+		}
+	}
+	return bad
+}

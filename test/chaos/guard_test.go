@@ -1,0 +1,212 @@
+package chaos
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// guard watches that no app has fewer healthy pods than its PodDisruptionBudget asks for because somebody took one away. Who lost pods with a node that died lost
+// them by the script, and may have lost one more by an eviction that was admitted before that was known.
+type guard struct {
+	mu sync.Mutex
+	// atLeast is how many pods the budget of an app asks for.
+	atLeast map[string]int
+	pods    map[types.UID]guarded
+	// dead are the Nodes that are dead at present, or were until a moment ago, with when they came back; the zero time of those that have not.
+	dead map[string]time.Time
+	// lost is when an app last lost a pod with a node.
+	lost map[string]time.Time
+	tell func(format string, args ...any)
+	// breaches are what was told.
+	breaches []string
+	// evicted counts the pods that were taken away by evictions, died those lost with nodes.
+	evicted, died int
+}
+
+type guarded struct {
+	app, name, node string
+	healthy         bool
+}
+
+const (
+	// race is how long an eviction may be admitted after a node has died: the budget's controller has not counted yet.
+	race = 5 * time.Second
+	// convalescence is how long the pods of a node that came back may look as if it had not.
+	convalescence = 30 * time.Second
+)
+
+func newGuard(atLeast map[string]int, tell func(format string, args ...any)) *guard {
+	return &guard{atLeast: atLeast, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}}
+}
+
+// kills tells that a node dies by the script, revives that it came back.
+func (g *guard) kills(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dead[node] = time.Time{}
+}
+
+func (g *guard) revives(node string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.dead[node] = now
+}
+
+// note takes what a watch tells of a pod.
+func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.pods[pod.UID]
+	after := guarded{app: pod.Labels["app"], name: pod.Name, node: pod.Spec.NodeName, healthy: !gone && healthy(pod)}
+	g.pods[pod.UID] = after
+	if gone {
+		delete(g.pods, pod.UID)
+	}
+	if !before.healthy || after.healthy {
+		return
+	}
+	left, why := g.healthy(after.app), reasonOf(pod)
+	back, died := g.dead[after.node]
+	switch {
+	case died && (back.IsZero() || now.Before(back.Add(convalescence))):
+		g.lost[after.app] = now
+		g.died++
+		return
+	case why == "EvictionByEvictionAPI":
+		g.evicted++
+	}
+	if least, ok := g.atLeast[after.app]; ok && left < least && now.After(g.lost[after.app].Add(race)) {
+		breach := fmt.Sprintf("%s: %d healthy pods of %s are left, its budget asks for %d, since pod %s on node %s went (%s)",
+			now.Format(clock), left, after.app, least, after.name, after.node, why)
+		g.breaches = append(g.breaches, breach)
+		g.tell("A PodDisruptionBudget is broken: %s", breach)
+	}
+}
+
+func (g *guard) healthy(app string) int {
+	n := 0
+	for _, p := range g.pods {
+		if p.app == app && p.healthy {
+			n++
+		}
+	}
+	return n
+}
+
+// healthy is what the controller of budgets takes for healthy.
+func healthy(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// reasonOf is what the pod says of who took it away.
+func reasonOf(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			return c.Reason
+		}
+	}
+	if pod.DeletionTimestamp.IsZero() {
+		return "not ready any more"
+	}
+	return "deleted"
+}
+
+func (g *guard) said() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.breaches)
+}
+
+func (g *guard) counts() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return fmt.Sprintf("%d pods were evicted, %d were lost with their nodes", g.evicted, g.died)
+}
+
+func TestABudgetIsBrokenByWhoTakesAPodAwayAndNotByADeadNode(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	pod := func(i int, ready bool, reason string) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{UID: types.UID(fmt.Sprint(i)), Name: fmt.Sprint("web-", i), Labels: map[string]string{"app": "web"}},
+			Spec:       corev1.PodSpec{NodeName: fmt.Sprint("node-", i)},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}}},
+		}
+		if ready {
+			p.Status.Conditions[0].Status = corev1.ConditionTrue
+		}
+		if reason != "" {
+			p.DeletionTimestamp = new(metav1.NewTime(began))
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason})
+		}
+		return p
+	}
+	const evicted = "EvictionByEvictionAPI"
+	for name, c := range map[string]struct {
+		then func(g *guard)
+		want int
+	}{
+		"one more than the budget asks for goes": {func(g *guard) { g.note(pod(1, true, evicted), false, began) }, 0},
+		"two go": {func(g *guard) {
+			g.note(pod(1, true, evicted), false, began)
+			g.note(pod(2, true, evicted), false, began)
+		}, 1},
+		"one is told of twice": {func(g *guard) {
+			g.note(pod(1, true, evicted), false, began)
+			g.note(pod(1, true, evicted), true, began)
+		}, 0},
+		"two go, and one has come": {func(g *guard) {
+			g.note(pod(1, true, evicted), false, began)
+			g.note(pod(4, true, ""), false, began)
+			g.note(pod(2, true, evicted), false, began)
+		}, 0},
+		"two nodes die": {func(g *guard) {
+			g.kills("node-1")
+			g.kills("node-2")
+			g.note(pod(1, false, ""), false, began)
+			g.note(pod(2, true, "DeletionByPodGC"), true, began)
+		}, 0},
+		"pods vanish with nodes that nobody killed": {func(g *guard) {
+			g.note(pod(1, true, "DeletionByPodGC"), true, began)
+			g.note(pod(2, true, "DeletionByPodGC"), true, began)
+		}, 1},
+		"an eviction as a node dies": {func(g *guard) {
+			g.kills("node-1")
+			g.note(pod(1, false, ""), false, began)
+			g.note(pod(2, true, evicted), false, began.Add(race))
+		}, 0},
+		"an eviction long after a node has died": {func(g *guard) {
+			g.kills("node-1")
+			g.note(pod(1, false, ""), false, began)
+			g.note(pod(2, true, evicted), false, began.Add(race+1))
+		}, 1},
+		"two go from a node that came back long ago": {func(g *guard) {
+			g.kills("node-1")
+			g.revives("node-1", began)
+			g.note(pod(2, true, evicted), false, began)
+			g.note(pod(1, true, evicted), false, began.Add(convalescence))
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuard(map[string]int{"web": 2}, t.Logf)
+			for i := range 3 {
+				g.note(pod(i+1, false, ""), false, began)
+				g.note(pod(i+1, true, ""), false, began)
+			}
+			c.then(g)
+			if got := g.said(); len(got) != c.want {
+				t.Errorf("got %q, want %d breaches", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	realclock "k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/aws/instancetype"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	localaws "karve.sh/karve/test/aws"
+)
+
+// catalogue is one of the cluster's machines, as the controller has it.
+func catalogue(t *testing.T, w *world) gather.Catalog {
+	t.Helper()
+	machines := instancetype.New(instancetype.Config{
+		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},
+		Load: func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(w.AWS().URL)), nil },
+	})
+	go func() { _ = machines.Start(t.Context()) }()
+	return machines
+}
+
+// bill is what the machines cost an hour, and what others would that hold the same pods, if there were none yet: those of the planner's plan, and the least that any
+// can.
+type bill struct{ fleet, plan, bound planner.MicroUSD }
+
+func (b bill) String() string {
+	return fmt.Sprintf("the machines cost %d micro-USD an hour, a plan for the same pods %d, its bound is %d", b.fleet, b.plan, b.bound)
+}
+
+// dear is by how many percent the machines may cost more than those of the plan.
+const dear = 5
+
+func (b bill) wrongs() []wrong {
+	if b.fleet*100 > b.plan*(100+dear) {
+		return []wrong{{"Price", "of all machines", "is too high: " + b.String()}}
+	}
+	return nil
+}
+
+func (w *world) bill(ctx context.Context, machines gather.Catalog) (bill, error) {
+	g := gather.Gatherer{
+		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
+	}
+	c, err := g.Cluster(ctx)
+	if err != nil {
+		return bill{}, err
+	}
+	var b bill
+	for i := range c.NodeClaims {
+		price, err := priceOf(&c.NodeClaims[i], c)
+		if err != nil {
+			return bill{}, err
+		}
+		b.fleet += price
+	}
+	plan := planner.Build(snapshot.Build(afresh(c)).Snapshot)
+	if len(plan.Unplaced) > 0 {
+		return bill{}, fmt.Errorf("a plan for all pods has no place for %v", plan.Unplaced[0])
+	}
+	b.plan, b.bound = plan.Price, plan.Bound
+	return b, nil
+}
+
+// afresh is the cluster without its machines, where all pods wait that run on them.
+func afresh(c *snapshot.Cluster) *snapshot.Cluster {
+	fresh := *c
+	fresh.NodeClaims, fresh.Nodes, fresh.Pods = nil, nil, nil
+	for i := range c.Pods {
+		pod := c.Pods[i].DeepCopy()
+		if karpenter.IsTerminal(pod) || !pod.DeletionTimestamp.IsZero() {
+			continue
+		}
+		pod.Spec.NodeName = ""
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
+		}}
+		fresh.Pods = append(fresh.Pods, *pod)
+	}
+	return &fresh
+}
+
+// priceOf is what the machine costs that a claim got.
+func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, error) {
+	name, zone, capacityType := claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone], claim.Labels[karpv1.CapacityTypeLabelKey]
+	for _, t := range c.InstanceTypes() {
+		for _, o := range t.Offerings {
+			if t.Name == name && o.Zone == zone && o.CapacityType == capacityType {
+				return planner.MicroUSD(o.MicroUSDPerHour), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("NodeClaim %s got a %s %s in %s, which has no price", claim.Name, capacityType, name, zone)
+}
+
+func TestMachinesMayCostALittleMoreThanThePlan(t *testing.T) {
+	t.Parallel()
+	for fleet, want := range map[planner.MicroUSD]int{900_000: 0, 1_050_000: 0, 1_050_001: 1} {
+		if got := (bill{fleet: fleet, plan: 1_000_000}).wrongs(); len(got) != want {
+			t.Errorf("at %d: %q", fleet, got)
+		}
+	}
+}

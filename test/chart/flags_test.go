@@ -1,0 +1,141 @@
+package chart_test
+
+import (
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/test/chart"
+	"karve.sh/karve/test/cluster"
+)
+
+// TestTheControllerIsStartedWithItsOwnFlags parses the chart's arguments as the controller does, and holds that those of the chart's own values are the
+// controller's defaults.
+func TestTheControllerIsStartedWithItsOwnFlags(t *testing.T) {
+	for name, options := range combinations {
+		given, o := started(t, options...)
+		if err := o.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name != "as it is" {
+			continue
+		}
+		flags(&operator.Options{}).VisitAll(func(f *flag.Flag) {
+			value, ok := given[f.Name]
+			switch f.Name {
+			case "instance-types-file": // For machines that are not AWS's.
+			case "leader-elect": // More than one replica is what the chart is for.
+				if ok && value != "true" {
+					t.Errorf("--%s=%s", f.Name, value)
+				}
+			case "gpu-check-image": // A flag cannot know what the agent's image is; the chart does.
+				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
+					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
+				}
+			case "cluster-name", "leader-election-namespace":
+				if value == "" {
+					t.Errorf("the chart does not set --%s", f.Name)
+				}
+			default:
+				if !ok || canonicalFlag(t, f.Name, value) != f.DefValue {
+					t.Errorf("the chart sets --%s to %q, and the controller's default is %q", f.Name, value, f.DefValue)
+				}
+			}
+		})
+	}
+}
+
+func TestValuesReachTheController(t *testing.T) {
+	_, o := started(t, combinations["another way"]...)
+	if o.VMMemoryOverheadPercent != 0 || o.ReservedENIs != 1 || !o.IsolatedVPC || o.BatchMax.Seconds() != 90 || o.LogLevel != "debug" ||
+		o.ClusterName != "my-cluster" || !strings.HasSuffix(o.MetricsAddress, ":9090") {
+		t.Errorf("the controller understands %+v", o)
+	}
+}
+
+func flags(o *operator.Options) *flag.FlagSet {
+	fs := flag.NewFlagSet("controller", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.AddFlags(fs)
+	return fs
+}
+
+// started is what the chart's arguments say to the controller: as they are, and as it understands them.
+func started(t *testing.T, options ...string) (map[string]string, *operator.Options) {
+	t.Helper()
+	var args []string
+	for _, d := range named[appsv1.Deployment](t, objects(t, options...), "Deployment") {
+		if c := d.Spec.Template.Spec.Containers[0]; c.Name == "controller" {
+			args = c.Args
+		}
+	}
+	var o operator.Options
+	fs := flags(&o)
+	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+		t.Fatalf("the controller does not understand %q: %v", args, err)
+	}
+	given := map[string]string{}
+	for _, arg := range args {
+		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		given[name] = value
+	}
+	if len(given) != len(args) {
+		t.Errorf("an argument is there twice: %q", slices.Sorted(slices.Values(args)))
+	}
+	return given, &o
+}
+
+// canonicalFlag is how a flag's value is written when it is printed, as defaults are.
+func canonicalFlag(t *testing.T, name, value string) string {
+	t.Helper()
+	fs := flags(&operator.Options{})
+	if err := fs.Set(name, value); err != nil {
+		t.Errorf("--%s=%s: %v", name, value, err)
+	}
+	return fs.Lookup(name).Value.String()
+}
+
+// TestTheCommandsInTheDocumentsAreUnderstood renders the charts with the values that documents give them.
+func TestTheCommandsInTheDocumentsAreUnderstood(t *testing.T) {
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, file := range []string{"README.md", "docs/install.md", "charts/karve/README.md", "charts/karve-crd/README.md"} {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", "")) {
+			words := strings.Fields(line)
+			if len(words) < 5 || strings.Join(words[:3], " ") != "helm upgrade --install" {
+				continue
+			}
+			var options []string
+			for i, word := range words {
+				if word == "--set" {
+					options = append(options, strings.ReplaceAll(words[i], "--set", "--set="+words[i+1]))
+				}
+			}
+			if slices.Contains(words, "--reset-then-reuse-values") {
+				options = append(options, clusterName)
+			}
+			c := chart.Chart{Name: strings.TrimPrefix(words[4], "charts/"), Release: words[3], Namespace: controller.Namespace}
+			if _, err := c.Template(t.Context(), options...); err != nil {
+				t.Errorf("%s: %s: %v", file, line, err)
+			}
+			found++
+		}
+	}
+	if found < 6 {
+		t.Errorf("there are %d commands in the documents", found)
+	}
+}

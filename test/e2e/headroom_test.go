@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// untilHeadroom waits until all of the headroom of the scene's pool is free, and it has so many machines.
+func (s *scene) untilHeadroom(machines int) {
+	s.t.Helper()
+	s.until(enough, fmt.Sprintf("the headroom is free on %d machines", machines), func() (bool, string) {
+		c := snapshot.Condition(s.nodePool(s.name).Status.Conditions, v1alpha1.ConditionHeadroomReady)
+		here := alive(s.claims())
+		if c == nil {
+			return false, "no condition"
+		}
+		return c.IsTrue() && len(here) == machines, fmt.Sprintf("%s %s: %s\n%s", c.Status, c.Reason, c.Message, lines(here))
+	})
+}
+
+// TestABurstWithinTheHeadroomStartsAtOnce has replicas kept free before there is any pod.
+func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "warm")
+	s.class("10s", func(spec *v1alpha1.GPUNodeClassSpec) { spec.Headroom = []v1alpha1.Headroom{{Replicas: 10}} })
+	s.pool(poolOptions{})
+	s.untilHeadroom(1)
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
+
+	began, warm := time.Now(), s.nodes(s.name)[0].Name
+	d := s.deploy("burst", 10)
+	s.untilRunning(10)
+	came, longest, homeless := s.history.waits(s.name, began)
+	t.Logf("ten pods came, the last was bound after %s", longest)
+	if came != 10 || homeless > 0 || longest > 10*time.Second {
+		t.Errorf("of %d pods %d found no place at first, and one waited for %s", came, homeless, longest)
+	}
+	for _, pod := range s.pods() {
+		if pod.Spec.NodeName != warm {
+			t.Errorf("pod %s is on %s, not on %s, which was kept free", pod.Name, pod.Spec.NodeName, warm)
+		}
+	}
+
+	// What the burst took is free again on another machine. When it is over one of the two goes, and no other comes.
+	s.untilHeadroom(2)
+	s.scale(d, 0)
+	s.untilHeadroom(1)
+	s.stays(30*time.Second, "one machine is kept", func() (bool, string) { return len(alive(s.claims())) == 1, lines(s.claims()) })
+	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
+
+	s.patch(&v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}}, `{"spec":{"headroom":null}}`)
+	s.untilGone(s.name)
+}
+
+// TestACapacityBufferOfSharedPodsIsKarvesToAnswer has Karpenter resolve the buffer, whose pods no pool of its own takes.
+func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "buffered")
+	s.class("5s")
+	s.pool(poolOptions{})
+	d := s.deploy("inference", 5, func(spec *corev1.PodSpec) {
+		// Karpenter does not read the limits of a template: to it these would be pods without a GPU, for any pool.
+		spec.Containers[0].Resources.Requests[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
+	})
+	s.untilRunning(5)
+	buffer := manifest("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", "burst", map[string]any{
+		"scalableRef": map[string]any{"apiGroup": "apps", "kind": "Deployment", "name": d.Name}, "percentage": int64(200),
+	})
+	buffer.SetNamespace(s.name)
+	s.create(buffer)
+	s.untilHeadroom(2)
+	s.untilCondition(s.name, v1alpha1.ConditionHeadroomReady, "True", "10 of 10")
+	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
+	s.delete(buffer)
+	s.until(enough, "one machine goes", func() (bool, string) { return len(alive(s.claims())) == 1, lines(s.claims()) })
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "ranged")
+	s.class("2s", func(c *v1alpha1.GPUNodeClassSpec) {
+		c.Sharing.Replicas, c.Sharing.MaxReplicas = new(int32(2)), new(int32(8))
+	})
+	s.pool(poolOptions{})
+	pods := func(from, to int, memory string) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("pod-%d", i)}, Spec: s.podSpec(func(spec *corev1.PodSpec) {
+				spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("50m")
+			})}
+			if memory != "" {
+				pod.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: memory}
+			}
+			s.create(pod)
+		}
+	}
+	shares := func(want string) {
+		t.Helper()
+		s.until(enough, "the only node has "+want+" replicas", func() (bool, string) {
+			nodes := s.nodes(s.name)
+			if len(nodes) != 1 {
+				return false, fmt.Sprintf("%d nodes", len(nodes))
+			}
+			has := nodes[0].Status.Allocatable[v1alpha1.ResourceGPUShared]
+			return has.String() == want, exposed(&nodes[0])
+		})
+	}
+	// Five fit by memory, and more than the class says at least.
+	pods(0, 3, "2Gi")
+	s.untilRunning(3)
+	shares("3")
+	pods(3, 5, "2Gi")
+	s.untilRunning(5)
+	shares("5")
+	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
+	s.untilEvent("Node", s.nodes(s.name)[0].Name, "ReplicasChanged", "5 nvidia.com/gpu.shared instead of 3", "device memory")
+
+	// Seven of 2 GiB is what a T4 has for programs, and not eight.
+	pods(5, 8, "2Gi")
+	s.untilRunning(8)
+	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
+
+	// Of one that states nothing nobody knows what it takes.
+	pods(8, 9, "")
+	s.untilRunning(9)
+	s.until(enough, "no machine is shared into more than it has to be", func() (bool, string) {
+		now, all := "", true
+		for _, n := range s.nodes(s.name) {
+			now += fmt.Sprintln(n.Name, n.Annotations[v1alpha1.ReplicasPerGPUAnnotation])
+			all = all && n.Annotations[v1alpha1.ReplicasPerGPUAnnotation] == "2"
+		}
+		return all, now
+	})
+	s.stays(3*time.Second, "no machine more than these", func() (bool, string) { return len(s.claims()) <= 3, lines(s.claims()) })
+}

@@ -1,0 +1,113 @@
+package replay
+
+import (
+	"slices"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/test/replay/peer"
+)
+
+// Karve is how Karve consolidates.
+type Karve struct {
+	Search planner.Search
+	// Move is what the machines must cost less an hour for each pod that moves; Settle how long a pod must have run before it moves.
+	Move   planner.MicroUSD
+	Settle time.Duration
+	// Percent is how much of the machines may leave at a time; Steered taints those that the cheapest layout does without, and while pods
+	// are on the move all that are not planned for them.
+	Percent int
+	Steered bool
+}
+
+// Consolidate takes the steps of the layout that is cheaper, as far as the budget goes.
+func (k Karve) Consolidate(w *world, s Scheduler) int {
+	l := w.layout(k.Move, k.Settle)
+	most := max(1, (len(w.machines)*k.Percent+99)/100)
+	l.Most = []int{most}
+	out := k.Search.Cheaper(l)
+	var steered []string
+	for _, i := range out.Surplus {
+		steered = append(steered, w.machines[i].name)
+	}
+	surplus := func(m *machine) bool { return k.Steered && slices.Contains(steered, m.name) }
+	now := slices.Clone(w.machines)
+	wanted, evicted := map[*machine]bool{}, 0
+	for _, step := range out.Steps {
+		if most -= len(step.Leave); most < 0 {
+			break
+		}
+		evicted += w.take(now, l, step, s)
+		for _, p := range step.Placements {
+			wanted[now[p.Node]] = true
+		}
+	}
+	if k.Steered {
+		// Pods on the move go to what was launched for them, or to where they are planned.
+		for _, m := range w.machines {
+			m.surplus = slices.Contains(now, m) && !wanted[m]
+		}
+		s.schedule(w)
+	}
+	for _, m := range w.machines {
+		m.surplus = surplus(m)
+	}
+	return evicted
+}
+
+// Karpenter takes the steps of the model of Karpenter's consolidation until there are none.
+func Karpenter(w *world, s Scheduler) int {
+	evicted := 0
+	for range 200 {
+		l := w.layout(0, 0)
+		step, ok := peer.KarpenterStep(l)
+		if !ok {
+			break
+		}
+		evicted += w.take(slices.Clone(w.machines), l, step, s)
+		s.schedule(w)
+		w.drop()
+		if len(w.waiting) > 0 {
+			break
+		}
+	}
+	return evicted
+}
+
+// layout is the world as a layout, of which each machine may leave on which all pods have run for as long as said.
+func (w *world) layout(move planner.MicroUSD, settle time.Duration) planner.Layout {
+	l := planner.Layout{Snapshot: w.snapshot(true)}
+	for i, m := range w.machines {
+		o := w.trace.Snapshot.Offerings[m.offering]
+		x := planner.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+		settled := true
+		for _, pod := range m.pods {
+			settled = settled && w.now-w.pods[pod].since >= settle
+			r := planner.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move}
+			if w.class(pod).GPUMemoryBytes > 0 {
+				r.GPU = w.pods[pod].on[0]
+			}
+			x.Pods = append(x.Pods, r)
+		}
+		if settled {
+			l.Machines = append(l.Machines, x)
+		}
+	}
+	return l
+}
+
+// take takes a step of a layout of some machines. Its pods wait afterwards, but for those that the model places as planned.
+func (w *world) take(machines []*machine, l planner.Layout, step planner.Step, s Scheduler) int {
+	var leave []*machine
+	for _, i := range step.Leave {
+		leave = append(leave, machines[l.Machines[i].Node])
+	}
+	n := w.evict(leave)
+	s.carryOut(w, step.Launches)
+	if s.planned {
+		for _, p := range step.Placements {
+			w.seat(machines[p.Node], p.Pods, p.GPUs, s)
+		}
+	}
+	return n
+}

@@ -1,0 +1,120 @@
+package replay
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Scheduler is a model of what places pods on machines that are there. It knows the memory of each GPU.
+type Scheduler struct {
+	Name string
+	// score says how much it likes a machine for a pod; it takes the one that it likes best, the oldest of several. The oldest of all that have
+	// room when it is nil.
+	score func(capacity, free, request planner.Resources) float64
+	// planned has it put pods that a plan launches a machine for on that machine, and the largest first.
+	planned bool
+}
+
+// Of these models LeastAllocated and MostAllocated have the score of kube-scheduler's plugin of that name, and of TaintToleration: with its weight of 3 a
+// taint with PreferNoSchedule outweighs both scores of resources. What else scores there is the same everywhere, for pods that say nothing.
+var (
+	// LeastAllocated is kube-scheduler as it comes: CPU and memory as free and as balanced as possible.
+	LeastAllocated = Scheduler{Name: "LeastAllocated", score: func(capacity, free, r planner.Resources) float64 {
+		cpu, memory := after(capacity.MilliCPU, free.MilliCPU, r.MilliCPU), after(capacity.MemoryBytes, free.MemoryBytes, r.MemoryBytes)
+		return 100*(1-(cpu+memory)/2) + 100*(1-math.Abs(cpu-memory)/2)
+	}}
+	// MostAllocated is Karve's second scheduler: replicas, CPU and memory as full as possible.
+	MostAllocated = Scheduler{Name: "MostAllocated", score: func(capacity, free, r planner.Resources) float64 {
+		return 100 * (after(capacity.Replicas, free.Replicas, r.Replicas) + after(capacity.MilliCPU, free.MilliCPU, r.MilliCPU) +
+			after(capacity.MemoryBytes, free.MemoryBytes, r.MemoryBytes)) / 3
+	}}
+	// FirstFit puts pods where a plan has them, and others, the one with the most device memory first, on the oldest machine that has room.
+	FirstFit = Scheduler{Name: "first fit", planned: true}
+)
+
+// after is the part of a capacity that is in use with the pod.
+func after(capacity, free, request int64) float64 {
+	if capacity == 0 {
+		return 0
+	}
+	return float64(capacity-free+request) / float64(capacity)
+}
+
+// pick is what chooses between the GPUs of a machine for a pod that states memory.
+func (s Scheduler) pick() func(a, b planner.GPU) bool {
+	if s.planned {
+		return func(planner.GPU, planner.GPU) bool { return false }
+	}
+	return roomier
+}
+
+// order sorts pods as they come to their turn.
+func (s Scheduler) order(w *world) {
+	if !s.planned {
+		return
+	}
+	slices.SortStableFunc(w.waiting, func(a, b int) int {
+		x, y := w.class(a), w.class(b)
+		return cmp.Or(cmp.Compare(y.GPUMemoryBytes, x.GPUMemoryBytes), cmp.Compare(y.Requests.MilliCPU, x.Requests.MilliCPU),
+			cmp.Compare(y.Requests.MemoryBytes, x.Requests.MemoryBytes), cmp.Compare(a, b))
+	})
+}
+
+// schedule places the pods that wait where there is room.
+func (s Scheduler) schedule(w *world) {
+	s.order(w)
+	w.waiting = slices.DeleteFunc(w.waiting, func(pod int) bool {
+		c := w.class(pod)
+		var best *machine
+		var bestOn []int
+		bestScore := 0.0
+		for _, m := range w.machines {
+			on := m.gpusFor(c, s.pick())
+			if on == nil {
+				continue
+			}
+			score := 0.0
+			if s.score != nil {
+				score = s.score(w.trace.Snapshot.Offerings[m.offering].Free, m.free, c.Requests)
+			}
+			if !m.surplus {
+				score += 300
+			}
+			if best == nil || score > bestScore {
+				best, bestOn, bestScore = m, on, score
+			}
+		}
+		if best == nil {
+			return false
+		}
+		w.place(pod, best, bestOn)
+		return true
+	})
+}
+
+// carryOut launches the machines of a plan or a step, and places their pods where the model does as planned.
+func (s Scheduler) carryOut(w *world, launches []planner.Launch) {
+	for _, l := range launches {
+		if m := w.launch(l.Offering); s.planned {
+			w.seat(m, l.Pods, l.GPUs, s)
+		}
+	}
+}
+
+// seat places pods that wait on a machine, on GPUs as in [planner.Launch].
+func (w *world) seat(m *machine, pods []string, gpus []int, s Scheduler) {
+	for i, n := range pods {
+		if pod := podOf(n); gpus != nil && gpus[i] >= 0 {
+			w.place(pod, m, slices.Repeat([]int{gpus[i]}, int(w.class(pod).Requests.Replicas)))
+		}
+	}
+	for _, n := range pods {
+		if pod := podOf(n); w.pods[pod].machine == nil {
+			w.place(pod, m, m.gpusFor(w.class(pod), s.pick()))
+		}
+	}
+	w.waiting = slices.DeleteFunc(w.waiting, func(pod int) bool { return w.pods[pod].machine != nil })
+}
