@@ -5,15 +5,18 @@ SHELL       := bash
 
 TESTFLAGS ?=
 FUZZTIME  ?= 30s
+
+CHAOS_DURATION ?= 15m
+CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet bench bench-go bench-node fuzz lint fmt generate verify build clean
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: ## See Karve work: a real control plane and Karpenter, simulated machines
+demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulated machines
 	go run ./test/demo
 
 cluster: cluster-bin ## Start a local cluster that stays until cluster-down
@@ -40,8 +43,14 @@ test-kubelet: cluster-bin ## Run the tests on a real kubelet with real container
 	tools/install-containerd
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
 
+chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
+	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go test -v -count=1 -timeout 24h $(TESTFLAGS) -run Nothing ./test/chaos
+
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
 	go run ./test/bench
+
+bench-consolidation: ## Replay pods that come and go with Karve's consolidation and with its peers, and write _output/bench-consolidation.json (an hour)
+	go run ./test/replay/cmd/bench-consolidation
 
 bench-go: ## Run the benchmarks of the packages
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
@@ -68,6 +77,15 @@ verify: ## Fail when generate would change something
 
 build: ## Build the commands into _output/bin
 	tools/build
+
+image: ## Build the container images for amd64 and arm64 with ko; tools/image says what it wants to know
+	tools/image
+
+test-image: ## Build both images upon a base of the test's own, and look into them (minutes)
+	KARVE_IMAGES=1 go test -count=1 -timeout 30m ./test/image
+
+sbom: build ## Write what the commands are made of into _output/sbom, in CycloneDX
+	tools/sbom
 
 clean: ## Remove what was built
 	rm -rf _output
