@@ -9,6 +9,8 @@ FUZZTIME  ?= 30s
 CHAOS_DURATION ?= 15m
 CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
+# What fails is run once more, alone. A failure that does not come again is told at the end, and is still a fault to mend.
+GO_TEST   := $(TOOL) gotestsum --format standard-quiet --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
@@ -34,10 +36,10 @@ vet: ## Compile everything, tests included, and run go vet
 	go vet ./...
 
 test-unit: ## Run the tests that need no cluster
-	tools/packages unit | xargs go test -p 2 $(TESTFLAGS)
+	$(GO_TEST) --packages "$$(tools/packages unit)" -- -p 2 $(TESTFLAGS)
 
 test-e2e: cluster-bin ## Run the tests on a real API server and on the local cluster, one package at a time
-	tools/packages cluster | KARVE_REQUIRE_CLUSTER=1 xargs go test -p 1 -count=1 -timeout 30m $(TESTFLAGS)
+	KARVE_REQUIRE_CLUSTER=1 $(GO_TEST) --packages "$$(tools/packages cluster)" -- -p 1 -count=1 -timeout 30m $(TESTFLAGS)
 
 test-kubelet: cluster-bin ## Run the tests on a real kubelet with real containers, as root
 	tools/install-containerd
