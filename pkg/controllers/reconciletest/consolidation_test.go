@@ -238,9 +238,7 @@ func TestAMachineThatPodsOnlySquatOnIsIdle(t *testing.T) {
 	controller := w.disruption()
 	w.idle(controller)
 	w.reconciles(controller, "")
-	if w.read(claim); going(claim) {
-		t.Fatal("the machine goes, and its pod has no place")
-	}
+	w.wantGoing(claim, false)
 	w.wantTold(1, "IdleButKept")
 	cpu := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "cpu"}}
 	w.create(cpu)

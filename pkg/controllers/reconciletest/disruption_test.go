@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -58,6 +59,24 @@ func (w *world) wantMarks(node *corev1.Node, idle, disrupting bool) {
 	}
 }
 
+func (w *world) wantGoing(claim *karpv1.NodeClaim, want bool) {
+	w.t.Helper()
+	if w.read(claim); going(claim) != want {
+		w.t.Fatalf("%s goes: %t, want %t", claim.Name, going(claim), want)
+	}
+}
+
+// watched lets a machine's last seconds pass, in which it may not go yet.
+func (w *world) watched(controller reconcile.Reconciler, claim *karpv1.NodeClaim) {
+	w.t.Helper()
+	w.clock.Step(settle - time.Second)
+	w.reconciles(controller, "")
+	w.wantGoing(claim, false)
+	w.clock.Step(time.Second)
+	w.reconciles(controller, "")
+	w.wantGoing(claim, true)
+}
+
 func TestAnIdleMachineIsGivenBackStepByStep(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.machine("idle-1", w.shared("idle"))
@@ -82,16 +101,7 @@ func TestAnIdleMachineIsGivenBackStepByStep(t *testing.T) {
 	}
 	w.wantMarks(node, true, true)
 
-	w.clock.Step(settle - time.Second)
-	w.reconciles(controller, "")
-	if w.read(claim); going(claim) {
-		t.Fatal("the machine was given back before it had been watched")
-	}
-	w.clock.Step(time.Second)
-	w.reconciles(controller, "")
-	if w.read(claim); !going(claim) {
-		t.Fatal("the machine was not given back")
-	}
+	w.watched(controller, claim)
 	w.wantTold(1, "Normal Idle node idle-1 has been idle")
 	w.reconciles(controller, "")
 	w.wantTold(0, "")
@@ -129,9 +139,7 @@ func TestAPodThatOnlyTheLastLookSeesKeepsItsNode(t *testing.T) {
 	w.gatherer.Cached = cacheLag{w.WithWatch, "late"}
 	w.on(node, "late")
 	w.reconciles(controller, "")
-	if w.read(claim); going(claim) {
-		t.Fatal("a machine was given back with a pod on it")
-	}
+	w.wantGoing(claim, false)
 	w.wantMarks(node, false, false)
 }
 
@@ -143,9 +151,7 @@ func TestAPodThatComesTakesTheTaintOff(t *testing.T) {
 	w.on(node, "web")
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, false)
-	if w.read(claim); going(claim) {
-		t.Error("a machine was given back with a pod on it")
-	}
+	w.wantGoing(claim, false)
 }
 
 func TestATaintThatADeadControllerLeftIsTakenOffOrGoneOnWith(t *testing.T) {
@@ -186,9 +192,7 @@ func TestANodeThatMustNotBeDisruptedStaysAndSaysSoOnce(t *testing.T) {
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
-	if w.read(claim); !going(claim) {
-		t.Error("the machine was kept")
-	}
+	w.wantGoing(claim, true)
 }
 
 func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
@@ -217,9 +221,7 @@ func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
 	w.updateStatus(pdb)
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
-	if w.read(claim); going(claim) {
-		t.Error("the node goes although its pod may not be evicted")
-	}
+	w.wantGoing(claim, false)
 	w.wantMarks(node, false, false)
 }
 
@@ -233,9 +235,7 @@ func TestAPodThatMustNotBeDisruptedKeepsItsNodeAtTheLastLook(t *testing.T) {
 		p.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
 	})
 	w.reconciles(controller, "")
-	if w.read(claim); going(claim) {
-		t.Error("the node goes with a pod that must not be disrupted")
-	}
+	w.wantGoing(claim, false)
 }
 
 func TestBudgetsOfTheNodePoolHold(t *testing.T) {
@@ -281,9 +281,7 @@ func TestAPoolThatKeepsIdleMachinesKeepsThem(t *testing.T) {
 	w.clock.Step(24 * time.Hour)
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, false)
-	if w.read(claim); going(claim) {
-		t.Error("the machine was given back")
-	}
+	w.wantGoing(claim, false)
 }
 
 // staleNodes is a cache whose Nodes are older than what the API server has.

@@ -24,13 +24,6 @@ func (w *world) ails(node *corev1.Node, conditionType corev1.NodeConditionType, 
 	w.updateStatus(node)
 }
 
-func (w *world) wantGoing(claim *karpv1.NodeClaim, want bool) {
-	w.t.Helper()
-	if w.read(claim); going(claim) != want {
-		w.t.Fatalf("%s goes: %t, want %t", claim.Name, going(claim), want)
-	}
-}
-
 func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("dead", w.shared("dead"), 3)

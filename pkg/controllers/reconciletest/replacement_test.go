@@ -112,16 +112,7 @@ func TestAMachineThatHasDriftedGoesWhenItsPodsHaveANewPlace(t *testing.T) {
 	w.comes(next)
 	w.reconciles(controller, "")
 	w.wantMarks(node, false, true)
-	w.clock.Step(settle - time.Second)
-	w.reconciles(controller, "")
-	if w.read(old); going(old) {
-		t.Fatal("the old machine goes before it was watched")
-	}
-	w.clock.Step(time.Second)
-	w.reconciles(controller, "")
-	if w.read(old); !going(old) {
-		t.Fatal("the old machine stays")
-	}
+	w.watched(controller, old)
 	w.wantTold(1, "Normal Replaced node swap-old is given back, its 3 pods have a new place")
 
 	// Karpenter evicts one pod after the other; each turns up under another name and finds its place.
@@ -152,9 +143,7 @@ func TestARoomyNeighbourNeedsNoReplacement(t *testing.T) {
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	w.wantClaims(2)
-	if w.read(old); !going(old) {
-		t.Error("the machine stays, though its pods fit on the other one")
-	}
+	w.wantGoing(old, true)
 	w.wantReplacing(other, "")
 }
 
@@ -252,18 +241,14 @@ func TestAPodThatOnlyTheLastLookSeesKeepsItsNodeFromBeingReplaced(t *testing.T) 
 	w.gatherer.Cached = cacheLag{w.WithWatch, "tolerant"}
 	w.on(node, "tolerant", web)
 	w.reconciles(controller, "")
-	if w.read(old); going(old) {
-		t.Fatal("the machine goes with a pod that has no new place")
-	}
+	w.wantGoing(old, false)
 	w.wantMarks(node, false, false)
 	w.wantReplacing(old, "NodePoolDrifted")
 	w.gatherer.Cached = w.WithWatch
 	w.reconciles(controller, "")
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
-	if w.read(old); !going(old) {
-		t.Error("the machine stays for ever")
-	}
+	w.wantGoing(old, true)
 }
 
 func TestADriftThatIsTakenBackIsForgotten(t *testing.T) {

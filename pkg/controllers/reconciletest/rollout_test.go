@@ -67,6 +67,16 @@ func newRollouts(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollou
 	return w
 }
 
+// newRelease is newRollouts an hour after the class was pinned, when AWS has published an image.
+func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollouts {
+	t.Helper()
+	w := newRollouts(t, edits...)
+	w.looks(2)
+	w.clock.Step(time.Hour)
+	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	return w
+}
+
 // forget starts another controller, which knows what is in the API only.
 func (w *rollouts) forget() {
 	w.controller = rollout.New(rollout.Config{
@@ -282,10 +292,7 @@ func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {
 }
 
 func TestAGoodImageGoesByACanaryToTheClass(t *testing.T) {
-	w := newRollouts(t, func(r *v1alpha1.GPUImageRollout) { r.Spec.Check.Command = []string{"check", "--gpu"} })
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t, func(r *v1alpha1.GPUImageRollout) { r.Spec.Check.Command = []string{"check", "--gpu"} })
 	claim := w.canary()
 
 	shadow := w.nodeClass(claim.Name)
@@ -376,10 +383,7 @@ func (w *rollouts) happened() []string {
 }
 
 func TestABadImageNeverReachesTheClass(t *testing.T) {
-	w := newRollouts(t)
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t)
 	claim := w.canary()
 	w.boots(claim, 9)
 	began := w.clock.Now()
@@ -403,10 +407,7 @@ func TestABadImageNeverReachesTheClass(t *testing.T) {
 }
 
 func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
-	w := newRollouts(t)
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t)
 	first := w.canary()
 	w.delete(first) // By Karpenter, that was refused.
 	w.looks(1)
@@ -423,10 +424,7 @@ func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 }
 
 func TestNothingOfACanaryThatNobodyRemembersStays(t *testing.T) {
-	w := newRollouts(t)
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t)
 	w.boots(w.canary(), 10)
 	w.looks(2)
 	if c := w.check(w.rollout.Status.Canary.Name).Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Args, []string{"check"}) || c.Command != nil {
@@ -450,10 +448,7 @@ func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
 		"cut off":   {func(s *localaws.Server) { s.Cut("SSM") }, "AWSUnreachable"},
 	} {
 		t.Run(fault, func(t *testing.T) {
-			w := newRollouts(t)
-			w.looks(2)
-			w.clock.Step(time.Hour)
-			w.aws.PublishRelease(localaws.AL2023, "v20261112")
+			w := newRelease(t)
 			c.begin(w.aws)
 			w.looks(3)
 			w.wantPinned("v20260815")
@@ -469,10 +464,7 @@ func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
 }
 
 func TestAnEC2NodeClassThatIsDeletedInMidRolloutIsSaidAndTheCanaryRemoved(t *testing.T) {
-	w := newRollouts(t)
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t)
 	w.boots(w.canary(), 10)
 	w.looks(1)
 	w.delete(w.nodeClass("gpu"))
@@ -531,10 +523,7 @@ func TestAnImageOfAnotherArchitectureIsNotTried(t *testing.T) {
 }
 
 func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
-	w := newRollouts(t)
-	w.looks(2)
-	w.clock.Step(time.Hour)
-	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w := newRelease(t)
 	claim := w.canary()
 	w.boots(claim, 10)
 	w.looks(2)
