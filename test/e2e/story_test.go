@@ -12,7 +12,7 @@ import (
 )
 
 // slack is how late a claim may be after the batch is complete, on a machine that runs a whole cluster beside.
-const slack = 5 * time.Second
+const slack = 20 * time.Second
 
 // TestEightyPodsShareEightSmallMachinesAndTheMachinesGo is the main story. It runs alone, since it measures time.
 func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {

@@ -103,18 +103,30 @@ func theSharedWorld(t *testing.T) *world {
 		// So does the cluster.
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		shared.stop = stop
-		c, err := cluster.Start(ctx, cluster.Config{Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates})
-		if err != nil {
-			shared.err = err
+		w := &world{}
+		if w.Cluster, shared.err = cluster.Start(ctx, cluster.Config{
+			Dir: shared.dir, Components: cluster.Everything(), FeatureGates: allGates, OnExit: w.restarts,
+		}); shared.err != nil {
 			return
 		}
-		shared.world = &world{Cluster: c}
-		shared.err = shared.world.begin(ctx, settings)
+		shared.world = w
+		shared.err = w.begin(ctx, settings)
 	})
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
 	return shared.world
+}
+
+// restarts starts the controller again, as a kubelet would: it ends when it cannot renew its lease, for which a machine that runs much else is reason enough.
+func (w *world) restarts(name cluster.Component, why error) {
+	fmt.Fprintf(os.Stderr, "%s ended by itself (%v)\n", name, why)
+	if name != karve.Component {
+		return
+	}
+	if err := w.StartComponent(context.Background(), name); err != nil {
+		fmt.Fprintf(os.Stderr, "%s does not start again: %v\n", name, err)
+	}
 }
 
 // own holds as many clusters of single tests as may run at once beside the shared one: each takes a processor's worth while it starts.
