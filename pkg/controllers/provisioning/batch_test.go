@@ -92,6 +92,26 @@ func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
 	}
 }
 
+func TestAPodThatFoundRoomHoldsNoBatchOpenAndClosesNone(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Minute, time.Minute)
+	b.add("finds-room", now)
+	b.add("does-not", after(30*time.Second))
+	b.drop("finds-room")
+	if wait := b.due(after(50 * time.Second)); wait != 40*time.Second {
+		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
+	}
+	b.add("finds-room", after(55*time.Second)) // An old event.
+	if wait := b.due(after(60 * time.Second)); wait != 30*time.Second {
+		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
+	}
+	b.drop("does-not")
+	b.drop("never-seen")
+	if wait := b.due(after(61 * time.Second)); wait != 0 {
+		t.Errorf("wait %s for nobody", wait)
+	}
+}
+
 func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -127,10 +127,14 @@ func leaving(o client.Object) bool {
 	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
 }
 
-// batchPod adds a pod that waits for replicas to the batch.
+// batchPod adds a pod that waits for replicas to the batch, and drops one that waits no more.
 func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
-	if !ok || !snapshot.Waits(pod) {
+	if !ok {
+		return nil
+	}
+	if !snapshot.Waits(pod) || pod.DeletionTimestamp != nil {
+		c.batch.drop(pod.UID)
 		return nil
 	}
 	c.batch.add(pod.UID, c.Clock.Now())
