@@ -4,10 +4,12 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -134,6 +136,32 @@ func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
 			at = at.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "pause")) * time.Millisecond)
 		}
 	})
+}
+
+func TestOnlyMachinesThatCostTooMuchWaitForTheBatch(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	for name, x := range map[string]struct {
+		reason   string
+		deleting bool
+		want     bool
+	}{
+		"one that costs too much":                   {"Underutilized", false, true},
+		"one that costs too much and is taken back": {"Underutilized", true, false},
+		"one that has drifted":                      {"Drifted", false, false},
+		"one that is taken back":                    {"", true, false},
+	} {
+		claim := snapshottest.Claim("m", &c.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Launched(now))
+		if x.reason != "" {
+			claim.Annotations[v1alpha1.ReplacingAnnotation] = x.reason
+		}
+		if x.deleting {
+			claim.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		if got := patient(&claim); got != x.want || !leaving(&claim) {
+			t.Errorf("%s: patient = %v, want %v; leaving = %v", name, got, x.want, leaving(&claim))
+		}
+	}
 }
 
 func TestAllowance(t *testing.T) {
