@@ -51,7 +51,7 @@ chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn fr
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
 	go run ./test/bench
 
-bench-consolidation: ## Replay pods that come and go with Karve's consolidation and with its peers, and write _output/bench-consolidation.json (an hour)
+bench-consolidation: ## Replay pods that come and go with Karve's consolidation and with its peers, and write _output/bench-consolidation.json (half an hour)
 	go run ./test/replay/cmd/bench-consolidation
 
 bench-go: ## Run the benchmarks of the packages

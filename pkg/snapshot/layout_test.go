@@ -44,7 +44,7 @@ func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []planner.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []planner.Running{
-		{Name: "default/web-000", Class: 0, GPU: -1, Move: 20_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 20_000},
+		{Name: "default/web-000", Class: 0, GPU: -1, Move: 50_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 50_000},
 	}}}
 	if diff := cmp.Diff(want, l.Layout.Machines); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -99,16 +99,16 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 		moves planner.MicroUSD
 		kept  string
 	}{
-		"one whose pods have run for a while":   {nil, 40_000, ""},
+		"one whose pods have run for a while":   {nil, 100_000, ""},
 		"not where pods are not to be moved":    {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
 		"a move counts what the class says":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
 		"next to nothing, where it says so":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
-		"more for a pod that is dear to delete": {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 60_000, ""},
-		"never less than nothing":               {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 20_001, ""},
-		"more for one of priority":              {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 60_000, ""},
-		"more for one that has not settled":     {list(onPods(since(150 * time.Second))), 60_000, ""},
-		"for so long as the class says":         {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 40_000, ""},
-		"most for one that has just come":       {list(onPods(since(0))), 420_000, ""},
+		"more for a pod that is dear to delete": {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
+		"never less than nothing":               {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
+		"more for one of priority":              {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
+		"more for one that has not settled":     {list(onPods(since(150 * time.Second))), 150_000, ""},
+		"for so long as the class says":         {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
+		"most for one that has just come":       {list(onPods(since(0))), 1_050_000, ""},
 		"not one that has just started": {list(func(c *snapshot.Cluster) {
 			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-299*time.Second)))
 		}), -1, ""},
@@ -119,13 +119,13 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 		}), -1, ""},
 		"one that new pods are steered away from": {list(func(c *snapshot.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
-		}), 40_000, ""},
+		}), 100_000, ""},
 		"not one that rests": {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
-		"which ends":         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 40_000, ""},
+		"which ends":         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 100_000, ""},
 		"not one with a pod that nobody makes again": {list(onPods(func(p *corev1.Pod) { p.OwnerReferences = nil })), -1, "pod default/web-000 has no owner"},
-		"one with a Job's pod":                       {list(onPods(ofJob)), 40_000, ""},
+		"one with a Job's pod":                       {list(onPods(ofJob)), 100_000, ""},
 		"not when it is past half of what they take": {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},
-		"which it is not when they take long":        {list(onPods(ofJob), done(2*time.Hour)), 40_000, ""},
+		"which it is not when they take long":        {list(onPods(ofJob), done(2*time.Hour)), 100_000, ""},
 		"nor when it is past half of its deadline":   {list(onPods(ofJob, func(p *corev1.Pod) { p.Spec.ActiveDeadlineSeconds = new(int64(7199)) })), -1, "of the 7199s that it has"},
 		"not one whose pods are left to Karpenter": {list(func(c *snapshot.Cluster) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
@@ -133,7 +133,7 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 		}), -1, "pod default/web-000"},
 		"not one of a pool that is closed":          {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
 		"not one with a squatter that nobody takes": {list(squatting()), -1, "pod default/squatter, which holds no replica, would have no place on another node: there is none"},
-		"one with a squatter that has room":         {list(squatting(), other("1")), 40_000, ""},
+		"one with a squatter that has room":         {list(squatting(), other("1")), 100_000, ""},
 		"not without room":                          {list(squatting(), other("900m")), -1, "none that admits it has room"},
 		"nor where it is not admitted":              {list(squatting(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
 		"nor when it is alone in the world":         {list(squatting(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/squatter has no owner"},

@@ -20,6 +20,8 @@ type Setup struct {
 	Scheduler Scheduler
 	// Provision plans for the pods that wait.
 	Provision func(planner.Snapshot) planner.Plan
+	// Window is how long the first of the pods that find no room waits for some before machines are launched for all of them. Pods that had to move do not.
+	Window time.Duration
 	// Consolidate makes the machines cheaper, every so often; nil does without, but for empty machines.
 	Consolidate Consolidation
 	Every       time.Duration
@@ -37,6 +39,8 @@ type Result struct {
 	Pods float64
 	// Unplaced are pods that were left waiting at the end of a batch, each batch counted.
 	Unplaced int
+	// Waited is how long a pod waited for room on average, those that found some at once included.
+	Waited time.Duration
 	// Events are pods that came, went or moved; Took is how long the replay took, and Decision and Planning the longest that one consolidation, one plan took.
 	Events                   int
 	Took, Decision, Planning time.Duration
@@ -70,8 +74,10 @@ func Run(t *Trace, s Setup) (Result, error) {
 				r.Events++
 			}
 		}
-		if err := w.settle(s, &r); err != nil {
-			return r, err
+		if s.Scheduler.schedule(w); w.due(s.Window) {
+			if err := w.settle(s, &r); err != nil {
+				return r, err
+			}
 		}
 		if s.Consolidate != nil && w.now-consolidated >= s.Every && len(w.machines) > 0 {
 			consolidated = w.now
@@ -89,6 +95,7 @@ func Run(t *Trace, s Setup) (Result, error) {
 	}
 	r.Mean = paid / planner.MicroUSD(batches)
 	r.Pods /= float64(batches)
+	r.Waited = time.Duration(r.Unplaced) * batch / time.Duration(max(1, len(t.Pods)))
 	r.Launched = w.launched
 	r.Took = time.Since(begin)
 	return r, nil
@@ -102,13 +109,21 @@ func (r *Result) count(w *world) {
 	}
 }
 
-// consolidate gives machines back, and finds places for their pods.
+// due reports whether a pod that came waits for room as long as it may.
+func (w *world) due(window time.Duration) bool {
+	return slices.ContainsFunc(w.waiting, func(pod int) bool { return w.now-w.trace.Pods[pod].Arrives >= window })
+}
+
+// consolidate gives machines back, and finds places for their pods. Pods that came and wait for room are left waiting.
 func (w *world) consolidate(s Setup, r *Result) error {
+	came := w.waiting
+	w.waiting = nil
 	start := time.Now()
 	n := s.Consolidate(w, s.Scheduler)
 	r.Decision = max(r.Decision, time.Since(start))
 	r.Evictions, r.Events = r.Evictions+n, r.Events+n
 	err := w.settle(s, r)
+	w.waiting = append(came, w.waiting...)
 	w.drop()
 	return err
 }

@@ -61,6 +61,44 @@ func TestConsolidationIsCheaperThanNoneWithEveryScheduler(t *testing.T) {
 	}
 }
 
+func TestPodsThatWaitALittleForRoomNeedFewerMachinesAndMoves(t *testing.T) {
+	t.Parallel()
+	trace := short(4, 400)
+	setup := replay.Setup{Scheduler: replay.FirstFit, Provision: plans, Consolidate: karve(true), Every: time.Minute}
+	atOnce, err := replay.Run(&trace, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup.Window = 90 * time.Second
+	later, err := replay.Run(&trace, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("at once %+v, later %+v", atOnce, later)
+	if atOnce.Waited != 0 || later.Waited == 0 || later.Waited > setup.Window {
+		t.Errorf("pods wait for %v when machines are launched at once, for %v within a window of %v", atOnce.Waited, later.Waited, setup.Window)
+	}
+	if later.Launched >= atOnce.Launched || later.Evictions >= atOnce.Evictions || later.Mean >= atOnce.Mean {
+		t.Errorf("%d machines, %d moves, %d an hour; at once %d, %d, %d", later.Launched, later.Evictions, later.Mean, atOnce.Launched, atOnce.Evictions, atOnce.Mean)
+	}
+}
+
+func TestAPodThatFindsNoRoomWaitsForTheWindow(t *testing.T) {
+	t.Parallel()
+	trace := short(5, 1)
+	// The second is gone when it comes: it only has the replay go on.
+	trace.Pods = []replay.Pod{{Shape: 0, Arrives: 0, Ends: time.Hour}, {Shape: 0, Arrives: 2 * time.Hour, Ends: 2 * time.Hour}}
+	for window, want := range map[time.Duration]int{0: 0, time.Minute: 6, 2 * time.Hour: 360} {
+		r, err := replay.Run(&trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Window: window})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if launched := window < time.Hour; r.Unplaced != want || (r.Launched == 1) != launched {
+			t.Errorf("with a window of %v it waits for %d batches of 10 s, want %d, and %d machines are launched", window, r.Unplaced, want, r.Launched)
+		}
+	}
+}
+
 func TestTheSameTraceHasTheSameResult(t *testing.T) {
 	t.Parallel()
 	trace := short(2, 120)

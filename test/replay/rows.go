@@ -17,7 +17,11 @@ type Figures struct {
 	Offerings string `json:"offerings"`
 	Scheduler string `json:"scheduler"`
 	Policy    string `json:"policy"`
-	Steering  bool   `json:"steering"`
+	// Move is what a move counts, 0 where nobody counts it. Window is how many seconds pods wait for room before machines are launched, Waited how many they
+	// did on average.
+	Move   planner.MicroUSD `json:"moveMicroUSDPerHour"`
+	Window int              `json:"windowSeconds"`
+	Waited float64          `json:"waitedSeconds"`
 	// Mean is what the machines of a replay cost on average; what those of a fleet that has lost pods cost in the end.
 	Mean  planner.MicroUSD `json:"meanMicroUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
@@ -49,10 +53,12 @@ func (r Row) Measure() (Figures, error) {
 // What the rows are replayed with. Karve's move is dearer than what the API has as a default: these pods come and go a hundred times as fast as in life, so moving one has
 // to pay in less time.
 const (
-	effort      = 3_000
-	move        = 200_000
-	defaultMove = 20_000
-	every       = time.Minute
+	effort        = 30_000
+	effortOfBound = 1_000_000 // of a sample; below half of it the bound of g4dn to g6e is weak
+	move          = 200_000
+	defaultMove   = 50_000
+	every         = time.Minute
+	window        = 90 * time.Second
 )
 
 // Rows are the lines of the table. The openb rows are left out, and skipped is told, where the trace is not there.
@@ -61,17 +67,11 @@ func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 		for _, offerings := range []struct {
 			name     string
 			families []string
-			bound    int64 // the effort of a sample of the bound
-		}{{"g4dn", workload.G4dn, 300_000}, {"g4dn-g6e", workload.G4to6, 60_000}} {
-			types := workload.Types(offerings.families, 20)
-			t, err := Openb(trace, 10_200_000, 100, types)
+		}{{"g4dn", workload.G4dn}, {"g4dn-g6e", workload.G4to6}} {
+			t, err := Openb(trace, 10_200_000, 100, workload.Types(offerings.families, 20))
 			if err != nil {
 				skipped(fmt.Sprintf("openb, %s: skipped: %v", offerings.name, err))
-			} else if !t.rows("openb, "+offerings.name, offerings.bound, yield) {
-				return
-			}
-			s := Synthetic(1, Churn{Pods: 1000, Mix: workload.Mix{Shapes: 12, Pods: 100}, Between: 10 * time.Second, Median: 5 * time.Minute}, types)
-			if !s.rows("synthetic, "+offerings.name, offerings.bound, yield) {
+			} else if !t.rows("openb, "+offerings.name, yield) {
 				return
 			}
 		}
@@ -79,34 +79,54 @@ func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 	}
 }
 
-// rows are those of a trace: what there is without consolidation, the model of Karpenter's, and Karve's with and without steering, for each model of the
-// scheduler.
-func (t Trace) rows(name string, effortOfBound int64, yield func(Row) bool) bool {
+// policy is what is done about machines that are not full, and how long pods wait for room before machines are launched.
+type policy struct {
+	name string
+	// move is what Karve counts for a move; 0 for others.
+	move planner.MicroUSD
+	Setup
+}
+
+// karve is Karve's policy with so much for a move, launching at once or after a window.
+func karve(move planner.MicroUSD, window time.Duration) policy {
+	k := Karve{Search: planner.Search{Effort: effort}, Move: move, Percent: 100, Steered: true}
+	return policy{karveName(move), move, Setup{Provision: k.Search.Build, Window: window, Consolidate: k.Consolidate, Every: every}}
+}
+
+func karveName(move planner.MicroUSD) string { return fmt.Sprintf("Karve, $%.2f a move", float64(move)/1e6) }
+
+// karpenter is the model of Karpenter's consolidation.
+func karpenter(window time.Duration) policy {
+	return policy{"model of Karpenter's consolidation", 0, Setup{Provision: planner.FirstFit, Window: window, Consolidate: Karpenter, Every: every}}
+}
+
+// rows are those of a trace: what there is without consolidation, the model of Karpenter's and Karve's for each model of the scheduler, each of them launching
+// at once and after a window, and what other costs of a move come to.
+func (t Trace) rows(name string, yield func(Row) bool) bool {
 	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, planner.Search{Effort: effortOfBound}) })
-	plan := planner.Search{Effort: effort}.Build
 	for _, scheduler := range []Scheduler{FirstFit, LeastAllocated, MostAllocated} {
-		karve := Karve{Search: planner.Search{Effort: effort}, Move: move, Percent: 100}
-		steered := karve
-		steered.Steered = true
-		for _, x := range []struct {
-			policy   string
-			steering bool
-			Setup
-		}{
-			{"none, Karpenter's packing", false, Setup{Provision: planner.FirstFit}},
-			{"none, Karve's plans", false, Setup{Provision: plan}},
-			{"model of Karpenter's consolidation", false, Setup{Provision: planner.FirstFit, Consolidate: Karpenter, Every: every}},
-			{"Karve", false, Setup{Provision: plan, Consolidate: karve.Consolidate, Every: every}},
-			{"Karve, steering", true, Setup{Provision: plan, Consolidate: steered.Consolidate, Every: every}},
-		} {
+		policies := []policy{karpenter(0), karpenter(window), karve(move, 0), karve(move, window)}
+		if scheduler.planned {
+			policies = append([]policy{
+				{"none, Karpenter's packing", 0, Setup{Provision: planner.FirstFit}},
+				{"none, Karve's plans", 0, Setup{Provision: planner.Search{Effort: effort}.Build}},
+			}, policies...)
+			for _, other := range []planner.MicroUSD{100_000, 150_000, 300_000} {
+				policies = append(policies, karve(other, 0), karve(other, window))
+			}
+		}
+		for _, x := range policies {
 			x.Scheduler = scheduler
-			row := Row{Figures{Offerings: name, Scheduler: scheduler.Name, Policy: x.policy, Steering: x.steering}, func(f *Figures) error {
+			f := Figures{Offerings: name, Scheduler: scheduler.Name, Policy: x.name, Move: x.move, Window: int(x.Window.Seconds())}
+			if x.Window > 0 {
+				f.Policy += fmt.Sprintf(", launching after %d s", f.Window)
+			}
+			if !yield(Row{f, func(f *Figures) error {
 				r, err := Run(&t, x.Setup)
-				f.Mean, f.Bound, f.Evictions, f.Launched = r.Mean, bound(), r.Evictions, r.Launched
+				f.Mean, f.Bound, f.Evictions, f.Launched, f.Waited = r.Mean, bound(), r.Evictions, r.Launched, r.Waited.Seconds()
 				f.Decision, f.Plan, f.EventsPerSecond = milliseconds(r.Decision), milliseconds(r.Planning), float64(r.Events)/r.Took.Seconds()
 				return err
-			}}
-			if !yield(row) {
+			}}) {
 				return false
 			}
 		}
@@ -144,16 +164,17 @@ func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) 
 	bound := sync.OnceValue(func() planner.MicroUSD { return planner.Search{}.Cheaper(start()).Bound })
 	for _, x := range []struct {
 		policy string
+		move   planner.MicroUSD
 		end    func(planner.Layout) (planner.Layout, int, time.Duration)
 	}{
-		{"none", func(l planner.Layout) (planner.Layout, int, time.Duration) { return l, 0, 0 }},
-		{"model of Karpenter's consolidation", func(l planner.Layout) (planner.Layout, int, time.Duration) {
+		{"none", 0, func(l planner.Layout) (planner.Layout, int, time.Duration) { return l, 0, 0 }},
+		{"model of Karpenter's consolidation", 0, func(l planner.Layout) (planner.Layout, int, time.Duration) {
 			k := peer.Karpenter(l)
 			return k.Layout, k.Evictions, 0
 		}},
-		{"Karve", ToTheEnd},
+		{karveName(defaultMove), defaultMove, ToTheEnd},
 	} {
-		row := Row{Figures{Offerings: name, Scheduler: "as planned", Policy: x.policy}, func(f *Figures) error {
+		row := Row{Figures{Offerings: name, Scheduler: "as planned", Policy: x.policy, Move: x.move}, func(f *Figures) error {
 			l, evictions, took := x.end(start())
 			for _, m := range l.Machines {
 				f.Mean += m.Price

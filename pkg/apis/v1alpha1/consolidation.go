@@ -9,7 +9,7 @@ import (
 
 // Values that the API server writes where fields of Consolidation are left out; empty values are read as them.
 const (
-	DefaultMinSavingPerMove = "0.02"
+	DefaultMinSavingPerMove = "0.05"
 	DefaultSettleAfter      = "5m"
 )
 

@@ -7,7 +7,7 @@ import (
 
 func TestTheSavingPerMoveIsReadToTheMicroDollar(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]int64{"": 20_000, "0.02": 20_000, "0": 0, "1": 1_000_000, "0.000001": 1, "999999.999999": 999_999_999_999, "12.5": 12_500_000} {
+	for text, want := range map[string]int64{"": 50_000, "0.02": 20_000, "0": 0, "1": 1_000_000, "0.000001": 1, "999999.999999": 999_999_999_999, "12.5": 12_500_000} {
 		if got, err := (Consolidation{MinSavingPerMove: text}).SavingPerMove(); err != nil || got != want {
 			t.Errorf("%q is %d (%v), want %d", text, got, err, want)
 		}

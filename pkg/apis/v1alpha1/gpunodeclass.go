@@ -214,9 +214,9 @@ type Consolidation struct {
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
 	// minSavingPerMove is how many US dollars an hour the machines must cost less for each pod that has to move, as a decimal number. What a restart of
-	// a pod costs, divided by the hours in which moving it has to pay. Without it: 0.02.
+	// a pod costs, divided by the hours in which moving it has to pay. Without it: 0.05.
 	// +optional
-	// +kubebuilder:default="0.02"
+	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`

@@ -299,7 +299,7 @@ func (s *simulation) consider(state *state) {
 		}
 		return cmp.Or(state.protects(m), state.stays(m))
 	})
-	out := propose(&layout, planner.Search{Effort: 1})
+	out := propose(&layout, planner.Search{Effort: 1000})
 	state.proposals, state.surplus = out.proposals, out.surplus
 	for _, p := range out.proposals {
 		for _, name := range p.claims {

@@ -9,19 +9,20 @@ import (
 )
 
 // batch gathers waiting pods, so that pods created together are planned together: it is due when no new pod has come for the idle
-// duration, or when the first has waited for the longest. Pods whose machine is lost, was refused, or was held
+// duration, or when the first has waited for the longest. Pods that found room meanwhile do not count. Pods whose machine is lost, was refused, or was held
 // back by the bound on launches do not wait for those that come. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
-	mu          sync.Mutex
-	hurried     bool
-	seen        sets.Set[types.UID]
-	first, last time.Time
+	mu      sync.Mutex
+	hurried bool
+	seen    sets.Set[types.UID]
+	// came is when the pods that it gathers came.
+	came map[types.UID]time.Time
 }
 
 func newBatch(idle, longest time.Duration) *batch {
-	return &batch{idle: idle, longest: longest, seen: sets.New[types.UID]()}
+	return &batch{idle: idle, longest: longest, seen: sets.New[types.UID](), came: map[types.UID]time.Time{}}
 }
 
 // add notes a waiting pod; one that was seen before does not hold the batch open.
@@ -32,28 +33,41 @@ func (b *batch) add(pod types.UID, now time.Time) {
 		return
 	}
 	b.seen.Insert(pod)
-	if b.first.IsZero() {
-		b.first = now
-	}
-	b.last = now
+	b.came[pod] = now
+}
+
+// drop has a pod that waits no more hold the batch open no longer.
+func (b *batch) drop(pod types.UID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.came, pod)
 }
 
 // due is how long the batch is still open; it closes it when that is nothing.
 func (b *batch) due(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.first.IsZero() || b.hurried {
-		b.first, b.last = time.Time{}, time.Time{}
+	if len(b.came) == 0 || b.hurried {
+		clear(b.came)
 		return 0
 	}
-	end := b.last.Add(b.idle)
-	if limit := b.first.Add(b.longest); limit.Before(end) {
+	var first, last time.Time
+	for _, at := range b.came {
+		if first.IsZero() || at.Before(first) {
+			first = at
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	end := last.Add(b.idle)
+	if limit := first.Add(b.longest); limit.Before(end) {
 		end = limit
 	}
 	if wait := end.Sub(now); wait > 0 {
 		return wait
 	}
-	b.first, b.last = time.Time{}, time.Time{}
+	clear(b.came)
 	return 0
 }
 

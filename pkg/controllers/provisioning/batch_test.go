@@ -4,10 +4,12 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -92,6 +94,26 @@ func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
 	}
 }
 
+func TestAPodThatFoundRoomHoldsNoBatchOpenAndClosesNone(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Minute, time.Minute)
+	b.add("finds-room", now)
+	b.add("does-not", after(30*time.Second))
+	b.drop("finds-room")
+	if wait := b.due(after(50 * time.Second)); wait != 40*time.Second {
+		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
+	}
+	b.add("finds-room", after(55*time.Second)) // An old event.
+	if wait := b.due(after(60 * time.Second)); wait != 30*time.Second {
+		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
+	}
+	b.drop("does-not")
+	b.drop("never-seen")
+	if wait := b.due(after(61 * time.Second)); wait != 0 {
+		t.Errorf("wait %s for nobody", wait)
+	}
+}
+
 func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -114,6 +136,32 @@ func TestABatchWaitsNoLongerThanItsBounds(t *testing.T) {
 			at = at.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "pause")) * time.Millisecond)
 		}
 	})
+}
+
+func TestOnlyMachinesThatCostTooMuchWaitForTheBatch(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	for name, x := range map[string]struct {
+		reason   string
+		deleting bool
+		want     bool
+	}{
+		"one that costs too much":                   {"Underutilized", false, true},
+		"one that costs too much and is taken back": {"Underutilized", true, false},
+		"one that has drifted":                      {"Drifted", false, false},
+		"one that is taken back":                    {"", true, false},
+	} {
+		claim := snapshottest.Claim("m", &c.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Launched(now))
+		if x.reason != "" {
+			claim.Annotations[v1alpha1.ReplacingAnnotation] = x.reason
+		}
+		if x.deleting {
+			claim.DeletionTimestamp = &metav1.Time{Time: now}
+		}
+		if got := patient(&claim); got != x.want || !leaving(&claim) {
+			t.Errorf("%s: patient = %v, want %v; leaving = %v", name, got, x.want, leaving(&claim))
+		}
+	}
 }
 
 func TestAllowance(t *testing.T) {

@@ -88,8 +88,10 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		}
 		return []reconcile.Request{{}}
 	})
-	atOnce := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		c.batch.hurry()
+	atOnce := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		if !patient(o) {
+			c.batch.hurry()
+		}
 		return []reconcile.Request{{}}
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
@@ -127,10 +129,24 @@ func leaving(o client.Object) bool {
 	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
 }
 
-// batchPod adds a pod that waits for replicas to the batch.
+// patient says of a claim whose machine is going to be lost that its pods can wait for the batch: they run meanwhile, and only money is lost.
+func patient(o client.Object) bool {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok {
+		return false
+	}
+	m := &snapshot.Machine{Claim: claim}
+	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
+}
+
+// batchPod adds a pod that waits for replicas to the batch, and drops one that waits no more.
 func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
-	if !ok || !snapshot.Waits(pod) {
+	if !ok {
+		return nil
+	}
+	if !snapshot.Waits(pod) || pod.DeletionTimestamp != nil {
+		c.batch.drop(pod.UID)
 		return nil
 	}
 	c.batch.add(pod.UID, c.Clock.Now())

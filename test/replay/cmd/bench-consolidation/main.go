@@ -60,13 +60,17 @@ func write(out string, all []replay.Figures) error {
 	return os.WriteFile(out, append(data, '\n'), 0o600)
 }
 
-const format = "%-46s %-15s %-38s %9s %8s %7s %9s %8s %9s %9s\n"
+const format = "%-46s %-15s %-61s %5s %9s %8s %7s %9s %8s %7s %9s %9s\n"
 
 func header() {
-	fmt.Printf(format, "pods and offerings", "scheduler", "policy", "USD/h", "bound", "over %", "evictions", "launched", "decision", "events/s")
+	fmt.Printf(format, "pods and offerings", "scheduler", "policy", "move", "USD/h", "bound", "over %", "evictions", "launched", "waited", "decision", "events/s")
 }
 
 func line(f replay.Figures) {
-	fmt.Printf(format, f.Offerings, f.Scheduler, f.Policy, fmt.Sprintf("%.2f", float64(f.Mean)/1e6), fmt.Sprintf("%.2f", float64(f.Bound)/1e6), fmt.Sprintf("%.1f", f.Over),
-		fmt.Sprint(f.Evictions), fmt.Sprint(f.Launched), fmt.Sprintf("%.0f ms", f.Decision), fmt.Sprintf("%.0f", f.EventsPerSecond))
+	move := "-"
+	if f.Move > 0 {
+		move = fmt.Sprintf("$%.2f", float64(f.Move)/1e6)
+	}
+	fmt.Printf(format, f.Offerings, f.Scheduler, f.Policy, move, fmt.Sprintf("%.2f", float64(f.Mean)/1e6), fmt.Sprintf("%.2f", float64(f.Bound)/1e6), fmt.Sprintf("%.1f", f.Over),
+		fmt.Sprint(f.Evictions), fmt.Sprint(f.Launched), fmt.Sprintf("%.1f s", f.Waited), fmt.Sprintf("%.0f ms", f.Decision), fmt.Sprintf("%.0f", f.EventsPerSecond))
 }
