@@ -119,7 +119,7 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	}
 	for i := range classes.Items {
 		class := &classes.Items[i]
-		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
+		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Now)
 		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
 			continue
 		}

@@ -26,6 +26,8 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
 	}
 	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
+	// A change that lies further ahead than it is waited for was written by a clock that was ahead: nothing would be later.
+	ahead := before.LastTransitionTime.After(now.Add(retry))
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
 			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One node is tried again after %s",
@@ -39,11 +41,14 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		}
 		return closed
 	case metav1.ConditionUnknown:
-		if fresh {
+		switch {
+		case fresh, ahead && len(broken) > 0:
 			return open()
+		case ahead:
+			return closed
 		}
 	case metav1.ConditionFalse:
-		if !mended && !now.Before(before.LastTransitionTime.Add(retry)) {
+		if !mended && (ahead || !now.Before(before.LastTransitionTime.Add(retry))) {
 			return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionUnknown, reasonProbing,
 				"one node may be launched to see whether nodes of this pool expose their replicas again")
 		}

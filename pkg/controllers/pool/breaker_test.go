@@ -68,6 +68,10 @@ func TestBreaker(t *testing.T) {
 		"also when the API server's clock is behind ours":                {been("Unknown", timeout-5*time.Second), list(broken(timeout - 0)), "False", reasonReplicasMissing},
 		"one that broke before the trial is no news":                     {been("Unknown", time.Minute), list(broken(timeout + time.Hour)), "Unknown", "Before"},
 		"a trial that breaks while an old one still works opens it":      {been("Unknown", timeout), list(working(time.Hour), broken(timeout-0)), "False", reasonReplicasMissing},
+		"what a clock wrote that was ahead is tried at once":             {been("False", -time.Hour), list(broken(time.Hour)), "Unknown", reasonProbing},
+		"or closed, when nothing is broken":                              {been("Unknown", -time.Hour), list(working(time.Minute)), "True", reasonReplicasHealthy},
+		"or opened, when something is":                                   {been("Unknown", -time.Hour), list(broken(timeout)), "False", reasonReplicasMissing},
+		"a little ahead is as good as now":                               {been("False", -time.Minute), list(broken(time.Hour)), "False", "Before"},
 		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", reasonReplicasHealthy},
 	} {
 		t.Run(name, func(t *testing.T) {
