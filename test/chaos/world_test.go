@@ -325,6 +325,29 @@ func (w *world) prepare(ctx context.Context) error {
 	return nil
 }
 
+// stayPut has no class move pods any more.
+func (w *world) stayPut(ctx context.Context) error {
+	for _, p := range pools {
+		class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
+		if err := w.patch(ctx, class, fmt.Sprintf(`{"spec":{"consolidation":{"policy":%q}}}`, v1alpha1.ConsolidateWhenIdle)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counts says how many machines were launched and are there, and what happened to them.
+func (w *world) counts() string {
+	instances := w.AWS().Instances()
+	running := 0
+	for _, i := range instances {
+		if i.State == aws.Running {
+			running++
+		}
+	}
+	return fmt.Sprintf("%d machines were launched, %d are there", len(instances), running)
+}
+
 func nodeClass(name string) client.Object {
 	ours := []any{map[string]any{"tags": map[string]any{"karpenter.sh/discovery": "karve"}}}
 	return object("karpenter.k8s.aws/v1", "EC2NodeClass", name, map[string]any{
