@@ -77,6 +77,9 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	w.settles(t, "after the last fault", quiet, w.wrongs)
 	w.tell("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
 	machines := catalogue(t, w)
+	if b, err := w.bill(t.Context(), machines); err == nil {
+		w.tell("By then %s", b)
+	}
 	if during >= long {
 		if err := c.retry(t.Context()); err != nil {
 			t.Fatal(err)
