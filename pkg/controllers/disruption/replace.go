@@ -29,6 +29,9 @@ const (
 	stay step = "Stay"
 )
 
+// marks says that the step marks a machine as leaving, or takes that back.
+func (s step) marks() bool { return s == replace || s == stop || s == giveUp }
+
 const (
 	// patience is how long the new place of a machine's pods may take: Karpenter lets a machine register for 15 minutes, and after that its
 	// replicas have to come.
