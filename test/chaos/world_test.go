@@ -76,13 +76,14 @@ type world struct {
 	timeline []string
 	quiet    bool // nothing is told any more
 	claims   map[types.UID]string
+	names    map[types.UID]string
 	rules    map[string]string
 }
 
 // newWorld starts everything. Where it will run for long there are two controllers that elect a leader, else one that need not wait for a lease.
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
-	w := &world{t: t, claims: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
+	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
 	w.guard = newGuard(budgets(), w.tell)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
@@ -240,7 +241,7 @@ func (w *world) noteClaim(o any, gone bool) {
 	}
 	w.mu.Lock()
 	was := w.claims[c.UID]
-	w.claims[c.UID] = state
+	w.claims[c.UID], w.names[c.UID] = state, c.Name
 	w.mu.Unlock()
 	if was != state {
 		w.tell("  %s is %s: %s %s %s", c.Name, state, c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey], c.Status.NodeName)
@@ -249,7 +250,12 @@ func (w *world) noteClaim(o any, gone bool) {
 
 // picture is all that the watches and the local AWS tell now.
 func (w *world) picture(ctx context.Context) (*picture, error) {
-	p := &picture{instances: w.AWS().Instances()}
+	p := &picture{instances: w.AWS().Instances(), seen: map[string]int{}}
+	w.mu.Lock()
+	for _, name := range w.names {
+		p.seen[name]++
+	}
+	w.mu.Unlock()
 	var (
 		pods         corev1.PodList
 		deployments  appsv1.DeploymentList
