@@ -84,7 +84,7 @@ type world struct {
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
 	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
-	w.guard = newGuard(budgets(), w.tell)
+	w.guard = newGuard(budgets(), w.runs, w.tell)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
 		AWS:        aws.Config{LaunchTime: time.Second, ShutdownTime: 2 * time.Second},
@@ -111,6 +111,11 @@ func newWorld(t *testing.T, long bool) *world {
 		w.controllers = append(w.controllers, k)
 	}
 	return w
+}
+
+// runs says whether the machine of a Node runs.
+func (w *world) runs(node string) bool {
+	return slices.ContainsFunc(w.AWS().Instances(), func(i aws.Instance) bool { return i.PrivateDNS == node && i.State == aws.Running })
 }
 
 // restarts does what the kubelet does for a component that has ended, for instance since it could not renew its lease.
