@@ -351,8 +351,14 @@ func (c *chaos) class(ctx context.Context, pool, idle string, replicas int) erro
 	return c.patch(ctx, class, fmt.Sprintf(`{"spec":{"sharing":{"replicas":%d},"consolidation":{"idleAfter":%q}}}`, replicas, idle))
 }
 
-// retry has everything tried again that rests, as its owner may: what rests after a clock was wrong may do so for longer than a test lasts.
+// retry has everything tried again that rests, as its owner may: what rests after a clock was wrong may do so for longer than a test lasts. Budgets let all machines go
+// at once: where one of two may, the two are never made one.
 func (c *chaos) retry(ctx context.Context) error {
+	for _, p := range pools {
+		if err := c.budget(ctx, p.name, "100%"); err != nil {
+			return err
+		}
+	}
 	var claims karpv1.NodeClaimList
 	if err := c.insist(ctx, func(ctx context.Context) error { return c.api.List(ctx, &claims) }); err != nil {
 		return err
