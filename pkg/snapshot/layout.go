@@ -83,7 +83,7 @@ func (c *Cluster) movable(pool *Pool, m *Machine) bool {
 		return false
 	}
 	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
-	if err != nil || !m.Started() || m.Leaving() || hasTaint(m.Node, v1alpha1.DisruptingTaintKey) || m.RestsAt(c.Now) {
+	if err != nil || !m.Started() || m.Leaving() || hasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !m.RestsUntil(c.Now).IsZero() {
 		return false // A duration that cannot be read is told by the class's Accepted condition.
 	}
 	if _, never, err := pool.Class.Spec.Consolidation.IdleDuration(); m.Empty() && (never || err != nil) {
@@ -91,12 +91,6 @@ func (c *Cluster) movable(pool *Pool, m *Machine) bool {
 	}
 	started := Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
 	return !c.Now.Before(started.Add(settle))
-}
-
-// RestsAt says that the machine is left alone, since no new place came for its pods.
-func (m *Machine) RestsAt(now time.Time) bool {
-	after, err := time.Parse(time.RFC3339, m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation])
-	return err == nil && now.Before(after)
 }
 
 func startOf(pod *corev1.Pod) time.Time {

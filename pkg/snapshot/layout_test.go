@@ -120,8 +120,10 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 		"one that new pods are steered away from": {list(func(c *snapshot.Cluster) {
 			taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
 		}), 100_000, ""},
-		"not one that rests": {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
-		"which ends":         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 100_000, ""},
+		"not one that rests":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Minute).Format(time.RFC3339))), -1, ""},
+		"which ends":                                 {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Format(time.RFC3339))), 100_000, ""},
+		"and is not so long":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339))), 100_000, ""},
+		"but after failures":                         {list(onClaim(v1alpha1.ReplaceAfterAnnotation, Now.Add(time.Hour).Format(time.RFC3339)), onClaim(v1alpha1.ReplacementFailuresAnnotation, "4")), -1, ""},
 		"not one with a pod that nobody makes again": {list(onPods(func(p *corev1.Pod) { p.OwnerReferences = nil })), -1, "pod default/web-000 has no owner"},
 		"one with a Job's pod":                       {list(onPods(ofJob)), 100_000, ""},
 		"not when it is past half of what they take": {list(onPods(ofJob), done(119*time.Minute)), -1, "others of it took 1h59m0s"},

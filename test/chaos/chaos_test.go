@@ -20,6 +20,14 @@ const short = 35 * time.Second
 // long is how long a script is in which controllers elect a leader, and after which the machines may not cost too much.
 const long = 5 * time.Minute
 
+// stays is how long nothing may be wrong until all is quiet: for so long after a script that is long, and shortly otherwise. What goes round is found out by it.
+func stays(during time.Duration) time.Duration {
+	if during >= long {
+		return 30 * time.Second
+	}
+	return 4 * time.Second
+}
+
 // calm is within which time everything has to be as it should after the last fault: pods of a node that is gone are found after a minute, and what was refused is
 // asked for again after some.
 const calm = 10 * time.Minute
@@ -41,7 +49,8 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	if err := w.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.settles(t, "before the first fault", nil)
+	quiet := stays(during)
+	w.settles(t, "before the first fault", quiet, w.wrongs)
 
 	c := &chaos{world: w, victims: map[int]string{}}
 	ctx, stop := context.WithCancelCause(t.Context())
@@ -65,18 +74,28 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 	}
 	w.tell("All faults have ended")
 	began := time.Now()
-	w.settles(t, "after the last fault", nil)
+	w.settles(t, "after the last fault", quiet, w.wrongs)
 	w.tell("All is quiet after %s; %s", time.Since(began).Round(time.Second), w.guard.counts())
 	machines := catalogue(t, w)
+	if b, err := w.bill(t.Context(), machines); err == nil {
+		w.tell("By then %s", b)
+	}
 	if during >= long {
+		if err := c.retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		// What is cheaper is looked for in steps, and what was in vain again after minutes.
-		w.settles(t, "after the last fault", machines)
+		w.settles(t, "after the last fault, as to the price", quiet, func(ctx context.Context) ([]wrong, error) { return w.tooDear(ctx, machines) })
 	}
 	b, err := w.bill(t.Context(), machines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tell("After %s %s", time.Since(began).Round(time.Second), b)
+	w.tell("After %s %s; %s", time.Since(began).Round(time.Second), b, w.counts())
+	if err := w.stayPut(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.settles(t, "after pods are not to be moved any more", time.Second, w.stillSteered)
 	for _, breach := range w.guard.said() {
 		t.Errorf("a PodDisruptionBudget was broken: %s", breach)
 	}
@@ -105,20 +124,19 @@ func settings(t *testing.T) (seed uint64, during time.Duration) {
 	return seed, during
 }
 
-// settles waits until nothing is wrong and stays so for a while. With a catalogue it is wrong as well that the machines cost too much.
-func (w *world) settles(t *testing.T, when string, machines gather.Catalog) {
+// settles waits until nothing is wrong and stays so for a while.
+func (w *world) settles(t *testing.T, when string, stays time.Duration, wrongs func(context.Context) ([]wrong, error)) {
 	t.Helper()
-	const stays = 4 * time.Second
 	var good time.Time
 	var last []wrong
 	for began := time.Now(); time.Since(began) < calm; {
-		wrongs, err := w.wrongs(t.Context(), machines)
+		found, err := wrongs(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch {
-		case len(wrongs) > 0:
-			good, last = time.Time{}, wrongs
+		case len(found) > 0:
+			good, last = time.Time{}, found
 		case good.IsZero():
 			good = time.Now()
 		case time.Since(good) > stays:
@@ -138,20 +156,34 @@ func (w *world) settles(t *testing.T, when string, machines gather.Catalog) {
 	t.Fatalf("not all is well %s %s:\n%sThe timeline:\n%s", calm, when, b.String(), timeline)
 }
 
-func (w *world) wrongs(ctx context.Context, machines gather.Catalog) ([]wrong, error) {
+// wrongs are what may not be so once everything is quiet.
+func (w *world) wrongs(ctx context.Context) ([]wrong, error) {
 	p, err := w.picture(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := p.wrongs()
-	if len(all) > 0 || machines == nil {
-		return all, nil
+	return p.wrongs(), nil
+}
+
+// tooDear is as well that the machines cost too much.
+func (w *world) tooDear(ctx context.Context, machines gather.Catalog) ([]wrong, error) {
+	if all, err := w.wrongs(ctx); err != nil || len(all) > 0 {
+		return all, err
 	}
 	b, err := w.bill(ctx, machines)
 	if err != nil {
-		return nil, err
+		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}, nil
 	}
 	return b.wrongs(), nil
+}
+
+// stillSteered are as well the Nodes that pods are still steered away from, when nothing is to be moved.
+func (w *world) stillSteered(ctx context.Context) ([]wrong, error) {
+	p, err := w.picture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return append(p.wrongs(), p.steered()...), nil
 }
 
 // bugs are the lines of the controllers' logs that tell of a bug of ours.

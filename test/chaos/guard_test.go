@@ -23,6 +23,8 @@ type guard struct {
 	dead map[string]time.Time
 	// lost is when an app last lost a pod with a node.
 	lost map[string]time.Time
+	// runs says whether the machine of a Node runs: pods of one that does and whose kubelet is not heard of, as on a machine that has too much to do, were taken by nobody.
+	runs func(node string) bool
 	tell func(format string, args ...any)
 	// breaches are what was told.
 	breaches []string
@@ -42,8 +44,8 @@ const (
 	convalescence = 30 * time.Second
 )
 
-func newGuard(atLeast map[string]int, tell func(format string, args ...any)) *guard {
-	return &guard{atLeast: atLeast, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}}
+func newGuard(atLeast map[string]int, runs func(node string) bool, tell func(format string, args ...any)) *guard {
+	return &guard{atLeast: atLeast, runs: runs, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}}
 }
 
 // kills tells that a node dies by the script, revives that it came back.
@@ -75,7 +77,7 @@ func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 	left, why := g.healthy(after.app), reasonOf(pod)
 	back, died := g.dead[after.node]
 	switch {
-	case died && (back.IsZero() || now.Before(back.Add(convalescence))):
+	case died && (back.IsZero() || now.Before(back.Add(convalescence))), why == unheard && g.runs(after.node):
 		g.lost[after.app] = now
 		g.died++
 		return
@@ -107,6 +109,9 @@ func healthy(pod *corev1.Pod) bool {
 	})
 }
 
+// unheard is the reason of a pod that nobody has deleted.
+const unheard = "not ready any more"
+
 // reasonOf is what the pod says of who took it away.
 func reasonOf(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
@@ -115,7 +120,7 @@ func reasonOf(pod *corev1.Pod) string {
 		}
 	}
 	if pod.DeletionTimestamp.IsZero() {
-		return "not ready any more"
+		return unheard
 	}
 	return "deleted"
 }
@@ -189,6 +194,20 @@ func TestABudgetIsBrokenByWhoTakesAPodAwayAndNotByADeadNode(t *testing.T) {
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, true, evicted), false, began.Add(race+1))
 		}, 1},
+		"two are not ready on a machine that runs": {func(g *guard) {
+			g.runs = func(string) bool { return true }
+			g.note(pod(1, false, ""), false, began)
+			g.note(pod(2, false, ""), false, began)
+		}, 0},
+		"two are not ready on machines that do not": {func(g *guard) {
+			g.note(pod(1, false, ""), false, began)
+			g.note(pod(2, false, ""), false, began)
+		}, 1},
+		"two are evicted from a machine that runs": {func(g *guard) {
+			g.runs = func(string) bool { return true }
+			g.note(pod(1, true, evicted), false, began)
+			g.note(pod(2, true, evicted), false, began)
+		}, 1},
 		"two go from a node that came back long ago": {func(g *guard) {
 			g.kills("node-1")
 			g.revives("node-1", began)
@@ -198,7 +217,7 @@ func TestABudgetIsBrokenByWhoTakesAPodAwayAndNotByADeadNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			g := newGuard(map[string]int{"web": 2}, t.Logf)
+			g := newGuard(map[string]int{"web": 2}, func(string) bool { return false }, t.Logf)
 			for i := range 3 {
 				g.note(pod(i+1, false, ""), false, began)
 				g.note(pod(i+1, true, ""), false, began)

@@ -3,6 +3,8 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,11 +36,16 @@ func catalogue(t *testing.T, w *world) gather.Catalog {
 }
 
 // bill is what the machines cost an hour, and what others would that hold the same pods, if there were none yet: those of the planner's plan, and the least that any
-// can.
-type bill struct{ fleet, plan, bound planner.MicroUSD }
+// can. What is refused at present is not planned with, though machines of it may be there.
+type bill struct {
+	fleet, plan, bound planner.MicroUSD
+	// machines are those of both, for whoever has to find out.
+	machines, planned []string
+}
 
 func (b bill) String() string {
-	return fmt.Sprintf("the machines cost %d micro-USD an hour, a plan for the same pods %d, its bound is %d", b.fleet, b.plan, b.bound)
+	return fmt.Sprintf("the machines cost %d micro-USD an hour, a plan for the same pods %d, its bound is %d; there are %s, planned %s",
+		b.fleet, b.plan, b.bound, strings.Join(b.machines, ", "), strings.Join(b.planned, ", "))
 }
 
 // dear is by how many percent the machines may cost more than those of the plan.
@@ -66,13 +73,26 @@ func (w *world) bill(ctx context.Context, machines gather.Catalog) (bill, error)
 			return bill{}, err
 		}
 		b.fleet += price
+		instanceType, zone, capacityType := snapshot.ShapeOf(&c.NodeClaims[i])
+		b.machines = append(b.machines, machine(instanceType, zone, capacityType, price))
 	}
-	plan := planner.Build(snapshot.Build(afresh(c)).Snapshot)
+	s := snapshot.Build(afresh(c)).Snapshot
+	plan := planner.Build(s)
 	if len(plan.Unplaced) > 0 {
 		return bill{}, fmt.Errorf("a plan for all pods has no place for %v", plan.Unplaced[0])
 	}
+	for _, l := range plan.Launches {
+		o := s.Offerings[l.Offering]
+		b.planned = append(b.planned, machine(o.InstanceType, o.Zone, o.CapacityType, o.Price))
+	}
 	b.plan, b.bound = plan.Price, plan.Bound
+	slices.Sort(b.machines)
+	slices.Sort(b.planned)
 	return b, nil
+}
+
+func machine(instanceType, zone, capacityType string, price planner.MicroUSD) string {
+	return fmt.Sprintf("%s %s %s at %d", capacityType, instanceType, zone, price)
 }
 
 // afresh is the cluster without its machines, where all pods wait that run on them.
@@ -95,7 +115,7 @@ func afresh(c *snapshot.Cluster) *snapshot.Cluster {
 
 // priceOf is what the machine costs that a claim got.
 func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, error) {
-	name, zone, capacityType := claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone], claim.Labels[karpv1.CapacityTypeLabelKey]
+	name, zone, capacityType := snapshot.ShapeOf(claim)
 	for _, t := range c.InstanceTypes() {
 		for _, o := range t.Offerings {
 			if t.Name == name && o.Zone == zone && o.CapacityType == capacityType {

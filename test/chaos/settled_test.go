@@ -29,6 +29,8 @@ type picture struct {
 	nodes        []corev1.Node
 	claims       []karpv1.NodeClaim
 	instances    []aws.Instance
+	// seen is how many claims of a name there were, one after the other: a name is of a pool, an offering and pods, and may come again once its claim is gone.
+	seen map[string]int
 	// wanted is what a machine of a NodePool has to be, by the pool's name.
 	wanted map[string]made
 	// versions are those of images, by their ids.
@@ -100,13 +102,20 @@ func (p *picture) wrongNodes() []wrong {
 	for i := range p.claims {
 		claimed[p.claims[i].Status.ProviderID] = true
 	}
+	// The taint that steers is no leftover but says what is so: a machine has room, the machines would cost less without it, and there is room on others.
+	roomElsewhere := slices.ContainsFunc(p.nodes, func(n corev1.Node) bool { return p.free(&n) > 0 && !steersAway(&n) })
 	for i := range p.nodes {
 		n := &p.nodes[i]
 		say := func(what string) { all = append(all, wrong{"Node", n.Name, what}) }
 		for _, t := range n.Spec.Taints {
-			// The one that steers stays where a machine holds less than it is worth.
-			if strings.HasPrefix(t.Key, v1alpha1.Group+"/") && t.Key != v1alpha1.SurplusTaintKey {
+			switch {
+			case !strings.HasPrefix(t.Key, v1alpha1.Group+"/"):
+			case t.Key != v1alpha1.SurplusTaintKey:
 				say("carries the taint " + t.Key)
+			case p.free(n) == 0:
+				say("is full and carries the taint " + t.Key)
+			case !roomElsewhere:
+				say("carries the taint " + t.Key + ", and no other has room")
 			}
 		}
 		for _, key := range leftovers {
@@ -129,6 +138,39 @@ func (p *picture) wrongNodes() []wrong {
 		promise := snapshot.PromiseOf(n.Annotations)
 		if has := n.Status.Allocatable[promise.Resource]; has.Value() != promise.Replicas() {
 			say(fmt.Sprintf("exposes %s of the %d replicas that it promised", &has, promise.Replicas()))
+		}
+	}
+	return all
+}
+
+// free is how many replicas of a Node nobody holds.
+func (p *picture) free(n *corev1.Node) int64 {
+	resource := snapshot.PromiseOf(n.Annotations).Resource
+	exposed := n.Status.Allocatable[resource]
+	left := exposed.Value()
+	for i := range p.pods {
+		pod := &p.pods[i]
+		if pod.Spec.NodeName != n.Name || karpenter.IsTerminal(pod) {
+			continue
+		}
+		for j := range pod.Spec.Containers {
+			held := pod.Spec.Containers[j].Resources.Limits[resource]
+			left -= held.Value()
+		}
+	}
+	return left
+}
+
+func steersAway(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
+}
+
+// steered are the Nodes that pods are steered away from, which is wrong where nothing is to be moved.
+func (p *picture) steered() []wrong {
+	var all []wrong
+	for i := range p.nodes {
+		if n := &p.nodes[i]; steersAway(n) {
+			all = append(all, wrong{"Node", n.Name, "carries the taint " + v1alpha1.SurplusTaintKey + ", and nothing is to be moved"})
 		}
 	}
 	return all
@@ -186,7 +228,7 @@ func (p *picture) wrongInstances() []wrong {
 	// Karpenter tags machines a moment after it has launched them, so those that were lost at once have no tag.
 	delete(of, "")
 	for _, name := range slices.Sorted(maps.Keys(of)) {
-		if ids := of[name]; len(ids) > 1 {
+		if ids := of[name]; len(ids) > max(1, p.seen[name]) {
 			all = append(all, wrong{"NodeClaim", name, fmt.Sprintf("was launched %d times: %s", len(ids), strings.Join(ids, ", "))})
 		}
 	}
@@ -228,6 +270,12 @@ func TestWhatIsLeftBehindIsSeen(t *testing.T) {
 	if got := settledPicture().wrongs(); len(got) > 0 {
 		t.Fatalf("nothing is wrong, but %q", got)
 	}
+	again := settledPicture()
+	again.instances = append(again.instances, aws.Instance{ID: "i-2", State: aws.Terminated, Tags: again.instances[0].Tags})
+	again.seen = map[string]int{"gpu-1": 2}
+	if got := again.wrongs(); len(got) > 0 {
+		t.Fatalf("two claims of one name got a machine each, but %q", got)
+	}
 	now := metav1.Now()
 	for want, change := range map[string]func(*picture){
 		"Pod web is Pending":            func(p *picture) { p.pods[0].Status.Phase = corev1.PodPending },
@@ -237,6 +285,13 @@ func TestWhatIsLeftBehindIsSeen(t *testing.T) {
 		"Job web has completed 0 times": func(p *picture) { p.jobs[0].Status.Succeeded = 0 },
 		"Node node-1 carries the taint karve": func(p *picture) {
 			p.nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.DisruptingTaintKey}}
+		},
+		"Node node-1 is full and carries the taint karve.sh/surplus": func(p *picture) {
+			p.nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.SurplusTaintKey}}
+			p.pods[0].Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Limits: p.nodes[0].Status.Allocatable}}}
+		},
+		"Node node-1 carries the taint karve.sh/surplus, and no other": func(p *picture) {
+			p.nodes[0].Spec.Taints = []corev1.Taint{{Key: v1alpha1.SurplusTaintKey}}
 		},
 		"Node node-1 carries karve.sh/idle-since": func(p *picture) { p.nodes[0].Annotations[v1alpha1.IdleSinceAnnotation] = "" },
 		"Node node-1 has no NodeClaim":            func(p *picture) { p.claims[0].Status.ProviderID = "" },

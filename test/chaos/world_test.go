@@ -76,14 +76,15 @@ type world struct {
 	timeline []string
 	quiet    bool // nothing is told any more
 	claims   map[types.UID]string
+	names    map[types.UID]string
 	rules    map[string]string
 }
 
 // newWorld starts everything. Where it will run for long there are two controllers that elect a leader, else one that need not wait for a lease.
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
-	w := &world{t: t, claims: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
-	w.guard = newGuard(budgets(), w.tell)
+	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
+	w.guard = newGuard(budgets(), w.runs, w.tell)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
 		AWS:        aws.Config{LaunchTime: time.Second, ShutdownTime: 2 * time.Second},
@@ -110,6 +111,11 @@ func newWorld(t *testing.T, long bool) *world {
 		w.controllers = append(w.controllers, k)
 	}
 	return w
+}
+
+// runs says whether the machine of a Node runs.
+func (w *world) runs(node string) bool {
+	return slices.ContainsFunc(w.AWS().Instances(), func(i aws.Instance) bool { return i.PrivateDNS == node && i.State == aws.Running })
 }
 
 // restarts does what the kubelet does for a component that has ended, for instance since it could not renew its lease.
@@ -240,7 +246,7 @@ func (w *world) noteClaim(o any, gone bool) {
 	}
 	w.mu.Lock()
 	was := w.claims[c.UID]
-	w.claims[c.UID] = state
+	w.claims[c.UID], w.names[c.UID] = state, c.Name
 	w.mu.Unlock()
 	if was != state {
 		w.tell("  %s is %s: %s %s %s", c.Name, state, c.Labels[corev1.LabelInstanceTypeStable], c.Labels[karpv1.CapacityTypeLabelKey], c.Status.NodeName)
@@ -249,7 +255,12 @@ func (w *world) noteClaim(o any, gone bool) {
 
 // picture is all that the watches and the local AWS tell now.
 func (w *world) picture(ctx context.Context) (*picture, error) {
-	p := &picture{instances: w.AWS().Instances()}
+	p := &picture{instances: w.AWS().Instances(), seen: map[string]int{}}
+	w.mu.Lock()
+	for _, name := range w.names {
+		p.seen[name]++
+	}
+	w.mu.Unlock()
 	var (
 		pods         corev1.PodList
 		deployments  appsv1.DeploymentList
@@ -323,6 +334,29 @@ func (w *world) prepare(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// stayPut has no class move pods any more.
+func (w *world) stayPut(ctx context.Context) error {
+	for _, p := range pools {
+		class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
+		if err := w.patch(ctx, class, fmt.Sprintf(`{"spec":{"consolidation":{"policy":%q}}}`, v1alpha1.ConsolidateWhenIdle)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// counts says how many machines were launched and are there, and what happened to them.
+func (w *world) counts() string {
+	instances := w.AWS().Instances()
+	running := 0
+	for _, i := range instances {
+		if i.State == aws.Running {
+			running++
+		}
+	}
+	return fmt.Sprintf("%d machines were launched, %d are there", len(instances), running)
 }
 
 func nodeClass(name string) client.Object {

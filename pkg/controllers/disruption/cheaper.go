@@ -7,6 +7,7 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -84,7 +85,7 @@ func cheaper(saving planner.MicroUSD, machines int) cause {
 }
 
 func usd(amount planner.MicroUSD) string {
-	return "$" + strings.TrimRight(fmt.Sprintf("%d.%06d", amount/1e6, amount%1e6), "0")
+	return "$" + wording.USD(int64(amount))
 }
 
 func underutilized(m *snapshot.Machine) bool {

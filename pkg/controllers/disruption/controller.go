@@ -151,14 +151,22 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	errs = append(errs, c.noteShortages(ctx, &s))
 	actions, again := decide(s)
 	again = min(again, c.lookAgain(s.now))
-	for _, a := range actions {
-		err := c.act(ctx, &s, a, pools)
-		if apierrors.IsConflict(err) {
-			again = min(again, soon) // The Node changed since it was read; look again.
-			continue
+	take := func(marking bool) {
+		for _, a := range actions {
+			if a.step.marks() != marking {
+				continue
+			}
+			err := c.act(ctx, &s, a, pools)
+			if apierrors.IsConflict(err) {
+				again = min(again, soon) // The Node changed since it was read; look again.
+				continue
+			}
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
+	// Whoever plans sees all marks of a step or none: for the pods of a part of its machines others would be launched than for those of all.
+	c.Gatherer.Together(func() { take(true) })
+	take(false)
 	for _, m := range s.steered() {
 		err := c.steer(ctx, m)
 		if apierrors.IsConflict(err) {

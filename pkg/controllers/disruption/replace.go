@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -30,13 +29,13 @@ const (
 	stay step = "Stay"
 )
 
+// marks says that the step marks a machine as leaving, or takes that back.
+func (s step) marks() bool { return s == replace || s == stop || s == giveUp }
+
 const (
 	// patience is how long the new place of a machine's pods may take: Karpenter lets a machine register for 15 minutes, and after that its
 	// replicas have to come.
 	patience = 30 * time.Minute
-	// firstRest is how long a machine is left alone whose pods got no new place; twice as long each time, at most longestRest.
-	firstRest   = 10 * time.Minute
-	longestRest = 6 * time.Hour
 	// expiryLead is how long before a machine expires its pods need another place: long enough for one to start, and at most a part of its life
 	// (one in shortLife), for machines that live for less than an hour.
 	expiryLead = 15 * time.Minute
@@ -92,11 +91,11 @@ func (s *state) causeless(m *snapshot.Machine) *action {
 	return &action{step: stop, machine: m, reason: "it is as it would be launched today"}
 }
 
-// wait is the step of a marked machine that cannot go now.
+// wait is the step of a marked machine that cannot go now. A mark whose time lies further ahead than it may last was written by a clock that was ahead.
 func (s *state) wait(m *snapshot.Machine, why string, tell bool) *action {
 	marking := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation])
 	switch {
-	case !s.expires(m) && (marking == nil || !s.now.Before(marking.Add(patience))):
+	case !s.expires(m) && (marking == nil || !s.now.Before(marking.Add(patience)) || marking.After(s.now.Add(patience))):
 		return &action{step: giveUp, machine: m, reason: why}
 	case marked(m):
 		return &action{step: hold, machine: m, reason: why}
@@ -164,7 +163,7 @@ func (s *state) refuses(m *snapshot.Machine, c cause) string {
 	if why := s.keeps(m, c); why != "" {
 		return why
 	}
-	if after := timeIn(m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation]); after != nil && s.now.Before(*after) {
+	if after := m.RestsUntil(s.now); !after.IsZero() {
 		return fmt.Sprintf("no new place for its pods came, and the next try is after %s (remove the annotation %s to try now)",
 			after.Format(time.RFC3339), v1alpha1.ReplaceAfterAnnotation)
 	}
@@ -221,24 +220,4 @@ func (s *state) expires(m *snapshot.Machine) bool {
 		return false
 	}
 	return !s.now.Before(m.Claim.CreationTimestamp.Add(*life - min(expiryLead, *life/shortLife)))
-}
-
-// rest is how long a machine is left alone after so many failures in a row.
-func rest(failures int) time.Duration {
-	d := firstRest
-	for range failures - 1 {
-		if d *= 2; d >= longestRest {
-			return longestRest
-		}
-	}
-	return d
-}
-
-// failures is how often in a row a machine's pods got no new place.
-func failures(m *snapshot.Machine) int {
-	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.ReplacementFailuresAnnotation])
-	if err != nil || n < 0 {
-		return 0
-	}
-	return n
 }

@@ -77,6 +77,7 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 		"which does not count for the node's own annotation":     {machine("a", busy, protected), forceful, "Stay a", karpv1.DoNotDisruptAnnotationKey},
 		"one that got no new place rests":                        {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(-time.Second))), nil, "Stay a", v1alpha1.ReplaceAfterAnnotation},
 		"and is tried again after that":                          {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(0))), nil, "Replace a", ""},
+		"nor rests it longer than it may":                        {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(-time.Hour))), nil, "Replace a", ""},
 		"a marked one waits while its pods have no place":        {machine("a", busy, replacingFor(time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
 		"and is tainted when they have":                          {machine("a", busy, replacingFor(time.Minute)), nil, "Taint a", ""},
 		"an empty one at once":                                   {machine("a", replacingFor(0)), nil, "Taint a", ""},
@@ -90,6 +91,8 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 		"also not with its taint":                                {machine("a", busy, replacingFor(patience), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "GiveUp a", "no room"},
 		"one that has a place at last goes":                      {machine("a", busy, replacingFor(patience)), nil, "Taint a", ""},
 		"a mark without its time does not wait":                  {machine("a", busy, replacingFor(0), onClaim(v1alpha1.ReplacingSinceAnnotation, "")), func(s *state) { s.place = nowhere }, "GiveUp a", ""},
+		"nor does one with the time of a clock that was ahead":   {machine("a", busy, replacingFor(-time.Hour)), func(s *state) { s.place = nowhere }, "GiveUp a", ""},
+		"a little ahead is as good as now":                       {machine("a", busy, replacingFor(-time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
 		"one that has not drifted any more stays":                {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), notAnyMore, "Stop a", ""},
 		"unless that cannot be told at present":                  {machine("a", busy, replacingFor(time.Minute)), with(notAnyMore, unknown), "", ""},
 		"it is not drained meanwhile":                            {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), with(notAnyMore, unknown), "Hold a", ""},
@@ -191,24 +194,6 @@ func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
-	}
-}
-
-func TestTheRestGrowsWithEachFailureToABound(t *testing.T) {
-	t.Parallel()
-	var got []string
-	for n := range 8 {
-		got = append(got, rest(n+1).String())
-	}
-	want := []string{"10m0s", "20m0s", "40m0s", "1h20m0s", "2h40m0s", "5h20m0s", "6h0m0s", "6h0m0s"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for value, want := range map[string]int{"": 0, "x": 0, "-1": 0, "3": 3} {
-		m := machine("a", onClaim(v1alpha1.ReplacementFailuresAnnotation, value))
-		if n := failures(&m); n != want {
-			t.Errorf("%q is %d failures, want %d", value, n, want)
-		}
 	}
 }
 

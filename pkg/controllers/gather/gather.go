@@ -48,6 +48,9 @@ type Gatherer struct {
 	// ImageRollouts says whether GPUImageRollouts are read, which decide about machines that run.
 	ImageRollouts bool
 
+	// claims is held by whoever reads all NodeClaims, or writes to several together.
+	claims sync.RWMutex
+
 	// lessons are what machines were found to have, since the controller has started.
 	lessons   snapshot.Lessons
 	lessonsMu sync.Mutex
@@ -97,8 +100,8 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 			return nil, fmt.Errorf("listing GPUImageRollouts: %w", err)
 		}
 	}
-	if err := g.Live.List(ctx, &claims); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	if err := g.list(ctx, &claims); err != nil {
+		return nil, err
 	}
 	c := &snapshot.Cluster{
 		Now: g.Clock.Now(), NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
@@ -119,7 +122,7 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	}
 	for i := range classes.Items {
 		class := &classes.Items[i]
-		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
+		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Now)
 		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
 			continue
 		}
@@ -133,6 +136,23 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	c.Heed(g.learn(ctx, c))
 	c.Refused = g.Ledger.Refused()
 	return c, nil
+}
+
+// list reads the NodeClaims.
+func (g *Gatherer) list(ctx context.Context, claims *karpv1.NodeClaimList) error {
+	g.claims.RLock()
+	defer g.claims.RUnlock()
+	if err := g.Live.List(ctx, claims); err != nil {
+		return fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	return nil
+}
+
+// Together writes to NodeClaims of which whoever reads the cluster is to see all that is written or nothing. What writes must not read the cluster.
+func (g *Gatherer) Together(write func()) {
+	g.claims.Lock()
+	defer g.claims.Unlock()
+	write()
 }
 
 // learn adds what the machines that are there teach to what is known.

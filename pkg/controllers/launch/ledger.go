@@ -71,12 +71,16 @@ func NewLedger() *Ledger {
 	return &Ledger{awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}}
 }
 
-// Learn adds refusals from the status of a GPUNodeClass that the ledger does not know, as after a restart.
-func (l *Ledger) Learn(class string, refused []v1alpha1.RefusedOffering) {
+// Learn adds refusals from the status of a GPUNodeClass that the ledger does not know, as after a restart. One that lies further ahead than its backoff was written
+// by a clock that was ahead, and begins anew.
+func (l *Ledger) Learn(class string, refused []v1alpha1.RefusedOffering, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range refused {
 		if _, ok := l.refused[class][keyOf(r)]; !ok {
+			if latest := until(r, now); latest.Before(&r.NotBefore) {
+				r.NotBefore = latest
+			}
 			l.put(class, r)
 		}
 	}
@@ -220,8 +224,7 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	if !pending || r.Failures == 0 {
 		r.Failures++
 	}
-	// Times in the API are whole seconds; it is rounded up, since too soon is worse than too late.
-	r.NotBefore = metav1.NewTime(now.Add(backoff(*r) + time.Second - 1).Truncate(time.Second))
+	r.NotBefore = until(*r, now)
 	l.put(class, *r)
 	return true
 }
@@ -252,6 +255,11 @@ func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(keyOf(r))) // It never fails.
 	return d + d/10*time.Duration(h.Sum32()%100)/100
+}
+
+// until is when the backoff of a refusal ends that begins now. Times in the API are whole seconds; it is rounded up, since too soon is worse than too late.
+func until(r v1alpha1.RefusedOffering, now time.Time) metav1.Time {
+	return metav1.NewTime(now.Add(backoff(r) + time.Second - 1).Truncate(time.Second))
 }
 
 // QuietUntil is the time before which nothing is launched.

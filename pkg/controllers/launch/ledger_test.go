@@ -153,7 +153,7 @@ func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
 		if c.want == 1 {
 			// Whether the status was written in between makes no difference.
 			clone := NewLedger()
-			clone.Learn("shared", l.ForStatus("shared", now))
+			clone.Learn("shared", l.ForStatus("shared", now), now)
 			if list := clone.ForStatus("shared", at); len(list) != 0 {
 				t.Errorf("%s: the status still holds %v", name, list)
 			}
@@ -216,7 +216,7 @@ func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 	refuse(before, "g4dn.xlarge", ice, "no capacity", now)
 	refuse(before, "g4dn.2xlarge", hang, "says nothing", now)
 	after := NewLedger()
-	after.Learn("shared", before.ForStatus("shared", now))
+	after.Learn("shared", before.ForStatus("shared", now), now)
 	if diff := cmp.Diff(before.ForStatus("shared", now), after.ForStatus("shared", now)); diff != "" {
 		t.Errorf("what was learnt differs (-before +after):\n%s", diff)
 	}
@@ -224,9 +224,25 @@ func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 		t.Errorf("the next failure is number %d, want 2", r.Failures)
 	}
 	// A status that was read before the last write does not undo it.
-	after.Learn("shared", before.ForStatus("shared", now))
+	after.Learn("shared", before.ForStatus("shared", now), now)
 	if list := after.Refused()["shared"]; !slices.ContainsFunc(list, func(r v1alpha1.RefusedOffering) bool { return r.Failures == 2 }) {
 		t.Errorf("an old status undid a refusal: %v", list)
+	}
+}
+
+func TestARefusalOfAClockThatWasAheadLastsNoLongerThanOthers(t *testing.T) {
+	t.Parallel()
+	lasts := func(ahead time.Duration) time.Duration {
+		before, after := NewLedger(), NewLedger()
+		refuse(before, "g4dn.xlarge", ice, "no capacity", now.Add(ahead))
+		after.Learn("shared", before.ForStatus("shared", now), now)
+		return refusal(t, after, now).NotBefore.Sub(now)
+	}
+	usual := lasts(0)
+	for ahead, want := range map[time.Duration]time.Duration{time.Hour: usual, -time.Minute: usual - time.Minute} {
+		if got := lasts(ahead); got != want {
+			t.Errorf("written by a clock %s ahead it lasts for %s, want %s", ahead, got, want)
+		}
 	}
 }
 
@@ -244,7 +260,7 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 	}
 	l.Await("gpu-1", "", s)
 	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
-	l.Learn("shared", status) // The status has not been written yet.
+	l.Learn("shared", status, now) // The status has not been written yet.
 	if r := refusal(t, l, now); r.InstanceType != "g4dn.2xlarge" {
 		t.Errorf("%v is left, want g4dn.2xlarge alone", r)
 	}
@@ -344,7 +360,7 @@ func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 			case "restart":
 				status := l.ForStatus("shared", at)
 				l = NewLedger()
-				l.Learn("shared", status)
+				l.Learn("shared", status, at)
 			}
 			for _, r := range l.ForStatus("shared", at) {
 				if r.Failures < 1 || r.NotBefore.Add(memory).Before(at) {
@@ -358,8 +374,8 @@ func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 func TestLearningNothingIsHarmless(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
-	l.Learn("shared", nil)
-	l.Learn("shared", []v1alpha1.RefusedOffering{{InstanceType: "old", Zone: "*", CapacityType: "*", Failures: 5, NotBefore: metav1.NewTime(now.Add(-2 * time.Hour))}})
+	l.Learn("shared", nil, now)
+	l.Learn("shared", []v1alpha1.RefusedOffering{{InstanceType: "old", Zone: "*", CapacityType: "*", Failures: 5, NotBefore: metav1.NewTime(now.Add(-2 * time.Hour))}}, now)
 	if list := l.ForStatus("shared", now); len(list) != 0 {
 		t.Errorf("something long past is remembered: %v", list)
 	}

@@ -26,7 +26,7 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refu
 		}
 		return fmt.Errorf("reading GPUNodeClass %s: %w", shape.Class, err)
 	}
-	c.Ledger.Learn(class.Name, class.Status.RefusedOfferings)
+	c.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Clock.Now())
 	for _, r := range refusals {
 		news := c.Ledger.Refuse(class.Name, r, at)
 		if len(news) == 0 {

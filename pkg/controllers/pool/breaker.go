@@ -7,6 +7,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
@@ -26,6 +27,8 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
 	}
 	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
+	// A change that lies further ahead than it is waited for was written by a clock that was ahead: nothing would be later.
+	ahead := before.LastTransitionTime.After(now.Add(retry))
 	open := func() status.Condition {
 		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
 			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One node is tried again after %s",
@@ -39,11 +42,14 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		}
 		return closed
 	case metav1.ConditionUnknown:
-		if fresh {
+		switch {
+		case fresh, ahead && len(broken) > 0:
 			return open()
+		case ahead:
+			return closed
 		}
 	case metav1.ConditionFalse:
-		if !mended && !now.Before(before.LastTransitionTime.Add(retry)) {
+		if !mended && (ahead || !now.Before(before.LastTransitionTime.Add(retry))) {
 			return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionUnknown, reasonProbing,
 				"one node may be launched to see whether nodes of this pool expose their replicas again")
 		}
@@ -54,7 +60,8 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 	return *before
 }
 
-// survey names the machines that are broken. Fresh says that one has broken since the last change, mended that one launched after it works.
+// survey names the machines that are broken. Fresh says that one has broken since the last change, mended that one works which was launched or has started after it: also
+// one that was only slow.
 func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) (broken []string, fresh, mended bool) {
 	for i := range machines {
 		m := &machines[i]
@@ -65,9 +72,15 @@ func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Du
 			// When it broke tells a new one where the clocks of the API server and ours do not agree.
 			fresh = fresh || later || since.After(changed)
 		}
-		mended = mended || later && m.Node != nil && !m.AwaitsReplicas()
+		mended = mended || (later || startedSince(m, changed)) && m.Node != nil && !m.AwaitsReplicas()
 	}
 	return broken, fresh, mended
+}
+
+// startedSince says that the machine has started at that time or later, by its claim.
+func startedSince(m *snapshot.Machine, at time.Time) bool {
+	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
+	return started.IsTrue() && !started.LastTransitionTime.Time.Before(at.Truncate(time.Second))
 }
 
 // missing says what a broken machine lacks.

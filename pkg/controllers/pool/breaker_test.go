@@ -44,6 +44,15 @@ func TestBreaker(t *testing.T) {
 	working := func(age time.Duration) snapshot.Machine { return machine("works", age, 10) }
 	broken := func(age time.Duration) snapshot.Machine { return machine("broken", age, 0) }
 	starting := func(age time.Duration) snapshot.Machine { return machine("starts", age, 0) }
+	late := func(age, started time.Duration) snapshot.Machine {
+		m := working(age)
+		for i := range m.Claim.Status.Conditions {
+			if condition := &m.Claim.Status.Conditions[i]; condition.Type == karpv1.ConditionTypeInitialized {
+				condition.LastTransitionTime = metav1.NewTime(now.Add(-started))
+			}
+		}
+		return m
+	}
 	for name, c := range map[string]struct {
 		before   *status.Condition
 		machines []snapshot.Machine
@@ -58,6 +67,9 @@ func TestBreaker(t *testing.T) {
 		"an open breaker stays open":                                     {been("False", retry-time.Second), list(broken(time.Hour)), "False", "Before"},
 		"also when the broken machine is gone":                           {been("False", retry-time.Second), nil, "False", "Before"},
 		"a machine that worked before does not close it":                 {been("False", time.Minute), list(working(time.Hour)), "False", "Before"},
+		"so does one that was only slow":                                 {been("False", time.Minute), list(late(time.Hour, time.Second)), "True", reasonReplicasHealthy},
+		"also when one was to be tried meanwhile":                        {been("Unknown", time.Minute), list(late(time.Hour, time.Second)), "True", reasonReplicasHealthy},
+		"but not one that had started before":                            {been("Unknown", time.Minute), list(late(time.Hour, 2*time.Minute)), "Unknown", "Before"},
 		"after a while one machine may be tried":                         {been("False", retry), nil, "Unknown", reasonProbing},
 		"also while the broken one is still there":                       {been("False", retry), list(broken(time.Hour)), "Unknown", reasonProbing},
 		"the machine that is tried is waited for":                        {been("Unknown", 5*time.Minute), list(starting(5*time.Minute - time.Second)), "Unknown", "Before"},
@@ -68,6 +80,10 @@ func TestBreaker(t *testing.T) {
 		"also when the API server's clock is behind ours":                {been("Unknown", timeout-5*time.Second), list(broken(timeout - 0)), "False", reasonReplicasMissing},
 		"one that broke before the trial is no news":                     {been("Unknown", time.Minute), list(broken(timeout + time.Hour)), "Unknown", "Before"},
 		"a trial that breaks while an old one still works opens it":      {been("Unknown", timeout), list(working(time.Hour), broken(timeout-0)), "False", reasonReplicasMissing},
+		"what a clock wrote that was ahead is tried at once":             {been("False", -time.Hour), list(broken(time.Hour)), "Unknown", reasonProbing},
+		"or closed, when nothing is broken":                              {been("Unknown", -time.Hour), list(working(time.Minute)), "True", reasonReplicasHealthy},
+		"or opened, when something is":                                   {been("Unknown", -time.Hour), list(broken(timeout)), "False", reasonReplicasMissing},
+		"a little ahead is as good as now":                               {been("False", -time.Minute), list(broken(time.Hour)), "False", "Before"},
 		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", reasonReplicasHealthy},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -141,6 +141,50 @@ func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
 	}
 }
 
+// Two of four half-empty machines leave together. Whoever plans for one of them only launches another machine for it than for both.
+func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
+	w := newWorld(t)
+	w.halfEmpty("step-1", "step-2", "step-3", "step-4")
+	marks, seen := 0, make(chan int, 1)
+	read := func() {
+		cluster, err := w.gatherer.Cluster(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		n := 0
+		for i := range cluster.NodeClaims {
+			if cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] != "" {
+				n++
+			}
+		}
+		seen <- n
+	}
+	watched := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, options ...client.PatchOption) error {
+			if o.GetAnnotations()[v1alpha1.ReplacingAnnotation] == "" {
+				return c.Patch(ctx, o, p, options...)
+			}
+			if marks++; marks == 2 {
+				go read()
+				select { // Whoever may read now does so before the second mark.
+				case n := <-seen:
+					seen <- n
+				case <-time.After(time.Second):
+				}
+			}
+			return c.Patch(ctx, o, p, options...)
+		},
+	})
+	controller := disruption.New(disruption.Config{Client: watched, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+	w.ponders(controller)
+	if marks != 2 {
+		t.Fatalf("%d machines are marked, want 2", marks)
+	}
+	if n := <-seen; n != 2 {
+		t.Errorf("somebody sees %d marks, want both", n)
+	}
+}
+
 func TestAMarkThatDoesNotPayAnyMoreIsTakenBack(t *testing.T) {
 	w := newWorld(t)
 	_, nodes := w.halfEmpty("back-1", "back-2")

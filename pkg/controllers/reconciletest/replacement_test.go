@@ -13,6 +13,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption"
+	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -343,6 +345,34 @@ func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
 	w.reconciles(w.disruption(), "")
 	if w.read(node); node.Annotations[v1alpha1.ReplicasPerGPUAnnotation] != "20" {
 		t.Error("the Node still promises what the NodeClaim does not")
+	}
+}
+
+func TestAChangeThatTwoControllersHaveSeenIsToldOnce(t *testing.T) {
+	w := newWorld(t)
+	class := w.class("shares")
+	claim, node := w.machine("shares-1", w.pool("shares"))
+	class.Spec.Sharing.Replicas = new(int32(8))
+	w.update(class)
+	cluster, err := w.gatherer.Cluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := snapshot.Build(cluster)
+	for range 2 {
+		for _, change := range share.Changes(&view, nil) {
+			if err := share.Write(t.Context(), w.WithWatch, w.recorder, change, w.clock.Now()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	w.wantTold(1, "ReplicasChanged each GPU is to have 8 nvidia.com/gpu.shared instead of 10")
+	w.read(claim)
+	w.read(node)
+	for what, o := range map[string]metav1.Object{"NodeClaim": claim, "Node": node} {
+		if got := o.GetAnnotations()[v1alpha1.ReplicasPerGPUAnnotation]; got != "8" {
+			t.Errorf("the %s says %s replicas, want 8", what, got)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -84,7 +85,8 @@ func nameOf(m *snapshot.Machine) string {
 	return m.Claim.Name
 }
 
-// Write writes the number of replicas to the NodeClaim, which plans count by, and then to the Node, which the agent reads.
+// Write writes the number of replicas to the NodeClaim, which plans count by, and then to the Node, which the agent reads. Two controllers do: the one that finds the
+// NodeClaim changed since it was read leaves it to the next look, so that a change is told once.
 func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, change Change, now time.Time) error {
 	m, replicas := change.Machine, strconv.FormatInt(change.Replicas, 10)
 	claim := m.Claim.DeepCopy()
@@ -95,7 +97,11 @@ func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, 
 	case change.Replicas < m.Promise.ReplicasPerGPU:
 		delete(claim.Annotations, v1alpha1.ReplicasRaisedAnnotation)
 	}
-	if err := c.Patch(ctx, claim, client.MergeFrom(m.Claim)); client.IgnoreNotFound(err) != nil {
+	err := c.Patch(ctx, claim, client.MergeFromWithOptions(m.Claim, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the replicas to NodeClaim %s: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("Changed the replicas of a machine", "nodeClaim", klog.KObj(claim), "from", m.Promise.ReplicasPerGPU, "to", change.Replicas)
