@@ -93,7 +93,9 @@ func karve(move planner.MicroUSD, window time.Duration) policy {
 	return policy{karveName(move), move, Setup{Provision: k.Search.Build, Window: window, Consolidate: k.Consolidate, Every: every}}
 }
 
-func karveName(move planner.MicroUSD) string { return fmt.Sprintf("Karve, $%.2f a move", float64(move)/1e6) }
+func karveName(move planner.MicroUSD) string {
+	return fmt.Sprintf("Karve, $%.2f a move", float64(move)/1e6)
+}
 
 // karpenter is the model of Karpenter's consolidation.
 func karpenter(window time.Duration) policy {
