@@ -10,7 +10,7 @@ CHAOS_DURATION ?= 15m
 CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
 # What fails is run once more, alone. A failure that does not come again is told at the end, and is still a fault to mend.
-GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test
+GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
