@@ -32,5 +32,5 @@ func (c *HTTPClient) Do(request *http.Request) (*http.Response, error) {
 		}
 		own.Body = io.NopCloser(bytes.NewReader(body))
 	}
-	return c.Client.Do(own)
+	return c.Client.Do(own) //nolint:gosec // The request is as the SDK made it.
 }

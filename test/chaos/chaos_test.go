@@ -172,7 +172,7 @@ func (w *world) tooDear(ctx context.Context, machines gather.Catalog) ([]wrong, 
 	}
 	b, err := w.bill(ctx, machines)
 	if err != nil {
-		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}, nil
+		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}, nil //nolint:nilerr // It is told, and asked again.
 	}
 	return b.wrongs(), nil
 }

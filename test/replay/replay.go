@@ -51,11 +51,7 @@ func Run(t *Trace, s Setup) (Result, error) {
 	var r Result
 	begin := time.Now()
 	w := newWorld(t)
-	ends := make([]int, len(t.Pods))
-	for i := range ends {
-		ends[i] = i
-	}
-	slices.SortStableFunc(ends, func(a, b int) int { return int(t.Pods[a].Ends - t.Pods[b].Ends) })
+	ends := t.byEnd()
 	last, arrived, ended, consolidated := t.last(), 0, 0, time.Duration(0)
 	var paid planner.MicroUSD
 	batches := 0
@@ -99,6 +95,16 @@ func Run(t *Trace, s Setup) (Result, error) {
 	r.Launched = w.launched
 	r.Took = time.Since(begin)
 	return r, nil
+}
+
+// byEnd are the pods, the one that ends first first.
+func (t *Trace) byEnd() []int {
+	pods := make([]int, len(t.Pods))
+	for i := range pods {
+		pods[i] = i
+	}
+	slices.SortStableFunc(pods, func(a, b int) int { return int(t.Pods[a].Ends - t.Pods[b].Ends) })
+	return pods
 }
 
 // count counts what runs.
