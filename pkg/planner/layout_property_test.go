@@ -50,8 +50,8 @@ func ruledStep(t *rapid.T) {
 // takeSteps takes the steps of an outlook, and returns what is left and what it saves beyond the moves.
 func takeSteps(t rapid.TB, l planner.Layout, o planner.Outlook) (planner.Layout, planner.MicroUSD) {
 	t.Helper()
-	if o.Price != priceOf(l) || o.Bound < 0 || o.Bound > o.Price || !slices.IsSorted(o.Surplus) {
-		t.Fatalf("the machines cost %d; outlook %+v", priceOf(l), o)
+	if o.Price != plantest.Price(l) || o.Bound < 0 || o.Bound > o.Price || !slices.IsSorted(o.Surplus) {
+		t.Fatalf("the machines cost %d; outlook %+v", plantest.Price(l), o)
 	}
 	now := seated(l)
 	price, net := o.Price, planner.MicroUSD(0)

@@ -37,14 +37,6 @@ type launched struct {
 	pods int
 }
 
-func priceOf(l planner.Layout) planner.MicroUSD {
-	var sum planner.MicroUSD
-	for _, m := range l.Machines {
-		sum += m.Price
-	}
-	return sum
-}
-
 func TestCheaperLayoutsWorkedByHand(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,13 +63,13 @@ func TestCheaperLayoutsWorkedByHand(t *testing.T) {
 				break
 			}
 			step := o.Steps[0]
-			before := priceOf(l)
-			if l = plantest.After(l, step); priceOf(l) != before-step.Saving {
-				t.Fatalf("%s: it costs %d after a step that saves %d of %d", c.name, priceOf(l), step.Saving, before)
+			before := plantest.Price(l)
+			if l = plantest.After(l, step); plantest.Price(l) != before-step.Saving {
+				t.Fatalf("%s: it costs %d after a step that saves %d of %d", c.name, plantest.Price(l), step.Saving, before)
 			}
 		}
-		if priceOf(l) != c.price {
-			t.Errorf("%s: it costs %d in the end, want %d", c.name, priceOf(l), c.price)
+		if plantest.Price(l) != c.price {
+			t.Errorf("%s: it costs %d in the end, want %d", c.name, plantest.Price(l), c.price)
 		}
 	}
 }
@@ -117,8 +109,8 @@ func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
 	}
 	o := planner.Search{}.Cheaper(l)
 	now, _ := takeSteps(t, l, o)
-	if priceOf(now) != 1_204_000+2*752_000 || len(o.Steps) != 2 {
-		t.Errorf("it costs %d in the end: %+v", priceOf(now), o.Steps)
+	if plantest.Price(now) != 1_204_000+2*752_000 || len(o.Steps) != 2 {
+		t.Errorf("it costs %d in the end: %+v", plantest.Price(now), o.Steps)
 	}
 }
 

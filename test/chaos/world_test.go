@@ -21,7 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -198,16 +197,7 @@ func (w *world) watch(ctx context.Context) error {
 		if note == nil {
 			continue
 		}
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { note(o, false) },
-			UpdateFunc: func(_, o any) { note(o, false) },
-			DeleteFunc: func(o any) {
-				if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-					o = tombstone.Obj
-				}
-				note(o, true)
-			},
-		})
+		_, err = informer.AddEventHandler(cluster.Notes(note))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}

@@ -10,13 +10,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/test/cluster"
 )
 
 // claim is what was seen of a NodeClaim, at which times of this machine's clock. Zero times are for what was not seen.
@@ -71,16 +71,7 @@ func (h *history) watch(ctx context.Context, c cache.Cache) error {
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { note(o, false) },
-			UpdateFunc: func(_, o any) { note(o, false) },
-			DeleteFunc: func(o any) {
-				if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-					o = tombstone.Obj
-				}
-				note(o, true)
-			},
-		})
+		_, err = informer.AddEventHandler(cluster.Notes(note))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -165,7 +166,9 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		}
 	}
 	// Whoever plans sees all marks of a step or none: for the pods of a part of its machines others would be launched than for those of all.
-	c.Gatherer.Together(func() { take(true) })
+	if slices.ContainsFunc(actions, func(a action) bool { return a.step.marks() }) {
+		c.Gatherer.Together(func() { take(true) })
+	}
 	take(false)
 	for _, m := range s.steered() {
 		err := c.steer(ctx, m)

@@ -91,6 +91,16 @@ func steps(actions []action) []string {
 	return s
 }
 
+// wantSteps has it decided what to do, and returns it.
+func wantSteps(t *testing.T, s state, want ...string) []action {
+	t.Helper()
+	actions, _ := decide(s)
+	if diff := cmp.Diff(want, steps(actions)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	return actions
+}
+
 func TestEachStepOfAMachineThatGoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -146,10 +156,7 @@ func TestAMachineThatWaitingPodsWillGoToIsKept(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(time.Hour), tainting(time.Hour), withTaint), machine("b"), machine("c", idle(time.Hour)))
 	s.wanted = map[string]bool{"a": true, "b": true}
-	actions, _ := decide(s)
-	if diff := cmp.Diff([]string{"Keep a", "Taint c"}, steps(actions)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	wantSteps(t, s, "Keep a", "Taint c")
 }
 
 func TestWhatBlocksAMachine(t *testing.T) {
@@ -212,10 +219,7 @@ func TestBudgets(t *testing.T) {
 			t.Parallel()
 			s := given(c.machines...)
 			s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = c.budget
-			actions, _ := decide(s)
-			if diff := cmp.Diff(c.want, steps(actions)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			wantSteps(t, s, c.want...)
 		})
 	}
 }

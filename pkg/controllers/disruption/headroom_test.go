@@ -125,28 +125,17 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWarm(t, rapid.IntRange(0, 25).Draw(t, "pods"))
 		w.wants(int32(rapid.IntRange(1, 25).Draw(t, "replicas")))
-		one := func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
 		first := func(names []string) string { return names[0] }
 		for range rapid.IntRange(0, 50).Draw(t, "moves") {
 			w.cluster.Now = w.cluster.Now.Add(time.Duration(rapid.IntRange(0, 60).Draw(t, "seconds")) * time.Second)
-			switch rapid.SampledFrom([]string{"turn", "turn", "give back", "give back", "launch", "start", "refuse", "bind", "drain", "come", "come", "end", "interrupt", "edit"}).Draw(t, "move") {
+			move := rapid.SampledFrom([]string{"turn", "turn", "give back", "give back", "launch", "start", "refuse", "bind", "drain", "come", "come", "end", "interrupt", "edit"}).Draw(t, "move")
+			switch move {
 			case "turn":
-				w.turn(one)
+				w.turn(one(t))
 			case "give back":
 				w.givesBack()
 			case "launch":
 				w.launch()
-			case "start", "refuse":
-				if names := w.waiting(); len(names) > 0 {
-					w.start(one(names), rapid.IntRange(0, 3).Draw(t, "refused") == 0)
-				}
-			case "bind":
-				for w.bind(one) {
-				}
-			case "drain":
-				for _, name := range w.deleting() {
-					w.drain(name)
-				}
 			case "come":
 				for range rapid.IntRange(1, 12).Draw(t, "more") {
 					w.pod()
@@ -157,10 +146,12 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 				}
 			case "interrupt":
 				if names := w.started(); len(names) > 0 {
-					w.interrupt(one(names))
+					w.interrupt(one(t)(names))
 				}
 			case "edit":
 				w.wants(int32(rapid.IntRange(0, 25).Draw(t, "replicas")))
+			default:
+				w.goesOn(t, move)
 			}
 		}
 		for range 20 {

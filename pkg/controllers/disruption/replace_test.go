@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -189,10 +188,7 @@ func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T
 			t.Parallel()
 			s := allDrifted(c.machines...)
 			s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = c.budget
-			actions, _ := decide(s)
-			if diff := cmp.Diff(c.want, steps(actions)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			wantSteps(t, s, c.want...)
 		})
 	}
 }

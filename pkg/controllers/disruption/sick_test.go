@@ -91,10 +91,7 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 		"b": {Sickness: repair.Sickness{Message: "it is sick"}},
 		"a": {Sickness: repair.Sickness{Message: "it is sick"}, Kept: "people keep it"},
 	}})
-	actions, _ := decide(s)
-	if diff := cmp.Diff([]string{"Stay a", "Replace b", "Stay c"}, steps(actions)); diff != "" {
-		t.Error(diff)
-	}
+	actions := wantSteps(t, s, "Stay a", "Replace b", "Stay c")
 	if got := actions[0].reason; !strings.Contains(got, "budgets") {
 		t.Errorf("one that is kept and has drifted stays because %q, want the budget for drift", got)
 	}

@@ -486,6 +486,30 @@ func (s *simulation) quiet() bool {
 	return true
 }
 
+// one draws one of the names.
+func one(t *rapid.T) func(names []string) string {
+	return func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
+}
+
+// goesOn is what the cloud, the scheduler and Karpenter do by themselves.
+func (s *simulation) goesOn(t *rapid.T, move string) {
+	switch move {
+	case "start", "refuse":
+		if names := s.waiting(); len(names) > 0 {
+			s.start(one(t)(names), rapid.IntRange(0, 3).Draw(t, "refused") == 0)
+		}
+	case "bind":
+		for s.bind(one(t)) {
+		}
+	case "drain":
+		for _, name := range s.deleting() {
+			s.drain(name)
+		}
+	default:
+		t.Fatalf("nobody knows the move %q", move)
+	}
+}
+
 func (s *simulation) String() string {
 	var b strings.Builder
 	for _, m := range s.machines() {
@@ -503,28 +527,17 @@ func TestReplacingWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSimulation(t, rapid.IntRange(0, 45).Draw(t, "pods"), rapid.IntRange(1, 3).Draw(t, "budget"), rapid.IntRange(0, 2).Draw(t, "mixed") == 0,
 			rapid.Bool().Draw(t, "cheaper"))
-		one := func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
 		if !s.settles() {
 			t.Fatalf("the pods do not start:\n%s", s)
 		}
 		for range rapid.IntRange(0, 60).Draw(t, "moves") {
 			s.cluster.Now = s.cluster.Now.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "seconds")) * time.Second)
-			switch rapid.SampledFrom([]string{"decide", "decide", "decide", "provision", "provision", "start", "start", "refuse", "bind", "drain", "drain", "drift", "interrupt", "scale", "leave", "block", "sick", "well"}).Draw(t, "move") {
+			move := rapid.SampledFrom([]string{"decide", "decide", "decide", "provision", "provision", "start", "start", "refuse", "bind", "drain", "drain", "drift", "interrupt", "scale", "leave", "block", "sick", "well"}).Draw(t, "move")
+			switch move {
 			case "decide":
 				s.decides()
 			case "provision":
 				s.provision()
-			case "start", "refuse":
-				if names := s.waiting(); len(names) > 0 {
-					s.start(one(names), rapid.IntRange(0, 3).Draw(t, "refused") == 0)
-				}
-			case "bind":
-				for s.bind(one) {
-				}
-			case "drain":
-				for _, name := range s.deleting() {
-					s.drain(name)
-				}
 			case "drift":
 				s.drift()
 			case "interrupt":
@@ -549,6 +562,8 @@ func TestReplacingWhateverHappens(t *testing.T) {
 				for i := range s.cluster.Pods {
 					s.blocking[s.cluster.Pods[i].UID] = rapid.IntRange(0, 4).Draw(t, "blocks") == 0
 				}
+			default:
+				s.goesOn(t, move)
 			}
 		}
 		s.blocking = map[types.UID]bool{}

@@ -10,6 +10,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
+// Price is what the machines of a layout cost an hour.
+func Price(l planner.Layout) planner.MicroUSD {
+	var sum planner.MicroUSD
+	for _, m := range l.Machines {
+		sum += m.Price
+	}
+	return sum
+}
+
 // Layouts generates small valid layouts: snapshots whose nodes are mostly machines with pods, so many at most.
 func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Generator[planner.Layout] {
 	return rapid.Custom(func(t *rapid.T) planner.Layout {

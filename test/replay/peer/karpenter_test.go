@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/test/bench/workload"
 	"karve.sh/karve/test/replay/peer"
 )
@@ -35,14 +36,6 @@ func pods(l planner.Layout) []string {
 	return out
 }
 
-func price(l planner.Layout) planner.MicroUSD {
-	var sum planner.MicroUSD
-	for _, m := range l.Machines {
-		sum += m.Price
-	}
-	return sum
-}
-
 func TestKarpenterReplacesSeveralMachinesByOneAndSplitsNone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -58,8 +51,8 @@ func TestKarpenterReplacesSeveralMachinesByOneAndSplitsNone(t *testing.T) {
 	} {
 		l := fleet(t, c.machines)
 		k := peer.Karpenter(l)
-		if price(k.Layout) != c.price || k.Evictions != c.evictions {
-			t.Errorf("%s: it costs %d after %d evictions, want %d after %d", c.name, price(k.Layout), k.Evictions, c.price, c.evictions)
+		if plantest.Price(k.Layout) != c.price || k.Evictions != c.evictions {
+			t.Errorf("%s: it costs %d after %d evictions, want %d after %d", c.name, plantest.Price(k.Layout), k.Evictions, c.price, c.evictions)
 		}
 		if !slices.Equal(pods(l), pods(k.Layout)) {
 			t.Errorf("%s: not the same pods run", c.name)
@@ -79,7 +72,7 @@ func TestKarpenterLosesNoPodOfAMix(t *testing.T) {
 	if !slices.Equal(pods(l), pods(k.Layout)) {
 		t.Error("not the same pods run")
 	}
-	if price(k.Layout) >= price(l) || k.Commands == 0 {
-		t.Errorf("it costs %d after %d commands, %d before", price(k.Layout), k.Commands, price(l))
+	if plantest.Price(k.Layout) >= plantest.Price(l) || k.Commands == 0 {
+		t.Errorf("it costs %d after %d commands, %d before", plantest.Price(k.Layout), k.Commands, plantest.Price(l))
 	}
 }
