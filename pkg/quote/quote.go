@@ -31,9 +31,12 @@ type Quote struct {
 	// WholeGPUs is what the same pods cost when each of their replicas is a whole GPU, WholeGPUsUnplaced how many of them have no place then.
 	WholeGPUs         planner.MicroUSD `json:"wholeGPUsMicroUSDPerHour"`
 	WholeGPUsUnplaced int              `json:"wholeGPUsUnplacedPods,omitempty"`
+	// Headroom is what is kept free besides; nil where nothing is. It is in no other price.
+	Headroom *Headroom `json:"headroom,omitempty"`
 
-	// pods are what else is known of the pods, by name.
-	pods map[string]pod
+	// pods are what else is known of the pods, by name, and of those that headroom is for; waiting is how many there are that wait.
+	pods    map[string]pod
+	waiting int
 }
 
 // Claim is a machine to launch.
@@ -86,7 +89,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	}
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // Lists of JSON even where they are empty.
-		Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{},
+		Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
 	}
 	for name, p := range view.Pods {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}
@@ -116,16 +119,21 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 		return Quote{}, err
 	}
 	q.WholeGPUs, q.WholeGPUsUnplaced = whole.Price, len(whole.Unplaced)
-	return q, nil
+	q.Headroom, err = q.headroom(&view, plan, search)
+	return q, err
 }
 
 // planFor plans and proves that the plan keeps every rule: what is printed is bought.
 func planFor(s planner.Snapshot, search Search) (planner.Plan, error) {
 	plan := search().Build(s)
+	return plan, sound(s, plan)
+}
+
+func sound(s planner.Snapshot, plan planner.Plan) error {
 	if err := planner.Check(s, plan); err != nil {
-		return planner.Plan{}, fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
+		return fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
 	}
-	return plan, nil
+	return nil
 }
 
 func claimOf(view *snapshot.View, launch planner.Launch) Claim {

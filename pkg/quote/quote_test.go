@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -100,6 +101,51 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 			if strings.TrimRight(line, " \n") != strings.TrimSuffix(line, "\n") {
 				t.Errorf("blanks at the end of %q", line)
 			}
+		}
+	})
+}
+
+func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		c := Shared()
+		limited(fmt.Sprint(rapid.IntRange(0, 6).Draw(t, "limit")))(&c.NodePools[0])
+		claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+		c.NodeClaims = []karpv1.NodeClaim{claim}
+		c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
+		c.Pods = Pods("p", rapid.IntRange(0, 25).Draw(t, "pods"), Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
+		without, err := quote.Of(c, search)
+		if err != nil || without.Headroom != nil {
+			t.Fatalf("headroom that nobody asked for: %+v, %v", without.Headroom, err)
+		}
+		wanted := rapid.IntRange(1, 40).Draw(t, "headroom")
+		c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: int32(wanted)}}
+		q, err := quote.Of(c, search)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := q.Headroom
+		q.Headroom = nil
+		if diff := cmp.Diff(without, q, cmpopts.IgnoreUnexported(quote.Quote{}, quote.Claim{})); diff != "" {
+			t.Errorf("with headroom (-without +with):\n%s", diff)
+		}
+		var launched []string
+		var price planner.MicroUSD
+		for _, claim := range h.Claims {
+			launched = append(launched, claim.Pods...)
+			price += claim.Price
+		}
+		for _, u := range h.Unplaced {
+			launched = append(launched, u.Pod)
+		}
+		slices.Sort(launched)
+		if h.Pods != wanted || price != h.Price || len(slices.Compact(launched)) != len(launched) || len(launched) > wanted {
+			t.Errorf("of %d: %+v", wanted, h)
+		}
+		q.Headroom = h
+		var out bytes.Buffer
+		if err := q.Text(&out, rapid.Bool().Draw(t, "wide")); err != nil || !strings.Contains(out.String(), "headroom besides") {
+			t.Errorf("%v:\n%s", err, &out)
 		}
 	})
 }

@@ -14,10 +14,8 @@ import (
 // Text writes the quote for people: machines of a kind together, or each with its pods when wide.
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
-	if len(q.pods) == 0 {
+	if q.waiting == 0 {
 		out.WriteString("No pod waits for a GPU.\n")
-		_, err := io.WriteString(w, out.String())
-		return err
 	}
 	sections := []table{q.claims(), q.placements()}
 	if wide {
@@ -41,17 +39,27 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 // claims are the machines to launch, those of a kind in one line.
 func (q *Quote) claims() table {
 	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "PODS", right: true}, {title: "$/H", right: true}, {title: "FOR"}}}
-	for i := 0; i < len(q.Claims); {
-		first, n := q.Claims[i], 0
-		var pods []string
-		for ; i < len(q.Claims) && sameKind(first, q.Claims[i]); i++ {
-			pods = append(pods, q.Claims[i].Pods...)
-			n++
+	for _, claims := range q.launches() {
+		for len(claims) > 0 {
+			first, n := claims[0], 0
+			var pods []string
+			for ; n < len(claims) && sameKind(first, claims[n]); n++ {
+				pods = append(pods, claims[n].Pods...)
+			}
+			claims = claims[n:]
+			t.add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
+				strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 		}
-		t.add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
-			strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 	}
 	return t
+}
+
+// launches are the machines for pods that wait, and those for headroom.
+func (q *Quote) launches() [][]Claim {
+	if q.Headroom == nil {
+		return [][]Claim{q.Claims}
+	}
+	return [][]Claim{q.Claims, q.Headroom.Claims}
 }
 
 // machine names what the claim allows, and how its GPUs are shared where that is more than its class says at least.
@@ -71,7 +79,7 @@ func sameKind(a, b Claim) bool {
 // claimsWide are the machines to launch, each with its pods.
 func (q *Quote) claimsWide() table {
 	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "$/H", right: true}, {title: "POD"}, {title: "GPU", right: true}}}
-	for _, c := range q.Claims {
+	for _, c := range slices.Concat(q.launches()...) {
 		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
 		q.addPods(&t, head, c.Pods)
 	}
@@ -110,19 +118,24 @@ func (q *Quote) placementsWide() table {
 // summary is the price of the plan beside the others.
 func (q *Quote) summary() table {
 	t := table{columns: []column{{}, {title: "$/H", right: true}, {}}}
-	if len(q.Claims) == 0 {
-		return t
+	if len(q.Claims) > 0 {
+		t.add("this plan, "+machines(len(q.Claims)), dollars(q.Price), q.proof())
+		if q.Karpenter != nil {
+			t.add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
+		}
+		t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	}
-	machines := "machines"
-	if len(q.Claims) == 1 {
-		machines = "machine"
+	if h := q.Headroom; h != nil {
+		t.add("headroom besides, "+machines(len(h.Claims)), dollars(h.Price), h.words())
 	}
-	t.add(fmt.Sprintf("this plan, %d %s", len(q.Claims), machines), dollars(q.Price), q.proof())
-	if q.Karpenter != nil {
-		t.add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
-	}
-	t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	return t
+}
+
+func machines(n int) string {
+	if n == 1 {
+		return "1 machine"
+	}
+	return fmt.Sprintf("%d machines", n)
 }
 
 // proof says how good the plan is known to be.
@@ -174,13 +187,21 @@ func percent(price, than planner.MicroUSD) int64 {
 // unplaced are the pods without a place, those of one workload with the same reason in one line.
 func (q *Quote) unplaced() table {
 	t := table{columns: []column{{title: "NO PLACE FOR"}, {title: "REASON"}, {title: "MESSAGE"}}}
+	q.refusals(&t, q.Unplaced)
+	if q.Headroom != nil {
+		q.refusals(&t, q.Headroom.Unplaced)
+	}
+	return t
+}
+
+func (q *Quote) refusals(t *table, unplaced []Unplaced) {
 	type why struct {
 		reason  planner.Reason
 		message string
 	}
 	pods := map[why][]string{}
 	var order []why
-	for _, u := range q.Unplaced {
+	for _, u := range unplaced {
 		w := why{u.Reason, u.Message}
 		if pods[w] == nil {
 			order = append(order, w)
@@ -190,7 +211,6 @@ func (q *Quote) unplaced() table {
 	for _, w := range order {
 		t.add(q.workloads(pods[w]), string(w.reason), w.message)
 	}
-	return t
 }
 
 // Text writes the sweep for people.

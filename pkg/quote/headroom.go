@@ -1,0 +1,65 @@
+package quote
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Headroom is what is launched besides, so that what is to be kept free is free when the pods of the plan run. Its pods are places for pods that may come: for a
+// replica each, or of the size of a CapacityBuffer's.
+type Headroom struct {
+	Claims   []Claim    `json:"claims"`
+	Unplaced []Unplaced `json:"unplaced"`
+	// Pods is how many are kept a place for; those that are in no claim have theirs on machines that are there, or in the plan.
+	Pods  int              `json:"pods"`
+	Price planner.MicroUSD `json:"microUSDPerHour"`
+}
+
+// headroom plans for what is to be kept free when the pods that wait are served; nil where nothing is.
+func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search) (*Headroom, error) {
+	kept := view.Headroom(served, search())
+	if len(kept.Snapshot.Classes) == 0 {
+		return nil, nil //nolint:nilnil // Nothing is kept free.
+	}
+	if err := sound(kept.Snapshot, kept.Plan); err != nil {
+		return nil, err
+	}
+	h := Headroom{Claims: []Claim{}, Unplaced: []Unplaced{}, Price: kept.Plan.Price}
+	for _, class := range kept.Snapshot.Classes {
+		h.Pods += len(class.Pods)
+		for _, name := range class.Pods {
+			q.pods[name] = pod{workload: path.Dir(name), gpu: -1}
+		}
+	}
+	for _, launch := range kept.Plan.Launches {
+		h.Claims = append(h.Claims, claimOf(&kept.View, launch))
+		q.assign(launch.Pods, launch.GPUs)
+	}
+	for _, u := range kept.Plan.Unplaced {
+		h.Unplaced = append(h.Unplaced, Unplaced{Pod: u.Pod, Reason: u.Reason, Message: u.Message})
+	}
+	slices.SortStableFunc(h.Claims, compareClaims)
+	return &h, nil
+}
+
+// words say how much of the headroom is launched for.
+func (h *Headroom) words() string {
+	launched := 0
+	for i := range h.Claims {
+		launched += len(h.Claims[i].Pods)
+	}
+	switch found := h.Pods - len(h.Unplaced); {
+	case found == 0:
+		return "there is no place for it"
+	case launched == 0:
+		return fmt.Sprintf("room for %d more pods is there", found)
+	case launched == found:
+		return fmt.Sprintf("room for %d more pods", found)
+	default:
+		return fmt.Sprintf("room for %d more pods, for %d of them on the other machines", found, found-launched)
+	}
+}
