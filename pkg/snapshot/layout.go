@@ -59,7 +59,7 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 	for _, candidate := range candidates {
 		m, pool := candidate.machine, &l.View.Pools[candidate.pool]
 		node, ok := nodes[m.Node.Name]
-		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil || probing(pool) {
+		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil {
 			continue // What is wrong with the pool comes first.
 		}
 		pods, why := l.running(m, pool, classes, c.Now)

@@ -23,8 +23,8 @@ func limited(pool *Pool) *planner.Refusal {
 		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
 }
 
-// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod, or headroom where nobody waits. Without it the planner would put
-// as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
+// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod, in a layout one that runs, or headroom where there are none. Without it
+// the planner would put as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
 func (v *View) limitProbes() {
 	for i := range v.Pools {
 		if !probing(&v.Pools[i]) {

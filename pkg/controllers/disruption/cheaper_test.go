@@ -70,6 +70,35 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 	}
 }
 
+// A pool that was broken and has nobody waiting would stay as it is for good: a step may launch the one machine that shows whether it is mended.
+func TestAPoolThatIsBeingProbedGetsCheaperByOneMachine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		types []string
+		pods  []int
+		want  planner.MicroUSD
+	}{
+		"a step that launches nothing":   {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
+		"a step that launches one":       {[]string{"4xlarge", "4xlarge"}, []int{3, 6}, 526_000},
+		"none that launches two at once": {[]string{"12xlarge"}, []int{11}, 3_912_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSimulation(t, 0, 4, true, true)
+			s.cluster.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+			for i, size := range c.types {
+				s.on("g4dn."+size, c.pods[i])
+			}
+			if !s.settles() {
+				t.Fatalf("there is no end:\n%s", s)
+			}
+			if got := s.price(); got != c.want {
+				t.Errorf("ends at %d, want %d:\n%s", got, c.want, s)
+			}
+		})
+	}
+}
+
 // Otherwise it would be replaced again and again: the cloud may have none of the cheapest, and make another one that the NodeClaim leaves to it.
 func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
 	t.Parallel()

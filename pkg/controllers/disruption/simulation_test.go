@@ -130,7 +130,12 @@ func (s *simulation) provision() {
 		s.Fatal(err)
 	}
 	need, _, free := s.need()
-	if want := max(0, (need-free+slots-1)/slots); !s.mixed && len(plan.Launches) != want {
+	healthy := snapshot.Condition(s.cluster.NodePools[0].Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	probed := healthy != nil && healthy.IsUnknown()
+	if probed && len(plan.Launches) > 1 {
+		s.Fatalf("%d machines are planned for a pool that is being probed", len(plan.Launches))
+	}
+	if want := max(0, (need-free+slots-1)/slots); !s.mixed && !probed && len(plan.Launches) != want {
 		s.Fatalf("%d machines are planned for %d pods without a place and %d free places, want %d", len(plan.Launches), need, free, want)
 	}
 	for _, l := range plan.Launches {
@@ -532,7 +537,7 @@ func TestReplacingWhateverHappens(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 60).Draw(t, "moves") {
 			s.cluster.Now = s.cluster.Now.Add(time.Duration(rapid.IntRange(0, 120).Draw(t, "seconds")) * time.Second)
-			move := rapid.SampledFrom([]string{"decide", "decide", "decide", "provision", "provision", "start", "start", "refuse", "bind", "drain", "drain", "drift", "interrupt", "scale", "leave", "block", "sick", "well"}).Draw(t, "move")
+			move := rapid.SampledFrom([]string{"decide", "decide", "decide", "provision", "provision", "start", "start", "refuse", "bind", "drain", "drain", "drift", "interrupt", "scale", "leave", "block", "sick", "well", "probe", "mend"}).Draw(t, "move")
 			switch move {
 			case "decide":
 				s.decides()
@@ -558,6 +563,10 @@ func TestReplacingWhateverHappens(t *testing.T) {
 				}
 			case "leave":
 				s.leave(rapid.IntRange(1, 9).Draw(t, "tenths"))
+			case "probe":
+				s.cluster.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+			case "mend":
+				s.cluster.NodePools[0].StatusConditions().SetTrue(v1alpha1.ConditionReplicasHealthy)
 			case "block":
 				for i := range s.cluster.Pods {
 					s.blocking[s.cluster.Pods[i].UID] = rapid.IntRange(0, 4).Draw(t, "blocks") == 0
@@ -566,6 +575,7 @@ func TestReplacingWhateverHappens(t *testing.T) {
 				s.goesOn(t, move)
 			}
 		}
+		s.cluster.NodePools[0].StatusConditions().SetTrue(v1alpha1.ConditionReplicasHealthy)
 		s.blocking = map[types.UID]bool{}
 		if !s.settles() {
 			t.Fatalf("there is no end:\n%s", s)
