@@ -77,7 +77,7 @@ func nothingBlocks([]*corev1.Pod) string { return "" }
 func given(machines ...snapshot.Machine) state {
 	return state{
 		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{}, causes: map[string]cause{},
-		stays:     func(*snapshot.Machine) string { return "" },
+		places: newPlaces(nil, nil), stays: func(*snapshot.Machine) string { return "" },
 		idleAfter: map[string]time.Duration{"gpu": idleAfter}, allowed: map[string]map[karpv1.DisruptionReason]int{"gpu": {karpv1.DisruptionReasonEmpty: 10}},
 	}
 }

@@ -20,7 +20,9 @@ type places struct {
 	machines []snapshot.Machine
 	// moving are the names of the pods that a claim's machine would give away.
 	moving map[string][]string
-	known  map[string]outcome
+	// sick are the names of Nodes that are no place to move to, though their pods may stay.
+	sick  map[string]bool
+	known map[string]outcome
 }
 
 // outcome is what a plan comes to.
@@ -34,7 +36,7 @@ type outcome struct {
 }
 
 func newPlaces(cluster *snapshot.Cluster, machines []snapshot.Machine) *places {
-	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, known: map[string]outcome{}}
+	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, sick: map[string]bool{}, known: map[string]outcome{}}
 	for i := range machines {
 		for _, pod := range machines[i].Moving() {
 			name := machines[i].Claim.Name
@@ -51,15 +53,27 @@ func (p *places) planned(claims []string) string {
 	return p.judge(claims, "planned", func(claims []string) snapshot.View { return snapshot.Build(p.leaving(claims)) })
 }
 
-// now says it of the machines that have started.
+// now says it of the machines that have started and are well.
 func (p *places) now(claims []string) string {
 	return p.judge(claims, "now", func(claims []string) snapshot.View {
 		going := map[string]bool{}
 		for _, name := range claims {
 			going[name] = true
 		}
-		return snapshot.BuildAsIs(p.cluster, going)
+		return snapshot.BuildAsIs(p.well(), going)
 	})
+}
+
+// well is the cluster in which sick machines take no pods.
+func (p *places) well() *snapshot.Cluster {
+	c := *p.cluster
+	c.Nodes = slices.Clone(c.Nodes)
+	for i := range c.Nodes {
+		if p.sick[c.Nodes[i].Name] {
+			c.Nodes[i].Spec.Unschedulable = true
+		}
+	}
+	return &c
 }
 
 // leaving is the cluster with the claims marked.

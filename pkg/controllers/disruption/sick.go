@@ -29,6 +29,11 @@ const force step = "Force"
 // heed takes from a diagnosis what is to be done. A machine that is sick and kept is still replaced for another cause.
 func (s *state) heed(d repair.Diagnosis) {
 	s.sick, s.lost = d.Cases, map[string]bool{}
+	for i := range s.machines {
+		if m := &s.machines[i]; m.Node != nil {
+			s.places.sick[m.Node.Name] = s.ails(m) != ""
+		}
+	}
 	for name, sick := range d.Cases {
 		switch {
 		case sick.Wait > 0:

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -105,5 +107,28 @@ func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Force a"}, steps(actions)); diff != "" || again != soon {
 		t.Errorf("look again after %s; %s", again, diff)
+	}
+}
+
+// Its GPUs may be out of service for a moment only, and its pods stay meanwhile; others are not drained for a place on it.
+func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, false)
+	s.on("g4dn.xlarge", 5)
+	s.on("g4dn.xlarge", 0)
+	from, to := s.cluster.NodeClaims[0].Name, s.cluster.NodeClaims[1].Name
+	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = snapshot.DriftNodePool
+	why := func() string {
+		view := snapshot.Build(s.cluster)
+		state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
+		state.heed(repair.Diagnose(s.cluster, view.Machines, borne))
+		return state.place([]string{from})
+	}
+	if why() != "" {
+		t.Errorf("a machine that is well is no place: %s", why())
+	}
+	s.falls(to, "AcceleratedHardwareReady", corev1.ConditionFalse)
+	if why() == "" {
+		t.Error("a sick machine is a place")
 	}
 }
