@@ -70,6 +70,37 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 	}
 }
 
+// A pool of which it is being seen whether its machines work again may launch one.
+func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		types []string
+		pods  []int
+		want  planner.MicroUSD
+	}{
+		"two half-empty machines become one":                   {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
+		"a machine that is too large is replaced":              {[]string{"4xlarge"}, []int{3}, 526_000},
+		"not one that two would have to be launched for":       {[]string{"12xlarge"}, []int{11}, 3_912_000},
+		"one that another takes the rest of":                   {[]string{"12xlarge", "xlarge"}, []int{11, 9}, 2 * 526_000},
+		"one of two that are too large is, and the other next": {[]string{"4xlarge", "4xlarge"}, []int{10, 10}, 2 * 526_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSimulation(t, 0, 2, true, true)
+			s.cluster.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+			for i, size := range c.types {
+				s.on("g4dn."+size, c.pods[i])
+			}
+			if !s.settles() {
+				t.Fatalf("there is no end:\n%s", s)
+			}
+			if got := s.price(); got != c.want {
+				t.Errorf("ends at %d, want %d:\n%s", got, c.want, s)
+			}
+		})
+	}
+}
+
 // Otherwise it would be replaced again and again: the cloud may have none of the cheapest, and make another one that the NodeClaim leaves to it.
 func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
 	t.Parallel()
