@@ -32,9 +32,15 @@ type Case struct {
 // Due says that the machine is to be replaced now.
 func (c Case) Due() bool { return c.Wait <= 0 && c.Kept == "" }
 
+// passes says that the machine goes for another cause before anything is done about it: a Node that is given back is not ready in its last seconds, and warns of nothing.
+func (c Case) passes(m *snapshot.Machine) bool {
+	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy
+}
+
 // Ward is a pool as one that has sick machines.
 type Ward struct {
-	// Machines is how many of its machines have started, Sick how many of those are sick or are replaced because they were, and Allowed how many may be so at once.
+	// Machines is how many of its machines have started, Sick how many of those are sick and do not just go for another cause, or are replaced because they were, and
+	// Allowed how many may be so at once.
 	Machines, Sick, Allowed int
 	// Closed is a word for why none is replaced, and Message says more and what to do; "" when they are.
 	Closed, Message string
@@ -61,9 +67,12 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		ward := d.Wards[m.Pool()]
 		ward.Machines++
 		if s := t.Sickness(m, now); s != nil {
-			d.Cases[m.Claim.Name] = Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
-			ward.Sick++
-			sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
+			c := Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
+			d.Cases[m.Claim.Name] = c
+			if !c.passes(m) {
+				ward.Sick++
+				sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
+			}
 		} else if m.Replacing() == Unhealthy {
 			ward.Sick++
 		}

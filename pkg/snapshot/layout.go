@@ -67,9 +67,13 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 			l.Kept[m.Claim.Name] = why
 			continue
 		}
+		counts := m.Physical()
+		if probing(pool) {
+			counts.Nodes = 0 // The one machine that the pool may launch does not become two when another goes.
+		}
 		l.Machines = append(l.Machines, m)
 		l.Layout.Machines = append(l.Layout.Machines, planner.Machine{
-			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: m.Physical(), Pods: pods,
+			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Pods: pods,
 		})
 	}
 	l.Layout.Snapshot = l.View.Snapshot

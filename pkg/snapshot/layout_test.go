@@ -165,6 +165,17 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 	}
 }
 
+// Otherwise nothing would tell that a pool works again before somebody needs a machine of it.
+func TestAStepMayLaunchTheOneMachineByWhichAPoolIsProbed(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	c.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+	l := layoutOf(c)
+	if len(l.Layout.Machines) != 1 || l.Layout.Snapshot.Pools[0].Remaining.Nodes != 1 || l.Layout.Machines[0].Physical.Nodes != 0 {
+		t.Errorf("of %d machines, %+v, another %d may be launched in the end; want one", len(l.Layout.Machines), l.Layout.Machines, l.Layout.Snapshot.Pools[0].Remaining.Nodes)
+	}
+}
+
 func TestAMachineCostsWhatItCostsToday(t *testing.T) {
 	t.Parallel()
 	c := inUse()

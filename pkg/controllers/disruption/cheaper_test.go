@@ -70,21 +70,23 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 	}
 }
 
-// A pool that was broken and has nobody waiting would stay as it is for good: a step may launch the one machine that shows whether it is mended.
-func TestAPoolThatIsBeingProbedGetsCheaperByOneMachine(t *testing.T) {
+// A pool of which it is being seen whether its machines work again may launch one.
+func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		types []string
 		pods  []int
 		want  planner.MicroUSD
 	}{
-		"a step that launches nothing":   {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
-		"a step that launches one":       {[]string{"4xlarge", "4xlarge"}, []int{3, 6}, 526_000},
-		"none that launches two at once": {[]string{"12xlarge"}, []int{11}, 3_912_000},
+		"two half-empty machines become one":                   {[]string{"xlarge", "xlarge"}, []int{5, 5}, 526_000},
+		"a machine that is too large is replaced":              {[]string{"4xlarge"}, []int{3}, 526_000},
+		"not one that two would have to be launched for":       {[]string{"12xlarge"}, []int{11}, 3_912_000},
+		"one that another takes the rest of":                   {[]string{"12xlarge", "xlarge"}, []int{11, 9}, 2 * 526_000},
+		"one of two that are too large is, and the other next": {[]string{"4xlarge", "4xlarge"}, []int{10, 10}, 2 * 526_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSimulation(t, 0, 4, true, true)
+			s := newSimulation(t, 0, 2, true, true)
 			s.cluster.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
 			for i, size := range c.types {
 				s.on("g4dn."+size, c.pods[i])
