@@ -43,6 +43,15 @@ func text(t testing.TB, q *quote.Quote) string {
 	return out.String()
 }
 
+// withMachine is a cluster with an empty machine that is called there.
+func withMachine() *snapshot.Cluster {
+	c := Shared()
+	claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
+	c.NodeClaims = []karpv1.NodeClaim{claim}
+	c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
+	return c
+}
+
 // limited gives a NodePool's limit for GPUs.
 func limited(gpus string) func(*karpv1.NodePool) {
 	return func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
@@ -51,11 +60,8 @@ func limited(gpus string) func(*karpv1.NodePool) {
 func TestAQuoteHasEveryPodOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		c := Shared()
+		c := withMachine()
 		limited(fmt.Sprint(rapid.IntRange(0, 6).Draw(t, "limit")))(&c.NodePools[0])
-		claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
-		c.NodeClaims = []karpv1.NodeClaim{claim}
-		c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
 		want := 0
 		for i := range rapid.IntRange(0, 4).Draw(t, "workloads") {
 			n := rapid.IntRange(1, 15).Draw(t, "pods")
@@ -108,11 +114,8 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		c := Shared()
+		c := withMachine()
 		limited(fmt.Sprint(rapid.IntRange(0, 6).Draw(t, "limit")))(&c.NodePools[0])
-		claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
-		c.NodeClaims = []karpv1.NodeClaim{claim}
-		c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
 		c.Pods = Pods("p", rapid.IntRange(0, 25).Draw(t, "pods"), Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
 		without, err := quote.Of(c, search)
 		if err != nil || without.Headroom != nil {
@@ -164,10 +167,7 @@ func TestOtherPricesAreForTheSamePodsWhateverTheLimits(t *testing.T) {
 
 func TestRoomThatIsThereIsRoomForTheOtherPricesToo(t *testing.T) {
 	t.Parallel()
-	c := Shared()
-	claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
-	c.NodeClaims = []karpv1.NodeClaim{claim}
-	c.Nodes = []corev1.Node{Node(&claim, TypeNamed("g4dn.xlarge"), 10)}
+	c := withMachine()
 	c.Pods = Pods("p", 9, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
 	q := of(t, c)
 	if len(q.Claims) != 0 || len(q.Placements) != 1 || q.Price != 0 || q.WholeGPUs != 0 || *q.Karpenter != 0 {
