@@ -32,9 +32,15 @@ type Case struct {
 // Due says that the machine is to be replaced now.
 func (c Case) Due() bool { return c.Wait <= 0 && c.Kept == "" }
 
+// passes says that the machine goes for another cause before anything is done about it: a Node that is given back is not ready in its last seconds, and warns of nothing.
+func (c Case) passes(m *snapshot.Machine) bool {
+	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy
+}
+
 // Ward is a pool as one that has sick machines.
 type Ward struct {
-	// Machines is how many of its machines have started, Sick how many of those are sick or are replaced because they were, and Allowed how many may be so at once.
+	// Machines is how many of its machines have started, Sick how many of those are sick and do not just go for another cause, or are replaced because they were, and
+	// Allowed how many may be so at once.
 	Machines, Sick, Allowed int
 	// Closed is a word for why none is replaced, and Message says more and what to do; "" when they are.
 	Closed, Message string
@@ -52,7 +58,7 @@ const DoNotRepair = "karpenter.sh/do-not-repair"
 // Diagnose looks at all machines of a cluster. It is the same for whoever asks, so that what is said of a pool is what is done.
 func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) Diagnosis {
 	d := Diagnosis{Cases: map[string]Case{}, Wards: map[string]Ward{}}
-	now, sick := clock(c), map[string][]string{}
+	now, sick, passing := clock(c), map[string][]string{}, map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
 		if m.Node == nil || !m.Started() {
@@ -61,15 +67,20 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		ward := d.Wards[m.Pool()]
 		ward.Machines++
 		if s := t.Sickness(m, now); s != nil {
-			d.Cases[m.Claim.Name] = Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
-			ward.Sick++
-			sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
+			c := Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
+			d.Cases[m.Claim.Name] = c
+			if c.passes(m) {
+				passing[m.Node.Name] = true
+			} else {
+				ward.Sick++
+				sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
+			}
 		} else if m.Replacing() == Unhealthy {
 			ward.Sick++
 		}
 		d.Wards[m.Pool()] = ward
 	}
-	zones := unheard(c.Nodes)
+	zones := unheard(c.Nodes, passing)
 	for pool, ward := range d.Wards {
 		ward.Allowed = allowed(ward.Machines)
 		if ward.Sick > ward.Allowed {
@@ -156,10 +167,13 @@ const (
 	outagePercent = 55
 )
 
-// unheard are the zones of which most nodes are not ready.
-func unheard(nodes []corev1.Node) zoneMessages {
+// unheard are the zones of which most nodes are not ready, but for those that are passing.
+func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
 	all, silent := map[string]int{}, map[string]int{}
 	for i := range nodes {
+		if passing[nodes[i].Name] {
+			continue
+		}
 		zones := map[string]bool{"": true, nodes[i].Labels[corev1.LabelTopologyZone]: true}
 		ready := conditionOf(&nodes[i], corev1.NodeReady)
 		for zone := range zones {

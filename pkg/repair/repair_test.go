@@ -153,6 +153,9 @@ func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 		"and is not replaced where it does not matter":                        {6, list(sick, borneStill), 1},
 		"one that is replaced and has come to life again on its way out does": {5, list(sick, replacing), 0},
 		"one that is replaced for another reason does not":                    {5, list(sick, drifting), 1},
+		"nor one that is given back and falls silent as it goes":              {5, list(sick, silentAs(deleting, drifting)), 1},
+		"but one that goes because it is sick does":                           {5, list(sick, silentAs(deleting, replacing)), 0},
+		"and one that should have gone by now":                                {5, list(sick, func(m *snapshot.Machine) { sick(m); deleting(m) }), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,6 +185,18 @@ func replacing(m *snapshot.Machine) { m.Claim.Annotations[v1alpha1.ReplacingAnno
 
 func drifting(m *snapshot.Machine) {
 	m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
+}
+
+func deleting(m *snapshot.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
+
+// silentAs has the Node of a machine not be ready for moments, which is so changed.
+func silentAs(changes ...func(*snapshot.Machine)) func(*snapshot.Machine) {
+	return func(m *snapshot.Machine) {
+		notReady(time.Second)(m)
+		for _, change := range changes {
+			change(m)
+		}
+	}
 }
 
 func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return edits }
@@ -251,6 +266,15 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestMachinesThatAreGivenBackAreNoZoneThatIsOut(t *testing.T) {
+	t.Parallel()
+	going := silentAs(deleting)
+	cluster, machines := fleet(4, going, going, going)
+	if ward := Diagnose(cluster, machines, borne).Wards["gpu"]; ward.Closed != "" {
+		t.Errorf("three of four machines of a zone are given back, and the pool is closed by %s: %s", ward.Closed, ward.Message)
+	}
 }
 
 func TestAClockThatJumpsMakesNobodySick(t *testing.T) {

@@ -364,6 +364,12 @@ func sick(m *snapshot.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Status != corev1.ConditionTrue })
 }
 
+// goesAnyway says that a machine is on its way out for another cause, and has not been sick for long.
+func (s *simulation) goesAnyway(m *snapshot.Machine) bool {
+	sickness := borne.Sickness(m, s.cluster.Now)
+	return m.Deleting() && m.Replacing() != Unhealthy && sickness != nil && sickness.Until.After(s.cluster.Now)
+}
+
 // mayRepair checks that a machine that goes because it is sick is, and that at most a fifth of all are.
 func (s *simulation) mayRepair(a action) {
 	all, ill := 0, 0
@@ -372,7 +378,7 @@ func (s *simulation) mayRepair(a action) {
 			continue
 		}
 		all++
-		if sick(&m) || m.Replacing() == Unhealthy && m.Claim.Name != a.machine.Claim.Name {
+		if sick(&m) && !s.goesAnyway(&m) || m.Replacing() == Unhealthy && m.Claim.Name != a.machine.Claim.Name {
 			ill++
 		}
 	}
