@@ -8,11 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	realclock "k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/aws"
 	"karve.sh/karve/pkg/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/gather"
@@ -21,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/aws"
 )
 
@@ -95,10 +98,15 @@ func machine(instanceType, zone, capacityType string, price planner.MicroUSD) st
 	return fmt.Sprintf("%s %s %s at %d", capacityType, instanceType, zone, price)
 }
 
-// afresh is the cluster without its machines, where all pods wait that run on them.
+// afresh is the cluster without its machines, where all pods wait that run on them. A breaker bounds what is launched at once, and not what machines may cost: one that
+// was opened by a machine that is gone stays half open for as long as nobody needs another.
 func afresh(c *snapshot.Cluster) *snapshot.Cluster {
 	fresh := *c
-	fresh.NodeClaims, fresh.Nodes, fresh.Pods = nil, nil, nil
+	fresh.NodeClaims, fresh.Nodes, fresh.Pods, fresh.NodePools = nil, nil, nil, slices.Clone(c.NodePools)
+	for i := range fresh.NodePools {
+		np := &fresh.NodePools[i]
+		np.Status.Conditions = slices.DeleteFunc(slices.Clone(np.Status.Conditions), func(c status.Condition) bool { return c.Type == v1alpha1.ConditionReplicasHealthy })
+	}
 	for i := range c.Pods {
 		pod := c.Pods[i].DeepCopy()
 		if karpenter.IsTerminal(pod) || !pod.DeletionTimestamp.IsZero() {
@@ -132,5 +140,15 @@ func TestMachinesMayCostALittleMoreThanThePlan(t *testing.T) {
 		if got := (bill{fleet: fleet, plan: 1_000_000}).wrongs(); len(got) != want {
 			t.Errorf("at %d: %q", fleet, got)
 		}
+	}
+}
+
+func TestThePriceIsKnownWhileABreakerIsHalfOpen(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
+	c.Pods = snapshottest.Pods("web", 11)
+	if plan := planner.Build(snapshot.Build(afresh(c)).Snapshot); len(plan.Unplaced) > 0 || len(plan.Launches) != 2 {
+		t.Errorf("%d machines are planned, and not for %v", len(plan.Launches), plan.Unplaced)
 	}
 }
