@@ -44,6 +44,9 @@ const (
 	changeImage fault = "an EC2NodeClass's image is changed"
 )
 
+// replicasTimeout is how long a machine may be without its replicas. Agents that are late take 8 s, and on a machine with much to do all take longer.
+const replicasTimeout = 20 * time.Second
+
 // weights are how often each fault is in a round of them. What makes every machine of a pool drift is rare.
 var weights = map[fault]int{
 	killController: 4, skewClock: 2, restartAPIServer: 1, refuseType: 2, throttleEC2: 1, interruptSpot: 2, stopMachine: 1, silenceKubelet: 1,
@@ -86,7 +89,11 @@ func script(random *rand.Rand, during time.Duration) []act {
 		round = round[1:]
 		acts = append(acts, a)
 		if slices.Contains(lasting, a.fault) {
-			a.at, a.ends = min(at+4*time.Second+time.Duration(random.Int64N(int64(2*gap))), during), true
+			lasts := 4*time.Second + time.Duration(random.Int64N(int64(2*gap)))
+			if a.fault == crashAgents {
+				lasts += replicasTimeout // Else nobody would have to do anything about it.
+			}
+			a.at, a.ends = min(at+lasts, during), true
 			acts = append(acts, a)
 		}
 	}
