@@ -204,6 +204,10 @@ func (w *world) watch(ctx context.Context) error {
 			DeleteFunc: func(o any) {
 				if tombstone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 					o = tombstone.Obj
+					if pod, ok := o.(*corev1.Pod); ok {
+						w.guard.misses(pod, time.Now())
+						return
+					}
 				}
 				note(o, true)
 			},
