@@ -58,7 +58,7 @@ const DoNotRepair = "karpenter.sh/do-not-repair"
 // Diagnose looks at all machines of a cluster. It is the same for whoever asks, so that what is said of a pool is what is done.
 func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) Diagnosis {
 	d := Diagnosis{Cases: map[string]Case{}, Wards: map[string]Ward{}}
-	now, sick := clock(c), map[string][]string{}
+	now, sick, passing := clock(c), map[string][]string{}, map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
 		if m.Node == nil || !m.Started() {
@@ -69,7 +69,9 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		if s := t.Sickness(m, now); s != nil {
 			c := Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
 			d.Cases[m.Claim.Name] = c
-			if !c.passes(m) {
+			if c.passes(m) {
+				passing[m.Node.Name] = true
+			} else {
 				ward.Sick++
 				sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
 			}
@@ -78,7 +80,7 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		}
 		d.Wards[m.Pool()] = ward
 	}
-	zones := unheard(c.Nodes)
+	zones := unheard(c.Nodes, passing)
 	for pool, ward := range d.Wards {
 		ward.Allowed = allowed(ward.Machines)
 		if ward.Sick > ward.Allowed {
@@ -165,10 +167,13 @@ const (
 	outagePercent = 55
 )
 
-// unheard are the zones of which most nodes are not ready.
-func unheard(nodes []corev1.Node) zoneMessages {
+// unheard are the zones of which most nodes are not ready, but for those that are passing.
+func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
 	all, silent := map[string]int{}, map[string]int{}
 	for i := range nodes {
+		if passing[nodes[i].Name] {
+			continue
+		}
 		zones := map[string]bool{"": true, nodes[i].Labels[corev1.LabelTopologyZone]: true}
 		ready := conditionOf(&nodes[i], corev1.NodeReady)
 		for zone := range zones {

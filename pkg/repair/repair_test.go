@@ -268,6 +268,15 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 	})
 }
 
+func TestMachinesThatAreGivenBackAreNoZoneThatIsOut(t *testing.T) {
+	t.Parallel()
+	going := silentAs(deleting)
+	cluster, machines := fleet(4, going, going, going)
+	if ward := Diagnose(cluster, machines, borne).Wards["gpu"]; ward.Closed != "" {
+		t.Errorf("three of four machines of a zone are given back, and the pool is closed by %s: %s", ward.Closed, ward.Message)
+	}
+}
+
 func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
 	t.Parallel()
 	cluster, machines := fleet(10, notReady(time.Minute))

@@ -23,6 +23,8 @@ type guard struct {
 	dead map[string]time.Time
 	// lost is when an app last lost a pod with a node.
 	lost map[string]time.Time
+	// missed is when the watch last told of pods that had gone while it was broken.
+	missed time.Time
 	// runs says whether the machine of a Node runs: pods of one that does and whose kubelet is not heard of, as on a machine that has too much to do, were taken by nobody.
 	runs func(node string) bool
 	tell func(format string, args ...any)
@@ -38,7 +40,8 @@ type guarded struct {
 }
 
 const (
-	// race is how long an eviction may be admitted after a node has died: the budget's controller has not counted yet.
+	// race is how long an eviction may be admitted after a node has died: the budget's controller has not counted yet. The guard itself may not have counted for as long
+	// after its watch was broken.
 	race = 5 * time.Second
 	// convalescence is how long the pods of a node that came back may look as if it had not.
 	convalescence = 30 * time.Second
@@ -59,6 +62,15 @@ func (g *guard) revives(node string, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.dead[node] = now
+}
+
+// misses tells that a pod has gone while the watch was broken, as when the API server was away: nobody knows when and why. The watch tells of all those before it tells of
+// any that has come meanwhile.
+func (g *guard) misses(pod *corev1.Pod, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.pods, pod.UID)
+	g.missed = now
 }
 
 // note takes what a watch tells of a pod.
@@ -84,7 +96,7 @@ func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 	case why == "EvictionByEvictionAPI":
 		g.evicted++
 	}
-	if least, ok := g.atLeast[after.app]; ok && left < least && now.After(g.lost[after.app].Add(race)) {
+	if least, ok := g.atLeast[after.app]; ok && left < least && now.After(g.lost[after.app].Add(race)) && now.After(g.missed.Add(race)) {
 		breach := fmt.Sprintf("%s: %d healthy pods of %s are left, its budget asks for %d, since pod %s on node %s went (%s)",
 			now.Format(clock), left, after.app, least, after.name, after.node, why)
 		g.breaches = append(g.breaches, breach)
@@ -202,6 +214,16 @@ func TestABudgetIsBrokenByWhoTakesAPodAwayAndNotByADeadNode(t *testing.T) {
 		"two are not ready on machines that do not": {func(g *guard) {
 			g.note(pod(1, false, ""), false, began)
 			g.note(pod(2, false, ""), false, began)
+		}, 1},
+		"two went while the watch was broken": {func(g *guard) {
+			g.misses(pod(1, true, ""), began)
+			g.misses(pod(2, true, ""), began)
+			g.note(pod(3, true, evicted), false, began)
+			g.note(pod(4, true, ""), false, began)
+		}, 0},
+		"one went so, and one is evicted long after": {func(g *guard) {
+			g.misses(pod(1, true, ""), began)
+			g.note(pod(2, true, evicted), false, began.Add(race+1))
 		}, 1},
 		"two are evicted from a machine that runs": {func(g *guard) {
 			g.runs = func(string) bool { return true }

@@ -197,7 +197,13 @@ func (w *world) watch(ctx context.Context) error {
 		if note == nil {
 			continue
 		}
-		_, err = informer.AddEventHandler(cluster.Notes(note))
+		_, err = informer.AddEventHandler(cluster.Notes(note, func(o any) {
+			if pod, ok := o.(*corev1.Pod); ok {
+				w.guard.misses(pod, time.Now())
+				return
+			}
+			note(o, true)
+		}))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}

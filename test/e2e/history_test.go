@@ -71,7 +71,7 @@ func (h *history) watch(ctx context.Context, c cache.Cache) error {
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
-		_, err = informer.AddEventHandler(cluster.Notes(note))
+		_, err = informer.AddEventHandler(cluster.Notes(note, func(o any) { note(o, true) }))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
