@@ -39,8 +39,9 @@ type consolidation struct {
 	stood  time.Time
 	stand  map[string]cause
 	judged []string
-	// vain are the claims that could not leave, though the planner would have them leave.
-	vain map[string]refusal
+	// vain are the claims that could not leave, though the planner would have them leave; offered is what could be launched in their stead when they were looked at last.
+	vain    map[string]refusal
+	offered offers
 	// kept says what keeps machines without which a layout would do that nothing kept, asked when such a one was looked for.
 	kept  map[string]string
 	asked time.Time
@@ -109,17 +110,58 @@ func (c *Controller) judge(s *state) {
 func (c *Controller) look(cluster *snapshot.Cluster, s *state) {
 	c.looked = s.now
 	vain := func(m *snapshot.Machine) string { return c.vain[m.Claim.Name].why }
-	layout := s.lay(cluster, func(m *snapshot.Machine) string { return cmp.Or(s.ails(m), vain(m), s.protects(m), s.stays(m)) })
+	keeps := func(m *snapshot.Machine) string { return cmp.Or(s.ails(m), vain(m), s.protects(m), s.stays(m)) }
+	layout := s.lay(cluster, keeps)
+	before := c.offered
+	c.offered = offersOf(layout.View.Snapshot)
+	if len(c.vain) > 0 && c.offered.betters(before) {
+		clear(c.vain) // What did not pay may do now.
+		layout = s.lay(cluster, keeps)
+	}
 	if reflect.DeepEqual(layout.Layout, c.layout) {
 		return
 	}
-	started := c.Clock.Now()
+	started, cut := c.Clock.Now(), false
+	c.outlook = propose(&layout, planner.Search{Stop: func() bool {
+		cut = c.Clock.Since(started) >= lookFor
+		return cut
+	}})
 	c.layout = layout.Layout
-	c.outlook = propose(&layout, planner.Search{Stop: func() bool { return c.Clock.Since(started) >= lookFor }})
+	if cut {
+		c.layout = planner.Layout{} // It is looked for again: the processor may have had much else to do.
+	}
 	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
 	c.ask(cluster, s, layout.Kept)
 	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.outlook.price)))
 	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.outlook.bound)))
+}
+
+// offers are the prices of what may be launched.
+type offers map[offer]planner.MicroUSD
+
+// offer is a kind of machine.
+type offer struct {
+	pool, instanceType, zone, capacityType string
+}
+
+func offersOf(s planner.Snapshot) offers {
+	all := offers{}
+	for _, o := range s.Offerings {
+		if pool := &s.Pools[o.Pool]; o.Unavailable == nil && pool.Closed == nil {
+			all[offer{pool.Name, o.InstanceType, o.Zone, o.CapacityType}] = o.Price
+		}
+	}
+	return all
+}
+
+// betters says that something may be launched that could not before, or costs less than it did.
+func (o offers) betters(before offers) bool {
+	for key, price := range o {
+		if was, ok := before[key]; !ok || price < was {
+			return true
+		}
+	}
+	return false
 }
 
 // ask asks now and then which of the machines that something keeps would leave otherwise: it is told of those.

@@ -1,0 +1,110 @@
+package disruption
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// halfEmpty is a simulation with two machines that have run half empty for an hour.
+func halfEmpty(t *testing.T) *simulation {
+	s := newSimulation(t, 0, 4, true, true)
+	s.on("g4dn.xlarge", 5)
+	s.on("g4dn.xlarge", 5)
+	s.cluster.Now = s.cluster.Now.Add(time.Hour)
+	return s
+}
+
+// looks has the controller look for a cheaper layout.
+func (s *simulation) looks(c *Controller) {
+	view := snapshot.Build(s.cluster)
+	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
+	state.blocker = nothingBlocks
+	c.look(s.cluster, &state)
+}
+
+func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller {
+	return New(Config{Clock: clk, Metrics: metrics.New(registry)})
+}
+
+func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *testing.T) {
+	t.Parallel()
+	s := halfEmpty(t)
+	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+	s.looks(c)
+	if len(c.outlook.proposals) == 0 {
+		t.Fatal("nothing is proposed")
+	}
+	for _, claim := range s.cluster.NodeClaims {
+		c.vain[claim.Name] = refusal{"it did not save enough", s.cluster.Now.Add(vainFor)}
+	}
+	s.looks(c)
+	if len(c.outlook.proposals) > 0 || len(c.vain) != 2 {
+		t.Fatalf("%v is proposed, %v is in vain", c.outlook.proposals, c.vain)
+	}
+	types := snapshottest.Types()
+	for i := range types {
+		for j := range types[i].Offerings {
+			types[i].Offerings[j].MicroUSDPerHour--
+		}
+	}
+	s.cluster.UseInstanceTypes(types)
+	s.looks(c)
+	if len(c.outlook.proposals) == 0 || len(c.vain) > 0 {
+		t.Errorf("%v is proposed, %v is in vain", c.outlook.proposals, c.vain)
+	}
+}
+
+func TestWhichOffersAreBetter(t *testing.T) {
+	t.Parallel()
+	a, b := offer{instanceType: "a"}, offer{instanceType: "b"}
+	for name, c := range map[string]struct {
+		before, now offers
+		want        bool
+	}{
+		"the same":                 {offers{a: 2}, offers{a: 2}, false},
+		"a dearer one":             {offers{a: 2}, offers{a: 3}, false},
+		"one that is gone":         {offers{a: 2, b: 2}, offers{a: 2}, false},
+		"a cheaper one":            {offers{a: 2, b: 2}, offers{a: 3, b: 1}, true},
+		"one that was not there":   {offers{a: 2}, offers{a: 2, b: 9}, true},
+		"the first ones there are": {nil, offers{a: 2}, true},
+		"none any more":            {offers{a: 2}, offers{}, false},
+	} {
+		if got := c.now.betters(c.before); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+// slow is a clock by which everything takes an hour.
+type slow struct{ clock.Clock }
+
+func (slow) Since(time.Time) time.Duration { return time.Hour }
+
+func TestALookThatWasCutOffIsRepeated(t *testing.T) {
+	t.Parallel()
+	s := halfEmpty(t)
+	now := clocktesting.NewFakeClock(s.cluster.Now)
+	for want, clk := range map[uint64]clock.Clock{1: now, 2: slow{now}} {
+		registry := prometheus.NewRegistry()
+		c := controllerWith(clk, registry)
+		s.looks(c)
+		s.looks(c)
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if family.GetName() == "karve_layout_duration_seconds" && family.GetMetric()[0].GetHistogram().GetSampleCount() != want {
+				t.Errorf("the same machines were looked at %d times, want %d", family.GetMetric()[0].GetHistogram().GetSampleCount(), want)
+			}
+		}
+	}
+}
