@@ -13,6 +13,7 @@ type hunt struct {
 	ready     bool // no more columns are to be found
 	proof     *proof
 	ruin      *ruiner
+	benders   benders
 	bound     int64
 	shown     *branch    // what the bound rests on
 	branching *branching // nil as long as there is none
@@ -209,4 +210,9 @@ func (h *hunt) launched() load {
 // slowly, and one for all plans is of less use.
 func (h *hunt) few() bool {
 	return h.stated && h.best.cost(h.problem).machines <= liftMachines
+}
+
+// fewest reports whether the plan has half as many machines as few are.
+func (h *hunt) fewest() bool {
+	return h.few() && h.best.cost(h.problem).machines <= liftMachines/2
 }

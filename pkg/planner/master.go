@@ -35,12 +35,14 @@ type master struct {
 	basis   []int // an entry, or -1-i for the surplus of row i
 	known   map[string]bool
 	cuts    []tally // the rows beyond those of shapes
-	inverse [][]float64
-	x       []float64
-	y       []float64
-	w       []float64
-	pivots  int
-	values  []int64 // duals by shape, in units of valueScale, rounded down
+	// surcharge is what a machine costs beyond its price, by offer; nil where nothing does.
+	surcharge []float64
+	inverse   [][]float64
+	x         []float64
+	y         []float64
+	w         []float64
+	pivots    int
+	values    []int64 // duals by shape, in units of valueScale, rounded down
 }
 
 // entry is a column as the simplex method sees it, or a mixture of loads that no machine may be able to hold, which only a proof uses.
