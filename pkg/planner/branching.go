@@ -11,6 +11,8 @@ import (
 type branching struct {
 	proof
 	root *branch
+	// whole is the relaxation of the root.
+	whole *master
 	// open are the branches that may be split, the lowest bound first; closed is the lowest bound of all others that are not.
 	open   []*branch
 	closed int64
@@ -66,10 +68,11 @@ func (h *hunt) branchOut(slice int64) bool {
 	if h.branching == nil || !slices.Equal(h.branching.placed, h.proof.placed) {
 		h.branching = h.beginBranching()
 	}
-	t, before := h.branching, h.branching.grown
-	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && !h.closed() && len(t.open) > 0 && t.grown < maxBranches; {
-		b := t.open[0]
-		if b.bound >= h.best.cost(h.problem).price {
+	t, before, counted := h.branching, h.branching.grown, false
+	for until := h.effort.left - slice; !h.effort.done() && !h.closed(); {
+		counted = h.count(t, until) || counted
+		b := h.next(t, until)
+		if b == nil {
 			break
 		}
 		t.open = t.open[1:]
@@ -79,7 +82,18 @@ func (h *hunt) branchOut(slice int64) bool {
 			h.bound, h.shown = low, t.root
 		}
 	}
-	return t.grown > before
+	return counted || t.grown > before
+}
+
+// next is the branch to grow, nil where none is or where the effort is down to until.
+func (h *hunt) next(t *branching, until int64) *branch {
+	if h.effort.left <= until || h.effort.done() || h.closed() || len(t.open) == 0 || t.grown == maxBranches {
+		return nil
+	}
+	if b := t.open[0]; b.bound < h.best.cost(h.problem).price {
+		return b
+	}
+	return nil
 }
 
 func (h *hunt) beginBranching() *branching {
@@ -92,6 +106,7 @@ func (h *hunt) beginBranching() *branching {
 		t.root.most[i] = -1
 	}
 	t.root.from, t.open = h.relaxed(&t.proof), []*branch{t.root}
+	t.whole = t.root.from
 	return t
 }
 
@@ -163,6 +178,7 @@ func (h *hunt) settle(t *branching, b *branch, g *master, until int64) (done, mo
 		}
 		found := h.priceAll(values, p.placed, branchCare, func(t int) int64 { return above(asked[t], branchPart) })
 		_, c := h.farley(values, p.placed, found, prices)
+		h.draw(c, p.placed)
 		if bound := saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
 			b.bound, b.covers, b.steady = bound, append(p.demanding(), c), slices.Clone(values)
 		}

@@ -73,19 +73,25 @@ func (m *mixer) round(s *solution, g *master, limits []usage) bool {
 	}
 	bought := false
 	for c := range g.columns {
-		o := &m.offers[g.columns[c].offer]
-		for n := whole[c]; n > 0 && limits[o.pool].admits(o.uses); n-- {
-			l := g.columns[c].load
-			if !l.under(s.left) {
-				if l = l.within(s.left); l.empty() {
-					break
-				}
+		bought = m.launch(s, g.columns[c], whole[c], limits) || bought
+	}
+	return bought
+}
+
+// launch buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any.
+func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool {
+	bought, o := false, &m.offers[c.offer]
+	for ; times > 0 && limits[o.pool].admits(o.uses); times-- {
+		l := c.load
+		if !l.under(s.left) {
+			if l = l.within(s.left); l.empty() {
+				break
 			}
-			limits[o.pool].launch(o.uses)
-			s.machines = append(s.machines, machine{g.columns[c].offer, l})
-			s.left.add(l, -1)
-			bought = true
 		}
+		limits[o.pool].launch(o.uses)
+		s.machines = append(s.machines, machine{c.offer, l})
+		s.left.add(l, -1)
+		bought = true
 	}
 	return bought
 }

@@ -1,5 +1,7 @@
 package planner
 
+import "slices"
+
 // BuildByMix is Build without its exact methods, so that the heuristics and their bound meet the oracle, which is only good for
 // problems so small that Build never leaves them to the heuristics.
 func BuildByMix(s Snapshot) Plan {
@@ -9,6 +11,19 @@ func BuildByMix(s Snapshot) Plan {
 	plan.Bound = MicroUSD(bound)
 	plan.Proof = p.show(shown)
 	return plan
+}
+
+// Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.
+func Composed(s Snapshot) (first, composed Plan) {
+	p := compile(s)
+	h := &hunt{mixer: newMixer(p, Search{Effort: 1 << 30}.effort()), base: newSolution(p)}
+	h.fill(h.base, h.alone)
+	h.best = h.base.clone()
+	h.buy(h.best, h.alone, slices.Clone(p.limits))
+	first = p.plan(h.best)
+	h.columns(1 << 20)
+	h.compose(1 << 20)
+	return first, p.plan(h.best)
 }
 
 // MostOnGPUs is what a machine of the first offering holds that is worth most, when the pods of the k-th shape are worth worths[k] each: by trying

@@ -13,15 +13,13 @@ type hunt struct {
 	ready     bool // no more columns are to be found
 	proof     *proof
 	ruin      *ruiner
+	benders   benders
 	bound     int64
 	shown     *branch    // what the bound rests on
 	branching *branching // nil as long as there is none
 	// lifted is the cost of the plan that lift was tried for last.
 	lifted cost
 }
-
-// firstSlice is what the first round may spend on each of its parts, in steps.
-const firstSlice = 60_000
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
 func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, *branch) {
@@ -68,7 +66,7 @@ func (h *hunt) run() {
 		h.rough()
 		return
 	}
-	for slice := int64(firstSlice); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
+	for slice := h.firstSlice(); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
 		cost, bound := h.best.cost(h.problem), h.bound
 		h.columns(slice)
 		if h.stated && !h.few() {
@@ -82,11 +80,21 @@ func (h *hunt) run() {
 		if h.effort.done() || h.closed() {
 			return
 		}
-		h.improve(improving)
+		until := h.effort.left - improving
+		h.compose(improving / 2)
+		h.improve(h.effort.left - until)
 		if h.ready && (few || h.proof.level == len(proofLevels)) && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}
 	}
+}
+
+// firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.
+func (h *hunt) firstSlice() int64 {
+	if h.fewest() {
+		return 40_000
+	}
+	return 60_000
 }
 
 // raise spends a slice on the bound, or on each way to it, and reports whether branches had any part in it.
@@ -106,7 +114,7 @@ func (h *hunt) shares(slice, price int64) (proving, improving int64) {
 	z := int64(h.g.total())
 	switch {
 	case h.few():
-		return slice * 2, slice
+		return slice * 2, slice * 2
 	case price-z > z-h.bound:
 		return slice / 2, slice * 2
 	}
@@ -209,4 +217,9 @@ func (h *hunt) launched() load {
 // slowly, and one for all plans is of less use.
 func (h *hunt) few() bool {
 	return h.stated && h.best.cost(h.problem).machines <= liftMachines
+}
+
+// fewest reports whether the plan has half as many machines as few are.
+func (h *hunt) fewest() bool {
+	return h.few() && h.best.cost(h.problem).machines <= liftMachines/2
 }

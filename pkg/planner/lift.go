@@ -32,19 +32,10 @@ func (h *hunt) lift() {
 		return
 	}
 	h.lifted = best
-	l := lifting{problem: h.problem, covers: h.covers(), best: best.price, open: best.price, steps: liftMost}
-	for t := range h.offers {
-		l.order = append(l.order, t)
-	}
-	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(h.offers[a].price, h.offers[b].price) })
-	l.prepare()
-	need := make([]int64, len(l.covers))
-	for r := range need {
-		need[r] = l.covers[r].need
-	}
-	l.try(0, 0, need)
+	l := newLifting(h.problem, h.covers(), best.price, liftMost)
+	bound := l.search()
 	h.effort.spend(liftMost - int64(l.steps))
-	if bound := min(l.best, l.open); bound > h.bound {
+	if bound > h.bound {
 		h.bound, h.shown = bound, &branch{covers: l.covers}
 	}
 }
@@ -149,6 +140,30 @@ type lifting struct {
 	best     int64 // no machines at a lower price than this are of interest
 	open     int64 // the least price that was left unsearched
 	steps    int
+	sharp    int // the cover that ended a part last
+	// counts are the numbers of machines of the part that is searched, found those of the best.
+	counts, found []int64
+}
+
+// newLifting begins a search for machines at a lower price than that, of so many steps.
+func newLifting(p *problem, covers []cover, below int64, steps int) *lifting {
+	l := &lifting{problem: p, covers: covers, best: below, open: below, steps: steps, counts: make([]int64, len(p.offers))}
+	for t := range p.offers {
+		l.order = append(l.order, t)
+	}
+	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(p.offers[a].price, p.offers[b].price) })
+	l.prepare()
+	return l
+}
+
+// search returns a price that no machines are below that keep all covers.
+func (l *lifting) search() int64 {
+	need := make([]int64, len(l.covers))
+	for r := range need {
+		need[r] = l.covers[r].need
+	}
+	l.try(0, 0, need)
+	return min(l.best, l.open)
 }
 
 func (l *lifting) prepare() {
@@ -169,30 +184,43 @@ func (l *lifting) prepare() {
 	}
 }
 
-// bound is the least price of what is needed still, by the cover that says most, from the offers from place i on; whether anything is.
-func (l *lifting) bound(i int, need []int64) (price int64, done, ok bool) {
+// outlook is the least price of what is needed still, by the cover that says most, from the offers from place i on, and whether anything is. It is not
+// ok where there is none below a price; the cover that said so last is asked first.
+func (l *lifting) outlook(i int, need []int64, below int64) (price int64, done, ok bool) {
 	done = true
-	for r, n := range need {
+	for j := range need {
+		r := j
+		switch {
+		case j == 0:
+			r = l.sharp
+		case j <= l.sharp:
+			r = j - 1
+		}
+		n := need[r]
 		if n <= 0 {
 			continue
 		}
 		done = false
 		t := l.cheapest[i][r]
 		if t < 0 {
+			l.sharp = r
 			return 0, false, false
 		}
-		price = max(price, mulDivUp(n, l.offers[t].price, l.covers[r].most[t]))
+		if price = max(price, mulDivUp(n, l.offers[t].price, l.covers[r].most[t])); price >= below {
+			l.sharp = r
+			return 0, false, false
+		}
 	}
 	return price, done, true
 }
 
 func (l *lifting) try(i int, price int64, need []int64) {
-	more, done, ok := l.bound(i, need)
-	if !ok || saturating(price, more) >= l.best {
+	more, done, ok := l.outlook(i, need, l.best-price)
+	if !ok || price >= l.best {
 		return
 	}
 	if done {
-		l.best = price
+		l.best, l.found = price, slices.Clone(l.counts)
 		return
 	}
 	if l.steps <= 0 {
@@ -213,6 +241,8 @@ func (l *lifting) try(i int, price int64, need []int64) {
 		for r := range need {
 			rest[r] = need[r] - n*l.covers[r].most[t]
 		}
+		l.counts[t] = n
 		l.try(i+1, price+n*l.offers[t].price, rest)
 	}
+	l.counts[t] = 0
 }

@@ -35,12 +35,14 @@ type master struct {
 	basis   []int // an entry, or -1-i for the surplus of row i
 	known   map[string]bool
 	cuts    []tally // the rows beyond those of shapes
-	inverse [][]float64
-	x       []float64
-	y       []float64
-	w       []float64
-	pivots  int
-	values  []int64 // duals by shape, in units of valueScale, rounded down
+	// surcharge is what a machine costs beyond its price, by offer; nil where nothing does.
+	surcharge []float64
+	inverse   [][]float64
+	x         []float64
+	y         []float64
+	w         []float64
+	pivots    int
+	values    []int64 // duals by shape, in units of valueScale, rounded down
 }
 
 // entry is a column as the simplex method sees it, or a mixture of loads that no machine may be able to hold, which only a proof uses.
@@ -277,6 +279,16 @@ func (m *master) pivot(enter int) bool {
 	if leave < 0 {
 		return false
 	}
+	m.exchange(enter, leave, gain, least)
+	if m.pivots++; m.pivots%refactorEvery == 0 {
+		m.refactor()
+		m.setDuals()
+	}
+	return true
+}
+
+// exchange has so much of an entry in the basis, in the place of what is in a row, for a gain.
+func (m *master) exchange(enter, leave int, gain, amount float64) {
 	if old := m.basis[leave]; old >= 0 {
 		m.entries[old].basic = false
 	}
@@ -285,19 +297,13 @@ func (m *master) pivot(enter int) bool {
 		m.entries[enter].basic = true
 	}
 	for i := range m.x {
-		m.x[i] -= float64(m.w[i] * least)
+		m.x[i] -= float64(m.w[i] * amount)
 	}
-	m.x[leave] = least
+	m.x[leave] = amount
 	eliminate(m.inverse, leave, m.w)
-	if m.pivots++; m.pivots%refactorEvery == 0 {
-		m.refactor()
-		m.setDuals()
-		return true
-	}
 	for j, v := range m.inverse[leave] {
 		m.y[j] += float64(gain * v)
 	}
-	return true
 }
 
 // eliminate divides a row by its factor and takes it, each by its own factor, from the others.
@@ -316,8 +322,22 @@ func eliminate(rows [][]float64, row int, factors []float64) {
 	}
 }
 
-// refactor computes the inverse of the basis afresh, by elimination with the largest pivots; where one is too small it leaves all as it was.
+// refactor computes the inverse of the basis and its amounts afresh.
 func (m *master) refactor() {
+	if !m.invert() {
+		return
+	}
+	for i := range m.x {
+		v := 0.0
+		for j, d := range m.demand {
+			v += float64(m.inverse[i][j] * d)
+		}
+		m.x[i] = max(0, v)
+	}
+}
+
+// invert computes the inverse of the basis, by elimination with the largest pivots; where one is too small it leaves it as it was and reports false.
+func (m *master) invert() bool {
 	n := len(m.demand)
 	work := make([][]float64, n)
 	for i := range work {
@@ -343,7 +363,7 @@ func (m *master) refactor() {
 			}
 		}
 		if math.Abs(work[top][j]) < 1e-11 {
-			return
+			return false
 		}
 		work[j], work[top] = work[top], work[j]
 		for i := range factors {
@@ -353,12 +373,8 @@ func (m *master) refactor() {
 	}
 	for i := range n {
 		copy(m.inverse[i], work[i][n:])
-		v := 0.0
-		for j, d := range m.demand {
-			v += float64(m.inverse[i][j] * d)
-		}
-		m.x[i] = max(0, v)
 	}
+	return true
 }
 
 // whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction

@@ -12,7 +12,8 @@ type pricer struct {
 	gpus *gpuRelaxation
 }
 
-// priced is what pricing one offer found: its best load above the floor, others, an upper bound on the value of any, and a mixture that is
+// priced is what pricing one offer found: its best load above the floor, others, an upper bound on the value of any, which is below the floor only where
+// that was known at once, and a mixture that is
 // worth that where no load is known to be.
 type priced struct {
 	value, upper int64
@@ -40,7 +41,7 @@ const combineCost = 5
 // price looks for loads worth more than the floor, as thoroughly as it is told.
 func (x *pricer) price(values []int64, demand load, care care, floor int64) priced {
 	upper := x.knapsack.price(values, demand)
-	out := priced{upper: floor, steps: priceCost + len(x.items)/10}
+	out := priced{upper: upper, steps: priceCost + len(x.items)/10}
 	if upper <= floor {
 		return out
 	}
@@ -49,6 +50,7 @@ func (x *pricer) price(values []int64, demand load, care care, floor int64) pric
 		u, cost := x.gpus.bound(values, demand, floor)
 		out.steps += cost
 		if u <= floor {
+			out.upper = min(u, upper)
 			return out
 		}
 		parted, upper = u < upper, min(upper, u)

@@ -326,6 +326,9 @@ func (m *master) require(c tally) {
 // entry is an empty machine of an offer, with what it counts in the cuts.
 func (m *master) entry(offer int) entry {
 	e := entry{price: float64(m.p.offers[offer].price), column: -1, offer: offer}
+	if m.surcharge != nil {
+		e.price += m.surcharge[offer]
+	}
 	for i, c := range m.cuts {
 		if c.serves[offer] {
 			e.rows, e.counts = append(e.rows, int32(len(m.rows)+i)), append(e.counts, c.sign)

@@ -1,0 +1,365 @@
+package planner
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// composition looks for the cheapest plan of machines that are loaded as known columns say: a branch and bound over how many there are of each. The
+// relaxation of a part begins where that of the part before ended and takes a few dual steps, so that many parts are looked at in the time in which one is priced.
+type composition struct {
+	*master
+	live   []int // the entries that may be in a cheaper plan
+	near   []int // those of them that may be in one of the part
+	costs  []float64
+	barred []bool // the entries of which the part has no more
+	taken  []taking
+	paid   float64 // for what is taken
+	open   []*composed
+	work   int // row operations that are not counted yet
+}
+
+// taking is so many machines loaded as an entry says.
+type taking struct {
+	entry int
+	times float64
+}
+
+// composed is a part of the plans that waits: so many machines are taken, of some entries there are no more.
+type composed struct {
+	bound  float64
+	basis  []int
+	taken  []taking
+	barred []int
+}
+
+// Limits on the composition: the parts that wait, the dual steps of one, how near to a whole number is one, which pivots are none, and the rows
+// beyond which it takes too long.
+const (
+	composeOpen  = 500
+	composeSteps = 60
+	composeNear  = 1e-6
+	composePivot = 1e-7
+	composeRows  = 80
+)
+
+// compose spends at most a slice on plans of the columns that there are: first on what is left beside the whole machines of the relaxation, then on all.
+func (h *hunt) compose(slice int64) {
+	if len(h.g.rows) > composeRows || h.best.left.total() > 0 {
+		return
+	}
+	until := h.effort.left - slice
+	c := h.composition()
+	root := &composed{basis: slices.Clone(c.basis), bound: c.total()}
+	rest := &composed{basis: root.basis, bound: root.bound}
+	for i, b := range c.basis {
+		if n := math.Floor(c.x[i] + composeNear); n > 0 && b >= 0 && c.entries[b].column >= 0 {
+			rest.taken = append(rest.taken, taking{b, n})
+		}
+	}
+	for _, from := range []*composed{rest, root} {
+		for c.open = append(c.open[:0], from); len(c.open) > 0; {
+			next := c.open[0]
+			if next.bound > h.cheaper() {
+				break
+			}
+			if h.effort.left <= until || h.effort.done() {
+				return
+			}
+			c.open = slices.Delete(c.open, 0, 1)
+			h.composeFrom(c, next, until)
+		}
+	}
+}
+
+// composition is one of the columns of the relaxation, with the machines of the best plan.
+func (h *hunt) composition() *composition {
+	c := &composition{master: h.narrowed(h.g, h.base)}
+	for _, x := range h.best.machines {
+		c.add(column(x))
+	}
+	h.reoptimise(c.master)
+	c.barred = make([]bool, len(c.entries))
+	room := h.cheaper() - c.total()
+	for i := range c.entries {
+		if c.entries[i].basic || c.reduced(i) <= room {
+			c.live = append(c.live, i)
+		}
+	}
+	return c
+}
+
+// cheaper is the highest price of a plan that is cheaper than the best.
+func (h *hunt) cheaper() float64 { return float64(h.best.cost(h.problem).price - 1) }
+
+// composeFrom makes a part smaller and smaller until it is a plan or has none that is cheaper, and leaves the other sides open.
+func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
+	c.begin(part)
+	for h.effort.left > until && !h.effort.done() {
+		most := h.cheaper()
+		ok := c.settle(most)
+		if ok {
+			c.narrow(most)
+		}
+		row, up, down := -1, 0.0, 0.0
+		if ok {
+			row, up, down = c.fraction(most)
+		}
+		h.effort.spend(1 + int64(c.work/pivotCost))
+		c.work = 0
+		if !ok {
+			return
+		}
+		if row < 0 {
+			h.composePlan(c)
+			return
+		}
+		entry, whole, now := c.basis[row], math.Floor(c.x[row]), c.price()
+		switch {
+		case now+min(up, down) > most:
+			return
+		case down < up:
+			if now+up <= most {
+				c.leave(now+up, taking{entry, whole + 1}, -1)
+			}
+			c.take(row, whole)
+			c.barred[entry] = true
+		default:
+			if now+down <= most {
+				c.leave(now+down, taking{entry, whole}, entry)
+			}
+			c.take(row, whole+1)
+		}
+	}
+}
+
+// price is that of the relaxation of the part, and of what is taken.
+func (c *composition) price() float64 { return c.paid + c.total() }
+
+// begin goes to a part.
+func (c *composition) begin(part *composed) {
+	for i := range c.entries {
+		c.entries[i].basic, c.barred[i] = false, false
+	}
+	copy(c.basis, part.basis)
+	for _, b := range c.basis {
+		if b >= 0 {
+			c.entries[b].basic = true
+		}
+	}
+	for _, b := range part.barred {
+		c.barred[b] = true
+	}
+	c.taken, c.paid = slices.Clone(part.taken), 0
+	for _, x := range c.taken {
+		c.paid += float64(x.times * c.entries[x.entry].price)
+	}
+	c.near = append(c.near[:0], c.live...)
+	c.refresh()
+}
+
+// refresh computes the inverse, the amounts and the duals afresh.
+func (c *composition) refresh() {
+	demand := slices.Clone(c.demand)
+	for _, x := range c.taken {
+		e := &c.entries[x.entry]
+		for j, r := range e.rows {
+			demand[r] -= float64(x.times * e.counts[j])
+		}
+	}
+	c.invert()
+	for i, row := range c.inverse {
+		c.x[i] = 0
+		for j, d := range demand {
+			c.x[i] += float64(row[j] * d)
+		}
+	}
+	c.setDuals()
+	c.pivots = 0
+	c.work += len(demand) * len(demand) * len(demand)
+}
+
+// settle takes dual steps until the amounts are possible. It reports false where the part has no plan at a price up to most.
+func (c *composition) settle(most float64) bool {
+	for range composeSteps {
+		if c.price() > most {
+			return false
+		}
+		row, worst, down := -1, composeNear, false
+		for i, x := range c.x {
+			if -x > worst {
+				row, worst, down = i, -x, false
+			} else if b := c.basis[i]; x > worst && b >= 0 && c.barred[b] {
+				row, worst, down = i, x, true
+			}
+		}
+		if row < 0 {
+			return true
+		}
+		enter := c.replacing(row, down)
+		if enter == noEntry {
+			return false
+		}
+		gain := c.reduced(enter)
+		if c.setDirection(enter); math.Abs(c.w[row]) < pivotMin {
+			return false
+		}
+		c.exchange(enter, row, gain, c.x[row]/c.w[row])
+		c.work += len(c.x) * len(c.x)
+		if c.pivots++; c.pivots > refactorEvery {
+			c.refresh()
+		}
+	}
+	return false
+}
+
+// replacing is the entry, or surplus, that costs least for more of what is in a row of the basis, or for less of it.
+func (c *composition) replacing(row int, down bool) int {
+	of, best, least := c.inverse[row], noEntry, math.Inf(1)
+	sign := -1.0
+	if down {
+		sign = 1
+	}
+	c.work += 2 * entryWork * len(c.near)
+	for _, i := range c.near {
+		if c.entries[i].basic || c.barred[i] {
+			continue
+		}
+		if a := sign * c.entries[i].in(of); a > composePivot {
+			if t := max(0, c.reduced(i)) / a; t < least {
+				best, least = i, t
+			}
+		}
+	}
+	for r, v := range of {
+		if a := -sign * v; a > composePivot {
+			if t := max(0, c.y[r]) / a; t < least {
+				best, least = -1-r, t
+			}
+		}
+	}
+	return best
+}
+
+// entryWork is the row operations that a look at an entry counts.
+const entryWork = 6
+
+// in is how much of a row of the inverse an entry takes.
+func (e *entry) in(row []float64) float64 {
+	v := 0.0
+	for j, r := range e.rows {
+		v += float64(row[r] * e.counts[j])
+	}
+	return v
+}
+
+// narrow leaves aside of what the part cannot have one more at a price up to most.
+func (c *composition) narrow(most float64) {
+	c.work += entryWork * len(c.near)
+	room, kept := most-c.price(), c.near[:0]
+	c.costs = c.costs[:0]
+	for _, i := range c.near {
+		cost := 0.0
+		if !c.entries[i].basic {
+			if cost = c.reduced(i); c.barred[i] || cost > room {
+				continue
+			}
+		}
+		kept, c.costs = append(kept, i), append(c.costs, max(0, cost))
+	}
+	c.near = kept
+}
+
+// fraction is the row of the basis whose fraction of a machine costs most to make whole, and what that costs at least, up and down; -1 where all are whole.
+func (c *composition) fraction(most float64) (row int, up, down float64) {
+	row = -1
+	room, best := most-c.price(), 0.0
+	for i, b := range c.basis {
+		if b < 0 || c.entries[b].column < 0 {
+			continue
+		}
+		f := c.x[i] - math.Floor(c.x[i])
+		if f < composeNear || f > 1-composeNear {
+			continue
+		}
+		u, d := c.steepness(i)
+		u, d = float64(u*(1-f)), float64(d*f)
+		if weight := max(1, min(u, room)) * max(1, min(d, room)); weight > best {
+			row, up, down, best = i, u, d, weight
+		}
+	}
+	return row, up, down
+}
+
+// steepness is what it costs at least to have one more, and one less, of what is in a row of the basis.
+func (c *composition) steepness(row int) (up, down float64) {
+	of := c.inverse[row]
+	up, down = math.Inf(1), math.Inf(1)
+	look := func(a, cost float64) {
+		if a > composePivot {
+			down = min(down, cost/a)
+		} else if a < -composePivot {
+			up = min(up, -cost/a)
+		}
+	}
+	c.work += entryWork * len(c.near)
+	for at, i := range c.near {
+		if !c.entries[i].basic {
+			look(c.entries[i].in(of), c.costs[at])
+		}
+	}
+	for r, v := range of {
+		look(-v, max(0, c.y[r]))
+	}
+	return up, down
+}
+
+// take makes machines of a row of the basis part of the plan.
+func (c *composition) take(row int, times float64) {
+	if times > 0 {
+		entry := c.basis[row]
+		c.x[row] -= times
+		c.taken = append(c.taken, taking{entry, times})
+		c.paid += float64(times * c.entries[entry].price)
+	}
+}
+
+// leave opens the part with more machines, and with no more of one entry unless that is -1. Those with the lowest bounds come first.
+func (c *composition) leave(bound float64, more taking, bar int) {
+	if len(c.open) == composeOpen {
+		return
+	}
+	part := &composed{bound: bound, basis: slices.Clone(c.basis), taken: slices.Clone(c.taken)}
+	if bar >= 0 {
+		part.barred = append(part.barred, bar)
+	}
+	if more.times > 0 {
+		part.taken = append(part.taken, more)
+	}
+	for i, barred := range c.barred {
+		if barred {
+			part.barred = append(part.barred, i)
+		}
+	}
+	at, _ := slices.BinarySearchFunc(c.open, part, func(x, y *composed) int { return cmp.Or(cmp.Compare(x.bound, y.bound), -1) })
+	c.open = slices.Insert(c.open, at, part)
+}
+
+// composePlan makes a plan of a part whose amounts are whole.
+func (h *hunt) composePlan(c *composition) {
+	all := slices.Clone(c.taken)
+	for i, b := range c.basis {
+		if n := math.Round(c.x[i]); b >= 0 && n > 0 {
+			all = append(all, taking{b, n})
+		}
+	}
+	s, limits := h.base.clone(), slices.Clone(h.limits)
+	for _, x := range all {
+		if e := &c.entries[x.entry]; e.column >= 0 {
+			h.launch(s, c.columns[e.column], int32(x.times), limits)
+		}
+	}
+	h.downsize(s)
+	h.best = h.better(h.best, s)
+}
