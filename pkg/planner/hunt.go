@@ -81,7 +81,10 @@ func (h *hunt) run() {
 			return
 		}
 		until := h.effort.left - improving
-		h.compose(improving / 2)
+		if h.fewest() || slice > h.firstSlice() {
+			// In the first round the relaxation knows too few loads for plans of more machines.
+			h.compose(improving / 2)
+		}
 		h.improve(h.effort.left - until)
 		if h.ready && (few || h.proof.level == len(proofLevels)) && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
@@ -113,8 +116,10 @@ func (h *hunt) raise(slice int64, few bool) bool {
 func (h *hunt) shares(slice, price int64) (proving, improving int64) {
 	z := int64(h.g.total())
 	switch {
-	case h.few():
+	case h.fewest():
 		return slice * 2, slice * 2
+	case h.few():
+		return slice * 2, slice
 	case price-z > z-h.bound:
 		return slice / 2, slice * 2
 	}
