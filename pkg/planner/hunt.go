@@ -80,16 +80,20 @@ func (h *hunt) run() {
 		if h.effort.done() || h.closed() {
 			return
 		}
-		until := h.effort.left - improving
-		if h.fewest() || slice > h.firstSlice() {
-			// In the first round the relaxation knows too few loads for plans of more machines.
-			h.compose(improving / 2)
-		}
-		h.improve(h.effort.left - until)
+		h.refine(improving, slice > h.firstSlice())
 		if h.ready && (few || h.proof.level == len(proofLevels)) && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}
 	}
+}
+
+// refine spends so much on cheaper plans. In the first round the relaxation knows too few loads to compose plans of many machines.
+func (h *hunt) refine(improving int64, later bool) {
+	until := h.effort.left - improving
+	if later || h.fewest() {
+		h.compose(improving / 2)
+	}
+	h.improve(h.effort.left - until)
 }
 
 // firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.

@@ -22,14 +22,14 @@ type Headroom struct {
 // headroom plans for what is to be kept free when the pods that wait are served; nil where nothing is.
 func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search) (*Headroom, error) {
 	kept := view.Headroom(served, search())
-	if len(kept.Snapshot.Classes) == 0 {
+	if len(kept.Classes) == 0 {
 		return nil, nil //nolint:nilnil // Nothing is kept free.
 	}
 	if err := sound(kept.Snapshot, kept.Plan); err != nil {
 		return nil, err
 	}
 	h := Headroom{Claims: []Claim{}, Unplaced: []Unplaced{}, Price: kept.Plan.Price}
-	for _, class := range kept.Snapshot.Classes {
+	for _, class := range kept.Classes {
 		h.Pods += len(class.Pods)
 		for _, name := range class.Pods {
 			q.pods[name] = pod{workload: path.Dir(name), gpu: -1}

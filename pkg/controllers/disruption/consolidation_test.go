@@ -15,6 +15,7 @@ import (
 
 // halfEmpty is a simulation with two machines that have run half empty for an hour.
 func halfEmpty(t *testing.T) *simulation {
+	t.Helper()
 	s := newSimulation(t, 0, 4, true, true)
 	s.on("g4dn.xlarge", 5)
 	s.on("g4dn.xlarge", 5)
