@@ -169,12 +169,7 @@ func (c *composition) refresh() {
 		}
 	}
 	c.invert()
-	for i, row := range c.inverse {
-		c.x[i] = 0
-		for j, d := range demand {
-			c.x[i] += float64(row[j] * d)
-		}
-	}
+	c.setAmounts(demand)
 	c.setDuals()
 	c.pivots = 0
 	c.work += len(demand) * len(demand) * len(demand)
@@ -244,15 +239,6 @@ func (c *composition) replacing(row int, down bool) int {
 
 // entryWork is the row operations that a look at an entry counts.
 const entryWork = 6
-
-// in is how much of a row of the inverse an entry takes.
-func (e *entry) in(row []float64) float64 {
-	v := 0.0
-	for j, r := range e.rows {
-		v += float64(row[r] * e.counts[j])
-	}
-	return v
-}
 
 // narrow leaves aside of what the part cannot have one more at a price up to most.
 func (c *composition) narrow(most float64) {

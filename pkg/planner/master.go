@@ -55,6 +55,15 @@ type entry struct {
 	basic  bool
 }
 
+// in is what an entry counts in rows of such weights.
+func (e *entry) in(weights []float64) float64 {
+	v := 0.0
+	for j, r := range e.rows {
+		v += float64(weights[r] * e.counts[j])
+	}
+	return v
+}
+
 // refactorEvery is the number of pivots after which the inverse is computed afresh.
 const refactorEvery = 150
 
@@ -206,11 +215,7 @@ func (m *master) entering() int {
 		if e.basic {
 			continue
 		}
-		v := 0.0
-		for j, r := range e.rows {
-			v += float64(m.y[r] * e.counts[j])
-		}
-		if g := v/e.price - 1; g > gain {
+		if g := e.in(m.y)/e.price - 1; g > gain {
 			best, gain = i, g
 		}
 	}
@@ -250,11 +255,7 @@ func (m *master) setDirection(enter int) {
 	}
 	e := &m.entries[enter]
 	for i, row := range m.inverse {
-		v := 0.0
-		for j, r := range e.rows {
-			v += float64(row[r] * e.counts[j])
-		}
-		m.w[i] = v
+		m.w[i] = e.in(row)
 	}
 }
 
@@ -327,12 +328,19 @@ func (m *master) refactor() {
 	if !m.invert() {
 		return
 	}
-	for i := range m.x {
-		v := 0.0
-		for j, d := range m.demand {
-			v += float64(m.inverse[i][j] * d)
-		}
+	m.setAmounts(m.demand)
+	for i, v := range m.x {
 		m.x[i] = max(0, v)
+	}
+}
+
+// setAmounts computes what the basis buys for a demand.
+func (m *master) setAmounts(demand []float64) {
+	for i, row := range m.inverse {
+		m.x[i] = 0
+		for j, d := range demand {
+			m.x[i] += float64(row[j] * d)
+		}
 	}
 }
 
