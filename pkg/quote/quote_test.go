@@ -43,6 +43,18 @@ func text(t testing.TB, q *quote.Quote) string {
 	return out.String()
 }
 
+// launched are the pods that are launched for and those without a place, and what the claims cost.
+func launched(claims []quote.Claim, unplaced []quote.Unplaced) (pods []string, price planner.MicroUSD) {
+	for _, claim := range claims {
+		pods = append(pods, claim.Pods...)
+		price += claim.Price
+	}
+	for _, u := range unplaced {
+		pods = append(pods, u.Pod)
+	}
+	return pods, price
+}
+
 // withMachine is a cluster with an empty machine that is called there.
 func withMachine() *snapshot.Cluster {
 	c := Shared()
@@ -74,17 +86,11 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var pods []string
-		var price planner.MicroUSD
-		for _, claim := range q.Claims {
-			pods = append(pods, claim.Pods...)
-			price += claim.Price
-		}
+		pods, price := launched(q.Claims, q.Unplaced)
 		for _, p := range q.Placements {
 			pods = append(pods, p.Pods...)
 		}
 		for _, u := range q.Unplaced {
-			pods = append(pods, u.Pod)
 			if u.Reason == "" || u.Message == "" {
 				t.Errorf("%s has no place for no reason", u.Pod)
 			}
@@ -132,17 +138,9 @@ func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
 		if diff := cmp.Diff(without, q, cmpopts.IgnoreUnexported(quote.Quote{}, quote.Claim{})); diff != "" {
 			t.Errorf("with headroom (-without +with):\n%s", diff)
 		}
-		var launched []string
-		var price planner.MicroUSD
-		for _, claim := range h.Claims {
-			launched = append(launched, claim.Pods...)
-			price += claim.Price
-		}
-		for _, u := range h.Unplaced {
-			launched = append(launched, u.Pod)
-		}
-		slices.Sort(launched)
-		if h.Pods != wanted || price != h.Price || len(slices.Compact(launched)) != len(launched) || len(launched) > wanted {
+		pods, price := launched(h.Claims, h.Unplaced)
+		slices.Sort(pods)
+		if h.Pods != wanted || price != h.Price || len(slices.Compact(pods)) != len(pods) || len(pods) > wanted {
 			t.Errorf("of %d: %+v", wanted, h)
 		}
 		q.Headroom = h
