@@ -31,7 +31,7 @@ var bendersExtra = []float64{3, 24}
 var resourceCare = care{steps: 60}
 
 // draw adds a cover to those that numbers of machines have to keep.
-func (h *hunt) draw(c cover, at load) {
+func (h *prover) draw(c cover, at load) {
 	b := &h.benders
 	if !slices.Equal(b.placed, at) {
 		*b = benders{placed: slices.Clone(at)}
@@ -46,7 +46,7 @@ func (h *hunt) draw(c cover, at load) {
 }
 
 // count raises the bound by numbers of machines, and goes on while the effort is not down to until. It reports whether the bound is higher.
-func (h *hunt) count(t *branching, until int64) bool {
+func (h *prover) count(t *branching, until int64) bool {
 	b, before := &h.benders, h.bound
 	if !h.countable() {
 		return false
@@ -77,13 +77,13 @@ func (h *hunt) count(t *branching, until int64) bool {
 // countable reports whether a search for numbers of machines is worth it: there is a cover that the last one did not have. It is for plans of few machines
 // whose pods state device memory, as these are bounded slowly: each cover drawn is used for all that it says. With many shapes, and more than the fewest
 // machines, the searches do not come to an end.
-func (h *hunt) countable() bool {
+func (h *prover) countable() bool {
 	b := &h.benders
 	return b.fresh && !b.ended && h.few() && (h.fewest() || len(h.shapes) <= liftShapes) && len(h.nodes) <= liftNodes
 }
 
 // byResource makes the covers by resource, unless there are some.
-func (h *hunt) byResource(b *benders) {
+func (h *prover) byResource(b *benders) {
 	if b.resources != nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (h *hunt) byResource(b *benders) {
 
 // numbers looks for the cheapest numbers of machines that keep all covers, as far as it reaches, and raises the bound. It returns the best that it found,
 // nil where there are none, and whether the search came to its end.
-func (h *hunt) numbers() (numbers []int64, whole bool) {
+func (h *prover) numbers() (numbers []int64, whole bool) {
 	b, best := &h.benders, h.best.cost(h.problem).price
 	if b.reach == 0 {
 		b.reach = best - h.bound
@@ -111,7 +111,7 @@ func (h *hunt) numbers() (numbers []int64, whole bool) {
 }
 
 // refute looks for a cover that numbers of machines do not keep, and reports whether there is one.
-func (h *hunt) refute(t *branching, numbers []int64, until int64) bool {
+func (h *prover) refute(t *branching, numbers []int64, until int64) bool {
 	p := &t.proof
 	for i, extra := range bendersExtra {
 		g := t.whole.clone()

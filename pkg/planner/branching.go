@@ -61,7 +61,7 @@ var branchCare = care{800, 60}
 const branchPart = 2000
 
 // branchOut splits branches until the best plan is proven or the slice is spent. It reports whether it did anything.
-func (h *hunt) branchOut(slice int64) bool {
+func (h *prover) branchOut(slice int64) bool {
 	if h.effort.done() || h.closed() || h.best.cost(h.problem).machines > liftMachines {
 		return false
 	}
@@ -86,7 +86,7 @@ func (h *hunt) branchOut(slice int64) bool {
 }
 
 // next is the branch to grow, nil where none is or where the effort is down to until.
-func (h *hunt) next(t *branching, until int64) *branch {
+func (h *prover) next(t *branching, until int64) *branch {
 	if h.effort.left <= until || h.effort.done() || h.closed() || len(t.open) == 0 || t.grown == maxBranches {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (h *hunt) next(t *branching, until int64) *branch {
 	return nil
 }
 
-func (h *hunt) beginBranching() *branching {
+func (h *prover) beginBranching() *branching {
 	t := &branching{
 		proof:  proof{demand: h.proof.demand, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
 		root:   &branch{least: make([]int64, len(h.offers)), most: make([]int64, len(h.offers))},
@@ -119,7 +119,7 @@ func (t *branching) lowest() int64 {
 }
 
 // grow bounds a branch, and splits it unless no plan in it is better than the best.
-func (h *hunt) grow(t *branching, b *branch, until int64) {
+func (h *prover) grow(t *branching, b *branch, until int64) {
 	h.effort.spend(branchCost)
 	g := b.from
 	b.from = nil
@@ -167,7 +167,7 @@ func (b *branch) child(g *master) *branch {
 }
 
 // settle draws bounds of a branch, and reports whether no plan in it is better than the best, and, when it ends early, that its worths still move.
-func (h *hunt) settle(t *branching, b *branch, g *master, until int64) (done, moves bool) {
+func (h *prover) settle(t *branching, b *branch, g *master, until int64) (done, moves bool) {
 	p, swung := &t.proof, false
 	for range branchRounds {
 		prices, sum := h.charge(p, h.tolls(p, g))
@@ -202,7 +202,7 @@ func (h *hunt) settle(t *branching, b *branch, g *master, until int64) (done, mo
 }
 
 // counting is the price of each machine with what the rows of a branch add to it and take off it.
-func (h *hunt) counting(p *proof, g *master, prices []int64) []int64 {
+func (h *prover) counting(p *proof, g *master, prices []int64) []int64 {
 	out := slices.Clone(prices)
 	for i := len(p.cuts); i < len(g.cuts); i++ {
 		y := int64(min(max(0, g.y[len(g.rows)+i]), float64(maxPrice)))
@@ -216,7 +216,7 @@ func (h *hunt) counting(p *proof, g *master, prices []int64) []int64 {
 }
 
 // within is the least price of machines of a branch that keep a cover, in parts of machines.
-func (h *hunt) within(b *branch, c *cover, prices []int64) int64 {
+func (h *prover) within(b *branch, c *cover, prices []int64) int64 {
 	need, price := c.need, int64(0)
 	var order []int
 	for t := range h.offers {
@@ -245,7 +245,7 @@ func (h *hunt) within(b *branch, c *cover, prices []int64) int64 {
 }
 
 // fraction is the offer of whose machines a relaxation launches the fraction that weighs most, and how many whole ones; -1 where there are whole ones only.
-func (h *hunt) fraction(g *master) (offer int, few int64) {
+func (h *prover) fraction(g *master) (offer int, few int64) {
 	n := make([]float64, len(h.offers))
 	for i, b := range g.basis {
 		if b >= 0 && g.entries[b].offer >= 0 {

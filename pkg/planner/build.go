@@ -2,7 +2,8 @@ package planner
 
 // Search says how long a plan is looked for. The zero value searches with [DefaultEffort].
 type Search struct {
-	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. It is for up to twenty shapes of pods; more
+	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. Of two loops at the same time only those of
+	// the longer one count, as time does on two cores. It is for up to twenty shapes of pods; more
 	// of them get more, in proportion, up to four times as much. 0 stands for DefaultEffort.
 	Effort int64
 	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
@@ -12,7 +13,7 @@ type Search struct {
 	First func(Plan)
 }
 
-// DefaultEffort is some 200 ms of search on one core for a thousand pods in twenty shapes.
+// DefaultEffort is some 200 ms of search on two cores for a thousand pods in twenty shapes.
 const DefaultEffort = 700_000
 
 // Build is Search{}.Build.

@@ -46,7 +46,7 @@ func (h *hunt) columns(slice int64) {
 }
 
 // take adds the loads that were found as columns, and reports whether any was new.
-func (h *hunt) take(g *master, found []priced) bool {
+func (m *mixer) take(g *master, found []priced) bool {
 	fresh := false
 	for t := range found {
 		for _, l := range found[t].loads {
@@ -102,7 +102,7 @@ func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool 
 // Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many.
 func (h *hunt) dive(slice int64) {
 	g := h.g
-	if h.proof != nil && len(h.proof.cuts) > 0 {
+	if len(h.cuts) > 0 {
 		g = h.narrowed(g, h.base)
 		h.reoptimise(g)
 	}
@@ -110,7 +110,7 @@ func (h *hunt) dive(slice int64) {
 }
 
 // diveFrom is dive from a given relaxation.
-func (h *hunt) diveFrom(g *master, slice int64) {
+func (h *half) diveFrom(g *master, slice int64) {
 	limits, s := slices.Clone(h.limits), h.base.clone()
 	until := h.effort.left - slice
 	for range maxDives {
@@ -142,7 +142,7 @@ func (h *hunt) diveFrom(g *master, slice int64) {
 
 // narrowed is the relaxation for what a plan leaves, with the columns of another one as far as they go, and with the cuts of the proof as far as
 // the machines of the plan do not keep them.
-func (h *hunt) narrowed(g *master, s *solution) *master {
+func (h *half) narrowed(g *master, s *solution) *master {
 	next := newMaster(h.problem, s.left)
 	for _, c := range g.columns {
 		if c.load.under(s.left) {
@@ -151,17 +151,17 @@ func (h *hunt) narrowed(g *master, s *solution) *master {
 			next.add(column{c.offer, l})
 		}
 	}
-	if h.proof == nil || len(next.rows) == 0 {
+	if len(next.rows) == 0 {
 		return next
 	}
-	for _, c := range h.proof.cuts {
+	for _, c := range h.cuts {
 		for _, x := range s.machines {
 			if c.serves[x.offer] {
 				c.machines--
 			}
 		}
 		if c.machines > 0 {
-			next.require(c.tally())
+			next.require(c)
 		}
 	}
 	return next

@@ -1,18 +1,28 @@
 package planner
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // effort is what a search may still spend, in steps of its loops.
 type effort struct {
-	most int64
-	left int64
-	stop func() bool
-	over bool
+	most  int64
+	left  int64
+	clock *clock
+	over  bool
+	// void is set once nothing that the search finds matters any more.
+	void atomic.Bool
+}
+
+// clock ends searches from outside. Several may ask at once.
+type clock struct {
 	ask  sync.Mutex
+	stop func() bool
 }
 
 func (s Search) effort() *effort {
-	e := &effort{left: s.Effort, stop: s.Stop}
+	e := &effort{left: s.Effort, clock: &clock{stop: s.Stop}}
 	if s.Effort == 0 {
 		e.left = DefaultEffort
 	}
@@ -35,7 +45,13 @@ func (e *effort) share(shapes int) {
 }
 
 // again is as much as there was at first.
-func (e *effort) again() *effort { return &effort{most: e.most, left: e.most, stop: e.stop} }
+func (e *effort) again() *effort { return &effort{most: e.most, left: e.most, clock: e.clock} }
+
+// apart is what is left, for one of two searches that go on at the same time.
+func (e *effort) apart() *effort { return &effort{most: e.most, left: e.left, clock: e.clock} }
+
+// join goes on from where the longer one of two searches ended. It is over when one of them is.
+func (e *effort) join(a, b *effort) { e.left, e.over = min(a.left, b.left), a.over || b.over }
 
 // spend takes steps and reports whether any are left.
 func (e *effort) spend(steps int64) bool {
@@ -49,12 +65,14 @@ func (e *effort) done() bool {
 	return e.over
 }
 
-// stopped reports whether a clock ends the search. Several may ask at once.
-func (e *effort) stopped() bool {
-	if e.stop == nil {
+// stopped reports whether something else than the effort ends the search.
+func (e *effort) stopped() bool { return e.void.Load() || e.clock.stopped() }
+
+func (c *clock) stopped() bool {
+	if c.stop == nil {
 		return false
 	}
-	e.ask.Lock()
-	defer e.ask.Unlock()
-	return e.stop()
+	c.ask.Lock()
+	defer c.ask.Unlock()
+	return c.stop()
 }

@@ -3,29 +3,30 @@ package planner
 import "slices"
 
 // hunt is the search for a plan of several shapes. It goes in rounds, each with more to spend than the one before: columns for the relaxation, a
-// dive that rounds it, a proof, improvement. What a round does depends only on what came before, so that a hunt that is cut short is the
-// beginning of a longer one: more effort never gives a dearer plan.
+// dive that rounds it, improvement, and at the same time a proof. What a round does depends only on what came before, so that a hunt that is cut short is
+// the beginning of a longer one: more effort never gives a dearer plan.
 type hunt struct {
+	half
+	ready  bool // no more columns are to be found
+	ruin   *ruiner
+	prover *prover
+}
+
+// half is what the search for plans and the proof have each of their own, as they go on at the same time. What the other half found they are told between rounds.
+type half struct {
 	*mixer
-	base      *solution // nodes filled, nothing launched
-	best      *solution
-	g         *master
-	ready     bool // no more columns are to be found
-	proof     *proof
-	ruin      *ruiner
-	benders   benders
-	bound     int64
-	shown     *branch    // what the bound rests on
-	branching *branching // nil as long as there is none
-	// lifted is the cost of the plan that lift was tried for last.
-	lifted cost
+	base  *solution // nodes filled, nothing launched
+	best  *solution
+	g     *master
+	bound int64
+	cuts  []tally // what the proof demands of plans
 }
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
 func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, *branch) {
 	h := p.hunt(e, first)
 	bound := h.proven()
-	return h.best, bound, h.shown
+	return h.best, bound, h.prover.shown
 }
 
 // hunt looks for a plan for several shapes.
@@ -34,7 +35,8 @@ func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
 		e.share(len(p.shapes))
 	}
 	m := newMixer(p, e)
-	h := &hunt{mixer: m, base: newSolution(p)}
+	h := &hunt{half: half{mixer: m, base: newSolution(p)}}
+	h.prover = &prover{half: h.half}
 	m.fill(h.base, m.alone)
 	h.best = h.base.clone()
 	m.buy(h.best, m.alone, slices.Clone(p.limits))
@@ -68,23 +70,41 @@ func (h *hunt) run() {
 	}
 	for slice := h.firstSlice(); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
 		cost, bound := h.best.cost(h.problem), h.bound
-		h.columns(slice)
-		if h.stated && !h.few() {
-			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
-			h.prepare()
-		}
-		h.dive(slice)
-		proving, improving := h.shares(slice, cost.price)
-		few := h.few()
-		grown := h.raise(proving, few)
+		grown := h.round(slice)
 		if h.effort.done() || h.closed() {
 			return
 		}
-		h.refine(improving, slice > h.firstSlice())
-		if h.ready && (few || h.proof.level == len(proofLevels)) && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
+		if h.ready && h.prover.ended() && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
 			return
 		}
 	}
+}
+
+// round spends a slice on each part of a round, and reports whether branches had any part in its proof. The first plan has to be there before there is
+// anything to improve or to prove.
+func (h *hunt) round(slice int64) (grown bool) {
+	later := h.g != nil
+	if !later {
+		h.columns(slice)
+		if h.stated && !h.few() {
+			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
+			h.tell()
+			h.prover.prepare()
+			h.hear()
+		}
+		h.dive(slice)
+	}
+	proving, improving := h.shares(slice)
+	if h.effort.done() || h.closed() {
+		return false
+	}
+	return h.both(proving, func() {
+		if later {
+			h.columns(slice)
+			h.dive(slice)
+		}
+		h.refine(improving, later)
+	})
 }
 
 // refine spends so much on cheaper plans. In the first round the relaxation knows too few loads to compose plans of many machines.
@@ -104,21 +124,9 @@ func (h *hunt) firstSlice() int64 {
 	return 60_000
 }
 
-// raise spends a slice on the bound, or on each way to it, and reports whether branches had any part in it.
-func (h *hunt) raise(slice int64, few bool) bool {
-	if few {
-		// The first branch is the whole, and bounded as in a proof.
-		h.renew()
-	} else {
-		h.prove(slice)
-		h.lift()
-	}
-	return h.branchOut(slice)
-}
-
 // shares are what is spent on the proof and on the plan: more on the one of which more is known to be missing.
-func (h *hunt) shares(slice, price int64) (proving, improving int64) {
-	z := int64(h.g.total())
+func (h *hunt) shares(slice int64) (proving, improving int64) {
+	z, price := int64(h.g.total()), h.best.cost(h.problem).price
 	switch {
 	case h.fewest():
 		return slice * 2, slice * 2
@@ -135,7 +143,9 @@ const maxRows = 250
 
 // rough improves plans of very many shapes by what pods cost among their like, and bounds them by that and by each resource.
 func (h *hunt) rough() {
-	h.begin()
+	h.tell()
+	h.prover.begin()
+	h.hear()
 	h.improve(h.effort.left)
 }
 
@@ -146,12 +156,12 @@ var rough = care{steps: 20}
 const roundCost = 1000
 
 // closed reports whether the plan is known to be the best.
-func (h *hunt) closed() bool {
+func (h *half) closed() bool {
 	return h.best.left.empty() && h.best.cost(h.problem).price <= h.bound
 }
 
 // values are what pods are worth to choose by.
-func (h *hunt) values() []int64 {
+func (h *half) values() []int64 {
 	if h.g == nil {
 		return h.alone
 	}
@@ -163,38 +173,9 @@ func (h *hunt) proven() int64 {
 	if len(h.best.machines) == 0 {
 		return 0
 	}
-	h.renew()
-	return h.bound
-}
-
-// renew begins a proof unless there is one for the pods that the best plan places.
-func (h *hunt) renew() {
-	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.problem, h.best)) {
-		h.begin()
-	}
-}
-
-// begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it, and what pods
-// are worth to the search, or take of each resource. It is quick, and not cut short, so that a search that is has a bound too.
-func (h *hunt) begin() {
-	h.proof = &proof{demand: h.launched(), placed: placed(h.problem, h.best)}
-	h.bound, h.shown = 0, nil
-	for k, n := range h.proof.demand {
-		if n == 0 {
-			continue
-		}
-		if _, c, ok := h.problem.cover(k, n); ok && c.price > h.bound {
-			h.bound, h.shown = c.price, &branch{covers: h.coverAlone(k, h.best)}
-		}
-	}
-	at := h.proof.placed
-	prices, _ := h.charge(h.proof, nil)
-	for _, values := range h.measures(at) {
-		found := h.priceAll(values, at, rough, func(int) int64 { return 0 })
-		if bound, c := h.farley(values, at, found, prices); bound > h.bound {
-			h.bound, h.shown = bound, &branch{covers: []cover{c}}
-		}
-	}
+	h.tell()
+	h.prover.renew()
+	return h.prover.bound
 }
 
 // coverAlone is the cover of one shape by itself.
@@ -211,24 +192,13 @@ func (p *problem) coverAlone(k int, s *solution) []cover {
 	return []cover{alone}
 }
 
-// launched is how many pods of each shape at least are launched for, in any plan that places what the best one places.
-func (h *hunt) launched() load {
-	rest := placed(h.problem, h.best)
-	for k := range rest {
-		for i := range h.nodes {
-			rest[k] = max(0, rest[k]-h.nodes[i].fits[k])
-		}
-	}
-	return rest
-}
-
 // few reports whether the plan has so few machines, and pods state device memory, that the proof is left to branches: with these bounds are drawn
 // slowly, and one for all plans is of less use.
-func (h *hunt) few() bool {
+func (h *half) few() bool {
 	return h.stated && h.best.cost(h.problem).machines <= liftMachines
 }
 
 // fewest reports whether the plan has half as many machines as few are.
-func (h *hunt) fewest() bool {
+func (h *half) fewest() bool {
 	return h.few() && h.best.cost(h.problem).machines <= liftMachines/2
 }

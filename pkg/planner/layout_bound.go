@@ -107,5 +107,5 @@ func (h *host) breaks(r Rule) bool {
 // part is a part of an effort.
 func (e *effort) part(of int64) *effort {
 	n := max(1, e.most/of)
-	return &effort{most: n, left: n, stop: e.stop}
+	return &effort{most: n, left: n, clock: e.clock}
 }

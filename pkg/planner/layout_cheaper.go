@@ -33,12 +33,12 @@ func (search Search) Cheaper(l Layout) Outlook {
 		e.most = e.left
 	}
 	out.Bound = min(out.Price, f.bound(e.part(2)))
-	h := &hunt{mixer: newMixer(p, e)}
+	m := newMixer(p, e)
 	homes := f.homes(p)
-	r := newRelaxed(h, homes)
+	r := newRelaxed(m, homes)
 	r.run(maxRelaxed, e.left/2)
 	leaves, more := r.parting()
-	v := &settler{mixer: h.mixer, homes: homes, values: h.guide(r.values)}
+	v := &settler{mixer: m, homes: homes, values: m.guide(r.values)}
 	stays := make([]bool, len(homes))
 	for i, x := range leaves {
 		stays[i] = homes[i].fixed || x < 0.5

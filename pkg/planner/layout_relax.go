@@ -10,7 +10,7 @@ import "slices"
 // of the machines, no more than there are shapes, do one or the other as a whole.
 type relaxed struct {
 	*master
-	h     *hunt
+	mixer *mixer
 	homes []home
 	of    map[int]stay // by entry
 }
@@ -23,8 +23,8 @@ type stay struct {
 
 // newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
 // machines as they are, where all shapes are covered exactly.
-func newRelaxed(h *hunt, homes []home) *relaxed {
-	r := &relaxed{h: h, homes: homes, of: map[int]stay{}, master: newMaster(h.problem, h.demand())}
+func newRelaxed(m *mixer, homes []home) *relaxed {
+	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, master: newMaster(m.problem, m.demand())}
 	shapes := len(r.rows)
 	n := shapes + len(homes)
 	for i := range r.inverse {
@@ -35,7 +35,7 @@ func newRelaxed(h *hunt, homes []home) *relaxed {
 		row[shapes+i] = 1
 		price := float64(max(1, homes[i].moves))
 		if homes[i].fixed {
-			price = 2 * homes[i].staying(h.problem)
+			price = 2 * homes[i].staying(m.problem)
 		}
 		r.inverse, r.x, r.demand = append(r.inverse, row), append(r.x, 1), append(r.demand, 1)
 		r.basis = append(r.basis, len(r.entries))
@@ -43,7 +43,7 @@ func newRelaxed(h *hunt, homes []home) *relaxed {
 	}
 	r.y, r.w = make([]float64, n), make([]float64, n)
 	for i := range homes {
-		r.stay(i, make(load, len(h.shapes)))
+		r.stay(i, make(load, len(m.shapes)))
 	}
 	return r
 }
@@ -58,7 +58,7 @@ func (x *home) staying(p *problem) float64 {
 
 // stay offers a machine with more pods than it has.
 func (r *relaxed) stay(i int, more load) {
-	e := entry{price: r.homes[i].staying(r.h.problem), column: -1, offer: -1, rows: []int32{int32(len(r.rows) + i)}, counts: []float64{1}}
+	e := entry{price: r.homes[i].staying(r.mixer.problem), column: -1, offer: -1, rows: []int32{int32(len(r.rows) + i)}, counts: []float64{1}}
 	for k, n := range more {
 		if n += r.homes[i].load[k]; n > 0 && r.at[k] >= 0 {
 			e.rows, e.counts = append(e.rows, int32(r.at[k])), append(e.counts, float64(n))
@@ -71,25 +71,25 @@ func (r *relaxed) stay(i int, more load) {
 // run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
 // effort is left than said.
 func (r *relaxed) run(rounds int, until int64) {
-	h := r.h
-	demand := h.demand()
+	m := r.mixer
+	demand := m.demand()
 	prices := make([]float64, len(r.homes))
 	for i := range r.homes {
-		prices[i] = r.homes[i].staying(h.problem)
+		prices[i] = r.homes[i].staying(m.problem)
 	}
 	r.pivotUntil(until)
 	for range rounds {
-		if h.effort.left <= until || h.effort.done() {
+		if m.effort.left <= until || m.effort.done() {
 			return
 		}
-		fresh := h.take(r.master, h.priceAll(r.values, demand, care{steps: 60}, func(t int) int64 { return above(h.offers[t].price, 2000) }))
+		fresh := m.take(r.master, m.priceAll(r.values, demand, care{steps: 60}, func(t int) int64 { return above(m.offers[t].price, 2000) }))
 		for i := range r.homes {
 			x := &r.homes[i]
 			if x.node < 0 {
 				continue
 			}
-			h.effort.spend(priceCost)
-			k := h.noded[x.node]
+			m.effort.spend(priceCost)
+			k := m.noded[x.node]
 			rest := slices.Clone(demand)
 			rest.add(x.load, -1)
 			k.price(r.values, rest)
@@ -116,7 +116,7 @@ const rowCost = 8
 func (r *relaxed) pivotUntil(until int64) {
 	n := int64(len(r.demand))
 	cost := 1 + n*n/(rowCost*pivotCost)
-	r.h.effort.spend(int64(r.solve(int(min(maxPivots, max(0, r.h.effort.left-until)/cost)))) * cost)
+	r.mixer.effort.spend(int64(r.solve(int(min(maxPivots, max(0, r.mixer.effort.left-until)/cost)))) * cost)
 }
 
 // parting is by machine what part of it leaves, and what it takes most of when it stays.

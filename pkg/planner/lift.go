@@ -26,7 +26,7 @@ const (
 
 // lift bounds plans of few machines better than the relaxation does: machines are whole. It finds the least price of whole machines that keep several
 // covers at once.
-func (h *hunt) lift() {
+func (h *prover) lift() {
 	best := h.best.cost(h.problem)
 	if best == h.lifted || len(h.nodes) > liftNodes || best.price <= h.bound || best.machines == 0 || best.machines > liftMachines {
 		return
@@ -45,7 +45,7 @@ var liftCare = care{1500, 300}
 
 // covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
 // offers serve, and by shape.
-func (h *hunt) covers() []cover {
+func (h *prover) covers() []cover {
 	at := placed(h.problem, h.best)
 	values := h.values()
 	var out []cover
@@ -90,7 +90,7 @@ func (h *hunt) covers() []cover {
 }
 
 // measures are worths that always say something: money, and what pods take of each resource.
-func (h *hunt) measures(at load) [][]int64 {
+func (h *prover) measures(at load) [][]int64 {
 	out := [][]int64{h.values()}
 	for _, d := range []int{dimReplicas, dimCPU, dimMemory, dimGPUMemory} {
 		var total int64
@@ -106,7 +106,7 @@ func (h *hunt) measures(at load) [][]int64 {
 	return out
 }
 
-func (h *hunt) each(value func(k int) int64) []int64 {
+func (h *prover) each(value func(k int) int64) []int64 {
 	out := make([]int64, len(h.shapes))
 	for k := range out {
 		out[k] = value(k)
@@ -115,7 +115,7 @@ func (h *hunt) each(value func(k int) int64) []int64 {
 }
 
 // cover makes the cover of the given worths.
-func (h *hunt) cover(values []int64, at load, care care) cover {
+func (h *prover) cover(values []int64, at load, care care) cover {
 	c := cover{values: values, need: worth(values, at)}
 	for _, k := range h.noded {
 		root := k.price(values, at)

@@ -27,17 +27,18 @@ var proofLevels = []struct {
 }{{care{200, 60}, 400}, {care{600, 300}, 1000}, {care{2500, 1000}, 3000}, {care{15_000, 2500}, 8000}}
 
 // prepare begins a proof for what the best plan places, with its cuts, unless there is one.
-func (h *hunt) prepare() {
+func (h *prover) prepare() {
 	h.renew()
 	p := h.proof
 	if p.g != nil || p.level == len(proofLevels) {
 		return
 	}
 	p.g = h.relaxed(p)
+	h.cuts = p.tallies()
 }
 
 // relaxed is a relaxation for what a proof launches for, with its cuts.
-func (h *hunt) relaxed(p *proof) *master {
+func (h *prover) relaxed(p *proof) *master {
 	g := newMaster(h.problem, p.demand)
 	for _, c := range h.g.columns {
 		if l := c.load.within(p.demand); !l.empty() {
@@ -49,7 +50,7 @@ func (h *hunt) relaxed(p *proof) *master {
 }
 
 // prove spends a slice on the bound.
-func (h *hunt) prove(slice int64) {
+func (h *prover) prove(slice int64) {
 	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && !h.closed(); {
 		h.prepare()
 		p := h.proof
@@ -67,7 +68,7 @@ func (h *hunt) prove(slice int64) {
 //
 // The worths of a relaxation swing from one solution to the next, so every other time it looks between them and those that gave the best bound yet
 // (Wentges), unless that had nothing to say. It does so where pods state device memory; others are priced so fast that it does not pay.
-func (h *hunt) step(p *proof) bool {
+func (h *prover) step(p *proof) bool {
 	l := proofLevels[p.level]
 	values, tolls := p.g.values, h.tolls(p, p.g)
 	between := h.stated && p.steady != nil && !p.swung
@@ -93,7 +94,7 @@ func (h *hunt) step(p *proof) bool {
 }
 
 // learn takes loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are for plans as well.
-func (h *hunt) learn(g *master, found []priced) bool {
+func (h *prover) learn(g *master, found []priced) bool {
 	fresh := h.take(g, found)
 	h.take(h.g, found)
 	for t := range found {

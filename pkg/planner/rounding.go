@@ -34,7 +34,7 @@ const (
 )
 
 // groups are those of the shapes with demand, and what those with offers in common are together.
-func (h *hunt) groups(demand load) []group {
+func (h *prover) groups(demand load) []group {
 	var out []group
 	known := map[string]bool{}
 	add := func(serves []bool) bool {
@@ -67,7 +67,7 @@ func (h *hunt) groups(demand load) []group {
 }
 
 // group is the group of some offers.
-func (h *hunt) group(serves []bool, demand load) group {
+func (h *prover) group(serves []bool, demand load) group {
 	g := group{serves: serves}
 	for k := range h.shapes {
 		within := demand[k] > 0
@@ -103,7 +103,7 @@ func (g *group) offers() int {
 }
 
 // tighten adds cuts to the relaxation of a proof where it launches fractions of what whole machines are needed of.
-func (h *hunt) tighten(p *proof, g *master) {
+func (h *prover) tighten(p *proof, g *master) {
 	if p.groups == nil {
 		p.groups = h.groups(p.demand)
 	}
@@ -145,7 +145,7 @@ func (h *hunt) tighten(p *proof, g *master) {
 
 // cut is what a group demands of its offers: by the worth of its pods or by what they take of a resource, whichever demands most; for one machine it is
 // enough that they do not all go to nodes.
-func (h *hunt) cut(g *group, at load, machines int64) cut {
+func (h *prover) cut(g *group, at load, machines int64) cut {
 	if machines == 1 {
 		return h.one(g, at)
 	}
@@ -170,7 +170,7 @@ func (h *hunt) cut(g *group, at load, machines int64) cut {
 var cutCare = care{200, 60}
 
 // one says that a group needs a machine at all.
-func (h *hunt) one(g *group, at load) cut {
+func (h *prover) one(g *group, at load) cut {
 	values := make([]int64, len(h.shapes))
 	for _, k := range g.shapes {
 		values[k] = 1
@@ -201,7 +201,7 @@ func (c *cut) count() {
 }
 
 // cheapest is the least price of a group.
-func (h *hunt) cheapest(g *group) float64 {
+func (h *prover) cheapest(g *group) float64 {
 	least := h.dearest()
 	for t, serves := range g.serves {
 		if serves {
@@ -212,7 +212,7 @@ func (h *hunt) cheapest(g *group) float64 {
 }
 
 // tolls are what the cuts of a proof take of the price of each machine by the duals of the relaxation.
-func (h *hunt) tolls(p *proof, g *master) []int64 {
+func (h *prover) tolls(p *proof, g *master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
 		out[i] = int64(min(max(0, g.y[len(g.rows)+i]), float64(h.dearest())))
@@ -221,7 +221,7 @@ func (h *hunt) tolls(p *proof, g *master) []int64 {
 }
 
 // charge takes the tolls of the cuts off the price of each machine, and returns the prices that are left, and what the cuts demand together.
-func (h *hunt) charge(p *proof, tolls []int64) (left []int64, sum int64) {
+func (h *prover) charge(p *proof, tolls []int64) (left []int64, sum int64) {
 	left = make([]int64, len(h.offers))
 	for t := range h.offers {
 		left[t] = h.offers[t].price
@@ -252,6 +252,15 @@ func (p *problem) dearest() int64 {
 		most = max(most, p.offers[t].price)
 	}
 	return most
+}
+
+// tallies are the cuts as rows of a relaxation.
+func (p *proof) tallies() []tally {
+	var out []tally
+	for i := range p.cuts {
+		out = append(out, p.cuts[i].tally())
+	}
+	return out
 }
 
 // demanding are the covers of the cuts that take a toll.
