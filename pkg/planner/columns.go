@@ -78,15 +78,17 @@ func (m *mixer) round(s *solution, g *master, limits []usage) bool {
 	return bought
 }
 
-// launch buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any.
+// launch buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any. Where too few pods wait for
+// a load, and for a column that was made smaller before, GPUs have to be found anew, and it may be that none are.
 func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool {
 	bought, o := false, &m.offers[c.offer]
 	for ; times > 0 && limits[o.pool].admits(o.uses); times-- {
-		l := c.load
-		if !l.under(s.left) {
-			if l = l.within(s.left); l.empty() {
-				break
-			}
+		l, whole := c.load, c.load.under(s.left)
+		if !whole {
+			l = l.within(s.left)
+		}
+		if l.empty() || !(bought && whole) && !m.holds(c.offer, l) {
+			break
 		}
 		limits[o.pool].launch(o.uses)
 		s.machines = append(s.machines, machine{c.offer, l})
