@@ -31,6 +31,10 @@ type combination struct {
 	most   int   // of the parts of one step
 	open   int64 // the least slack of what was left out
 	steps  int
+
+	// places and unsorted are scratch of sort.
+	places   []int32
+	unsorted []subload
 }
 
 // plane is one set of prices of what GPUs share and of pods that are few, what one GPU is worth at most at these, and what the machine is.
@@ -226,7 +230,7 @@ func (e *enumeration) from(i int, p subload, memory, replicas int) bool {
 	ok := true
 	for ; i < len(e.items) && ok; i++ {
 		x := &e.items[i]
-		if x.memory > memory || x.replica > replicas || e.counts[i] == x.most || e.gpu.fit(x.of, 1) == 0 {
+		if x.memory > memory || x.replica > replicas || e.counts[i] == x.most || !e.gpu.holds(x.of) {
 			continue
 		}
 		m, r := memory-x.memory, replicas-x.replica
@@ -298,9 +302,11 @@ func (c *combination) undominated(parts []subload) []subload {
 		if len(c.shared) > 0 {
 			x, y = c.shared[0], c.shared[len(c.shared)-1]
 		}
-		slices.SortFunc(parts, func(a, b subload) int {
-			return cmp.Or(cmp.Compare(b.value, a.value), cmp.Compare(a.use[x], b.use[x]), cmp.Compare(a.use[y], b.use[y]),
-				cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b))
+		c.sort(parts, func(a, b *subload) int {
+			if a.value != b.value {
+				return cmp.Compare(b.value, a.value)
+			}
+			return cmp.Or(cmp.Compare(a.use[x], b.use[x]), cmp.Compare(a.use[y], b.use[y]), cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b))
 		})
 		kept, c.stairs = parts[:0], c.stairs[:0]
 		for i := range parts {
@@ -309,14 +315,35 @@ func (c *combination) undominated(parts []subload) []subload {
 			}
 		}
 	}
-	slices.SortStableFunc(kept, func(a, b subload) int { return cmp.Compare(a.slack[0], b.slack[0]) })
+	c.sort(kept, func(a, b *subload) int { return cmp.Compare(a.slack[0], b.slack[0]) })
 	return kept
+}
+
+// sort sorts parts, and leaves those that are alike in their order. Parts are large, so that it is their places that are sorted.
+func (c *combination) sort(parts []subload, compare func(a, b *subload) int) {
+	c.places = c.places[:0]
+	for i := range parts {
+		c.places = append(c.places, int32(i))
+	}
+	slices.SortFunc(c.places, func(i, j int32) int {
+		if d := compare(&parts[i], &parts[j]); d != 0 {
+			return d
+		}
+		return cmp.Compare(i, j)
+	})
+	c.unsorted = append(c.unsorted[:0], parts...)
+	for at, i := range c.places {
+		parts[at] = c.unsorted[i]
+	}
 }
 
 // unlike drops parts that others replace where some shapes have few pods: those are worth no less, use no more of anything, and take no more of such pods.
 func (c *combination) unlike(parts []subload) []subload {
-	slices.SortFunc(parts, func(a, b subload) int {
-		return cmp.Or(cmp.Compare(b.value, a.value), cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b))
+	c.sort(parts, func(a, b *subload) int {
+		if a.value != b.value {
+			return cmp.Compare(b.value, a.value)
+		}
+		return cmp.Or(cmp.Compare(a.a, b.a), cmp.Compare(a.b, b.b))
 	})
 	kept := parts[:0]
 	for i := range parts {

@@ -17,6 +17,12 @@ func (g *GPU) fit(s *shape, most int32) int32 {
 	return int32(n)
 }
 
+// holds reports whether one pod of a shape that states device memory fits on the GPU.
+func (g *GPU) holds(s *shape) bool {
+	r := s.request[dimReplicas]
+	return g.MemoryBytes >= s.request[dimGPUMemory] && (r == 0 || g.Replicas >= r)
+}
+
 func (g *GPU) take(s *shape, n int32) {
 	g.MemoryBytes -= s.request[dimGPUMemory] * int64(n)
 	g.Replicas -= s.request[dimReplicas] * int64(n)
@@ -35,7 +41,7 @@ func bestFit(gpus []GPU, s *shape, most int32, note func(gpu int, n int32)) int3
 	for placed < most {
 		best := -1
 		for i := range gpus {
-			if gpus[i].fit(s, 1) > 0 && (best < 0 || compareGPUs(gpus[i], gpus[best]) < 0) {
+			if gpus[i].holds(s) && (best < 0 || compareGPUs(gpus[i], gpus[best]) < 0) {
 				best = i
 			}
 		}
@@ -131,7 +137,7 @@ func (a *assignment) place() bool {
 		return true
 	}
 	for g := range a.gpus {
-		if a.full[g] || a.gpus[g].fit(&a.shapes[a.byGPU[first]], 1) == 0 {
+		if a.full[g] || !a.gpus[g].holds(&a.shapes[a.byGPU[first]]) {
 			continue
 		}
 		same := false
@@ -189,7 +195,7 @@ func (a *assignment) finish(g int) bool {
 		return false
 	}
 	for _, k := range a.byGPU {
-		if a.left[k] > 0 && over.fit(&a.shapes[k], 1) > 0 {
+		if a.left[k] > 0 && over.holds(&a.shapes[k]) {
 			return false
 		}
 	}

@@ -46,18 +46,18 @@ type knapsack struct {
 
 // item is a shape as a knapsack sees it.
 type item struct {
-	shape   int
-	of      *shape
-	plain   bool
 	request vec
-	fits    int32
-	filled  int32 // as fits, were there any number of pods
-	scaled  vec
-	// value of one pod, most pods to take, and room that one takes: valid during one search.
-	value int64
-	most  int32
-	ample bool // whether there are enough to fill the machine
-	room  int64
+	// value of one pod, room that one takes, and most pods to take: valid during one search.
+	value  int64
+	room   int64
+	most   int32
+	ample  bool // whether there are enough to fill the machine
+	plain  bool
+	shape  int
+	of     *shape
+	fits   int32
+	filled int32 // as fits, were there any number of pods
+	scaled vec
 }
 
 func newKnapsack(p *problem, c *capacity) *knapsack {
@@ -142,10 +142,14 @@ func (k *knapsack) thin() {
 	for i, it := range k.ranked {
 		beaten := false
 		for _, by := range kept {
-			beaten = beaten || by.replaces(it)
+			if beaten = by.replaces(it); beaten {
+				break
+			}
 		}
 		for _, by := range k.ranked[i+1:] {
-			beaten = beaten || by.replaces(it) && !it.replaces(by)
+			if beaten = beaten || by.replaces(it) && !it.replaces(by); beaten {
+				break
+			}
 		}
 		if !beaten {
 			kept = append(kept, it)
@@ -190,13 +194,16 @@ func (k *knapsack) rank(demand load) {
 			continue
 		}
 		it.room = 0
-		for d, w := range it.scaled {
+		for d, w := range &it.scaled {
 			it.room += k.lean[d] * w
 		}
 		k.ranked = append(k.ranked, it)
 	}
 	slices.SortFunc(k.ranked, func(a, b *item) int {
-		return cmp.Or(-compareProducts(a.value, b.room, b.value, a.room), cmp.Compare(a.shape, b.shape))
+		if c := compareProducts(b.value, a.room, a.value, b.room); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.shape, b.shape)
 	})
 }
 
@@ -250,7 +257,7 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 // fit is how many pods of the item fit, most of the time without a division.
 func (k *knapsack) fit(it *item, free *vec) int32 {
 	n := int64(it.most)
-	for d, r := range it.request {
+	for d, r := range &it.request {
 		// Cannot overflow: so many pods fit on the whole machine.
 		if r*n > free[d] {
 			n = free[d] / r

@@ -57,9 +57,9 @@ type entry struct {
 
 // in is what an entry counts in rows of such weights.
 func (e *entry) in(weights []float64) float64 {
-	v := 0.0
+	v, counts := 0.0, e.counts[:len(e.rows)]
 	for j, r := range e.rows {
-		v += float64(weights[r] * e.counts[j])
+		v += float64(weights[r] * counts[j])
 	}
 	return v
 }
@@ -215,7 +215,11 @@ func (m *master) entering() int {
 		if e.basic {
 			continue
 		}
-		if g := e.in(m.y)/e.price - 1; g > gain {
+		v := e.in(m.y)
+		if v <= e.price {
+			continue
+		}
+		if g := v/e.price - 1; g > gain {
 			best, gain = i, g
 		}
 	}
@@ -238,9 +242,9 @@ func (m *master) reduced(enter int) float64 {
 		return m.y[-1-enter]
 	}
 	e := &m.entries[enter]
-	v := e.price
+	v, counts := e.price, e.counts[:len(e.rows)]
 	for j, r := range e.rows {
-		v -= float64(m.y[r] * e.counts[j])
+		v -= float64(m.y[r] * counts[j])
 	}
 	return v
 }
