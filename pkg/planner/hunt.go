@@ -94,7 +94,7 @@ func (h *hunt) round(slice int64) (grown bool) {
 		}
 		h.dive(slice)
 	}
-	proving, improving := h.shares(slice)
+	proving, improving := h.shares(slice, later)
 	if h.effort.done() || h.closed() {
 		return false
 	}
@@ -124,18 +124,17 @@ func (h *hunt) firstSlice() int64 {
 	return 60_000
 }
 
-// shares are what is spent on the proof and on the plan: more on the one of which more is known to be missing.
-func (h *hunt) shares(slice int64) (proving, improving int64) {
+// shares are what is spent on the proof and on the plan, so that both take about as long: beside what is spent on the plan there are columns and dives in
+// later rounds. Where more is known to be missing of the plan, more is spent on it.
+func (h *hunt) shares(slice int64, later bool) (proving, improving int64) {
 	z, price := int64(h.g.total()), h.best.cost(h.problem).price
 	switch {
-	case h.fewest():
+	case h.fewest(), !h.few() && price-z > z-h.bound:
 		return slice * 2, slice * 2
-	case h.few():
+	case h.few(), !later:
 		return slice * 2, slice
-	case price-z > z-h.bound:
-		return slice / 2, slice * 2
 	}
-	return slice * 2, slice / 4
+	return slice * 3, slice / 2
 }
 
 // maxRows is the number of shapes beyond which there is no relaxation: its cost grows with their square.
