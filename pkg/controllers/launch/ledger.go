@@ -208,7 +208,7 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 }
 
 // refuse notes one refusal, and says whether that is news. The claims of one plan are refused together, and that is one failure; so is a claim that
-// vanished and whose refusal is explained later.
+// vanished and whose refusal is explained later, be it after what had vanished was no longer left alone.
 func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time) bool {
 	before := l.refused[class][keyOf(*r)]
 	explains := before.Reason == v1alpha1.RefusalVanished && r.Reason != before.Reason
@@ -221,7 +221,7 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	if !same || forgotten(before, now) {
 		r.Failures = 0
 	}
-	if !pending || r.Failures == 0 {
+	if !pending && !explains || r.Failures == 0 {
 		r.Failures++
 	}
 	r.NotBefore = until(*r, now)

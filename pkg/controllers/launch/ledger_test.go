@@ -121,6 +121,17 @@ func TestWhatIsExplainedLaterIsTheSameFailure(t *testing.T) {
 	}
 }
 
+func TestAnExplanationThatIsLateIsTheSameFailure(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{0, 10 * time.Second, explained} {
+		l := NewLedger()
+		refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "vanished", now)
+		if r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", now.Add(late)); !news || r.Failures != 1 {
+			t.Errorf("explained after %s: news %t, %+v; want failure 1", late, news, r)
+		}
+	}
+}
+
 func TestARefusalOfANodeClassIsNewOnceThatHasChanged(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
