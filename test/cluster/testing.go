@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"karve.sh/karve/test/cluster/builder"
@@ -68,22 +70,35 @@ func ForTest(t testing.TB, config Config) *Cluster {
 //
 //	func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
 //
-// It starts one for all tests of the package. Where the binaries are missing *server stays nil and the tests, which must
-// call Require, skip.
-func RunWithAPIServer(m *testing.M, server **Cluster) int {
+// It starts one for all tests of the package, or as many as there are variables for them. Where the binaries are missing *server
+// stays nil and the tests, which must call Require, skip.
+func RunWithAPIServer(m *testing.M, servers ...**Cluster) int {
 	if Missing() != nil {
 		return m.Run()
 	}
-	c, err := Start(context.Background(), Config{})
+	code, err := 1, startAll(servers)
+	if err == nil {
+		code = m.Run()
+	}
+	for _, server := range servers {
+		if *server != nil {
+			err = errors.Join(err, (*server).Stop())
+		}
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	*server = c
-	code := m.Run()
-	if err := c.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	return code
+}
+
+// startAll starts API servers together. On an error those that did start are left running.
+func startAll(servers []**Cluster) error {
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, server := range servers {
+		wg.Go(func() { *server, errs[i] = Start(context.Background(), Config{}) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

@@ -103,8 +103,9 @@ func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
 
 // Four half-empty machines become two. A controller that dies between any two writes ends in the same state.
 func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
+	w := newWorld(t)
 	for after := range 4 {
-		w := newWorld(t)
+		w.anew()
 		w.halfEmpty("crash-1", "crash-2", "crash-3", "crash-4")
 		left, crash := after, errors.New("the process ends here")
 		dying := interceptor.NewClient(w.WithWatch, interceptor.Funcs{

@@ -347,7 +347,7 @@ func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
 			}
 			t.Logf("%d writes", l.writes)
 			for n := range l.writes {
-				w := newWorld(t)
+				w.anew()
 				c.begin(w)
 				first := w.live(n)
 				first.goesOn(minutes)

@@ -84,7 +84,7 @@ func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 			}
 		}
 	})
-	path, err := server.KubeconfigFor("reads-little")
+	path, err := w.server.KubeconfigFor("reads-little")
 	if err != nil {
 		t.Fatal(err)
 	}

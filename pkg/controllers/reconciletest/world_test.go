@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,22 +36,32 @@ import (
 	"karve.sh/karve/test/cluster"
 )
 
-var server *cluster.Cluster
+// Two API servers, since each of them and its tests take a processor's worth.
+var one, other *cluster.Cluster
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	os.Exit(cluster.RunWithAPIServer(m, &server))
+	os.Exit(cluster.RunWithAPIServer(m, &one, &other))
 }
+
+// idle holds the API servers that no test uses.
+var idle = sync.OnceValue(func() chan *cluster.Cluster {
+	servers := make(chan *cluster.Cluster, 2)
+	servers <- one
+	servers <- other
+	return servers
+})
 
 // replicasTimeout is how long nodes may go without their replicas in all tests.
 const replicasTimeout = 10 * time.Minute
 
 var innerClass = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
 
-// world is an API server with nothing on it but what the test puts there. The tests take turns, since the controllers look at everything.
+// world is an API server with nothing on it but what the test puts there. No other test uses it meanwhile, since the controllers look at everything.
 type world struct {
 	client.WithWatch
 	t        *testing.T
+	server   *cluster.Cluster
 	clock    *clocktesting.FakeClock
 	recorder *events.FakeRecorder
 	ledger   *launch.Ledger
@@ -59,10 +70,14 @@ type world struct {
 	gatherer *gather.Gatherer
 }
 
-// newWorld is an empty one with the cloud's node class, ready.
+// newWorld is an empty one with the cloud's node class, ready. The test has it for itself until it ends, in parallel with that of another; so a test whose cases
+// have worlds has none.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
+	t.Parallel()
+	server := <-idle()
+	t.Cleanup(func() { idle() <- server })
 	scheme, err := gather.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -71,8 +86,17 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := &world{WithWatch: c, t: t, server: server}
+	w.anew()
+	return w
+}
+
+// anew makes the world what it was at its beginning.
+func (w *world) anew() {
+	w.t.Helper()
 	// Time stands still at the present, which is when the API server says that objects were created; it keeps whole seconds.
-	w := &world{WithWatch: c, t: t, clock: clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second)), recorder: events.NewFakeRecorder(1000)}
+	w.clock = clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second))
+	w.recorder = events.NewFakeRecorder(1000)
 	w.restart()
 	w.empty()
 	inner := w.inner("gpu", nil)
@@ -80,7 +104,6 @@ func newWorld(t *testing.T) *world {
 	w.create(inner)
 	inner.Object["status"] = said
 	w.updateStatus(inner)
-	return w
 }
 
 // restart forgets all that a controller keeps in memory.
