@@ -24,8 +24,8 @@ const (
 	memory = time.Hour
 	// quiet is how long nothing at all is launched after a claim that hung, so that stock Karpenter, which it held up, can do its own work.
 	quiet = time.Minute
-	// explained is how long an explanation is waited for of why a claim vanished.
-	explained = 30 * time.Second
+	// explained is how long an explanation is waited for of why a claim vanished: where much happens at once, Karpenter's events come late.
+	explained = 2 * time.Minute
 	// noted is how long it may take until it is noted that a claim has vanished.
 	noted = 2 * time.Second
 	// maxRemembered is the bound of the status list.
