@@ -20,6 +20,9 @@ const (
 // pricingCare is how offers are priced for columns: the best load is mostly found at once; more care follows when less finds nothing.
 var pricingCare = []care{{steps: 60}, {600, 60}, {600, 300}, {4000, 1500}}
 
+// mostCare is the least slice in which offers are priced with the most care for columns: with that a single round may take more than all that follows has.
+const mostCare = 100_000
+
 // columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
 func (h *hunt) columns(slice int64) {
 	if h.g == nil {
@@ -41,6 +44,9 @@ func (h *hunt) columns(slice int64) {
 			continue
 		}
 		level++
+		if level == len(pricingCare)-1 && slice < mostCare {
+			return
+		}
 		h.ready = level == len(pricingCare)
 	}
 }
