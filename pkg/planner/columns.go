@@ -130,6 +130,7 @@ func (h *half) diveFrom(g *master, slice int64) {
 		if t.run(s.left) {
 			done := s.clone()
 			done.machines, done.left = append(done.machines, t.kept...), t.left
+			h.met.machines(t.kept)
 			h.downsize(done)
 			h.best = h.better(h.best, done)
 		}
@@ -140,6 +141,7 @@ func (h *half) diveFrom(g *master, slice int64) {
 		h.reoptimise(g)
 		for range diveRounds {
 			found := h.priceAll(g.values, s.left, care{steps: diveSteps}, func(t int) int64 { return above(h.offers[t].price, 1000) })
+			h.met.found(found)
 			if !h.take(g, found) {
 				break
 			}
@@ -173,4 +175,37 @@ func (h *half) narrowed(g *master, s *solution) *master {
 		}
 	}
 	return next
+}
+
+// met are the loads that dives met for what other machines left: in a relaxation of all pods they cost too much, but plans are composed of them as well.
+type met struct {
+	columns []column
+	known   map[string]bool
+}
+
+// machines adds the loads of machines.
+func (m *met) machines(of []machine) {
+	for _, x := range of {
+		m.add(column(x))
+	}
+}
+
+// found adds the loads that pricing found.
+func (m *met) found(by []priced) {
+	for t := range by {
+		for _, l := range by[t].loads {
+			m.add(column{t, l})
+		}
+	}
+}
+
+// add adds a load unless it is there. A nil list takes none.
+func (m *met) add(c column) {
+	if m == nil {
+		return
+	}
+	if key := c.key(); !m.known[key] {
+		m.known[key] = true
+		m.columns = append(m.columns, c)
+	}
 }

@@ -16,6 +16,7 @@ type composition struct {
 	barred []bool // the entries of which the part has no more
 	taken  []taking
 	paid   float64 // for what is taken
+	uneven []int   // the rows of the basis with the largest fractions of machines
 	open   []*composed
 	work   int // row operations that are not counted yet
 }
@@ -29,19 +30,21 @@ type taking struct {
 // composed is a part of the plans that waits: so many machines are taken, of some entries there are no more.
 type composed struct {
 	bound  float64
+	guess  float64 // of the price of its best plan
 	basis  []int
 	taken  []taking
 	barred []int
 }
 
-// Limits on the composition: the parts that wait, the dual steps of one, how near to a whole number is one, which pivots are none, and the rows
-// beyond which it takes too long.
+// Limits on the composition: the parts that wait, the dual steps of one, the rows that are weighed to split it by one, how near to a whole number is one,
+// which pivots are none, and the rows beyond which it takes too long.
 const (
-	composeOpen  = 500
-	composeSteps = 60
-	composeNear  = 1e-6
-	composePivot = 1e-7
-	composeRows  = 80
+	composeOpen   = 500
+	composeSteps  = 60
+	composeWeighs = 8
+	composeNear   = 1e-6
+	composePivot  = 1e-7
+	composeRows   = 80
 )
 
 // compose spends at most a slice on plans of the columns that there are: first on what is left beside the whole machines of the relaxation, then on all.
@@ -60,24 +63,26 @@ func (h *hunt) compose(slice int64) {
 	}
 	for _, from := range []*composed{rest, root} {
 		for c.open = append(c.open[:0], from); len(c.open) > 0; {
-			next := c.open[0]
-			if next.bound > h.cheaper() {
-				break
-			}
 			if h.effort.left <= until || h.effort.done() {
 				return
 			}
+			next := c.open[0]
 			c.open = slices.Delete(c.open, 0, 1)
-			h.composeFrom(c, next, until)
+			if next.bound <= h.cheaper() {
+				h.composeFrom(c, next, until)
+			}
 		}
 	}
 }
 
-// composition is one of the columns of the relaxation, with the machines of the best plan.
+// composition is one of the columns of the relaxation, with those that dives met and the machines of the best plan.
 func (h *hunt) composition() *composition {
 	c := &composition{master: h.narrowed(h.g, h.base)}
 	for _, x := range h.best.machines {
 		c.add(column(x))
+	}
+	for _, x := range h.met.columns {
+		c.add(x)
 	}
 	h.reoptimise(c.master)
 	c.barred = make([]bool, len(c.entries))
@@ -102,34 +107,34 @@ func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 		if ok {
 			c.narrow(most)
 		}
-		row, up, down := -1, 0.0, 0.0
+		at := split{row: -1}
 		if ok {
-			row, up, down = c.fraction(most)
+			at = c.fraction(most)
 		}
 		h.effort.spend(1 + int64(c.work/pivotCost))
 		c.work = 0
 		if !ok {
 			return
 		}
-		if row < 0 {
+		if at.row < 0 {
 			h.composePlan(c)
 			return
 		}
-		entry, whole, now := c.basis[row], math.Floor(c.x[row]), c.price()
+		entry, whole, now := c.basis[at.row], math.Floor(c.x[at.row]), c.price()
 		switch {
-		case now+min(up, down) > most:
+		case now+min(at.up, at.down) > most:
 			return
-		case down < up:
-			if now+up <= most {
-				c.leave(now+up, taking{entry, whole + 1}, -1)
+		case at.down < at.up:
+			if now+at.up <= most {
+				c.leave(now+at.up, at.others, taking{entry, whole + 1}, -1)
 			}
-			c.take(row, whole)
+			c.take(at.row, whole)
 			c.barred[entry] = true
 		default:
-			if now+down <= most {
-				c.leave(now+down, taking{entry, whole}, entry)
+			if now+at.down <= most {
+				c.leave(now+at.down, at.others, taking{entry, whole}, entry)
 			}
-			c.take(row, whole+1)
+			c.take(at.row, whole+1)
 		}
 	}
 }
@@ -257,26 +262,48 @@ func (c *composition) narrow(most float64) {
 	c.near = kept
 }
 
-// fraction is the row of the basis whose fraction of a machine costs most to make whole, and what that costs at least, up and down; -1 where all are whole.
-func (c *composition) fraction(most float64) (row int, up, down float64) {
-	row = -1
-	room, best := most-c.price(), 0.0
-	for i, b := range c.basis {
-		if b < 0 || c.entries[b].column < 0 {
-			continue
-		}
-		f := c.x[i] - math.Floor(c.x[i])
-		if f < composeNear || f > 1-composeNear {
-			continue
-		}
-		u, d := c.steepness(i)
-		u, d = float64(u*(1-f)), float64(d*f)
-		if weight := max(1, min(u, room)) * max(1, min(d, room)); weight > best {
-			row, up, down, best = i, u, d, weight
+// split is a row of the basis with a fraction of a machine, what it costs at least to make that whole, up and down, and what the other fractions cost
+// together, each by itself.
+type split struct {
+	row              int
+	up, down, others float64
+}
+
+// fraction is the row of the basis, among those with the largest fractions, whose fraction costs most to make whole; -1 where all are whole.
+func (c *composition) fraction(most float64) split {
+	out, sum, best := split{row: -1}, 0.0, 0.0
+	room := most - c.price()
+	for _, i := range c.fractions() {
+		f := c.part(i)
+		up, down := c.steepness(i)
+		up, down = float64(up*(1-f)), float64(down*f)
+		sum += min(up, down, room)
+		if weight := max(1, min(up, room)) * max(1, min(down, room)); weight > best {
+			out.row, out.up, out.down, best = i, up, down, weight
 		}
 	}
-	return row, up, down
+	out.others = sum - min(out.up, out.down, room)
+	return out
 }
+
+// fractions are the rows of the basis with fractions of machines, of many those whose fractions are worth most.
+func (c *composition) fractions() []int {
+	c.uneven = c.uneven[:0]
+	for i, b := range c.basis {
+		if f := c.part(i); b >= 0 && c.entries[b].column >= 0 && f >= composeNear && f <= 1-composeNear {
+			c.uneven = append(c.uneven, i)
+		}
+	}
+	if len(c.uneven) > composeWeighs {
+		weight := func(i int) float64 { return float64(min(c.part(i), 1-c.part(i)) * c.master.price(i)) }
+		slices.SortStableFunc(c.uneven, func(i, j int) int { return cmp.Compare(weight(j), weight(i)) })
+		c.uneven = c.uneven[:composeWeighs]
+	}
+	return c.uneven
+}
+
+// part is the fraction of a machine in a row of the basis.
+func (c *composition) part(row int) float64 { return c.x[row] - math.Floor(c.x[row]) }
 
 // steepness is what it costs at least to have one more, and one less, of what is in a row of the basis.
 func (c *composition) steepness(row int) (up, down float64) {
@@ -311,12 +338,13 @@ func (c *composition) take(row int, times float64) {
 	}
 }
 
-// leave opens the part with more machines, and with no more of one entry unless that is -1. Those with the lowest bounds come first.
-func (c *composition) leave(bound float64, more taking, bar int) {
+// leave opens the part with more machines, and with no more of one entry unless that is -1. What fractions cost each by itself they do not all cost
+// together: half of it is a guess, and the parts with the lowest guesses come first, which are often deep ones, so that plans are found soon.
+func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 	if len(c.open) == composeOpen {
 		return
 	}
-	part := &composed{bound: bound, basis: slices.Clone(c.basis), taken: slices.Clone(c.taken)}
+	part := &composed{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(c.basis), taken: slices.Clone(c.taken)}
 	if bar >= 0 {
 		part.barred = append(part.barred, bar)
 	}
@@ -328,7 +356,7 @@ func (c *composition) leave(bound float64, more taking, bar int) {
 			part.barred = append(part.barred, i)
 		}
 	}
-	at, _ := slices.BinarySearchFunc(c.open, part, func(x, y *composed) int { return cmp.Or(cmp.Compare(x.bound, y.bound), -1) })
+	at, _ := slices.BinarySearchFunc(c.open, part, func(x, y *composed) int { return cmp.Or(cmp.Compare(x.guess, y.guess), -1) })
 	c.open = slices.Insert(c.open, at, part)
 }
 

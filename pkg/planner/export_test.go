@@ -16,7 +16,7 @@ func BuildByMix(s Snapshot) Plan {
 // Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.
 func Composed(s Snapshot) (first, composed Plan) {
 	p := compile(s)
-	h := &hunt{half: half{mixer: newMixer(p, Search{Effort: 1 << 30}.effort()), base: newSolution(p)}}
+	h := &hunt{half: half{mixer: newMixer(p, Search{Effort: 1 << 30}.effort()), base: newSolution(p), met: &met{}}}
 	h.fill(h.base, h.alone)
 	h.best = h.base.clone()
 	h.buy(h.best, h.alone, slices.Clone(p.limits))

@@ -20,6 +20,7 @@ type half struct {
 	g     *master
 	bound int64
 	cuts  []tally // what the proof demands of plans
+	met   *met    // what dives met for plans to be composed of, nil where that is not kept
 }
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
@@ -37,6 +38,7 @@ func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
 	m := newMixer(p, e)
 	h := &hunt{half: half{mixer: m, base: newSolution(p)}}
 	h.prover = &prover{half: h.half}
+	h.met = &met{known: map[string]bool{}}
 	m.fill(h.base, m.alone)
 	h.best = h.base.clone()
 	m.buy(h.best, m.alone, slices.Clone(p.limits))
