@@ -196,6 +196,17 @@ func (s *state) holdsUp(machines []*snapshot.Machine) string {
 	return ""
 }
 
+// pools are those of a proposal's machines, that of the first one first.
+func (s *state) pools(p proposal) []string {
+	var pools []string
+	for _, name := range p.claims {
+		if pool := s.named(name).Pool(); !slices.Contains(pools, pool) {
+			pools = append(pools, pool)
+		}
+	}
+	return pools
+}
+
 // named is the machine of a claim; nil when there is none.
 func (s *state) named(claim string) *snapshot.Machine {
 	for i := range s.machines {

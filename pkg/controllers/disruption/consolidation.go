@@ -42,13 +42,14 @@ type consolidation struct {
 	// vain are the claims that could not leave, though the planner would have them leave; offered is what could be launched in their stead when they were looked at last.
 	vain    map[string]refusal
 	offered offers
+	tried   attempts
 	// kept says what keeps machines without which a layout would do that nothing kept, asked when such a one was looked for.
 	kept  map[string]string
 	asked time.Time
 }
 
 func newConsolidation() consolidation {
-	return consolidation{ripening: lasting{}, gaining: lasting{}, losing: lasting{}, vain: map[string]refusal{}}
+	return consolidation{ripening: lasting{}, gaining: lasting{}, losing: lasting{}, vain: map[string]refusal{}, tried: attempts{}}
 }
 
 // consider adds to the state what a cheaper layout asks for.
@@ -79,8 +80,13 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *state) {
 			s.surplus[m.Claim.Name] = true
 		}
 	}
+	c.tried.forget(s)
 	saves := s.saves
 	s.saves = func(marked []string, p proposal) (planner.MicroUSD, string) {
+		pools := s.pools(p)
+		if why := c.tried.inVain(s, pools); why != "" {
+			return 0, why
+		}
 		saving, why := saves(marked, p)
 		result := metrics.StepBegun
 		if why != "" {
@@ -88,8 +94,10 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *state) {
 			for _, name := range p.claims {
 				c.vain[name] = refusal{why, s.now.Add(vainFor)}
 			}
+		} else {
+			c.tried.begin(s, pools)
 		}
-		c.Metrics.LayoutSteps.WithLabelValues(s.named(p.claims[0]).Pool(), string(result)).Inc()
+		c.Metrics.LayoutSteps.WithLabelValues(pools[0], string(result)).Inc()
 		return saving, why
 	}
 }
@@ -114,8 +122,9 @@ func (c *Controller) look(cluster *snapshot.Cluster, s *state) {
 	layout := s.lay(cluster, keeps)
 	before := c.offered
 	c.offered = offersOf(layout.View.Snapshot)
-	if len(c.vain) > 0 && c.offered.betters(before) {
+	if (len(c.vain) > 0 || len(c.tried) > 0) && c.offered.betters(before) {
 		clear(c.vain) // What did not pay may do now.
+		clear(c.tried)
 		layout = s.lay(cluster, keeps)
 	}
 	if reflect.DeepEqual(layout.Layout, c.layout) {

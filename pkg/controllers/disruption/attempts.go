@@ -1,0 +1,97 @@
+package disruption
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// The scheduler places the pods of a step, not the plan. Where it leaves no room for the last of them, another machine is launched, all is as dear as before, and the
+// same step pays again. So a step is not taken again among the same pods for a while, twice as long each time, unless the last one has made the machines cheaper.
+
+// attempts are the last steps that were begun, by NodePool. After a restart there are none, and a step in vain is begun once more.
+type attempts map[string]attempt
+
+type attempt struct {
+	fleet fleet
+	began time.Time
+	// times is how often in a row steps were begun among the same pods that made nothing cheaper.
+	times int
+}
+
+// fleet is what the machines of a NodePool hold, and what those cost an hour that are not marked or on their way out.
+type fleet struct {
+	pods  string
+	price planner.MicroUSD
+	// still is whether none of them is marked or on its way out.
+	still bool
+}
+
+func (s *state) fleet(pool string) fleet {
+	f := fleet{still: true}
+	pods := map[string]int{}
+	for i := range s.machines {
+		m := &s.machines[i]
+		if m.Pool() != pool {
+			continue
+		}
+		for _, pod := range m.Moving() {
+			owner := ""
+			if c := metav1.GetControllerOf(pod); c != nil {
+				owner = string(c.UID)
+			}
+			pods[owner]++
+		}
+		if m.Replacing() != "" || marked(m) || m.Leaving() {
+			f.still = false
+			continue
+		}
+		f.price += planner.MicroUSD(m.MicroUSDPerHour())
+	}
+	for _, owner := range slices.Sorted(maps.Keys(pods)) {
+		f.pods += fmt.Sprintf("%s %d\n", owner, pods[owner])
+	}
+	return f
+}
+
+// forget leaves out the steps that have made the machines cheaper.
+func (a attempts) forget(s *state) {
+	maps.DeleteFunc(a, func(pool string, last attempt) bool {
+		f := s.fleet(pool)
+		return f.still && f.pods == last.fleet.pods && f.price < last.fleet.price
+	})
+}
+
+// inVain says why a step of the pools is not to be begun: the last one among the same pods has led nowhere.
+func (a attempts) inVain(s *state, pools []string) string {
+	for _, pool := range pools {
+		last, ok := a[pool]
+		until := last.began.Add(snapshot.RestAfter(last.times))
+		if ok && last.repeats(s.fleet(pool)) && last.began.Before(s.now) && s.now.Before(until) {
+			return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",
+				pool, until.UTC().Format(time.RFC3339))
+		}
+	}
+	return ""
+}
+
+// begin notes that a step of the pools is begun.
+func (a attempts) begin(s *state, pools []string) {
+	for _, pool := range pools {
+		f, last := s.fleet(pool), a[pool]
+		times := 1
+		if last.repeats(f) && last.began.Before(s.now) {
+			times = last.times + 1
+		}
+		a[pool] = attempt{f, s.now, times}
+	}
+}
+
+// repeats reports whether a step would begin where the last one did.
+func (a attempt) repeats(f fleet) bool { return f.pods == a.fleet.pods && f.price >= a.fleet.price }

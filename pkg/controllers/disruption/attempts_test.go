@@ -1,0 +1,93 @@
+package disruption
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// begins has the controller look at the cluster after a while, and says why it does not begin a step with the first machine that would save something.
+func (s *simulation) begins(c *Controller, after time.Duration) string {
+	s.cluster.Now = s.cluster.Now.Add(after)
+	view := snapshot.Build(s.cluster)
+	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
+	state.blocker = nothingBlocks
+	state.saves = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
+	c.consider(s.cluster, &state)
+	_, why := state.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
+	return why
+}
+
+func TestAStepThatLedNowhereIsTakenAgainLaterAndLater(t *testing.T) {
+	t.Parallel()
+	s := halfEmpty(t)
+	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+	for i, after := range []time.Duration{0, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute} {
+		if i > 0 {
+			if why := s.begins(c, after-time.Minute); !strings.Contains(why, "did not make the machines of NodePool gpu-shared cheaper") {
+				t.Errorf("step %d is begun too early: %q", i, why)
+			}
+			after = time.Minute
+		}
+		if why := s.begins(c, after); why != "" {
+			t.Errorf("step %d is not begun: %s", i, why)
+		}
+	}
+}
+
+func TestAStepIsTakenAtOnceAfterOneThatLedSomewhere(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*simulation){
+		"more pods": func(s *simulation) { s.on("g4dn.xlarge", 1) },
+		"the same on fewer machines": func(s *simulation) {
+			for i := range s.cluster.Pods {
+				s.cluster.Pods[i].Spec.NodeName = s.cluster.Nodes[0].Name
+			}
+			s.drain(s.cluster.NodeClaims[1].Name)
+		},
+		"a machine is on its way out": func(s *simulation) { s.interrupt(s.cluster.NodeClaims[1].Name) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := halfEmpty(t)
+			c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+			if why := s.begins(c, 0); why != "" {
+				t.Fatal(why)
+			}
+			change(s)
+			if why := s.begins(c, time.Minute); why != "" {
+				t.Errorf("it is not begun: %s", why)
+			}
+		})
+	}
+}
+
+func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
+	t.Parallel()
+	s := halfEmpty(t)
+	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+	if why := s.begins(c, 0); why != "" {
+		t.Fatal(why)
+	}
+	last := c.tried["gpu-shared"]
+	last.fleet.price++
+	for _, settled := range []bool{false, true} {
+		again := s
+		if !settled {
+			again = halfEmpty(t)
+			again.interrupt(again.cluster.NodeClaims[0].Name)
+		}
+		view := snapshot.Build(again.cluster)
+		state := see(again.cluster, &view, clocktesting.NewFakeClock(again.cluster.Now))
+		tried := attempts{"gpu-shared": last}
+		if tried.forget(&state); (len(tried) == 0) != settled {
+			t.Errorf("where no machine goes is %t: %v", settled, tried)
+		}
+	}
+}
