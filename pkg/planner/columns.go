@@ -93,7 +93,7 @@ func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool 
 		if !whole {
 			l = l.within(s.left)
 		}
-		if l.empty() || !(bought && whole) && !m.holds(c.offer, l) {
+		if l.empty() || (!bought || !whole) && !m.holds(c.offer, l) {
 			break
 		}
 		limits[o.pool].launch(o.uses)

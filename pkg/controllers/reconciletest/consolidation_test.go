@@ -234,6 +234,7 @@ func TestWhereOnlyIdleMachinesGoNoPodIsMoved(t *testing.T) {
 }
 
 func TestWhatKeepsAMachineThatCostsTooMuchIsTold(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		edit func(*world, *karpv1.NodePool, []*corev1.Node)
 		want string

@@ -271,6 +271,7 @@ func (w *world) outcome() []string {
 // TestTheControllersMayDieBetweenAnyTwoWrites has them die before the first write, after the first, and so on: whoever starts then ends where nobody dies, with as
 // many machines launched on the way.
 func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
+	t.Parallel()
 	const minutes = 9 // Twice as long as any of these takes.
 	small := []func(*karpv1.NodePool){
 		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge"),

@@ -147,6 +147,7 @@ func TestAClaimWhoseLaunchFailsIsGivenUpSooner(t *testing.T) {
 }
 
 func TestAClaimThatIsDeletedBeforeItIsLaunchedIsAFailedOffering(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		seenDeleting bool
 	}{
@@ -346,6 +347,7 @@ const overLimit = "creating instance, insufficient capacity, with fleet error(s)
 	"the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustme..."
 
 func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
+	t.Parallel()
 	for name, eventFirst := range map[string]bool{"before the claim vanishes": true, "after the claim has vanished": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

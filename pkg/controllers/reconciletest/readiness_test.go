@@ -165,6 +165,7 @@ func TestTheTaintsOfOthersSurviveAndAConflictIsNoError(t *testing.T) {
 }
 
 func TestABrokenNodeIsLookedAtOnceMoreLive(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*world, *karpv1.NodeClaim, *corev1.Node){
 		"its replicas have come":       func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.exposes(node, 10) },
 		"somebody deleted it already":  func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.delete(claim) },
