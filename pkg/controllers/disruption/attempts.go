@@ -3,10 +3,10 @@ package disruption
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -27,35 +27,32 @@ type attempt struct {
 
 // fleet is what the machines of a NodePool hold, and what those cost an hour that are not marked or on their way out.
 type fleet struct {
-	pods  string
+	// pods are how many there are of each owner.
+	pods  map[types.UID]int
 	price planner.MicroUSD
 	// still is whether none of them is marked or on its way out.
 	still bool
 }
 
 func (s *state) fleet(pool string) fleet {
-	f := fleet{still: true}
-	pods := map[string]int{}
+	f := fleet{pods: map[types.UID]int{}, still: true}
 	for i := range s.machines {
 		m := &s.machines[i]
 		if m.Pool() != pool {
 			continue
 		}
 		for _, pod := range m.Moving() {
-			owner := ""
+			var owner types.UID
 			if c := metav1.GetControllerOf(pod); c != nil {
-				owner = string(c.UID)
+				owner = c.UID
 			}
-			pods[owner]++
+			f.pods[owner]++
 		}
 		if m.Replacing() != "" || marked(m) || m.Leaving() {
 			f.still = false
 			continue
 		}
 		f.price += planner.MicroUSD(m.MicroUSDPerHour())
-	}
-	for _, owner := range slices.Sorted(maps.Keys(pods)) {
-		f.pods += fmt.Sprintf("%s %d\n", owner, pods[owner])
 	}
 	return f
 }
@@ -64,16 +61,16 @@ func (s *state) fleet(pool string) fleet {
 func (a attempts) forget(s *state) {
 	maps.DeleteFunc(a, func(pool string, last attempt) bool {
 		f := s.fleet(pool)
-		return f.still && f.pods == last.fleet.pods && f.price < last.fleet.price
+		return f.still && maps.Equal(f.pods, last.fleet.pods) && f.price < last.fleet.price
 	})
 }
 
 // inVain says why a step of the pools is not to be begun: the last one among the same pods has led nowhere.
 func (a attempts) inVain(s *state, pools []string) string {
 	for _, pool := range pools {
-		last, ok := a[pool]
+		last := a[pool]
 		until := last.began.Add(snapshot.RestAfter(last.times))
-		if ok && last.repeats(s.fleet(pool)) && last.began.Before(s.now) && s.now.Before(until) {
+		if last.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
 			return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",
 				pool, until.UTC().Format(time.RFC3339))
 		}
@@ -84,14 +81,15 @@ func (a attempts) inVain(s *state, pools []string) string {
 // begin notes that a step of the pools is begun.
 func (a attempts) begin(s *state, pools []string) {
 	for _, pool := range pools {
-		f, last := s.fleet(pool), a[pool]
-		times := 1
-		if last.repeats(f) && last.began.Before(s.now) {
-			times = last.times + 1
+		next := attempt{s.fleet(pool), s.now, 1}
+		if last := a[pool]; last.repeats(next.fleet, s.now) {
+			next.times += last.times
 		}
-		a[pool] = attempt{f, s.now, times}
+		a[pool] = next
 	}
 }
 
-// repeats reports whether a step would begin where the last one did.
-func (a attempt) repeats(f fleet) bool { return f.pods == a.fleet.pods && f.price >= a.fleet.price }
+// repeats reports whether a step would begin where an earlier one did. Steps of one look are all begun from there.
+func (a attempt) repeats(f fleet, now time.Time) bool {
+	return a.began.Before(now) && maps.Equal(f.pods, a.fleet.pods) && f.price >= a.fleet.price
+}

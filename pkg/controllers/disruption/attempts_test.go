@@ -9,17 +9,14 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
 )
 
 // begins has the controller look at the cluster after a while, and says why it does not begin a step with the first machine that would save something.
 func (s *simulation) begins(c *Controller, after time.Duration) string {
 	s.cluster.Now = s.cluster.Now.Add(after)
-	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
-	state.blocker = nothingBlocks
+	state := s.seen()
 	state.saves = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
-	c.consider(s.cluster, &state)
+	c.consider(s.cluster, state)
 	_, why := state.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
 	return why
 }
@@ -83,10 +80,8 @@ func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
 			again = halfEmpty(t)
 			again.interrupt(again.cluster.NodeClaims[0].Name)
 		}
-		view := snapshot.Build(again.cluster)
-		state := see(again.cluster, &view, clocktesting.NewFakeClock(again.cluster.Now))
 		tried := attempts{"gpu-shared": last}
-		if tried.forget(&state); (len(tried) == 0) != settled {
+		if tried.forget(again.seen()); (len(tried) == 0) != settled {
 			t.Errorf("where no machine goes is %t: %v", settled, tried)
 		}
 	}

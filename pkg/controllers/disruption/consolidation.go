@@ -26,7 +26,7 @@ const (
 	vainFor = 5 * time.Minute
 )
 
-// consolidation is what the controller remembers of layouts. All of it is found again after a restart, a little later.
+// consolidation is what the controller remembers of layouts. All of it but tried is found again after a restart, a little later.
 type consolidation struct {
 	// looked is when a cheaper layout was looked for, layout what was looked at, outlook what was found, missed says that there was a wish to look again before it was time.
 	looked  time.Time
@@ -42,7 +42,8 @@ type consolidation struct {
 	// vain are the claims that could not leave, though the planner would have them leave; offered is what could be launched in their stead when they were looked at last.
 	vain    map[string]refusal
 	offered offers
-	tried   attempts
+	// tried are the last steps: one in vain is not begun again at once.
+	tried attempts
 	// kept says what keeps machines without which a layout would do that nothing kept, asked when such a one was looked for.
 	kept  map[string]string
 	asked time.Time

@@ -23,13 +23,16 @@ func halfEmpty(t *testing.T) *simulation {
 	return s
 }
 
-// looks has the controller look for a cheaper layout.
-func (s *simulation) looks(c *Controller) {
+// seen is the state, in which every pod may be evicted.
+func (s *simulation) seen() *state {
 	view := snapshot.Build(s.cluster)
 	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
 	state.blocker = nothingBlocks
-	c.look(s.cluster, &state)
+	return &state
 }
+
+// looks has the controller look for a cheaper layout.
+func (s *simulation) looks(c *Controller) { c.look(s.cluster, s.seen()) }
 
 func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller {
 	return New(Config{Clock: clk, Metrics: metrics.New(registry)})
