@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
@@ -24,6 +26,15 @@ func NewEvictions(ctx context.Context, c client.Client, clk clock.Clock) (Evicti
 		return Evictions{}, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
 	}
 	return Evictions{limits: limits, clock: clk}, nil
+}
+
+// Evict has the API server evict a pod, which asks its PodDisruptionBudgets: when they do not allow it at present the error says that there are too many requests, and
+// when the pod is gone or another one of its name is there, that it is not found or in conflict.
+func Evict(ctx context.Context, c client.Client, pod *corev1.Pod) error {
+	return c.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{ //nolint:wrapcheck // Callers tell the errors apart.
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	})
 }
 
 // Blocker says what keeps a node with the pods from draining; "" when nothing does. Deleting a NodeClaim cannot be undone, so this is asked

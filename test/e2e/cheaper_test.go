@@ -189,3 +189,42 @@ func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
 		t.Errorf("%d of %d pods that moved had to wait for a machine, up to %s", homeless, came, longest)
 	}
 }
+
+// TestALayoutWithoutRoomToSpareIsReached: two pods that need nearly all of a machine and ten small ones go from one machine to two, which they fill. The default scheduler
+// spreads pods, and would put the small ones where the large ones are to go.
+func TestALayoutWithoutRoomToSpareIsReached(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "tight")
+	s.class("20s", settlesIn("10s"))
+	s.pool(poolOptions{budget: "1"})
+	asking := func(cpu string) func(*corev1.PodSpec) {
+		return func(spec *corev1.PodSpec) {
+			spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+		}
+	}
+	const light, heavy = 10, 2
+	huge := s.deploy("huge", 1, asks(v1alpha1.ResourceGPUShared, "11"))
+	s.untilRunning(1)
+	s.deploy("light", light, asking("350m"))
+	s.deploy("heavy", heavy, asking("3700m"))
+	s.untilRunning(1 + light + heavy)
+	if first := s.claims(); len(first) != 1 || first[0].instanceType != "g4dn.12xlarge" {
+		t.Fatalf("want one g4dn.12xlarge:\n%s", lines(first))
+	}
+	s.scale(huge, 0)
+	s.untilRunning(light + heavy)
+	began := time.Now()
+	s.until(2*enough, "the large machine is gone, and all pods run", func() (bool, string) {
+		s.readyAgain()
+		return !s.claims()[0].gone.IsZero() && s.running() == light+heavy && len(s.pods()) == light+heavy, lines(s.claims())
+	})
+	came, longest, homeless := w.history.waits(s.name, began)
+	t.Logf("%d pods moved in %s, and waited %s at most", came, time.Since(began).Round(time.Second), longest)
+	if all := s.claims(); len(all) != 3 || total(alive(all)) != 526_000+752_000 {
+		t.Errorf("want a g4dn.xlarge and a g4dn.2xlarge in the end, and no other that was launched:\n%s", lines(all))
+	}
+	if came != light+heavy || homeless > 0 {
+		t.Errorf("%d pods moved, want each once; %d had to wait for a machine, up to %s", came, homeless, longest)
+	}
+}

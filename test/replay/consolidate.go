@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -15,7 +16,7 @@ type Karve struct {
 	Move   planner.MicroUSD
 	Settle time.Duration
 	// Percent is how much of the machines may leave at a time; Steered taints those that the cheapest layout does without, and while pods
-	// are on the move all that are not planned for them.
+	// are handed over to one machine all others.
 	Percent int
 	Steered bool
 }
@@ -32,22 +33,16 @@ func (k Karve) Consolidate(w *world, s Scheduler) int {
 	}
 	surplus := func(m *machine) bool { return k.Steered && slices.Contains(steered, m.name) }
 	now := slices.Clone(w.machines)
-	wanted, evicted := map[*machine]bool{}, 0
+	evicted := 0
 	for _, step := range out.Steps {
 		if most -= len(step.Leave); most < 0 {
 			break
 		}
-		evicted += w.take(now, l, step, s)
-		for _, p := range step.Placements {
-			wanted[now[p.Node]] = true
+		n, homes := w.take(now, l, step, s)
+		evicted += n
+		if k.Steered {
+			w.handOver(homes, s)
 		}
-	}
-	if k.Steered {
-		// Pods on the move go to what was launched for them, or to where they are planned.
-		for _, m := range w.machines {
-			m.surplus = slices.Contains(now, m) && !wanted[m]
-		}
-		s.schedule(w)
 	}
 	for _, m := range w.machines {
 		m.surplus = surplus(m)
@@ -64,7 +59,8 @@ func Karpenter(w *world, s Scheduler) int {
 		if !ok {
 			break
 		}
-		evicted += w.take(slices.Clone(w.machines), l, step, s)
+		n, _ := w.take(slices.Clone(w.machines), l, step, s)
+		evicted += n
 		s.schedule(w)
 		w.drop()
 		if len(w.waiting) > 0 {
@@ -96,18 +92,57 @@ func (w *world) layout(move planner.MicroUSD, settle time.Duration) planner.Layo
 	return l
 }
 
-// take takes a step of a layout of some machines. Its pods wait afterwards, but for those that the model places as planned.
-func (w *world) take(machines []*machine, l planner.Layout, step planner.Step, s Scheduler) int {
+// home is a machine and the pods that a plan puts there.
+type home struct {
+	machine *machine
+	pods    []string
+}
+
+// handOver has pods that wait go to one machine after the other, the largest first, while the scheduler is steered away from all others.
+func (w *world) handOver(homes []home, s Scheduler) {
+	largest := func(h home) (most planner.Resources) {
+		for _, pod := range h.pods {
+			if r := w.class(podOf(pod)).Requests; cmp.Or(cmp.Compare(r.Replicas, most.Replicas), cmp.Compare(r.MilliCPU, most.MilliCPU)) > 0 {
+				most = r
+			}
+		}
+		return most
+	}
+	slices.SortStableFunc(homes, func(a, b home) int {
+		x, y := largest(a), largest(b)
+		return cmp.Or(cmp.Compare(y.Replicas, x.Replicas), cmp.Compare(y.MilliCPU, x.MilliCPU))
+	})
+	for _, h := range homes {
+		for _, m := range w.machines {
+			m.surplus = m != h.machine
+		}
+		var turn, later []int
+		for _, pod := range w.waiting {
+			if slices.Contains(h.pods, name(pod)) {
+				turn = append(turn, pod)
+			} else {
+				later = append(later, pod)
+			}
+		}
+		w.waiting = turn
+		s.schedule(w)
+		w.waiting = append(w.waiting, later...)
+	}
+}
+
+// take takes a step of a layout of some machines, and says where its pods are to go. They wait afterwards, but for those that the model places as planned.
+func (w *world) take(machines []*machine, l planner.Layout, step planner.Step, s Scheduler) (int, []home) {
 	var leave []*machine
 	for _, i := range step.Leave {
 		leave = append(leave, machines[l.Machines[i].Node])
 	}
 	n := w.evict(leave)
-	s.carryOut(w, step.Launches)
-	if s.planned {
-		for _, p := range step.Placements {
+	homes := s.carryOut(w, step.Launches)
+	for _, p := range step.Placements {
+		if s.planned {
 			w.seat(machines[p.Node], p.Pods, p.GPUs, s)
 		}
+		homes = append(homes, home{machines[p.Node], p.Pods})
 	}
-	return n
+	return n, homes
 }

@@ -95,13 +95,17 @@ func (s Scheduler) schedule(w *world) {
 	})
 }
 
-// carryOut launches the machines of a plan or a step, and places their pods where the model does as planned.
-func (s Scheduler) carryOut(w *world, launches []planner.Launch) {
+// carryOut launches the machines of a plan or a step, places their pods where the model does as planned, and says which are for which.
+func (s Scheduler) carryOut(w *world, launches []planner.Launch) []home {
+	var homes []home
 	for _, l := range launches {
-		if m := w.launch(l.Offering); s.planned {
+		m := w.launch(l.Offering)
+		if s.planned {
 			w.seat(m, l.Pods, l.GPUs, s)
 		}
+		homes = append(homes, home{m, l.Pods})
 	}
+	return homes
 }
 
 // seat places pods that wait on a machine, on GPUs as in [planner.Launch].

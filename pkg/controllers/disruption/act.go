@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -52,6 +53,8 @@ func (c *Controller) act(ctx context.Context, s *state, a action, pools map[stri
 		return c.mark(ctx, s, a, now)
 	case force:
 		return c.force(ctx, a)
+	case handOver:
+		return c.handOver(ctx, s, a)
 	case remove:
 		return c.remove(ctx, s, a.machine, pools[a.machine.Pool()])
 	}
@@ -141,6 +144,27 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, change func(*
 		return fmt.Errorf("marking node %s: %w", node.Name, err)
 	}
 	return nil
+}
+
+// handOver evicts pods, of which those stay that their PodDisruptionBudgets keep at this moment.
+func (c *Controller) handOver(ctx context.Context, s *state, a action) error {
+	var gone []*corev1.Pod
+	var errs []error
+	for _, pod := range a.pods {
+		err := karpenter.Evict(ctx, c.Client, pod)
+		switch {
+		case err == nil:
+			gone = append(gone, pod)
+			c.Recorder.Eventf(pod, a.machine.Node, corev1.EventTypeNormal, "Moved", "Evict", "has room on another node: %s", wording.Shorten(a.reason, wording.MaxNote/2))
+		case !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+			errs = append(errs, fmt.Errorf("evicting pod %s: %w", podName(pod), err))
+		}
+	}
+	if len(gone) > 0 {
+		c.hand(s, a.machine, gone)
+		log.FromContext(ctx).Info("Handed pods over", "node", klog.KObj(a.machine.Node), "pods", len(gone), "to", s.targets[a.machine.Pool()])
+	}
+	return errors.Join(errs...)
 }
 
 // remove looks at the Node and its pods once more, live, and deletes the NodeClaim.

@@ -201,7 +201,8 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 		"away from one that is marked":                         {list(machine("a", busy, leaving), machine("b", busy)), "", "a"},
 		"while pods move, to where they are planned":           {list(machine("a", busy, leaving, away, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
 		"and back when they have moved":                        {list(machine("b", busy, away), machine("wanted", busy)), "", "b"},
-		"not away from one that drifts":                        {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy)), "", ""},
+		"not away from one that has drifted":                   {list(machine("a", busy, replacingFor(0)), machine("b", busy)), "", ""},
+		"but to where its pods are planned, once it goes":      {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy), machine("wanted", busy)), "", "b"},
 		"nowhere else on a machine that is gone in a moment":   {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, away)), "", ""},
 		"what others wrote of a machine without pods is taken": {list(machine("a", away)), "", "a"},
 	} {

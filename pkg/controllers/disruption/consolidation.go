@@ -215,11 +215,12 @@ func (c *Controller) lookAgain(now time.Time) time.Duration {
 }
 
 // steered are the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
-// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost.
+// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they
+// are handed over to one machine after the other, only that one is chosen.
 func (s *state) steered() []*snapshot.Machine {
 	moving := map[string]bool{}
 	for i := range s.machines {
-		if m := &s.machines[i]; underutilized(m) && (m.Deleting() || marked(m)) {
+		if m := &s.machines[i]; m.Replacing() != "" && (m.Deleting() || marked(m)) {
 			moving[m.Pool()] = true
 		}
 	}
@@ -229,7 +230,10 @@ func (s *state) steered() []*snapshot.Machine {
 		if m.Node == nil || m.Deleting() {
 			continue
 		}
-		away := s.surplus[m.Claim.Name] || underutilized(m) || moving[m.Pool()] && m.Started() && m.Exposed() > m.ReplicasInUse() && !s.wanted[m.Node.Name]
+		target, handing := s.targets[m.Pool()]
+		chosen := handing && m.Node.Name == target
+		room := m.Started() && m.Replacing() == "" && m.Exposed() > m.ReplicasInUse() && (handing || !s.wanted[m.Node.Name])
+		away := underutilized(m) || !chosen && (s.surplus[m.Claim.Name] || moving[m.Pool()] && room)
 		if steeredAway(m) != away {
 			machines = append(machines, m)
 		}

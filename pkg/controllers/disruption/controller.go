@@ -60,6 +60,8 @@ type Controller struct {
 	caused lasting
 	// refused are the claims whose pods had no place to go to, until they are planned for again: a plan takes time, and many machines may be asked about.
 	refused map[string]refusal
+	// handed is when pods of pools' machines were last handed over.
+	handed map[string]handed
 	consolidation
 }
 
@@ -70,11 +72,12 @@ type refusal struct {
 
 // New makes the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, told: map[types.UID]string{}, caused: lasting{}, refused: map[string]refusal{}, consolidation: newConsolidation()}
+	return &Controller{Config: config, told: map[types.UID]string{}, caused: lasting{}, refused: map[string]refusal{}, handed: map[string]handed{}, consolidation: newConsolidation()}
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -200,7 +203,7 @@ func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) 
 	s := see(cluster, &view, c.Clock)
 	s.settle, s.blocker = c.Settle, evictions.Blocker
 	s.heed(repair.Diagnose(cluster, view.Machines, c.Tolerations))
-	s.planned = c.seldom(s.now, s.planned)
+	s.planned, s.handed = c.seldom(s.now, s.planned), c.handed
 	c.consider(cluster, &s)
 	c.steady(&s)
 	return s, view, nil
@@ -212,7 +215,8 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 	plan := planner.Build(view.Snapshot)
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
-		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, saves: places.saves, places: places, stays: cluster.PodKeeps(),
+		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
+		targets: map[string]string{}, waiting: unbound(view),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
 		idleAfter: map[string]time.Duration{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
 		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},
@@ -251,6 +255,17 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		s.idleAfter[np.Name] = idle
 	}
 	return s
+}
+
+// unbound are the pods that wait for a Node.
+func unbound(view *snapshot.View) []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, pod := range view.Pods {
+		if pod.Spec.NodeName == "" {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
 }
 
 // seldom asks of a claim that was refused only after a while.

@@ -3,6 +3,7 @@ package disruption
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,8 @@ type action struct {
 	machine *snapshot.Machine
 	// reason is why: what keeps a machine that is blocked, or why one is replaced.
 	reason string
+	// pods are those of the machine that are evicted now.
+	pods []*corev1.Pod
 }
 
 // state is what the decision depends on.
@@ -90,8 +93,15 @@ type state struct {
 	// stays says which pod keeps a machine from going only because the rest costs less without it; "" when none does.
 	stays func(*snapshot.Machine) string
 
-	// going are the machines that are leaving and whose pods have their new place.
-	going []string
+	// going are the machines that are leaving and whose pods have their new place, leavers by pool those of them whose time has come and that hold pods.
+	going   []string
+	leavers map[string][]*snapshot.Machine
+	// homes says where a plan puts the pods of machines that leave, by the pods' names.
+	homes func(claims []string) map[string]home
+	// targets are the Nodes by pool that pods are handed over to now, handed when and whose that was last done, waiting the pods that are not bound.
+	targets map[string]string
+	handed  map[string]handed
+	waiting []*corev1.Pod
 	// draining are the machines on their way out by pool, leaving those and the ones that are to follow.
 	draining, leaving map[string]int
 }
@@ -100,6 +110,7 @@ type state struct {
 func decide(s state) (actions []action, again time.Duration) {
 	again = longestWait
 	s.count()
+	s.leavers = map[string][]*snapshot.Machine{}
 	taken := map[string]int{}
 	add := func(a action) {
 		taken[a.machine.Claim.Name] = len(actions)
@@ -128,6 +139,12 @@ func decide(s state) (actions []action, again time.Duration) {
 		if wait > 0 {
 			again = min(again, wait)
 		}
+	}
+	for _, pool := range slices.Sorted(maps.Keys(s.leavers)) {
+		for _, a := range s.handsOver(pool, s.leavers[pool]) {
+			add(a)
+		}
+		again = min(again, soon)
 	}
 	again = min(again, s.falling(), s.settling())
 	for _, a := range append(s.marks(), s.savers()...) {
@@ -216,7 +233,7 @@ func (s *state) follow(a *action) {
 			s.draining[pool]--
 		}
 		s.leaving[pool]--
-	case markIdle, remove, blocked, replace, stay, force:
+	case markIdle, remove, blocked, replace, stay, force, handOver:
 	}
 }
 

@@ -77,6 +77,7 @@ func nothingBlocks([]*corev1.Pod) string { return "" }
 func given(machines ...snapshot.Machine) state {
 	return state{
 		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{}, causes: map[string]cause{},
+		homes: func([]string) map[string]home { return nil }, targets: map[string]string{},
 		places: newPlaces(nil, nil), stays: func(*snapshot.Machine) string { return "" },
 		idleAfter: map[string]time.Duration{"gpu": idleAfter}, allowed: map[string]map[karpv1.DisruptionReason]int{"gpu": {karpv1.DisruptionReasonEmpty: 10}},
 	}

@@ -31,8 +31,9 @@ type outcome struct {
 	homeless map[string]string
 	// price is what has to be launched at most, also for headroom, and what stays only for this, since nobody has used it before.
 	price planner.MicroUSD
-	// taken is what the plan takes of nodes, by their names.
+	// taken is what the plan takes of nodes, by their names, homes where it puts pods, by theirs.
 	taken map[string]planner.Resources
+	homes map[string]home
 }
 
 func newPlaces(cluster *snapshot.Cluster, machines []snapshot.Machine) *places {
@@ -54,14 +55,19 @@ func (p *places) planned(claims []string) string {
 }
 
 // now says it of the machines that have started and are well.
-func (p *places) now(claims []string) string {
-	return p.judge(claims, "now", func(claims []string) snapshot.View {
-		going := map[string]bool{}
-		for _, name := range claims {
-			going[name] = true
-		}
-		return snapshot.BuildAsIs(p.well(), going)
-	})
+func (p *places) now(claims []string) string { return p.judge(claims, "now", p.asIs) }
+
+// homes are where the pods of machines that leave would go now.
+func (p *places) homes(claims []string) map[string]home {
+	return p.ask("now", claims, p.asIs).homes
+}
+
+func (p *places) asIs(claims []string) snapshot.View {
+	going := map[string]bool{}
+	for _, name := range claims {
+		going[name] = true
+	}
+	return snapshot.BuildAsIs(p.well(), going)
 }
 
 // well is the cluster in which sick machines take no pods.
@@ -91,13 +97,14 @@ func (p *places) leaving(claims []string) *snapshot.Cluster {
 
 func (p *places) judge(claims []string, question string, view func([]string) snapshot.View) string {
 	last := len(claims) - 1
-	ask := func(claims []string) outcome {
-		return p.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
-	}
 	if len(p.moving[claims[last]]) == 0 {
 		return ""
 	}
-	return p.worse(ask(claims[:last]), ask(claims), claims[last:])
+	return p.worse(p.ask(question, claims[:last], view), p.ask(question, claims, view), claims[last:])
+}
+
+func (p *places) ask(question string, claims []string, view func([]string) snapshot.View) outcome {
+	return p.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
 }
 
 // worse says who has no place after the claims have left and had one before; "" when everybody has.
@@ -175,7 +182,7 @@ func (p *places) plan(key string, effort int64, look func() snapshot.View) outco
 	}
 	view := look()
 	plan := (planner.Search{Effort: effort}).Build(view.Snapshot)
-	o := outcome{homeless: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}}
+	o := outcome{homeless: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}, homes: map[string]home{}}
 	for _, u := range plan.Unplaced {
 		o.homeless[u.Pod] = u.Message
 	}
@@ -191,6 +198,7 @@ func (p *places) plan(key string, effort int64, look func() snapshot.View) outco
 		used[node] = true
 		for _, pod := range placement.Pods {
 			t, r := o.taken[node], asks[pod]
+			o.homes[pod] = home{node, r}
 			o.taken[node] = planner.Resources{
 				MilliCPU: t.MilliCPU + r.MilliCPU, MemoryBytes: t.MemoryBytes + r.MemoryBytes, EphemeralBytes: t.EphemeralBytes + r.EphemeralBytes, Pods: t.Pods + r.Pods,
 			}

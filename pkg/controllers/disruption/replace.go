@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -51,7 +52,11 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 	if !ok {
 		return s.causeless(m), 0
 	}
-	if why := s.keeps(m, c); why != "" {
+	asked := m.Pods
+	if s.underway(m) {
+		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(m.Moving(), pod) }) // They go as their budgets allow.
+	}
+	if why := s.keeps(m, c, asked); why != "" {
 		return s.wait(m, why, true), 0
 	}
 	allowed := s.allows(m.Pool(), c)
@@ -59,6 +64,9 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 		return s.wait(m, overBudget(m, allowed), true), 0
 	}
 	if why := s.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
+		if s.underway(m) && underutilized(m) {
+			return &action{step: stop, machine: m, reason: why}, 0 // Nothing is launched for the pods that were left no room.
+		}
 		return s.wait(m, why, false), 0
 	}
 	if s.cold[m.Pool()] && s.idles(m) {
@@ -71,6 +79,10 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 	}
 	if left := since.Add(s.settle).Sub(s.now); left > 0 {
 		return nil, left
+	}
+	if c.kind != Unhealthy && len(m.Moving()) > 0 {
+		s.leavers[m.Pool()] = append(s.leavers[m.Pool()], m)
+		return nil, 0
 	}
 	return &action{step: remove, machine: m, reason: c.reason}, 0
 }
@@ -160,7 +172,7 @@ func full(m *snapshot.Machine) int {
 
 // refuses says why a machine that has a cause to go is not to be replaced now; "" when it is.
 func (s *state) refuses(m *snapshot.Machine, c cause) string {
-	if why := s.keeps(m, c); why != "" {
+	if why := s.keeps(m, c, m.Pods); why != "" {
 		return why
 	}
 	if after := m.RestsUntil(s.now); !after.IsZero() {
@@ -176,15 +188,15 @@ func (s *state) refuses(m *snapshot.Machine, c cause) string {
 	return ""
 }
 
-// keeps says what on a machine keeps it from being replaced; "" when nothing does.
-func (s *state) keeps(m *snapshot.Machine, c cause) string {
+// keeps says what on a machine keeps it from being replaced, of its pods those that are asked; "" when nothing does.
+func (s *state) keeps(m *snapshot.Machine, c cause, asked []*corev1.Pod) string {
 	if c.kept != "" {
 		return c.kept
 	}
 	if c.forceful && s.bounded[m.Pool()] {
 		return s.protectsNode(m)
 	}
-	if why := s.protects(m); why != "" || c.kind != karpv1.DisruptionReasonUnderutilized {
+	if why := cmp.Or(s.protectsNode(m), s.blocker(asked)); why != "" || c.kind != karpv1.DisruptionReasonUnderutilized {
 		return why
 	}
 	return s.stays(m)
@@ -210,7 +222,7 @@ func (s *state) holdsBack(decided, live *snapshot.Machine) string {
 			return fmt.Sprintf("pod %s came", podName(pod))
 		}
 	}
-	return s.keeps(live, s.causes[decided.Claim.Name])
+	return s.keeps(live, s.causes[decided.Claim.Name], live.Pods)
 }
 
 // expires says that Karpenter will take the machine soon because its time is over.

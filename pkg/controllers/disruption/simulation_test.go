@@ -40,12 +40,15 @@ type simulation struct {
 	// cheaper says that pods are moved to make the machines cheaper; vain are the claims that could not go for it, until when.
 	cheaper bool
 	vain    map[string]time.Time
+	// prefers is which of the Nodes with room the scheduler takes, where it is not drawn.
+	prefers func([]string) string
 	// blocking are the UIDs of pods that may not be evicted.
 	blocking map[types.UID]bool
 }
 
 func newSimulation(t rapid.TB, pods, budget int, mixed, cheaper bool) *simulation {
 	s := &simulation{TB: t, cluster: snapshottest.Shared(), budget: budget, mixed: mixed, cheaper: cheaper, blocking: map[types.UID]bool{}, vain: map[string]time.Time{}}
+	s.prefers = func(nodes []string) string { return nodes[0] }
 	pool := &s.cluster.NodePools[0]
 	if !mixed {
 		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge")(pool)
@@ -213,8 +216,7 @@ func (s *simulation) drain(name string) {
 	for i := range s.cluster.Pods {
 		if pod := &s.cluster.Pods[i]; pod.Spec.NodeName != "" && pod.Spec.NodeName == s.claim(name).Status.NodeName {
 			if pod.DeletionTimestamp.IsZero() {
-				pod.DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
-				s.again(*pod)
+				s.evict(pod.UID)
 			} else {
 				s.cluster.Pods = slices.Delete(s.cluster.Pods, i, i+1)
 			}
@@ -224,6 +226,17 @@ func (s *simulation) drain(name string) {
 	node := s.claim(name).Status.NodeName
 	s.cluster.Nodes = slices.DeleteFunc(s.cluster.Nodes, func(n corev1.Node) bool { return n.Name == node })
 	s.cluster.NodeClaims = slices.DeleteFunc(s.cluster.NodeClaims, func(c karpv1.NodeClaim) bool { return c.Name == name })
+}
+
+// evict has a pod end, whose owner makes another one at once.
+func (s *simulation) evict(uid types.UID) {
+	for i := range s.cluster.Pods {
+		if pod := &s.cluster.Pods[i]; pod.UID == uid {
+			pod.DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
+			s.again(*pod)
+			return
+		}
+	}
 }
 
 // leave ends so many tenths of the pods that run on machines that stay.
@@ -278,6 +291,9 @@ func (s *simulation) decides() {
 	}
 	before := s.draining()
 	actions, _ := decide(state)
+	for _, m := range state.steered() {
+		s.steer(m)
+	}
 	seen := map[string]bool{}
 	for _, a := range actions {
 		if seen[a.machine.Claim.Name] {
@@ -289,6 +305,16 @@ func (s *simulation) decides() {
 	if after := s.draining(); after > max(before, s.budget) {
 		s.Fatalf("%d machines drain, after %d and with a budget of %d: %v", after, before, s.budget, steps(actions))
 	}
+}
+
+// steer has the scheduler prefer other machines, or not any more.
+func (s *simulation) steer(m *snapshot.Machine) {
+	node := s.node(m.Node.Name)
+	if steeredAway(m) {
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
+		return
+	}
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
 }
 
 // consider has a cheaper layout looked for, without regard to how long anything has been so.
@@ -427,6 +453,11 @@ func (s *simulation) apply(a action) {
 		}
 		s.mayDrain(a)
 		claim.DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
+	case handOver:
+		s.mayDrain(a)
+		for _, pod := range a.pods {
+			s.evict(pod.UID)
+		}
 	case blocked, stay:
 	}
 }
@@ -470,7 +501,7 @@ func (s *simulation) settles() bool {
 		for _, name := range s.deleting() {
 			s.drain(name)
 		}
-		for s.bind(func(nodes []string) string { return nodes[0] }) {
+		for s.bind(s.prefers) {
 		}
 		if !s.quiet() {
 			quiet = 0

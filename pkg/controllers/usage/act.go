@@ -7,15 +7,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -67,10 +66,7 @@ func (c *Controller) evict(ctx context.Context, a action, told map[subject]strin
 	if err != nil || !late {
 		return nil //nolint:nilerr // The next look tells of it.
 	}
-	err = c.Client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
-		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
-	})
+	err = karpenter.Evict(ctx, c.Client, pod)
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		a.step, a.reason = blocked, "a PodDisruptionBudget allows no eviction at present"

@@ -1,0 +1,216 @@
+package disruption
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// leaver is a machine that is about to go with pods of the names.
+func leaver(name string, pods ...string) snapshot.Machine {
+	m := machine(name, replacingFor(time.Minute), withTaint, tainting(settle))
+	for _, pod := range pods {
+		p := snapshottest.Pod(pod, snapshottest.Running(name), snapshottest.OwnedBy("apps/v1", "ReplicaSet", "of-"+pod))
+		m.Pods = append(m.Pods, &p)
+	}
+	return m
+}
+
+// steeredFrom is a machine that pods are steered away from.
+func steeredFrom(m *snapshot.Machine) {
+	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
+}
+
+// planned has the pods go to Nodes and ask for so many replicas.
+func planned(s *state, homes map[string]string, replicas map[string]int64) {
+	s.homes = func([]string) map[string]home {
+		all := map[string]home{}
+		for pod, node := range homes {
+			all["default/"+pod] = home{node, planner.Resources{Replicas: max(1, replicas[pod])}}
+		}
+		return all
+	}
+}
+
+func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
+	t.Parallel()
+	two := map[string]string{"small": "b", "big": "c"}
+	// Pods of a are to go to b and c; pods are steered away from b.
+	given := func(change func(*state)) state {
+		s := allDrifted(leaver("a", "small", "big"), machine("b", busy, steeredFrom), machine("c", busy))
+		planned(&s, two, map[string]int64{"big": 4})
+		for _, name := range []string{"b", "c"} {
+			delete(s.causes, name)
+		}
+		if change != nil {
+			change(&s)
+		}
+		return s
+	}
+	blocking := func(pods ...string) func(*state) {
+		return func(s *state) {
+			s.blocker = func(asked []*corev1.Pod) string {
+				for _, pod := range asked {
+					for _, name := range pods {
+						if pod.Name == name {
+							return name + " may not be evicted"
+						}
+					}
+				}
+				return ""
+			}
+		}
+	}
+	before := func(d time.Duration, owners ...types.UID) func(*state) {
+		return func(s *state) {
+			h := handed{at: now.Add(-d), claims: map[string]bool{"a": true}, owners: map[types.UID]bool{}}
+			for _, o := range owners {
+				h.owners[o] = true
+			}
+			s.handed = map[string]handed{"gpu": h}
+		}
+	}
+	waits := func(owner string) func(*state) {
+		return func(s *state) { s.waiting = []*corev1.Pod{waitingPod(owner)} }
+	}
+	ofBig := waitingPod("of-big").OwnerReferences[0].UID
+	for name, c := range map[string]struct {
+		change func(*state)
+		want   string
+	}{
+		"the largest go first":                                    {nil, "HandOver a big"},
+		"once pods are steered away from the others":              {func(s *state) { s.machines[1] = machine("b", busy) }, ""},
+		"and not from where they are to go":                       {func(s *state) { s.machines[2] = machine("c", busy, steeredFrom) }, ""},
+		"the others when these are there":                         {with(before(soon), only("small")), "Remove a"},
+		"not at once, since they may not have been made again":    {before(soon - time.Millisecond), ""},
+		"not while they are not bound":                            {with(before(5*time.Second, ofBig), waits("of-big")), ""},
+		"others that wait do not count":                           {with(before(5*time.Second, ofBig), waits("another")), "HandOver a big"},
+		"nor do they that are not bound for long":                 {with(before(landing, ofBig), waits("of-big")), "HandOver a big"},
+		"what goes to one machine is left to the drain":           {func(s *state) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }, "Remove a"},
+		"a pod that may not be evicted keeps a machine":           {blocking("big"), "Hold a"},
+		"but not when others have gone: those go that may":        {with(blocking("big"), before(time.Minute), to("b")), "HandOver a small"},
+		"all may be waited for":                                   {with(blocking("big", "small"), before(persistence-time.Second)), ""},
+		"for a while":                                             {with(blocking("big", "small"), before(persistence)), "Hold a"},
+		"where the pool bounds the drain the others go, and then": {with(blocking("big"), forceful, to("b")), "HandOver a small"},
+		"it drains":                        {with(blocking("big", "small"), forceful), "Remove a"},
+		"a sick machine is not waited for": {func(s *state) { s.causes["a"] = cause{kind: Unhealthy} }, "Remove a"},
+		"one that has lost its place goes on waiting for one": {with(before(time.Minute), nowhereNow), "Hold a"},
+		"where it was to make the machines cheaper it stays":  {with(before(time.Minute), nowhereNow, onlyCheaper), "Stop a"},
+		"unless nothing has happened to its pods":             {with(nowhereNow, onlyCheaper), "Hold a"},
+		"squatters and what belongs to the machine are not handed over": {func(s *state) {
+			s.machines[0] = leaver("a")
+			withDaemon(&s.machines[0])
+		}, "Remove a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			actions, again := decide(given(c.change))
+			var got []string
+			for _, a := range actions {
+				got = append(got, fmt.Sprintf("%s %s", a.step, a.machine.Claim.Name))
+				for _, pod := range a.pods {
+					got = append(got, pod.Name)
+				}
+			}
+			if got := strings.Join(got, " "); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if (c.want == "" || strings.HasPrefix(c.want, "HandOver")) && again > soon {
+				t.Errorf("it looks again after %s", again)
+			}
+		})
+	}
+}
+
+func waitingPod(owner string) *corev1.Pod {
+	pod := snapshottest.Pod("again", snapshottest.OwnedBy("apps/v1", "ReplicaSet", owner))
+	pod.OwnerReferences[0].UID = types.UID(owner)
+	return &pod
+}
+
+// only leaves the machine a pod.
+func only(pod string) func(*state) {
+	return func(s *state) {
+		s.machines[0] = leaver("a", pod)
+		to("b")(s)
+	}
+}
+
+// to has pods steered to a Node, and away from the other one.
+func to(node string) func(*state) {
+	return func(s *state) {
+		for i, name := range []string{"b", "c"} {
+			s.machines[i+1] = machine(name, busy)
+			if name != node {
+				steeredFrom(&s.machines[i+1])
+			}
+		}
+	}
+}
+
+func nowhereNow(s *state) { s.place = nowhere }
+
+func onlyCheaper(s *state) {
+	s.causes["a"] = cheaper(1, 1)
+	s.machines[0].Claim.Annotations[v1alpha1.ReplacingAnnotation] = string(karpv1.DisruptionReasonUnderutilized)
+	s.allowed["gpu"][karpv1.DisruptionReasonUnderutilized] = 10
+	steeredFrom(&s.machines[0])
+}
+
+// spreads is what the default scheduler prefers: a Node that it is not steered away from, and of those the one of whose processors the least is asked for.
+func (s *simulation) spreads(nodes []string) string {
+	rank := func(name string) float64 {
+		node, asked := s.node(name), int64(0)
+		for i := range s.cluster.Pods {
+			if pod := &s.cluster.Pods[i]; pod.Spec.NodeName == name {
+				asked += pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+			}
+		}
+		share := float64(asked) / float64(node.Status.Allocatable.Cpu().MilliValue())
+		if steeredAway(&snapshot.Machine{Node: node}) {
+			share += 3 // Taints weigh three times as much.
+		}
+		return share
+	}
+	return slices.MinFunc(nodes, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+// Two pods that need most of a machine each go to the one that holds both, and ten small ones fill another. The default scheduler would put most of the small ones where
+// the large ones are to go.
+func TestALayoutWithoutRoomToSpareIsReachedWithASchedulerThatSpreads(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	s.prefers = s.spreads
+	s.on("g4dn.12xlarge", 0)
+	for i := range 12 {
+		s.again(snapshottest.Pod("", snapshottest.OwnedBy("apps/v1", "ReplicaSet", "web"), func(p *corev1.Pod) {
+			cpu := "300m"
+			if i >= 10 {
+				cpu = "3600m"
+			}
+			snapshottest.Asking("cpu", cpu, "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")(p)
+		}))
+		snapshottest.Running(s.cluster.Nodes[0].Name)(&s.cluster.Pods[i])
+	}
+	s.cluster.Now = s.cluster.Now.Add(time.Hour)
+	launched := s.made
+	if !s.settles() {
+		t.Fatalf("there is no end:\n%s", s)
+	}
+	const xlargeAnd2xlarge = 526_000 + 752_000
+	if s.price() != xlargeAnd2xlarge || s.made > launched+12 {
+		t.Errorf("the machines cost %s, and %d pods were made again:\n%s", usd(s.price()), s.made-launched, s)
+	}
+}
