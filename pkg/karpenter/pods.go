@@ -9,7 +9,7 @@ import (
 )
 
 // IsProvisionable says whether a pod waits for a machine: the scheduler has found no place for it, and it is not a DaemonSet's, a
-// mirror pod, one that preempts others, or already leaving. Gated pods have another reason and do not count.
+// mirror pod, nominated for a node as one that preempts others is, or already leaving. Gated pods have another reason and do not count.
 func IsProvisionable(pod *corev1.Pod) bool {
 	return podutils.IsProvisionable(pod) && !podutils.IsTerminating(pod) && !podutils.IsTerminal(pod)
 }

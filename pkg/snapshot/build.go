@@ -85,7 +85,7 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
-	for _, w := range c.waiting(shapes, storage, asked) {
+	for _, w := range c.waiting(shapes, storage, c.nominating(v.Machines), asked) {
 		a := admissions.of(w)
 		if !a.ours() {
 			continue

@@ -39,7 +39,7 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 }
 
 // waiting are the pods that wait for a GPU resource or are moving, in classes, in a stable order.
-func (c *Cluster) waiting(shapes *shapes, storage *storage, moving moving) []*waitingClass {
+func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominating, moving moving) []*waitingClass {
 	type waitingPod struct {
 		pod   *corev1.Pod
 		shape *shape
@@ -47,7 +47,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, moving moving) []*wa
 	var pods []waitingPod
 	for i := range c.Pods {
 		pod := &c.Pods[i]
-		if !moving[pod] && (!mentionsGPU(pod) || !karpenter.IsProvisionable(pod)) {
+		if !moving[pod] && (!mentionsGPU(pod) || !nominating.waits(pod)) {
 			continue
 		}
 		if s := shapes.of(pod); s.gpu != "" {
@@ -128,7 +128,7 @@ func unsupported(pod *corev1.Pod) string {
 	return ""
 }
 
-// Waits says whether a pod waits for a GPU resource that no node has for it.
+// Waits says whether a pod waits for a GPU resource that no node has for it, and that no node is to have.
 func Waits(pod *corev1.Pod) bool {
 	_, gpu := gpuResource(pod)
 	return gpu && karpenter.IsProvisionable(pod)

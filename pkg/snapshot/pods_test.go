@@ -36,7 +36,6 @@ func TestPodsThatDoNotWaitForAGPUAreNeverCounted(t *testing.T) {
 		"succeeded":                      func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
 		"failed":                         func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
 		"bound":                          func(pod *corev1.Pod) { pod.Spec.NodeName = "x" },
-		"about to preempt others":        func(pod *corev1.Pod) { pod.Status.NominatedNodeName = "x" },
 		"without a GPU":                  Asking("cpu", "1"),
 		"with a GPU amount of zero":      Asking("cpu", "1", "nvidia.com/gpu.shared", "0"),
 	} {

@@ -190,6 +190,33 @@ func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
 	}
 }
 
+// asking makes a pod ask for processors.
+func asking(cpu string) func(*corev1.PodSpec) {
+	return func(spec *corev1.PodSpec) {
+		spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+	}
+}
+
+// TestAPlanWithoutRoomToSpareIsKept: two pods that need nearly all of a machine wait with ten small ones for two machines that they fill. The default scheduler looks at
+// small ones first, which came first, and spreads them, and would put them where the large ones are to go.
+func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
+	w := theSharedWorld(t)
+	t.Parallel()
+	s := w.scene(t, "filled")
+	s.class(v1alpha1.IdleNever)
+	s.pool(poolOptions{})
+	began := time.Now()
+	const light, heavy = 10, 2
+	s.deploy("light", light, asking("350m"))
+	s.deploy("heavy", heavy, asking("3700m"))
+	s.untilRunning(light + heavy)
+	if all := s.claims(); len(all) != 2 || total(all) != 526_000+752_000 {
+		t.Errorf("want a g4dn.xlarge and a g4dn.2xlarge, and no other that was launched:\n%s", lines(all))
+	}
+	came, longest, _ := w.history.waits(s.name, began)
+	t.Logf("%d pods waited %s at most", came, longest)
+}
+
 // TestALayoutWithoutRoomToSpareIsReached: two pods that need nearly all of a machine and ten small ones go from one machine to two, which they fill. The default scheduler
 // spreads pods, and would put the small ones where the large ones are to go.
 func TestALayoutWithoutRoomToSpareIsReached(t *testing.T) {
@@ -198,11 +225,6 @@ func TestALayoutWithoutRoomToSpareIsReached(t *testing.T) {
 	s := w.scene(t, "tight")
 	s.class("20s", settlesIn("10s"))
 	s.pool(poolOptions{budget: "1"})
-	asking := func(cpu string) func(*corev1.PodSpec) {
-		return func(spec *corev1.PodSpec) {
-			spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
-		}
-	}
 	const light, heavy = 10, 2
 	huge := s.deploy("huge", 1, asks(v1alpha1.ResourceGPUShared, "11"))
 	s.untilRunning(1)

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -36,6 +37,20 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return time.Second, nil
 	}
 	return retry, nil
+}
+
+// nominate has the scheduler place pods that wait for machines where they are planned.
+func (c *Controller) nominate(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
+	var errs []error
+	for _, n := range view.Nominations(plan) {
+		pod := n.Pod.DeepCopy()
+		pod.Status.NominatedNodeName = n.Node
+		err := c.Client.Status().Patch(ctx, pod, client.MergeFromWithOptions(n.Pod, client.MergeFromWithOptimisticLock{}))
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("nominating node %q for pod %s/%s: %w", n.Node, pod.Namespace, pod.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // allowance is how many more claims may be created while others are not launched.

@@ -76,6 +76,7 @@ func New(config Config) *Controller {
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=create;patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -176,7 +177,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	plan := planner.Plan{}
 	if len(view.Pods) > 0 {
 		started := c.Clock.Now()
-		plan = planner.WithAlternatives(view.Snapshot, c.search(started).Build(view.Snapshot))
+		plan = view.Keeping(planner.WithAlternatives(view.Snapshot, c.search(started).Build(view.Snapshot)))
 		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
 		if !c.sound(ctx, view.Snapshot, plan) {
 			return reconcile.Result{RequeueAfter: retry}, nil
@@ -190,6 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	wait, err := c.act(ctx, &view, plan)
+	errs = append(errs, c.nominate(ctx, &view, plan))
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, &view, plan)

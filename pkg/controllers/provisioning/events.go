@@ -21,7 +21,7 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 	}
 	for _, p := range plan.Placements {
 		for _, name := range p.Pods {
-			c.nominate(view, name, view.Nodes[p.Node].Name)
+			c.tellOfPlace(view, name, view.Nodes[p.Node].Name)
 		}
 	}
 }
@@ -29,7 +29,7 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 // nominated is what a pod is told once it has a place to wait for.
 const nominated planner.Reason = "Nominated"
 
-func (c *Controller) nominate(view *snapshot.View, name, node string) {
+func (c *Controller) tellOfPlace(view *snapshot.View, name, node string) {
 	pod := view.Pods[name]
 	if pod == nil || pod.Spec.NodeName != "" || c.told[pod.UID] == nominated {
 		return

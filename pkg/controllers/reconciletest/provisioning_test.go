@@ -341,3 +341,56 @@ func (w *world) volume(name, zone string) {
 		})
 	}
 }
+
+func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
+	w := newWorld(t)
+	w.shared("nominated")
+	w.pods("web", 11)
+	w.reconciles(w.provisioning(), "")
+	claims := w.wantClaims(2)
+	nominated := func() map[string]int {
+		t.Helper()
+		nodes := map[string]int{}
+		for _, pod := range w.podsOf("") {
+			nodes[pod.Status.NominatedNodeName]++
+		}
+		return nodes
+	}
+	want := func(nodes map[string]int) {
+		t.Helper()
+		if diff := cmp.Diff(nodes, nominated()); diff != "" {
+			t.Fatalf("pods nominated for nodes (-want +got):\n%s", diff)
+		}
+	}
+	want(map[string]int{"": 11})
+	var nodes []*corev1.Node
+	for i := range claims {
+		snapshottest.Registered(w.clock.Now())(&claims[i])
+		w.updateStatus(&claims[i])
+		nodes = append(nodes, w.node(&claims[i], 0))
+	}
+	w.reconciles(w.provisioning(), "")
+	got := nominated()
+	if got[nodes[0].Name]+got[nodes[1].Name] != 11 || max(got[nodes[0].Name], got[nodes[1].Name]) != 10 {
+		t.Fatalf("pods nominated for nodes: %v", got)
+	}
+	// Whatever life the controller is in, it knows that they wait for those, and writes nothing again.
+	before := w.podsOf("")
+	for range 2 {
+		w.restart()
+		w.reconciles(w.provisioning(), "")
+		w.wantClaims(2)
+	}
+	if diff := cmp.Diff(before, w.podsOf("")); diff != "" {
+		t.Errorf("pods (-before +after):\n%s", diff)
+	}
+
+	// When a machine is lost its pods wait for another one.
+	lost, stays := nodes[0], nodes[1]
+	w.delete(&claims[0])
+	w.delete(lost)
+	w.restart()
+	w.reconciles(w.provisioning(), "")
+	w.wantClaims(2)
+	want(map[string]int{"": 1, stays.Name: 10})
+}

@@ -1,0 +1,126 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// nominatedFor is a pod that is nominated for a node.
+func nominatedFor(node string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Status.NominatedNodeName = node }
+}
+
+// ending is a pod that is about to end.
+func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }
+
+// withMachines is a cluster with machines that have started or have registered only.
+func withMachines(started []string, starting ...string) *snapshot.Cluster {
+	c := Shared()
+	xlarge := TypeNamed("g4dn.xlarge")
+	for i, name := range slices.Concat(started, starting) {
+		state := Initialized
+		if i >= len(started) {
+			state = Registered
+		}
+		claim := Claim(name, &c.NodePools[0], xlarge, state(Now.Add(-time.Minute)))
+		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, xlarge, 10))
+	}
+	return c
+}
+
+func TestWhichNominatedPodsWait(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		node  string
+		also  func(*snapshot.Cluster)
+		waits bool
+	}{
+		"for a machine of ours that starts":      {"starting", nil, true},
+		"for one that has started":               {"started", nil, true},
+		"for one where others have to end first": {"started", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("started"), ending)) }, false},
+		"of which a DaemonSet's pod is none": {"started", func(c *snapshot.Cluster) {
+			c.Pods = append(c.Pods, Pod("b", Running("started"), ending, OwnedBy("apps/v1", "DaemonSet", "x")))
+		}, true},
+		"for one that goes": {"started", func(c *snapshot.Cluster) {
+			c.Pods = append(c.Pods, Pod("b", Running("started"), ending))
+			c.NodeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
+		}, true},
+		"for a node of others": {"theirs", func(c *snapshot.Cluster) {
+			c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
+		}, false},
+		"for a node that is gone": {"gone", nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := withMachines([]string{"started"}, "starting")
+			cluster.Pods = []corev1.Pod{Pod("a", nominatedFor(c.node))}
+			if c.also != nil {
+				c.also(cluster)
+			}
+			if view := snapshot.Build(cluster); (view.Pods["default/a"] != nil) != c.waits {
+				t.Errorf("waits: %t, want %t", !c.waits, c.waits)
+			}
+			if snapshot.Waits(&cluster.Pods[0]) {
+				t.Error("it is gathered with those that nothing is known of")
+			}
+		})
+	}
+}
+
+func TestNominations(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		started, starting []string
+		// pods are the nodes that they are nominated for.
+		pods []string
+		// planned are the nodes that so many of them are planned for.
+		planned map[string]int
+		want    string
+	}{
+		"pods go to the machine that starts":                       {nil, []string{"a"}, []string{"", ""}, map[string]int{"a": 2}, "pod-0 a, pod-1 a"},
+		"to several":                                               {nil, []string{"a", "b"}, []string{"", "", ""}, map[string]int{"a": 1, "b": 2}, "pod-0 a, pod-1 b, pod-2 b"},
+		"not to one that has started":                              {[]string{"a"}, nil, []string{""}, map[string]int{"a": 1}, ""},
+		"nor is it taken back when it has":                         {[]string{"a"}, nil, []string{"a", "a"}, map[string]int{"a": 2}, ""},
+		"alike pods are not nominated the other way round":         {nil, []string{"a", "b"}, []string{"b", "b", "a"}, map[string]int{"a": 1, "b": 2}, ""},
+		"one that is to go elsewhere is":                           {nil, []string{"a", "b"}, []string{"b", "b", ""}, map[string]int{"a": 2, "b": 1}, "pod-1 a, pod-2 a"},
+		"one that is planned for nothing that is there is no more": {nil, []string{"a"}, []string{"a", "a"}, map[string]int{"a": 1}, "pod-1 "},
+		"one for a machine that is gone":                           {nil, nil, []string{"x"}, nil, "pod-0 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := withMachines(c.started, c.starting...)
+			for i, node := range c.pods {
+				cluster.Pods = append(cluster.Pods, Pod(fmt.Sprint("pod-", i), nominatedFor(node)))
+			}
+			view := snapshot.Build(cluster)
+			var plan planner.Plan
+			next := 0
+			for i, node := range view.Nodes {
+				p := planner.Placement{Node: i}
+				for range c.planned[node.Name] {
+					p.Pods = append(p.Pods, fmt.Sprint("default/pod-", next))
+					next++
+				}
+				plan.Placements = append(plan.Placements, p)
+			}
+			var got []string
+			for _, n := range view.Nominations(view.Keeping(plan)) {
+				got = append(got, n.Pod.Name+" "+n.Node)
+			}
+			if diff := cmp.Diff(c.want, strings.Join(got, ", ")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
