@@ -10,7 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest"
@@ -123,4 +125,37 @@ func TestNominations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whatever pods are nominated for: the plan in which they stay there keeps all rules and costs the same, and once they are nominated as it says nothing is left to do.
+func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		cluster := withMachines([]string{"a", "b"}[:rapid.IntRange(0, 2).Draw(t, "started")], []string{"c", "d", "e"}[:rapid.IntRange(0, 3).Draw(t, "starting")]...)
+		for i := range rapid.IntRange(0, 40).Draw(t, "pods") {
+			pod := Pod(fmt.Sprintf("pod-%02d", i), nominatedFor(rapid.SampledFrom([]string{"", "", "a", "c", "d", "e", "gone"}).Draw(t, "nominated")))
+			Asking("cpu", rapid.SampledFrom([]string{"200m", "1", "3"}).Draw(t, "cpu"), v1alpha1.ResourceGPUShared, rapid.SampledFrom([]string{"1", "2"}).Draw(t, "replicas"))(&pod)
+			if rapid.Bool().Draw(t, "memory") {
+				pod.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: "6Gi"}
+			}
+			cluster.Pods = append(cluster.Pods, pod)
+		}
+		view := snapshot.Build(cluster)
+		plan := planner.Search{Effort: 100}.Build(view.Snapshot)
+		kept := view.Keeping(plan)
+		if err := planner.Check(view.Snapshot, kept); err != nil {
+			t.Fatal(err)
+		}
+		if kept.Price != plan.Price || len(kept.Unplaced) != len(plan.Unplaced) || len(kept.Launches) != len(plan.Launches) {
+			t.Fatalf("the plan is another one: %+v, %+v", plan, kept)
+		}
+		nominations := view.Nominations(kept)
+		for _, n := range nominations {
+			n.Pod.Status.NominatedNodeName = n.Node
+		}
+		view = snapshot.Build(cluster)
+		if again := view.Nominations(view.Keeping(planner.Search{Effort: 100}.Build(view.Snapshot))); len(again) > 0 {
+			t.Fatalf("%d nominations are not the last word: %+v", len(nominations), again[0])
+		}
+	})
 }

@@ -137,12 +137,18 @@ func (w *world) take(machines []*machine, l planner.Layout, step planner.Step, s
 		leave = append(leave, machines[l.Machines[i].Node])
 	}
 	n := w.evict(leave)
-	homes := s.carryOut(w, step.Launches)
-	for _, p := range step.Placements {
+	var homes []home
+	goes := func(m *machine, pods []string, gpus []int) {
 		if s.planned {
-			w.seat(machines[p.Node], p.Pods, p.GPUs, s)
+			w.seat(m, pods, gpus, s)
 		}
-		homes = append(homes, home{machines[p.Node], p.Pods})
+		homes = append(homes, home{m, pods})
+	}
+	for _, l := range step.Launches {
+		goes(w.launch(l.Offering), l.Pods, l.GPUs)
+	}
+	for _, p := range step.Placements {
+		goes(machines[p.Node], p.Pods, p.GPUs)
 	}
 	return n, homes
 }

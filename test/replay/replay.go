@@ -160,7 +160,9 @@ func (w *world) settle(s Setup, r *Result) error {
 		if len(plan.Launches) == 0 {
 			return nil
 		}
-		s.Scheduler.carryOut(w, plan.Launches)
+		for _, l := range plan.Launches {
+			w.seat(w.launch(l.Offering), l.Pods, l.GPUs, s.Scheduler)
+		}
 	}
 	return fmt.Errorf("at %v: %d pods wait whatever is launched", w.now, len(w.waiting))
 }

@@ -14,12 +14,13 @@ type Scheduler struct {
 	// score says how much it likes a machine for a pod; it takes the one that it likes best, the oldest of several. The oldest of all that have
 	// room when it is nil.
 	score func(capacity, free, request planner.Resources) float64
-	// planned has it put pods that a plan launches a machine for on that machine, and the largest first.
+	// planned has it put pods that move where a step has them, and the largest first.
 	planned bool
 }
 
 // Of these models LeastAllocated and MostAllocated have the score of kube-scheduler's plugin of that name, and of TaintToleration: with its weight of 3 a
-// taint with PreferNoSchedule outweighs both scores of resources. What else scores there is the same everywhere, for pods that say nothing.
+// taint with PreferNoSchedule outweighs both scores of resources. What else scores there is the same everywhere, for pods that say nothing. Pods that wait for a machine
+// are nominated for it, and get there in all models.
 var (
 	// LeastAllocated is kube-scheduler as it comes: CPU and memory as free and as balanced as possible.
 	LeastAllocated = Scheduler{Name: "LeastAllocated", score: func(capacity, free, r planner.Resources) float64 {
@@ -93,19 +94,6 @@ func (s Scheduler) schedule(w *world) {
 		w.place(pod, best, bestOn)
 		return true
 	})
-}
-
-// carryOut launches the machines of a plan or a step, places their pods where the model does as planned, and says which are for which.
-func (s Scheduler) carryOut(w *world, launches []planner.Launch) []home {
-	var homes []home
-	for _, l := range launches {
-		m := w.launch(l.Offering)
-		if s.planned {
-			w.seat(m, l.Pods, l.GPUs, s)
-		}
-		homes = append(homes, home{m, l.Pods})
-	}
-	return homes
 }
 
 // seat places pods that wait on a machine, on GPUs as in [planner.Launch].
