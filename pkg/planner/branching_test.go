@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"fmt"
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
@@ -38,9 +39,23 @@ func fewLarge() planner.Snapshot {
 	return s
 }
 
+// fewAmongNodes is fewLarge beside so many nodes, each with a pod that no machine takes, that whole numbers of machines are not looked for.
+func fewAmongNodes() planner.Snapshot {
+	s := fewLarge()
+	const nodes = 40
+	only := plantest.Class(s, "f", nodes, plantest.Request(100, 128, 0))
+	only.Offerings = nil
+	for i := range nodes {
+		s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprint("node-", i), Free: plantest.Request(100, 128, 0)})
+		only.Nodes = append(only.Nodes, i)
+	}
+	s.Classes = append(s.Classes, only)
+	return s
+}
+
 func TestAPlanOfFewMachinesIsProvenByTheirNumbers(t *testing.T) {
 	t.Parallel()
-	s := fewLarge()
+	s := fewAmongNodes()
 	p := planner.Build(s)
 	if p.Price != p.Bound || p.Proof == nil || p.Proof.Split == nil {
 		t.Fatalf("costs %d, the bound is %d, the proof %v", p.Price, p.Bound, p.Proof)
@@ -66,7 +81,7 @@ func TestASplitIsNotVerifiedForMoreThanItShows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := fewLarge()
+			s := fewAmongNodes()
 			p := planner.Build(s)
 			if spoil(&p, p.Proof.Split); plantest.Verify(s, p) == nil {
 				t.Error("verified")

@@ -193,13 +193,8 @@ func (p *problem) coverAlone(k int, s *solution) []cover {
 	return []cover{alone}
 }
 
-// few reports whether the plan has so few machines, and pods state device memory, that the proof is left to branches: with these bounds are drawn
-// slowly, and one for all plans is of less use.
-func (h *half) few() bool {
-	return h.stated && h.best.cost(h.problem).machines <= liftMachines
-}
+// few reports whether the plan has so few machines that the proof is left to branches: one bound for all plans is of less use.
+func (h *half) few() bool { return h.best.cost(h.problem).machines <= liftMachines }
 
 // fewest reports whether the plan has half as many machines as few are.
-func (h *half) fewest() bool {
-	return h.few() && h.best.cost(h.problem).machines <= liftMachines/2
-}
+func (h *half) fewest() bool { return h.best.cost(h.problem).machines <= liftMachines/2 }
