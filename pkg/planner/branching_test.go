@@ -2,6 +2,7 @@ package planner_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
@@ -96,4 +97,41 @@ func leaf(p *planner.Proof) *planner.Cover {
 		p = &p.Split.AtMost
 	}
 	return &p.Covers[len(p.Covers)-1]
+}
+
+func TestBranchesOfPlansOfManyMachinesKeepWhatGroupsDemand(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
+	for _, o := range []struct {
+		name  string
+		price planner.MicroUSD
+		cpu   int64
+	}{{"dear", 900, 90}, {"less dear", 700, 50}, {"middle", 17, 11}, {"small", 10, 7}} {
+		s.Offerings = append(s.Offerings, planner.Offering{
+			InstanceType: o.name, Price: o.price, Free: planner.Resources{MilliCPU: o.cpu, Pods: 100}, Physical: planner.Physical{Nodes: 1},
+		})
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "on dear", 30, planner.Resources{MilliCPU: 4, Pods: 1}),
+		plantest.Class(s, "on less dear", 20, planner.Resources{MilliCPU: 6, Pods: 1}),
+		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 126, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "five", 50, planner.Resources{MilliCPU: 5, Pods: 1}),
+	}
+	s.Classes[0].Offerings, s.Classes[1].Offerings = []int{0}, []int{1}
+	p := planner.Search{Effort: 200_000}.Build(s)
+	if p.Proof == nil || p.Proof.Split == nil || !tolled(p.Proof) {
+		t.Fatalf("launches %d machines at %d, the bound is %d, the proof %v", len(p.Launches), p.Price, p.Bound, p.Proof)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+// tolled reports whether some part of a proof has a cover with a toll.
+func tolled(p *planner.Proof) bool {
+	if p.Split != nil {
+		return tolled(&p.Split.AtMost) || tolled(&p.Split.More)
+	}
+	return slices.ContainsFunc(p.Covers, func(c planner.Cover) bool { return c.Toll > 0 })
 }
