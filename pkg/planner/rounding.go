@@ -144,7 +144,7 @@ func (h *prover) tighten(p *proof, g *master) {
 }
 
 // cut is what a group demands of its offers: by the worth of its pods or by what they take of a resource, whichever demands most; for one machine it is
-// enough that they do not all go to nodes.
+// enough that they do not all go to nodes. What cannot demand as many, since some machine holds too much of one shape already, is not priced.
 func (h *prover) cut(g *group, at load, machines int64) cut {
 	if machines == 1 {
 		return h.one(g, at)
@@ -155,6 +155,9 @@ func (h *prover) cut(g *group, at load, machines int64) cut {
 		for _, k := range g.shapes {
 			values[k] = max(1, measure[k])
 		}
+		if h.demandable(g, values, at) < machines {
+			continue
+		}
 		c := cut{serves: g.serves, cover: h.cover(values, at, cutCare)}
 		if c.count(); c.machines > best.machines {
 			best = c
@@ -164,6 +167,19 @@ func (h *prover) cut(g *group, at load, machines int64) cut {
 		}
 	}
 	return best
+}
+
+// demandable is how many machines a group can demand at most by such worths of its pods: the pods of one shape alone are a load, too.
+func (h *prover) demandable(g *group, values []int64, at load) int64 {
+	least := int64(1)
+	for t, serves := range g.serves {
+		for _, k := range g.shapes {
+			if serves {
+				least = max(least, values[k]*int64(min(at[k], h.offers[t].fits[k])))
+			}
+		}
+	}
+	return (worth(values, at)-1)/least + 1
 }
 
 // cutCare is how offers are priced for cuts.
