@@ -21,7 +21,7 @@ func Composed(s Snapshot) (first, composed Plan) {
 	h.best = h.base.clone()
 	h.buy(h.best, h.alone, slices.Clone(p.limits))
 	first = p.plan(h.best)
-	h.columns(1 << 20)
+	h.columns(1<<20, 1<<20)
 	h.compose(1 << 20)
 	return first, p.plan(h.best)
 }
