@@ -36,7 +36,7 @@ func (h *prover) draw(c cover, at load) {
 	if !slices.Equal(b.placed, at) {
 		*b = benders{placed: slices.Clone(at)}
 	}
-	if c.need <= 0 || !h.stated {
+	if c.need <= 0 {
 		return
 	}
 	if len(b.drawn) == bendersCovers {
@@ -74,9 +74,8 @@ func (h *prover) count(t *branching, until int64) bool {
 	return h.bound > before
 }
 
-// countable reports whether a search for numbers of machines is worth it: there is a cover that the last one did not have. It is for plans of few machines
-// whose pods state device memory, as these are bounded slowly: each cover drawn is used for all that it says. With many shapes, and more than the fewest
-// machines, the searches do not come to an end.
+// countable reports whether a search for numbers of machines is worth it: there is a cover that the last one did not have. It is for plans of few machines,
+// where each cover drawn is used for all that it says. With many shapes, and more than the fewest machines, the searches do not come to an end.
 func (h *prover) countable() bool {
 	b := &h.benders
 	return b.fresh && !b.ended && h.few() && (h.fewest() || len(h.shapes) <= liftShapes) && len(h.nodes) <= liftNodes

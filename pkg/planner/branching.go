@@ -44,15 +44,16 @@ type tally struct {
 	machines int64
 }
 
-// Limits on the branching: how many branches there are, how many bounds are drawn for each, how many steps one counts, how near to a whole number is one,
-// and which branches are rounded to plans, the first few and some others.
+// Limits on the branching: how many branches there are and how many machines a plan may have, beyond the few only once there is nothing else left to prove,
+// how many bounds are drawn for each, how many steps one counts, how near to a whole number is one, and which branches are rounded to plans, the first few and some others.
 const (
-	maxBranches  = 2000
-	branchRounds = 8
-	branchCost   = 100
-	branchNear   = 1e-4
-	branchDives  = 3
-	branchDive   = 8
+	maxBranches    = 2000
+	branchMachines = 200
+	branchRounds   = 8
+	branchCost     = 100
+	branchNear     = 1e-4
+	branchDives    = 3
+	branchDive     = 8
 )
 
 // branchCare is how offers are priced for a branch, branchPart what part of a price a load has to be worth above it to matter.
@@ -62,7 +63,7 @@ const branchPart = 2000
 
 // branchOut splits branches until the best plan is proven or the slice is spent. It reports whether it did anything.
 func (h *prover) branchOut(slice int64) bool {
-	if h.effort.done() || h.closed() || h.best.cost(h.problem).machines > liftMachines {
+	if h.effort.done() || h.closed() || !h.ended() || h.best.cost(h.problem).machines > branchMachines {
 		return false
 	}
 	if h.branching == nil || !slices.Equal(h.branching.placed, h.proof.placed) {

@@ -1,6 +1,8 @@
 package planner_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
@@ -38,9 +40,23 @@ func fewLarge() planner.Snapshot {
 	return s
 }
 
+// fewAmongNodes is fewLarge beside so many nodes, each with a pod that no machine takes, that whole numbers of machines are not looked for.
+func fewAmongNodes() planner.Snapshot {
+	s := fewLarge()
+	const nodes = 40
+	only := plantest.Class(s, "f", nodes, plantest.Request(100, 128, 0))
+	only.Offerings = nil
+	for i := range nodes {
+		s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprint("node-", i), Free: plantest.Request(100, 128, 0)})
+		only.Nodes = append(only.Nodes, i)
+	}
+	s.Classes = append(s.Classes, only)
+	return s
+}
+
 func TestAPlanOfFewMachinesIsProvenByTheirNumbers(t *testing.T) {
 	t.Parallel()
-	s := fewLarge()
+	s := fewAmongNodes()
 	p := planner.Build(s)
 	if p.Price != p.Bound || p.Proof == nil || p.Proof.Split == nil {
 		t.Fatalf("costs %d, the bound is %d, the proof %v", p.Price, p.Bound, p.Proof)
@@ -66,7 +82,7 @@ func TestASplitIsNotVerifiedForMoreThanItShows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := fewLarge()
+			s := fewAmongNodes()
 			p := planner.Build(s)
 			if spoil(&p, p.Proof.Split); plantest.Verify(s, p) == nil {
 				t.Error("verified")
@@ -81,4 +97,41 @@ func leaf(p *planner.Proof) *planner.Cover {
 		p = &p.Split.AtMost
 	}
 	return &p.Covers[len(p.Covers)-1]
+}
+
+func TestBranchesOfPlansOfManyMachinesKeepWhatGroupsDemand(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
+	for _, o := range []struct {
+		name  string
+		price planner.MicroUSD
+		cpu   int64
+	}{{"dear", 900, 90}, {"less dear", 700, 50}, {"middle", 17, 11}, {"small", 10, 7}} {
+		s.Offerings = append(s.Offerings, planner.Offering{
+			InstanceType: o.name, Price: o.price, Free: planner.Resources{MilliCPU: o.cpu, Pods: 100}, Physical: planner.Physical{Nodes: 1},
+		})
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "on dear", 30, planner.Resources{MilliCPU: 4, Pods: 1}),
+		plantest.Class(s, "on less dear", 20, planner.Resources{MilliCPU: 6, Pods: 1}),
+		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 126, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "five", 50, planner.Resources{MilliCPU: 5, Pods: 1}),
+	}
+	s.Classes[0].Offerings, s.Classes[1].Offerings = []int{0}, []int{1}
+	p := planner.Search{Effort: 200_000}.Build(s)
+	if p.Proof == nil || p.Proof.Split == nil || !tolled(p.Proof) {
+		t.Fatalf("launches %d machines at %d, the bound is %d, the proof %v", len(p.Launches), p.Price, p.Bound, p.Proof)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+// tolled reports whether some part of a proof has a cover with a toll.
+func tolled(p *planner.Proof) bool {
+	if p.Split != nil {
+		return tolled(&p.Split.AtMost) || tolled(&p.Split.More)
+	}
+	return slices.ContainsFunc(p.Covers, func(c planner.Cover) bool { return c.Toll > 0 })
 }

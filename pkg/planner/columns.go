@@ -24,7 +24,7 @@ var pricingCare = []care{{steps: 60}, {600, 60}, {600, 300}, {4000, 1500}}
 const mostCare = 100_000
 
 // columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
-func (h *hunt) columns(slice int64) {
+func (h *hunt) columns(slice, budget int64) {
 	if h.g == nil {
 		h.g = newMaster(h.problem, h.base.left)
 		for _, x := range h.best.machines {
@@ -36,7 +36,7 @@ func (h *hunt) columns(slice int64) {
 		h.reoptimise(h.g)
 		h.ready = h.g.pivots == pivots
 	}
-	for level, until := 0, h.effort.left-slice; !h.ready && h.effort.left > until && !h.effort.done(); {
+	for level, until := 0, h.effort.left-budget; !h.ready && h.effort.left > until && !h.effort.done(); {
 		found := h.priceAll(h.g.values, h.base.left, pricingCare[level], func(t int) int64 { return above(h.offers[t].price, 10_000) })
 		if h.take(h.g, found) {
 			h.reoptimise(h.g)

@@ -21,7 +21,7 @@ func Composed(s Snapshot) (first, composed Plan) {
 	h.best = h.base.clone()
 	h.buy(h.best, h.alone, slices.Clone(p.limits))
 	first = p.plan(h.best)
-	h.columns(1 << 20)
+	h.columns(1<<20, 1<<20)
 	h.compose(1 << 20)
 	return first, p.plan(h.best)
 }
@@ -52,4 +52,45 @@ func MostOnGPUs(s Snapshot, worths []int64, parts int) (most, found, upper int64
 	var out priced
 	upper = x.combine(values, demand, parts, 0, &out)
 	return most, out.value, upper, true
+}
+
+// LaunchedParts fills the machine of the first offering in so many ways, and launches each load where all but one of its pods wait. It returns how many of
+// these parts are not found GPUs for, as they are looked for, and the first of which anything was lost: it neither waits nor is launched for on GPUs.
+func LaunchedParts(s Snapshot, ways int) (without int, lost []int32) {
+	p := compile(s)
+	m := newMixer(p, Search{}.effort())
+	var choice sequence
+	for range ways {
+		whole := make(load, len(p.shapes))
+		m.room.fill(p, &p.offers[0].capacity, whole)
+		for range 400 {
+			k := choice.below(len(whole))
+			whole[k] += m.room.add(p, &p.offers[0].capacity, k, min(1, p.demand()[k]-whole[k]))
+		}
+		if !m.holds(0, whole) {
+			continue
+		}
+		for k := range whole {
+			if whole[k] == 0 {
+				continue
+			}
+			part := slices.Clone(whole)
+			part[k]--
+			if !m.holds(0, part) {
+				without++
+			}
+			s := newSolution(p)
+			s.left = slices.Clone(part)
+			m.launch(s, column{0, whole}, 1, slices.Clone(p.limits))
+			for _, x := range s.machines {
+				if s.left.add(x.load, 1); !m.holds(x.offer, x.load) {
+					return without, part
+				}
+			}
+			if !slices.Equal(s.left, part) {
+				return without, part
+			}
+		}
+	}
+	return without, nil
 }

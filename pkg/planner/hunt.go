@@ -87,7 +87,7 @@ func (h *hunt) run() {
 func (h *hunt) round(slice int64) (grown bool) {
 	later := h.g != nil
 	if !later {
-		h.columns(slice)
+		h.columns(slice, slice)
 		if h.stated && !h.few() {
 			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
 			h.tell()
@@ -102,11 +102,20 @@ func (h *hunt) round(slice int64) (grown bool) {
 	}
 	return h.both(proving, func() {
 		if later {
-			h.columns(slice)
+			h.columns(slice, h.laterColumns(slice))
 			h.dive(slice)
 		}
 		h.refine(improving, later)
 	})
+}
+
+// laterColumns is how much of a slice later rounds spend on columns. For plans of not too many machines it is a quarter: the proof finds most of the loads
+// that are missing, others are slow to find, and their plans miss more by what is not whole.
+func (h *hunt) laterColumns(slice int64) int64 {
+	if h.best.cost(h.problem).machines <= branchMachines {
+		return slice / 4
+	}
+	return slice
 }
 
 // refine spends so much on cheaper plans. In the first round the relaxation knows too few loads to compose plans of many machines.
@@ -193,13 +202,8 @@ func (p *problem) coverAlone(k int, s *solution) []cover {
 	return []cover{alone}
 }
 
-// few reports whether the plan has so few machines, and pods state device memory, that the proof is left to branches: with these bounds are drawn
-// slowly, and one for all plans is of less use.
-func (h *half) few() bool {
-	return h.stated && h.best.cost(h.problem).machines <= liftMachines
-}
+// few reports whether the plan has so few machines that the proof is left to branches: one bound for all plans is of less use.
+func (h *half) few() bool { return h.best.cost(h.problem).machines <= liftMachines }
 
 // fewest reports whether the plan has half as many machines as few are.
-func (h *half) fewest() bool {
-	return h.few() && h.best.cost(h.problem).machines <= liftMachines/2
-}
+func (h *half) fewest() bool { return h.best.cost(h.problem).machines <= liftMachines/2 }

@@ -139,24 +139,26 @@ func scale(mixture []float64, values []int64, to int64) {
 	}
 }
 
-// priceAll prices all offers, each with the floor that it is given. The offers are parted among two workers, and what is found
-// depends on neither. Once the search is to end, the bounds of what is left are the quick ones.
+// priceAll prices all offers, each with the floor that it is given. A second worker takes some of the offers, if it comes in time: what it has not begun
+// when the others are priced is not waited for. What is found depends on neither. Once the search is to end, the bounds of what is left are the quick ones.
 func (m *mixer) priceAll(values []int64, demand load, care care, floor func(t int) int64) []priced {
 	out := make([]priced, len(m.offered))
 	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range 2 {
-		workers.Go(func() {
-			for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
-				care := care
-				if care.parts > 0 && m.effort.stopped() {
-					care = rough
-				}
-				out[t] = m.offered[t].price(values, demand, care, floor(t))
+	var rest sync.WaitGroup
+	rest.Add(len(out))
+	work := func() {
+		for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
+			care := care
+			if care.parts > 0 && m.effort.stopped() {
+				care = rough
 			}
-		})
+			out[t] = m.offered[t].price(values, demand, care, floor(t))
+			rest.Done()
+		}
 	}
-	workers.Wait()
+	go work()
+	work()
+	rest.Wait()
 	for i := range out {
 		m.effort.spend(int64(out[i].steps))
 	}

@@ -63,7 +63,7 @@ func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
 	}
 }
 
-// dearFew is a snapshot of many pods for small machines and a few that only dear ones serve, which small ones fill up.
+// dearFew is a snapshot of so many pods for small machines that there are no branches, and a few that only dear ones serve, which the others fill up.
 func dearFew() planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
@@ -74,8 +74,8 @@ func dearFew() planner.Snapshot {
 	}
 	s.Classes = []planner.Class{
 		plantest.Class(s, "bound", 30, planner.Resources{MilliCPU: 4, Pods: 1}),
-		plantest.Class(s, "three", 160, planner.Resources{MilliCPU: 3, Pods: 1}),
-		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 460, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 200, planner.Resources{MilliCPU: 2, Pods: 1}),
 	}
 	s.Classes[0].Offerings = []int{0}
 	return s
@@ -146,8 +146,8 @@ func dearKinds() planner.Snapshot {
 		plantest.Class(s, "dearest", 13, planner.Resources{MilliCPU: 1, Pods: 1}),
 		plantest.Class(s, "either", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
 		plantest.Class(s, "or", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
-		plantest.Class(s, "three", 160, planner.Resources{MilliCPU: 3, Pods: 1}),
-		plantest.Class(s, "two", 70, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 460, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 200, planner.Resources{MilliCPU: 2, Pods: 1}),
 	}
 	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[2].Offerings = []int{0}, []int{0, 1}, []int{0, 2}
 	return s

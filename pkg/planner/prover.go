@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 )
@@ -20,21 +21,33 @@ type prover struct {
 // in the proof.
 //
 // Neither half knows of the other before both have ended, so that what they find does not depend on which is faster. A best plan that was proven to be one
-// makes the other half needless, and whatever that has found is left aside.
+// makes the other half needless, and whatever that has found is left aside. So where the halves go one after the other, for one core or since the proof is
+// likely done before another core has begun, the proof of few machines comes first; that of many is hardly ever the end.
 func (h *hunt) both(proving int64, plan func()) (grown bool) {
 	h.tell()
 	all, columns := h.effort, len(h.g.columns)
 	h.prover.apart(h)
 	h.effort, h.prover.effort = all.apart(), all.apart()
-	var prover sync.WaitGroup
-	prover.Go(func() {
+	prove := func() {
 		grown = h.prover.raise(proving)
 		if h.prover.closed() {
 			h.effort.void.Store(true)
 		}
-	})
-	plan()
-	prover.Wait()
+	}
+	switch {
+	case runtime.GOMAXPROCS(0) == 1 && !h.few():
+		plan()
+		prove()
+	case runtime.GOMAXPROCS(0) == 1, h.quick():
+		if prove(); !h.effort.stopped() {
+			plan()
+		}
+	default:
+		var other sync.WaitGroup
+		other.Go(plan)
+		prove()
+		other.Wait()
+	}
 	all.join(h.effort, h.prover.effort)
 	h.effort, h.prover.effort = all, all
 	h.hear()
@@ -48,6 +61,14 @@ func (h *hunt) both(proving int64, plan func()) (grown bool) {
 	}
 	return grown
 }
+
+// quick reports whether the proof is likely done at once: in the first round, for hardly any machines whose bounds are drawn fast.
+func (h *hunt) quick() bool {
+	return h.prover.branching == nil && !h.stated && h.best.cost(h.problem).machines <= quickMachines
+}
+
+// quickMachines is how many machines are hardly any.
+const quickMachines = 10
 
 // tell has the proof go on from what the search for plans has found.
 func (h *hunt) tell() {

@@ -127,7 +127,7 @@ func (h *prover) tighten(p *proof, g *master) {
 			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.total()*cutGain) {
 				continue
 			}
-			if int64(n) > group.tried {
+			if int64(n) > group.tried && h.demandable(group, p.placed, int64(n)) {
 				group.tried, group.cut = int64(n), h.cut(group, p.placed, int64(n))
 			}
 			if group.cut.machines >= int64(n) {
@@ -151,10 +151,7 @@ func (h *prover) cut(g *group, at load, machines int64) cut {
 	}
 	best := cut{serves: g.serves}
 	for _, measure := range h.measures(at) {
-		values := make([]int64, len(h.shapes))
-		for _, k := range g.shapes {
-			values[k] = max(1, measure[k])
-		}
+		values := g.values(measure)
 		c := cut{serves: g.serves, cover: h.cover(values, at, cutCare)}
 		if c.count(); c.machines > best.machines {
 			best = c
@@ -164,6 +161,30 @@ func (h *prover) cut(g *group, at load, machines int64) cut {
 		}
 	}
 	return best
+}
+
+// values are worths of the pods of a group alone, by a measure.
+func (g *group) values(measure []int64) []int64 {
+	values := make([]int64, len(measure))
+	for _, k := range g.shapes {
+		values[k] = max(1, measure[k])
+	}
+	return values
+}
+
+// demandable reports whether a group may demand so many machines: that some machine holds too much of one shape already is seen without a search for loads.
+func (h *prover) demandable(g *group, at load, machines int64) bool {
+	return machines == 1 || slices.ContainsFunc(h.measures(at), func(measure []int64) bool {
+		values, least := g.values(measure), int64(1)
+		for t, serves := range g.serves {
+			for _, k := range g.shapes {
+				if serves {
+					least = max(least, values[k]*int64(min(at[k], h.offers[t].fits[k])))
+				}
+			}
+		}
+		return (worth(values, at)-1)/least+1 >= machines
+	})
 }
 
 // cutCare is how offers are priced for cuts.
