@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
-	. "karve.sh/karve/pkg/snapshot/snapshottest"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // nominatedFor is a pod that is nominated for a node.

@@ -230,15 +230,19 @@ func (s *state) steered() []*snapshot.Machine {
 		if m.Node == nil || m.Deleting() {
 			continue
 		}
-		target, handing := s.targets[m.Pool()]
-		chosen := handing && m.Node.Name == target
-		room := m.Started() && m.Replacing() == "" && m.Exposed() > m.ReplicasInUse() && (handing || !s.wanted[m.Node.Name])
-		away := underutilized(m) || !chosen && (s.surplus[m.Claim.Name] || moving[m.Pool()] && room)
-		if steeredAway(m) != away {
+		if steeredAway(m) != s.away(m, moving[m.Pool()]) {
 			machines = append(machines, m)
 		}
 	}
 	return machines
+}
+
+// away says whether pods are to be steered away from a machine of a pool of which pods are moving or not.
+func (s *state) away(m *snapshot.Machine, moving bool) bool {
+	target, handing := s.targets[m.Pool()]
+	chosen := handing && m.Node.Name == target
+	room := m.Started() && m.Replacing() == "" && m.Exposed() > m.ReplicasInUse() && (handing || !s.wanted[m.Node.Name])
+	return underutilized(m) || !chosen && (s.surplus[m.Claim.Name] || moving && room)
 }
 
 func steeredAway(m *snapshot.Machine) bool {

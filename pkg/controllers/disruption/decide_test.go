@@ -307,7 +307,7 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 					t.Fatalf("%s is blocked without a reason", name)
 				}
 			case markIdle:
-			case replace, hold, stop, giveUp, stay, force:
+			case replace, hold, stop, giveUp, stay, force, handOver:
 				t.Fatalf("%s of %s, which has not drifted", a.step, name)
 			}
 		}

@@ -52,25 +52,8 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 	if !ok {
 		return s.causeless(m), 0
 	}
-	asked := m.Pods
-	if s.underway(m) {
-		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(m.Moving(), pod) }) // They go as their budgets allow.
-	}
-	if why := s.keeps(m, c, asked); why != "" {
-		return s.wait(m, why, true), 0
-	}
-	allowed := s.allows(m.Pool(), c)
-	if draining := s.draining[m.Pool()]; draining > allowed || !marked(m) && !notReady(m.Node) && draining == allowed {
-		return s.wait(m, overBudget(m, allowed), true), 0
-	}
-	if why := s.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
-		if s.underway(m) && underutilized(m) {
-			return &action{step: stop, machine: m, reason: why}, 0 // Nothing is launched for the pods that were left no room.
-		}
-		return s.wait(m, why, false), 0
-	}
-	if s.cold[m.Pool()] && s.idles(m) {
-		return s.wait(m, "the headroom of its NodePool is not free elsewhere", false), 0
+	if a, waits := s.awaits(m, c); waits {
+		return a, 0
 	}
 	s.going = append(s.going, m.Claim.Name)
 	since := s.since(m, v1alpha1.DisruptingSinceAnnotation)
@@ -85,6 +68,31 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 		return nil, 0
 	}
 	return &action{step: remove, machine: m, reason: c.reason}, 0
+}
+
+// awaits says whether a marked machine cannot go now, and what is its step then; nil when there is none.
+func (s *state) awaits(m *snapshot.Machine, c cause) (*action, bool) {
+	asked := m.Pods
+	if s.underway(m) {
+		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(m.Moving(), pod) }) // They go as their budgets allow.
+	}
+	if why := s.keeps(m, c, asked); why != "" {
+		return s.wait(m, why, true), true
+	}
+	allowed := s.allows(m.Pool(), c)
+	if draining := s.draining[m.Pool()]; draining > allowed || !marked(m) && !notReady(m.Node) && draining == allowed {
+		return s.wait(m, overBudget(m, allowed), true), true
+	}
+	if why := s.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
+		if s.underway(m) && underutilized(m) {
+			return &action{step: stop, machine: m, reason: why}, true // Nothing is launched for the pods that were left no room.
+		}
+		return s.wait(m, why, false), true
+	}
+	if s.cold[m.Pool()] && s.idles(m) {
+		return s.wait(m, "the headroom of its NodePool is not free elsewhere", false), true
+	}
+	return nil, false
 }
 
 // causeless is the next step of a machine that is marked and has no cause to go, as far as that can be told.
