@@ -203,6 +203,7 @@ func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
 	s := w.scene(t, "filled")
+	w.rule(t, s.name, "delay: 10s") // As long as a device plugin takes at the least.
 	s.class(v1alpha1.IdleNever)
 	s.pool(poolOptions{})
 	began := time.Now()

@@ -68,8 +68,9 @@ func (s *state) handsOver(pool string, machines []*snapshot.Machine) []action {
 	for _, m := range machines {
 		pods := slices.DeleteFunc(m.Moving(), func(pod *corev1.Pod) bool { return !movable(pod) || !slices.Contains(turn.pods, pod) })
 		c := s.causes[m.Claim.Name]
+		last := len(groups) == 1
 		switch {
-		case len(groups) == 1, len(pods) == 0 && c.forceful && s.bounded[pool]:
+		case last && s.blocker(m.Pods) == "", (last || len(pods) == 0) && c.forceful && s.bounded[pool]:
 			actions = append(actions, action{step: remove, machine: m, reason: c.reason})
 		case len(pods) > 0:
 			actions = append(actions, action{step: handOver, machine: m, reason: c.message, pods: pods})

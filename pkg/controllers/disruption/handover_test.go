@@ -101,6 +101,7 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 		"what goes to one machine is left to the drain":           {func(s *state) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }, "Remove a"},
 		"a pod that may not be evicted keeps a machine":           {blocking("big"), "Hold a"},
 		"but not when others have gone: those go that may":        {with(blocking("big"), before(time.Minute), to("b")), "HandOver a small"},
+		"so does what goes to one machine":                        {with(blocking("big"), before(time.Minute), func(s *state) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }), "HandOver a small"},
 		"all may be waited for":                                   {with(blocking("big", "small"), before(persistence-time.Second)), ""},
 		"for a while":                                             {with(blocking("big", "small"), before(persistence)), "Hold a"},
 		"where the pool bounds the drain the others go, and then": {with(blocking("big"), forceful, to("b")), "HandOver a small"},

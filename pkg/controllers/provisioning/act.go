@@ -45,8 +45,8 @@ func (c *Controller) nominate(ctx context.Context, view *snapshot.View, plan pla
 	for _, n := range view.Nominations(plan) {
 		pod := n.Pod.DeepCopy()
 		pod.Status.NominatedNodeName = n.Node
-		err := c.Client.Status().Patch(ctx, pod, client.MergeFromWithOptions(n.Pod, client.MergeFromWithOptimisticLock{}))
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		// Without a lock, which would fail whenever the scheduler has just said again why the pod waits.
+		if err := c.Client.Status().Patch(ctx, pod, client.MergeFrom(n.Pod)); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("nominating node %q for pod %s/%s: %w", n.Node, pod.Namespace, pod.Name, err))
 		}
 	}
