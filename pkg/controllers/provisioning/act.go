@@ -45,8 +45,8 @@ func (c *Controller) nominate(ctx context.Context, view *snapshot.View, plan pla
 	for _, n := range view.Nominations(plan) {
 		pod := n.Pod.DeepCopy()
 		pod.Status.NominatedNodeName = n.Node
-		// Without a lock, which would fail whenever the scheduler has just said again why the pod waits.
-		if err := c.Client.Status().Patch(ctx, pod, client.MergeFrom(n.Pod)); client.IgnoreNotFound(err) != nil {
+		// Without a lock, which would fail whenever the scheduler has just said again why the pod waits. Of one that is bound by now it is invalid.
+		if err := c.Client.Status().Patch(ctx, pod, client.MergeFrom(n.Pod)); client.IgnoreNotFound(err) != nil && !apierrors.IsInvalid(err) {
 			errs = append(errs, fmt.Errorf("nominating node %q for pod %s/%s: %w", n.Node, pod.Namespace, pod.Name, err))
 		}
 	}
