@@ -24,12 +24,7 @@ type Nomination struct {
 // places.
 func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	plan.Placements, plan.Launches, plan.Unplaced = slices.Clone(plan.Placements), slices.Clone(plan.Launches), slices.Clone(plan.Unplaced)
-	class := map[string]int{}
-	for i := range v.Classes {
-		for _, pod := range v.Classes[i].Pods {
-			class[pod] = i
-		}
-	}
+	class := v.classes()
 	// Where the pods of each class are in the plan.
 	type place struct {
 		pod  *string
@@ -79,6 +74,17 @@ func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	return plan
 }
 
+// classes are the classes of pods by their names.
+func (v *View) classes() map[string]int {
+	classes := map[string]int{}
+	for i := range v.Classes {
+		for _, pod := range v.Classes[i].Pods {
+			classes[pod] = i
+		}
+	}
+	return classes
+}
+
 func pointers(pods []string) []*string {
 	all := make([]*string, len(pods))
 	for i := range pods {
@@ -112,18 +118,31 @@ func (v *View) nominatedFor(pod string) string {
 }
 
 // Nominations are those that a plan for the view asks for and that pods do not have: of pods that wait for machines that have Nodes and have not started. One that the
-// plan has no use for is taken back: it would keep room from others.
+// plan has no use for is taken back: it would keep room from others. Where all that start for a pool are for alike pods none is of use.
 func (v *View) Nominations(plan planner.Plan) []Nomination {
-	planned := map[string]*room{}
+	planned, comes := map[string]*room{}, map[string][]string{}
 	for _, p := range plan.Placements {
+		r := &v.rooms[p.Node]
 		for _, name := range p.Pods {
-			planned[name] = &v.rooms[p.Node]
+			planned[name] = r
 		}
+		if r.starting {
+			comes[r.machine.Pool()] = append(comes[r.machine.Pool()], p.Pods...)
+		}
+	}
+	for _, l := range plan.Launches {
+		pool := v.Snapshot.Pools[v.Snapshot.Offerings[l.Offering].Pool].Name
+		comes[pool] = append(comes[pool], l.Pods...)
+	}
+	classes := v.classes()
+	matters := map[string]bool{}
+	for pool, pods := range comes {
+		matters[pool] = slices.ContainsFunc(pods, func(pod string) bool { return classes[pod] != classes[pods[0]] })
 	}
 	var nominations []Nomination
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
 		pod, had, node := v.Pods[name], v.nominatedFor(name), ""
-		if r := planned[name]; r != nil && (r.starting || r.nodeName == had) {
+		if r := planned[name]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
 			node = r.nodeName
 		}
 		if pod.Spec.NodeName == "" && node != had {

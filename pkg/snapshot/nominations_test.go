@@ -105,6 +105,9 @@ func TestNominations(t *testing.T) {
 			for i, node := range c.pods {
 				cluster.Pods = append(cluster.Pods, Pod(fmt.Sprint("pod-", i), nominatedFor(node)))
 			}
+			for _, node := range c.starting { // Of another kind, so that it matters which pods go where.
+				cluster.Pods = append(cluster.Pods, Pod("other-"+node, nominatedFor(node), Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1")))
+			}
 			view := snapshot.Build(cluster)
 			var plan planner.Plan
 			next := 0
@@ -113,6 +116,9 @@ func TestNominations(t *testing.T) {
 				for range c.planned[node.Name] {
 					p.Pods = append(p.Pods, fmt.Sprint("default/pod-", next))
 					next++
+				}
+				if slices.Contains(c.starting, node.Name) {
+					p.Pods = append(p.Pods, "default/other-"+node.Name)
 				}
 				plan.Placements = append(plan.Placements, p)
 			}
@@ -124,6 +130,17 @@ func TestNominations(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAlikePodsAreNotNominated(t *testing.T) {
+	t.Parallel()
+	cluster := withMachines(nil, "a", "b")
+	cluster.Pods = Pods("pod", 20)
+	view := snapshot.Build(cluster)
+	plan := planner.Search{Effort: 100}.Build(view.Snapshot)
+	if n := view.Nominations(plan); len(plan.Placements) != 2 || len(n) > 0 {
+		t.Errorf("%d of 20 pods on %d machines are nominated, and any of them may go on either", len(n), len(plan.Placements))
 	}
 }
 

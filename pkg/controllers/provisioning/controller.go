@@ -191,13 +191,17 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	wait, err := c.act(ctx, &view, plan)
-	errs = append(errs, c.nominate(ctx, &view, plan))
+	more, failed := c.nominate(ctx, &view, plan)
+	errs = append(errs, failed)
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, &view, plan)
 	}
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
+	}
+	if more {
+		wait = soon
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }

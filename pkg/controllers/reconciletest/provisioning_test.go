@@ -345,7 +345,8 @@ func (w *world) volume(name, zone string) {
 func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 	w := newWorld(t)
 	w.shared("nominated")
-	w.pods("web", 11)
+	w.pods("web", 10)
+	w.pods("other", 1, snapshottest.Asking("cpu", "400m", v1alpha1.ResourceGPUShared, "1"))
 	w.reconciles(w.provisioning(), "")
 	claims := w.wantClaims(2)
 	nominated := func() map[string]int {
