@@ -24,6 +24,7 @@ var pricingCare = []care{{steps: 60}, {600, 60}, {600, 300}, {4000, 1500}}
 const mostCare = 100_000
 
 // columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
+// It spends the budget at most, a part of the slice of the round.
 func (h *hunt) columns(slice, budget int64) {
 	if h.g == nil {
 		h.g = newMaster(h.problem, h.base.left)

@@ -20,58 +20,84 @@ type Nomination struct {
 	Node string
 }
 
+// Waiting are the pods of the view that wait for a node, by name; the others run on machines that are leaving.
+func (v *View) Waiting() []*corev1.Pod {
+	var pods []*corev1.Pod
+	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
+		if pod := v.Pods[name]; pod.Spec.NodeName == "" {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// seat is where a plan has a pod of a class, and on which node; "" where that is still to come or the pod is left out.
+type seat struct {
+	pod  *string
+	node string
+}
+
 // Keeping is a plan for the view in which pods that are nominated for a node stay there as far as the plan has room for them: pods of a class are alike, and change
 // places.
 func (v *View) Keeping(plan planner.Plan) planner.Plan {
-	plan.Placements, plan.Launches, plan.Unplaced = slices.Clone(plan.Placements), slices.Clone(plan.Launches), slices.Clone(plan.Unplaced)
-	class := v.classes()
-	// Where the pods of each class are in the plan.
-	type place struct {
-		pod  *string
-		node string
+	if !slices.ContainsFunc(v.Waiting(), func(pod *corev1.Pod) bool { return pod.Status.NominatedNodeName != "" }) {
+		return plan
 	}
-	places := make([][]place, len(v.Classes))
-	add := func(node string, pods ...*string) {
-		for _, pod := range pods {
-			c := class[*pod]
-			places[c] = append(places[c], place{pod, node})
+	class, seats := v.classes(), make([][]seat, len(v.Classes))
+	add := func(pod *string, node string) { seats[class[*pod]] = append(seats[class[*pod]], seat{pod, node}) }
+	own := func(pods []string, node string) []string {
+		pods = slices.Clone(pods)
+		for i := range pods {
+			add(&pods[i], node)
 		}
+		return pods
 	}
+	plan.Placements, plan.Launches, plan.Unplaced = slices.Clone(plan.Placements), slices.Clone(plan.Launches), slices.Clone(plan.Unplaced)
 	for i := range plan.Placements {
 		p := &plan.Placements[i]
-		p.Pods, p.GPUs = slices.Clone(p.Pods), slices.Clone(p.GPUs)
-		add(v.rooms[p.Node].nodeName, pointers(p.Pods)...)
+		p.Pods, p.GPUs = own(p.Pods, v.rooms[p.Node].nodeName), slices.Clone(p.GPUs)
 	}
 	for i := range plan.Launches {
 		l := &plan.Launches[i]
-		l.Pods, l.GPUs = slices.Clone(l.Pods), slices.Clone(l.GPUs)
-		add("", pointers(l.Pods)...)
+		l.Pods, l.GPUs = own(l.Pods, ""), slices.Clone(l.GPUs)
 	}
 	for i := range plan.Unplaced {
-		add("", &plan.Unplaced[i].Pod)
+		add(&plan.Unplaced[i].Pod, "")
 	}
-	for i := range v.Classes {
-		others := slices.DeleteFunc(slices.Clone(v.Classes[i].Pods), func(pod string) bool {
-			at := v.nominatedFor(pod)
-			j := slices.IndexFunc(places[i], func(p place) bool { return at != "" && p.node == at })
-			if j >= 0 {
-				*places[i][j].pod = pod
-				places[i] = slices.Delete(places[i], j, j+1)
-			}
-			return j >= 0
-		})
-		for j, p := range places[i] {
-			*p.pod = others[j]
-		}
+	for i := range seats {
+		v.sit(v.Classes[i].Pods, seats[i])
 	}
-	for i := range plan.Placements {
-		sortPods(plan.Placements[i].Pods, plan.Placements[i].GPUs)
+	for _, p := range plan.Placements {
+		sortPods(p.Pods, p.GPUs)
 	}
-	for i := range plan.Launches {
-		sortPods(plan.Launches[i].Pods, plan.Launches[i].GPUs)
+	for _, l := range plan.Launches {
+		sortPods(l.Pods, l.GPUs)
 	}
 	slices.SortFunc(plan.Unplaced, func(a, b planner.Unplaced) int { return strings.Compare(a.Pod, b.Pod) })
 	return plan
+}
+
+// sit puts the pods of a class on its seats, those that are nominated for a node there as long as it has some.
+func (v *View) sit(pods []string, seats []seat) {
+	free, taken := map[string][]*string{}, map[*string]bool{}
+	for _, p := range seats {
+		free[p.node] = append(free[p.node], p.pod)
+	}
+	var others []string
+	for _, pod := range pods {
+		node := v.nominatedFor(pod)
+		if node == "" || len(free[node]) == 0 {
+			others = append(others, pod)
+			continue
+		}
+		*free[node][0], taken[free[node][0]] = pod, true
+		free[node] = free[node][1:]
+	}
+	for _, p := range seats {
+		if !taken[p.pod] {
+			*p.pod, others = others[0], others[1:]
+		}
+	}
 }
 
 // classes are the classes of pods by their names.
@@ -83,14 +109,6 @@ func (v *View) classes() map[string]int {
 		}
 	}
 	return classes
-}
-
-func pointers(pods []string) []*string {
-	all := make([]*string, len(pods))
-	for i := range pods {
-		all[i] = &pods[i]
-	}
-	return all
 }
 
 // sortPods sorts pods, and the GPUs that they are planned for with them.
@@ -140,12 +158,12 @@ func (v *View) Nominations(plan planner.Plan) []Nomination {
 		matters[pool] = slices.ContainsFunc(pods, func(pod string) bool { return classes[pod] != classes[pods[0]] })
 	}
 	var nominations []Nomination
-	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
-		pod, had, node := v.Pods[name], v.nominatedFor(name), ""
-		if r := planned[name]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
+	for _, pod := range v.Waiting() {
+		had, node := pod.Status.NominatedNodeName, ""
+		if r := planned[podName(pod)]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
 			node = r.nodeName
 		}
-		if pod.Spec.NodeName == "" && node != had {
+		if node != had {
 			nominations = append(nominations, Nomination{pod, node})
 		}
 	}

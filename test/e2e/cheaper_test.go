@@ -162,9 +162,7 @@ func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
 	s := w.scene(t, "smaller")
 	s.class("20s", settlesIn("10s"))
 	s.pool(poolOptions{budget: "1"})
-	large := s.deploy("large", 1, func(spec *corev1.PodSpec) {
-		spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("5")
-	})
+	large := s.deploy("large", 1, asking("5"))
 	s.untilRunning(1)
 	s.deploy("inference", 4)
 	s.untilRunning(5)

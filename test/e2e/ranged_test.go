@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -24,9 +23,7 @@ func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
 	pods := func(from, to int, memory string) {
 		t.Helper()
 		for i := from; i < to; i++ {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("pod-%d", i)}, Spec: s.podSpec(func(spec *corev1.PodSpec) {
-				spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("50m")
-			})}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: fmt.Sprintf("pod-%d", i)}, Spec: s.podSpec(asking("50m"))}
 			if memory != "" {
 				pod.Annotations = map[string]string{v1alpha1.GPUMemoryAnnotation: memory}
 			}

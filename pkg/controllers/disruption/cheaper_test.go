@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 
@@ -184,9 +183,6 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 		replacingFor(time.Minute)(m)
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
 	}
-	away := func(m *snapshot.Machine) {
-		m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
-	}
 	full := func(m *snapshot.Machine) {
 		busy(m)
 		m.Node.Status.Allocatable[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
@@ -197,14 +193,14 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 		want     string
 	}{
 		"away from a machine that the layout does without":     {list(machine("a", busy), machine("b", busy)), "a", "a"},
-		"back, once it does not":                               {list(machine("a", busy, away), machine("b", busy)), "", "a"},
+		"back, once it does not":                               {list(machine("a", busy, steeredFrom), machine("b", busy)), "", "a"},
 		"away from one that is marked":                         {list(machine("a", busy, leaving), machine("b", busy)), "", "a"},
-		"while pods move, to where they are planned":           {list(machine("a", busy, leaving, away, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
-		"and back when they have moved":                        {list(machine("b", busy, away), machine("wanted", busy)), "", "b"},
+		"while pods move, to where they are planned":           {list(machine("a", busy, leaving, steeredFrom, withTaint), machine("b", busy), machine("wanted", busy), machine("full", full)), "", "b"},
+		"and back when they have moved":                        {list(machine("b", busy, steeredFrom), machine("wanted", busy)), "", "b"},
 		"not away from one that has drifted":                   {list(machine("a", busy, replacingFor(0)), machine("b", busy)), "", ""},
 		"but to where its pods are planned, once it goes":      {list(machine("a", busy, replacingFor(0), withTaint), machine("b", busy), machine("wanted", busy)), "", "b"},
-		"nowhere else on a machine that is gone in a moment":   {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, away)), "", ""},
-		"what others wrote of a machine without pods is taken": {list(machine("a", away)), "", "a"},
+		"nowhere else on a machine that is gone in a moment":   {list(machine("a", busy, leaving, withTaint, deleting), machine("b", busy, steeredFrom)), "", ""},
+		"what others wrote of a machine without pods is taken": {list(machine("a", steeredFrom)), "", "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

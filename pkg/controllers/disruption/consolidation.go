@@ -215,8 +215,8 @@ func (c *Controller) lookAgain(now time.Time) time.Duration {
 }
 
 // steered are the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
-// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they
-// are handed over to one machine after the other, only that one is chosen.
+// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they are handed over to one machine after the other
+// only that one is chosen.
 func (s *state) steered() []*snapshot.Machine {
 	moving := map[string]bool{}
 	for i := range s.machines {
@@ -253,10 +253,13 @@ func steeredAway(m *snapshot.Machine) bool {
 func (c *Controller) steer(ctx context.Context, m *snapshot.Machine) error {
 	away := steeredAway(m)
 	log.FromContext(ctx).V(1).Info("Steering new pods", "node", klog.KObj(m.Node), "away", !away)
-	return c.patch(ctx, m.Node, func(n *corev1.Node) {
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
-		if !away {
-			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
-		}
-	})
+	return c.patch(ctx, m.Node, func(n *corev1.Node) { turnAway(n, !away) })
+}
+
+// turnAway has the scheduler prefer other Nodes, or not any more.
+func turnAway(n *corev1.Node, away bool) {
+	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
+	if away {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
+	}
 }

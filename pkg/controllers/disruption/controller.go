@@ -216,7 +216,7 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
 		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
-		targets: map[string]string{}, waiting: unbound(view),
+		targets: map[string]string{}, waiting: view.Waiting(),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
 		idleAfter: map[string]time.Duration{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
 		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},
@@ -255,17 +255,6 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		s.idleAfter[np.Name] = idle
 	}
 	return s
-}
-
-// unbound are the pods that wait for a Node.
-func unbound(view *snapshot.View) []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, pod := range view.Pods {
-		if pod.Spec.NodeName == "" {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
 }
 
 // seldom asks of a claim that was refused only after a while.

@@ -29,9 +29,7 @@ func leaver(name string, pods ...string) snapshot.Machine {
 }
 
 // steeredFrom is a machine that pods are steered away from.
-func steeredFrom(m *snapshot.Machine) {
-	m.Node.Spec.Taints = append(m.Node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
-}
+func steeredFrom(m *snapshot.Machine) { turnAway(m.Node, true) }
 
 // planned has the pods go to Nodes and ask for so many replicas.
 func planned(s *state, homes map[string]string, replicas map[string]int64) {

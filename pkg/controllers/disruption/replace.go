@@ -74,7 +74,8 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 func (s *state) awaits(m *snapshot.Machine, c cause) (*action, bool) {
 	asked := m.Pods
 	if s.underway(m) {
-		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(m.Moving(), pod) }) // They go as their budgets allow.
+		moving := m.Moving() // They go as their budgets allow.
+		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(moving, pod) })
 	}
 	if why := s.keeps(m, c, asked); why != "" {
 		return s.wait(m, why, true), true

@@ -292,7 +292,7 @@ func (s *simulation) decides() {
 	before := s.draining()
 	actions, _ := decide(state)
 	for _, m := range state.steered() {
-		s.steer(m)
+		turnAway(s.node(m.Node.Name), !steeredAway(m))
 	}
 	seen := map[string]bool{}
 	for _, a := range actions {
@@ -305,16 +305,6 @@ func (s *simulation) decides() {
 	if after := s.draining(); after > max(before, s.budget) {
 		s.Fatalf("%d machines drain, after %d and with a budget of %d: %v", after, before, s.budget, steps(actions))
 	}
-}
-
-// steer has the scheduler prefer other machines, or not any more.
-func (s *simulation) steer(m *snapshot.Machine) {
-	node := s.node(m.Node.Name)
-	if steeredAway(m) {
-		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
-		return
-	}
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
 }
 
 // consider has a cheaper layout looked for, without regard to how long anything has been so.

@@ -245,10 +245,8 @@ func names(claims []karpv1.NodeClaim) sets.Set[string] {
 // remember notes which pods wait, and whether any need a place or headroom is to be kept warm.
 func (c *Controller) remember(view snapshot.View, warm bool) {
 	waiting := sets.New[types.UID]()
-	for _, pod := range view.Pods {
-		if pod.Spec.NodeName == "" {
-			waiting.Insert(pod.UID)
-		}
+	for _, pod := range view.Waiting() {
+		waiting.Insert(pod.UID)
 	}
 	c.pending.Store(len(view.Pods) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
