@@ -12,8 +12,8 @@ import (
 // apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [Validate] refuses has
 // no steps.
 //
-// Who leaves is a relaxation first, which decides for nearly all machines, then improved by ruin and recreate, then cut into parts that are as small as can
-// be. Where the layout says how many machines a step may give back, larger parts are taken to pieces as far as that pays.
+// Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, then cut into parts
+// that are as small as can be. Where the layout says how many machines a step may give back, larger parts are taken to pieces as far as that pays.
 func (search Search) Cheaper(l Layout) Outlook {
 	var out Outlook
 	for _, m := range l.Machines {
@@ -37,14 +37,12 @@ func (search Search) Cheaper(l Layout) Outlook {
 	homes := f.homes(p)
 	r := newRelaxed(m, homes)
 	r.run(maxRelaxed, e.left/2)
-	leaves, more := r.parting()
 	v := &settler{mixer: m, homes: homes, values: m.guide(r.values)}
-	stays := make([]bool, len(homes))
-	for i, x := range leaves {
-		stays[i] = homes[i].fixed || x < 0.5
-	}
-	v.begin(stays, more)
-	v.stay()
+	dear := r.dear()
+	v.try(r.parting())
+	r.dive(e.left / 2)
+	v.try(r.parting())
+	v.try(slices.Repeat([]bool{true}, len(homes)), make([]load, len(homes)))
 	v.settle(maxSettled)
 	out.Steps = f.steps(newParter(f, v).parts())
 	for _, s := range out.Steps {
@@ -53,7 +51,7 @@ func (search Search) Cheaper(l Layout) Outlook {
 		}
 	}
 	for i, x := range homes {
-		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || r.dear(i)) {
+		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || dear[i]) {
 			out.Surplus = append(out.Surplus, f.hosts[x.host].node)
 		}
 	}
@@ -72,10 +70,13 @@ const (
 	maxSettled = 4500
 )
 
-// dear reports whether a machine costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
-func (r *relaxed) dear(i int) bool {
-	over := r.y[len(r.rows)+i]
-	return !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
+// dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
+func (r *relaxed) dear() []bool {
+	out := make([]bool, len(r.homes))
+	for i, over := range r.y[len(r.rows):] {
+		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
+	}
+	return out
 }
 
 // steps takes the parts as steps, those that save most for their moves first.

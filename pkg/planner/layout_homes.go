@@ -111,8 +111,10 @@ type settler struct {
 	seq    sequence
 }
 
-// begin houses everybody. Of those that leave, some stay after all where others would have no place.
-func (v *settler) begin(stays []bool, more []load) {
+// try houses everybody when just these stay, and keeps that when it is the cheapest so far. Of those that leave, some stay after all where others would
+// have no place.
+func (v *settler) try(stays []bool, more []load) {
+	found, limits := v.best, v.limits
 	stays = slices.Clone(stays)
 	for v.best = v.house(stays, more); !v.best.left.empty(); v.best = v.house(stays, more) {
 		for left := slices.Clone(v.best.left); !left.empty(); {
@@ -126,17 +128,9 @@ func (v *settler) begin(stays []bool, more []load) {
 			left.add(v.homes[best].load.within(left), -1)
 		}
 	}
-}
-
-// stay has everybody stay where that is cheaper than the best so far.
-func (v *settler) stay() {
-	found, limits := v.best, v.limits
-	all := slices.Repeat([]bool{true}, len(v.homes))
-	if s := v.house(all, make([]load, len(v.homes))); v.cost(s).less(v.cost(found)) {
-		v.best = s
-		return
+	if found != nil && !v.cost(v.best).less(v.cost(found)) {
+		v.best, v.limits = found, limits
 	}
-	v.limits = limits
 }
 
 // house houses everybody when just these stay: first what they take by the given loads, then whatever fits, then launches.

@@ -13,6 +13,8 @@ type relaxed struct {
 	mixer *mixer
 	homes []home
 	of    map[int]stay // by entry
+	// decided is by home whether only one of its columns is left.
+	decided []bool
 }
 
 // stay is a column: a home stays with more pods than its own.
@@ -24,7 +26,7 @@ type stay struct {
 // newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
 // machines as they are, where all shapes are covered exactly.
 func newRelaxed(m *mixer, homes []home) *relaxed {
-	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, master: newMaster(m.problem, m.demand())}
+	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: newMaster(m.problem, m.demand())}
 	shapes := len(r.rows)
 	n := shapes + len(homes)
 	for i := range r.inverse {
@@ -85,7 +87,7 @@ func (r *relaxed) run(rounds int, until int64) {
 		fresh := m.take(r.master, m.priceAll(r.values, demand, care{steps: 60}, func(t int) int64 { return above(m.offers[t].price, 2000) }))
 		for i := range r.homes {
 			x := &r.homes[i]
-			if x.node < 0 {
+			if x.node < 0 || r.decided[i] {
 				continue
 			}
 			m.effort.spend(priceCost)
@@ -109,6 +111,9 @@ func (r *relaxed) run(rounds int, until int64) {
 	}
 }
 
+// maxRelaxedAgain is how often columns are looked for between two decisions of a dive.
+const maxRelaxedAgain = 2
+
 // rowCost is what so many of a machine's rows count of what others do: most of them have nothing to do with a pivot.
 const rowCost = 8
 
@@ -119,23 +124,64 @@ func (r *relaxed) pivotUntil(until int64) {
 	r.mixer.effort.spend(int64(r.solve(int(min(maxPivots, max(0, r.mixer.effort.left-until)/cost)))) * cost)
 }
 
-// parting is by machine what part of it leaves, and what it takes most of when it stays.
-func (r *relaxed) parting() (leaves []float64, more []load) {
-	leaves, more = make([]float64, len(r.homes)), make([]load, len(r.homes))
-	most := make([]float64, len(r.homes))
-	for i := range leaves {
-		leaves[i] = 1
+// dive decides for one machine after the other, the one of which it does the largest part of one thing first, and has the others make the best of that.
+func (r *relaxed) dive(until int64) {
+	for home, entry := r.halfway(); home >= 0; home, entry = r.halfway() {
+		r.decide(home, entry)
+		r.run(maxRelaxedAgain, until)
 	}
+}
+
+// halfway is the undecided machine with the largest part of one column that is not a whole one, and the entry of that; -1 where there is none.
+func (r *relaxed) halfway() (home, entry int) {
+	home, entry = -1, -1
+	most := 1e-6
+	for i, b := range r.basis {
+		if b < 0 || r.x[i] > 1-1e-6 {
+			continue
+		}
+		if h := r.home(b); h >= 0 && !r.decided[h] && (r.x[i] > most || r.x[i] == most && b < entry) {
+			home, entry, most = h, b, r.x[i]
+		}
+	}
+	return home, entry
+}
+
+// home is whose column an entry is; less than 0 for launches.
+func (r *relaxed) home(entry int) int {
+	if rows := r.entries[entry].rows; len(rows) > 0 {
+		return int(rows[0]) - len(r.rows)
+	}
+	return -1
+}
+
+// decide makes all columns of a machine but one too dear.
+func (r *relaxed) decide(home, entry int) {
+	r.decided[home] = true
+	for i := range r.entries {
+		if i != entry && r.home(i) == home {
+			r.entries[i].price += 100 * float64(max(1, r.mixer.dearest()))
+		}
+	}
+}
+
+// parting is by machine whether it stays, because most of it does, and what it takes most of when it stays.
+func (r *relaxed) parting() (stays []bool, more []load) {
+	stays, more = make([]bool, len(r.homes)), make([]load, len(r.homes))
+	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))
 	for i, b := range r.basis {
 		if b < 0 {
 			continue
 		}
 		if s, ok := r.of[b]; ok {
-			leaves[s.home] = max(0, leaves[s.home]-r.x[i])
+			part[s.home] += r.x[i]
 			if r.x[i] > most[s.home] {
 				most[s.home], more[s.home] = r.x[i], s.more
 			}
 		}
 	}
-	return leaves, more
+	for i, x := range part {
+		stays[i] = r.homes[i].fixed || x > 0.5
+	}
+	return stays, more
 }
