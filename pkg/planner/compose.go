@@ -37,7 +37,8 @@ type composed struct {
 }
 
 // Limits on the composition: the parts that wait, the dual steps of one, the rows that are weighed to split it by one, how near to a whole number is one,
-// which pivots are none, and the rows beyond which it takes too long.
+// which pivots are none, and the rows beyond which it takes too long. So many of its row operations count as one step: entries are short, and a look at one
+// is mostly waiting for it.
 const (
 	composeOpen   = 500
 	composeSteps  = 60
@@ -45,6 +46,7 @@ const (
 	composeNear   = 1e-6
 	composePivot  = 1e-7
 	composeRows   = 80
+	composeCost   = 130
 )
 
 // compose spends at most a slice on plans of the columns that there are: first on what is left beside the whole machines of the relaxation, then on all.
@@ -111,7 +113,7 @@ func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 		if ok {
 			at = c.fraction(most)
 		}
-		h.effort.spend(1 + int64(c.work/pivotCost))
+		h.effort.spend(1 + int64(c.work/composeCost))
 		c.work = 0
 		if !ok {
 			return

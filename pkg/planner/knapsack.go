@@ -244,7 +244,7 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	if len(k.order) >= steps {
 		// A dive might not even come to its end.
 		k.build(func(int) int32 { return 0 })
-		k.upper = max(k.upper, k.bound(0, &k.free, k.room))
+		k.upper = max(k.upper, k.bound(k.order[0], k.fit(k.order[0], &k.free), 1, &k.free, k.room))
 	} else {
 		k.branch(0, 0, k.free, k.room)
 	}
@@ -269,25 +269,34 @@ func (k *knapsack) fit(it *item, free *vec) int32 {
 	return int32(n)
 }
 
-// bound returns an upper bound on the value that the items from i on can add.
-func (k *knapsack) bound(i int, free *vec, left int64) int64 {
+// bound returns an upper bound on the value that so many pods of an item and the items from i on can add.
+func (k *knapsack) bound(it *item, most int32, i int, free *vec, left int64) int64 {
 	var value int64
-	for _, it := range k.order[i:] {
-		n := int64(k.fit(it, free))
-		if n == 0 {
-			continue
-		}
+	for n := int64(most); ; i++ {
 		if it.room*n > left {
 			return value + mulDivUp(left, it.value, it.room)
 		}
 		value += n * it.value
 		left -= n * it.room
+		if i == len(k.order) {
+			return value
+		}
+		it = k.order[i]
+		n = int64(k.fit(it, free))
 	}
-	return value
 }
 
 func (k *knapsack) branch(i int, value int64, free vec, left int64) {
-	upper := value + k.bound(i, &free, left)
+	var it *item
+	most := int32(0)
+	for ; i < len(k.order) && most == 0; i++ {
+		it = k.order[i]
+		most = k.fit(it, &free)
+	}
+	upper := value
+	if most > 0 {
+		upper += k.bound(it, most, i, &free, left)
+	}
 	if upper <= k.value {
 		return
 	}
@@ -296,17 +305,10 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		return
 	}
 	k.steps--
-	most := int32(0)
-	for ; i < len(k.order); i++ {
-		if most = k.fit(k.order[i], &free); most > 0 {
-			break
-		}
-	}
-	if i == len(k.order) {
+	if most == 0 {
 		k.reach(value)
 		return
 	}
-	it := k.order[i]
 	for n := most; n >= 0; n-- {
 		rest := free
 		rest.take(it.request, n)
@@ -314,7 +316,7 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		if !it.plain {
 			k.ledger.take(it.of, n)
 		}
-		k.branch(i+1, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
+		k.branch(i, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
 		if !it.plain {
 			k.ledger.take(it.of, -n)
 		}
