@@ -118,13 +118,18 @@ func (h *hunt) laterColumns(slice int64) int64 {
 	return slice
 }
 
-// refine spends so much on cheaper plans. In the first round the relaxation knows too few loads to compose plans of many machines.
+// refine spends so much on cheaper plans, at most. In the first round the relaxation knows too few loads to compose plans of many machines; in later ones
+// improvement rarely finds any, and the next round comes sooner.
 func (h *hunt) refine(improving int64, later bool) {
 	until := h.effort.left - improving
 	if later || h.fewest() {
 		h.compose(improving / 2)
 	}
-	h.improve(h.effort.left - until)
+	rest := h.effort.left - until
+	if later {
+		rest /= 2
+	}
+	h.improve(rest)
 }
 
 // firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.
