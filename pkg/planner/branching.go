@@ -63,7 +63,7 @@ const branchPart = 2000
 
 // branchOut splits branches until the best plan is proven or the slice is spent. It reports whether it did anything.
 func (h *prover) branchOut(slice int64) bool {
-	if h.effort.done() || h.closed() || !h.ended() || h.best.cost(h.problem).machines > branchMachines {
+	if h.effort.done() || h.closed() || !h.ended() || h.many() {
 		return false
 	}
 	if h.branching == nil || !slices.Equal(h.branching.placed, h.proof.placed) {

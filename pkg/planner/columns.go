@@ -108,13 +108,15 @@ func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool 
 // dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
 // cuts make of the rest: to buy by worth, and a small branch and bound.
 //
-// Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many, and dives from the one that
-// does not as well: the two lead to different plans.
+// Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many, and unless the machines are
+// many dives from the one that does not as well: the two lead to different plans.
 func (h *hunt) dive(slice int64) {
 	if len(h.cuts) > 0 {
 		g := h.narrowed(h.g, h.base)
 		h.reoptimise(g)
-		h.diveFrom(g, slice)
+		if h.diveFrom(g, slice); h.many() {
+			return
+		}
 	}
 	h.diveFrom(h.g, slice)
 }

@@ -112,10 +112,10 @@ func (h *hunt) round(slice int64) (grown bool) {
 // laterColumns is how much of a slice later rounds spend on columns. For plans of not too many machines it is a quarter: the proof finds most of the loads
 // that are missing, others are slow to find, and their plans miss more by what is not whole.
 func (h *hunt) laterColumns(slice int64) int64 {
-	if h.best.cost(h.problem).machines <= branchMachines {
-		return slice / 4
+	if h.many() {
+		return slice
 	}
-	return slice
+	return slice / 4
 }
 
 // refine spends so much on cheaper plans, at most. In the first round the relaxation knows too few loads to compose plans of many machines; in later ones
@@ -212,3 +212,6 @@ func (h *half) few() bool { return h.best.cost(h.problem).machines <= liftMachin
 
 // fewest reports whether the plan has half as many machines as few are.
 func (h *half) fewest() bool { return h.best.cost(h.problem).machines <= liftMachines/2 }
+
+// many reports whether the plan has more machines than branches of all of it are looked at for.
+func (h *half) many() bool { return h.best.cost(h.problem).machines > branchMachines }
