@@ -50,28 +50,28 @@ func (r Row) Measure() (Figures, error) {
 	return r.Figures, err
 }
 
-// What the rows are replayed with. Karve's move is dearer than what the API has as a default: these pods come and go a hundred times as fast as in life, so moving one has
-// to pay in less time.
+// What the rows are replayed with.
 const (
 	effort        = 30_000
 	effortOfBound = 1_000_000 // of a sample; below half of it the bound of g4dn to g6e is weak
-	move          = 200_000
 	defaultMove   = 50_000
 	every         = time.Minute
 	window        = 90 * time.Second
 )
 
-// Rows are the lines of the table. The openb rows are left out, and skipped is told, where the trace is not there.
+// Rows are the lines of the table. Moves of the trace are dearer than what the API has as a default: its pods come and go a hundred times as fast as in life,
+// so moving one has to pay in less time. The openb rows are left out, and skipped is told, where the trace is not there.
 func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 	return func(yield func(Row) bool) {
 		for _, offerings := range []struct {
 			name     string
 			families []string
-		}{{"g4dn", workload.G4dn}, {"g4dn-g6e", workload.G4to6}} {
+			move     planner.MicroUSD
+		}{{"g4dn", workload.G4dn, 180_000}, {"g4dn-g6e", workload.G4to6, 140_000}} {
 			t, err := Openb(trace, 10_200_000, 100, workload.Types(offerings.families, 20))
 			if err != nil {
 				skipped(fmt.Sprintf("openb, %s: skipped: %v", offerings.name, err))
-			} else if !t.rows("openb, "+offerings.name, yield) {
+			} else if !t.rows("openb, "+offerings.name, offerings.move, yield) {
 				return
 			}
 		}
@@ -104,7 +104,7 @@ func karpenter(window time.Duration) policy {
 
 // rows are those of a trace: what there is without consolidation, the model of Karpenter's and Karve's for each model of the scheduler, each of them launching
 // at once and after a window, and what other costs of a move come to.
-func (t Trace) rows(name string, yield func(Row) bool) bool {
+func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bool {
 	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, planner.Search{Effort: effortOfBound}) })
 	for _, scheduler := range []Scheduler{FirstFit, LeastAllocated, MostAllocated} {
 		policies := []policy{karpenter(0), karpenter(window), karve(move, 0), karve(move, window)}
@@ -113,7 +113,7 @@ func (t Trace) rows(name string, yield func(Row) bool) bool {
 				{"none, Karpenter's packing", 0, Setup{Provision: planner.FirstFit}},
 				{"none, Karve's plans", 0, Setup{Provision: planner.Search{Effort: effort}.Build}},
 			}, policies...)
-			for _, other := range []planner.MicroUSD{100_000, 150_000, 300_000} {
+			for _, other := range []planner.MicroUSD{100_000, 200_000, 300_000} {
 				policies = append(policies, karve(other, 0), karve(other, window))
 			}
 		}
