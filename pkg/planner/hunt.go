@@ -59,8 +59,8 @@ func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
 	return h
 }
 
-// run makes rounds until the plan is proven best, the effort is spent, or a round has found nothing new and there is nothing left to try but
-// the same again.
+// run makes rounds until the plan is proven best, the effort is spent, or two rounds, the second with twice as much to spend, have found nothing new and
+// there is nothing left to try but the same again.
 func (h *hunt) run() {
 	if h.base.left.empty() {
 		// All pods are on nodes: there is nothing to launch.
@@ -70,14 +70,15 @@ func (h *hunt) run() {
 		h.rough()
 		return
 	}
-	for slice := h.firstSlice(); h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
+	for slice, idle := h.firstSlice(), 0; idle < 2 && h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
 		cost, bound := h.best.cost(h.problem), h.bound
 		grown := h.round(slice)
 		if h.effort.done() || h.closed() {
 			return
 		}
-		if h.ready && h.prover.ended() && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
-			return
+		idle++
+		if !h.ready || !h.prover.ended() || grown || h.bound != bound || h.best.cost(h.problem) != cost {
+			idle = 0
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (search Search) Cheaper(l Layout) Outlook {
 	v := &settler{mixer: m, homes: homes, values: m.guide(r.values)}
 	dear := r.dear()
 	v.try(r.parting())
-	r.dive(e.left / 2)
+	r.dive(e.left - e.most/8)
 	v.try(r.parting())
 	v.try(slices.Repeat([]bool{true}, len(homes)), make([]load, len(homes)))
 	v.settle(maxSettled)
