@@ -76,8 +76,9 @@ func (h *hunt) run() {
 		if h.effort.done() || h.closed() {
 			return
 		}
-		idle++
-		if !h.ready || !h.prover.ended() || grown || h.bound != bound || h.best.cost(h.problem) != cost {
+		if h.ready && h.prover.ended() && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
+			idle++
+		} else {
 			idle = 0
 		}
 	}

@@ -244,7 +244,7 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	if len(k.order) >= steps {
 		// A dive might not even come to its end.
 		k.build(func(int) int32 { return 0 })
-		k.upper = max(k.upper, k.bound(k.order[0], k.fit(k.order[0], &k.free), 1, &k.free, k.room))
+		k.upper = max(k.upper, k.bound(0, k.fit(k.order[0], &k.free), &k.free, k.room))
 	} else {
 		k.branch(0, 0, k.free, k.room)
 	}
@@ -269,33 +269,32 @@ func (k *knapsack) fit(it *item, free *vec) int32 {
 	return int32(n)
 }
 
-// bound returns an upper bound on the value that so many pods of an item and the items from i on can add.
-func (k *knapsack) bound(it *item, most int32, i int, free *vec, left int64) int64 {
+// bound returns an upper bound on the value that the items from i on can add, of the first of which so many pods fit.
+func (k *knapsack) bound(i int, most int32, free *vec, left int64) int64 {
 	var value int64
-	for n := int64(most); ; i++ {
+	for n := int64(most); ; n = int64(k.fit(k.order[i], free)) {
+		it := k.order[i]
 		if it.room*n > left {
 			return value + mulDivUp(left, it.value, it.room)
 		}
 		value += n * it.value
 		left -= n * it.room
-		if i == len(k.order) {
+		if i++; i == len(k.order) {
 			return value
 		}
-		it = k.order[i]
-		n = int64(k.fit(it, free))
 	}
 }
 
 func (k *knapsack) branch(i int, value int64, free vec, left int64) {
-	var it *item
 	most := int32(0)
-	for ; i < len(k.order) && most == 0; i++ {
-		it = k.order[i]
-		most = k.fit(it, &free)
+	for ; i < len(k.order); i++ {
+		if most = k.fit(k.order[i], &free); most > 0 {
+			break
+		}
 	}
 	upper := value
 	if most > 0 {
-		upper += k.bound(it, most, i, &free, left)
+		upper += k.bound(i, most, &free, left)
 	}
 	if upper <= k.value {
 		return
@@ -309,6 +308,7 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		k.reach(value)
 		return
 	}
+	it := k.order[i]
 	for n := most; n >= 0; n-- {
 		rest := free
 		rest.take(it.request, n)
@@ -316,7 +316,7 @@ func (k *knapsack) branch(i int, value int64, free vec, left int64) {
 		if !it.plain {
 			k.ledger.take(it.of, n)
 		}
-		k.branch(i, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
+		k.branch(i+1, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
 		if !it.plain {
 			k.ledger.take(it.of, -n)
 		}

@@ -64,8 +64,9 @@ const (
 	// hostsPerEffort is the number of machines that an effort is meant for: more of them get more of it, in proportion, up to maxShares times.
 	hostsPerEffort = 100
 	maxShares      = 10
-	// maxRelaxed is how often columns are looked for.
-	maxRelaxed = 40
+	// maxRelaxed is how often columns are looked for, maxRelaxedAgain how often between two decisions of a dive.
+	maxRelaxed      = 40
+	maxRelaxedAgain = 2
 	// maxSettled is the number of ruins without a success after which the improvement ends.
 	maxSettled = 4500
 )

@@ -111,9 +111,6 @@ func (r *relaxed) run(rounds int, until int64) {
 	}
 }
 
-// maxRelaxedAgain is how often columns are looked for between two decisions of a dive.
-const maxRelaxedAgain = 2
-
 // rowCost is what so many of a machine's rows count of what others do: most of them have nothing to do with a pivot.
 const rowCost = 8
 
