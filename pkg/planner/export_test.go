@@ -36,7 +36,7 @@ func MostOnGPUs(s Snapshot, worths []int64, parts int) (most, found, upper int64
 	c := &p.offers[0].capacity
 	k := newKnapsack(p, c)
 	g := newGPURelaxation(p, k)
-	if g == nil || g.combination == nil {
+	if g == nil || !g.combines {
 		return 0, 0, 0, false
 	}
 	values, demand := worths[:len(p.shapes)], p.demand()
@@ -50,7 +50,7 @@ func MostOnGPUs(s Snapshot, worths []int64, parts int) (most, found, upper int64
 	x.knapsack.price(values, demand)
 	g.bound(values, demand, 0)
 	var out priced
-	upper = x.combine(values, demand, parts, 0, &out)
+	upper = x.combine(values, demand, parts, 0, &out, &combination{})
 	return most, out.value, upper, true
 }
 

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// combination finds the most valuable load of a machine with several like GPUs, put together from patterns, the loads of one GPU.
+// combination finds the most valuable load of a machine with several like GPUs, put together from patterns, the loads of one GPU. It is scratch of
+// whoever prices, for one machine after the other.
 //
 // At the prices of the relaxation a pattern is worth so much to a GPU at most; what it is worth less is its slack. A load is worth less than the
 // bound of the relaxation by the slack of all its patterns and by the price of what they leave over. So only patterns of little slack, and few of
@@ -87,10 +88,11 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 	n := (len(items) + 1) * (units + 1)
 	t.gain = slices.Grow(t.gain[:0], n)[:n]
 	clear(t.gain[len(items)*(units+1):])
-	for i, it := range slices.Backward(items) {
+	for i := len(items) - 1; i >= 0; i-- {
+		it := &items[i]
 		row := t.gain[i*(units+1) : (i+1)*(units+1)]
 		copy(row, t.gain[(i+1)*(units+1):])
-		gain, w := it.gain[0], size(&it)
+		gain, w := it.gain[0], size(it)
 		switch {
 		case gain <= 0:
 		case w == 0:
@@ -106,11 +108,11 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 	}
 }
 
-// combine looks for loads that are worth more than the floor, at the worths and the prices of the last call of bound. It returns those it found, the
+// combine looks for loads of a machine that are worth more than the floor, at the worths and the prices of the last call of bound. It returns those it found, the
 // best first, and an upper bound on the value of any. It does not look at what only the machine as a whole knows, nor, where very many
 // shapes have few pods, at the demand of all of them: whoever asks has to check the loads.
-func (c *combination) combine(values []int64, demand load, floor int64, most int) (loads []load, upper int64) {
-	c.steps, c.most = 0, most
+func (c *combination) combine(g *gpuRelaxation, values []int64, demand load, floor int64, most int) (loads []load, upper int64) {
+	c.gpuRelaxation, c.steps, c.most = g, 0, most
 	c.planes = c.best(mostPlanes)
 	upper = c.planes[0].upper
 	if upper <= floor {

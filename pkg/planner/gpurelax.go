@@ -31,8 +31,8 @@ type gpuRelaxation struct {
 	rounded  load
 	// tried are the prices of the last call of bound.
 	tried []plane
-	// combination is nil where pods that state no device memory may share the machine, and where GPUs cannot be doubled up to their number.
-	combination *combination
+	// combines is false where pods that state no device memory may share the machine, and where GPUs cannot be doubled up to their number.
+	combines bool
 }
 
 // Limits on the search for patterns: rounds and steps in one call, and how many are kept from one to the next.
@@ -72,9 +72,7 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 		it.filled = g.one.free.fit(it.request, math.MaxInt32)
 		it.fits = min(it.filled, int32(len(it.of.pods)))
 	}
-	if len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1 {
-		g.combination = &combination{gpuRelaxation: g}
-	}
+	g.combines = len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1
 	return g
 }
 

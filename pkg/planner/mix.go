@@ -16,6 +16,8 @@ type mixer struct {
 	cheap   []int  // the offers, the cheapest first
 	dull    []bool // the offers whose best load is worth far less than their price
 	room    room
+	// combinations are scratch of the two who price.
+	combinations [2]combination
 	// known are columns to buy when few machines are bought, which a short search does not find.
 	known []column
 }

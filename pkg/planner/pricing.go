@@ -38,8 +38,8 @@ const priceCost = 12
 // combineCost is how many joins of loads count as one step.
 const combineCost = 5
 
-// price looks for loads worth more than the floor, as thoroughly as it is told.
-func (x *pricer) price(values []int64, demand load, care care, floor int64) priced {
+// price looks for loads worth more than the floor, as thoroughly as it is told, with a combination as scratch.
+func (x *pricer) price(values []int64, demand load, care care, floor int64, c *combination) priced {
 	upper := x.knapsack.price(values, demand)
 	out := priced{upper: upper, steps: priceCost + len(x.items)/10}
 	if upper <= floor {
@@ -54,11 +54,11 @@ func (x *pricer) price(values []int64, demand load, care care, floor int64) pric
 			return out
 		}
 		parted, upper = u < upper, min(upper, u)
-		if x.gpus.combination != nil {
+		if x.gpus.combines {
 			// The less there is between what is known and the bound, the less there is to combine.
 			upper = min(upper, x.look(demand, glance, floor, true, &out))
 			if least := max(floor, out.value); upper > least {
-				upper = min(upper, x.combine(values, demand, care.parts, least, &out))
+				upper = min(upper, x.combine(values, demand, care.parts, least, &out, c))
 			}
 		}
 		steps = min(steps, maxPartedSteps)
@@ -102,9 +102,8 @@ func (x *pricer) look(demand load, steps int, floor int64, parted bool, out *pri
 }
 
 // combine puts loads together of loads of single GPUs, and returns an upper bound on the value of any.
-func (x *pricer) combine(values []int64, demand load, parts int, floor int64, out *priced) (upper int64) {
-	c := x.gpus.combination
-	loads, upper := c.combine(values, demand, floor, parts)
+func (x *pricer) combine(values []int64, demand load, parts int, floor int64, out *priced, c *combination) (upper int64) {
+	loads, upper := c.combine(x.gpus, values, demand, floor, parts)
 	out.steps += c.steps / combineCost
 	for _, l := range loads {
 		l = l.within(demand)
@@ -146,18 +145,18 @@ func (m *mixer) priceAll(values []int64, demand load, care care, floor func(t in
 	var next atomic.Int64
 	var rest sync.WaitGroup
 	rest.Add(len(out))
-	work := func() {
+	work := func(c *combination) {
 		for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
 			care := care
 			if care.parts > 0 && m.effort.stopped() {
 				care = rough
 			}
-			out[t] = m.offered[t].price(values, demand, care, floor(t))
+			out[t] = m.offered[t].price(values, demand, care, floor(t), c)
 			rest.Done()
 		}
 	}
-	go work()
-	work()
+	go work(&m.combinations[1])
+	work(&m.combinations[0])
 	rest.Wait()
 	for i := range out {
 		m.effort.spend(int64(out[i].steps))
