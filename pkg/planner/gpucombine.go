@@ -28,14 +28,13 @@ type combination struct {
 	parts  [][]subload // of one GPU, of two, of four
 	picks  []int32     // the items of patterns, one pattern after another
 	stairs [][2]int64
+	joined [][2]int32 // the parts of one step to join
 	found  []subload
 	most   int   // of the parts of one step
 	open   int64 // the least slack of what was left out
 	steps  int
 
-	// places and unsorted are scratch of sort.
-	places   []int32
-	unsorted []subload
+	places []int32 // scratch of sort
 }
 
 // plane is one set of prices of what GPUs share and of pods that are few, what one GPU is worth at most at these, and what the machine is.
@@ -333,9 +332,14 @@ func (c *combination) sort(parts []subload, compare func(a, b *subload) int) {
 		}
 		return cmp.Compare(i, j)
 	})
-	c.unsorted = append(c.unsorted[:0], parts...)
-	for at, i := range c.places {
-		parts[at] = c.unsorted[i]
+	for from := range parts {
+		// One circle of parts that go to each other's places.
+		first, at := parts[from], from
+		for i := int(c.places[at]); i != from; i = int(c.places[at]) {
+			parts[at], c.places[at] = parts[i], int32(at)
+			at = i
+		}
+		parts[at], c.places[at] = first, int32(at)
 	}
 }
 
@@ -406,14 +410,19 @@ func (c *combination) double(i int) {
 		}
 		c.open = min(c.open, below/2)
 	}
-	c.parts[i+1] = c.undominated(c.parts[i+1])
+	parts := slices.Grow(c.parts[i+1][:0], len(c.joined))
+	for _, x := range c.joined {
+		parts = append(parts, c.join(c.parts[i], x[0], x[1]))
+	}
+	c.parts[i+1] = c.undominated(parts)
 }
 
-// pairs joins the parts of the i-th step that have so little slack together, and reports false when there are too many.
+// pairs finds the parts of the i-th step to join that have so little slack together, and reports false when there are too many.
 func (c *combination) pairs(i int, below int64) bool {
-	from, to := c.parts[i], c.parts[i+1][:0]
+	from := c.parts[i]
+	c.joined = c.joined[:0]
 	looks := joinParts * c.most
-	defer func() { c.parts[i+1], c.steps = to, c.steps+joinParts*c.most-looks }()
+	defer func() { c.steps += joinParts*c.most - looks }()
 	for a := range from {
 		for b := a; b < len(from) && from[a].slack[0]+from[b].slack[0] < below; b++ {
 			if looks--; looks < 0 {
@@ -422,10 +431,10 @@ func (c *combination) pairs(i int, below int64) bool {
 			if !c.fit(&from[a], &from[b]) {
 				continue
 			}
-			if len(to) == keepParts*c.most {
+			if len(c.joined) == keepParts*c.most {
 				return false
 			}
-			to = append(to, c.join(from, a, b))
+			c.joined = append(c.joined, [2]int32{int32(a), int32(b)})
 		}
 	}
 	return true
@@ -448,7 +457,7 @@ func (c *combination) finish(halves []subload, floor int64) int64 {
 			if len(c.found) > keepMore {
 				c.found = slices.Delete(c.found, 0, 1)
 			}
-			c.found = append(c.found, c.join(halves, a, b))
+			c.found = append(c.found, c.join(halves, int32(a), int32(b)))
 			floor = halves[a].value + halves[b].value
 			c.limit(floor)
 		}
@@ -472,9 +481,9 @@ func (c *combination) fit(a, b *subload) bool {
 	return c.scarce.has(&a.pods, &b.pods)
 }
 
-func (c *combination) join(from []subload, a, b int) subload {
+func (c *combination) join(from []subload, a, b int32) subload {
 	x, y := &from[a], &from[b]
-	p := subload{value: x.value + y.value, a: int32(a), b: int32(b)}
+	p := subload{value: x.value + y.value, a: a, b: b}
 	for j := range c.planes {
 		p.slack[j] = x.slack[j] + y.slack[j]
 	}
