@@ -34,11 +34,13 @@ type knapsack struct {
 	order   []*item
 	current load
 	best    load
-	more    []load // others that were best for a while
-	ledger  ledger
-	value   int64
-	upper   int64
-	steps   int
+	// more are others that were best for a while, the oldest first: the last of them, as many as others says.
+	more   [keepMore]load
+	others int
+	ledger ledger
+	value  int64
+	upper  int64
+	steps  int
 	// spare and rest are for loads that have no GPUs for all their pods.
 	spare load
 	rest  room
@@ -229,7 +231,7 @@ func (k *knapsack) fractional() int64 {
 func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int64) {
 	clear(k.best)
 	clear(k.current)
-	k.more = k.more[:0]
+	k.others = 0
 	k.order = k.order[:0]
 	for _, it := range k.ranked {
 		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
@@ -335,10 +337,10 @@ const keepMore = 3
 // keep makes a load the best so far.
 func (k *knapsack) keep(l load, value int64) {
 	if k.value > 0 && !k.best.empty() {
-		if len(k.more) == keepMore {
-			k.more = append(k.more[:0], k.more[1:]...)
-		}
-		k.more = append(k.more, slices.Clone(k.best))
+		oldest := k.more[0]
+		copy(k.more[:], k.more[1:])
+		k.more[keepMore-1] = append(oldest[:0], k.best...)
+		k.others = min(k.others+1, keepMore)
 	}
 	k.value = value
 	copy(k.best, l)

@@ -96,7 +96,10 @@ func (x *pricer) look(demand load, steps int, floor int64, parted bool, out *pri
 	}
 	if value > floor {
 		out.value = value
-		out.loads = append(append(out.loads, slices.Clone(x.best)), x.more...)
+		out.loads = append(out.loads, slices.Clone(x.best))
+		for _, l := range x.more[keepMore-x.others:] {
+			out.loads = append(out.loads, slices.Clone(l))
+		}
 	}
 	return upper
 }
