@@ -270,6 +270,7 @@ func (h *prover) fraction(g *master) (offer int, few int64) {
 // clone is a relaxation that goes its own way from here.
 func (m *master) clone() *master {
 	c := *m
+	c.work = nil
 	c.columns, c.entries, c.basis, c.cuts = slices.Clone(m.columns), slices.Clone(m.entries), slices.Clone(m.basis), slices.Clone(m.cuts)
 	c.demand, c.x, c.y, c.w, c.values = slices.Clone(m.demand), slices.Clone(m.x), slices.Clone(m.y), slices.Clone(m.w), slices.Clone(m.values)
 	c.inverse = make([][]float64, len(m.inverse))

@@ -155,9 +155,11 @@ func (h *half) diveFrom(g *master, slice int64) {
 }
 
 // narrowed is the relaxation for what a plan leaves, with the columns of another one as far as they go, and with the cuts of the proof as far as
-// the machines of the plan do not keep them.
+// the machines of the plan do not keep them. It is good until the one after the next is asked for.
 func (h *half) narrowed(g *master, s *solution) *master {
-	next := newMaster(h.problem, s.left)
+	next := h.narrow[0]
+	h.narrow[0], h.narrow[1] = h.narrow[1], next
+	next.begin(h.problem, s.left)
 	for _, c := range g.columns {
 		if c.load.under(s.left) {
 			next.add(c)

@@ -1,6 +1,9 @@
 package planner
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // column is one way to fill one machine.
 type column struct {
@@ -41,6 +44,7 @@ type master struct {
 	x         []float64
 	y         []float64
 	w         []float64
+	work      [][]float64 // scratch of invert
 	pivots    int
 	values    []int64 // duals by shape, in units of valueScale, rounded down
 }
@@ -67,9 +71,20 @@ func (e *entry) in(weights []float64) float64 {
 // refactorEvery is the number of pivots after which the inverse is computed afresh.
 const refactorEvery = 150
 
-// newMaster starts from one column a shape: the cheapest machine a pod, filled with that shape alone.
+// newMaster is a relaxation that has begun.
 func newMaster(p *problem, demand load) *master {
-	m := &master{p: p, values: make([]int64, len(p.shapes)), known: map[string]bool{}, at: make([]int, len(p.shapes))}
+	m := &master{known: map[string]bool{}}
+	m.begin(p, demand)
+	return m
+}
+
+// begin starts from one column a shape: the cheapest machine a pod, filled with that shape alone. Of what was before only the room stays.
+func (m *master) begin(p *problem, demand load) {
+	m.p, m.values, m.at = p, blank(m.values, len(demand)), blank(m.at, len(demand))
+	m.rows, m.demand, m.basis = m.rows[:0], m.demand[:0], m.basis[:0]
+	m.columns, m.entries, m.cuts = m.columns[:0], m.entries[:0], m.cuts[:0]
+	m.surcharge, m.pivots = nil, 0
+	clear(m.known)
 	for k, n := range demand {
 		m.at[k] = -1
 		best := -1
@@ -90,17 +105,31 @@ func newMaster(p *problem, demand load) *master {
 		m.add(column{best, l})
 	}
 	n := len(m.rows)
-	m.x, m.y, m.w = make([]float64, n), make([]float64, n), make([]float64, n)
-	m.inverse = make([][]float64, n)
+	m.x, m.y, m.w = blank(m.x, n), blank(m.y, n), blank(m.w, n)
+	m.inverse = blankRows(m.inverse, n, n)
 	for i := range m.inverse {
-		m.inverse[i] = make([]float64, n)
 		e := &m.entries[i]
 		e.basic = true
 		m.inverse[i][i] = 1 / e.counts[0]
 		m.x[i] = m.demand[i] / e.counts[0]
 	}
 	m.setValues()
-	return m
+}
+
+// blank is so many zeros, in the room of a slice that is done with.
+func blank[T any](room []T, n int) []T {
+	room = slices.Grow(room[:0], n)[:n]
+	clear(room)
+	return room
+}
+
+// blankRows are so many rows of zeros, in the room of rows that are done with.
+func blankRows(room [][]float64, rows, columns int) [][]float64 {
+	room = slices.Grow(room[:0], rows)[:rows]
+	for i := range room {
+		room[i] = blank(room[i], columns)
+	}
+	return room
 }
 
 // add offers a column to the relaxation, unless it has it, and reports whether it was new.
@@ -112,6 +141,13 @@ func (m *master) add(c column) bool {
 	m.known[key] = true
 	e := m.entry(c.offer)
 	e.column = len(m.columns)
+	shapes := 0
+	for _, n := range c.load {
+		if n > 0 {
+			shapes++
+		}
+	}
+	e.rows, e.counts = slices.Grow(e.rows, shapes), slices.Grow(e.counts, shapes)
 	for k, n := range c.load {
 		if n > 0 && m.at[k] >= 0 {
 			e.rows = append(e.rows, int32(m.at[k]))
@@ -351,9 +387,9 @@ func (m *master) setAmounts(demand []float64) {
 // invert computes the inverse of the basis, by elimination with the largest pivots; where one is too small it leaves it as it was and reports false.
 func (m *master) invert() bool {
 	n := len(m.demand)
-	work := make([][]float64, n)
+	m.work = blankRows(m.work, n, 2*n)
+	work := m.work
 	for i := range work {
-		work[i] = make([]float64, 2*n)
 		work[i][n+i] = 1
 	}
 	for j, b := range m.basis {
@@ -366,7 +402,7 @@ func (m *master) invert() bool {
 			work[r][j] = e.counts[q]
 		}
 	}
-	factors := make([]float64, n)
+	factors := m.w
 	for j := range n {
 		top := j
 		for i := j + 1; i < n; i++ {

@@ -16,6 +16,8 @@ type mixer struct {
 	cheap   []int  // the offers, the cheapest first
 	dull    []bool // the offers whose best load is worth far less than their price
 	room    room
+	// narrow are the relaxations of dives, the one that was used last behind.
+	narrow [2]*master
 	// combinations are scratch of the two who price.
 	combinations [2]combination
 	// known are columns to buy when few machines are bought, which a short search does not find.
@@ -27,6 +29,9 @@ const worthiest = 1 << 44
 
 func newMixer(p *problem, e *effort) *mixer {
 	m := &mixer{problem: p, effort: e, alone: make([]int64, len(p.shapes)), room: room{ledger: newLedger(p)}}
+	for i := range m.narrow {
+		m.narrow[i] = &master{known: map[string]bool{}}
+	}
 	for t := range p.offers {
 		k := newKnapsack(p, &p.offers[t].capacity)
 		m.offered = append(m.offered, pricer{k, newGPURelaxation(p, k)})
