@@ -13,11 +13,15 @@ type rebuy struct {
 	kept   []machine
 	left   load
 	found  bool
+	// shortlists are scratch, one for as many machines on the stack.
+	shortlists []*shortlist
 }
 
-// newRebuy looks for machines that cost at most the given cost.
+// newRebuy looks for machines that cost at most the given cost. It is the one that the mixer has, so that the one before is done with.
 func newRebuy(m *mixer, values []int64, limits []usage, steps int, most cost) *rebuy {
-	return &rebuy{mixer: m, values: values, limits: limits, steps: steps, best: most}
+	t := &m.rebuy
+	t.mixer, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
+	return t
 }
 
 // run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
@@ -33,12 +37,15 @@ func (t *rebuy) run(waiting load) bool {
 
 func (t *rebuy) try(waiting load, so cost) {
 	total := waiting.total()
-	next := t.candidates(waiting, so, total)
+	if len(t.shortlists) == len(t.stack) {
+		t.shortlists = append(t.shortlists, &shortlist{rebuy: t})
+	}
+	s := t.shortlists[len(t.stack)]
+	next := s.candidates(waiting, so, total)
 	if total == 0 || len(next) == 0 {
 		so.left = total
 		if so.less(t.best) || !t.found && so == t.best {
-			t.found, t.best, t.left = true, so, slices.Clone(waiting)
-			t.kept = append(t.kept[:0], t.stack...)
+			t.keep(waiting, so)
 		}
 		return
 	}
@@ -52,16 +59,24 @@ func (t *rebuy) try(waiting load, so cost) {
 		if t.best.left == 0 && after.price > t.best.price {
 			continue
 		}
-		rest := slices.Clone(waiting)
-		rest.add(x.load, -1)
+		s.rest = append(s.rest[:0], waiting...)
+		s.rest.add(x.load, -1)
 		t.limits[o.pool].launch(o.uses)
 		t.stack = append(t.stack, x)
-		t.try(rest, after)
+		t.try(s.rest, after)
 		t.stack = t.stack[:len(t.stack)-1]
 		t.limits[o.pool].giveBack(o.uses)
 		if t.steps <= -rebuySteps*4 {
 			return
 		}
+	}
+}
+
+// keep makes the machines on the stack the best so far. Their loads are scratch.
+func (t *rebuy) keep(waiting load, so cost) {
+	t.found, t.best, t.left, t.kept = true, so, slices.Clone(waiting), t.kept[:0]
+	for _, x := range t.stack {
+		t.kept = append(t.kept, machine{x.offer, slices.Clone(x.load)})
 	}
 }
 
@@ -93,36 +108,35 @@ func (t *rebuy) finish(waiting load, so cost) int {
 }
 
 // candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
-func (t *rebuy) candidates(waiting load, so cost, total int64) []machine {
+func (s *shortlist) candidates(waiting load, so cost, total int64) []machine {
+	s.next, s.n = s.next[:0], 0
 	if total == 0 {
 		return nil
 	}
-	var out []machine
-	next := shortlist{rebuy: t}
-	t.effort.spend(int64(len(waiting)/10 + len(t.known)/20))
-	if i := t.finish(waiting, so); i >= 0 {
-		out = append(out, machine{i, slices.Clone(waiting)})
+	s.effort.spend(int64(len(waiting)/10 + len(s.known)/20))
+	if i := s.finish(waiting, so); i >= 0 {
+		s.next = append(s.next, machine{i, waiting})
 	}
-	for _, c := range t.known {
-		if t.affords(c.offer, so) && c.load.under(waiting) {
-			next.consider(c.offer, c.load, worth(t.values, c.load))
+	for _, c := range s.known {
+		if s.affords(c.offer, so) && c.load.under(waiting) {
+			s.consider(c.offer, c.load, worth(s.values, c.load))
 		}
 	}
-	for i := range t.offered {
-		if !t.affords(i, so) {
+	for i := range s.offered {
+		if !s.affords(i, so) {
 			continue
 		}
-		k := &t.offered[i]
+		k := &s.offered[i]
 		v, _ := k.search(waiting, 24, 0)
-		t.effort.spend(int64(24 - max(0, k.steps)))
+		s.effort.spend(int64(24 - max(0, k.steps)))
 		if v > 0 && k.best.total() < total {
-			next.consider(i, k.best, v)
+			s.consider(i, k.best, v)
 		}
 	}
-	for _, c := range next.best[:next.n] {
-		out = append(out, c.machine)
+	for _, c := range s.best[:s.n] {
+		s.next = append(s.next, c.machine)
 	}
-	return out
+	return s.next
 }
 
 // affords reports whether a machine may be bought after what was, and is worth a look.
@@ -131,9 +145,11 @@ func (t *rebuy) affords(offer int, so cost) bool {
 	return t.promising(offer) && (t.best.left > 0 || so.price+o.price <= t.best.price) && t.limits[o.pool].admits(o.uses)
 }
 
-// shortlist is the few machines with the most worth for their price, the best first.
+// shortlist is the few machines with the most worth for their price, the best first. The load of the one behind them is room for another.
 type shortlist struct {
 	*rebuy
+	next []machine // what may be bought
+	rest load      // what waits when one of them was
 	best [rebuyWidth + 1]struct {
 		machine
 		value int64
@@ -149,7 +165,8 @@ func (s *shortlist) consider(offer int, l load, value int64) {
 	if at >= rebuyWidth {
 		return
 	}
+	room := s.best[rebuyWidth].load
 	copy(s.best[at+1:], s.best[at:])
-	s.best[at].machine, s.best[at].value = machine{offer, slices.Clone(l)}, value
+	s.best[at].machine, s.best[at].value = machine{offer, append(room[:0], l...)}, value
 	s.n = min(s.n+1, rebuyWidth)
 }
