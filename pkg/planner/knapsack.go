@@ -74,6 +74,11 @@ func newKnapsack(p *problem, c *capacity) *knapsack {
 		k.relaxed.limit[d] = 1
 	}
 	k.relaxed.empty()
+	items := 0
+	for _, n := range c.fits {
+		items += int(min(n, 1))
+	}
+	k.items, k.relaxed.cols, k.byRoom = make([]item, 0, items), make([]relaxedColumn, 0, items), make([]int, 0, items)
 	for i, n := range c.fits {
 		if n == 0 {
 			continue

@@ -16,6 +16,7 @@ type mixer struct {
 	cheap   []int  // the offers, the cheapest first
 	dull    []bool // the offers whose best load is worth far less than their price
 	room    room
+	found   []priced // what pricing found last
 	rebuy   rebuy
 	// narrow are the relaxations of dives, the one that was used last behind.
 	narrow [2]*master

@@ -142,9 +142,10 @@ func scale(mixture []float64, values []int64, to int64) {
 }
 
 // priceAll prices all offers, each with the floor that it is given. A second worker takes some of the offers, if it comes in time: what it has not begun
-// when the others are priced is not waited for. What is found depends on neither. Once the search is to end, the bounds of what is left are the quick ones.
+// when the others are priced is not waited for. What is found depends on neither, and stays until offers are priced again. Once the search is to end, the bounds of what is left are the quick ones.
 func (m *mixer) priceAll(values []int64, demand load, care care, floor func(t int) int64) []priced {
-	out := make([]priced, len(m.offered))
+	m.found = blank(m.found, len(m.offered))
+	out := m.found
 	var next atomic.Int64
 	var rest sync.WaitGroup
 	rest.Add(len(out))
