@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -277,9 +278,6 @@ func (m *master) clone() *master {
 	for i := range c.inverse {
 		c.inverse[i] = slices.Clone(m.inverse[i])
 	}
-	c.known = make(map[string]bool, len(m.known))
-	for k := range m.known {
-		c.known[k] = true
-	}
+	c.known = maps.Clone(m.known)
 	return &c
 }

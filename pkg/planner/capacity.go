@@ -102,6 +102,7 @@ type room struct {
 	free   vec
 	ledger ledger
 	gpus   []GPU
+	chosen []onGPU // scratch of assign
 }
 
 // fill begins with a machine under a load that it holds, and reports whether it found a place for each of its pods.

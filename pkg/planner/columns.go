@@ -133,7 +133,7 @@ func (h *half) diveFrom(g *master, slice int64) {
 		t := newRebuy(h.mixer, values, slices.Clone(limits), diveSteps, cost{left: math.MaxInt64})
 		if t.run(s.left) {
 			done := s.clone()
-			done.machines, done.left = append(done.machines, t.kept...), t.left
+			done.machines, done.left = slices.Concat(s.machines, t.kept), t.left
 			h.met.machines(t.kept)
 			h.downsize(done)
 			h.best = h.better(h.best, done)
@@ -160,6 +160,7 @@ func (h *half) narrowed(g *master, s *solution) *master {
 	next := h.narrow[0]
 	h.narrow[0], h.narrow[1] = h.narrow[1], next
 	next.begin(h.problem, s.left)
+	next.expect(len(g.columns))
 	for _, c := range g.columns {
 		if c.load.under(s.left) {
 			next.add(c)

@@ -18,7 +18,8 @@ type composition struct {
 	paid   float64 // for what is taken
 	uneven []int   // the rows of the basis with the largest fractions of machines
 	open   []*composed
-	work   int // row operations that are not counted yet
+	bars   []int // scratch of leave
+	work   int   // row operations that are not counted yet
 }
 
 // taking is so many machines loaded as an entry says.
@@ -80,6 +81,7 @@ func (h *hunt) compose(slice int64) {
 // composition is one of the columns of the relaxation, with those that dives met and the machines of the best plan.
 func (h *hunt) composition() *composition {
 	c := &composition{master: h.narrowed(h.g, h.base)}
+	c.expect(len(h.best.machines) + len(h.met.columns))
 	for _, x := range h.best.machines {
 		c.add(column(x))
 	}
@@ -158,7 +160,7 @@ func (c *composition) begin(part *composed) {
 	for _, b := range part.barred {
 		c.barred[b] = true
 	}
-	c.taken, c.paid = slices.Clone(part.taken), 0
+	c.taken, c.paid = append(c.taken[:0], part.taken...), 0
 	for _, x := range c.taken {
 		c.paid += float64(x.times * c.entries[x.entry].price)
 	}
@@ -346,18 +348,20 @@ func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 	if len(c.open) == composeOpen {
 		return
 	}
-	part := &composed{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(c.basis), taken: slices.Clone(c.taken)}
+	c.bars = c.bars[:0]
 	if bar >= 0 {
-		part.barred = append(part.barred, bar)
-	}
-	if more.times > 0 {
-		part.taken = append(part.taken, more)
+		c.bars = append(c.bars, bar)
 	}
 	for i, barred := range c.barred {
 		if barred {
-			part.barred = append(part.barred, i)
+			c.bars = append(c.bars, i)
 		}
 	}
+	part := &composed{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(c.basis), taken: c.taken, barred: slices.Clone(c.bars)}
+	if more.times > 0 {
+		part.taken = append(part.taken, more)
+	}
+	part.taken = slices.Clone(part.taken)
 	at, _ := slices.BinarySearchFunc(c.open, part, func(x, y *composed) int { return cmp.Or(cmp.Compare(x.guess, y.guess), -1) })
 	c.open = slices.Insert(c.open, at, part)
 }

@@ -78,8 +78,9 @@ func (p *problem) assignOrKnow(c *capacity, l load, r *room, note *[]onGPU) (ok,
 	if !may {
 		return false, false
 	}
-	a := assignment{problem: p, left: slices.Clone(l), gpus: r.gpus, full: make([]bool, len(r.gpus)), spare: spare, steps: assignSteps}
+	a := assignment{problem: p, left: slices.Clone(l), gpus: r.gpus, full: make([]bool, len(r.gpus)), spare: spare, steps: assignSteps, chosen: r.chosen[:0]}
 	ok = a.place()
+	r.chosen = a.chosen
 	if ok && note != nil {
 		*note = append(*note, a.chosen...)
 	}

@@ -159,6 +159,11 @@ func (m *master) add(c column) bool {
 	return true
 }
 
+// expect makes room for so many more columns.
+func (m *master) expect(columns int) {
+	m.columns, m.entries = slices.Grow(m.columns, columns), slices.Grow(m.entries, columns)
+}
+
 // mix offers a mixture of loads at the price of an offer, and reports whether it is worth more than that.
 func (m *master) mix(offer int, amounts []float64) bool {
 	value := 0.0

@@ -40,6 +40,7 @@ func (h *prover) prepare() {
 // relaxed is a relaxation for what a proof launches for, with its cuts.
 func (h *prover) relaxed(p *proof) *master {
 	g := newMaster(h.problem, p.demand)
+	g.expect(len(h.g.columns))
 	for _, c := range h.g.columns {
 		if l := c.load.within(p.demand); !l.empty() {
 			g.add(column{c.offer, l})
