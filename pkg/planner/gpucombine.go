@@ -87,7 +87,7 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 	n := (len(items) + 1) * (units + 1)
 	t.gain = slices.Grow(t.gain[:0], n)[:n]
 	clear(t.gain[len(items)*(units+1):])
-	for i := len(items) - 1; i >= 0; i-- {
+	for i := range slices.Backward(items) {
 		it := &items[i]
 		row := t.gain[i*(units+1) : (i+1)*(units+1)]
 		copy(row, t.gain[(i+1)*(units+1):])
