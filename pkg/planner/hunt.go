@@ -20,7 +20,7 @@ type half struct {
 	g     *master
 	bound int64
 	cuts  []tally // what the proof demands of plans
-	met   *met    // what dives met for plans to be composed of, nil where that is not kept
+	met   *met    // what dives met for later ones and for plans to be composed of, nil where that is not kept
 }
 
 // mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
@@ -84,8 +84,8 @@ func (h *hunt) run() {
 	}
 }
 
-// round spends a slice on each part of a round, and reports whether branches had any part in its proof. The first plan has to be there before there is
-// anything to improve or to prove.
+// round spends a slice on each part of a round, and reports whether branches had any part in its proof. In the first round of the fewest machines the plan
+// has to be there before there is anything to prove; that of more is dived for beside the proof, which needs no good one yet.
 func (h *hunt) round(slice int64) (grown bool) {
 	later := h.g != nil
 	if !later {
@@ -96,6 +96,9 @@ func (h *hunt) round(slice int64) (grown bool) {
 			h.prover.prepare()
 			h.hear()
 		}
+	}
+	dived := !later && h.fewest()
+	if dived {
 		h.dive(slice)
 	}
 	proving, improving := h.shares(slice, later)
@@ -103,9 +106,16 @@ func (h *hunt) round(slice int64) (grown bool) {
 		return false
 	}
 	return h.both(proving, func() {
+		until := h.effort.left - proving
 		if later {
 			h.columns(slice, h.laterColumns(slice))
+		}
+		if !dived {
 			h.dive(slice)
+		}
+		if !later || h.few() {
+			// A round takes as long as its proof.
+			improving = max(improving, h.effort.left-until)
 		}
 		h.refine(improving, later)
 	})
@@ -120,18 +130,14 @@ func (h *hunt) laterColumns(slice int64) int64 {
 	return slice / 4
 }
 
-// refine spends so much on cheaper plans, at most. In the first round the relaxation knows too few loads to compose plans of many machines; in later ones
-// improvement rarely finds any, and the next round comes sooner.
+// refine spends so much on cheaper plans, at most: first on dives that turn off, which find most for their time. In the first round the relaxation knows
+// too few loads to compose plans of many machines. Improvement rarely finds any, and the next round comes sooner.
 func (h *hunt) refine(improving int64, later bool) {
-	until := h.effort.left - improving
+	h.turnOff(improving / 2)
 	if later || h.fewest() {
 		h.compose(improving / 2)
 	}
-	rest := h.effort.left - until
-	if later {
-		rest /= 2
-	}
-	h.improve(rest)
+	h.improve(improving / 4)
 }
 
 // firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.
@@ -147,7 +153,7 @@ func (h *hunt) firstSlice() int64 {
 func (h *hunt) shares(slice int64, later bool) (proving, improving int64) {
 	z, price := int64(h.g.total()), h.best.cost(h.problem).price
 	switch {
-	case h.fewest(), !h.few() && price-z > z-h.bound:
+	case later && (h.fewest() || !h.few() && price-z > z-h.bound):
 		return slice * 2, slice * 2
 	case h.few(), !later:
 		return slice * 2, slice

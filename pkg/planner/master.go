@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -430,11 +431,10 @@ func (m *master) invert() bool {
 	return true
 }
 
-// whole returns how many whole machines of each column the relaxation buys, and the column of which it buys the largest fraction
-// besides, or -1.
-func (m *master) whole() (times map[int]int32, most int) {
-	times, most = map[int]int32{}, -1
-	largest := 1e-6
+// whole returns how many whole machines of each column the relaxation buys, and the columns of which it buys fractions besides, the largest first.
+func (m *master) whole() (times map[int]int32, parts []int) {
+	times = map[int]int32{}
+	part := map[int]float64{}
 	for i, b := range m.basis {
 		if b < 0 || m.x[i] <= 0 || m.entries[b].column < 0 {
 			continue
@@ -444,9 +444,10 @@ func (m *master) whole() (times map[int]int32, most int) {
 		if n > 0 {
 			times[c] = int32(min(n, 1<<30))
 		}
-		if f := m.x[i] - n; f > largest || f == largest && c < most {
-			most, largest = c, f
+		if f := m.x[i] - n; f > 1e-6 {
+			parts, part[c] = append(parts, c), f
 		}
 	}
-	return times, most
+	slices.SortFunc(parts, func(a, b int) int { return cmp.Or(cmp.Compare(part[b], part[a]), cmp.Compare(a, b)) })
+	return times, parts
 }
