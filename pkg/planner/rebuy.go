@@ -107,6 +107,12 @@ func (t *rebuy) finish(waiting load, so cost) int {
 	return -1
 }
 
+// candidateSteps is how many steps one offer is looked at, candidateCost what it counts besides: most are known at once to be worth too little.
+const (
+	candidateSteps = 24
+	candidateCost  = 2
+)
+
 // candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
 func (s *shortlist) candidates(waiting load, so cost, total int64) []machine {
 	s.next, s.n = s.next[:0], 0
@@ -127,8 +133,8 @@ func (s *shortlist) candidates(waiting load, so cost, total int64) []machine {
 			continue
 		}
 		k := &s.offered[i]
-		v, _ := k.search(waiting, 24, 0)
-		s.effort.spend(int64(24 - max(0, k.steps)))
+		v, _ := k.search(waiting, candidateSteps, s.floor(i))
+		s.effort.spend(int64(candidateCost + candidateSteps - max(0, k.steps)))
 		if v > 0 && k.best.total() < total {
 			s.consider(i, k.best, v)
 		}
@@ -155,6 +161,15 @@ type shortlist struct {
 		value int64
 	}
 	n int
+}
+
+// floor is what a machine has to be worth more than to be among them.
+func (s *shortlist) floor(offer int) int64 {
+	if s.n < rebuyWidth {
+		return 0
+	}
+	last := &s.best[rebuyWidth-1]
+	return mulDiv(last.value, s.offers[offer].price, s.offers[last.offer].price)
 }
 
 func (s *shortlist) consider(offer int, l load, value int64) {
