@@ -9,6 +9,9 @@ type Layout struct {
 	Machines []Machine
 	// Most is how many machines of each pool a step may give back, by the index of the pool; no limit where it is nil.
 	Most []int
+	// NearEnough is by how many percent the machines may cost more than the bound where that saves moves: as few pods move as bring them there. With 0 all
+	// move for which it pays.
+	NearEnough int
 }
 
 // Machine is a node of a snapshot that may be given back once its pods have another place.
@@ -38,7 +41,8 @@ type Running struct {
 type Outlook struct {
 	// Steps are changes that each stand for themselves, in the order in which they are best taken, whatever becomes of the later ones.
 	Steps []Step
-	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does without, those that no step gives back at present as well; sorted.
+	// Surplus are the nodes (indices into Snapshot.Nodes) that the cheapest layout found does without, those that no step gives back at present as well, be it
+	// that the machines cost near enough to the bound; sorted.
 	Surplus []int
 	// Price is what the Machines cost an hour now, Bound a proven lower bound on what machines for all the pods on them can cost if they all could move for nothing.
 	Price, Bound MicroUSD

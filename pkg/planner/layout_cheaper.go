@@ -12,8 +12,8 @@ import (
 // apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [Validate] refuses has
 // no steps.
 //
-// Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, then cut into parts
-// that are as small as can be. Where the layout says how many machines a step may give back, larger parts are taken to pieces as far as that pays.
+// Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with
+// moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give back, larger parts are taken to pieces as far as that pays.
 func (search Search) Cheaper(l Layout) Outlook {
 	var out Outlook
 	for _, m := range l.Machines {
@@ -35,16 +35,9 @@ func (search Search) Cheaper(l Layout) Outlook {
 	out.Bound = min(out.Price, f.bound(e.part(2)))
 	m := newMixer(p, e)
 	homes := f.homes(p)
-	r := newRelaxed(m, homes)
-	r.run(maxRelaxed, e.left/2)
-	v := &settler{mixer: m, homes: homes, values: m.guide(r.values)}
-	dear := r.dear()
-	v.try(r.parting())
-	r.dive(e.left - e.most/8)
-	v.try(r.parting())
-	v.try(slices.Repeat([]bool{true}, len(homes)), make([]load, len(homes)))
-	v.settle(maxSettled)
-	out.Steps = f.steps(newParter(f, v).parts())
+	v := &settler{mixer: m, homes: homes}
+	dear := v.look()
+	out.Steps = f.steps(newParter(f, v.spare(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
 	for _, s := range out.Steps {
 		for _, i := range s.Leave {
 			out.Surplus = append(out.Surplus, l.Machines[i].Node)
@@ -70,6 +63,21 @@ const (
 	// maxSettled is the number of ruins without a success after which the improvement ends.
 	maxSettled = 4500
 )
+
+// look looks for the cheapest housing, and says by home whether it is dear.
+func (v *settler) look() (dear []bool) {
+	e := v.effort
+	r := newRelaxed(v.mixer, v.homes)
+	r.run(maxRelaxed, e.left/2)
+	v.values = v.guide(r.values)
+	dear = r.dear()
+	v.try(r.parting())
+	r.dive(e.left - e.most/8)
+	v.try(r.parting())
+	v.try(slices.Repeat([]bool{true}, len(v.homes)), make([]load, len(v.homes)))
+	v.settle(maxSettled)
+	return dear
+}
 
 // dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
 func (r *relaxed) dear() []bool {

@@ -71,6 +71,11 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 		if probing(pool) {
 			counts.Nodes = 0 // The one machine that the pool may launch does not become two when another goes.
 		}
+		near := pool.Class.Spec.Consolidation.NearEnough()
+		if len(l.Machines) > 0 {
+			near = min(near, l.Layout.NearEnough)
+		}
+		l.Layout.NearEnough = near
 		l.Machines = append(l.Machines, m)
 		l.Layout.Machines = append(l.Layout.Machines, planner.Machine{
 			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Pods: pods,

@@ -189,6 +189,33 @@ func TestAMachineCostsWhatItCostsToday(t *testing.T) {
 	}
 }
 
+func TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	near := func(class int, percent int32) {
+		c.GPUNodeClasses[class].Spec.Consolidation.NearEnoughPercent = &percent
+	}
+	if got := layoutOf(c).Layout.NearEnough; got != 4 {
+		t.Errorf("%d %% are near enough, want the default of 4", got)
+	}
+	near(0, 7)
+	if got := layoutOf(c).Layout.NearEnough; got != 7 {
+		t.Errorf("%d %% are near enough, want the 7 of the only pool with machines", got)
+	}
+	c.GPUNodeClasses = append(c.GPUNodeClasses, *c.GPUNodeClasses[0].DeepCopy())
+	c.GPUNodeClasses[1].Name = "other"
+	near(1, 2)
+	pool := c.NodePools[0].DeepCopy()
+	pool.Name, pool.Spec.Template.Spec.NodeClassRef.Name = "other", "other"
+	c.NodePools = append(c.NodePools, *pool)
+	xlarge := TypeNamed("g4dn.xlarge")
+	claim := Claim("n", pool, xlarge, Initialized(Now.Add(-time.Hour)))
+	c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, xlarge, 10))
+	if l := layoutOf(c); len(l.Layout.Machines) != 2 || l.Layout.NearEnough != 2 {
+		t.Errorf("with %d machines %d %% are near enough, want the least of 7 and 2 with two", len(l.Layout.Machines), l.Layout.NearEnough)
+	}
+}
+
 func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
 	t.Parallel()
 	c := inUse()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/test/bench/workload"
@@ -161,7 +162,9 @@ func halved(trace string, skipped func(string), yield func(Row) bool) bool {
 
 func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) bool {
 	start := sync.OnceValue(func() planner.Layout {
-		return workload.Thinned(s, planner.Build(s), 0.5, defaultMove, seed)
+		l := workload.Thinned(s, planner.Build(s), 0.5, defaultMove, seed)
+		l.NearEnough = v1alpha1.DefaultNearEnoughPercent
+		return l
 	})
 	bound := sync.OnceValue(func() planner.MicroUSD { return planner.Search{}.Cheaper(start()).Bound })
 	for _, x := range []struct {

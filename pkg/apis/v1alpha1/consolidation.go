@@ -9,8 +9,9 @@ import (
 
 // Values that the API server writes where fields of Consolidation are left out; empty values are read as them.
 const (
-	DefaultMinSavingPerMove = "0.05"
-	DefaultSettleAfter      = "5m"
+	DefaultMinSavingPerMove  = "0.05"
+	DefaultNearEnoughPercent = 4
+	DefaultSettleAfter       = "5m"
 )
 
 // MovesPods says whether pods are moved to make the machines cheaper.
@@ -31,6 +32,14 @@ func (c Consolidation) SavingPerMove() (int64, error) {
 		return 0, fmt.Errorf("reading minSavingPerMove: %q is no decimal number of US dollars such as 0.02", saving)
 	}
 	return int64(micro), nil
+}
+
+// NearEnough is NearEnoughPercent, or what the API server writes where it is left out.
+func (c Consolidation) NearEnough() int {
+	if c.NearEnoughPercent == nil {
+		return DefaultNearEnoughPercent
+	}
+	return int(*c.NearEnoughPercent)
 }
 
 // SettleDuration is how long a pod or a machine has run once it counts as settled.

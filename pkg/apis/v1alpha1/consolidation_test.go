@@ -19,6 +19,15 @@ func TestTheSavingPerMoveIsReadToTheMicroDollar(t *testing.T) {
 	}
 }
 
+func TestFourPercentAreNearEnoughUnlessToldOtherwise(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[int]Consolidation{4: {}, 0: {NearEnoughPercent: new(int32(0))}, 10: {NearEnoughPercent: new(int32(10))}} {
+		if got := c.NearEnough(); got != want {
+			t.Errorf("near enough are %d %%, want %d", got, want)
+		}
+	}
+}
+
 func TestTheTimeThatAPodMustHaveRun(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]time.Duration{"": 5 * time.Minute, "30s": 30 * time.Second, "1h30m": 90 * time.Minute} {

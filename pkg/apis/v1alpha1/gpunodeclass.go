@@ -220,6 +220,14 @@ type Consolidation struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
+	// nearEnoughPercent is by how many percent machines may cost more than the proven lower bound where that saves moves, 0 to 100: of the pods that it pays
+	// to move only as many are moved as bring the machines there. With 0 all of them are. Machines of several NodePools are looked at together, and the least
+	// of what their classes say counts. Without it: 4.
+	// +optional
+	// +kubebuilder:default=4
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	NearEnoughPercent *int32 `json:"nearEnoughPercent,omitempty"`
 	// settleAfter is how long a pod has run, or a machine, once it counts as settled, as in "10m", at most 720h. Moving a pod that has not counts more than
 	// minSavingPerMove says, in proportion and up to 20 times, and machines that have not stay. Without it: 5m.
 	// +optional

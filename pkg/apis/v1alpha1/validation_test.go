@@ -211,6 +211,8 @@ var pairs = []struct {
 	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.000001"), reject: consolidation("minSavingPerMove", "0.0000001"), message: "should match"},
 	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.02"), reject: consolidation("minSavingPerMove", ".02"), message: "should match"},
 	{rule: savingRule, accept: consolidation("minSavingPerMove", "2"), reject: consolidation("minSavingPerMove", "$2"), message: "should match"},
+	{rule: "spec.consolidation.nearEnoughPercent minimum", accept: nearEnough(0), reject: nearEnough(-1), message: "greater than or equal to 0"},
+	{rule: "spec.consolidation.nearEnoughPercent maximum", accept: nearEnough(100), reject: nearEnough(101), message: "less than or equal to 100"},
 	{
 		rule:    "spec.consolidation.settleAfter maxLength",
 		accept:  consolidation("settleAfter", strings.Repeat("1s", 16)),
@@ -552,6 +554,10 @@ func idleAfter(value string) edits { return consolidation("idleAfter", value) }
 
 func consolidation(field, value string) edits {
 	return edits{"spec.consolidation": map[string]any{field: value}}
+}
+
+func nearEnough(percent int) edits {
+	return edits{"spec.consolidation": map[string]any{"nearEnoughPercent": percent}}
 }
 
 func warm(change edits) map[string]any { return with(map[string]any{"replicas": 10}, change) }

@@ -50,6 +50,9 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 			}
 			l.Machines = append(l.Machines, m)
 		}
+		if rapid.Bool().Draw(t, "moves are spared") {
+			l.NearEnough = n("near enough", 0, 100)
+		}
 		if rapid.Bool().Draw(t, "so many at a time") {
 			for range s.Pools {
 				l.Most = append(l.Most, n("most", 0, 2))
@@ -62,7 +65,7 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 // ShuffledLayout is the same layout in another order; pick(n) chooses from 0 to n-1.
 func ShuffledLayout(l planner.Layout, pick func(n int) int) planner.Layout {
 	s, at := shuffled(l.Snapshot, pick)
-	out := planner.Layout{Snapshot: s}
+	out := planner.Layout{Snapshot: s, NearEnough: l.NearEnough}
 	order, _ := permutation(len(l.Machines), pick)
 	for _, i := range order {
 		m := l.Machines[i]
@@ -122,7 +125,7 @@ func After(l planner.Layout, step planner.Step) planner.Layout {
 		}
 	}
 	gone := make([]bool, len(s.Nodes))
-	out := planner.Layout{Most: l.Most}
+	out := planner.Layout{Most: l.Most, NearEnough: l.NearEnough}
 	for i, m := range l.Machines {
 		m.Pods = slices.Clone(m.Pods)
 		if !slices.Contains(step.Leave, i) {
