@@ -36,7 +36,7 @@ func (search Search) Cheaper(l Layout) Outlook {
 	m := newMixer(p, e)
 	homes := f.homes(p)
 	v := &settler{mixer: m, homes: homes}
-	dear := v.look()
+	dear := v.look(maxSettled)
 	out.Steps = f.steps(newParter(f, v.spare(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
 	for _, s := range out.Steps {
 		for _, i := range s.Leave {
@@ -60,12 +60,13 @@ const (
 	// maxRelaxed is how often columns are looked for, maxRelaxedAgain how often between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
-	// maxSettled is the number of ruins without a success after which the improvement ends.
-	maxSettled = 4500
+	// maxSettled is the number of ruins without a success after which the improvement ends, maxSettledAgain where it is near enough that is looked for.
+	maxSettled      = 4500
+	maxSettledAgain = 1000
 )
 
-// look looks for the cheapest housing, and says by home whether it is dear.
-func (v *settler) look() (dear []bool) {
+// look looks for the cheapest housing, with so many ruins in vain at the end, and says by home whether it is dear.
+func (v *settler) look(idle int) (dear []bool) {
 	e := v.effort
 	r := newRelaxed(v.mixer, v.homes)
 	r.run(maxRelaxed, e.left/2)
@@ -75,7 +76,7 @@ func (v *settler) look() (dear []bool) {
 	r.dive(e.left - e.most/8)
 	v.try(r.parting())
 	v.try(slices.Repeat([]bool{true}, len(v.homes)), make([]load, len(v.homes)))
-	v.settle(maxSettled)
+	v.settle(idle)
 	return dear
 }
 

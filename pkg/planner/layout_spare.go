@@ -42,7 +42,7 @@ func (v *settler) weighing(weight float64, e *effort) *settler {
 			h.moves, h.fixed = int64(moves), h.fixed || moves == float64(h.price)
 		}
 	}
-	x.look()
+	x.look(maxSettledAgain)
 	return x
 }
 
