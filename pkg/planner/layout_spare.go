@@ -34,7 +34,7 @@ func (v *settler) spare(enough int64) *settler {
 
 // weighing looks again where a move counts so many times as much.
 func (v *settler) weighing(weight float64, e *effort) *settler {
-	v.mixer.effort = e
+	v.effort = e
 	x := &settler{mixer: v.mixer, homes: slices.Clone(v.homes)}
 	for i := range x.homes {
 		if h := &x.homes[i]; h.moves > 0 {
