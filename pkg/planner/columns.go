@@ -59,7 +59,7 @@ func (m *mixer) take(g *master, found []priced) bool {
 // reoptimise solves the relaxation with the columns that it has.
 func (m *mixer) reoptimise(g *master) {
 	n := int64(len(g.rows))
-	m.effort.spend(int64(g.solve(maxPivots)) * (1 + n*n/pivotCost))
+	m.effort.spend(int64(g.solve(maxPivots, m.effort.stopped)) * (1 + n*n/pivotCost))
 }
 
 // launch buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any. Where too few pods wait for

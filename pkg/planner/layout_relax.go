@@ -118,7 +118,8 @@ const rowCost = 8
 func (r *relaxed) pivotUntil(until int64) {
 	n := int64(len(r.demand))
 	cost := 1 + n*n/(rowCost*pivotCost)
-	r.mixer.effort.spend(int64(r.solve(int(min(maxPivots, max(0, r.mixer.effort.left-until)/cost)))) * cost)
+	e := r.mixer.effort
+	e.spend(int64(r.solve(int(min(maxPivots, max(0, e.left-until)/cost)), e.stopped)) * cost)
 }
 
 // dive decides for one machine after the other, the one of which it does the largest part of one thing first, and has the others make the best of that.

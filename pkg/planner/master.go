@@ -232,12 +232,12 @@ func worth(values []int64, l load) int64 {
 	return v
 }
 
-// solve pivots until no column is worth more than its price, at most the given number of times, and returns how many it made.
-func (m *master) solve(most int) int {
+// solve pivots until no column is worth more than its price, at most the given number of times and unless it is stopped, and returns how many it made.
+func (m *master) solve(most int, stopped func() bool) int {
 	m.setDuals()
 	for pivot := range most {
 		enter := m.entering()
-		if enter == noEntry || !m.pivot(enter) {
+		if enter == noEntry || stopped() || !m.pivot(enter) {
 			m.setValues()
 			return pivot
 		}
