@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,11 +29,23 @@ func (s *scene) says(node *corev1.Node, conditionType corev1.NodeConditionType, 
 	}
 }
 
-// falls has a Node's kubelet fall silent, while the cloud's machine runs on.
+// falls has a Node's kubelet fall silent, while the cloud's machine runs on. Where kwok was just about to speak for it, it goes on and has to be told again.
 func (s *scene) falls(node *corev1.Node) {
 	s.t.Helper()
-	s.patch(node.DeepCopy(), `{"metadata":{"annotations":{"kwok.x-k8s.io/node":null}}}`)
+	for _, kept := range []string{`"fake"`, "null"} {
+		s.patch(node.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"kwok.x-k8s.io/node":%s}}}`, kept))
+	}
 	s.says(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
+}
+
+// staysSilent has a Node fall silent again that has said that it is ready.
+func (s *scene) staysSilent(node *corev1.Node) {
+	s.t.Helper()
+	if node.DeletionTimestamp.IsZero() && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}) {
+		s.falls(node)
+	}
 }
 
 // TestSickMachinesAreReplaced has one of two machines die with pods that may not be disrupted, and then the one GPU of another pool break under pods of which at least five
@@ -63,7 +76,10 @@ func (w *world) aMachineDies(t *testing.T) {
 	took := s.until(enough, "the dead machine is gone and all pods run", func() (bool, string) {
 		gone := true
 		for _, n := range s.nodes(s.name) {
-			gone = gone && n.Name != nodes[0].Name
+			if n.Name == nodes[0].Name {
+				gone = false
+				s.staysSilent(&n)
+			}
 		}
 		return gone && s.running() == 11 && len(s.pods()) == 11, lines(s.claims())
 	})
