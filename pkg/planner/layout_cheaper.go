@@ -13,7 +13,8 @@ import (
 // no steps.
 //
 // Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with
-// moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give back, larger parts are taken to pieces as far as that pays.
+// moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give
+// back, larger parts are taken to pieces as far as that pays.
 func (search Search) Cheaper(l Layout) Outlook {
 	var out Outlook
 	for _, m := range l.Machines {
