@@ -12,12 +12,17 @@ import (
 // PodKeeps says of machines which pod keeps them from going only because others would cost less, though Karpenter would drain it; "" when none does: one that nobody
 // would make again, one of a Job that is more than half done, and one without a replica that would have no place on another node that is there.
 func (c *Cluster) PodKeeps() func(*Machine) string {
-	jobs := c.jobs()
+	jobs, others := c.jobs(), c.OtherNodes()
+	known := map[string]string{}
 	return func(m *Machine) string {
-		if why := jobs.keeps(m); why != "" {
-			return why
+		why, ok := known[m.Claim.Name]
+		if !ok {
+			if why = jobs.keeps(m); why == "" {
+				why = others.Hold([]*Machine{m}, nil)
+			}
+			known[m.Claim.Name] = why
 		}
-		return c.Elsewhere([]*Machine{m}, nil)
+		return why
 	}
 }
 

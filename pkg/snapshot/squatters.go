@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,10 +26,32 @@ func (m *Machine) Unused() bool {
 	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return isWorkload(pod) && !squats(pod) })
 }
 
-// Elsewhere says which of the squatters of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one.
+// OtherNodes finds places for squatters on the nodes that exist. It reads the cluster when it is first asked, and then no more.
+type OtherNodes struct {
+	cluster *Cluster
+	read    sync.Once
+	// nodes are those that take pods and stay, by name.
+	nodes   []freeNode
+	storage *storage
+	// admitting are the indices of the nodes whose taints and labels admit a pod, by what the pod asks of a node.
+	admitting map[string][]int
+}
+
+// OtherNodes returns the nodes of the cluster as places for squatters.
+func (c *Cluster) OtherNodes() *OtherNodes {
+	return &OtherNodes{cluster: c, admitting: map[string][]int{}}
+}
+
+// freeNode is a node with what it has left.
+type freeNode struct {
+	node *corev1.Node
+	free corev1.ResourceList
+}
+
+// Hold says which of the squatters of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one.
 // Taken is what others are to have of nodes, by their names. Machines are not launched for such pods: those that ask anything of other pods are taken to have no
 // place, and so are those that nobody would make again.
-func (c *Cluster) Elsewhere(going []*Machine, taken map[string]planner.Resources) string {
+func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) string {
 	var pods []*corev1.Pod
 	leaves := map[string]bool{}
 	for _, m := range going {
@@ -40,24 +63,19 @@ func (c *Cluster) Elsewhere(going []*Machine, taken map[string]planner.Resources
 	if len(pods) == 0 {
 		return ""
 	}
-	free := c.freeNodes(leaves, taken)
-	storage := c.storage()
+	o.read.Do(func() { o.nodes, o.storage = o.cluster.freeNodes(), o.cluster.storage() })
+	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]corev1.ResourceList{}}
 	for _, pod := range pods {
-		if why := settle(pod, free, storage); why != "" {
+		if why := left.settle(pod); why != "" {
 			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", podName(pod), why)
 		}
 	}
 	return ""
 }
 
-// freeNode is a node with what it has left.
-type freeNode struct {
-	node *corev1.Node
-	free corev1.ResourceList
-}
-
 // freeNodes are the nodes that take pods and stay, by name.
-func (c *Cluster) freeNodes(leaves map[string]bool, taken map[string]planner.Resources) []freeNode {
+func (c *Cluster) freeNodes() []freeNode {
+	leaves := map[string]bool{}
 	for _, m := range c.Machines() {
 		if m.Node != nil && (m.Leaving() || !m.Started()) {
 			leaves[m.Node.Name] = true
@@ -74,44 +92,85 @@ func (c *Cluster) freeNodes(leaves map[string]bool, taken map[string]planner.Res
 		for _, pod := range pods[node.Name] {
 			take(free, withSlot(podRequests(pod)))
 		}
-		take(free, listOf(taken[node.Name]))
 		nodes = append(nodes, freeNode{node, free})
 	}
 	slices.SortFunc(nodes, func(a, b freeNode) int { return strings.Compare(a.node.Name, b.node.Name) })
 	return nodes
 }
 
+// remainder is what the nodes have left while pods of machines that go are settled on them.
+type remainder struct {
+	*OtherNodes
+	leaves map[string]bool
+	taken  map[string]planner.Resources
+	// changed is what is left of the nodes that pods were settled on, by index.
+	changed map[int]corev1.ResourceList
+}
+
 // settle takes a place for the pod, or says why there is none.
-func settle(pod *corev1.Pod, nodes []freeNode, storage *storage) string {
+func (r *remainder) settle(pod *corev1.Pod) string {
 	if metav1.GetControllerOf(pod) == nil {
 		return "it has no owner that would make it again"
 	}
 	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
 		return "it asks for places by other pods, ports or devices, which is not planned for"
 	}
-	demand := demandOf(pod)
-	if v := storage.of(pod); v != nil {
-		if v.problem != "" {
-			return v.problem
-		}
-		demand.places = v.places
+	v := r.storage.of(pod)
+	if v != nil && v.problem != "" {
+		return v.problem
 	}
-	asks := withSlot(demand.requests)
+	asks := withSlot(podRequests(pod))
 	why := "there is none"
-	for i := range nodes {
-		n := &nodes[i]
-		if err := demand.refusal(n.node.Spec.Taints, n.node.Name, n.node.Labels); err != nil {
-			why = "none admits it with room for it"
+	if slices.ContainsFunc(r.nodes, func(n freeNode) bool { return !r.leaves[n.node.Name] }) {
+		why = "none admits it with room for it"
+	}
+	for _, i := range r.admit(pod, v) {
+		if r.leaves[r.nodes[i].node.Name] {
 			continue
 		}
-		if !has(n.free, asks) {
-			why = "none that admits it has room"
-			continue
+		if free := r.free(i); has(free, asks) {
+			r.changed[i] = free.DeepCopy()
+			take(r.changed[i], asks)
+			return ""
 		}
-		take(n.free, asks)
-		return ""
+		why = "none that admits it has room"
 	}
 	return why
+}
+
+// free is what is left of a node. It is not to be changed.
+func (r *remainder) free(i int) corev1.ResourceList {
+	if free, ok := r.changed[i]; ok {
+		return free
+	}
+	others, ok := r.taken[r.nodes[i].node.Name]
+	if !ok {
+		return r.nodes[i].free
+	}
+	free := r.nodes[i].free.DeepCopy()
+	take(free, listOf(others))
+	r.changed[i] = free
+	return free
+}
+
+// admit returns the indices of the nodes that admit a pod with the volumes. Pods that ask the same of a node are matched once.
+func (o *OtherNodes) admit(pod *corev1.Pod, v *volumes) []int {
+	key := textOf(pod) + "\x00" + v.key()
+	if known, ok := o.admitting[key]; ok {
+		return known
+	}
+	demand := demandOf(pod)
+	if v != nil {
+		demand.places = v.places
+	}
+	var admitting []int
+	for i := range o.nodes {
+		if node := o.nodes[i].node; demand.refusal(node.Spec.Taints, node.Name, node.Labels) == nil {
+			admitting = append(admitting, i)
+		}
+	}
+	o.admitting[key] = admitting
+	return admitting
 }
 
 // withSlot adds the pod itself to what it asks for.

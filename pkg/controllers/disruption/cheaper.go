@@ -92,24 +92,51 @@ func underutilized(m *snapshot.Machine) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
 }
 
-// standing are the causes of the machines that are marked because the others cost less without them, as far as that is still so: prices change, and pods come. One by
-// one, a machine without which they do not cost less stays, and the rest is looked at with it.
-func (s *state) standing() map[string]cause {
+// verdicts are what is known of the machines that are marked because the others cost less without them.
+type verdicts struct {
+	// stand are the causes of those whose marks stand, judged all that were looked at.
+	stand  map[string]cause
+	judged []string
+	// pending are those that the last look had no time for. The next look begins with them.
+	pending []string
+}
+
+// standing judges whether the machines that are marked because the others cost less without them still do: prices change, and pods come. One by
+// one, a machine without which they do not cost less stays, and the rest is looked at with it. Each judgement costs a plan of the whole cluster, so it ends after
+// the first one for which stop returns true. Marks that it had no time for keep their former verdict; new ones stand.
+func (s *state) standing(before verdicts, stop func() bool) verdicts {
 	marked := slices.DeleteFunc(marking(s.machines), func(name string) bool { return !s.moves[s.named(name).Pool()] })
-	causes := map[string]cause{}
-	for i := 0; i < len(marked); {
-		name := marked[i]
-		others := slices.Delete(slices.Clone(marked), i, i+1)
+	now := verdicts{stand: map[string]cause{}, judged: slices.Clone(marked)}
+	first := slices.DeleteFunc(slices.Clone(before.pending), func(name string) bool { return !slices.Contains(marked, name) })
+	order := append(first, slices.DeleteFunc(slices.Clone(marked), func(name string) bool { return slices.Contains(first, name) })...)
+	for _, name := range marked {
+		verdict, stood := before.stand[name]
+		if !stood {
+			verdict = cheaper(0, 1)
+		}
+		if stood || !slices.Contains(before.judged, name) {
+			now.stand[name] = verdict
+		}
+	}
+	now.pending = order
+	for len(now.pending) > 0 {
+		name := now.pending[0]
+		others := slices.DeleteFunc(slices.Clone(marked), func(other string) bool { return other == name })
 		saving, why := s.places.saving(others, []string{name})
 		if why == "" && saving > 0 {
-			causes[name] = cheaper(saving, 1)
-			i++
-			continue
+			now.stand[name] = cheaper(saving, 1)
+			now.pending = now.pending[1:]
+		} else {
+			// What was said of those before it was said with it gone.
+			delete(now.stand, name)
+			order = slices.DeleteFunc(order, func(other string) bool { return other == name })
+			marked, now.pending = others, order
 		}
-		// What was said of those before it was said with it gone.
-		marked, i, causes = others, 0, map[string]cause{}
+		if stop() {
+			break
+		}
 	}
-	return causes
+	return now
 }
 
 // savers are the machines that are marked from now on so that the rest costs less, and those that should be and stay.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -227,5 +228,53 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 	layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
+	}
+}
+
+// allMarked is the state of so many machines with half of their replicas in use, all of them marked because the rest would cost less without them.
+func allMarked(t *testing.T, machines int) *state {
+	t.Helper()
+	s := newSimulation(t, 0, 1, true, true)
+	for range machines {
+		s.on("g4dn.xlarge", 2)
+	}
+	for i := range s.cluster.NodeClaims {
+		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
+	}
+	view := snapshot.Build(s.cluster)
+	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
+	return &state
+}
+
+func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {
+	t.Parallel()
+	s := allMarked(t, 10)
+	s.places.known = map[string]outcome{}
+	found := s.standing(verdicts{}, func() bool { return false })
+	fell := 10 - len(found.stand)
+	// With each that falls, the rest is judged again.
+	if plans := len(s.places.known); plans > 11*(fell+1) || len(found.stand) == 0 {
+		t.Errorf("%d plans for 10 marks of which %d fall", plans, fell)
+	}
+}
+
+func TestMarksThatALookHasNoTimeForAreJudgedByTheNextOnes(t *testing.T) {
+	t.Parallel()
+	s := allMarked(t, 10)
+	want := s.standing(verdicts{}, func() bool { return false })
+	found, judged := verdicts{}, map[string]bool{}
+	for range 10 * 10 { // Ten marks, each of which may have the others judged again.
+		found = s.standing(found, func() bool { return true })
+		for name, cause := range found.stand {
+			judged[name] = judged[name] || cause != cheaper(0, 1)
+		}
+	}
+	for name := range found.stand {
+		if !judged[name] {
+			t.Errorf("%s was never judged", name)
+		}
+	}
+	if len(found.stand) < len(want.stand) || len(found.stand) == 0 {
+		t.Errorf("%d marks stand, %d where all are judged at once", len(found.stand), len(want.stand))
 	}
 }

@@ -1,7 +1,6 @@
 package disruption
 
 import (
-	"cmp"
 	"context"
 	"reflect"
 	"slices"
@@ -35,10 +34,10 @@ type consolidation struct {
 	missed  bool
 	// ripening, gaining and losing are since when machines are proposed to leave, are surplus, and are not any more.
 	ripening, gaining, losing lasting
-	// stood is when the marks were last judged, stand what of them stands, judged which they were.
+	// stood is when the marks were last judged, marked which they were.
 	stood  time.Time
-	stand  map[string]cause
-	judged []string
+	marked []string
+	verdicts
 	// vain are the claims that could not leave, though the planner would have them leave; offered is what could be launched in their stead when they were looked at last.
 	vain    map[string]refusal
 	offered offers
@@ -105,8 +104,10 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *state) {
 
 // judge has the marks stand that still pay.
 func (c *Controller) judge(s *state) {
-	if marked := marking(s.machines); len(marked) == 0 || !slices.Equal(marked, c.judged) || !s.now.Before(c.stood.Add(lookEvery)) {
-		c.judged, c.stood, c.stand = marked, s.now, s.standing()
+	if marked := marking(s.machines); len(marked) == 0 || !slices.Equal(marked, c.marked) || !s.now.Before(c.stood.Add(lookEvery)) {
+		started := c.Clock.Now()
+		c.marked, c.stood = marked, s.now
+		c.verdicts = s.standing(c.verdicts, func() bool { return c.Clock.Since(started) >= lookFor })
 	}
 	for name, cause := range c.stand {
 		if _, ok := s.causes[name]; !ok {
@@ -119,7 +120,14 @@ func (c *Controller) judge(s *state) {
 func (c *Controller) look(cluster *snapshot.Cluster, s *state) {
 	c.looked = s.now
 	vain := func(m *snapshot.Machine) string { return c.vain[m.Claim.Name].why }
-	keeps := func(m *snapshot.Machine) string { return cmp.Or(s.ails(m), vain(m), s.protects(m), s.stays(m)) }
+	keeps := func(m *snapshot.Machine) string {
+		for _, says := range []func(*snapshot.Machine) string{s.ails, vain, s.protects, s.stays} { // The dearest last.
+			if why := says(m); why != "" {
+				return why
+			}
+		}
+		return ""
+	}
 	layout := s.lay(cluster, keeps)
 	before := c.offered
 	c.offered = offersOf(layout.View.Snapshot)

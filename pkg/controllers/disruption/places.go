@@ -21,8 +21,10 @@ type places struct {
 	// moving are the names of the pods that a claim's machine would give away.
 	moving map[string][]string
 	// sick are the names of Nodes that are no place to move to, though their pods may stay.
-	sick  map[string]bool
-	known map[string]outcome
+	sick map[string]bool
+	// others are where pods without a replica could go.
+	others *snapshot.OtherNodes
+	known  map[string]outcome
 }
 
 // outcome is what a plan comes to.
@@ -37,7 +39,7 @@ type outcome struct {
 }
 
 func newPlaces(cluster *snapshot.Cluster, machines []snapshot.Machine) *places {
-	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, sick: map[string]bool{}, known: map[string]outcome{}}
+	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, sick: map[string]bool{}, known: map[string]outcome{}, others: cluster.OtherNodes()}
 	for i := range machines {
 		for _, pod := range machines[i].Moving() {
 			name := machines[i].Claim.Name
@@ -148,7 +150,7 @@ func (p *places) saving(marked, claims []string) (planner.MicroUSD, string) {
 			going = append(going, m)
 		}
 	}
-	return saving, p.cluster.Elsewhere(going, after.taken)
+	return saving, p.others.Hold(going, after.taken)
 }
 
 // saves says whether it saves more to take a proposal than moving the pods counts, and why not.
@@ -160,8 +162,9 @@ func (p *places) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 	return saving, why
 }
 
-// cost is what all come to when exactly these claims are marked because the rest costs less without them.
+// cost is what all come to when exactly these claims are marked because the rest costs less without them, in whatever order.
 func (p *places) cost(marked []string) outcome {
+	marked = slices.Sorted(slices.Values(marked))
 	return p.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
 		c := p.leaving(marked)
 		for i := range c.NodeClaims {

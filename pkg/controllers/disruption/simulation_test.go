@@ -309,7 +309,7 @@ func (s *simulation) decides() {
 
 // consider has a cheaper layout looked for, without regard to how long anything has been so.
 func (s *simulation) consider(state *state) {
-	for name, cause := range state.standing() {
+	for name, cause := range state.standing(verdicts{}, func() bool { return false }).stand {
 		if _, ok := state.causes[name]; !ok {
 			state.causes[name] = cause
 		}

@@ -1,0 +1,93 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// squatted is a cluster of so many machines, each with one pod that holds no replica, and so many other nodes and pods.
+func squatted(machines, nodes, pods int) *snapshot.Cluster {
+	c := Shared()
+	squatter := []func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "100m")}
+	for i := range machines {
+		claim := Claim(fmt.Sprintf("m-%04d", i), &c.NodePools[0], xlarge, Initialized(Now))
+		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, xlarge, 10))
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("squatter-%d", i), append(squatter, Running(claim.Name), func(p *corev1.Pod) { delete(p.Spec.Containers[0].Resources.Requests, "nvidia.com/gpu.shared") })...))
+	}
+	for i := range nodes {
+		n := corev1.Node{}
+		n.Name = fmt.Sprintf("cpu-%04d", i)
+		n.Status.Allocatable = Amounts("cpu", "16", "memory", "64Gi", "pods", "110")
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		c.Nodes = append(c.Nodes, n)
+	}
+	for i := range pods {
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("web-%d", i), append(squatter, Running(c.Nodes[machines+i%nodes].Name))...))
+	}
+	return c
+}
+
+// BenchmarkPodKeeps asks of each machine of a large cluster whether its squatter has another place.
+func BenchmarkPodKeeps(b *testing.B) {
+	for _, machines := range []int{10, 20, 40, 400} {
+		b.Run(fmt.Sprint(machines, " machines"), func(b *testing.B) {
+			c := squatted(machines, 500, 50_000)
+			all := c.Machines()
+			for b.Loop() {
+				keeps := c.PodKeeps()
+				for i := range all {
+					if why := keeps(&all[i]); why != "" {
+						b.Fatal(why)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The cluster is read for the first machine and not again: what is asked of each one more costs what its own pods do.
+func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not parallel: it counts allocations.
+	c := squatted(40, 50, 1000)
+	machines := c.Machines()
+	cost := func(n int) float64 {
+		return testing.AllocsPerRun(1, func() {
+			keeps := c.PodKeeps()
+			for i := range machines[:n] {
+				if why := keeps(&machines[i]); why != "" {
+					t.Error(why)
+				}
+			}
+		})
+	}
+	if one, all := cost(1), cost(40); all > 2*one {
+		t.Errorf("asking of 40 machines costs %.0f allocations, of one %.0f", all, one)
+	}
+}
+
+// What one squatter takes is gone for the next, and comes back for the next question.
+func TestSquattersOfMachinesThatGoTogetherShareWhatIsFree(t *testing.T) {
+	t.Parallel()
+	c := squatted(2, 1, 0)
+	c.Nodes[2].Status.Allocatable = Amounts("cpu", "150m", "memory", "64Gi", "pods", "110")
+	machines, others := c.Machines(), c.OtherNodes()
+	both := []*snapshot.Machine{&machines[0], &machines[1]}
+	for range 2 {
+		if why := others.Hold(both, nil); why == "" {
+			t.Error("two pods have a place where there is room for one")
+		}
+		if why := others.Hold(both[:1], map[string]planner.Resources{"cpu-0000": {MilliCPU: 100}, "m-0001": {MilliCPU: 1_000_000}}); why == "" {
+			t.Error("a pod has the place that another one is to have")
+		}
+	}
+	for i := range both {
+		if why := others.Hold(both[i:i+1], nil); why != "" {
+			t.Errorf("one pod alone has no place: %s", why)
+		}
+	}
+}
