@@ -107,6 +107,12 @@ type verdicts struct {
 func (s *state) standing(before verdicts, stop func() bool) verdicts {
 	marked := slices.DeleteFunc(marking(s.machines), func(name string) bool { return !s.moves[s.named(name).Pool()] })
 	now := verdicts{stand: map[string]cause{}, judged: slices.Clone(marked)}
+	if len(before.pending) > 0 { // This look goes on where the last one ended: what fell then stays where it is.
+		marked = slices.DeleteFunc(marked, func(name string) bool {
+			_, stood := before.stand[name]
+			return !stood && slices.Contains(before.judged, name)
+		})
+	}
 	first := slices.DeleteFunc(slices.Clone(before.pending), func(name string) bool { return !slices.Contains(marked, name) })
 	order := append(first, slices.DeleteFunc(slices.Clone(marked), func(name string) bool { return slices.Contains(first, name) })...)
 	for _, name := range marked {
