@@ -117,12 +117,20 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 	return classes
 }
 
+// PoolNamed returns the pool of the name; nil when there is none.
+func (v *View) PoolNamed(name string) *Pool {
+	for i := range v.Pools {
+		if v.Pools[i].NodePool.Name == name {
+			return &v.Pools[i]
+		}
+	}
+	return nil
+}
+
 // ClassOf is the class of the pool of the name; nil when it has none or there is no such pool.
 func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
-	for i := range v.Pools {
-		if v.Pools[i].NodePool.Name == pool {
-			return v.Pools[i].Class
-		}
+	if p := v.PoolNamed(pool); p != nil {
+		return p.Class
 	}
 	return nil
 }

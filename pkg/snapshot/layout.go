@@ -88,18 +88,18 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 
 // movable says whether the pods of a machine may be moved to make the machines cheaper, as far as the pool, its class and the age of things say.
 func (c *Cluster) movable(pool *Pool, m *Machine) bool {
-	if pool.Class == nil || !pool.Class.Spec.Consolidation.MovesPods() || !pool.NodePool.DeletionTimestamp.IsZero() {
+	if !pool.MovesPods() || !pool.NodePool.DeletionTimestamp.IsZero() {
 		return false
 	}
 	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
 	if err != nil || !m.Started() || m.Leaving() || hasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !m.RestsUntil(c.Now).IsZero() {
 		return false // A duration that cannot be read is told by the class's Accepted condition.
 	}
-	if _, never, err := pool.Class.Spec.Consolidation.IdleDuration(); m.Empty() && (never || err != nil) {
+	if _, never := pool.IdleAfter(); m.Empty() && never {
 		return false // It stays, and is room for nothing.
 	}
 	started := Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
-	return !c.Now.Before(started.Add(settle))
+	return !c.Now.Before(started.Add(settle)) && pool.quiet(m, c.Now)
 }
 
 func startOf(pod *corev1.Pod) time.Time {

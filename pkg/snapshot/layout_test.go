@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -70,6 +71,15 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 			}
 		}
 	}
+	onPool := func(consolidateAfter string, policy karpv1.ConsolidationPolicy) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			c.NodePools[0].Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration(consolidateAfter)
+			c.NodePools[0].Spec.Disruption.ConsolidationPolicy = policy
+		}
+	}
+	podEvent := func(ago time.Duration) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) { c.NodeClaims[0].Status.LastPodEventTime = metav1.NewTime(Now.Add(-ago)) }
+	}
 	ofJob := OwnedBy("batch/v1", "Job", "train")
 	done := func(took time.Duration) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) {
@@ -99,16 +109,22 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 		moves planner.MicroUSD
 		kept  string
 	}{
-		"one whose pods have run for a while":   {nil, 100_000, ""},
-		"not where pods are not to be moved":    {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
-		"a move counts what the class says":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
-		"next to nothing, where it says so":     {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
-		"more for a pod that is dear to delete": {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
-		"never less than nothing":               {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
-		"more for one of priority":              {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
-		"more for one that has not settled":     {list(onPods(since(150 * time.Second))), 150_000, ""},
-		"for so long as the class says":         {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
-		"most for one that has just come":       {list(onPods(since(0))), 1_050_000, ""},
+		"one whose pods have run for a while":       {nil, 100_000, ""},
+		"not where pods are not to be moved":        {list(onClass(func(c *v1alpha1.Consolidation) { c.Policy = v1alpha1.ConsolidateWhenIdle })), -1, ""},
+		"nor where the NodePool says WhenEmpty":     {list(onPool("0s", karpv1.ConsolidationPolicyWhenEmpty)), -1, ""},
+		"nor where it never consolidates":           {list(onPool("Never", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
+		"nor before consolidateAfter":               {list(onPool("61m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), -1, ""},
+		"which counts from when it was initialized": {list(onPool("60m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized)), 100_000, ""},
+		"and anew from each pod that comes or goes": {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(29*time.Minute)), -1, ""},
+		"until it has been quiet for so long":       {list(onPool("30m", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized), podEvent(30*time.Minute)), 100_000, ""},
+		"a move counts what the class says":         {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0.1" })), 200_000, ""},
+		"next to nothing, where it says so":         {list(onClass(func(c *v1alpha1.Consolidation) { c.MinSavingPerMove = "0" })), 2, ""},
+		"more for a pod that is dear to delete":     {list(onPods(annotated(corev1.PodDeletionCost, "134217728"))), 150_000, ""},
+		"never less than nothing":                   {list(onPods(annotated(corev1.PodDeletionCost, "-2147483647"))), 50_001, ""},
+		"more for one of priority":                  {list(onPods(func(p *corev1.Pod) { p.Spec.Priority = new(int32(1 << 25)) })), 150_000, ""},
+		"more for one that has not settled":         {list(onPods(since(150 * time.Second))), 150_000, ""},
+		"for so long as the class says":             {list(onPods(since(150*time.Second)), onClass(func(c *v1alpha1.Consolidation) { c.SettleAfter = "150s" })), 100_000, ""},
+		"most for one that has just come":           {list(onPods(since(0))), 1_050_000, ""},
 		"not one that has just started": {list(func(c *snapshot.Cluster) {
 			c.NodeClaims[0] = Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-299*time.Second)))
 		}), -1, ""},

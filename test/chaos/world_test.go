@@ -380,7 +380,7 @@ func nodePool(name, capacityType string, families []string) client.Object {
 	}
 	return object("karpenter.sh/v1", "NodePool", name, map[string]any{
 		"disruption": map[string]any{
-			"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "Never", "budgets": []any{map[string]any{"nodes": usualBudget}},
+			"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": "0s", "budgets": []any{map[string]any{"nodes": usualBudget}},
 		},
 		"template": map[string]any{
 			"metadata": map[string]any{"labels": map[string]any{generationLabel: "0"}},

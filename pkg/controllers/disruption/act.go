@@ -21,7 +21,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func (c *Controller) act(ctx context.Context, s *state, a action, pools map[string]*snapshot.Pool) error {
+func (c *Controller) act(ctx context.Context, s *state, a action) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
 	node := a.machine.Node
 	if a.step != blocked && a.step != stay {
@@ -56,7 +56,7 @@ func (c *Controller) act(ctx context.Context, s *state, a action, pools map[stri
 	case handOver:
 		return c.handOver(ctx, s, a)
 	case remove:
-		return c.remove(ctx, s, a.machine, pools[a.machine.Pool()])
+		return c.remove(ctx, s, a.machine)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (c *Controller) handOver(ctx context.Context, s *state, a action) error {
 }
 
 // remove looks at the Node and its pods once more, live, and deletes the NodeClaim.
-func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine, pool *snapshot.Pool) error {
+func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine) error {
 	live := &corev1.Node{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
 		return client.IgnoreNotFound(err)
@@ -194,12 +194,12 @@ func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine, 
 		}
 		return fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
-	c.removed(ctx, s, &look, pool)
+	c.removed(ctx, s, &look)
 	return nil
 }
 
 // removed tells that a machine is given back.
-func (c *Controller) removed(ctx context.Context, s *state, m *snapshot.Machine, pool *snapshot.Pool) {
+func (c *Controller) removed(ctx context.Context, s *state, m *snapshot.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if reason := m.Replacing(); reason != "" {
 		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(s.causes[m.Claim.Name].kind)).Inc()
@@ -211,6 +211,6 @@ func (c *Controller) removed(ctx context.Context, s *state, m *snapshot.Machine,
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionIdle)).Inc()
 	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Idle", "GiveBack", "node %s has been idle since %s (idleAfter %s) and is given back",
-		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], pool.Class.Spec.Consolidation.IdleAfter)
+		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], s.idleAfter[m.Pool()])
 	logger.Info("Gave back an idle node", "microUSDPerHour", m.Promise.MicroUSDPerHour)
 }

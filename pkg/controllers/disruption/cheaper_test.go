@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
@@ -65,6 +66,36 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 			}
 			if got := s.price(); got != c.want || len(s.cluster.Pods) != n {
 				t.Fatalf("ends at %d with %d pods, want %d with %d:\n%s", got, len(s.cluster.Pods), c.want, n, s)
+			}
+		})
+	}
+}
+
+func TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		disruption karpv1.Disruption
+		want       planner.MicroUSD
+	}{
+		"with the defaults pods move": {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 526_000},
+		"with WhenEmpty they stay":    {karpv1.Disruption{ConsolidationPolicy: karpv1.ConsolidationPolicyWhenEmpty, ConsolidateAfter: karpv1.MustParseNillableDuration("0s")}, 1_052_000},
+		"with Never they stay":        {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("Never")}, 1_052_000},
+		"with a long time they stay":  {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("720h")}, 1_052_000},
+		"with a short time pods move": {karpv1.Disruption{ConsolidateAfter: karpv1.MustParseNillableDuration("30s")}, 526_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSimulation(t, 0, 2, true, true)
+			budgets := s.cluster.NodePools[0].Spec.Disruption.Budgets
+			s.cluster.NodePools[0].Spec.Disruption = c.disruption
+			s.cluster.NodePools[0].Spec.Disruption.Budgets = budgets
+			s.on("g4dn.xlarge", 5)
+			s.on("g4dn.xlarge", 5)
+			if !s.settles() {
+				t.Fatalf("there is no end:\n%s", s)
+			}
+			if got := s.price(); got != c.want {
+				t.Errorf("ends at %d, want %d:\n%s", got, c.want, s)
 			}
 		})
 	}

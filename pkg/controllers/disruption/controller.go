@@ -144,10 +144,6 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	pools := map[string]*snapshot.Pool{}
-	for i := range view.Pools {
-		pools[view.Pools[i].NodePool.Name] = &view.Pools[i]
-	}
 	var errs []error
 	for _, change := range share.Changes(&view, nil) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
@@ -160,7 +156,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			if a.step.marks() != marking {
 				continue
 			}
-			err := c.act(ctx, &s, a, pools)
+			err := c.act(ctx, &s, a)
 			if apierrors.IsConflict(err) {
 				again = min(again, soon) // The Node changed since it was read; look again.
 				continue
@@ -218,7 +214,7 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
 		targets: map[string]string{}, waiting: view.Waiting(),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
-		idleAfter: map[string]time.Duration{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
+		idleAfter: map[string]time.Duration{}, keepsIdle: map[string]string{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
 		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},
 	}
 	s.expect(view, plan)
@@ -247,12 +243,10 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		if pool.Class == nil {
 			continue
 		}
-		s.moves[np.Name] = pool.Class.Spec.Consolidation.MovesPods()
-		idle, never, err := pool.Class.Spec.Consolidation.IdleDuration()
-		if err != nil || never {
-			continue // A duration that cannot be read is told by the class's Accepted condition.
+		s.moves[np.Name], s.keepsIdle[np.Name] = pool.MovesPods(), pool.KeepsIdle()
+		if idle, never := pool.IdleAfter(); !never {
+			s.idleAfter[np.Name] = idle
 		}
-		s.idleAfter[np.Name] = idle
 	}
 	return s
 }

@@ -48,6 +48,8 @@ type state struct {
 	machines []snapshot.Machine
 	// idleAfter is how long a pool's machines may idle; a pool that is missing here never gives any back.
 	idleAfter map[string]time.Duration
+	// keepsIdle says of pools why their idle machines stay; "" where they do not.
+	keepsIdle map[string]string
 	// allowed is how many machines of a pool may be on their way out at once, by why.
 	allowed map[string]map[karpv1.DisruptionReason]int
 	// wanted are the Nodes that waiting pods will go to, warm those whose free replicas are headroom. Headroom keeps idle machines, and no others.
@@ -314,7 +316,7 @@ func (s *state) blocks(m *snapshot.Machine, draining int) string {
 
 // holdsIdle says what on an idle machine keeps it from being given back; "" when nothing does.
 func (s *state) holdsIdle(m *snapshot.Machine) string {
-	if why := s.protects(m); why != "" || m.Empty() {
+	if why := cmp.Or(s.keepsIdle[m.Pool()], s.protects(m)); why != "" || m.Empty() {
 		return why
 	}
 	return s.stays(m)

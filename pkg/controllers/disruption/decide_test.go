@@ -102,6 +102,31 @@ func wantSteps(t *testing.T, s state, want ...string) []action {
 	return actions
 }
 
+func TestAnIdleMachineOfANodePoolThatNeverConsolidatesStaysAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		machine snapshot.Machine
+		want    []string
+	}{
+		{machine("a"), []string{"MarkIdle a"}},
+		{machine("a", idle(idleAfter-time.Second)), nil},
+		{machine("a", idle(idleAfter)), []string{"Blocked a"}},
+		{machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Keep a"}},
+	} {
+		s := given(c.machine)
+		s.keepsIdle = map[string]string{"gpu": "consolidateAfter is Never"}
+		for _, a := range wantSteps(t, s, c.want...) {
+			if (a.step == blocked || a.step == keep) && a.reason != "consolidateAfter is Never" {
+				t.Errorf("%s for %q", a.step, a.reason)
+			}
+		}
+		live := c.machine
+		if why := s.holdsBack(&c.machine, &live); tainted(live.Node) && why != "consolidateAfter is Never" {
+			t.Errorf("a last look says %q", why)
+		}
+	}
+}
+
 func TestEachStepOfAMachineThatGoes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

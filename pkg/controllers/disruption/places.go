@@ -238,11 +238,11 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	prices := map[string]planner.MicroUSD{}
 	for i := range view.Machines {
 		m := &view.Machines[i]
-		class := view.ClassOf(m.Pool())
-		if class == nil || !m.Unused() {
+		pool := view.PoolNamed(m.Pool())
+		if pool == nil || pool.KeepsIdle() != "" || !m.Unused() {
 			continue
 		}
-		if _, never, err := class.Spec.Consolidation.IdleDuration(); never || err != nil {
+		if _, never := pool.IdleAfter(); never {
 			continue
 		}
 		name := m.Claim.Name

@@ -128,6 +128,7 @@ func Pool(name, class string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
 	np := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name), Generation: 1}}
 	np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: class}
 	np.Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &month}
+	np.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s") // as the API server does
 	return edited(np, edits)
 }
 
