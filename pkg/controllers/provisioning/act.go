@@ -7,9 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -38,32 +36,6 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return time.Second, nil
 	}
 	return retry, nil
-}
-
-const (
-	// nominateFor is how long plans may wait for pods to be nominated; what is left is done with the next one.
-	nominateFor = time.Second
-	// nominators is how many are nominated at a time.
-	nominators = 16
-)
-
-// nominate has the scheduler place pods that wait for machines where they are planned. It says whether there is more to do.
-func (c *Controller) nominate(ctx context.Context, view *snapshot.View, plan planner.Plan) (more bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, nominateFor)
-	defer cancel()
-	nominations := view.Nominations(plan)
-	errs := make([]error, len(nominations))
-	workqueue.ParallelizeUntil(ctx, nominators, len(nominations), func(i int) {
-		n := nominations[i]
-		pod := n.Pod.DeepCopy()
-		pod.Status.NominatedNodeName = n.Node
-		// Without a lock, which would fail whenever the scheduler has just said again why the pod waits. Of one that is bound by now it is invalid.
-		err := c.Client.Status().Patch(ctx, pod, client.MergeFrom(n.Pod))
-		if client.IgnoreNotFound(err) != nil && !apierrors.IsInvalid(err) && ctx.Err() == nil {
-			errs[i] = fmt.Errorf("nominating node %q for pod %s/%s: %w", n.Node, pod.Namespace, pod.Name, err)
-		}
-	})
-	return ctx.Err() != nil, errors.Join(errs...)
 }
 
 // allowance is how many more claims may be created while others are not launched.

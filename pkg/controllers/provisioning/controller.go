@@ -66,11 +66,13 @@ type Controller struct {
 	pending atomic.Bool
 	// told are the refusals that waiting pods have been told, so that an event marks a change.
 	told map[types.UID]planner.Reason
+	// nominated are the nominations that pods were given.
+	nominated nominations
 }
 
 // New makes the controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, nominated: nominations{own: map[types.UID]nomination{}}}
 	c.pending.Store(true) // Until it has looked.
 	return c
 }
@@ -96,7 +98,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod), builder.WithPredicates(c.unlessCleared())).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
 			CreateFunc:  func(e event.CreateEvent) bool { return leaving(e.Object) },
@@ -191,8 +193,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	wait, err := c.act(ctx, &view, plan)
-	more, failed := c.nominate(ctx, &view, plan)
-	errs = append(errs, failed)
+	more := c.nominate(ctx, &view, plan)
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, &view, plan)
@@ -200,8 +201,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
 	}
-	if more {
-		wait = soon
+	if more > 0 {
+		wait = more
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -251,6 +252,7 @@ func (c *Controller) remember(view snapshot.View, warm bool) {
 	c.pending.Store(len(view.Pods) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)
+	c.nominated.forget(c.Clock.Now())
 	for uid := range c.told {
 		if !waiting.Has(uid) {
 			delete(c.told, uid)
