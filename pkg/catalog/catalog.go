@@ -1,6 +1,12 @@
 // Package catalog knows the instance types that a cloud offers: what they are, what they leave to pods, where and at what price.
 package catalog
 
+// What the GPUs of one machine can be at most, several times what any has today. Larger numbers, in files, labels and annotations, are not believed.
+const (
+	MaxGPUs      = 256
+	MaxMemoryMiB = 16 << 20
+)
+
 // Resources are amounts of one machine.
 type Resources struct {
 	MilliCPU       int64

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/amount"
 )
 
 // Label keys with which the cloud describes the machine and its GPUs.
@@ -35,9 +37,6 @@ const (
 	kwokReservedMemoryBytes = 10 << 20
 	kwokDefaultPods         = 110
 )
-
-// maxAmount bounds every amount of a machine, 8 PiB in bytes, so that thousandths and sums over many machines do not overflow.
-const maxAmount = 1 << 53
 
 // kwokInstanceType is the schema of the file that Karpenter's kwok provider takes as --instance-types-file-path.
 type kwokInstanceType struct {
@@ -105,7 +104,7 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 			EphemeralBytes: capacity.EphemeralBytes,
 			Pods:           capacity.Pods,
 		},
-		GPU:      GPU{Count: quantity(k.Resources, resourceGPU).Value()},
+		GPU:      GPU{Count: amount.Value(k.Resources[resourceGPU])},
 		Extended: k.extended(),
 	}
 	if k.Architecture == "" {
@@ -124,22 +123,25 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 }
 
 func (k kwokInstanceType) capacity() (Resources, error) {
-	pods := resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
-	if q, ok := k.Resources["pods"]; ok {
-		pods = &q
+	pods, ok := k.Resources["pods"]
+	if !ok {
+		pods = *resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
 	}
-	cpu, gpus := quantity(k.Resources, "cpu"), quantity(k.Resources, resourceGPU).Value()
+	cpu, gpus := k.Resources["cpu"], amount.Value(k.Resources[resourceGPU])
 	capacity := Resources{
-		MilliCPU:       cpu.MilliValue(),
-		MemoryBytes:    quantity(k.Resources, "memory").Value(),
-		EphemeralBytes: quantity(k.Resources, "ephemeral-storage").Value(),
-		Pods:           pods.Value(),
+		MilliCPU:       amount.Milli(cpu),
+		MemoryBytes:    amount.Value(k.Resources["memory"]),
+		EphemeralBytes: amount.Value(k.Resources["ephemeral-storage"]),
+		Pods:           amount.Value(pods),
 	}
 	var errs []error
+	if gpus > MaxGPUs {
+		errs = append(errs, fmt.Errorf("%d GPUs are more than any machine has", gpus))
+	}
 	if cpu.Sign() <= 0 || min(capacity.MemoryBytes, capacity.Pods) <= 0 || min(capacity.EphemeralBytes, gpus) < 0 {
 		errs = append(errs, errors.New("cpu, memory and pods must be above zero, ephemeral-storage and nvidia.com/gpu not below"))
 	}
-	if most := slices.Max(append(slices.Collect(maps.Values(k.extended())), cpu.Value(), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus)); most > maxAmount {
+	if most := slices.Max(append(slices.Collect(maps.Values(k.extended())), amount.Value(cpu), capacity.MemoryBytes, capacity.EphemeralBytes, capacity.Pods, gpus)); most > amount.Most {
 		errs = append(errs, errors.New("an amount of its resources is beyond that of any machine"))
 	}
 	return capacity, errors.Join(errs...)
@@ -149,13 +151,13 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 func (k kwokInstanceType) extended() map[string]int64 {
 	var extended map[string]int64
 	for name, q := range k.Resources {
-		if slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods", resourceGPU}, name) || q.Value() <= 0 {
+		if slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods", resourceGPU}, name) || q.Sign() <= 0 {
 			continue
 		}
 		if extended == nil {
 			extended = map[string]int64{}
 		}
-		extended[name] = q.Value()
+		extended[name] = amount.Value(q)
 	}
 	return extended
 }
@@ -213,8 +215,8 @@ func (t *InstanceType) describe() error {
 		if err != nil {
 			return fmt.Errorf("label %s: %w", labelGPUMemory, err)
 		}
-		if mib <= 0 {
-			return fmt.Errorf("label %s: %d MiB is not above zero", labelGPUMemory, mib)
+		if mib <= 0 || mib > MaxMemoryMiB {
+			return fmt.Errorf("label %s: %d MiB is not above zero, or more than any GPU has", labelGPUMemory, mib)
 		}
 		t.GPU.MemoryMiB = mib
 	}
@@ -222,9 +224,4 @@ func (t *InstanceType) describe() error {
 		return fmt.Errorf("label %s is %s, but the machine has %d %s", labelGPUCount, s, t.GPU.Count, resourceGPU)
 	}
 	return nil
-}
-
-func quantity(m map[string]resource.Quantity, name string) *resource.Quantity {
-	q := m[name]
-	return &q
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
@@ -125,7 +126,7 @@ func validAmounts(of string, list corev1.ResourceList) error {
 			errs = append(errs, fmt.Errorf("%s: %s of %s is negative", of, &q, name))
 		case q.CmpInt64(maxAmount) > 0:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is beyond all sense", of, &q, name))
-		case isExtended(name) && q.MilliValue()%1000 != 0:
+		case isExtended(name) && q.CmpInt64(amount.Value(q)) != 0:
 			errs = append(errs, fmt.Errorf("%s: %s of %s is not a whole number", of, &q, name))
 		}
 	}

@@ -207,7 +207,7 @@ func (h *prover) settle(t *branching, b *branch, g *master, until int64) (done, 
 func (h *prover) counting(p *proof, g *master, prices []int64) []int64 {
 	out := slices.Clone(prices)
 	for i := len(p.cuts); i < len(g.cuts); i++ {
-		y := int64(min(max(0, g.y[len(g.rows)+i]), float64(maxPrice)))
+		y := int64(min(max(0, g.y[len(g.rows)+i]), float64(MaxPrice)))
 		for t, serves := range g.cuts[i].serves {
 			if serves {
 				out[t] = max(1, out[t]-int64(g.cuts[i].sign)*y)

@@ -61,8 +61,8 @@ func (f *fleet) addHosts() {
 		h := host{machine: i, node: m.Node, pool: m.Pool, price: m.Price, counts: m.Physical, pods: slices.Clone(m.Pods)}
 		sound := true
 		for _, pod := range m.Pods {
-			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < maxPrice
-			h.moves += min(max(pod.Move, 0), maxPrice)
+			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < MaxPrice
+			h.moves += min(max(pod.Move, 0), MaxPrice)
 		}
 		if taken[m.Node] = true; sound {
 			h.settled = h.moves >= h.price || slices.ContainsFunc(h.pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
@@ -96,7 +96,7 @@ func (l *Layout) named() map[string]int {
 
 // describes says whether a machine has a node, a pool and a price.
 func (l *Layout) describes(m Machine) bool {
-	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= maxPrice
+	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= MaxPrice
 }
 
 // dropRules leaves the rules aside that are about several machines, and the wishes: whoever takes a step plans for its pods with all of them. Priorities

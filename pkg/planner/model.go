@@ -13,6 +13,10 @@ const Unlimited int64 = math.MaxInt64
 // MicroUSD is an amount of money in millionths of a US dollar; prices are MicroUSD an hour.
 type MicroUSD int64
 
+// MaxAmount bounds every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it; who makes a snapshot saturates
+// what is larger, and blocks the pods that ask for it.
+const MaxAmount int64 = 1 << 53
+
 // Resources is what a pod asks of one node, or what a node has left for pods. Every field is ≥ 0.
 type Resources struct {
 	// MilliCPU is in thousandths of a CPU.

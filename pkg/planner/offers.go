@@ -9,7 +9,7 @@ import (
 func usableOfferings(s Snapshot) []int {
 	var out []int
 	for i, o := range s.Offerings {
-		if o.Pool < 0 || o.Pool >= len(s.Pools) || o.Price <= 0 || o.Price > maxPrice ||
+		if o.Pool < 0 || o.Pool >= len(s.Pools) || o.Price <= 0 || o.Price > MaxPrice ||
 			o.Unavailable != nil || s.Pools[o.Pool].Closed != nil || vecOf(o.Free).negative() {
 			continue
 		}

@@ -1,8 +1,8 @@
 package planner
 
-// maxPrice is the dearest machine that is planned with, a million dollars an hour; together with the number of pods
+// MaxPrice is the dearest machine that is planned with, a million dollars an hour; together with the number of pods
 // that memory can hold it keeps every sum of prices within an int64.
-const maxPrice = 1 << 40
+const MaxPrice = 1 << 40
 
 // problem is a snapshot in the order that decisions are made in: everything sorted by name or by size, never by its index, so
 // that shuffling a snapshot changes nothing; what cannot be used is gone, what cannot be told apart is merged.

@@ -161,7 +161,7 @@ func newBooks(s Snapshot) *books {
 	slices.SortStableFunc(b.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
 	for i, o := range s.Offerings {
 		b.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
-			o.Price > 0 && o.Price <= maxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
+			o.Price > 0 && o.Price <= MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
 	}
 	for i := range s.Rules {
 		b.rules = append(b.rules, b.read(i))

@@ -55,8 +55,8 @@ func validateOffering(s Snapshot, i int) []error {
 	if o.Pool < 0 || o.Pool >= len(s.Pools) {
 		bad("offering %d: there is no pool %d", i, o.Pool)
 	}
-	if o.Price <= 0 || o.Price > maxPrice {
-		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(maxPrice))
+	if o.Price <= 0 || o.Price > MaxPrice {
+		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
 	}
 	if vecOf(o.Free).negative() {
 		bad("offering %d: free capacity is negative", i)

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -48,7 +49,7 @@ func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImag
 func canaryRequests(o *snapshot.Offering) corev1.ResourceList {
 	check := CheckRequests()
 	return corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewMilliQuantity(o.Daemons.MilliCPU+check.Cpu().MilliValue(), resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(o.Daemons.MemoryBytes+check.Memory().Value(), resource.BinarySI),
+		corev1.ResourceCPU:    *resource.NewMilliQuantity(amount.Add(o.Daemons.MilliCPU, amount.Milli(*check.Cpu())), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(amount.Add(o.Daemons.MemoryBytes, amount.Value(*check.Memory())), resource.BinarySI),
 	}
 }

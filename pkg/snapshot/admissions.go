@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 )
@@ -100,6 +101,9 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf(
 			"uses %s, which Karve does not plan for yet, so nothing is launched for it: remove it, or serve the pod from a NodePool of Karpenter's own", rule)}
 	}
+	if refusal := w.impossible(); refusal != nil {
+		return refusal
+	}
 	if w.wrong != nil {
 		return &planner.Refusal{Reason: planner.ReasonUnsupported, Message: w.wrong.Error()}
 	}
@@ -121,6 +125,17 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 		why = strings.Join(a.whyNot, "; ")
 	}
 	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, why)}
+}
+
+// impossible says what the pods ask for that no machine anywhere has; nil when there is nothing of the kind.
+func (s *shape) impossible() *planner.Refusal {
+	for _, name := range sortedKeys(s.demand.requests) {
+		if amountOf(s.demand.requests, name) >= amount.Most {
+			asks := s.demand.requests[name]
+			return &planner.Refusal{Reason: planner.ReasonTooLarge, Message: fmt.Sprintf("requests %s of %s, which is more than any machine has: correct its requests", asks.String(), name)}
+		}
+	}
+	return nil
 }
 
 // tooMuch says what the pods ask for that no machine of the pools that admit them gives to anybody.

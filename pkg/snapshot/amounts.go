@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -19,10 +20,11 @@ func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 	return r
 }
 
+// amounts are those of a list. None is more than [amount.Most], which no machine has.
 func amounts(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
-		MilliCPU: list.Cpu().MilliValue(), MemoryBytes: list.Memory().Value(), EphemeralBytes: list.StorageEphemeral().Value(),
-		Pods: list.Pods().Value(), Replicas: valueOf(list, gpu),
+		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
+		EphemeralBytes: valueOf(list, corev1.ResourceEphemeralStorage), Pods: valueOf(list, corev1.ResourcePods), Replicas: valueOf(list, gpu),
 	}
 }
 
@@ -31,28 +33,30 @@ func valueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	if !ok {
 		return 0
 	}
-	return q.Value()
+	return min(amount.Most, amount.Value(q))
 }
 
-func plus(a, b planner.Resources) planner.Resources {
-	return planner.Resources{
-		MilliCPU: a.MilliCPU + b.MilliCPU, MemoryBytes: a.MemoryBytes + b.MemoryBytes, EphemeralBytes: a.EphemeralBytes + b.EphemeralBytes,
-		Pods: a.Pods + b.Pods, Replicas: a.Replicas + b.Replicas,
+// amountOf is the amount of a resource that a list has, in the unit that it is planned in.
+func amountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
+	if name == corev1.ResourceCPU {
+		return min(amount.Most, amount.Milli(list[name]))
 	}
+	return valueOf(list, name)
 }
 
-func minus(a, b planner.Resources) planner.Resources {
+func plus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Add) }
+
+func minus(a, b planner.Resources) planner.Resources { return each(a, b, amount.Sub) }
+
+func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
 	return planner.Resources{
-		MilliCPU: a.MilliCPU - b.MilliCPU, MemoryBytes: a.MemoryBytes - b.MemoryBytes, EphemeralBytes: a.EphemeralBytes - b.EphemeralBytes,
-		Pods: a.Pods - b.Pods, Replicas: a.Replicas - b.Replicas,
+		MilliCPU: of(a.MilliCPU, b.MilliCPU), MemoryBytes: of(a.MemoryBytes, b.MemoryBytes), EphemeralBytes: of(a.EphemeralBytes, b.EphemeralBytes),
+		Pods: of(a.Pods, b.Pods), Replicas: of(a.Replicas, b.Replicas),
 	}
 }
 
 func atLeastZero(a planner.Resources) planner.Resources {
-	return planner.Resources{
-		MilliCPU: max(0, a.MilliCPU), MemoryBytes: max(0, a.MemoryBytes), EphemeralBytes: max(0, a.EphemeralBytes),
-		Pods: max(0, a.Pods), Replicas: max(0, a.Replicas),
-	}
+	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }
 
 // orElse is a, with b where a has nothing; Replicas are a's.

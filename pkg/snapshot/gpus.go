@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
@@ -22,6 +23,9 @@ const (
 
 const bytesPerMiB = 1 << 20
 
+// maxReplicasPerGPU is far more than a GPUNodeClass allows. Larger numbers, which people can write into annotations, are not believed.
+const maxReplicasPerGPU = 1 << 16
+
 // gpuMemory is the device memory that a pod states, in bytes; 0 when it states none.
 func gpuMemory(pod *corev1.Pod) (int64, error) {
 	stated, ok := pod.Annotations[v1alpha1.GPUMemoryAnnotation]
@@ -30,9 +34,9 @@ func gpuMemory(pod *corev1.Pod) (int64, error) {
 	}
 	q, err := resource.ParseQuantity(stated)
 	if err != nil || q.Sign() < 0 {
-		return 0, fmt.Errorf("annotation %s is %q, which is no amount of memory: write one such as 4Gi", v1alpha1.GPUMemoryAnnotation, stated)
+		return 0, fmt.Errorf("annotation %s is %.64q, which is no amount of memory: write one such as 4Gi", v1alpha1.GPUMemoryAnnotation, stated)
 	}
-	return q.Value(), nil
+	return min(amount.Most, amount.Value(q)), nil
 }
 
 // fresh are GPUs that nothing uses.
@@ -55,14 +59,40 @@ func hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
 		replicas -= here
 		of = on
 	}
-	for ; replicas > 0; replicas-- {
-		on := roomiest(gpus)
-		if on < 0 {
-			break
-		}
-		gpus[on].Replicas--
-	}
+	takeEvenly(gpus, replicas)
 	return of
+}
+
+// takeEvenly takes replicas off the GPUs one by one, each off the roomiest, but in steps that do not depend on their number: first it lowers all GPUs to the
+// level at which the last replicas are taken, then it takes those.
+func takeEvenly(gpus []planner.GPU, replicas int64) {
+	order := make([]int, len(gpus))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(gpus[j].Replicas, gpus[i].Replicas) })
+	// The GPUs above the level, those of order[:n], are all lowered to it.
+	for n := 1; n <= len(order) && replicas > 0; n++ {
+		level, next := gpus[order[n-1]].Replicas, int64(0)
+		if n < len(order) {
+			next = gpus[order[n]].Replicas
+		}
+		down := min(level-next, replicas/int64(n))
+		for _, i := range order[:n] {
+			gpus[i].Replicas = level - down
+		}
+		if replicas -= down * int64(n); down == level-next {
+			continue
+		}
+		rest := slices.Clone(order[:n])
+		slices.SortFunc(rest, func(i, j int) int {
+			return cmp.Or(cmp.Compare(gpus[j].MemoryBytes, gpus[i].MemoryBytes), cmp.Compare(i, j))
+		})
+		for _, i := range rest[:replicas] {
+			gpus[i].Replicas--
+		}
+		return
+	}
 }
 
 // roomiest is the GPU that the next replica is taken of; -1 when none is left.
@@ -89,7 +119,7 @@ func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 	}
 	on = map[*corev1.Pod]int{}
 	// A node may come to expose more than it promised; the planner counts on the GPUs to have all that the node has.
-	gpus := fresh(count, max(perGPU, (exposed+count-1)/count), memoryMiB)
+	gpus := fresh(count, max(perGPU, ceil(exposed, count)), memoryMiB)
 	inOrder := slices.Clone(pods)
 	slices.SortStableFunc(inOrder, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	for _, pod := range inOrder {
@@ -104,7 +134,7 @@ func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 
 // memoryMiB is the device memory of each GPU of a node, as the node says or else as the catalogue does.
 func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
-	if mib := numberIn(labels, labelGPUMemory); mib > 0 {
+	if mib := numberIn(labels, labelGPUMemory, catalog.MaxMemoryMiB); mib > 0 {
 		return mib
 	}
 	if t != nil {
@@ -113,21 +143,20 @@ func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	return 0
 }
 
-// gpuCount is the number of GPUs of a node that is not ours; 0 when it is not known.
-func gpuCount(labels map[string]string, t *catalog.InstanceType) int64 {
-	if n := numberIn(labels, labelGPUCount); n > 0 {
-		return n
+// gpuCount is the number of GPUs of a node that is not ours; 0 when it is not known. Its label may be anybody's, so it is no more than the replicas that the
+// kubelet exposes, of which each GPU has one at least.
+func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) int64 {
+	n := numberIn(labels, labelGPUCount, catalog.MaxGPUs)
+	if n == 0 && t != nil {
+		n = t.GPU.Count
 	}
-	if t != nil {
-		return t.GPU.Count
-	}
-	return 0
+	return min(n, exposed)
 }
 
-// numberIn is the number that a label or annotation holds; 0 for what is none, or none that a machine can have.
-func numberIn(values map[string]string, key string) int64 {
+// numberIn is the number that a label or annotation holds; 0 for what is none, or more than most.
+func numberIn(values map[string]string, key string, most int64) int64 {
 	n, err := strconv.ParseInt(values[key], 10, 64)
-	if err != nil || n < 0 || n > 1<<40 {
+	if err != nil || n < 0 || n > most {
 		return 0
 	}
 	return n

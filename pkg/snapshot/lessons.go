@@ -79,7 +79,7 @@ func (c *Cluster) lesson(claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Less
 	}
 	a := amounts(node.Status.Allocatable, "")
 	lesson := Lesson{
-		MemoryBytes: node.Status.Capacity.Memory().Value(), Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
+		MemoryBytes: valueOf(node.Status.Capacity, corev1.ResourceMemory), Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
 		Allocatable: catalog.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods},
 	}
 	// A node that has lost half of what it should have is broken, and says nothing of others.

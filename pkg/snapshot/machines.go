@@ -2,13 +2,13 @@ package snapshot
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/karpenter"
@@ -44,19 +44,12 @@ type Promise struct {
 // Replicas is the number of replicas of the whole machine.
 func (p Promise) Replicas() int64 { return p.GPUs * p.ReplicasPerGPU }
 
-// PromiseOf reads the promise from the annotations of a NodeClaim or Node; numbers that are missing or no numbers are 0.
+// PromiseOf reads the promise from the annotations of a NodeClaim or Node; numbers that are missing, no numbers, or more than a machine can have are 0.
 func PromiseOf(annotations map[string]string) Promise {
-	number := func(key string) int64 {
-		n, err := strconv.ParseInt(annotations[key], 10, 64)
-		if err != nil || n < 0 {
-			return 0
-		}
-		return n
-	}
 	return Promise{
 		Resource: corev1.ResourceName(annotations[v1alpha1.ResourceAnnotation]),
-		GPUs:     number(v1alpha1.GPUsAnnotation), ReplicasPerGPU: number(v1alpha1.ReplicasPerGPUAnnotation),
-		MicroUSDPerHour: number(v1alpha1.PriceAnnotation),
+		GPUs:     numberIn(annotations, v1alpha1.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, v1alpha1.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
+		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}
 }
 
@@ -150,9 +143,9 @@ func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 func (m *Machine) ReplicasInUse() int64 {
 	var n int64
 	for _, pod := range m.Pods {
-		n += requests(pod, m.Promise.Resource).Replicas
+		n = amount.Add(n, requests(pod, m.Promise.Resource).Replicas)
 	}
-	return n
+	return min(amount.Most, n)
 }
 
 // Empty says that the Node holds no pod but those that belong to it.
@@ -177,7 +170,7 @@ func (m *Machine) Physical() planner.Physical {
 		capacity = m.Claim.Spec.Resources.Requests
 	}
 	return planner.Physical{
-		MilliCPU: capacity.Cpu().MilliValue(), MemoryBytes: capacity.Memory().Value(),
+		MilliCPU: amountOf(capacity, corev1.ResourceCPU), MemoryBytes: amountOf(capacity, corev1.ResourceMemory),
 		GPUs: m.Promise.GPUs, Replicas: m.Promise.Replicas(), Nodes: 1,
 	}
 }
@@ -194,8 +187,8 @@ func Hardware(machines []Machine) planner.Physical {
 	var sum planner.Physical
 	for i := range machines {
 		p := machines[i].Physical()
-		sum.MilliCPU += p.MilliCPU
-		sum.MemoryBytes += p.MemoryBytes
+		sum.MilliCPU = amount.Add(sum.MilliCPU, p.MilliCPU)
+		sum.MemoryBytes = amount.Add(sum.MemoryBytes, p.MemoryBytes)
 		sum.GPUs += p.GPUs
 		sum.Replicas += p.Replicas
 		sum.Nodes += p.Nodes

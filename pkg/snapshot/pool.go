@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 )
@@ -152,9 +153,9 @@ func (p *Pool) remaining(used planner.Physical) planner.Physical {
 			return planner.Unlimited
 		}
 		if milli {
-			return limit.MilliValue() - used
+			return amount.Sub(amount.Milli(limit), used)
 		}
-		return limit.Value() - used
+		return amount.Sub(amount.Value(limit), used)
 	}
 	remaining := planner.Physical{
 		MilliCPU:    left(corev1.ResourceCPU, used.MilliCPU, true),

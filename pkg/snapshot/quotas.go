@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -75,9 +76,9 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 // taken is what each pod of the class takes.
 func (w *waitingClass) taken() map[quota]int64 {
 	taken := map[quota]int64{}
-	for name, q := range w.demand.requests {
-		if isExtended(name, w.gpu) && q.Value() > 0 {
-			taken[quota{resource: name}] = q.Value()
+	for name := range w.demand.requests {
+		if n := valueOf(w.demand.requests, name); isExtended(name, w.gpu) && n > 0 {
+			taken[quota{resource: name}] = n
 		}
 	}
 	for _, port := range w.ports {
@@ -159,7 +160,7 @@ func (o *Offering) has(q quota, limits attachable) (int64, bool) {
 	switch {
 	case q.resource != "":
 		n, ok := o.Type.Extended[string(q.resource)]
-		return n - resourceOf(o.daemons, q.resource), ok
+		return amount.Sub(n, resourceOf(o.daemons, q.resource)), ok
 	case q.driver != "":
 		n, ok := limits.ofType[o.Type.Name][q.driver]
 		return n, ok
@@ -170,7 +171,7 @@ func (o *Offering) has(q quota, limits attachable) (int64, bool) {
 func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
 	var n int64
 	for _, d := range demands {
-		n += valueOf(d.requests, name)
+		n = amount.Add(n, valueOf(d.requests, name))
 	}
 	return n
 }
@@ -181,13 +182,13 @@ func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
 	case q.resource != "":
 		var used, daemons int64
 		for _, pod := range r.pods {
-			used += valueOf(podRequests(pod), q.resource)
+			used = amount.Add(used, valueOf(podRequests(pod), q.resource))
 		}
 		for _, pod := range daemonsOf(r.pods) {
-			daemons += valueOf(podRequests(pod), q.resource)
+			daemons = amount.Add(daemons, valueOf(podRequests(pod), q.resource))
 		}
 		n := r.extended(q.resource)
-		return n - used - max(0, resourceOf(r.daemons, q.resource)-daemons), n > 0
+		return amount.Sub(n, amount.Add(used, max(0, amount.Sub(resourceOf(r.daemons, q.resource), daemons)))), n > 0
 	case q.driver != "":
 		limit, ok := limits.onNode[r.nodeName][q.driver]
 		if !ok && r.starting {

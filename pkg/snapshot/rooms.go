@@ -71,7 +71,7 @@ func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod,
 	return room{
 		node: planner.Node{
 			Name: node.Name, Free: atLeastZero(minus(exposed, sum(pods, gpu))),
-			GPUs: gpusLeft(gpuCount(node.Labels, t), 0, memoryMiB(node.Labels, t), exposed.Replicas, pods, gpu),
+			GPUs: gpusLeft(gpuCount(node.Labels, t, exposed.Replicas), 0, memoryMiB(node.Labels, t), exposed.Replicas, pods, gpu),
 		},
 		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: pods,
 		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },

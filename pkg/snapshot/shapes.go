@@ -111,13 +111,9 @@ func (s *shape) written() string {
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		key.NodeAffinity = affinity.NodeAffinity
 	}
-	for name, quantity := range s.demand.requests {
-		amount := quantity.Value()
-		if name == corev1.ResourceCPU {
-			amount = quantity.MilliValue()
-		}
-		if amount != 0 {
-			key.Requests[name] = amount
+	for name := range s.demand.requests {
+		if n := amountOf(s.demand.requests, name); n != 0 {
+			key.Requests[name] = n
 		}
 	}
 	for _, part := range [][]term{s.terms.required, s.terms.affinity, s.terms.spread} {

@@ -1,10 +1,12 @@
 package snapshot
 
 import (
+	"slices"
 	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/karpenter"
@@ -35,7 +37,8 @@ func (c *Cluster) stretch(p *Pool) {
 }
 
 // footprint is the device memory, in bytes, of the largest of the pods that the pool admits or has, those that run included, since others of their kind may
-// come; 0 when one of them states none, when there are none, and when the class or a limit on replicas leaves no range.
+// come; 0 when one of them states none, when there are none, and when the class or a limit on replicas leaves no range. Pods that wait
+// and that the scheduler puts on no machine of the pool as they are do not count: else one that asks for the impossible would have all GPUs shared less.
 func (c *Cluster) footprint(p *Pool) int64 {
 	if _, limited := p.NodePool.Spec.Limits[p.Resource()]; p.Class.Spec.Sharing.MaxReplicas == nil || limited && p.Resource() != v1alpha1.ResourceGPU {
 		return 0
@@ -44,7 +47,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 	for i := range c.Nodes {
 		onPool[c.Nodes[i].Name] = c.Nodes[i].Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
 	}
-	shapes, admitted := c.shapes(), map[*shape]bool{}
+	shapes, storage, admitted, taken := c.shapes(), c.storage(), map[*shape]bool{}, map[*shape]bool{}
 	var largest int64
 	for i := range c.Pods {
 		pod := &c.Pods[i]
@@ -57,9 +60,12 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		}
 		if _, known := admitted[s]; !known {
 			_, err := p.admitting(&s.demand, s.gpu)
-			admitted[s] = err == nil
+			admitted[s], taken[s] = err == nil, err == nil && p.takes(s)
 		}
 		if !admitted[s] && !onPool[pod.Spec.NodeName] {
+			continue
+		}
+		if pod.Spec.NodeName == "" && (!taken[s] || storage.of(pod).refusal() != nil) {
 			continue
 		}
 		if s.wrong != nil || s.gpuMemory == 0 {
@@ -68,6 +74,17 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		largest = max(largest, s.gpuMemory)
 	}
 	return largest
+}
+
+// takes says whether an empty machine of the pool is large enough for a pod of the shape, as the scheduler sees it, which knows nothing of device memory.
+func (p *Pool) takes(s *shape) bool {
+	asks := amounts(s.demand.requests, s.gpu)
+	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
+		has := o.Free()
+		_, most := p.Class.Spec.Sharing.ReplicasRange(o.Type.GPU.Name)
+		return asks.MilliCPU <= has.MilliCPU && asks.MemoryBytes <= has.MemoryBytes && asks.EphemeralBytes <= has.EphemeralBytes &&
+			asks.Replicas <= most*o.Type.GPU.Count
+	})
 }
 
 // stretch says of each machine how many replicas each of its GPUs may have.
@@ -141,7 +158,7 @@ func (v *View) Replicas(pods []string) int64 {
 	for _, name := range pods {
 		if pod := v.Pods[name]; pod != nil {
 			gpu, _ := gpuResource(pod)
-			n += requests(pod, gpu).Replicas
+			n = amount.Add(n, requests(pod, gpu).Replicas)
 		}
 	}
 	return n

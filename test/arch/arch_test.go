@@ -45,7 +45,7 @@ var rules = []rule{
 	{
 		why:    "the catalog knows quantities and nothing else of Kubernetes",
 		of:     is("pkg/catalog"),
-		allows: anyOf(standard, ours("pkg/catalog"), exactly("k8s.io/apimachinery/pkg/api/resource")),
+		allows: anyOf(standard, ours("pkg/catalog"), ours("pkg/amount"), exactly("k8s.io/apimachinery/pkg/api/resource")),
 	},
 	{
 		why:          "others import our API types, and should not get a client or Karpenter with them",

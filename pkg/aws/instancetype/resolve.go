@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/catalog"
 )
 
@@ -120,7 +121,7 @@ func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo
 		Name: it.Name, Capacity: resources(it.Capacity), Allocatable: resources(it.Allocatable()), Extended: extended(it.Capacity, class),
 		// Of the tenancies a machine has the first unless a pool asks for the other, which costs more than the prices here say.
 		Labels: map[string]string{ec2v1.LabelInstanceTenancy: string(ec2types.TenancyDefault)},
-		GPU:    catalog.GPU{Name: only(it, ec2v1.LabelInstanceGPUName), Count: it.Capacity.Name(ec2v1.ResourceNVIDIAGPU, "").Value(), MemoryMiB: memoryOf(info)},
+		GPU:    catalog.GPU{Name: only(it, ec2v1.LabelInstanceGPUName), Count: amount.Value(*it.Capacity.Name(ec2v1.ResourceNVIDIAGPU, "")), MemoryMiB: memoryOf(info)},
 	}
 	for key, requirement := range it.Requirements {
 		if values := requirement.Values(); len(values) == 1 && requirement.Operator() == corev1.NodeSelectorOpIn && !notOfTheType[key] {
@@ -167,7 +168,8 @@ func memoryOf(info ec2types.InstanceTypeInfo) int64 {
 
 func resources(list corev1.ResourceList) catalog.Resources {
 	return catalog.Resources{
-		MilliCPU: list.Cpu().MilliValue(), MemoryBytes: list.Memory().Value(), EphemeralBytes: list.StorageEphemeral().Value(), Pods: list.Pods().Value(),
+		MilliCPU: min(amount.Most, amount.Milli(*list.Cpu())), MemoryBytes: min(amount.Most, amount.Value(*list.Memory())),
+		EphemeralBytes: min(amount.Most, amount.Value(*list.StorageEphemeral())), Pods: min(amount.Most, amount.Value(*list.Pods())),
 	}
 }
 
@@ -184,7 +186,7 @@ func extended(capacity corev1.ResourceList, class *ec2v1.EC2NodeClass) map[strin
 				continue
 			}
 		}
-		if n := q.Value(); n > 0 {
+		if n := min(amount.Most, amount.Value(q)); n > 0 {
 			if others == nil {
 				others = map[string]int64{}
 			}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/repair"
@@ -171,8 +172,7 @@ func healthChanged() predicate.Predicate {
 			return false
 		}
 		exposed := func(n *corev1.Node) int64 {
-			q := n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource]
-			return q.Value()
+			return amount.Value(n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource])
 		}
 		return statuses(before) != statuses(after) || exposed(before) != exposed(after)
 	}}

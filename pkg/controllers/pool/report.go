@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/planner"
@@ -36,7 +37,7 @@ func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Ti
 	for i := range machines {
 		m := &machines[i]
 		h.Replicas += m.Promise.Replicas()
-		h.inUse += m.ReplicasInUse()
+		h.inUse = amount.Add(h.inUse, m.ReplicasInUse())
 		h.microUSDPerHour += m.Promise.MicroUSDPerHour
 		if _, ok := m.NobodyUses(class, now); ok {
 			h.unusedNodes++

@@ -1,0 +1,64 @@
+// Package amount converts and adds up amounts of resources without overflow. Tenants write quantities, and the API server accepts any: a sum or a
+// product that wraps around would turn a pod that asks for too much into one that asks for less than nothing.
+package amount
+
+import (
+	"math"
+	"math/bits"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Most is more than any machine has of anything: 8 PiB in bytes, nine thousand million CPUs in thousandths. Amounts of machines and of pods are
+// planned with up to Most; see planner.MaxAmount.
+const Most int64 = 1 << 53
+
+// Value returns a quantity in its unit, rounded up; a quantity that an int64 cannot hold becomes the largest or the smallest int64.
+func Value(q resource.Quantity) int64 { return scaled(q, 0) }
+
+// Milli returns a quantity in thousandths of its unit, rounded up and saturating as in [Value].
+func Milli(q resource.Quantity) int64 { return scaled(q, resource.Milli) }
+
+func scaled(q resource.Quantity, scale resource.Scale) int64 {
+	// The largest value of an int64 at this scale; sums of quantities can be larger than an int64 even at scale 0.
+	if q.Cmp(*resource.NewScaledQuantity(math.MaxInt64, scale)) >= 0 {
+		return math.MaxInt64
+	}
+	if q.Cmp(*resource.NewScaledQuantity(math.MinInt64, scale)) <= 0 {
+		return math.MinInt64
+	}
+	return q.ScaledValue(scale)
+}
+
+// Add returns a + b, saturating.
+func Add(a, b int64) int64 {
+	sum := a + b
+	switch {
+	case a > 0 && b > 0 && sum < 0:
+		return math.MaxInt64
+	case a < 0 && b < 0 && sum >= 0:
+		return math.MinInt64
+	}
+	return sum
+}
+
+// Sub returns a - b, saturating.
+func Sub(a, b int64) int64 {
+	diff := a - b
+	switch {
+	case a >= 0 && b < 0 && diff < 0:
+		return math.MaxInt64
+	case a < 0 && b > 0 && diff >= 0:
+		return math.MinInt64
+	}
+	return diff
+}
+
+// Mul returns a × b for a, b ≥ 0, saturating; less than nothing counts as nothing.
+func Mul(a, b int64) int64 {
+	hi, lo := bits.Mul64(uint64(max(0, a)), uint64(max(0, b)))
+	if hi > 0 || lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(lo)
+}

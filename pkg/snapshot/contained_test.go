@@ -1,0 +1,193 @@
+package snapshot_test
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// twice gives the pod a second container with the same requests.
+func twice(pod *corev1.Pod) {
+	other := *pod.Spec.Containers[0].DeepCopy()
+	other.Name = "other"
+	pod.Spec.Containers = append(pod.Spec.Containers, other)
+}
+
+func TestAPodThatAsksForTheImpossibleBlocksItselfAlone(t *testing.T) {
+	t.Parallel()
+	shared := func(namesAndQuantities ...string) func(*corev1.Pod) {
+		return snapshottest.Asking(append(namesAndQuantities, v1alpha1.ResourceGPUShared, "1")...)
+	}
+	for name, edits := range map[string][]func(*corev1.Pod){
+		"CPU whose thousandths are just above an int64": {shared("cpu", "9223372036854776")},
+		"CPU whose thousandths are negative":            {shared("cpu", "10000000000000000")},
+		"two containers whose memory is negative":       {shared("memory", "9223372036854775807"), twice},
+		"the largest amount of everything":              {shared("cpu", "1e30", "memory", "1e30", "ephemeral-storage", "1e30", "example.com/fpga", "9223372036854775807")},
+		"replicas whose sum is negative":                {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807"), twice},
+		"an extended resource whose sum is negative":    {shared("example.com/fpga", "9223372036854775807"), twice},
+		"device memory beyond any":                      {snapshottest.GPUMemory("9223372036854775807Ei")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := snapshottest.Shared()
+			c.Pods = append(snapshottest.Pods("web", 11), snapshottest.Pod("hostile", edits...))
+			view := snapshot.Build(c)
+			plan := planner.Build(view.Snapshot)
+			if err := planner.Check(view.Snapshot, plan); err != nil {
+				t.Fatal(err)
+			}
+			if len(plan.Launches) != 2 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Pod != "default/hostile" {
+				t.Fatalf("want two launches for the others, and that one left out: %+v", plan)
+			}
+			if u := plan.Unplaced[0]; u.Reason != planner.ReasonTooLarge || u.Message == "" {
+				t.Errorf("it is told %+v", u)
+			}
+		})
+	}
+}
+
+func TestAPodThatAsksForTheImpossibleIsToldWhat(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1"))}
+	plan := planner.Build(snapshot.Build(c).Snapshot)
+	if want := "requests 9223372036854776 of cpu, which is more than any machine has: correct its requests"; plan.Unplaced[0].Message != want {
+		t.Errorf("it is told %q, want %q", plan.Unplaced[0].Message, want)
+	}
+}
+
+func TestARunningPodThatAsksForTheImpossibleLeavesNothingOfItsNode(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	node := foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
+	c.Nodes = []corev1.Node{node}
+	for _, name := range []string{"a", "b", "c"} {
+		c.Pods = append(c.Pods, snapshottest.Pod(name, snapshottest.Running("foreign"), snapshottest.Asking("cpu", "9223372036854776", "memory", "9223372036854775807")))
+	}
+	view := snapshot.Build(c)
+	if free := view.Nodes[0].Free; free.MilliCPU != 0 || free.MemoryBytes != 0 {
+		t.Errorf("the node has %+v left", free)
+	}
+}
+
+func foreignNode(name string, namesAndQuantities ...string) corev1.Node {
+	node := corev1.Node{}
+	node.Name, node.Labels = name, map[string]string{}
+	node.Status.Allocatable = snapshottest.Amounts(namesAndQuantities...)
+	return node
+}
+
+func TestWhatANodeSaysOfItsGPUsIsBoundedByWhatItExposes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		labels map[string]string
+		want   int
+	}{
+		"as many as it says":                           {map[string]string{"nvidia.com/gpu.count": "2"}, 2},
+		"no more than replicas":                        {map[string]string{"nvidia.com/gpu.count": "200"}, 4},
+		"none where it says more than any machine has": {map[string]string{"nvidia.com/gpu.count": "1099511627776"}, 0},
+		"none where it says nothing that is a number":  {map[string]string{"nvidia.com/gpu.count": "two"}, 0},
+		"memory beyond any is not believed":            {map[string]string{"nvidia.com/gpu.count": "1", "nvidia.com/gpu.memory": "9223372036854775807"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := snapshottest.Shared()
+			node := foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
+			node.Labels = c.labels
+			cluster.Nodes = []corev1.Node{node}
+			got := snapshot.Build(cluster).Nodes[0].GPUs
+			if len(got) != c.want {
+				t.Errorf("the node has %d GPUs, want %d", len(got), c.want)
+			}
+			for _, g := range got {
+				if g.MemoryBytes != 0 {
+					t.Errorf("a GPU has %d of memory", g.MemoryBytes)
+				}
+			}
+		})
+	}
+}
+
+func TestANodeThatExposesEnormousAmountsIsPlannedWith(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	node := foreignNode("foreign", "cpu", "9223372036854775807", "memory", "9223372036854775807", "pods", "9223372036854775807", v1alpha1.ResourceGPUShared, "9223372036854775807")
+	node.Labels["nvidia.com/gpu.count"] = "256"
+	c.Nodes = []corev1.Node{node}
+	c.Pods = []corev1.Pod{
+		snapshottest.Pod("bound", snapshottest.Running("foreign"), snapshottest.Asking(v1alpha1.ResourceGPUShared, "9007199254740000")),
+		snapshottest.Pod("web"),
+	}
+	view := snapshot.Build(c)
+	plan := planner.Build(view.Snapshot)
+	if err := planner.Check(view.Snapshot, plan); err != nil || len(plan.Placements) != 1 {
+		t.Errorf("want a place on the node: %+v, %v", plan, err)
+	}
+}
+
+func TestAPromiseBeyondAnyMachineIsNone(t *testing.T) {
+	t.Parallel()
+	huge := "4611686018427387904"
+	p := snapshot.PromiseOf(map[string]string{
+		v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: huge, v1alpha1.ReplicasPerGPUAnnotation: huge, v1alpha1.PriceAnnotation: huge,
+	})
+	if p.Replicas() != 0 || p.MicroUSDPerHour != 0 {
+		t.Errorf("promises %+v", p)
+	}
+}
+
+func TestLimitsBeyondAnyAreNotReached(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.NodePools[0].Spec.Limits = map[corev1.ResourceName]resource.Quantity{}
+	for _, name := range []corev1.ResourceName{"cpu", "memory", "nodes", v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
+		c.NodePools[0].Spec.Limits[name] = resource.MustParse("9223372036854775807")
+	}
+	c.Pods = snapshottest.Pods("web", 11)
+	view := snapshot.Build(c)
+	if plan := planner.Build(view.Snapshot); len(plan.Launches) != 2 {
+		t.Errorf("want two launches: %+v", plan)
+	}
+}
+
+func TestPodsThatNoMachineTakesHaveNoSayInHowGPUsAreShared(t *testing.T) {
+	t.Parallel()
+	most := int32(16)
+	replicas := func(others ...corev1.Pod) int64 {
+		c := snapshottest.Shared()
+		c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = &most
+		c.Pods = append(snapshottest.Pods("web", 3, snapshottest.GPUMemory("1Gi")), others...)
+		return snapshot.Build(c).Offerings[0].ReplicasPerGPU
+	}
+	if got := replicas(); got <= 10 {
+		t.Fatalf("each GPU has %d replicas: nothing to tell by", got)
+	}
+	want := replicas()
+	for name, edits := range map[string][]func(*corev1.Pod){
+		"more CPU than any machine has":       {snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1")},
+		"more CPU than the pool's have":       {snapshottest.Asking("cpu", "500", v1alpha1.ResourceGPUShared, "1")},
+		"a claim that does not exist":         {snapshottest.Claiming("missing")},
+		"more replicas than a machine's GPUs": {snapshottest.Asking(v1alpha1.ResourceGPUShared, "9223372036854775807")},
+	} {
+		if got := replicas(snapshottest.Pod("hostile", edits...)); got != want {
+			t.Errorf("%s: each GPU has %d replicas, want %d", name, got, want)
+		}
+	}
+}
+
+func TestReasonsDoNotGrowWithWhatTheyQuote(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.GPUMemory(strings.Repeat("much", 50_000)))}
+	plan := planner.Build(snapshot.Build(c).Snapshot)
+	if n := len(plan.Unplaced[0].Message); n > 2000 {
+		t.Errorf("the reason has %d bytes", n)
+	}
+}
