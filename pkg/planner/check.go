@@ -3,12 +3,13 @@ package planner
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
 
 // Check reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
-// plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot.
+// plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot. [Violations] has what the errors concern.
 func Check(s Snapshot, p Plan) error {
 	if err := Validate(s); err != nil {
 		return fmt.Errorf("the snapshot is not valid: %w", err)
@@ -20,13 +21,19 @@ func Check(s Snapshot, p Plan) error {
 		}
 	}
 	for i, x := range p.Placements {
+		c.concerns(x.Pods)
 		c.placement(i, x)
 	}
 	c.oncePerNode(p.Placements)
 	for i, x := range p.Launches {
+		c.concerns(x.Pods)
 		c.launch(i, x)
 	}
 	for i, x := range p.Unplaced {
+		c.concerns(nil)
+		if i, ok := c.class[x.Pod]; ok {
+			c.concerns(nil, i)
+		}
 		c.unplaced(i, x)
 	}
 	c.everyPodOnce()
@@ -43,12 +50,26 @@ type checker struct {
 	snapshot Snapshot
 	class    map[string]int // of each pod of the snapshot
 	seen     map[string]int // how often the plan mentions a pod
+	blamed   []string       // the next violations concern the classes of these pods
+	about    []int          // and these classes
 	errs     []error
 }
 
 func (c *checker) bad(format string, args ...any) {
-	c.errs = append(c.errs, fmt.Errorf(format, args...))
+	classes := map[int]bool{}
+	for _, pod := range c.blamed {
+		if i, ok := c.class[pod]; ok {
+			classes[i] = true
+		}
+	}
+	for _, i := range c.about {
+		classes[i] = true
+	}
+	c.errs = append(c.errs, &Violation{Message: fmt.Sprintf(format, args...), Classes: slices.Sorted(maps.Keys(classes))})
 }
+
+// concerns says what the next violations concern.
+func (c *checker) concerns(pods []string, classes ...int) { c.blamed, c.about = pods, classes }
 
 func (c *checker) placement(i int, x Placement) {
 	where := fmt.Sprintf("placement %d", i)
@@ -69,6 +90,7 @@ func (c *checker) placement(i int, x Placement) {
 func (c *checker) oncePerNode(placements []Placement) {
 	used := map[int]bool{}
 	for i, x := range placements {
+		c.concerns(x.Pods)
 		if used[x.Node] {
 			c.bad("placement %d: an earlier placement uses node %d already", i, x.Node)
 		}
@@ -152,7 +174,8 @@ func (c *checker) unplaced(i int, x Unplaced) {
 }
 
 func (c *checker) everyPodOnce() {
-	for _, class := range c.snapshot.Classes {
+	for i, class := range c.snapshot.Classes {
+		c.concerns(nil, i)
 		for _, pod := range class.Pods {
 			if n := c.seen[pod]; n != 1 {
 				c.bad("pod %s is in the plan %d times", pod, n)
@@ -168,6 +191,7 @@ func (c *checker) limits(p Plan) {
 		if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
 			continue
 		}
+		c.concerns(x.Pods)
 		o := c.snapshot.Offerings[x.Offering]
 		l, ok := left[o.Pool]
 		if !ok {
@@ -213,6 +237,7 @@ func (c *checker) limits(p Plan) {
 }
 
 func (c *checker) price(p Plan) {
+	c.concerns(nil)
 	var sum MicroUSD
 	for _, x := range p.Launches {
 		if x.Offering >= 0 && x.Offering < len(c.snapshot.Offerings) {

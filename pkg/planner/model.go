@@ -250,6 +250,8 @@ const (
 	ReasonVolumes Reason = "VolumesNotReady"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
+	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it; see [Contain].
+	ReasonSetAside Reason = "SetAside"
 )
 
 // Refusal is a reason with a sentence that names the objects and says what to do.

@@ -36,10 +36,12 @@ func (c *checker) rules(p Plan) {
 	for i, l := range p.Launches {
 		if l.Offering >= 0 && l.Offering < len(c.snapshot.Offerings) {
 			note(fmt.Sprintf("launch %d", i), len(c.snapshot.Nodes)+i, c.snapshot.Offerings[l.Offering].Domains, l.Pods)
+			c.concerns(l.Pods)
 			c.alternatives(fmt.Sprintf("launch %d", i), l)
 		}
 	}
 	for i, r := range c.snapshot.Rules {
+		c.concerns(nil, slices.Concat(r.Classes, r.Counted)...)
 		if r.Kind == Spread {
 			c.checkSpread(i, r, spots)
 		}
@@ -174,6 +176,7 @@ func (c *checker) checkTogether(spots []*spot) {
 	for _, x := range spots {
 		for class, n := range x.classes {
 			if !x.founded[class] {
+				c.concerns(nil, class)
 				c.bad("%s has %d pods of class %d without any that they have to be together with", x.where, n, class)
 			}
 		}

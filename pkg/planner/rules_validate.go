@@ -8,13 +8,14 @@ import (
 // validateRules reports what makes topologies, rules, wishes and minValues senseless.
 func validateRules(s Snapshot) []error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for t, x := range s.Topologies {
+		bad := about(&errs, Violation{})
 		if !ascending(x.Domains) {
 			bad("topology %d: domains are not sorted or repeat", t)
 		}
 	}
-	located := func(what string, i int, domains []int) {
+	located := func(concerns Violation, what string, i int, domains []int) {
+		bad := about(&errs, concerns)
 		for t, d := range domains {
 			if t >= len(s.Topologies) || d < -1 || d >= len(s.Topologies[t].Domains) {
 				bad("%s %d: there is no domain %d of topology %d", what, i, d, t)
@@ -22,14 +23,15 @@ func validateRules(s Snapshot) []error {
 		}
 	}
 	for i, o := range s.Offerings {
-		located("offering", i, o.Domains)
+		located(Violation{Offerings: []int{i}}, "offering", i, o.Domains)
 	}
 	for i, n := range s.Nodes {
-		located("node", i, n.Domains)
+		located(Violation{Nodes: []int{i}}, "node", i, n.Domains)
 	}
 	for i, r := range s.Rules {
-		for _, err := range validateRule(s, r) {
-			bad("rule %d: %w", i, err)
+		bad := about(&errs, Violation{Classes: r.Classes, Rules: []int{i}})
+		for _, problem := range validateRule(s, r) {
+			bad("rule %d: %s", i, problem)
 		}
 	}
 	return append(errs, validateWishes(s)...)
@@ -37,8 +39,8 @@ func validateRules(s Snapshot) []error {
 
 func validateWishes(s Snapshot) []error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for i, c := range s.Classes {
+		bad := about(&errs, Violation{Classes: []int{i}})
 		for k, w := range c.Wishes {
 			if w.Rule >= len(s.Rules) || !indices(w.Offerings, len(s.Offerings)) || !indices(w.Nodes, len(s.Nodes)) {
 				bad("class %d: wish %d has a rule, offerings or nodes that are not sorted, repeat, or are out of range", i, k)
@@ -46,6 +48,7 @@ func validateWishes(s Snapshot) []error {
 		}
 	}
 	for i, p := range s.Pools {
+		bad := about(&errs, Violation{Pools: []int{i}})
 		for _, m := range p.MinValues {
 			if m.Min < 1 || len(m.Values) > len(s.Offerings) {
 				bad("pool %d: minValues of %s are less than 1, or of more offerings than there are", i, m.Key)
@@ -55,14 +58,14 @@ func validateWishes(s Snapshot) []error {
 	return errs
 }
 
-func validateRule(s Snapshot, r Rule) []error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func validateRule(s Snapshot, r Rule) []string {
+	var problems []string
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if !slices.Contains([]RuleKind{Spread, Together, Apart}, r.Kind) {
 		bad("there is no kind %q", r.Kind)
 	}
 	if r.Topology < PerNode || r.Topology >= len(s.Topologies) {
-		return append(errs, fmt.Errorf("there is no topology %d", r.Topology))
+		return append(problems, fmt.Sprintf("there is no topology %d", r.Topology))
 	}
 	if !indices(r.Classes, len(s.Classes)) || !indices(r.Counted, len(s.Classes)) {
 		bad("classes are not sorted, repeat, or are out of range")
@@ -81,5 +84,5 @@ func validateRule(s Snapshot, r Rule) []error {
 	if r.Kind == Apart && slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 }) {
 		bad("pods to be apart from are present: the classes list no place that those forbid")
 	}
-	return errs
+	return problems
 }

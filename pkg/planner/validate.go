@@ -8,9 +8,9 @@ import (
 // Validate reports what makes a snapshot senseless: indices out of range, amounts that cannot be, names that repeat.
 func Validate(s Snapshot) error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	quotas := map[string]bool{}
 	for i, q := range s.Quotas {
+		bad := about(&errs, Violation{})
 		if quotas[q.Name] {
 			bad("quota %d: the name %q repeats", i, q.Name)
 		}
@@ -21,6 +21,7 @@ func Validate(s Snapshot) error {
 	}
 	names := map[string]bool{}
 	for i, pool := range s.Pools {
+		bad := about(&errs, Violation{Pools: []int{i}})
 		if names[pool.Name] {
 			bad("pool %d: the name %q repeats", i, pool.Name)
 		}
@@ -34,6 +35,8 @@ func Validate(s Snapshot) error {
 	}
 	nodes := map[string]bool{}
 	for i, n := range s.Nodes {
+		concerns := Violation{Nodes: []int{i}}
+		bad := about(&errs, concerns)
 		if nodes[n.Name] {
 			bad("node %d: the name %q repeats", i, n.Name)
 		}
@@ -41,7 +44,7 @@ func Validate(s Snapshot) error {
 		if vecOf(n.Free).negative() {
 			bad("node %d: free capacity is negative", i)
 		}
-		errs = append(errs, validateMachine(s, fmt.Sprintf("node %d", i), n.GPUs, n.Quotas, n.Domains)...)
+		errs = append(errs, validateMachine(s, concerns, fmt.Sprintf("node %d", i), n.GPUs, n.Quotas, n.Domains)...)
 	}
 	errs = append(errs, validateClasses(s)...)
 	errs = append(errs, validateRules(s)...)
@@ -50,7 +53,8 @@ func Validate(s Snapshot) error {
 
 func validateOffering(s Snapshot, i int) []error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	concerns := Violation{Offerings: []int{i}}
+	bad := about(&errs, concerns)
 	o := s.Offerings[i]
 	if o.Pool < 0 || o.Pool >= len(s.Pools) {
 		bad("offering %d: there is no pool %d", i, o.Pool)
@@ -65,7 +69,7 @@ func validateOffering(s Snapshot, i int) []error {
 	if min(p.MilliCPU, p.MemoryBytes, p.GPUs, p.Replicas) < 0 || p.Nodes != 1 {
 		bad("offering %d: physical amounts are negative or not those of one machine", i)
 	}
-	errs = append(errs, validateMachine(s, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
+	errs = append(errs, validateMachine(s, concerns, fmt.Sprintf("offering %d", i), o.GPUs, o.Quotas, o.Domains)...)
 	var replicas int64
 	for _, g := range o.GPUs {
 		replicas += max(0, min(g.Replicas, Unlimited-replicas))
@@ -77,23 +81,24 @@ func validateOffering(s Snapshot, i int) []error {
 }
 
 // validateMachine checks what offerings and nodes say alike of one machine.
-func validateMachine(s Snapshot, what string, gpus []GPU, quotas []Amount, domains []int) []error {
+func validateMachine(s Snapshot, concerns Violation, what string, gpus []GPU, quotas []Amount, domains []int) []error {
 	var errs []error
+	bad := about(&errs, concerns)
 	for i, g := range gpus {
 		if g.Replicas < 0 || g.MemoryBytes < 0 {
-			errs = append(errs, fmt.Errorf("%s: GPU %d has less than nothing", what, i))
+			bad("%s: GPU %d has less than nothing", what, i)
 		}
 	}
 	if !amounts(quotas, len(s.Quotas)) {
-		errs = append(errs, fmt.Errorf("%s: quotas are not sorted, repeat, are out of range, or negative", what))
+		bad("%s: quotas are not sorted, repeat, are out of range, or negative", what)
 	}
 	if len(domains) > len(s.Topologies) {
-		errs = append(errs, fmt.Errorf("%s: has domains of %d topologies, there are %d", what, len(domains), len(s.Topologies)))
+		bad("%s: has domains of %d topologies, there are %d", what, len(domains), len(s.Topologies))
 		domains = domains[:len(s.Topologies)]
 	}
 	for t, d := range domains {
 		if d < -1 || d >= len(s.Topologies[t].Domains) {
-			errs = append(errs, fmt.Errorf("%s: topology %s has no domain %d", what, s.Topologies[t].Key, d))
+			bad("%s: topology %s has no domain %d", what, s.Topologies[t].Key, d)
 		}
 	}
 	return errs
@@ -111,9 +116,9 @@ func amounts(xs []Amount, n int) bool {
 
 func validateClasses(s Snapshot) []error {
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	pods := map[string]int{}
 	for i, c := range s.Classes {
+		bad := about(&errs, Violation{Classes: []int{i}})
 		if vecOf(c.Requests).negative() || c.Requests.Pods != 1 {
 			bad("class %d: requests are negative or not those of one pod", i)
 		}
