@@ -15,6 +15,8 @@ const (
 	DeletionIdle            Deletion = "Idle"
 	DeletionNeverLaunched   Deletion = "NeverLaunched"
 	DeletionReplicasMissing Deletion = "ReplicasMissing"
+	DeletionNotInitialized  Deletion = "NotInitialized"
+	DeletionNodeMissing     Deletion = "NodeMissing"
 )
 
 // Replacement is what became of replacing a machine, a label value.
@@ -117,7 +119,7 @@ func New(r prometheus.Registerer) *Metrics {
 		PoolReplicas:     pool("replicas", "Replicas that the NodePool's machines expose or will expose."),
 		PoolReplicasUsed: pool("replicas_used", "Replicas that running pods hold."),
 		PoolPrice:        pool("price_usd_per_hour", "Price of the NodePool's machines, in US dollars an hour."),
-		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its machines do not expose their replicas."),
+		PoolBreaker:      pool("breaker_open", "1 while the NodePool launches nothing because its machines do not start or do not expose their replicas, 0.5 while one machine is tried to see whether they do again, else 0."),
 		PoolHeadroom: prometheus.NewGaugeVec(gauge("pool", "headroom_replicas", "Replicas that the NodePool is to keep free (wanted), and those of them that are free on machines that have started (free)."),
 			[]string{nodePool, "state"}),
 		CatalogRefreshed: prometheus.NewGaugeVec(gauge("catalog", "refreshed_timestamp_seconds",

@@ -62,6 +62,9 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 	for i := range machines {
 		m := &machines[i]
 		if m.Node == nil || !m.Started() {
+			if s := t.Sickness(m, now); s != nil {
+				d.Cases[m.Claim.Name] = Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
+			}
 			continue
 		}
 		ward := d.Wards[m.Pool()]
@@ -194,6 +197,14 @@ func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
 		}
 	}
 	return messages
+}
+
+// Outage says of the zone of a Node that is not ready, or of the whole cluster, that most of its nodes are not; "" where the Node is ready or they are.
+func Outage(nodes []corev1.Node, node *corev1.Node) string {
+	if ready := conditionOf(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
+		return ""
+	}
+	return unheard(nodes, nil).of(node)
 }
 
 // of is the message of a Node's zone, or of the cluster; "" when neither is sick.

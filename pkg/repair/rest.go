@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -17,7 +18,7 @@ const Unhealthy = "Unhealthy"
 const (
 	// firstRest is how old a machine has to be that stands for one sick machine; twice as old for each more, at most longestRest.
 	firstRest   = 30 * time.Minute
-	longestRest = 12 * time.Hour
+	longestRest = lifecycle.LongestRepairRest
 )
 
 // Repairs is how many machines in a row were sick soon after they were launched, before this one stood for them.

@@ -64,13 +64,16 @@ func (t Tolerations) policies() []policy {
 }
 
 // Sickness is what ails a machine at the time; nil when nothing does, and for machines that have not started or are not there yet: those are broken
-// rather than sick. Where there is more than one it is what calls for force by now, or else what is borne for the shortest time from now.
+// rather than sick. One of those that is on its way out is sick when its kubelet does not answer, since nobody else would end its pods. Where there is more than one it is what calls for force by now, or else what is borne for the shortest time from now.
 func (t Tolerations) Sickness(m *snapshot.Machine, now time.Time) *Sickness {
-	if m.Node == nil || !m.Started() {
+	if m.Node == nil || !m.Started() && !m.Deleting() {
 		return nil
 	}
 	var all []Sickness
 	for _, p := range t.policies() {
+		if !m.Started() && !p.forceful {
+			continue
+		}
 		if c := conditionOf(m.Node, p.condition); c != nil && c.Status == p.status {
 			all = append(all, p.sickness(c, now))
 		}

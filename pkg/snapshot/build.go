@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -270,7 +271,8 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 		p := pool.Problems[0]
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is not ready (%s): %s", np.Name, p.Reason, p.Message)}
 	}
-	if healthy := Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy); healthy.IsFalse() {
+	healthy := Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	if healthy.IsFalse() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s launches nothing at present: %s", np.Name, healthy.Message)}
 	}
 	for i := range v.Machines {
@@ -278,11 +280,20 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 		if m.Pool() != np.Name || m.Deleting() {
 			continue
 		}
-		// A broken machine closes the pool from the moment it is one, though its condition may say so a little later.
-		if m.Broken(now, timeout) || probing(pool) && m.AwaitsReplicas() {
+		// A broken machine closes the pool from the moment it is one, though its condition may say so a little later. One that the condition accounts for
+		// does not keep it closed, however long it is there.
+		if m.Fresh(changed(healthy), now, timeout) || probing(pool) && !m.Started() && !m.Broken(now, timeout) {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
-				"NodePool %s launches nothing more until it is seen whether %s exposes its replicas", np.Name, m.Claim.Name)}
+				"NodePool %s launches nothing more until it is seen whether %s starts and exposes its replicas", np.Name, m.Claim.Name)}
 		}
 	}
 	return nil
+}
+
+// changed is when a condition changed last; the zero time where there is none.
+func changed(c *status.Condition) time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	return c.LastTransitionTime.Time
 }

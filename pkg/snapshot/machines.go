@@ -7,11 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -116,27 +118,101 @@ func (m *Machine) Exposed() int64 {
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
-// Broken says that the machine has had longer than timeout to register since it was launched, or to expose what it promised since it registered.
+// State is where the machine is in its life as far as the objects tell it: [Machine.Broken] and what ails it depend on the time as well.
+func (m *Machine) State() lifecycle.State {
+	conditions := m.Claim.Status.Conditions
+	switch {
+	case m.Deleting():
+		return lifecycle.Draining
+	case m.Node == nil && Condition(conditions, karpv1.ConditionTypeRegistered).IsTrue():
+		return lifecycle.NodeMissing
+	case !m.Registered() && m.Launched():
+		return lifecycle.Launched
+	case !m.Registered():
+		return lifecycle.Requested
+	case m.AwaitsReplicas() && !m.exposesAll():
+		return lifecycle.Registered
+	case !m.Started():
+		return lifecycle.Initializing
+	case hasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+		return lifecycle.Disrupting
+	case m.Replacing() != "":
+		return lifecycle.Replacing
+	}
+	return lifecycle.Started
+}
+
+func (m *Machine) exposesAll() bool {
+	promised := m.Promise.Replicas()
+	return promised > 0 && m.Exposed() >= promised
+}
+
+// Broken says that the machine has been in a state of starting for longer than it may, or has lost its Node.
 func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 	since, ok := m.BrokenSince(timeout)
 	return ok && !now.Before(since)
 }
 
-// BrokenSince is when the machine was or will be broken, unless its replicas come first; false when they are or were there, when the cloud has not made
-// it yet, and when it is on its way out: then its Node goes before its claim.
+// BrokenSince is when the machine was or will be broken unless it takes its next step before; false when it cannot break: it has started, the cloud has not made
+// it yet, it is on its way out, or the next step is ours and about to be taken.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
-	if m.Deleting() || Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue() {
+	state := m.State()
+	switch {
+	case !lifecycle.Of(state).Breaks:
+		return time.Time{}, false
+	case state != lifecycle.Initializing:
+		return m.reached().Add(timeout), true
+	case m.AwaitsReplicas(): // The startup taint is about to be taken off.
 		return time.Time{}, false
 	}
-	if promised := m.Promise.Replicas(); !m.AwaitsReplicas() || m.Registered() && promised > 0 && m.Exposed() >= promised {
-		return time.Time{}, false
+	since := m.reached()
+	if ready := timeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(since) {
+		since = ready
 	}
-	for _, step := range []string{karpv1.ConditionTypeRegistered, karpv1.ConditionTypeLaunched} {
-		if c := Condition(m.Claim.Status.Conditions, step); c.IsTrue() {
-			return c.LastTransitionTime.Add(timeout), true
+	return since.Add(timeout), true
+}
+
+// Uninitialized says what keeps Karpenter from initialising a machine whose replicas are there.
+func Uninitialized(m *Machine) string {
+	for _, c := range m.Node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return "the Node is not ready"
 		}
 	}
-	return time.Time{}, false
+	for _, taint := range m.Node.Spec.Taints {
+		if slices.ContainsFunc(m.Claim.Spec.StartupTaints, func(s corev1.Taint) bool { return s.MatchTaint(&taint) }) || scheduling.IsKnownEphemeralTaint(&taint) {
+			return "has the startup taint " + taint.Key
+		}
+	}
+	return "is not initialized"
+}
+
+// reached is when the machine registered, or was launched where it has not.
+func (m *Machine) reached() time.Time {
+	if at := m.since(karpv1.ConditionTypeRegistered); !at.IsZero() {
+		return at
+	}
+	return m.since(karpv1.ConditionTypeLaunched)
+}
+
+// since is when a condition of the claim became True; the zero time where it is not.
+func (m *Machine) since(conditionType string) time.Time {
+	if c := Condition(m.Claim.Status.Conditions, conditionType); c.IsTrue() {
+		return c.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// Fresh says that the machine is broken and that its pool's condition ReplicasHealthy, which changed last at the time, does not account for it yet: it was made
+// or broke later. What the condition accounts for does not close the pool again. A machine that has lost its Node tells nothing of those to come.
+func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
+	since, ok := m.BrokenSince(timeout)
+	if !ok || now.Before(since) || m.State() == lifecycle.NodeMissing {
+		return false
+	}
+	// Times in the API are whole seconds, and the claim that a change lets through is made at once. When it broke tells a new one where the clocks of the API
+	// server and ours do not agree.
+	return !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second)) || since.After(changed)
 }
 
 // ReplicasInUse is the number of replicas that running pods hold.

@@ -220,10 +220,17 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 		"on its way out, its Node gone": {machine(Registered(Now), 0, noNode, func(c *snapshot.Cluster) {
 			c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now}
 		}), timeout, false},
-		"started long ago, its Node not seen": {machine(Initialized(Now), 0, noNode), timeout, false},
-		"never launched":                      {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
-		"admitted long ago":                   {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them":            {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
+		"started, its Node not seen yet":          {machine(Initialized(Now), 0, noNode), timeout - 1, false},
+		"started, its Node gone":                  {machine(Initialized(Now), 0, noNode), timeout, true},
+		"its replicas there, its taint not":       {uninitialized(), timeout - 1, false},
+		"its replicas there, and not initialised": {uninitialized(), timeout, true},
+		"its replicas there a minute later": {uninitialized(func(n *corev1.Node) {
+			n.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = Now.Add(time.Minute).Format(time.RFC3339)
+		}), timeout, false},
+		"its replicas gone again, and not initialised": {uninitialized(func(n *corev1.Node) { n.Status.Allocatable = nil }), timeout, true},
+		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
+		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
+		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -231,6 +238,29 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 				t.Errorf("broken: %t", got)
 			}
 		})
+	}
+}
+
+// uninitialized is a machine whose replicas came and which another startup taint keeps from being initialised.
+func uninitialized(edits ...func(*corev1.Node)) *snapshot.Cluster {
+	return machine(Registered(Now), 10, node(func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
+		for _, edit := range edits {
+			edit(n)
+		}
+	}))
+}
+
+// The pods that were planned for a machine that never starts get another one.
+func TestAMachineThatDoesNotStartIsNoRoom(t *testing.T) {
+	t.Parallel()
+	c := uninitialized()
+	for after, rooms := range map[time.Duration]int{c.ReplicasTimeout - 1: 1, c.ReplicasTimeout: 0} {
+		aged := *c
+		aged.Now = Now.Add(after)
+		if view := snapshot.Build(&aged); len(view.Nodes) != rooms {
+			t.Errorf("after %s it is %d rooms, want %d", after, len(view.Nodes), rooms)
+		}
 	}
 }
 

@@ -237,7 +237,7 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 	}
 	c.NodePools[0].Spec.Limits = nil
 	c.NodeClaims = []karpv1.NodeClaim{Claim("probe", &c.NodePools[0], TypeNamed("g4dn.xlarge"))}
-	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether probe exposes its replicas") {
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether probe starts and exposes its replicas") {
 		t.Errorf("while it is tried: closed %+v", closed)
 	}
 	healthy(c, metav1.ConditionTrue)
@@ -292,9 +292,27 @@ func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.
 func TestAPoolIsClosedAsSoonAsAMachineOfItIsBroken(t *testing.T) {
 	t.Parallel()
 	c := machine(Registered(Now.Add(-time.Hour)), 0)
-	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether m exposes its replicas") {
+	if closed := snapshot.Build(c).Snapshot.Pools[0].Closed; closed == nil || !strings.Contains(closed.Message, "until it is seen whether m starts and exposes its replicas") {
 		t.Errorf("closed %+v", closed)
 	}
+}
+
+// A person may have a shell on a broken machine for days: the pool is tried again all the same.
+func TestABrokenMachineThatTheConditionAccountsForClosesNothing(t *testing.T) {
+	t.Parallel()
+	for status, closed := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: false, metav1.ConditionUnknown: false, metav1.ConditionFalse: true} {
+		c := machine(Registered(Now.Add(-time.Hour)), 0)
+		c.NodeClaims[0].CreationTimestamp = metav1.NewTime(Now.Add(-time.Hour))
+		c.NodePools[0].StatusConditions().Set(statusOf(status, Now.Add(-time.Minute)))
+		c.NodePools[0].Status.Conditions[0].LastTransitionTime = metav1.NewTime(Now.Add(-time.Minute))
+		if got := snapshot.Build(c).Snapshot.Pools[0].Closed; (got != nil) != closed {
+			t.Errorf("%s: closed %+v", status, got)
+		}
+	}
+}
+
+func statusOf(s metav1.ConditionStatus, at time.Time) status.Condition {
+	return status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: "Said", LastTransitionTime: metav1.NewTime(at)}
 }
 
 func TestEachPodOfTheRecipeIsAdmittedByItsOwnPoolOnly(t *testing.T) {

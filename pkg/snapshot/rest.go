@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 )
 
 const (
 	// firstRest is how long a machine is left alone whose pods got no new place; twice as long each time, at most longestRest.
 	firstRest   = 10 * time.Minute
-	longestRest = 6 * time.Hour
+	longestRest = lifecycle.LongestRest
 )
 
 // Failures is how often in a row the machine's pods got no new place.

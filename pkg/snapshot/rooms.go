@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -83,7 +84,11 @@ func takesPods(node *corev1.Node) bool {
 }
 
 func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
-	if m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) || m.Node != nil && !takesPods(m.Node) {
+	state := m.State()
+	if m.Broken(c.Now, c.ReplicasTimeout) {
+		state = lifecycle.Broken
+	}
+	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Node != nil && !takesPods(m.Node) {
 		return room{}, false
 	}
 	if !m.Initialized() {

@@ -32,6 +32,9 @@ func (c *Controller) act(ctx context.Context, s *state, a action) error {
 		return c.patch(ctx, node, func(n *corev1.Node) { annotate(n, v1alpha1.IdleSinceAnnotation, now) })
 	case keep, hold:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", a.reason)
+		if a.step == keep && a.reason != "" {
+			return c.patch(ctx, node, spare) // It idles still, and goes when nothing blocks it any more.
+		}
 		return c.patch(ctx, node, unmark)
 	case taint:
 		err := c.patch(ctx, node, func(n *corev1.Node) {
@@ -131,6 +134,11 @@ func annotate(n *corev1.Node, key, value string) {
 // unmark takes every mark of ours off.
 func unmark(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.IdleSinceAnnotation)
+	spare(n)
+}
+
+// spare takes the marks off that say that the machine is about to be given back.
+func spare(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.DisruptingSinceAnnotation)
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -18,7 +19,7 @@ import (
 
 const (
 	// lookEvery is how close together two looks for a cheaper layout may be, and two looks at whether the marks that one has led to still pay.
-	lookEvery = 10 * time.Second
+	lookEvery = lifecycle.LayoutLook
 	// lookFor is how long one may take; the best that is found until then counts.
 	lookFor = time.Second
 	// vainFor is how long machines are no part of layouts that could not go when their pods were planned for with all that they ask.

@@ -217,11 +217,11 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		idleAfter: map[string]time.Duration{}, keepsIdle: map[string]string{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
 		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},
 	}
-	s.expect(view, plan)
+	s.expect(view, plan, cluster.ReplicasTimeout)
 	for i := range view.Pools {
 		pool := &view.Pools[i]
 		np := pool.NodePool
-		started := started(view.Machines, np.Name)
+		total := budgeted(view.Machines, np.Name)
 		s.unknown[np.Name] = len(pool.Problems) > 0
 		reserve, _ := headroom.Of(np.Name)
 		s.cold[np.Name] = reserve.Coming > 0
@@ -231,7 +231,7 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		s.bounded[np.Name] = np.Spec.Template.Spec.TerminationGracePeriod != nil
 		s.allowed[np.Name] = map[karpv1.DisruptionReason]int{}
 		for _, why := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnderutilized} {
-			s.allowed[np.Name][why] = np.MustGetAllowedDisruptions(clk, started, why)
+			s.allowed[np.Name][why] = np.MustGetAllowedDisruptions(clk, total, why)
 		}
 		for j := range view.Machines {
 			if m := &view.Machines[j]; m.Pool() == np.Name {
@@ -295,7 +295,7 @@ func (l lasting) note(s *state, is func(*snapshot.Machine) bool) map[string]bool
 }
 
 // expect notes which Nodes the planner keeps for pods that need a place, and which pools have machines on their way or need some.
-func (s *state) expect(view *snapshot.View, plan planner.Plan) {
+func (s *state) expect(view *snapshot.View, plan planner.Plan, timeout time.Duration) {
 	for _, p := range plan.Placements {
 		s.wanted[view.Nodes[p.Node].Name] = true
 	}
@@ -303,17 +303,17 @@ func (s *state) expect(view *snapshot.View, plan planner.Plan) {
 		s.launching[view.Snapshot.Pools[view.Snapshot.Offerings[l.Offering].Pool].Name] = true
 	}
 	for i := range view.Machines {
-		if m := &view.Machines[i]; !m.Started() && !m.Deleting() {
+		if m := &view.Machines[i]; !m.Started() && !m.Deleting() && !m.Broken(s.now, timeout) {
 			s.launching[m.Pool()] = true
 		}
 	}
 }
 
-// started is the number of a pool's machines that have started, of which budgets take their parts: as in Karpenter those to come do not count.
-func started(machines []snapshot.Machine, pool string) int {
+// budgeted is the number of a pool's machines of which budgets take their parts: as in Karpenter those to come do not count.
+func budgeted(machines []snapshot.Machine, pool string) int {
 	n := 0
 	for i := range machines {
-		if m := &machines[i]; m.Pool() == pool && m.Initialized() {
+		if m := &machines[i]; m.Pool() == pool && counts(m) {
 			n++
 		}
 	}

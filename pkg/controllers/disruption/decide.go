@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -194,11 +195,20 @@ func waits(m *snapshot.Machine) int {
 	return 1
 }
 
+// counts says that a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
+// neither number, as in Karpenter.
+func counts(m *snapshot.Machine) bool {
+	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
+}
+
 // count counts the machines that are on their way out. One that is not ready counts, as in Karpenter: its pods are as good as disrupted.
 func (s *state) count() {
 	s.draining, s.leaving = map[string]int{}, map[string]int{}
 	for i := range s.machines {
 		m := &s.machines[i]
+		if !counts(m) {
+			continue
+		}
 		draining := m.Deleting() || marked(m) || notReady(m.Node)
 		if draining {
 			s.draining[m.Pool()]++
@@ -211,8 +221,8 @@ func (s *state) count() {
 
 // follow counts what a step changes.
 func (s *state) follow(a *action) {
-	if notReady(a.machine.Node) {
-		return // It counts anyway.
+	if !counts(a.machine) || notReady(a.machine.Node) {
+		return // It counts in no case, or in any.
 	}
 	pool, was := a.machine.Pool(), marked(a.machine)
 	switch a.step {

@@ -236,6 +236,9 @@ func TestBudgets(t *testing.T) {
 		"also with half a mark":                               {1, list(machine("a", idle(time.Hour), withTaint), ready("b")), []string{"Taint a", "Blocked b"}},
 		"a machine is not in its own way":                     {1, list(machine("a", idle(time.Hour), tainting(time.Hour))), []string{"Taint a"}},
 		"a pod that comes makes room for another machine":     {1, list(machine("a", busy, tainting(time.Second), withTaint), ready("b")), []string{"Keep a", "Taint b"}},
+		"a machine that starts takes none of it":              {1, list(machine("a", notInitialized, silent), ready("b")), []string{"Taint b"}},
+		"nor does one that goes before it has started":        {1, list(machine("a", notInitialized, deleting), ready("b")), []string{"Taint b"}},
+		"one that is not ready any more does":                 {1, list(machine("a", busy, silent), ready("b")), []string{"Blocked b"}},
 		"a budget of none blocks all":                         {0, list(ready("a"), ready("b")), []string{"Blocked a", "Blocked b"}},
 		"a budget that closes keeps what is on its way":       {0, list(settled("a"), leaving("b")), []string{"Keep a", "Keep b"}},
 		"a budget that shrinks keeps some of it":              {1, list(settled("a"), settled("b")), []string{"Keep a", "Remove b"}},
@@ -247,6 +250,24 @@ func TestBudgets(t *testing.T) {
 			s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = c.budget
 			wantSteps(t, s, c.want...)
 		})
+	}
+}
+
+func silent(m *snapshot.Machine) {
+	m.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
+}
+
+// Karpenter's BuildDisruptionBudgetMapping counts so.
+func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
+	t.Parallel()
+	machines := list(machine("a"), machine("b", silent), machine("c", deleting), machine("d", notInitialized), machine("e", notInitialized, silent), machine("f", of("other")))
+	if got := budgeted(machines, "gpu"); got != 3 {
+		t.Errorf("a tenth is taken of %d machines, want 3", got)
+	}
+	s := given(machines...)
+	s.count()
+	if s.draining["gpu"] != 2 || s.leaving["gpu"] != 2 {
+		t.Errorf("%d drain and %d leave, want 2 and 2", s.draining["gpu"], s.leaving["gpu"])
 	}
 }
 

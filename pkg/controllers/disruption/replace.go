@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -34,9 +35,7 @@ const (
 func (s step) marks() bool { return s == replace || s == stop || s == giveUp }
 
 const (
-	// patience is how long the new place of a machine's pods may take: Karpenter lets a machine register for 15 minutes, and after that its
-	// replicas have to come.
-	patience = 30 * time.Minute
+	patience = lifecycle.ReplacingPatience
 	// expiryLead is how long before a machine expires its pods need another place: long enough for one to start, and at most a part of its life
 	// (one in shortLife), for machines that live for less than an hour.
 	expiryLead = 15 * time.Minute

@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -20,61 +21,74 @@ const (
 	reasonProbing         = "Probing"
 )
 
-// breaker says whether the pool's machines expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
-// (False). After retry one machine may be launched to see (Unknown), and its replicas close it (True).
+// breaker says whether the pool's machines start and expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
+// (False). After retry one machine may be launched to see (Unknown): it closes the breaker when it starts (True), and opens it when it breaks. Machines that were broken
+// before count for nothing in that, however long they are kept; and a pool of which nothing has been asked for [lifecycle.ProbeRetries] times as long is closed too.
 func breaker(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
 	}
-	broken, fresh, mended := survey(machines, before.LastTransitionTime.Time, now, timeout)
+	changed := before.LastTransitionTime.Time
+	found := survey(machines, changed, now, timeout)
 	// A change that lies further ahead than it is waited for was written by a clock that was ahead: nothing would be later.
-	ahead := before.LastTransitionTime.After(now.Add(retry))
-	open := func() status.Condition {
-		return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
-			"machines have been up for over %s without their replicas: %s; see that they join the cluster and that the device plugin runs on them. One node is tried again after %s",
-			timeout, strings.Join(broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
-	}
+	ahead := changed.After(now.Add(retry))
+	fresh := found.fresh || ahead && len(found.broken) > 0
+	open := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
+		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin runs on them and that their startup taints go. One node is tried again after %s",
+		timeout, strings.Join(found.broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
 	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
 	switch before.Status {
 	case metav1.ConditionTrue:
-		if len(broken) > 0 {
-			return open()
+		if fresh {
+			return open
 		}
 		return closed
 	case metav1.ConditionUnknown:
+		quiet := !found.starting && !now.Before(changed.Add(lifecycle.ProbeRetries*retry))
 		switch {
-		case fresh, ahead && len(broken) > 0:
-			return open()
-		case ahead:
+		case fresh:
+			return open
+		case found.mended, ahead, quiet:
 			return closed
 		}
 	case metav1.ConditionFalse:
-		if !mended && (ahead || !now.Before(before.LastTransitionTime.Add(retry))) {
+		switch {
+		case found.mended:
+			return closed
+		case ahead, !now.Before(changed.Add(retry)):
 			return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionUnknown, reasonProbing,
-				"one node may be launched to see whether nodes of this pool expose their replicas again")
+				"one node may be launched to see whether nodes of this pool start and expose their replicas again")
 		}
-	}
-	if mended {
-		return closed
 	}
 	return *before
 }
 
-// survey names the machines that are broken. Fresh says that one has broken since the last change, mended that one works which was launched or has started after it: also
-// one that was only slow.
-func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) (broken []string, fresh, mended bool) {
+// findings are what a pool's machines tell of those to come.
+type findings struct {
+	// broken names the machines that are broken.
+	broken []string
+	// fresh says that one has broken since the last change, mended that one works which was launched or has started after it, also one that was only slow,
+	// starting that one is on its way.
+	fresh, mended, starting bool
+}
+
+func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Duration) findings {
+	var f findings
 	for i := range machines {
 		m := &machines[i]
-		// Times in the API are whole seconds, and the claim that the change lets through is made at once.
-		later := !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second))
-		if since, ok := m.BrokenSince(timeout); ok && !now.Before(since) {
-			broken = append(broken, missing(m))
-			// When it broke tells a new one where the clocks of the API server and ours do not agree.
-			fresh = fresh || later || since.After(changed)
+		switch {
+		case m.Broken(now, timeout):
+			f.broken = append(f.broken, missing(m))
+			f.fresh = f.fresh || m.Fresh(changed, now, timeout)
+		case m.Deleting():
+		case !m.Started():
+			f.starting = true
+		default:
+			later := !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second))
+			f.mended = f.mended || later || startedSince(m, changed)
 		}
-		mended = mended || (later || startedSince(m, changed)) && m.Node != nil && !m.AwaitsReplicas()
 	}
-	return broken, fresh, mended
+	return f
 }
 
 // startedSince says that the machine has started at that time or later, by its claim.
@@ -85,7 +99,13 @@ func startedSince(m *snapshot.Machine, at time.Time) bool {
 
 // missing says what a broken machine lacks.
 func missing(m *snapshot.Machine) string {
-	if !m.Registered() {
+	switch m.State() {
+	case lifecycle.Registered:
+	case lifecycle.NodeMissing:
+		return m.Claim.Name + " (has lost its Node)"
+	case lifecycle.Initializing:
+		return m.Node.Name + " (" + snapshot.Uninitialized(m) + ")"
+	default:
 		return m.Claim.Name + " (has not registered)"
 	}
 	return fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource)

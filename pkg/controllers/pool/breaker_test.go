@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -33,6 +36,18 @@ func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
 	claim := snapshottest.Claim(name, &pool, xlarge, stage, func(c *karpv1.NodeClaim) { c.CreationTimestamp = metav1.NewTime(at.Truncate(time.Second)) })
 	node := snapshottest.Node(&claim, xlarge, replicas)
 	return snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
+}
+
+// uninitialized is a machine that registered so long ago, whose replicas came, and which another startup taint keeps from being initialised.
+func uninitialized(age time.Duration) snapshot.Machine {
+	m := machine("uninitialized", age, 9)
+	for name := range m.Node.Status.Allocatable {
+		if name == v1alpha1.ResourceGPUShared {
+			m.Node.Status.Allocatable[name] = *resource.NewQuantity(10, resource.DecimalSI)
+		}
+	}
+	m.Node.Spec.Taints = []corev1.Taint{{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
+	return m
 }
 
 func been(s metav1.ConditionStatus, ago time.Duration) *status.Condition {
@@ -84,6 +99,12 @@ func TestBreaker(t *testing.T) {
 		"or closed, when nothing is broken":                              {been("Unknown", -time.Hour), list(working(time.Minute)), "True", reasonReplicasHealthy},
 		"or opened, when something is":                                   {been("Unknown", -time.Hour), list(broken(timeout)), "False", reasonReplicasMissing},
 		"a little ahead is as good as now":                               {been("False", -time.Minute), list(broken(time.Hour)), "False", "Before"},
+		"one that broke before it was closed leaves it closed":           {been("True", time.Minute), list(broken(timeout + time.Hour)), "True", reasonReplicasHealthy},
+		"one that breaks after it opens it":                              {been("True", time.Minute), list(broken(timeout + 30*time.Second)), "False", reasonReplicasMissing},
+		"a trial that nobody asks for ends":                              {been("Unknown", lifecycle.ProbeRetries*retry), list(broken(24 * time.Hour)), "True", reasonReplicasHealthy},
+		"but not while a machine is on its way":                          {been("Unknown", lifecycle.ProbeRetries*retry), list(starting(time.Minute)), "Unknown", "Before"},
+		"a trial whose replicas came and that does not start is open":    {been("Unknown", time.Minute), list(uninitialized(30 * time.Second)), "Unknown", "Before"},
+		"and opens it again when it breaks":                              {been("Unknown", timeout+time.Minute), list(uninitialized(timeout)), "False", reasonReplicasMissing},
 		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", reasonReplicasHealthy},
 	} {
 		t.Run(name, func(t *testing.T) {

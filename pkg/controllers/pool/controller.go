@@ -207,8 +207,11 @@ func (c *Controller) measure(pool string, h holding, healthy status.Condition) {
 	c.Metrics.PoolUnusedNodes.WithLabelValues(pool).Set(float64(h.unusedNodes))
 	c.Metrics.PoolUnusedPrice.WithLabelValues(pool).Set(metrics.USD(h.unusedMicroUSDPerHour))
 	open := 0.0
-	if healthy.IsFalse() {
+	switch {
+	case healthy.IsFalse():
 		open = 1
+	case healthy.IsUnknown():
+		open = 0.5
 	}
 	c.Metrics.PoolBreaker.WithLabelValues(pool).Set(open)
 }

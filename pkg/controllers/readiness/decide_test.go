@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -32,7 +34,7 @@ func TestDecide(t *testing.T) {
 		"so is a node without any":                             {snapshottest.Registered(now.Add(-time.Hour)), 0, "10", broken, 0},
 		"a machine that has not registered is waited for":      {snapshottest.Launched(now.Add(-time.Minute)), 0, "10", wait, 9 * time.Minute},
 		"and broken when it never does":                        {snapshottest.Launched(now.Add(-time.Hour)), 0, "10", broken, 0},
-		"a machine that is not made is not broken":             {func(*karpv1.NodeClaim) {}, 0, "10", wait, timeout},
+		"a machine that is not made is not broken":             {func(*karpv1.NodeClaim) {}, 0, "10", wait, 0},
 		"a node that promises nothing is never taken for done": {snapshottest.Registered(now), 10, "", wait, timeout},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,17 +52,25 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestOnlyNodesWithTheStartupTaintAreLookedAt(t *testing.T) {
+func TestOnlyNodesThatHaveNotStartedAreLookedAt(t *testing.T) {
 	t.Parallel()
-	node := &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "other", Effect: corev1.TaintEffectNoSchedule}}}}
-	if awaitsReplicas(node) {
-		t.Error("a node with another taint is looked at")
-	}
-	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule})
-	if !awaitsReplicas(node) {
-		t.Error("a node with the startup taint is not looked at")
-	}
-	if awaitsReplicas(&corev1.Pod{}) {
-		t.Error("a pod is looked at")
+	pool := snapshottest.Pool("gpu", "gpu")
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	registered := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Registered(snapshottest.Now))
+	initialized := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Initialized(snapshottest.Now))
+	for name, c := range map[string]struct {
+		object client.Object
+		want   bool
+	}{
+		"with the startup taint":                {new(snapshottest.Node(&registered, xlarge, 0)), true},
+		"with another one's":                    {new(snapshottest.Node(&registered, xlarge, 10, func(n *corev1.Node) { n.Spec.Taints = nil })), true},
+		"that has started":                      {new(snapshottest.Node(&initialized, xlarge, 10)), false},
+		"that has started and is being deleted": {new(snapshottest.Node(&initialized, xlarge, 10, func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })), false},
+		"of somebody else":                      {new(snapshottest.Node(&registered, xlarge, 0, func(n *corev1.Node) { n.Labels = nil })), false},
+		"a pod":                                 {&corev1.Pod{}, false},
+	} {
+		if got := claimOf(t.Context(), c.object); (len(got) == 1) != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

@@ -222,7 +222,7 @@ func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	w.wantGoing(claim, false)
-	w.wantMarks(node, false, false)
+	w.wantMarks(node, true, false) // It has idled all the same.
 }
 
 func TestAPodThatMustNotBeDisruptedKeepsItsNodeAtTheLastLook(t *testing.T) {

@@ -216,9 +216,21 @@ func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) 
 		t.Fatal("the node was not admitted")
 	}
 	w.looks(controller)
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
+	w.initialized(&good, node)
+	w.looks(controller)
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "True", "ReplicasHealthy")
 	w.reconciles(provisioning, "")
 	w.wantClaims(3)
+}
+
+// initialized makes Karpenter initialise the claim's machine.
+func (w *world) initialized(claim *karpv1.NodeClaim, node *corev1.Node) {
+	w.t.Helper()
+	w.says(claim, status.Condition{Type: karpv1.ConditionTypeInitialized, Status: "True", Reason: "Initialized"})
+	w.read(node)
+	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
+	w.update(node)
 }
 
 // starts makes the claim's machine register now.

@@ -8,12 +8,14 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -24,7 +26,7 @@ func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controlle
 	for _, edit := range edits {
 		edit(&config)
 	}
-	return &readiness.Controller{Config: config}
+	return readiness.New(config)
 }
 
 // lagging is a client whose cache holds older versions of the objects.
@@ -123,7 +125,54 @@ func TestABrokenNodeIsGivenBackOnceItsPoolHasStoppedLaunching(t *testing.T) {
 	}
 }
 
-func TestABrokenNodeThatIsUsedIsKept(t *testing.T) {
+func TestABrokenNodeThatIsUsedIsKeptForAsLongAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*world, *karpv1.NodeClaim, *corev1.Node)
+		kept bool
+	}{
+		"with a pod": {nil, false},
+		"that a person wants to look at": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+			n.Annotations[repair.DoNotRepair] = "true"
+			w.update(n)
+		}, true},
+		"that is not to be disrupted": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+			n.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
+			w.update(n)
+		}, false},
+		"whose pool's condition is True":  {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "True") }, false},
+		"whose pool is being tried again": {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "Unknown") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pool := w.shared("used")
+			claim, node := w.registered("used-1", pool, 0)
+			pod := snapshottest.Pod("squatter", snapshottest.Asking("cpu", "1"), snapshottest.Running(node.Name))
+			w.pod(&pod)
+			w.clock.Step(replicasTimeout)
+			w.healthy("used", "False")
+			if c.edit != nil {
+				c.edit(w, claim, node)
+			}
+			controller := w.readiness()
+			for range 2 {
+				if again := w.reconciles(controller, "used-1").RequeueAfter; again != replicasTimeout {
+					t.Errorf("look again after %s, want %s", again, replicasTimeout)
+				}
+			}
+			w.wantTold(1, "Warning BrokenButKept")
+			if w.read(claim); !claim.DeletionTimestamp.IsZero() {
+				t.Fatal("a node was given back with a pod on it")
+			}
+			w.clock.Step(replicasTimeout)
+			w.reconciles(controller, "used-1")
+			if w.read(claim); claim.DeletionTimestamp.IsZero() != c.kept {
+				t.Errorf("kept: %t", !c.kept)
+			}
+		})
+	}
+}
+
+func TestABrokenNodeIsGivenBackOnceItsPodIsGone(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("used")
 	claim, node := w.registered("used-1", pool, 0)
@@ -132,17 +181,63 @@ func TestABrokenNodeThatIsUsedIsKept(t *testing.T) {
 	w.pod(&pod)
 	w.clock.Step(replicasTimeout)
 	controller := w.readiness()
-	if again := w.reconciles(controller, "used-1").RequeueAfter; again <= 0 {
-		t.Errorf("look again after %s", again)
-	}
-	if w.read(claim); !claim.DeletionTimestamp.IsZero() {
-		t.Fatal("a node was given back with a pod on it")
-	}
+	w.reconciles(controller, "used-1")
 	w.delete(&pod, noGrace)
 	w.reconciles(controller, "used-1")
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
 		t.Error("the empty node was kept")
 	}
+}
+
+// The EBS CSI driver's node pod does not come up, and its startup taint stays.
+func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("never")
+	claim, node := w.registered("never-1", pool, 10)
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute})
+	w.update(node)
+	claim.Spec.StartupTaints = append(claim.Spec.StartupTaints, corev1.Taint{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute})
+	w.clock.Step(replicasTimeout / 2)
+	controller := w.readiness()
+	w.reconciles(controller, "never-1")
+	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Fatal("the startup taint of ours stays")
+	}
+	if again := w.reconciles(controller, "never-1").RequeueAfter; again != replicasTimeout {
+		t.Errorf("look again after %s, want %s", again, replicasTimeout)
+	}
+	w.clock.Step(replicasTimeout)
+	w.healthy("never", "False")
+	w.reconciles(controller, "never-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Fatal("it is kept")
+	}
+	w.wantTold(1, "Warning NotInitialized")
+}
+
+func TestANodeThatIsGoneTakesItsClaimWithIt(t *testing.T) {
+	w := newWorld(t)
+	w.shared("gone")
+	pool := w.pool("gone-too", func(np *karpv1.NodePool) { np.Spec.Template.Spec.NodeClassRef.Name = "gone" })
+	claim, node := w.machine("gone-1", pool)
+	w.delete(pool)
+	w.delete(node)
+	controller := w.readiness()
+	if again := w.reconciles(controller, "gone-1").RequeueAfter; again != replicasTimeout {
+		t.Errorf("look again after %s, want %s", again, replicasTimeout)
+	}
+	w.clock.Step(replicasTimeout)
+	w.reconciles(controller, "gone-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Error("the claim is kept")
+	}
+}
+
+// healthy sets the condition of a pool by name.
+func (w *world) healthy(pool string, is metav1.ConditionStatus) {
+	w.t.Helper()
+	np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
+	w.setPool(np, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Reason: "Said"})
 }
 
 func TestTheTaintsOfOthersSurviveAndAConflictIsNoError(t *testing.T) {
@@ -171,7 +266,6 @@ func TestABrokenNodeIsLookedAtOnceMoreLive(t *testing.T) {
 		"somebody deleted it already":  func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.delete(claim) },
 		"a pod has come":               func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.on(node, "late") },
 		"its Node has gone by itself":  func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.delete(node) },
-		"its taint was taken off":      func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { node.Spec.Taints = nil; w.update(node) },
 		"its claim has changed at all": func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.launched(claim) },
 	} {
 		t.Run(name, func(t *testing.T) {

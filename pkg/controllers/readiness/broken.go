@@ -1,0 +1,175 @@
+package readiness
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// giveBack deletes the NodeClaim of a machine that has not started in time, once its pool's condition accounts for it: the condition is what keeps the pool from launching
+// the next broken machine. Pods of workloads keep the machine for as long again; then they are evicted with it.
+func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+	if m.State() == lifecycle.Launched {
+		return reconcile.Result{}, nil // Karpenter deletes the claims of machines that do not register.
+	}
+	if known, err := c.accounted(ctx, m); err != nil || !known {
+		return reconcile.Result{RequeueAfter: soon}, err
+	}
+	if there, err := c.look(ctx, m); err != nil || !there {
+		return reconcile.Result{RequeueAfter: soon}, err
+	}
+	now := c.Clock.Now()
+	since, ok := m.BrokenSince(c.Timeout)
+	if !ok || now.Before(since) {
+		return reconcile.Result{RequeueAfter: soon}, nil // It has taken its step at last; the cache will tell.
+	}
+	why, until, err := c.keeps(ctx, m, since)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if why != "" && (until.IsZero() || now.Before(until)) {
+		c.tell(m, why, until)
+		again := c.Timeout
+		if !until.IsZero() {
+			again = min(again, until.Sub(now))
+		}
+		return reconcile.Result{RequeueAfter: again}, nil
+	}
+	return c.delete(ctx, m)
+}
+
+// accounted says whether the pool's condition accounts for a broken machine. A pool that is gone launches nothing.
+func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, error) {
+	pool := &karpv1.NodePool{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: m.Pool()}, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, fmt.Errorf("reading NodePool %s: %w", m.Pool(), err)
+	}
+	healthy := snapshot.Condition(pool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+	if healthy.IsFalse() {
+		return true, nil
+	}
+	return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil
+}
+
+// look reads the Node and its pods live; false when the Node is there and was not seen before, or the other way round.
+func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error) {
+	seen := m.Node != nil
+	live := &corev1.Node{}
+	err := c.Live.Get(ctx, client.ObjectKey{Name: m.Claim.Status.NodeName}, live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return !seen, nil
+	case err != nil:
+		return false, fmt.Errorf("reading node %s: %w", m.Claim.Status.NodeName, err)
+	case !seen:
+		return false, nil
+	}
+	pods := &corev1.PodList{}
+	if err := c.Live.List(ctx, pods, client.MatchingFields{"spec.nodeName": live.Name}); err != nil {
+		return false, fmt.Errorf("listing the pods of node %s: %w", live.Name, err)
+	}
+	m.Node, m.Pods = live, nil
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; !karpenter.IsTerminal(pod) {
+			m.Pods = append(m.Pods, pod)
+		}
+	}
+	return true, nil
+}
+
+// keeps says what keeps a machine that has been broken since a time, and until when; the zero time for as long as it is so.
+func (c *Controller) keeps(ctx context.Context, m *snapshot.Machine, since time.Time) (why string, until time.Time, err error) {
+	if m.Node == nil {
+		return "", time.Time{}, nil
+	}
+	for _, o := range []client.Object{m.Claim, m.Node} {
+		if o.GetAnnotations()[repair.DoNotRepair] == "true" {
+			return "it carries " + repair.DoNotRepair, time.Time{}, nil
+		}
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.Client.List(ctx, nodes); err != nil {
+		return "", time.Time{}, fmt.Errorf("listing nodes: %w", err)
+	}
+	if out := repair.Outage(nodes.Items, m.Node); out != "" {
+		return out, time.Time{}, nil
+	}
+	if i := slices.IndexFunc(m.Pods, func(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }); i >= 0 {
+		return fmt.Sprintf("pod %s/%s runs on it", m.Pods[i].Namespace, m.Pods[i].Name), since.Add(c.Timeout), nil
+	}
+	return "", time.Time{}, nil
+}
+
+// tell tells why a broken machine is kept, once.
+func (c *Controller) tell(m *snapshot.Machine, why string, until time.Time) {
+	if c.told[m.Claim.UID] == why {
+		return
+	}
+	c.told[m.Claim.UID] = why
+	next := ""
+	if !until.IsZero() {
+		next = fmt.Sprintf(". At %s it is given back all the same, and its pods are evicted; annotate the Node with %s=true to keep it", until.UTC().Format(time.RFC3339), repair.DoNotRepair)
+	}
+	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", wording.Shorten(c.ails(m)+", and is kept: "+why+next, wording.MaxNote))
+}
+
+// ails says why a machine is broken.
+func (c *Controller) ails(m *snapshot.Machine) string {
+	switch m.State() {
+	case lifecycle.NodeMissing:
+		return fmt.Sprintf("node %s is gone", m.Claim.Status.NodeName)
+	case lifecycle.Initializing:
+		return fmt.Sprintf("node %s exposes its %s and was not initialized within %s: it %s", m.Node.Name, m.Promise.Resource, c.Timeout, snapshot.Uninitialized(m))
+	default:
+		return fmt.Sprintf("node %s exposes %d of %d %s %s after it registered", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource, c.Timeout)
+	}
+}
+
+// delete deletes the NodeClaim.
+func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
+	// The claim comes from a cache: one that changed a moment ago, for instance because it is being deleted, is looked at again.
+	err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: soon}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
+	}
+	delete(c.told, m.Claim.UID)
+	reason, help := metrics.DeletionReplicasMissing, "; look at the device plugin on such nodes"
+	switch m.State() {
+	case lifecycle.NodeMissing:
+		reason, help = metrics.DeletionNodeMissing, ""
+	case lifecycle.Initializing:
+		reason, help = metrics.DeletionNotInitialized, "; look at what sets and removes the startup taints of the NodePool, and at the kubelet"
+	default:
+	}
+	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(reason)).Inc()
+	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", wording.Shorten(
+		fmt.Sprintf("%s and is given back with %d pods%s", c.ails(m), len(m.Moving())+len(m.Squatters()), help), wording.MaxNote))
+	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "state", m.State(), "exposed", m.Exposed(),
+		"promised", m.Promise.Replicas())
+	return reconcile.Result{}, nil
+}

@@ -1,0 +1,142 @@
+package lifecycle
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the tables of docs/machines.md")
+
+const page = "../../docs/machines.md"
+
+func states() string {
+	var b strings.Builder
+	b.WriteString("| state | when | room for pods | at most | from | who | next | when it lasts too long |\n|---|---|---|---|---|---|---|---|\n")
+	for _, r := range Table {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, r.Limit, r.Since, r.Owner, r.Next, r.Late)
+	}
+	return b.String()
+}
+
+func marks() string {
+	var b strings.Builder
+	b.WriteString("| mark | on | holds back | at most | who | ends when |\n|---|---|---|---|---|---|\n")
+	for _, m := range Marks {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.On, m.Holds, m.Limit, m.Owner, m.Ends)
+	}
+	return b.String()
+}
+
+func TestThePageHasTheTablesOfTheCode(t *testing.T) {
+	t.Parallel()
+	read, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(read)
+	for name, want := range map[string]string{"states": states(), "marks": marks()} {
+		begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
+		before, rest, ok := strings.Cut(text, begin)
+		got, after, ended := strings.Cut(rest, end)
+		if !ok || !ended {
+			t.Fatalf("%s lacks %q or %q", page, begin, end)
+		}
+		if *update {
+			text = before + begin + want + end + after
+			continue
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("run this test with -update: the %s differ (-code +page):\n%s", name, diff)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Every state has a way out: a limit with what follows, or somebody who is told.
+func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
+	t.Parallel()
+	all := []State{Requested, Launched, Registered, Initializing, Broken, NodeMissing, Started, Unhealthy, Replacing, Disrupting, Draining}
+	if len(all) != len(Table) {
+		t.Errorf("there are %d states, and the table has %d", len(all), len(Table))
+	}
+	for _, s := range all {
+		r := Of(s)
+		if r.Means == "" || r.Owner == "" || r.Next == "" || r.Late == "" || r.Since == "" || r.Limit == (Limit{}) {
+			t.Errorf("%s lacks something: %+v", s, *r)
+		}
+		if r.Breaks && (r.Limit != replicasTimeout || !strings.HasPrefix(r.Late, string(Broken))) {
+			t.Errorf("%s breaks by the replicas' timeout and says otherwise: %+v", s, *r)
+		}
+		named := slices.ContainsFunc(all, func(next State) bool { return next != s && strings.Contains(r.Next+r.Late, string(next)) })
+		if !named && s != Draining {
+			t.Errorf("%s leads nowhere: %+v", s, *r)
+		}
+	}
+	for _, m := range Marks {
+		if m.On == "" || m.Holds == "" || m.Owner == "" || m.Ends == "" {
+			t.Errorf("%s lacks something: %+v", m.Name, m)
+		}
+		if m.Limit == (Limit{}) && m.Owner != "people" {
+			t.Errorf("%s has no limit, and nobody is told: %+v", m.Name, m)
+		}
+	}
+}
+
+// facts are the labels, annotations and taints that say what is, or that users write: they hold nothing back.
+var facts = []string{
+	v1alpha1.GPUNodeClassLabel, v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
+	v1alpha1.ReplacesAnnotation, v1alpha1.UnusedSinceAnnotation, v1alpha1.EvictWhenUnusedAnnotation, v1alpha1.GPUResetAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
+	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey,
+}
+
+// Whoever adds an annotation or a taint says here what it holds back, for how long and who ends it.
+func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
+	t.Parallel()
+	known := slices.Clone(facts)
+	for _, m := range Marks {
+		known = append(known, m.Name)
+	}
+	parsed, err := parser.ParseFile(token.NewFileSet(), "../apis/v1alpha1/labels.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		sum, ok := n.(*ast.BinaryExpr)
+		if !ok {
+			return true
+		}
+		suffix, ok := sum.Y.(*ast.BasicLit)
+		if !ok {
+			return true
+		}
+		name, err := strconv.Unquote(suffix.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found++
+		if !slices.Contains(known, v1alpha1.Group+name) {
+			t.Errorf("%s is neither a fact nor in Marks", v1alpha1.Group+name)
+		}
+		return true
+	})
+	if found < len(facts) {
+		t.Errorf("only %d names were found", found)
+	}
+}
