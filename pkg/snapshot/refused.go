@@ -26,14 +26,22 @@ func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 
 // refused says why an offering is not to be tried at present; nil when it may be.
 func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
-	if r := c.RefusalOf(p, o); r != nil {
+	switch r := c.RefusalOf(p, o); {
+	case r == nil:
+		return nil
+	case r.PausesLaunches():
+		return &planner.Refusal{
+			Reason: planner.ReasonUnavailable,
+			Message: fmt.Sprintf("launches of NodePool %s are paused until %s after %d failed in a row (%s): %s", p.NodePool.Name,
+				r.NotBefore.UTC().Format("15:04:05Z"), r.Failures, r.Reason, r.Message),
+		}
+	default:
 		return &planner.Refusal{
 			Reason: planner.ReasonUnavailable,
 			Message: fmt.Sprintf("%s in %s (%s) was refused %d times, next try after %s: %s", o.Type.Name, o.Zone, o.CapacityType,
 				r.Failures, r.NotBefore.UTC().Format("15:04:05Z"), r.Message),
 		}
 	}
-	return nil
 }
 
 // about says whether a refusal is about an offering of the pool.

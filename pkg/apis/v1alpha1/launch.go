@@ -14,6 +14,11 @@ func (l Launch) MaxPremium() int64 {
 // Any stands in a refused offering for every instance type, zone or capacity type.
 const Any = "*"
 
+// PausesLaunches says whether the refusal is about everything that the GPUNodeClass could launch.
+func (r *RefusedOffering) PausesLaunches() bool {
+	return r.InstanceType == Any && r.Zone == Any && r.CapacityType == Any
+}
+
 // Reasons of refused offerings. Where Karpenter's AWS provider has a word for what happened it is that word. The same word is a metric label.
 const (
 	// RefusalInsufficientCapacity: the cloud has no such machine there at present.
@@ -36,10 +41,14 @@ const (
 	RefusalNodeClassNotReady = "NodeClassNotReady"
 	// RefusalNodeClassNotFound: the cloud's node class does not exist.
 	RefusalNodeClassNotFound = "NodeClassNotFound"
-	// RefusalVanished: the NodeClaim was deleted before it was launched, and nothing was heard of why.
+	// RefusalVanished: the NodeClaim was deleted before it was launched, and no event says why. It says nothing about the offering: all launches of the
+	// GPUNodeClass pause.
 	RefusalVanished = "Vanished"
-	// RefusalSilent: nothing happened to the NodeClaim in its time.
+	// RefusalSilent: the NodeClaim's launch did not end in time. It says nothing about the offering: all launches of the GPUNodeClass pause.
 	RefusalSilent = "NotLaunched"
-	// RefusalLaunchFailed: the launch failed for a reason that Karpenter has no word for.
+	// RefusalLaunchFailed: the launch failed for a reason that Karpenter has no word for, such as a connection that was closed. It says nothing about the
+	// offering: all launches of the GPUNodeClass pause.
 	RefusalLaunchFailed = "LaunchFailed"
+	// RefusalTypeFailing: launches of the instance type failed several times in a row, for no reason that is known, while launches of others came through.
+	RefusalTypeFailing = "TypeFailing"
 )

@@ -83,7 +83,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // launched notes that the cloud has what the claim's machine is.
 func (c *Controller) launched(claim *karpv1.NodeClaim) {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
-	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType)
+	at := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched).LastTransitionTime.Time
+	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType, at)
 }
 
 // ShapeOf is what a claim of ours asks the cloud for.
@@ -94,7 +95,7 @@ func ShapeOf(claim *karpv1.NodeClaim) Shape {
 }
 
 // refused notes that Karpenter gave a claim up, unless that was seen already or we gave it up ourselves. The claim stays on the ledger until the
-// refusal is noted, so that an error in between does not lose it. Where nobody has said why yet, everything that it asked for is left alone
+// refusal is noted, so that an error in between does not lose it. Where nobody has said why yet, the launches of its GPUNodeClass pause
 // for a moment, until Karpenter's event says so or no longer can be expected.
 func (c *Controller) refused(ctx context.Context, claim, reason, message string) (reconcile.Result, error) {
 	e, lost, ok := c.Ledger.unlaunched(claim)
@@ -121,6 +122,7 @@ func (c *Controller) refused(ctx context.Context, claim, reason, message string)
 		c.Ledger.lose(claim, now)
 		return reconcile.Result{RequeueAfter: explained}, nil
 	}
+	c.Ledger.explain(claim, e.shape.Class)
 	if err := c.refuse(ctx, e.shape, now, refusals...); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -137,7 +139,8 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := c.refuse(ctx, shape, now, refusalFor(shape, d.reason, d.message, cloud)); err != nil {
+	r := c.Ledger.judge(shape, d.reason, d.message, cloud, claim.CreationTimestamp.Time, now)
+	if err := c.refuse(ctx, shape, now, r); err != nil {
 		return reconcile.Result{}, err
 	}
 	// The claim comes from a cache: one that was launched a moment ago must not be deleted.
@@ -152,7 +155,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 		c.Ledger.Quiet(now)
 	}
 	c.Ledger.Gone(claim.Name)
-	c.count(shape, d.reason)
+	c.count(shape, r.Reason)
 	c.Metrics.ClaimsDeleted.WithLabelValues(shape.Pool, string(metrics.DeletionNeverLaunched)).Inc()
 	log.FromContext(ctx).Info("Gave up a NodeClaim that was not launched", "nodeClaim", klog.KObj(claim), "reason", d.reason, "message", d.message)
 	return reconcile.Result{}, nil
@@ -173,8 +176,8 @@ func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) e
 		InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
 		Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
 	}
-	// As of the event: a restarted controller sees old ones again.
-	return c.refuse(ctx, shape, toldAt(event), r)
+	// As of the deletion, which does not change: a restarted controller sees old events again, and whoever reported the event does not choose the time.
+	return c.refuse(ctx, shape, claim.DeletionTimestamp.Time, r)
 }
 
 func (c *Controller) count(s Shape, reason string) {

@@ -47,12 +47,15 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 	}
 	limit, d := timeout, decision{
 		verdict: hung, reason: v1alpha1.RefusalSilent,
-		message: fmt.Sprintf("NodeClaim %s was not launched within %s and says nothing; see that Karpenter runs", claim.Name, timeout),
+		message: fmt.Sprintf("NodeClaim %s has no result within %s: see that Karpenter runs, and that the cloud answers it", claim.Name, timeout),
 	}
 	told := condition != nil && condition.Reason != "AwaitingReconciliation"
 	if told {
 		d.reason = known(condition.Reason)
 		d.message = fmt.Sprintf("NodeClaim %s could not be launched: %s: %s", claim.Name, condition.Reason, condition.Message)
+		if d.reason == v1alpha1.RefusalLaunchFailed {
+			d.message += "; Karpenter's log has the error"
+		}
 		limit = min(timeout, causes[d.reason].patience)
 	}
 	if !claim.DeletionTimestamp.IsZero() {

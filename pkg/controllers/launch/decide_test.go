@@ -25,10 +25,10 @@ func TestDecide(t *testing.T) {
 	}{
 		"a new claim is waited for":                    {age: time.Second, want: decision{verdict: wait, again: 59 * time.Second}},
 		"a claim that waits its turn is waited for":    {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: 59 * time.Second, want: decision{verdict: wait, again: time.Second}},
-		"a claim of which nothing is heard hangs":      {age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "says nothing; see that Karpenter runs", held: true}},
-		"so does one that waits its turn for too long": {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "says nothing", held: true}},
+		"a claim of which nothing is heard hangs":      {age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs, and that the cloud answers it", held: true}},
+		"so does one that waits its turn for too long": {edits: edits(saying("Unknown", "AwaitingReconciliation")), age: time.Minute, want: decision{verdict: hung, reason: "NotLaunched", message: "see that Karpenter runs", held: true}},
 		"a claim whose launch fails gets a second try": {edits: edits(saying("Unknown", "LaunchFailed")), age: 14 * time.Second, want: decision{verdict: wait, again: time.Second}},
-		"and hangs then":                               {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "LaunchFailed: words of the cloud", held: true}},
+		"and hangs then":                               {edits: edits(saying("Unknown", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "LaunchFailed: words of the cloud; Karpenter's log has the error", held: true}},
 		"a launch that is said to have failed hangs as well": {
 			edits: edits(saying("False", "LaunchFailed")), age: 15 * time.Second, want: decision{verdict: hung, reason: "LaunchFailed", message: "words of the cloud", held: true},
 		},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/wording"
 )
 
 // Reasons of Karpenter's events about NodeClaims: its core tells of a launch that the provider refused (pkg/events), its AWS provider of notices from
@@ -28,38 +28,43 @@ func AboutNodeClaims() fields.Selector {
 	return fields.OneTermEqualSelector("involvedObject.kind", "NodeClaim")
 }
 
+// karpenter is the component that Karpenter's events name, whatever its provider.
+const karpenter = "karpenter"
+
+// maxEvent is how much of an event's message is read, in bytes. Karpenter cuts errors off after 300.
+const maxEvent = 1024
+
+// fromKarpenter says whether an event is as Karpenter writes them about NodeClaims. Events about objects without a namespace are in the namespace default, where few
+// may create any, but whoever may can write the same: an event is believed only about a claim of ours that is gone or going, once for each claim, and only to
+// choose among what the claim asked for.
+func fromKarpenter(e *corev1.Event) bool {
+	o := &e.InvolvedObject
+	return e.Namespace == corev1.NamespaceDefault && o.Kind == "NodeClaim" && o.Namespace == "" && strings.HasPrefix(o.APIVersion, "karpenter.sh/") &&
+		(e.Source.Component == karpenter || e.ReportingController == karpenter)
+}
+
 // claimOf is the claim that an event tells something of.
 func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	event, ok := o.(*corev1.Event)
-	if !ok || event.Reason != insufficientCapacity && event.Reason != spotInterrupted {
+	if !ok || !fromKarpenter(event) || event.Reason != insufficientCapacity && event.Reason != spotInterrupted {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: event.InvolvedObject.Name}}}
 }
 
-// eventOf is the event with the reason about the very claim, whose name may have been that of another before; nil when there is none.
+// eventOf is Karpenter's event with the reason about the very claim, whose name may have been that of another before; nil when there is none.
 func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, reason string) (*corev1.Event, error) {
 	var list corev1.EventList
-	if err := c.Client.List(ctx, &list); err != nil {
+	if err := c.Client.List(ctx, &list, client.InNamespace(corev1.NamespaceDefault)); err != nil {
 		return nil, fmt.Errorf("reading the events of NodeClaim %s: %w", claim, err)
 	}
 	for i := range list.Items {
-		if e := &list.Items[i]; e.Reason == reason && e.InvolvedObject.Kind == "NodeClaim" && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid {
+		e := &list.Items[i]
+		if e.Reason == reason && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid && uid != "" && fromKarpenter(e) {
 			return e, nil
 		}
 	}
 	return nil, nil
-}
-
-// toldAt is when an event last happened.
-func toldAt(e *corev1.Event) time.Time {
-	switch {
-	case !e.LastTimestamp.IsZero():
-		return e.LastTimestamp.Time
-	case !e.EventTime.IsZero():
-		return e.EventTime.Time
-	}
-	return e.CreationTimestamp.Time
 }
 
 // explain says what is to be left alone after Karpenter gave a claim up: by what its event says, by the reason that the claim had, or by the state of
@@ -78,7 +83,7 @@ func (c *Controller) explain(ctx context.Context, claim string, e entry, reason,
 		if !found {
 			said = event.Message
 		}
-		return attribute(e.shape, said, cloud), nil
+		return attribute(e.shape, wording.Shorten(said, maxEvent), cloud), nil
 	case reason != "":
 		return []Refusal{refusalFor(e.shape, reason, message, cloud)}, nil
 	case notReady != "":

@@ -55,6 +55,7 @@ type Ledger struct {
 	awaited    map[string]entry
 	lost       map[string]entry
 	refused    map[string]map[string]v1alpha1.RefusedOffering
+	records    map[string]map[string]*record
 	quietUntil time.Time
 }
 
@@ -68,7 +69,9 @@ type entry struct {
 
 // NewLedger makes an empty ledger.
 func NewLedger() *Ledger {
-	return &Ledger{awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}}
+	return &Ledger{
+		awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}, records: map[string]map[string]*record{},
+	}
 }
 
 // Learn adds refusals from the status of a GPUNodeClass that the ledger does not know, as after a restart. One that lies further ahead than its backoff was written
@@ -115,10 +118,11 @@ func (l *Ledger) Name(claim string, uid types.UID) {
 	}
 }
 
-// Launched notes that the cloud has made a claim's machine: the offering that it has is trusted again.
-func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string) {
+// Launched notes that the cloud made a claim's machine at a time. What was refused of that offering is tried again, and a pause of the class's launches ends.
+func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.cameThrough(class, instanceType, at)
 	if _, ok := l.awaited[claim]; !ok {
 		return
 	}
@@ -212,13 +216,15 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time) bool {
 	before := l.refused[class][keyOf(*r)]
 	explains := before.Reason == v1alpha1.RefusalVanished && r.Reason != before.Reason
-	same := before.NodeClassGeneration == r.NodeClassGeneration
-	pending := same && now.Before(before.NotBefore.Time)
-	if pending && !explains {
+	pending := now.Before(before.NotBefore.Time)
+	// What is left alone for another reason than the node class stays so, whatever is said of the node class meanwhile.
+	if same := before.NodeClassGeneration == r.NodeClassGeneration || before.NodeClassGeneration == 0; pending && same && !explains {
 		return false
 	}
+	// Another generation of the node class begins anew.
+	changed := before.NodeClassGeneration != r.NodeClassGeneration && before.NodeClassGeneration != 0 && r.NodeClassGeneration != 0
 	r.Failures = before.Failures
-	if !same || forgotten(before, now) {
+	if changed || forgotten(before, now) {
 		r.Failures = 0
 	}
 	if !pending && !explains || r.Failures == 0 {
@@ -227,6 +233,22 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	r.NotBefore = until(*r, now)
 	l.put(class, *r)
 	return true
+}
+
+// explain ends the pause for claims of a class that vanished, once it is known of the last of them why it did.
+func (l *Ledger) explain(claim, class string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for name, e := range l.lost {
+		if name != claim && e.shape.Class == class {
+			return
+		}
+	}
+	paused := v1alpha1.RefusedOffering{InstanceType: v1alpha1.Any, Zone: v1alpha1.Any, CapacityType: v1alpha1.Any}
+	if r := l.refused[class][keyOf(paused)]; r.Reason == v1alpha1.RefusalVanished {
+		r.Failures, r.NotBefore = 0, metav1.Time{} // Kept as a spent entry: see Launched.
+		l.put(class, r)
+	}
 }
 
 // Quiet has nothing launched for a while.

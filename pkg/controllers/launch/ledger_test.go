@@ -102,33 +102,59 @@ func TestClaimsOfOnePlanThatAreRefusedTogetherAreOneFailure(t *testing.T) {
 	}
 }
 
-func TestWhatIsExplainedLaterIsTheSameFailure(t *testing.T) {
+func TestAPauseForAClaimThatVanishedEndsOnceItIsKnownWhyItDid(t *testing.T) {
 	t.Parallel()
 	l := NewLedger()
-	at := now
-	for failures := int32(1); failures <= 2; failures++ {
-		if r, news := refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "vanished", at); !news || r.Failures != failures || r.NotBefore.Sub(at) > time.Minute {
-			t.Errorf("vanished: news %t, failures %d, until %s", news, r.Failures, r.NotBefore)
-		}
-		r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", at.Add(time.Second))
-		if !news || r.Failures != failures || r.Reason != ice || r.NotBefore.Sub(at) < 3*time.Minute {
-			t.Errorf("explained: news %t, %+v; want failure %d", news, r, failures)
-		}
-		if _, news := refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "another of the plan", at.Add(2*time.Second)); news {
-			t.Error("what is known is taken back")
-		}
-		at = r.NotBefore.Time
+	vanished := refusalFor(shape("g4dn.xlarge"), v1alpha1.RefusalVanished, "vanished", Cloud{})
+	for _, claim := range []string{"gpu-1", "gpu-2"} {
+		l.Await(claim, "", shape("g4dn.xlarge"))
+		l.Refuse("shared", vanished, now)
+		l.lose(claim, now)
+	}
+	if r := refusal(t, l, now); !r.PausesLaunches() || r.Failures != 1 || r.NotBefore.Sub(now) > 20*time.Second {
+		t.Fatalf("vanished claims refuse %+v, want a short pause", r)
+	}
+	l.explain("gpu-1", "shared")
+	l.Gone("gpu-1")
+	if r := refusal(t, l, now); !r.PausesLaunches() {
+		t.Errorf("the pause ended before the last claim was explained: %+v", r)
+	}
+	l.explain("gpu-2", "shared")
+	if list := l.ForStatus("shared", now); len(list) != 0 {
+		t.Errorf("the pause goes on: %+v", list)
+	}
+	if r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", now); !news || r.Failures != 1 {
+		t.Errorf("the explanation is no news: %+v", r)
 	}
 }
 
-func TestAnExplanationThatIsLateIsTheSameFailure(t *testing.T) {
+func TestAnExplanationAboutTheNodeClassIsTheSameFailure(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{0, 10 * time.Second, explained} {
 		l := NewLedger()
 		refuse(l, "g4dn.xlarge", v1alpha1.RefusalVanished, "vanished", now)
-		if r, news := refuse(l, "g4dn.xlarge", ice, "no capacity", now.Add(late)); !news || r.Failures != 1 {
+		if r, news := refuse(l, "g4dn.xlarge", "Unauthorized", "no rights", now.Add(late)); !news || r.Failures != 1 || r.Reason != "Unauthorized" {
 			t.Errorf("explained after %s: news %t, %+v; want failure 1", late, news, r)
 		}
+	}
+}
+
+// One outage shows in several ways, and not all of them are about a generation of the node class.
+func TestAnOutageThatShowsInSeveralWaysBacksOff(t *testing.T) {
+	t.Parallel()
+	l, at := NewLedger(), now
+	for i, reason := range []string{v1alpha1.RefusalLaunchFailed, hang, "InternalError", v1alpha1.RefusalLaunchFailed, hang} {
+		r := refusalFor(shape("g4dn.xlarge"), reason, "", Cloud{Generation: 3})
+		for range 3 { // The claims of one plan.
+			l.Refuse("shared", r, at)
+		}
+		if got := refusal(t, l, at); got.Failures != int32(i)+1 || !got.PausesLaunches() {
+			t.Errorf("round %d: %+v, want as many failures", i+1, got)
+		}
+		at = refusal(t, l, at).NotBefore.Time
+	}
+	if news := l.Refuse("shared", refusalFor(shape("g4dn.xlarge"), "Unauthorized", "", Cloud{Generation: 3}), at.Add(-time.Second)); len(news) != 0 {
+		t.Errorf("what is said during a pause is news: %+v", news)
 	}
 }
 
@@ -182,7 +208,7 @@ func TestAllThatAClaimLeftOpenIsRefused(t *testing.T) {
 		t.Errorf("%d offerings were refused, want two types in two zones: %v", len(news), news)
 	}
 	l.Await("gpu-1", "", flexible)
-	l.Launched("gpu-1", "shared", "g4dn.2xlarge", "us-east-1b", "spot")
+	l.Launched("gpu-1", "shared", "g4dn.2xlarge", "us-east-1b", "spot", now)
 	if list := l.ForStatus("shared", now); len(list) != 3 {
 		t.Errorf("%v are left, want all but what was launched", list)
 	}
@@ -265,12 +291,12 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 	refuse(l, "g4dn.2xlarge", ice, "no capacity", now)
 	status := l.ForStatus("shared", now)
 
-	l.Launched("seen-launched-after-a-restart", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
+	l.Launched("seen-launched-after-a-restart", "shared", "g4dn.xlarge", "us-east-1a", "on-demand", now)
 	if list := l.ForStatus("shared", now); len(list) != 3 {
 		t.Errorf("a claim that was launched before the refusals took them away: %v", list)
 	}
 	l.Await("gpu-1", "", s)
-	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
+	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand", now)
 	l.Learn("shared", status, now) // The status has not been written yet.
 	if r := refusal(t, l, now); r.InstanceType != "g4dn.2xlarge" {
 		t.Errorf("%v is left, want g4dn.2xlarge alone", r)
@@ -311,7 +337,7 @@ func TestAClaimIsAwaitedUntilItIsGoneOrLaunched(t *testing.T) {
 		t.Error("a claim that is gone is still awaited")
 	}
 	l.Await("gpu-1", "", s)
-	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand")
+	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand", now)
 	if awaited() {
 		t.Error("a claim that was launched is awaited")
 	}
@@ -362,7 +388,7 @@ func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 			case "launch":
 				claim := fmt.Sprint("claim-", i)
 				l.Await(claim, "", shape(instanceType))
-				l.Launched(claim, "shared", instanceType, "us-east-1a", "on-demand")
+				l.Launched(claim, "shared", instanceType, "us-east-1a", "on-demand", at)
 				for _, r := range l.Refused()["shared"] {
 					if at.Before(r.NotBefore.Time) && (r.InstanceType == instanceType || r.InstanceType == v1alpha1.Any) {
 						t.Fatalf("%s was launched and is not trusted: %v", instanceType, r)

@@ -57,6 +57,11 @@ func (c *Controller) tell(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, 
 			latest = n.NotBefore
 		}
 	}
+	if news[0].PausesLaunches() {
+		note := fmt.Sprintf("launches are paused until %s (%s): %s", latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
+		c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchesPaused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
+		return
+	}
 	note := fmt.Sprintf("%s in zone %s (%s) for NodePool %s is left alone until %s (%s): %s",
 		several(instanceTypes), several(zones), r.CapacityType, shape.Pool, latest.UTC().Format(time.RFC3339), r.Reason, r.Message)
 	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))

@@ -60,6 +60,10 @@ func launching(refused []refusedOffering) status.Condition {
 	}
 	var left []string
 	for _, g := range groups {
+		if g.by.PausesLaunches() {
+			left = append(left, fmt.Sprintf("all launches until %s (%s): %s", g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
+			continue
+		}
 		left = append(left, fmt.Sprintf("%s in zone %s (%s) until %s (%s): %s", each(g.instanceTypes), each(g.zones), each(g.capacityTypes),
 			g.by.NotBefore.UTC().Format(time.RFC3339), cmp.Or(g.by.Reason, "refused"), g.by.Message))
 	}
@@ -68,7 +72,7 @@ func launching(refused []refusedOffering) status.Condition {
 	if !slices.ContainsFunc(refused, func(r refusedOffering) bool { return r.by.InstanceType != v1alpha1.Any || r.by.Zone != v1alpha1.Any }) {
 		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched at all, until somebody mends that.
 	}
-	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "left alone after refused launches: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
+	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "held back after launches failed: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
 }
 
 // each are the values, sorted, each once.

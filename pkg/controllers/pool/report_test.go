@@ -60,7 +60,7 @@ func TestLaunchingTellsOfOfferingsThatAreLeftAlone(t *testing.T) {
 		"a refused offering of the pool": {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "us-east-1a", later)}, "False", []string{"g4dn.xlarge in zone us-east-1a", "12:01:00Z", "no capacity"}},
 		"everything": {[]v1alpha1.RefusedOffering{{
 			InstanceType: "*", Zone: "*", CapacityType: "*", Reason: "Unauthorized", Failures: 1, NotBefore: metav1.NewTime(later), Message: "no rights",
-		}}, "False", []string{"every instance type in zone us-east-1a, us-east-1b (on-demand)", "no rights"}},
+		}}, "False", []string{"all launches until 2026-03-01T12:01:00Z (Unauthorized)", "no rights"}},
 		"a whole type": {[]v1alpha1.RefusedOffering{refused("g4dn.xlarge", "*", later)}, "False", []string{"g4dn.xlarge in zone us-east-1a, us-east-1b (on-demand)"}},
 	} {
 		t.Run(name, func(t *testing.T) {

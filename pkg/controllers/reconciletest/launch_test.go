@@ -48,12 +48,12 @@ func (w *world) refusals(class string) []v1alpha1.RefusedOffering {
 	return c.Status.RefusedOfferings
 }
 
-// wantRefusal is the only one, and it counts once.
-func (w *world) wantRefusal(class, zone string) v1alpha1.RefusedOffering {
+// wantPause fails unless the class's only refusal pauses its launches, and counts once.
+func (w *world) wantPause(class string) v1alpha1.RefusedOffering {
 	w.t.Helper()
 	all := w.refusals(class)
-	if len(all) != 1 || all[0].InstanceType != "g4dn.xlarge" || all[0].Zone != zone || all[0].Failures != 1 {
-		w.t.Fatalf("the status holds %+v, want g4dn.xlarge in zone %s with one failure", all, zone)
+	if len(all) != 1 || !all[0].PausesLaunches() || all[0].Failures != 1 {
+		w.t.Fatalf("the status holds %+v, want a pause with one failure", all)
 	}
 	return all[0]
 }
@@ -65,7 +65,7 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	watching := interceptor.NewClient(w.WithWatch, interceptor.Funcs{
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
 			if first {
-				w.wantRefusal("hang", "*")
+				w.wantPause("hang")
 			}
 			first = false
 			return c.Delete(ctx, o, options...)
@@ -84,16 +84,16 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	if w.read(claim); claim.DeletionTimestamp.IsZero() || first {
 		t.Fatal("the claim was not deleted")
 	}
-	if r := w.wantRefusal("hang", "*"); r.NotBefore.Time.Before(w.clock.Now().Add(3*time.Minute)) || !strings.Contains(r.Message, "see that Karpenter runs") {
+	if r := w.wantPause("hang"); r.NotBefore.Time.After(w.clock.Now().Add(time.Minute)) || !strings.Contains(r.Message, "see that Karpenter runs") {
 		t.Errorf("refused until %s: %s", r.NotBefore, r.Message)
 	}
-	w.wantTold(1, "Warning LaunchRefused g4dn.xlarge in zone * (*) for NodePool hang")
+	w.wantTold(1, "Warning LaunchesPaused launches are paused until")
 
 	// Its way out is no second refusal.
 	w.reconciles(controller, "hang-1")
 	w.release(claim)
 	w.reconciles(controller, "hang-1")
-	w.wantRefusal("hang", "*")
+	w.wantPause("hang")
 	w.wantTold(0, "")
 	if refused, deleted := w.counted("karve_launch_refused_total"), w.counted("karve_nodeclaims_deleted_total"); refused != 1 || deleted != 1 {
 		t.Errorf("counted %v refusals and %v deletions, want one each", refused, deleted)
@@ -112,8 +112,8 @@ func TestClaimsOfAPlanThatHangTogetherAreOneFailure(t *testing.T) {
 	for _, name := range []string{"together-1", "together-2", "together-3"} {
 		w.reconciles(controller, name)
 	}
-	w.wantRefusal("together", "*")
-	w.wantTold(1, "LaunchRefused")
+	w.wantPause("together")
+	w.wantTold(1, "LaunchesPaused")
 	for _, claim := range w.wantClaims(3) {
 		if claim.DeletionTimestamp.IsZero() {
 			t.Errorf("%s still holds stock Karpenter up", claim.Name)
@@ -135,18 +135,18 @@ func TestAClaimWhoseLaunchFailsIsGivenUpSooner(t *testing.T) {
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
 		t.Error("the claim was not deleted")
 	}
-	if r := w.wantRefusal("failing", "*"); !strings.Contains(r.Message, "LaunchFailed: no rights") {
+	if r := w.wantPause("failing"); !strings.Contains(r.Message, "LaunchFailed: no rights") {
 		t.Errorf("the message is %q", r.Message)
 	}
 	for _, e := range w.told() {
 		// The fake recorder puts type and reason before the note.
-		if note := strings.TrimPrefix(e, "Warning LaunchRefused "); len(note) > 1024 {
+		if note := strings.TrimPrefix(e, "Warning LaunchesPaused "); len(note) > 1024 {
 			t.Errorf("the API refuses an event with a note of %d bytes", len(note))
 		}
 	}
 }
 
-func TestAClaimThatIsDeletedBeforeItIsLaunchedIsAFailedOffering(t *testing.T) {
+func TestAClaimThatIsDeletedBeforeItIsLaunchedPausesLaunches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		seenDeleting bool
@@ -162,18 +162,16 @@ func TestAClaimThatIsDeletedBeforeItIsLaunchedIsAFailedOffering(t *testing.T) {
 			w.delete(claim)
 			if c.seenDeleting {
 				w.reconciles(controller, "refused-1")
-				w.wantRefusal("refused", "us-east-1a")
+				w.wantPause("refused")
 			}
 			w.release(claim)
 			w.reconciles(controller, "refused-1")
 			w.reconciles(controller, "refused-1")
-			if r := w.wantRefusal("refused", "us-east-1a"); r.CapacityType != "on-demand" {
-				t.Errorf("refused %v, want the offering alone", r)
-			}
+			w.wantPause("refused")
 			if !w.ledger.QuietUntil().IsZero() {
 				t.Error("a refusal that Karpenter gave at once quiets everything")
 			}
-			w.wantTold(1, "LaunchRefused")
+			w.wantTold(1, "LaunchesPaused")
 			if n := w.counted("karve_nodeclaims_deleted_total"); n != 0 {
 				t.Errorf("%v deletions were counted, though it was not ours", n)
 			}
@@ -181,7 +179,7 @@ func TestAClaimThatIsDeletedBeforeItIsLaunchedIsAFailedOffering(t *testing.T) {
 	}
 }
 
-func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsAFailedOffering(t *testing.T) {
+func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsTriedAgainAfterAPause(t *testing.T) {
 	w := newWorld(t)
 	w.shared("fast")
 	w.pods("web", 1)
@@ -189,13 +187,14 @@ func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsAFailedOffering(t *testing.T
 	claim := w.wantClaims(1)[0]
 	w.delete(&claim)
 	w.reconciles(w.launch(), claim.Name)
-	if all := w.refusals("fast"); len(all) != 2 { // In each zone.
-		t.Fatalf("the status holds %v", all)
-	}
-	before, _, _ := snapshot.ShapeOf(&claim)
+	paused := w.wantPause("fast")
 	w.reconciles(w.provisioning(), "")
-	if after, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); after == before {
-		t.Errorf("%s was tried again at once", after)
+	w.wantClaims(0)
+	w.clock.SetTime(paused.NotBefore.Time)
+	w.reconciles(w.provisioning(), "")
+	before, _, _ := snapshot.ShapeOf(&claim)
+	if after, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); after != before {
+		t.Errorf("%s is launched, want %s again: nothing was said against it", after, before)
 	}
 }
 
@@ -239,7 +238,7 @@ func TestACrashBetweenTheRefusalAndTheDeletionCountsOnce(t *testing.T) {
 	if !errors.Is(err, crash) {
 		t.Fatal(err)
 	}
-	before := w.wantRefusal("crash", "*")
+	before := w.wantPause("crash")
 
 	w.restart()
 	w.clock.Step(5 * time.Second)
@@ -248,12 +247,12 @@ func TestACrashBetweenTheRefusalAndTheDeletionCountsOnce(t *testing.T) {
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
 		t.Error("the claim was not deleted")
 	}
-	if after := w.wantRefusal("crash", "*"); !after.NotBefore.Equal(&before.NotBefore) {
+	if after := w.wantPause("crash"); !after.NotBefore.Equal(&before.NotBefore) {
 		t.Errorf("refused until %s, before the crash until %s", after.NotBefore, before.NotBefore)
 	}
 	w.release(claim)
 	w.reconciles(controller, "crash-1")
-	w.wantRefusal("crash", "*")
+	w.wantPause("crash")
 }
 
 func TestARefusalIsNotLostWhenTheAPICannotBeReached(t *testing.T) {
@@ -277,7 +276,7 @@ func TestARefusalIsNotLostWhenTheAPICannotBeReached(t *testing.T) {
 	}
 	down = false
 	w.reconciles(controller, "lost-1")
-	w.wantRefusal("lost", "us-east-1a")
+	w.wantPause("lost")
 }
 
 func TestAClaimThatWasLaunchedAMomentAgoIsNotDeleted(t *testing.T) {
@@ -313,22 +312,42 @@ func TestAClaimThatWasLaunchedAMomentAgoIsNotDeleted(t *testing.T) {
 func TestARestartedControllerPlansAroundWhatWasRefused(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("memory")
-	w.claim("memory-1", pool)
+	claim := w.claim("memory-1", pool)
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	w.event(claim, "InsufficientCapacityError", "NodeClaim memory-1 event: creating instance, insufficient capacity, all requested instance types were unavailable during launch")
+	w.delete(claim)
+	w.release(claim)
+	w.reconciles(controller, claim.Name)
+	w.restart()
+	w.pods("web", 1)
+	w.reconciles(w.provisioning(), "")
+	if instanceType, zone, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" && zone == "us-east-1a" {
+		t.Errorf("%s in %s was tried again at once", instanceType, zone)
+	}
+}
+
+func TestARestartedControllerWaitsOutAPause(t *testing.T) {
+	w := newWorld(t)
+	w.claim("pause-1", w.shared("pause"))
 	w.clock.Step(2 * time.Minute)
-	w.reconciles(w.launch(), "memory-1")
+	w.reconciles(w.launch(), "pause-1")
 	for _, claim := range w.claims() {
 		w.release(&claim)
 	}
 	w.restart()
 	w.pods("web", 1)
 	w.reconciles(w.provisioning(), "")
-	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
-		t.Errorf("%s was tried again at once", instanceType)
+	w.wantClaims(0)
+	w.clock.SetTime(w.wantPause("pause").NotBefore.Time)
+	w.reconciles(w.provisioning(), "")
+	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType != "g4dn.xlarge" {
+		t.Errorf("%s is launched after a hang, want the cheapest again", instanceType)
 	}
 }
 
 // event has Karpenter tell something of a claim.
-func (w *world) event(claim *karpv1.NodeClaim, reason, message string) {
+func (w *world) event(claim *karpv1.NodeClaim, reason, message string, edits ...func(*corev1.Event)) {
 	w.t.Helper()
 	e := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: claim.Name + "-", Namespace: "default"},
@@ -336,6 +355,10 @@ func (w *world) event(claim *karpv1.NodeClaim, reason, message string) {
 			APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: claim.Name, UID: claim.UID,
 		},
 		Type: corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(w.clock.Now()),
+		Source: corev1.EventSource{Component: "karpenter"}, ReportingController: "karpenter",
+	}
+	for _, edit := range edits {
+		edit(e)
 	}
 	if err := w.Create(w.t.Context(), e); err != nil {
 		w.t.Fatal(err)
@@ -367,7 +390,7 @@ func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
 			w.release(claim)
 			again := w.reconciles(controller, claim.Name).RequeueAfter
 			if !eventFirst {
-				if r := w.wantRefusal("explained", "us-east-1a"); r.Reason != v1alpha1.RefusalVanished || again <= 0 {
+				if r := w.wantPause("explained"); r.Reason != v1alpha1.RefusalVanished || again <= 0 {
 					t.Errorf("until it is explained: %+v, look again after %s", r, again)
 				}
 				if n := w.counted("karve_launch_refused_total"); n != 0 {
@@ -396,6 +419,85 @@ func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
 	}
 }
 
+// forgeries are events that Karpenter did not write, though each says that there is no capacity and names the claim.
+var forgeries = map[string]func(*corev1.Event){
+	"in another namespace": func(e *corev1.Event) { e.Namespace, e.InvolvedObject.Namespace = "tenant", "tenant" },
+	"of another component": func(e *corev1.Event) { e.Source.Component, e.ReportingController = "tenant", "tenant" },
+	"of no component":      func(e *corev1.Event) { e.Source.Component, e.ReportingController = "", "" },
+	"about another kind":   func(e *corev1.Event) { e.InvolvedObject.Kind = "Node" },
+	"about another group":  func(e *corev1.Event) { e.InvolvedObject.APIVersion = "tenant.example/v1" },
+	"about another claim":  func(e *corev1.Event) { e.InvolvedObject.UID = "another" },
+	"about no claim":       func(e *corev1.Event) { e.InvolvedObject.UID = "" },
+}
+
+func TestAnEventThatIsNotKarpentersExplainsNothing(t *testing.T) {
+	t.Parallel()
+	for name, forge := range forgeries {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if err := w.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tenant"}}); client.IgnoreAlreadyExists(err) != nil {
+				t.Fatal(err)
+			}
+			claim := w.claim("forged-1", w.shared("forged"))
+			controller := w.launch()
+			w.reconciles(controller, claim.Name)
+			w.event(claim, "InsufficientCapacityError", "NodeClaim forged-1 event: "+overLimit, forge)
+			w.delete(claim)
+			w.release(claim)
+			w.reconciles(controller, claim.Name)
+			if r := w.wantPause("forged"); r.Reason != v1alpha1.RefusalVanished {
+				t.Errorf("the event is believed: %+v", r)
+			}
+		})
+	}
+}
+
+// Whoever may create events in the namespace default can write just what Karpenter would.
+func TestAForgedEventDoesLittle(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("little", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
+	claim := w.claim("little-1", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })
+	controller := w.launch()
+	w.reconciles(controller, claim.Name)
+	w.event(claim, "InsufficientCapacityError", "NodeClaim little-1 event: "+overLimit)
+	w.event(claim, "SpotInterrupted", "", func(e *corev1.Event) { e.LastTimestamp = metav1.NewTime(w.clock.Now().AddDate(1, 0, 0)) })
+	w.reconciles(controller, claim.Name)
+	if all := w.refusals("little"); len(all) != 0 {
+		t.Errorf("an event about a claim that waits refuses %+v", all)
+	}
+	w.launched(claim)
+	w.reconciles(controller, claim.Name)
+	if all := w.refusals("little"); len(all) != 0 {
+		t.Errorf("an event about a claim that is launched refuses %+v", all)
+	}
+	w.delete(claim)
+	for range 3 {
+		w.clock.Step(time.Minute)
+		w.reconciles(controller, claim.Name)
+	}
+	for _, r := range w.refusals("little") {
+		if r.Reason != v1alpha1.RefusalSpotInterrupted || r.Failures != 1 || r.NotBefore.Sub(claim.CreationTimestamp.Time) > 5*time.Minute {
+			t.Errorf("an event from the future refuses %+v", r)
+		}
+	}
+
+	w.clock.SetTime(claim.CreationTimestamp.Time)
+	long := w.claim("little-2", pool, func(c *karpv1.NodeClaim) { c.Spec.Requirements[2].Values = []string{"spot"} })
+	w.reconciles(controller, long.Name)
+	w.event(long, "InsufficientCapacityError", "event: "+strings.Repeat("InsufficientInstanceCapacity: p5.48xlarge (us-west-2a); ", 10_000))
+	w.delete(long)
+	w.release(long)
+	for range 3 {
+		w.clock.Step(time.Second)
+		w.reconciles(controller, long.Name)
+	}
+	for _, r := range w.refusals("little") {
+		if r.InstanceType != "g4dn.xlarge" || r.Zone != "us-east-1a" || r.CapacityType != "spot" || len(r.Message) > 1024 || r.Failures > 2 {
+			t.Errorf("refused: %+v, want only what the claim asked for, once for each claim", r)
+		}
+	}
+}
+
 func TestAClaimThatNobodySaysAnythingOfIsTriedAgainSoon(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim("unexplained-1", w.shared("unexplained"))
@@ -408,7 +510,7 @@ func TestAClaimThatNobodySaysAnythingOfIsTriedAgainSoon(t *testing.T) {
 	if n := w.counted("karve_launch_refused_total"); n != 1 {
 		t.Errorf("%v refusals are counted, want one", n)
 	}
-	if r := w.wantRefusal("unexplained", "us-east-1a"); r.Reason != v1alpha1.RefusalVanished || r.NotBefore.After(w.clock.Now()) {
+	if r := w.wantPause("unexplained"); r.Reason != v1alpha1.RefusalVanished || r.NotBefore.After(w.clock.Now()) {
 		t.Errorf("after half a minute: %+v", r)
 	}
 	w.pods("web", 1)
@@ -464,6 +566,7 @@ func TestNoPlanIsMadeBeforeARefusalIsNoted(t *testing.T) {
 		t.Errorf("look again after %s, want soon", again)
 	}
 	w.wantClaims(0)
+	w.event(&claim, "InsufficientCapacityError", "NodeClaim event: creating instance, insufficient capacity, all requested instance types were unavailable during launch")
 	w.reconciles(w.launch(), claim.Name)
 	w.reconciles(controller, "")
 	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
@@ -495,7 +598,7 @@ func TestAFaultOfTheNodeClassStopsItsPoolUntilItChanges(t *testing.T) {
 	w.reconciles(provisioning, "")
 	w.wantClaims(0)
 	w.reconciles(w.poolController(), "")
-	if c := w.wantCondition(pool, v1alpha1.ConditionLaunchHealthy, "False", "AMINotFound"); !strings.Contains(c.Message, "every instance type") || !strings.Contains(c.Message, "AMI used for instance launch") {
+	if c := w.wantCondition(pool, v1alpha1.ConditionLaunchHealthy, "False", "AMINotFound"); !strings.Contains(c.Message, "all launches until") || !strings.Contains(c.Message, "AMI used for instance launch") {
 		t.Errorf("the message is %q", c.Message)
 	}
 	if n := w.counted("karve_launch_refused_offerings"); n == 0 {

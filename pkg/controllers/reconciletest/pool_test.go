@@ -144,7 +144,9 @@ func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
 		t.Errorf("the message is %q", c.Message)
 	}
 	w.wantCondition(np, status.ConditionReady, "True", "")
-	w.wantRefusal("told", "us-east-1a")
+	if all := w.refusals("told"); len(all) != 1 || all[0].InstanceType != "g4dn.xlarge" || all[0].Zone != "us-east-1a" || all[0].Failures != 1 {
+		t.Errorf("the status holds %+v", all)
+	}
 	w.clock.Step(4 * time.Minute)
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionLaunchHealthy, "True", "")

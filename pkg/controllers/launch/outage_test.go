@@ -1,0 +1,252 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	awserrors "github.com/aws/karpenter-provider-aws/pkg/errors"
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// request is how the SDK begins an error of CreateFleet.
+const request = "operation error EC2: CreateFleet, "
+
+// failures are errors of CreateFleet as the SDK and Karpenter's AWS provider word them, and whether they name an offering.
+var failures = map[string]struct {
+	text  string
+	about scope
+}{
+	"a connection that is refused": {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp 10.0.0.1:443: connect: connection refused`, aboutClass},
+	"a connection that is reset":   {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": read tcp 10.0.0.2:51874->10.0.0.1:443: read: connection reset by peer`, aboutClass},
+	"a connection that is closed":  {request + `exceeded maximum number of attempts, 3, https response error StatusCode: 0, RequestID: , request send failed, Post "http://127.0.0.1:4566/": EOF`, aboutClass},
+	"no name server":               {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp: lookup ec2.us-east-1.amazonaws.com: i/o timeout`, aboutClass},
+	"a timeout":                    {request + `https response error StatusCode: 0, RequestID: , canceled, context deadline exceeded`, aboutClass},
+	"a client's timeout":           {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)`, aboutClass},
+	"an answer of HTML":            {request + `https response error StatusCode: 503, RequestID: , deserialization failed, failed to decode response body, expected element type <Response> but have <html>`, aboutClass},
+	"an answer cut short":          {request + `https response error StatusCode: 200, RequestID: , deserialization failed, failed to decode response body, XML syntax error on line 1: unexpected EOF`, aboutClass},
+	"no words":                     {request + `https response error StatusCode: 503, RequestID: , api error UnknownError: UnknownError`, aboutClass},
+	"a service that is away":       {request + `https response error StatusCode: 503, RequestID: 0, api error Unavailable: The service is unavailable. Please try again shortly.`, aboutClass},
+	"an error of the service":      {request + `https response error StatusCode: 500, RequestID: 0, api error InternalError: An internal error has occurred`, aboutAccount},
+	"throttling":                   {request + `https response error StatusCode: 503, RequestID: 0, api error RequestLimitExceeded: Request limit exceeded.`, aboutAccount},
+	"a token that has expired":     {request + `https response error StatusCode: 400, RequestID: 0, api error RequestExpired: Request has expired.`, aboutClass},
+	"wrong credentials":            {request + `https response error StatusCode: 401, RequestID: 0, api error AuthFailure: AWS was not able to validate the provided access credentials`, aboutClass},
+	"a missing right":              {request + `https response error StatusCode: 403, RequestID: 0, api error UnauthorizedOperation: You are not authorized to perform this operation.`, aboutClass},
+	"a mistake":                    {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidParameterValue: Value (x) for parameter y is invalid.`, aboutClass},
+	"a launch template":            {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateName.NotFoundException: At least one of the launch templates specified in the request does not exist.`, aboutClass},
+	"a launch template's id":       {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateId.NotFound: The specified launch template does not exist.`, aboutClass},
+	"an image":                     {"InvalidAMIID.NotFound: The image id '[ami-0123456789abcdef0]' does not exist", aboutClass},
+	"fewer machines than asked":    {"too few instances returned: too few instances returned", aboutClass},
+	"a spot quota among others":    {overSpot + "; " + "InvalidParameterValue: x", aboutQuota},
+	"a vCPU quota among others":    {overLimit + "; " + "InvalidParameterValue: x", aboutQuota},
+	"addresses among others":       {noAddresses + "; " + "InvalidParameterValue: x", aboutZones},
+	"a free tier":                  {"InvalidParameterCombination: The specified instance type is not eligible for Free Tier.", aboutQuota},
+	"capacity among others":        {noCapacity + "; " + "InvalidParameterValue: x", aboutClass}, // The provider tells neither.
+}
+
+// pauses says whether a refusal is about everything.
+func pauses(r Refusal) bool {
+	return (&v1alpha1.RefusedOffering{InstanceType: r.InstanceTypes[0], Zone: r.Zones[0], CapacityType: r.CapacityType}).PausesLaunches()
+}
+
+func TestOnlyAnErrorThatNamesAnOfferingCountsAgainstIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range failures {
+		reason, _ := awserrors.ToReasonMessage(errors.New(c.text))
+		if got := causes[known(reason)].scope; got != c.about {
+			t.Errorf("%s: %s is about %d, want %d", name, reason, got, c.about)
+		}
+		if r := NewLedger().judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == aboutClass || c.about == aboutAccount) {
+			t.Errorf("%s: %s refuses %+v", name, reason, r)
+		}
+	}
+}
+
+// failing is a claim whose launch fails in one of the ways of an outage.
+func failing(name, reason string, created time.Time) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(created)}}
+	if reason != v1alpha1.RefusalSilent {
+		claim.Status.Conditions = []status.Condition{{Type: karpv1.ConditionTypeLaunched, Status: "Unknown", Reason: reason, Message: "Error creating fleet request"}}
+	}
+	return claim
+}
+
+// world launches claims of a few types while the cloud is away and after it has come back.
+type world struct {
+	ledger *Ledger
+	now    time.Time
+	claims int
+}
+
+// free is when the ledger lets something be launched again; it fails the test where a single offering is refused.
+func (w *world) free(t *rapid.T) time.Time {
+	free := w.now
+	for _, r := range w.ledger.Refused()["shared"] {
+		if r.Failures > 0 && !r.PausesLaunches() {
+			t.Fatalf("an outage is held against an offering: %+v", r)
+		}
+		if r.NotBefore.After(free) {
+			free = r.NotBefore.Time
+		}
+	}
+	if quiet := w.ledger.QuietUntil(); quiet.After(free) {
+		free = quiet
+	}
+	return free
+}
+
+// fail has claims created now and fail for the reasons, each after its time.
+func (w *world) fail(t *rapid.T, shapes []Shape, reasons []string) {
+	created, end := w.now, w.now
+	for i, s := range shapes {
+		w.claims++
+		name := fmt.Sprint("claim-", w.claims)
+		w.ledger.Await(name, "", s)
+		if reasons[i] == v1alpha1.RefusalVanished || reasons[i] == v1alpha1.RefusalNodeClassNotReady {
+			w.ledger.Refuse(s.Class, refusalFor(s, reasons[i], "", aCloud), created.Add(time.Second))
+			w.ledger.Gone(name)
+			end = later(end, created.Add(time.Second))
+			continue
+		}
+		claim := failing(name, reasons[i], created)
+		at := created.Add(decide(claim, created, time.Minute).again)
+		d := decide(claim, at, time.Minute)
+		if d.verdict != hung {
+			t.Fatalf("a claim that fails for %s is not given up: %+v", reasons[i], d)
+		}
+		w.ledger.Refuse(s.Class, w.ledger.judge(s, d.reason, d.message, aCloud, created, at), at)
+		if d.held {
+			w.ledger.Quiet(at)
+		}
+		w.ledger.Gone(name)
+		end = later(end, at)
+	}
+	w.now = end
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// launch has a claim come through.
+func (w *world) launch(s Shape) {
+	w.claims++
+	name := fmt.Sprint("claim-", w.claims)
+	w.ledger.Await(name, "", s)
+	w.now = w.now.Add(2 * time.Second)
+	w.ledger.Launched(name, s.Class, s.InstanceTypes[0], s.Zones[0], s.CapacityType, w.now)
+}
+
+// outages are the reasons that a cloud which is away shows, for as long as launches pause for each of them.
+var outages = map[string]time.Duration{
+	v1alpha1.RefusalLaunchFailed: longestPause, v1alpha1.RefusalSilent: longestPause, v1alpha1.RefusalVanished: longestPause,
+	v1alpha1.RefusalNodeClassNotReady: longestPause, "InternalError": longestPause, "InstanceTypeResolutionFailed": longestPause,
+	"NodeClassReadinessUnknown": longestPause, "RequestLimitExceeded": 5 * time.Minute, "Unauthorized": 5 * time.Minute,
+}
+
+// Whatever an outage looks like, no offering is refused for it, nor when it comes back, and launches resume soon after it is over.
+func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
+	t.Parallel()
+	var reasons []string
+	for reason := range outages {
+		reasons = append(reasons, reason)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		w, types := &world{ledger: NewLedger(), now: now}, rapid.SampledFrom([]string{"g4dn.xlarge", "g4dn.2xlarge", "g5.xlarge"})
+		for range rapid.IntRange(1, 2).Draw(t, "outages") {
+			longest := time.Duration(0)
+			for range rapid.IntRange(1, 12).Draw(t, "rounds") {
+				var shapes []Shape
+				var why []string
+				for range rapid.IntRange(1, 10).Draw(t, "claims") {
+					reason := rapid.SampledFrom(reasons).Draw(t, "reason")
+					shapes, why = append(shapes, shape(types.Draw(t, "type"))), append(why, reason)
+					longest = max(longest, outages[reason])
+				}
+				w.fail(t, shapes, why)
+				if wait := w.free(t).Sub(w.now); wait > longest*11/10+time.Second {
+					t.Fatalf("launches pause for %s after %v", wait, why)
+				}
+				if rapid.Bool().Draw(t, "restart") {
+					status := w.ledger.ForStatus("shared", w.now)
+					w.ledger = NewLedger()
+					w.ledger.Learn("shared", status, w.now)
+				}
+				w.now = w.free(t)
+			}
+			// It is over.
+			w.launch(shape(types.Draw(t, "first")))
+			for _, r := range w.ledger.Refused()["shared"] {
+				if w.now.Before(r.NotBefore.Time) {
+					t.Fatalf("launches pause although one has come through: %+v", r)
+				}
+			}
+			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 3600).Draw(t, "seconds")) * time.Second)
+		}
+	})
+}
+
+func TestATypeIsSetAsideOnceItAloneFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		// steps are launches: - fails and + comes through; of the type, or of another after a space.
+		steps string
+		want  bool
+	}{
+		"not when nothing comes through":                  {"-----------", false},
+		"not by two failures":                             {"-(+)-", false},
+		"by three while another comes through each time":  {"-(+)-(+)-", true},
+		"also when that is seldom":                        {"--(+)---(+)-", true},
+		"not by an outage before and one after":           {"-----(+)------", false},
+		"not when the other came before":                  {"(+)---", false},
+		"not when one of the type came through":           {"-(+)-+-(+)-", false},
+		"not when the others fail as well":                {"-(-)-(-)-", false},
+		"not by what failed long ago":                     {"-(+)-(+)z-", false},
+		"again after as many failures more":               {"-(+)-(+)-(+)-(+)-(+)-", true},
+		"not by the next failure, which may be an outage": {"-(+)-(+)-(+)-", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, at, other, got := NewLedger(), now, false, false
+			for _, step := range c.steps {
+				s := shape("g4dn.xlarge")
+				if other {
+					s = shape("g5.xlarge")
+				}
+				switch step {
+				case '(', ')':
+					other = step == '('
+					continue
+				case 'z':
+					at = at.Add(blameWithin)
+				case '+':
+					at = at.Add(2 * time.Second)
+					l.Launched("claim", s.Class, s.InstanceTypes[0], s.Zones[0], s.CapacityType, at)
+				case '-':
+					created := at.Add(time.Second)
+					at = created.Add(failingGrace)
+					var r Refusal
+					for range 4 { // The claims of one plan are one failure.
+						r = l.judge(s, v1alpha1.RefusalLaunchFailed, "", aCloud, created, at)
+						if got = got && s.InstanceTypes[0] != "g4dn.xlarge"; r.Reason == v1alpha1.RefusalTypeFailing {
+							got = true
+							break
+						}
+					}
+				}
+			}
+			if got != c.want {
+				t.Errorf("set aside: %t, want %t", got, c.want)
+			}
+		})
+	}
+}
