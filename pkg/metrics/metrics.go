@@ -46,6 +46,7 @@ type Metrics struct {
 	PlanBound        prometheus.Gauge
 	PlanGap          prometheus.Gauge
 	PlansRejected    prometheus.Counter
+	classesSetAside  *prometheus.CounterVec
 	PodsWaiting      prometheus.Gauge
 	podsUnplaced     *prometheus.GaugeVec
 	ClaimsCreated    *prometheus.CounterVec
@@ -104,6 +105,8 @@ func New(r prometheus.Registerer) *Metrics {
 		PlanGap: prometheus.NewGauge(gauge("planner", "gap_ratio",
 			"How much the latest plan costs above its proven lower bound, as a part of the bound; 0 for a plan that nothing cheaper can replace.")),
 		PlansRejected: prometheus.NewCounter(counter("planner", "rejected_plans_total", "Plans that broke a rule and were thrown away; each is a bug.")),
+		classesSetAside: prometheus.NewCounterVec(counter("planner", "classes_set_aside_total",
+			"Classes of pods that a plan was made without: what was read of them makes no sense (Invalid), or no plan with them keeps the rules (Unsound); each is a bug."), []string{"reason"}),
 		PodsWaiting:   prometheus.NewGauge(gauge("pods", "waiting", "Pods that wait for replicas.")),
 		podsUnplaced:  prometheus.NewGaugeVec(gauge("pods", "unplaced", "Waiting pods that the latest plan has no place for, by reason."), []string{"reason"}),
 		ClaimsCreated: prometheus.NewCounterVec(counter("nodeclaims", "created_total", "NodeClaims created."), []string{nodePool, "instance_type", "capacity_type"}),
@@ -143,7 +146,7 @@ func New(r prometheus.Registerer) *Metrics {
 		UnusedEvictions: prometheus.NewCounterVec(counter("pods", "evicted_unused_total",
 			"Pods that were evicted because they had not used a GPU for as long as they allow."), []string{nodePool}),
 	}
-	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
+	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
 		m.LaunchesRefused, m.OfferingsRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
 		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls)
 	m.rollouts = newRollouts(r)
@@ -163,6 +166,15 @@ func (m *Metrics) Planned(plan planner.Plan) {
 	for _, u := range plan.Unplaced {
 		m.podsUnplaced.WithLabelValues(string(u.Reason)).Inc()
 	}
+}
+
+// SetAside counts a class that a plan was made without.
+func (m *Metrics) SetAside(a planner.Aside) {
+	reason := "Unsound"
+	if a.Invalid {
+		reason = "Invalid"
+	}
+	m.classesSetAside.WithLabelValues(reason).Inc()
 }
 
 // ForgetPool takes the metrics of a NodePool's machines away that is gone. The counters stay, since they are history.

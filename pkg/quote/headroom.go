@@ -25,7 +25,16 @@ func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search
 	if len(kept.Classes) == 0 {
 		return nil, nil //nolint:nilnil // Nothing is kept free.
 	}
-	if err := sound(kept.Snapshot, kept.Plan); err != nil {
+	first := true
+	var err error
+	kept.Snapshot, kept.Plan, err = contain(kept.Snapshot, func(s planner.Snapshot) planner.Plan {
+		if first {
+			first = false
+			return kept.Plan
+		}
+		return search().Build(s)
+	})
+	if err != nil {
 		return nil, err
 	}
 	h := Headroom{Claims: []Claim{}, Unplaced: []Unplaced{}, Price: kept.Plan.Price}

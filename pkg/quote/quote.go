@@ -83,10 +83,11 @@ type Search func() planner.Search
 // Of plans for a cluster.
 func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	view := snapshot.Build(c)
-	plan, err := planFor(view.Snapshot, search)
+	kept, plan, err := planFor(view.Snapshot, search)
 	if err != nil {
 		return Quote{}, err
 	}
+	view.Snapshot = kept
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // Lists of JSON even where they are empty.
 		Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
@@ -114,7 +115,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	if karpenter := planner.FirstFit(same); planner.Check(same, karpenter) == nil {
 		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
 	}
-	whole, err := planFor(samePods(snapshot.Build(withReplicas(c, 1, true)).Snapshot, plan), search)
+	_, whole, err := planFor(samePods(snapshot.Build(withReplicas(c, 1, true)).Snapshot, plan), search)
 	if err != nil {
 		return Quote{}, err
 	}
@@ -123,17 +124,18 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	return q, err
 }
 
-// planFor plans and proves that the plan keeps every rule: what is printed is bought.
-func planFor(s planner.Snapshot, search Search) (planner.Plan, error) {
-	plan := search().Build(s)
-	return plan, sound(s, plan)
+// planFor plans, and proves that the plan keeps every rule: what is printed is bought. The plan is for the snapshot that it returns, in which what cannot be planned
+// for is blocked.
+func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
+	return contain(s, func(s planner.Snapshot) planner.Plan { return search().Build(s) })
 }
 
-func sound(s planner.Snapshot, plan planner.Plan) error {
-	if err := planner.Check(s, plan); err != nil {
-		return fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
+func contain(s planner.Snapshot, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
+	s, plan, _, err := planner.Contain(s, build, func() bool { return true })
+	if err != nil {
+		return s, plan, fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
 	}
-	return nil
+	return s, plan, nil
 }
 
 func claimOf(view *snapshot.View, launch planner.Launch) Claim {

@@ -33,7 +33,7 @@ func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error
 	var sweep Sweep
 	for _, n := range replicas {
 		s := snapshot.Build(withReplicas(c, n, false)).Snapshot
-		plan, err := planFor(s, search)
+		_, plan, err := planFor(s, search)
 		if err != nil {
 			return Sweep{}, err
 		}

@@ -66,13 +66,15 @@ type Controller struct {
 	pending atomic.Bool
 	// told are the refusals that waiting pods have been told, so that an event marks a change.
 	told map[types.UID]planner.Reason
+	// aside are the classes that the latest plan for each purpose was made without, by the names of their first pods.
+	aside map[string]sets.Set[string]
 	// nominated are the nominations that pods were given.
 	nominated nominations
 }
 
 // New makes the controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, nominated: nominations{own: map[types.UID]nomination{}}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, aside: map[string]sets.Set[string]{}, nominated: nominations{own: map[types.UID]nomination{}}}
 	c.pending.Store(true) // Until it has looked.
 	return c
 }
@@ -179,9 +181,12 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	plan := planner.Plan{}
 	if len(view.Pods) > 0 {
 		started := c.Clock.Now()
-		plan = view.Keeping(planner.WithAlternatives(view.Snapshot, c.search(started).Build(view.Snapshot)))
+		sound := false
+		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
+			return view.Keeping(planner.WithAlternatives(s, search.Build(s)))
+		})
 		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
-		if !c.sound(ctx, view.Snapshot, plan) {
+		if !sound {
 			return reconcile.Result{RequeueAfter: retry}, nil
 		}
 	}
@@ -207,27 +212,19 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// search is one that ends when the budget of time is over.
-func (c *Controller) search(started time.Time) planner.Search {
-	return planner.Search{Stop: func() bool { return c.Clock.Since(started) >= c.PlanBudget }}
-}
-
-// sound says whether a plan keeps its own rules.
-func (c *Controller) sound(ctx context.Context, s planner.Snapshot, plan planner.Plan) bool {
-	err := planner.Check(s, plan)
-	if err != nil {
-		// A bug of ours. The same snapshot would give the same plan, so this waits for another one, and not for a person.
-		c.Metrics.PlansRejected.Inc()
-		log.FromContext(ctx).Error(err, "Threw a plan away that breaks its own rules")
-	}
-	return err == nil
-}
-
 // warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
 func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
-	headroom := view.Headroom(served, c.search(c.Clock.Now()))
-	plan := planner.WithAlternatives(headroom.Snapshot, headroom.Plan)
-	if !c.sound(ctx, headroom.Snapshot, plan) {
+	headroom := view.Headroom(served, c.search(c.Clock.Now(), c.PlanBudget))
+	first := true
+	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
+		plan := headroom.Plan
+		if !first { // A plain plan for the rest of it will do.
+			plan = search.Build(s)
+		}
+		first = false
+		return planner.WithAlternatives(s, plan)
+	})
+	if !sound {
 		return retry, nil
 	}
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
