@@ -126,7 +126,7 @@ type poolOptions struct {
 	taintKey     string // "none" for no taint
 	limits       map[string]string
 	budget       string
-	// consolidateAfter is what Karpenter is told; the default of either kind when empty.
+	// consolidateAfter is the NodePool's; 0s for one of Karve when empty.
 	consolidateAfter string
 }
 
@@ -163,7 +163,7 @@ func (s *scene) pool(o poolOptions) {
 	switch {
 	case !o.stock:
 		np["disruption"] = map[string]any{
-			"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": or(o.consolidateAfter, "Never"), "budgets": []any{map[string]any{"nodes": or(o.budget, "100%")}},
+			"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": or(o.consolidateAfter, "0s"), "budgets": []any{map[string]any{"nodes": or(o.budget, "100%")}},
 		}
 	case o.consolidateAfter != "":
 		np["disruption"] = map[string]any{"consolidationPolicy": "WhenEmptyOrUnderutilized", "consolidateAfter": o.consolidateAfter}
