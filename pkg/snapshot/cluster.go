@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
@@ -44,6 +45,8 @@ type Cluster struct {
 	PersistentVolumes      []corev1.PersistentVolume
 	StorageClasses         []storagev1.StorageClass
 	CSINodes               []storagev1.CSINode
+	// UnknownFields are the paths of fields that NodePools and GPUNodeClasses set and the types above do not have, by the objects' UIDs.
+	UnknownFields map[types.UID][]string
 	// Refused are the offerings that the cloud has refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
 	// ReplicasTimeout is how long a registered node may go without the replicas that it promised.

@@ -12,8 +12,12 @@ import (
 
 // MovesPods reports whether pods may be moved so that the pool's nodes cost less.
 func (p *Pool) MovesPods() bool {
-	return p.Class != nil && p.Class.Spec.Consolidation.MovesPods() &&
-		p.NodePool.Spec.Disruption.ConsolidationPolicy != karpv1.ConsolidationPolicyWhenEmpty && p.KeepsIdle() == ""
+	switch p.NodePool.Spec.Disruption.ConsolidationPolicy {
+	case "", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, karpv1.ConsolidationPolicyBalanced:
+		return p.Class != nil && p.Class.Spec.Consolidation.MovesPods() && p.KeepsIdle() == ""
+	case karpv1.ConsolidationPolicyWhenEmpty:
+	}
+	return false // Also with a policy of a later version of Karpenter, which the condition FieldsHonored names.
 }
 
 // KeepsIdle returns why the NodePool keeps idle nodes; "" when it does not.

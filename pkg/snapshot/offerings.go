@@ -66,44 +66,73 @@ func allocatable(t *catalog.InstanceType) planner.Resources {
 // maxLabelChoices bounds the combinations of values of custom requirements that become offerings of their own.
 const maxLabelChoices = 64
 
+// template is what a NodePool's template asks of nodes.
+type template struct {
+	// fixed are the labels that all nodes of the pool have.
+	fixed        map[string]string
+	requirements scheduling.Requirements
+	types        []catalog.InstanceType
+	// described are the labels by which the catalogue describes the instance types.
+	described map[string]bool
+}
+
+// template reads the template of a pool whose class exists. As for Karpenter, a label that the cloud gives is a requirement: one for the zone picks the zone.
+func (c *Cluster) template(p *Pool) *template {
+	spec := &p.NodePool.Spec.Template
+	t := &template{fixed: map[string]string{}, types: c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes}
+	maps.Copy(t.fixed, spec.Labels)
+	t.fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
+	t.fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
+	t.requirements = scheduling.NewNodeSelectorRequirementsWithMinValues(spec.Spec.Requirements...)
+	labels := maps.Clone(spec.Labels)
+	maps.DeleteFunc(labels, func(key, _ string) bool { return slices.Contains(ownLabels, key) })
+	t.requirements.Add(scheduling.NewLabelRequirements(labels).Values()...)
+	t.described = describedLabels(t.types)
+	return t
+}
+
+// open reports whether neither the pool nor the cloud gives a label its value. While nothing is known of the cloud's instance types no label is.
+func (t *template) open(key string) bool {
+	_, fixed := t.fixed[key]
+	return !fixed && len(t.types) > 0 && !describes(t.described, key)
+}
+
+// chosenKeys returns the labels of which each node gets one of several values, since a pod may select nodes by it, sorted.
+func (t *template) chosenKeys() []string {
+	return slices.DeleteFunc(sortedKeys(t.requirements), func(key string) bool {
+		return !t.open(key) || t.requirements[key].Operator() != corev1.NodeSelectorOpIn
+	})
+}
+
 // offerings are all that the pool's requirements admit. Reserved capacity is left alone; without a requirement for the capacity type only
 // on-demand is taken, since Karpenter prefers spot when it is not told.
-func (c *Cluster) offerings(p *Pool) []Offering {
-	template := &p.NodePool.Spec.Template
-	fixed := map[string]string{}
-	maps.Copy(fixed, template.Labels)
-	fixed[karpv1.NodePoolLabelKey] = p.NodePool.Name
-	fixed[v1alpha1.GPUNodeClassLabel] = p.Class.Name
-	// As for Karpenter, a label of the template that the cloud gives is a requirement: one for the zone picks the zone.
-	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
-	requirements.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
-	types := c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes
-	described := describedLabels(types)
-	choices := labelChoices(requirements, fixed, described)
+func (c *Cluster) offerings(p *Pool, t *template) []Offering {
+	taints := p.NodePool.Spec.Template.Spec.Taints
+	choices := t.choices()
 	daemons := c.daemonDemands()
 
 	var offerings []Offering
-	for i := range types {
-		t := &types[i]
-		if t.GPU.Count <= 0 {
+	for i := range t.types {
+		instanceType := &t.types[i]
+		if instanceType.GPU.Count <= 0 {
 			continue
 		}
-		for _, o := range t.Offerings {
+		for _, o := range instanceType.Offerings {
 			if o.CapacityType == karpv1.CapacityTypeReserved ||
-				o.CapacityType != karpv1.CapacityTypeOnDemand && !requirements.Has(karpv1.CapacityTypeLabelKey) {
+				o.CapacityType != karpv1.CapacityTypeOnDemand && !t.requirements.Has(karpv1.CapacityTypeLabelKey) {
 				continue
 			}
-			machine := merged(t.Labels, o.Labels)
-			if !admits(machine, fixed, requirements, described) {
+			machine := merged(instanceType.Labels, o.Labels)
+			if !admits(machine, t.fixed, t.requirements, t.described) {
 				continue
 			}
 			for _, custom := range choices {
-				labels := whenStarted(merged(machine, fixed, custom))
-				runs := daemonsOn(daemons, template.Spec.Taints, "", labels)
+				labels := whenStarted(merged(machine, t.fixed, custom))
+				runs := daemonsOn(daemons, taints, "", labels)
 				offerings = append(offerings, Offering{
-					Type: t, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
+					Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
 					Labels: labels, CustomLabels: custom,
-					ReplicasPerGPU: p.Class.Spec.Sharing.ReplicasFor(t.GPU.Name),
+					ReplicasPerGPU: p.Class.Spec.Sharing.ReplicasFor(instanceType.GPU.Name),
 					Daemons:        overhead(runs, p.Resource()),
 					daemons:        runs,
 				})
@@ -144,7 +173,7 @@ func merged(labels ...map[string]string) map[string]string {
 }
 
 // admits says whether a machine with the labels meets the pool's requirements. Keys that the cloud describes machines by must be there, or
-// be fixed by the pool; other keys become labels (labelChoices) or stay requirements of the claim.
+// be fixed by the pool; other keys become labels (choices) or stay requirements of the claim.
 func admits(machine, fixed map[string]string, requirements scheduling.Requirements, described map[string]bool) bool {
 	for key, req := range requirements {
 		value, ok := machine[key]
@@ -182,16 +211,11 @@ func describedLabels(types []catalog.InstanceType) map[string]bool {
 	return described
 }
 
-// labelChoices are the combinations of values for keys that the pool's requirements leave open with `In`: each node carries one of them as
-// a label, since a pod may select by it.
-func labelChoices(requirements scheduling.Requirements, fixed map[string]string, described map[string]bool) []map[string]string {
+// choices are the combinations of values of the chosen keys: each node carries one of them as labels. At most maxLabelChoices; more are reported.
+func (t *template) choices() []map[string]string {
 	choices := []map[string]string{{}}
-	for _, key := range sortedKeys(requirements) {
-		req := requirements[key]
-		if _, ok := fixed[key]; ok || req.Operator() != corev1.NodeSelectorOpIn || describes(described, key) {
-			continue
-		}
-		values := slices.Sorted(slices.Values(req.Values()))
+	for _, key := range t.chosenKeys() {
+		values := slices.Sorted(slices.Values(t.requirements[key].Values()))
 		var next []map[string]string
 		for _, choice := range choices {
 			for _, value := range values {

@@ -21,6 +21,8 @@ type Pool struct {
 	Class *v1alpha1.GPUNodeClass
 	// Problems are why the pool launches nothing, at most one per condition; empty for a pool that is in order.
 	Problems []Problem
+	// Unhonored are fields of the NodePool that have no effect, or another one than in Karpenter. They keep nothing from launching.
+	Unhonored []FieldReport
 	// Offerings are what the pool could launch, whatever is refused at present; empty when Class is nil.
 	Offerings []Offering
 
@@ -51,14 +53,19 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 		p.Problems = append(p.Problems, *problem)
 	}
 	if p.Class == nil {
+		p.Unhonored = c.unhonored(&p, nil)
 		return p
 	}
-	p.Offerings = c.offerings(&p)
+	t := c.template(&p)
+	p.Offerings = c.offerings(&p, t)
 	c.stretch(&p)
 	if problem := c.launchProblem(&p); problem != nil && len(p.Problems) == 0 {
 		p.Problems = append(p.Problems, *problem)
 	}
-	if reason, message := p.specProblem(c.NodeClasses[p.Class.Spec.NodeClassRef]); reason != "" {
+	p.Unhonored = c.unhonored(&p, t)
+	if reason, message := t.problem(np); reason != "" {
+		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
+	} else if reason, message := p.specProblem(c.NodeClasses[p.Class.Spec.NodeClassRef]); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
 	}
 	return p

@@ -15,6 +15,10 @@ const (
 	// the class go on with what is known; where that is nothing the class is not Ready.
 	ConditionCatalogFresh = "CatalogFresh"
 
+	// ConditionFieldsHonored is on GPUNodeClasses and NodePools. It is False while a field is set to something that Karve does not do, and its message says what
+	// to do instead. Nodes are launched all the same.
+	ConditionFieldsHonored = "FieldsHonored"
+
 	// ConditionLaunchHealthy is False on a NodePool while the cloud refuses offerings of it.
 	ConditionLaunchHealthy = "LaunchHealthy"
 	// ConditionReplicasHealthy is False on a NodePool while its machines do not expose the replicas that they promised; nothing is launched then

@@ -29,7 +29,7 @@ import (
 
 // Gatherer reads the cluster.
 type Gatherer struct {
-	// Cached reads from the informers' caches.
+	// Cached reads from the informers' caches, unstructured objects too.
 	Cached client.Reader
 	// Live reads from the API server. NodeClaims are always read live: a claim created a moment ago must not be missed, or its pods
 	// would get a second machine.
@@ -131,6 +131,10 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 			return nil, err
 		}
 		c.NodeClasses[class.Spec.NodeClassRef] = state
+	}
+	var err error
+	if c.UnknownFields, err = g.unknownFields(ctx, nodePools.Items); err != nil {
+		return nil, err
 	}
 	c.Hold(rollouts.Items)
 	c.Heed(g.learn(ctx, c))

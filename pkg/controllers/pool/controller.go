@@ -151,7 +151,7 @@ func (c *Controller) pool(
 	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
-	conditions := []status.Condition{healthy, launching(refused), wellness(ward)}
+	conditions := []status.Condition{healthy, launching(refused), wellness(ward), honored(pool.Unhonored)}
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
 	if reserve, ok := headroom.Of(np.Name); ok {
 		conditions = append(conditions, warm(pool, reserve))
@@ -188,7 +188,7 @@ func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
 func (c *Controller) class(ctx context.Context, cluster *snapshot.Cluster, stored *v1alpha1.GPUNodeClass, machines []snapshot.Machine) error {
 	class := stored.DeepCopy()
 	refused := c.Gatherer.Ledger.ForStatus(class.Name, cluster.Now)
-	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines, stored, cluster.Now), refused)
+	reportClass(class, cluster.NodeClasses[class.Spec.NodeClassRef], hold(machines, stored, cluster.Now), refused, cluster.UnknownFields[class.UID])
 	if equality.Semantic.DeepEqual(stored.Status, class.Status) {
 		return nil
 	}

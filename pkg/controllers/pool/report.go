@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -88,11 +89,23 @@ func wellness(ward repair.Ward) status.Condition {
 	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, ward.Closed, ward.Message)
 }
 
+// honored says which fields have no effect. The reason is that of the first.
+func honored(reports []snapshot.FieldReport) status.Condition {
+	if len(reports) == 0 {
+		return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionTrue, v1alpha1.ConditionFieldsHonored, "")
+	}
+	messages := make([]string, len(reports))
+	for i, r := range reports {
+		messages[i] = r.Message
+	}
+	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, wording.Shorten(strings.Join(messages, "; "), maxMessage))
+}
+
 // maxMessage keeps a condition's message readable; the GPUNodeClass's status has all of it.
 const maxMessage = 2000
 
 // reportClass writes the status of a GPUNodeClass.
-func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h holding, refused []v1alpha1.RefusedOffering) {
+func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
 	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
 	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidIdleAfter"
@@ -115,7 +128,8 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	if state.CatalogReason != "" {
 		fresh.Status, fresh.Reason, fresh.Message = metav1.ConditionFalse, state.CatalogReason, state.CatalogMessage
 	}
-	for _, c := range []metav1.Condition{accepted, ready, fresh} {
+	fields := honored(snapshot.UnknownFields(unknown))
+	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
 		c.ObservedGeneration = class.Generation
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}

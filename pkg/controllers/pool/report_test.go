@@ -114,7 +114,7 @@ func TestReportClass(t *testing.T) {
 			class := snapshottest.Class("gpu", 10)
 			class.Generation = 3
 			class.Spec.Consolidation.IdleAfter = c.idleAfter
-			reportClass(&class, c.state, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil)
+			reportClass(&class, c.state, holding{Physical: planner.Physical{Nodes: 1, GPUs: 4, Replicas: 40}, inUse: 7, microUSDPerHour: 3_912_000}, nil, nil)
 			conditions := map[string]metav1.Condition{}
 			for _, condition := range class.Status.Conditions {
 				conditions[condition.Type] = condition
@@ -141,7 +141,7 @@ func TestAClassSaysWhatOfItsCatalogueIsOld(t *testing.T) {
 	for _, state := range []snapshot.NodeClassState{
 		{Ready: true}, {Ready: true, CatalogReason: "AccessDenied", CatalogMessage: "the spot prices could not be read"}, {Ready: true},
 	} {
-		reportClass(&class, state, holding{}, nil)
+		reportClass(&class, state, holding{}, nil, nil)
 		fresh, ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionCatalogFresh), meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
 		if want := state.CatalogReason == ""; (fresh.Status == metav1.ConditionTrue) != want || !want && (fresh.Reason != "AccessDenied" || fresh.Message != state.CatalogMessage) {
 			t.Errorf("%+v: %+v", state, fresh)

@@ -1,0 +1,177 @@
+package snapshot
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/robfig/cron/v3"
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// FieldReport says that a field of a NodePool or GPUNodeClass is set to something that has no effect, or not the one that it has in Karpenter. Nodes are
+// launched all the same; where they must not be, it is a [Problem].
+type FieldReport struct {
+	// Path is that of the field, such as spec.disruption.consolidationPolicy.
+	Path string
+	// Reason and Message are for the condition FieldsHonored. The message names the field and says what to do instead.
+	Reason, Message string
+}
+
+// Reasons of the condition FieldsHonored.
+const (
+	reasonUnknownField             = "UnknownField"
+	reasonUnsupportedConsolidation = "UnsupportedConsolidationPolicy"
+	reasonInvalidBudget            = "InvalidBudget"
+	reasonReservedKey              = "ReservedKey"
+	reasonReservedCapacity         = "ReservedCapacityIgnored"
+	reasonTooManyLabelValues       = "TooManyLabelValues"
+	reasonLabelNotChosen           = "LabelNotChosen"
+)
+
+// Reasons for which a pool launches nothing.
+const (
+	reasonUnsupportedCapacityType = "UnsupportedCapacityType"
+	reasonUnknownOperator         = "UnknownOperator"
+)
+
+const (
+	pathPolicy       = "spec.disruption.consolidationPolicy"
+	pathBudgets      = "spec.disruption.budgets"
+	pathLabels       = "spec.template.metadata.labels"
+	pathAnnotations  = "spec.template.metadata.annotations"
+	pathRequirements = "spec.template.spec.requirements"
+)
+
+// unhonored returns the fields of the pool's NodePool to report, by path.
+func (c *Cluster) unhonored(p *Pool, t *template) []FieldReport {
+	reports := UnknownFields(c.UnknownFields[p.NodePool.UID])
+	reports = append(reports, p.unhonoredDisruption()...)
+	reports = append(reports, p.overwrittenKeys()...)
+	if t != nil {
+		reports = append(reports, t.unhonored()...)
+	}
+	slices.SortStableFunc(reports, func(a, b FieldReport) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Message, b.Message))
+	})
+	return reports
+}
+
+// UnknownFields returns the reports of fields that this version of Karve does not know, by their paths.
+func UnknownFields(paths []string) []FieldReport {
+	var reports []FieldReport
+	for _, path := range paths {
+		reports = append(reports, FieldReport{path, reasonUnknownField, path + " is not known to this version of Karve and has no effect: remove it, or upgrade Karve"})
+	}
+	return reports
+}
+
+func (p *Pool) unhonoredDisruption() []FieldReport {
+	var reports []FieldReport
+	const instead = "set it to WhenEmptyOrUnderutilized or WhenEmpty, and say by spec.consolidation.minSavingPerMove of the GPUNodeClass what a move has to save"
+	switch policy := p.NodePool.Spec.Disruption.ConsolidationPolicy; policy {
+	case "", karpv1.ConsolidationPolicyWhenEmpty, karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized:
+	case karpv1.ConsolidationPolicyBalanced:
+		reports = append(reports, FieldReport{pathPolicy, reasonUnsupportedConsolidation, fmt.Sprintf("%s: %s has the effect of WhenEmptyOrUnderutilized: %s", pathPolicy, policy, instead)})
+	default:
+		reports = append(reports, FieldReport{pathPolicy, reasonUnsupportedConsolidation, fmt.Sprintf("%s: %s is not known to this version of Karve and has the effect of WhenEmpty: %s", pathPolicy, policy, instead)})
+	}
+	for i, budget := range p.NodePool.Spec.Disruption.Budgets {
+		if budget.Schedule == nil {
+			continue
+		}
+		if _, err := cron.ParseStandard("TZ=UTC " + *budget.Schedule); err != nil {
+			path := fmt.Sprintf("%s[%d].schedule", pathBudgets, i)
+			reports = append(reports, FieldReport{path, reasonInvalidBudget, fmt.Sprintf(
+				"%s: %q cannot be read, so no node is given back or replaced: write a cron expression of five fields, such as \"0 7 * * mon-fri\"", path, *budget.Schedule)})
+		}
+	}
+	return reports
+}
+
+var (
+	// ownAnnotations and ownLabels are written to NodeClaims by Karve, whatever the template says.
+	ownAnnotations = []string{
+		v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, karpv1.NodePoolHashAnnotationKey,
+		karpv1.NodePoolHashVersionAnnotationKey,
+	}
+	ownLabels = []string{v1alpha1.GPUNodeClassLabel, karpv1.NodePoolLabelKey}
+)
+
+func (p *Pool) overwrittenKeys() []FieldReport {
+	var reports []FieldReport
+	report := func(path, key string) {
+		reports = append(reports, FieldReport{path, reasonReservedKey, fmt.Sprintf("%s: %s is written by Karve and has no effect here: remove it", path, key)})
+	}
+	for _, key := range ownAnnotations {
+		if _, ok := p.NodePool.Spec.Template.Annotations[key]; ok {
+			report(pathAnnotations, key)
+		}
+	}
+	for _, key := range ownLabels {
+		if _, ok := p.NodePool.Spec.Template.Labels[key]; ok {
+			report(pathLabels, key)
+		}
+	}
+	return reports
+}
+
+// unhonored returns what the requirements ask for and the pool does not offer.
+func (t *template) unhonored() []FieldReport {
+	var reports []FieldReport
+	report := func(reason, format string, args ...any) {
+		reports = append(reports, FieldReport{pathRequirements, reason, pathRequirements + ": " + fmt.Sprintf(format, args...)})
+	}
+	if values := t.capacityTypes(); slices.Contains(values, karpv1.CapacityTypeReserved) && len(values) > 1 {
+		report(reasonReservedCapacity, "%s %s is not launched: remove it, or use reservations in a NodePool whose nodeClassRef names the cloud's node class",
+			karpv1.CapacityTypeLabelKey, karpv1.CapacityTypeReserved)
+	}
+	if keys := t.chosenKeys(); len(keys) > 0 {
+		combinations := 1
+		for _, key := range keys {
+			combinations *= len(t.requirements[key].Values())
+			if combinations > math.MaxInt32 {
+				combinations = math.MaxInt32 // More than anybody reads.
+			}
+		}
+		if combinations > maxLabelChoices {
+			report(reasonTooManyLabelValues, "%s have %d combinations of values, and nodes are launched with the first %d only: name fewer values, or use several NodePools",
+				strings.Join(keys, ", "), combinations, maxLabelChoices)
+		}
+	}
+	for _, key := range sortedKeys(t.requirements) {
+		if op := t.requirements[key].Operator(); !t.open(key) || op == corev1.NodeSelectorOpIn || op == corev1.NodeSelectorOpDoesNotExist || op == corev1.NodeSelectorOpNotIn {
+			continue
+		}
+		report(reasonLabelNotChosen, "%s has no value that Karve could choose, so pods that select nodes by it have none: use operator In with the values, or a label in %s", key, pathLabels)
+	}
+	return reports
+}
+
+// problem returns what in the requirements keeps the pool from launching.
+func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
+	for _, req := range np.Spec.Template.Spec.Requirements {
+		if !karpv1.SupportedNodeSelectorOps.Has(string(req.Operator)) {
+			return reasonUnknownOperator, fmt.Sprintf("%s: operator %s of %s is not known to this version of Karve: use one of %s, or upgrade Karve",
+				pathRequirements, req.Operator, req.Key, strings.Join(karpv1.SupportedNodeSelectorOps.List(), ", "))
+		}
+	}
+	if values := t.capacityTypes(); len(values) == 1 && values[0] == karpv1.CapacityTypeReserved {
+		return reasonUnsupportedCapacityType, fmt.Sprintf("%s: Karve launches no %s capacity: use on-demand or spot, or a NodePool whose nodeClassRef names the cloud's node class",
+			pathRequirements, karpv1.CapacityTypeReserved)
+	}
+	return "", ""
+}
+
+// capacityTypes returns the capacity types that the requirements name; nil where they name none.
+func (t *template) capacityTypes() []string {
+	if req, ok := t.requirements[karpv1.CapacityTypeLabelKey]; ok && req.Operator() == corev1.NodeSelectorOpIn {
+		return req.Values()
+	}
+	return nil
+}
