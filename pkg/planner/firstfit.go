@@ -34,6 +34,9 @@ type firstFit struct {
 	apart []Rule
 	// headcounts are the other rules.
 	headcounts []*headcount
+	// about are, by class, those that are about it, sidings the rules of apart that are.
+	about   [][]relation
+	sidings [][]siding
 	pools      []poolOptions
 	left       []usage
 	nodes      []*order
@@ -82,6 +85,7 @@ func newFirstFit(s Snapshot) *firstFit {
 			f.apart = append(f.apart, r)
 		}
 	}
+	f.about, f.sidings = relations(f.headcounts, len(s.Classes)), sidings(f.apart, len(s.Classes))
 	f.addBatches()
 	f.addOptions()
 	return f

@@ -72,6 +72,33 @@ const (
 	counted
 )
 
+// siding is what the pods of a class are to a rule of apart.
+type siding struct {
+	rule int
+	side side
+}
+
+// sidings returns, by class, what its pods are to the rules that are about it.
+func sidings(apart []Rule, classes int) [][]siding {
+	out := make([][]siding, classes)
+	note := func(class, rule int, is side) {
+		if n := len(out[class]); n > 0 && out[class][n-1].rule == rule {
+			out[class][n-1].side |= is
+			return
+		}
+		out[class] = append(out[class], siding{rule, is})
+	}
+	for r, rule := range apart {
+		for _, c := range sound(rule.Classes, classes) {
+			note(c, r, demands)
+		}
+		for _, c := range sound(rule.Counted, classes) {
+			note(c, r, counted)
+		}
+	}
+	return out
+}
+
 // empty is a machine without pods.
 func (f *firstFit) empty(options []int32) *filling {
 	x := &filling{
@@ -100,8 +127,8 @@ type placing struct {
 	request vec
 	// admitted is, by option, whether it admits the pods.
 	admitted []bool
-	// sides is, by rule of apart, what the pods are to it.
-	sides []side
+	// sides is what the pods are to the rules of apart that are about them.
+	sides []siding
 	// freshly is, by pool without limits, what a new machine can be; done are the fillings that others have become already.
 	freshly map[int]*filling
 	done    map[step]*filling
@@ -117,20 +144,12 @@ func (f *firstFit) placing(i int) *placing {
 	b := f.batches[i]
 	p := &placing{
 		firstFit: f, batch: i, class: f.snapshot.Classes[b.class], request: b.request,
-		admitted: make([]bool, len(f.options)), sides: make([]side, len(f.apart)),
+		admitted: make([]bool, len(f.options)), sides: f.sidings[b.class],
 		freshly: map[int]*filling{}, done: map[step]*filling{},
 	}
 	offerings, nodes := marked(p.class.Offerings, len(f.snapshot.Offerings)), marked(p.class.Nodes, len(f.snapshot.Nodes))
 	for k, o := range f.options {
 		p.admitted[k] = !o.node && offerings[o.index] || o.node && nodes[o.index]
-	}
-	for r, rule := range f.apart {
-		if slices.Contains(rule.Classes, b.class) {
-			p.sides[r] |= demands
-		}
-		if slices.Contains(rule.Counted, b.class) {
-			p.sides[r] |= counted
-		}
 	}
 	return p
 }
@@ -165,8 +184,9 @@ func (p *placing) room(x *filling) int32 {
 // lets returns how many pods of the batch the Apart rules let onto a filling.
 func (p *placing) lets(x *filling) int32 {
 	most := int32(math.MaxInt32)
-	for r, mine := range p.sides {
-		switch there := x.sides[r]; {
+	for _, s := range p.sides {
+		mine := s.side
+		switch there := x.sides[s.rule]; {
 		case mine&demands != 0 && there&counted != 0, mine&counted != 0 && there&demands != 0:
 			return 0
 		case mine == demands|counted:
@@ -303,8 +323,8 @@ func (p *placing) settle(x *order, options []int32, pods int32) {
 	if p.class.GPUMemoryBytes > 0 {
 		p.putOnGPUs(was, now, pods)
 	}
-	for r, mine := range p.sides {
-		now.sides[r] |= mine
+	for _, s := range p.sides {
+		now.sides[s.rule] |= s.side
 	}
 	p.measure(now)
 	x.filling = now

@@ -15,6 +15,32 @@ type headcount struct {
 	anywhere int64
 }
 
+// relation is a headcount that is about a class: whether its pods make the demand, and whether they are counted.
+type relation struct {
+	*headcount
+	asks, counts bool
+}
+
+// relations returns, by class, the headcounts that are about it.
+func relations(headcounts []*headcount, classes int) [][]relation {
+	out := make([][]relation, classes)
+	note := func(c int, h *headcount) *relation {
+		if n := len(out[c]); n == 0 || out[c][n-1].headcount != h {
+			out[c] = append(out[c], relation{headcount: h})
+		}
+		return &out[c][len(out[c])-1]
+	}
+	for _, h := range headcounts {
+		for _, c := range sound(h.Classes, classes) {
+			note(c, h).asks = true
+		}
+		for _, c := range sound(h.Counted, classes) {
+			note(c, h).counts = true
+		}
+	}
+	return out
+}
+
 // newHeadcounts counts who is there already, for all rules but those that keep pods apart on machines, which fillings know of.
 func newHeadcounts(s Snapshot) []*headcount {
 	var out []*headcount
@@ -42,9 +68,7 @@ func demanding(s Snapshot, rule int) []int {
 
 // ruled reports whether a rule that is not kept by fillings speaks of the batch.
 func (f *firstFit) ruled(class int) bool {
-	return slices.ContainsFunc(f.headcounts, func(c *headcount) bool {
-		return slices.Contains(c.Classes, class) || slices.Contains(c.Counted, class)
-	})
+	return len(f.about[class]) > 0
 }
 
 // domain is that of an option for a rule, -1 where it has none. A machine is a domain of its own: a node by its index, an order after the nodes.
@@ -111,8 +135,8 @@ func (f *firstFit) join(p *placing, x *order) bool {
 		}
 	}
 	class := f.batches[p.batch].class
-	for _, c := range f.headcounts {
-		options = f.allowed(c, class, x, options)
+	for _, c := range f.about[class] {
+		options = f.allowed(c, x, options)
 	}
 	if len(options) == 0 {
 		return false
@@ -124,15 +148,12 @@ func (f *firstFit) join(p *placing, x *order) bool {
 }
 
 // allowed are those of the options of a machine that a rule leaves to a pod of a class.
-func (f *firstFit) allowed(c *headcount, class int, x *order, options []int32) []int32 {
-	asks, counts := slices.Contains(c.Classes, class), slices.Contains(c.Counted, class)
-	if !asks && !counts {
-		return options
-	}
+func (f *firstFit) allowed(c relation, x *order, options []int32) []int32 {
+	asks, counts := c.asks, c.counts
 	keep := func(ok func(d int) bool) []int32 {
 		var kept []int32
 		for _, o := range options {
-			if ok(f.domain(c, x, o)) {
+			if ok(f.domain(c.headcount, x, o)) {
 				kept = append(kept, o)
 			}
 		}
@@ -143,15 +164,15 @@ func (f *firstFit) allowed(c *headcount, class int, x *order, options []int32) [
 	case c.Kind == Apart:
 		return keep(func(d int) bool { return d < 0 || (!asks || c.counted[d] == 0) && (!counts || c.asking[d] == 0) })
 	case !asks:
-		return f.oneDomain(c, x, options, alike)
+		return f.oneDomain(c.headcount, x, options, alike)
 	case c.Kind == Spread:
-		return f.oneDomain(c, x, keep(f.spreads(c, counts)), func(d int) int64 { return c.counted[d] })
+		return f.oneDomain(c.headcount, x, keep(f.spreads(c.headcount, counts)), func(d int) int64 { return c.counted[d] })
 	case c.anywhere > 0:
-		return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), alike)
+		return f.oneDomain(c.headcount, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), alike)
 	case !counts:
 		return nil
 	}
-	return f.oneDomain(c, x, keep(func(d int) bool { return d >= 0 }), alike)
+	return f.oneDomain(c.headcount, x, keep(func(d int) bool { return d >= 0 }), alike)
 }
 
 // spreads says of a domain whether one pod more there, that may count itself, is within the skew.
@@ -202,14 +223,14 @@ func (f *firstFit) oneDomain(c *headcount, x *order, options []int32, weight fun
 
 // record counts a pod of a class that has just joined a machine.
 func (f *firstFit) record(class int, x *order) {
-	for _, c := range f.headcounts {
-		asks, counts := slices.Contains(c.Classes, class), slices.Contains(c.Counted, class)
+	for _, c := range f.about[class] {
+		asks, counts := c.asks, c.counts
 		if counts {
 			c.anywhere++
 		}
 		seen := map[int]bool{}
 		for _, o := range x.filling.options {
-			d := f.domain(c, x, o)
+			d := f.domain(c.headcount, x, o)
 			if seen[d] {
 				continue
 			}

@@ -111,7 +111,7 @@ func (b *books) exact() bool {
 	}
 	for i := range b.rules {
 		r := &b.rules[i]
-		if r.Topology != PerNode || r.Kind == Together && slices.Contains(r.asks, true) || r.Kind == Spread && !slices.Equal(r.asks, r.counts) {
+		if r.Topology != PerNode || r.Kind == Together && len(r.askers) > 0 || r.Kind == Spread && !slices.EqualFunc(r.askers, r.Counted, func(a asker, c int) bool { return a.class == c }) {
 			return false
 		}
 	}

@@ -15,15 +15,28 @@ type census struct {
 	somewhere []int64
 	// begun is, by rule, the domain in which the first pods that belong together may begin, -1 for none yet.
 	begun []int
+	// crowded is, by topology and domain, the most counted pods that any spread finds there.
+	crowded [][]int64
+	// now counts the changes, and changed is, by rule, the last one that was about it.
+	now     int
+	changed []int
+	// claims are those that look for domains, by class.
+	claims map[int][]*claim
 }
 
 func newCensus(b *books) *census {
-	c := &census{books: b}
+	c := &census{books: b, changed: make([]int, len(b.rules)), crowded: make([][]int64, len(b.Topologies))}
+	for t := range b.Topologies {
+		c.crowded[t] = make([]int64, len(b.Topologies[t].Domains))
+	}
 	for i := range b.rules {
 		r := &b.rules[i]
 		counted := make([]int64, r.domains)
 		for d := range counted {
 			counted[d] = r.present(d)
+			if r.Kind == Spread {
+				c.crowded[r.Topology][d] = max(c.crowded[r.Topology][d], counted[d])
+			}
 		}
 		c.counted, c.asking = append(c.counted, counted), append(c.asking, make([]int64, r.domains))
 		c.somewhere, c.begun = append(c.somewhere, r.somewhere()), append(c.begun, -1)
@@ -49,7 +62,7 @@ func (c *census) fewest(i int) int64 {
 // room returns how many pods of a class that have given up so many wishes the rules let go to a place next, one after another.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := Unlimited
-	for i := range c.rules {
+	for _, i := range c.about[class] {
 		if c.rules[i].domains > 0 || c.rules[i].Topology != PerNode {
 			n = min(n, c.roomOf(i, class, given, domains))
 		}
@@ -63,7 +76,7 @@ func (c *census) room(class, given int, domains []int) int64 {
 // roomOf is the room that one rule leaves.
 func (c *census) roomOf(i, class, given int, domains []int) int64 {
 	r := &c.rules[i]
-	asks, counts := r.stands(class, given), r.counts[class]
+	asks, counts := r.stands(class, given), r.counts(class)
 	d := domains[r.Topology]
 	switch {
 	case !asks && !counts:
@@ -113,16 +126,21 @@ func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
 
 // add counts pods that go to a place.
 func (c *census) add(class int, domains []int, pods int64) {
-	for i := range c.rules {
+	c.now++
+	for _, i := range c.about[class] {
 		r := &c.rules[i]
 		if r.Topology == PerNode {
 			continue
 		}
+		c.changed[i] = c.now
 		d := domains[r.Topology]
-		if r.counts[class] {
+		if r.counts(class) {
 			c.somewhere[i] += pods
 			if d >= 0 {
 				c.counted[i][d] += pods
+				if r.Kind == Spread {
+					c.crowded[r.Topology][d] = max(c.crowded[r.Topology][d], c.counted[i][d])
+				}
 			}
 		}
 		if r.always(class) && d >= 0 {
@@ -155,6 +173,8 @@ type claim struct {
 	sites               []*site
 	// free is whether no rule binds them, late whether they have given something up.
 	free, late bool
+	// stuck is the change of a census up to which no site had room for them; 0 for none.
+	stuck int
 }
 
 // open is how many sites have room for pods of the claim, were it alone.
@@ -195,8 +215,8 @@ func manners() []manner {
 
 // atMost is how many pods of a claim could have a place: one a site where they keep apart from each other.
 func (c *census) atMost(q *claim) int64 {
-	for i := range c.rules {
-		if r := &c.rules[i]; r.Kind == Apart && r.Topology != PerNode && r.stands(q.class, q.given) && r.counts[q.class] {
+	for _, i := range c.about[q.class] {
+		if r := &c.rules[i]; r.Kind == Apart && r.Topology != PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
 			return min(q.left, int64(q.open()))
 		}
 	}
@@ -217,26 +237,40 @@ func (c *census) spread(claims []*claim, m manner) {
 	slices.SortStableFunc(order, func(x, y *claim) int {
 		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(c, x), m.first(c, y)), -cmp.Compare(truth(x.free), truth(y.free)))
 	})
-	for m.begin && c.begin(order) || c.step(order, m.evenly) || c.begin(order) {
+	c.claims = map[int][]*claim{}
+	for _, q := range order {
+		q.stuck = 0
+		c.claims[q.class] = append(c.claims[q.class], q)
+	}
+	for left := order; m.begin && c.begin() || c.step(&left, m.evenly) || c.begin(); {
 		continue
 	}
 }
 
+// standsStill reports whether nothing has changed for a claim since no site had room for it.
+func (c *census) standsStill(q *claim) bool {
+	return q.stuck > 0 && !slices.ContainsFunc(c.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
+}
+
 // step places pods of the first claim that has a site for some, and reports whether there was one.
-func (c *census) step(claims []*claim, evenly bool) bool {
-	for _, q := range claims {
-		if q.left == 0 {
+func (c *census) step(claims *[]*claim, evenly bool) bool {
+	for len(*claims) > 0 && (*claims)[0].left == 0 {
+		*claims = (*claims)[1:]
+	}
+	for _, q := range *claims {
+		if q.left == 0 || c.standsStill(q) {
 			continue
 		}
 		best, most := -1, int64(0)
 		for k, x := range q.sites {
 			if n := min(q.left, x.holds-x.pods); n > 0 {
-				if n = min(n, c.room(q.class, q.given, x.domains)); n > 0 && (best < 0 || c.prefers(q, claims, x, q.sites[best], evenly)) {
+				if n = min(n, c.room(q.class, q.given, x.domains)); n > 0 && (best < 0 || c.prefers(q, x, q.sites[best], evenly)) {
 					best, most = k, n
 				}
 			}
 		}
 		if best < 0 {
+			q.stuck = c.now + 1
 			continue
 		}
 		x := q.sites[best]
@@ -255,8 +289,8 @@ func (c *census) step(claims []*claim, evenly bool) bool {
 }
 
 // prefers reports whether pods of a claim rather go to site x than to site y, which comes first otherwise.
-func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) bool {
-	if a, b := c.strands(q, claims, x), c.strands(q, claims, y); a != b {
+func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
+	if a, b := c.strands(q, x), c.strands(q, y); a != b {
 		return a < b
 	}
 	if a, b := c.opens(q, x), c.opens(q, y); a != b {
@@ -265,8 +299,10 @@ func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) boo
 	if x.favoured != y.favoured {
 		return x.favoured
 	}
-	if a, b := c.crowd(x), c.crowd(y); evenly && a != b {
-		return a < b
+	if evenly {
+		if a, b := c.crowd(x), c.crowd(y); a != b {
+			return a < b
+		}
 	}
 	if a, b := *x.cheap > 0, *y.cheap > 0; a != b {
 		return a
@@ -275,19 +311,21 @@ func (c *census) prefers(q *claim, claims []*claim, x, y *site, evenly bool) boo
 }
 
 // strands is how many claims have to follow these pods, or others that are not there yet, but could not follow them to a site.
-func (c *census) strands(q *claim, claims []*claim, x *site) int {
+func (c *census) strands(q *claim, x *site) int {
 	n := 0
-	for i := range c.rules {
+	for _, i := range c.about[q.class] {
 		r := &c.rules[i]
-		if r.Kind != Together || r.Topology == PerNode || !r.counts[q.class] {
+		if r.Kind != Together || r.Topology == PerNode || !r.counts(q.class) {
 			continue
 		}
-		for _, other := range claims {
-			if other != q && other.left > 0 && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
-				d := y.domains[r.Topology]
-				return y.holds > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
-			}) {
-				n++
+		for _, a := range r.askers {
+			for _, other := range c.claims[a.class] {
+				if other != q && other.left > 0 && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
+					d := y.domains[r.Topology]
+					return y.holds > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
+				}) {
+					n++
+				}
 			}
 		}
 	}
@@ -296,13 +334,13 @@ func (c *census) strands(q *claim, claims []*claim, x *site) int {
 
 // opens reports whether pods that others keep away from would take one more domain by going to a site.
 func (c *census) opens(q *claim, x *site) bool {
-	for i := range c.rules {
+	for _, i := range c.about[q.class] {
 		r := &c.rules[i]
-		if r.Kind != Apart || r.Topology == PerNode || r.asks[q.class] && r.counts[q.class] {
+		if r.Kind != Apart || r.Topology == PerNode || r.asks(q.class) && r.counts(q.class) {
 			continue
 		}
 		d := x.domains[r.Topology]
-		if d >= 0 && (r.asks[q.class] && c.asking[i][d] == 0 || r.counts[q.class] && c.counted[i][d] == 0) {
+		if d >= 0 && (r.asks(q.class) && c.asking[i][d] == 0 || r.counts(q.class) && c.counted[i][d] == 0) {
 			return true
 		}
 	}
@@ -312,9 +350,9 @@ func (c *census) opens(q *claim, x *site) bool {
 // crowd is the most counted pods that any spread finds in the domain of a site.
 func (c *census) crowd(x *site) int64 {
 	var n int64
-	for i := range c.rules {
-		if r := &c.rules[i]; r.Kind == Spread && r.Topology != PerNode && x.domains[r.Topology] >= 0 {
-			n = max(n, c.counted[i][x.domains[r.Topology]])
+	for t, d := range x.domains {
+		if d >= 0 {
+			n = max(n, c.crowded[t][d])
 		}
 	}
 	return n
@@ -322,7 +360,7 @@ func (c *census) crowd(x *site) int64 {
 
 // begin chooses the domain in which pods that belong together begin, where there is none of them yet: the one that holds most of them, then the
 // one where most are cheap. It reports whether some may begin now.
-func (c *census) begin(claims []*claim) bool {
+func (c *census) begin() bool {
 	for i := range c.rules {
 		r := &c.rules[i]
 		if r.Kind != Together || r.Topology == PerNode || c.somewhere[i] > 0 || c.begun[i] >= 0 {
@@ -331,13 +369,15 @@ func (c *census) begin(claims []*claim) bool {
 		best, most, cheapest, price := -1, int64(0), int64(0), int64(0)
 		for d := range r.domains {
 			c.begun[i] = d
-			holds, cheap, dear := c.potential(i, d, claims)
+			holds, cheap, dear := c.potential(i, d)
 			if holds > 0 && (best < 0 || holds > most || holds == most && (cheap > cheapest || cheap == cheapest && dear < price)) {
 				best, most, cheapest, price = d, holds, cheap, dear
 			}
 		}
 		c.begun[i] = best
 		if best >= 0 {
+			c.now++
+			c.changed[i] = c.now
 			return true
 		}
 	}
@@ -346,24 +386,26 @@ func (c *census) begin(claims []*claim) bool {
 
 // potential is how many of the waiting pods that belong together could be in a domain, how many of them are there in the plan without the
 // rules, and the least price of one.
-func (c *census) potential(i, d int, claims []*claim) (holds, cheap, price int64) {
+func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	price = math.MaxInt64
 	begins := false
-	for _, q := range claims {
-		if q.left == 0 || !c.rules[i].stands(q.class, q.given) {
-			continue
-		}
-		var here int64
-		for _, x := range q.sites {
-			if x.domains[c.rules[i].Topology] != d || x.holds == x.pods {
+	for _, a := range c.rules[i].askers {
+		for _, q := range c.claims[a.class] {
+			if q.left == 0 || !c.rules[i].stands(q.class, q.given) {
 				continue
 			}
-			begins = begins || c.couldBegin(q, x)
-			here = min(q.left, here+min(q.left, x.holds-x.pods))
-			cheap += max(0, *x.cheap)
-			price = min(price, x.price)
+			var here int64
+			for _, x := range q.sites {
+				if x.domains[c.rules[i].Topology] != d || x.holds == x.pods {
+					continue
+				}
+				begins = begins || c.couldBegin(q, x)
+				here = min(q.left, here+min(q.left, x.holds-x.pods))
+				cheap += max(0, *x.cheap)
+				price = min(price, x.price)
+			}
+			holds += here
 		}
-		holds += here
 	}
 	if !begins {
 		return 0, 0, 0
@@ -373,13 +415,17 @@ func (c *census) potential(i, d int, claims []*claim) (holds, cheap, price int64
 
 // couldBegin reports whether pods of a claim could be the first at a site, were every rule to begin there that has not begun anywhere.
 func (c *census) couldBegin(q *claim, x *site) bool {
-	begun := slices.Clone(c.begun)
-	defer func() { c.begun = begun }()
-	c.begun = slices.Clone(begun)
-	for i := range c.rules {
+	var set []int // Only what is about the class has a say.
+	for _, i := range c.about[q.class] {
 		if r := &c.rules[i]; r.Kind == Together && r.Topology != PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
 			c.begun[i] = x.domains[r.Topology]
+			set = append(set, i)
 		}
 	}
+	defer func() {
+		for _, i := range set {
+			c.begun[i] = -1
+		}
+	}()
 	return c.room(q.class, q.given, x.domains) > 0
 }

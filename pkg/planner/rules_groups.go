@@ -39,35 +39,34 @@ func (b *books) groups() [][]int {
 			continue
 		}
 		r := &b.rules[i]
-		var about []int
-		for c := range b.Classes {
-			if r.asks[c] || r.counts[c] {
-				about = append(about, c)
-			}
-			asked[c] = asked[c] || r.asks[c]
+		about := r.classes()
+		for _, a := range r.askers {
+			asked[a.class] = true
 		}
 		for _, c := range about {
-			joinAll(of, of[about[0]], of[c])
+			of[root(of, c)] = root(of, about[0])
 		}
 	}
 	groups, at := [][]int{}, map[int]int{}
 	for _, c := range b.order {
-		if _, ok := at[of[c]]; !ok {
-			at[of[c]] = len(groups)
+		group, ok := at[root(of, c)]
+		if !ok {
+			group = len(groups)
+			at[root(of, c)] = group
 			groups = append(groups, nil)
 		}
-		groups[at[of[c]]] = append(groups[at[of[c]]], c)
+		groups[group] = append(groups[group], c)
 	}
 	return slices.DeleteFunc(groups, func(group []int) bool { return !slices.ContainsFunc(group, func(c int) bool { return asked[c] }) })
 }
 
-// joinAll puts all of group y into group x.
-func joinAll(of []int, x, y int) {
-	for c, at := range of {
-		if at == y {
-			of[c] = x
-		}
+// root returns what stands for the tree of i in a forest, by the parent of each.
+func root(parent []int, i int) int {
+	for parent[i] != i {
+		parent[i] = parent[parent[i]]
+		i = parent[i]
 	}
+	return i
 }
 
 // party is pods that begin together on one machine: so many of each class, those of leads being needed by the others.
@@ -147,7 +146,7 @@ func (b *books) party(group []int, given int) *party {
 
 // follows reports whether pods of a class have to be on a machine with others.
 func (b *books) follows(class, given int) bool {
-	for i := range b.rules {
+	for _, i := range b.about[class] {
 		if b.together(i) && b.rules[i].stands(class, given) {
 			return true
 		}
@@ -181,10 +180,10 @@ func (b *books) together(i int) bool {
 // founded reports whether pods of a class that are placed on a machine with the given others may be there. The rules about domains are heeded
 // where those of the machine are given.
 func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
-	for i := range b.rules {
+	for _, i := range b.about[class] {
 		r := &b.rules[i]
 		switch {
-		case r.Kind != Together || !r.stands(class, given) || r.counts[class] && r.somewhere() == 0:
+		case r.Kind != Together || !r.stands(class, given) || r.counts(class) && r.somewhere() == 0:
 		case r.Topology != PerNode && (domains == nil || r.present(domains[r.Topology]) > 0):
 		case !slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }):
 			return false

@@ -25,12 +25,15 @@ func (r *rounds) missing(parts []claimed, plan Plan) []int {
 func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 	excused := map[int]bool{}
 	for k, p := range parts {
-		for i := range r.rules {
+		if surplus[k] == 0 {
+			continue
+		}
+		for _, i := range r.about[p.class] {
 			rule := &r.rules[i]
-			if surplus[k] > 0 && rule.Kind == Together && rule.Topology != PerNode && rule.stands(p.class, p.given) && !rule.counts[p.class] {
+			if rule.Kind == Together && rule.Topology != PerNode && rule.stands(p.class, p.given) && !rule.counts(p.class) {
 				p.site.holds = int64(p.pods-short[k]) - surplus[k]
-				for c, counts := range rule.counts {
-					excused[c] = excused[c] || counts
+				for _, c := range rule.Counted {
+					excused[c] = true
 				}
 			}
 		}

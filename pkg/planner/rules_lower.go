@@ -34,18 +34,30 @@ func (b *books) lowered(parts []portion, relaxed bool) Snapshot {
 			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas,
 		}
 	}
+	of := map[int][]int{} // The portions of each class.
+	for k, p := range parts {
+		of[p.class] = append(of[p.class], k)
+	}
+	s.Nodes = slices.Clone(s.Nodes)
 	for i := range b.rules {
-		if r := &b.rules[i]; r.Topology == PerNode {
-			switch r.Kind {
-			case Spread:
-				b.lowerSpread(&s, r, parts, relaxed)
-			case Together:
-				if !relaxed && !b.beginning {
-					b.lowerTogether(&s, r, parts)
-				}
-			case Apart:
-				b.lowerApart(&s, r, parts)
+		r := &b.rules[i]
+		if r.Topology != PerNode {
+			continue
+		}
+		var near []int // Those that the rule is about.
+		for _, c := range r.classes() {
+			near = append(near, of[c]...)
+		}
+		slices.Sort(near)
+		switch r.Kind {
+		case Spread:
+			b.lowerSpread(&s, r, parts, near, relaxed)
+		case Together:
+			if !relaxed && !b.beginning {
+				b.lowerTogether(&s, r, parts, near)
 			}
+		case Apart:
+			b.lowerApart(&s, r, parts, near)
 		}
 	}
 	return s
@@ -53,42 +65,46 @@ func (b *books) lowered(parts []portion, relaxed bool) Snapshot {
 
 // lowerSpread makes a quota of what one machine may have of pods that both ask and are counted, since a new machine can always have none.
 // Pods that only ask, or are only counted, keep to machines without the others.
-func (b *books) lowerSpread(s *Snapshot, r *rule, parts []portion, relaxed bool) {
+func (b *books) lowerSpread(s *Snapshot, r *rule, parts []portion, near []int, relaxed bool) {
 	var members, asking []int
-	for k, p := range parts {
+	pods := int64(0)
+	for _, k := range near {
+		p := parts[k]
 		switch {
 		case !r.stands(p.class, p.given):
-		case r.counts[p.class]:
+		case r.counts(p.class):
 			members = append(members, k)
+			pods += int64(p.pods)
 		default:
 			asking = append(asking, k)
 		}
 	}
-	if len(members) > 0 {
+	if len(members) > 0 && (pods > r.MaxSkew || len(trimmed(r.Present)) > 0) { // Else all of them may be on one machine.
 		q := len(s.Quotas)
 		s.Quotas = append(slices.Clip(s.Quotas), Quota{Name: r.Name, Each: r.MaxSkew})
 		for _, k := range members {
 			s.Classes[k].Quotas = append(slices.Clip(s.Classes[k].Quotas), Amount{q, 1})
 		}
-		s.Nodes = slices.Clone(s.Nodes)
-		for v := range s.Nodes {
+		for v := range min(len(s.Nodes), len(r.Present)) {
 			if has := r.present(v); has > 0 {
 				s.Nodes[v].Quotas = append(slices.Clip(s.Nodes[v].Quotas), Amount{q, max(0, r.MaxSkew-has)})
 			}
 		}
 	}
-	for _, k := range asking {
-		s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > r.MaxSkew })
+	if len(trimmed(r.Present)) > 0 {
+		for _, k := range asking {
+			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > r.MaxSkew })
+		}
 	}
 	if !relaxed {
-		b.keepApart(s, r, parts, append(members, asking...), func(p portion) bool { return !r.stands(p.class, p.given) })
-		b.keepApart(s, r, parts, asking, func(p portion) bool { return r.stands(p.class, p.given) })
+		b.keepApart(s, r, parts, near, append(members, asking...), func(p portion) bool { return !r.stands(p.class, p.given) })
+		b.keepApart(s, r, parts, near, asking, func(p portion) bool { return r.stands(p.class, p.given) })
 	}
 }
 
 // keepApart excludes counted portions from the machines of those that ask. For a demand that is a wish, pods that have given it up are no
 // reason to stay away.
-func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, asking []int, strange func(portion) bool) {
+func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
 	for _, wish := range []bool{false, true} {
 		var from, counted []int
 		for _, k := range asking {
@@ -96,12 +112,16 @@ func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, asking []int, s
 				from = append(from, k)
 			}
 		}
-		for k, p := range parts {
-			if r.counts[p.class] && strange(p) && (!wish || !r.asks[p.class] || r.stands(p.class, p.given)) {
+		if len(from) == 0 {
+			continue
+		}
+		for _, k := range near {
+			p := parts[k]
+			if r.counts(p.class) && strange(p) && (!wish || !r.asks(p.class) || r.stands(p.class, p.given)) {
 				counted = append(counted, k)
 			}
 		}
-		if len(from) > 0 && len(counted) > 0 {
+		if alone := len(from) == 1 && slices.Equal(from, counted) && parts[from[0]].pods == 1; len(counted) > 0 && !alone {
 			slices.Sort(from)
 			s.Rules = append(s.Rules, Rule{Kind: Apart, Name: r.Name, Topology: PerNode, Classes: from, Counted: counted})
 		}
@@ -109,9 +129,9 @@ func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, asking []int, s
 }
 
 // lowerTogether leaves the pods that ask the nodes where counted pods are: those that begin have been placed before.
-func (b *books) lowerTogether(s *Snapshot, r *rule, parts []portion) {
-	for k, p := range parts {
-		if r.stands(p.class, p.given) {
+func (b *books) lowerTogether(s *Snapshot, r *rule, parts []portion, near []int) {
+	for _, k := range near {
+		if p := parts[k]; r.stands(p.class, p.given) {
 			s.Classes[k].Offerings = nil
 			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) == 0 })
 		}
@@ -119,15 +139,17 @@ func (b *books) lowerTogether(s *Snapshot, r *rule, parts []portion) {
 }
 
 // lowerApart passes the exclusion on.
-func (b *books) lowerApart(s *Snapshot, r *rule, parts []portion) {
+func (b *books) lowerApart(s *Snapshot, r *rule, parts []portion, near []int) {
 	var asking []int
-	for k, p := range parts {
-		if r.stands(p.class, p.given) {
+	for _, k := range near {
+		if p := parts[k]; r.stands(p.class, p.given) {
 			asking = append(asking, k)
-			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > 0 })
+			if len(trimmed(r.Present)) > 0 {
+				s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > 0 })
+			}
 		}
 	}
-	b.keepApart(s, r, parts, asking, func(portion) bool { return true })
+	b.keepApart(s, r, parts, near, asking, func(portion) bool { return true })
 }
 
 // stage is how many wishes a pod has given up, and the machines that it may go to then.

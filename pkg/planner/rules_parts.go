@@ -68,25 +68,18 @@ func connected(s Snapshot) []int {
 	for i := range parent {
 		parent[i] = i
 	}
-	root := func(i int) int {
-		for parent[i] != i {
-			parent[i] = parent[parent[i]]
-			i = parent[i]
-		}
-		return i
-	}
 	for c, class := range s.Classes {
 		at := len(s.Offerings) + len(s.Nodes) + c
 		for _, i := range class.Offerings {
-			parent[root(i)] = root(at)
+			parent[root(parent, i)] = root(parent, at)
 		}
 		for _, v := range class.Nodes {
-			parent[root(len(s.Offerings)+v)] = root(at)
+			parent[root(parent, len(s.Offerings)+v)] = root(parent, at)
 		}
 	}
 	number := map[int]int{}
 	for _, c := range inNameOrder(s) {
-		r := root(len(s.Offerings) + len(s.Nodes) + c)
+		r := root(parent, len(s.Offerings) + len(s.Nodes) + c)
 		if _, ok := number[r]; !ok && len(s.Classes[c].Pods) > 0 {
 			number[r] = len(number)
 		}

@@ -2,6 +2,8 @@ package planner
 
 import (
 	"cmp"
+	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 )
@@ -104,25 +106,52 @@ func inNameOrder(s Snapshot) []int {
 	return order
 }
 
-// rule is a Rule with its classes as sets.
+// rule is a Rule, read for planning. Its classes and those that it counts are few of all, so they are lists and not sets over all classes.
 type rule struct {
 	Rule
-	// asks is, by class, whether its pods make the demand, and until how many wishes they have given up; always when that is math.MaxInt.
-	asks  []bool
-	until []int
-	// counts is, by class, whether its pods are counted.
-	counts []bool
+	// askers are the classes whose pods make the demand, sorted by class. What it counts are the classes of Counted.
+	askers []asker
 	// domains is how many domains there are; 0 for PerNode. eligible says which count for Spread, and fewest whether too few do.
 	domains  int
 	eligible []bool
 	tooFew   bool
 }
 
+// asker is a class whose pods make a demand until they have given up so many wishes; always when that is math.MaxInt.
+type asker struct{ class, until int }
+
+// until is how many wishes pods of a class give up before they drop the demand; 0 when they do not make it.
+func (r *rule) until(class int) int {
+	if i, ok := slices.BinarySearchFunc(r.askers, class, func(a asker, class int) int { return cmp.Compare(a.class, class) }); ok {
+		return r.askers[i].until
+	}
+	return 0
+}
+
+// asks reports whether pods of a class make the demand, be it as a wish.
+func (r *rule) asks(class int) bool { return r.until(class) > 0 }
+
+// counts reports whether pods of a class are counted.
+func (r *rule) counts(class int) bool {
+	_, ok := slices.BinarySearch(r.Counted, class)
+	return ok
+}
+
 // stands reports whether pods of a class that have given up so many wishes make the demand.
-func (r *rule) stands(class, given int) bool { return r.asks[class] && given < r.until[class] }
+func (r *rule) stands(class, given int) bool { return given < r.until(class) }
 
 // always reports whether pods of a class make the demand whatever they give up.
-func (r *rule) always(class int) bool { return r.asks[class] && r.until[class] == math.MaxInt }
+func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
+
+// classes returns the classes that ask or are counted, sorted.
+func (r *rule) classes() []int {
+	all := slices.Clone(r.Counted)
+	for _, a := range r.askers {
+		all = append(all, a.class)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 func (r *rule) present(d int) int64 {
 	if d < 0 || d >= len(r.Present) {
@@ -144,6 +173,8 @@ func (r *rule) somewhere() int64 {
 type books struct {
 	Snapshot
 	rules []rule
+	// about is, by class, the indices of the rules for which its pods ask or count, sorted.
+	about [][]int
 	// order is the classes by their first pods, topologies the topologies by their keys.
 	order      []int
 	topologies []int
@@ -163,31 +194,45 @@ func newBooks(s Snapshot) *books {
 		b.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
 			o.Price > 0 && o.Price <= MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
 	}
+	wishes := map[int][]asker{}
+	for c, class := range s.Classes {
+		for w, wish := range class.Wishes {
+			wishes[wish.Rule] = append(wishes[wish.Rule], asker{c, w + 1})
+		}
+	}
 	for i := range s.Rules {
-		b.rules = append(b.rules, b.read(i))
+		b.rules = append(b.rules, b.read(i, wishes[i]))
 	}
 	b.merge()
+	b.about = make([][]int, len(s.Classes))
+	for i := range b.rules {
+		for _, c := range b.rules[i].classes() {
+			b.about[c] = append(b.about[c], i)
+		}
+	}
 	return b
 }
 
-func (b *books) read(i int) rule {
-	r := rule{
-		Rule: b.Rules[i], asks: make([]bool, len(b.Classes)), until: make([]int, len(b.Classes)), counts: make([]bool, len(b.Classes)),
-	}
+// read returns a rule with those that wish for it.
+func (b *books) read(i int, wish []asker) rule {
+	r := rule{Rule: b.Rules[i]}
 	for _, c := range r.Classes {
-		r.asks[c], r.until[c] = true, math.MaxInt
+		r.askers = append(r.askers, asker{c, math.MaxInt})
 	}
-	for _, c := range r.Counted {
-		r.counts[c] = true
-	}
-	for c, class := range b.Classes {
-		for w, wish := range class.Wishes {
-			if wish.Rule == i {
-				r.asks[c], r.until[c] = true, w+1
-			}
-		}
+	for _, a := range wish {
+		r.ask(a)
 	}
 	return b.withDomains(r)
+}
+
+// ask adds a class to those that make the demand, or has one make it as long as this one says.
+func (r *rule) ask(a asker) {
+	i, ok := slices.BinarySearchFunc(r.askers, a.class, func(x asker, class int) int { return cmp.Compare(x.class, class) })
+	if ok {
+		r.askers[i].until = a.until
+		return
+	}
+	r.askers = slices.Insert(r.askers, i, a)
 }
 
 // withDomains fills in what a rule needs of its topology.
@@ -198,7 +243,12 @@ func (b *books) withDomains(r rule) rule {
 	r.domains = len(b.Topologies[r.Topology].Domains)
 	r.eligible = make([]bool, r.domains)
 	for d := range r.eligible {
-		r.eligible[d] = r.Eligible == nil || slices.Contains(r.Eligible, d)
+		r.eligible[d] = r.Eligible == nil
+	}
+	for _, d := range r.Eligible {
+		if d >= 0 && d < r.domains {
+			r.eligible[d] = true
+		}
 	}
 	n := 0
 	for _, ok := range r.eligible {
@@ -213,24 +263,41 @@ func (b *books) withDomains(r rule) rule {
 // merge makes one rule of those that demand the same of different classes, so that none of them is taken for a stranger to the other.
 func (b *books) merge() {
 	var kept []rule
+	known := map[string]int{}
 	for _, r := range b.rules {
-		i := slices.IndexFunc(kept, func(k rule) bool {
-			return k.Kind == r.Kind && k.Topology == r.Topology && k.MaxSkew == r.MaxSkew && k.tooFew == r.tooFew && k.Elsewhere == r.Elsewhere &&
-				slices.Equal(k.counts, r.counts) && slices.Equal(k.eligible, r.eligible) && slices.Equal(trimmed(k.Present), trimmed(r.Present))
-		})
-		if i < 0 {
+		key := r.key()
+		i, ok := known[key]
+		if !ok {
+			known[key] = len(kept)
 			kept = append(kept, r)
 			continue
 		}
-		for c := range r.asks {
-			if r.asks[c] {
-				kept[i].asks[c], kept[i].until[c] = true, max(kept[i].until[c], r.until[c])
-			}
+		for _, a := range r.askers {
+			a.until = max(a.until, kept[i].until(a.class))
+			kept[i].ask(a)
 		}
 		kept[i].Name = min(kept[i].Name, r.Name)
 	}
 	slices.SortStableFunc(kept, func(x, y rule) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Kind, y.Kind)) })
 	b.rules = kept
+}
+
+// key is the same for rules that demand the same.
+func (r *rule) key() string {
+	present := trimmed(r.Present)
+	key := make([]byte, 0, 64+4*len(r.Counted)+len(r.eligible)+8*len(present))
+	key = fmt.Appendf(key, "%s %d %d %t %d ", r.Kind, r.Topology, r.MaxSkew, r.tooFew, r.Elsewhere)
+	for _, c := range r.Counted {
+		key = binary.LittleEndian.AppendUint32(key, uint32(c)) //nolint:gosec // There are not as many classes.
+	}
+	key = append(key, ' ')
+	for _, ok := range r.eligible {
+		key = append(key, byte(truth(ok)))
+	}
+	for _, n := range present {
+		key = binary.LittleEndian.AppendUint64(key, uint64(n)) //nolint:gosec // Not negative.
+	}
+	return string(key)
 }
 
 // trimmed is counts without the zeros at the end, which mean nothing.
@@ -252,7 +319,8 @@ func (b *books) domain(domains []int, topology int) int {
 // labelled returns the offerings and nodes of a class that have the labels that its rules need whatever it gives up.
 func (b *books) labelled(class int) (offerings, nodes []int) {
 	lacks := func(domains []int) bool {
-		return slices.ContainsFunc(b.rules, func(r rule) bool {
+		return slices.ContainsFunc(b.about[class], func(i int) bool {
+			r := &b.rules[i]
 			if r.Topology == PerNode || !r.always(class) || r.Kind == Apart {
 				return false
 			}

@@ -38,7 +38,7 @@ func (r *rounds) refusal(c *census, q *claim) Refusal {
 
 // forbids returns the rule that lets no pod of a claim to a site, or -1.
 func (c *census) forbids(q *claim, x *site) int {
-	for i := range c.rules {
+	for _, i := range c.about[q.class] {
 		if c.rules[i].Topology != PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
 			return i
 		}
@@ -70,7 +70,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 		return fmt.Sprintf("%s (maxSkew %d) lets no more of its pods into %s while other domains have so few%s: make room there, or raise maxSkew",
 			rule.Name, rule.MaxSkew, where, tail)
 	case Together:
-		if c.somewhere[i] == 0 && !rule.counts[q.class] {
+		if c.somewhere[i] == 0 && !rule.counts(q.class) {
 			return fmt.Sprintf("%s: no pod that it selects runs or has a place: start one, or correct the selector", rule.Name)
 		}
 		return fmt.Sprintf("%s: no pod that it selects is in %s%s: make room where those pods are, or start one elsewhere", rule.Name, where, tail)
@@ -82,7 +82,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 
 // unlabelled is the refusal of pods none of whose machines has the labels that their rules need.
 func (r *rounds) unlabelled(q *claim) Refusal {
-	for i := range r.rules {
+	for _, i := range r.about[q.class] {
 		rule := &r.rules[i]
 		if rule.Topology != PerNode && rule.Kind != Apart && rule.stands(q.class, q.given) && len(r.given.Classes[q.class].Offerings)+len(r.given.Classes[q.class].Nodes) > 0 {
 			return Refusal{ReasonRule, fmt.Sprintf("%s: no machine that admits it is in a domain of %s that counts: give the machines of its NodePool that label",
@@ -112,7 +112,7 @@ func (r *rounds) ask(class, given int, offerings, nodes []int) Refusal {
 
 // alone is the refusal of pods that no rule of domains is about: the plain planner's, except where a rule of machines took the machines away.
 func (r *rounds) alone(p portion, plain Refusal) Refusal {
-	for i := range r.rules {
+	for _, i := range r.about[p.class] {
 		rule := &r.rules[i]
 		if rule.Kind != Together || rule.Topology != PerNode || !rule.always(p.class) {
 			continue
@@ -137,7 +137,10 @@ func (r *rounds) domainName(topology int, x *site) string {
 func (r *rounds) siteName(q *claim, x *site) string {
 	var names []string
 	for _, t := range r.topologies {
-		if slices.ContainsFunc(r.rules, func(y rule) bool { return y.Topology == t && (y.stands(q.class, q.given) || y.counts[q.class]) }) {
+		if slices.ContainsFunc(r.about[q.class], func(i int) bool {
+			y := &r.rules[i]
+			return y.Topology == t && (y.stands(q.class, q.given) || y.counts(q.class))
+		}) {
 			names = append(names, r.domainName(t, x))
 		}
 	}

@@ -29,10 +29,8 @@ type rounds struct {
 func (a *arranger) rounds(s Snapshot) Plan {
 	r := &rounds{arranger: a, books: newBooks(s)}
 	r.local = make([]bool, len(s.Classes))
-	for i := range r.rules {
-		for c := range s.Classes {
-			r.local[c] = r.local[c] || r.rules[i].Topology != PerNode && (r.rules[i].asks[c] || r.rules[i].counts[c])
-		}
+	for c := range s.Classes {
+		r.local[c] = slices.ContainsFunc(r.about[c], func(i int) bool { return r.rules[i].Topology != PerNode })
 	}
 	for c, class := range s.Classes {
 		r.stages = append(r.stages, r.books.stages(c))
@@ -230,8 +228,8 @@ func (r *rounds) domainsOf(class int, domains []int) []int {
 	for t := range out {
 		out[t] = -1
 	}
-	for i := range r.rules {
-		if x := &r.rules[i]; x.Topology != PerNode && (x.asks[class] || x.counts[class]) {
+	for _, i := range r.about[class] {
+		if x := &r.rules[i]; x.Topology != PerNode {
 			out[x.Topology] = r.domain(domains, x.Topology)
 		}
 	}
@@ -246,7 +244,7 @@ func (r *rounds) claim(class, st int, n int64) *claim {
 		r.sites[key] = r.sitesOf(class, st)
 	}
 	q := &claim{class: class, stage: st, given: given, left: n, sites: r.sites[key], free: true, late: st > 0}
-	for i := range r.rules {
+	for _, i := range r.about[class] {
 		q.free = q.free && (r.rules[i].Topology == PerNode || !r.rules[i].stands(class, given))
 	}
 	return q
