@@ -37,9 +37,9 @@ type firstFit struct {
 	// about are, by class, those that are about it, sidings the rules of apart that are.
 	about   [][]relation
 	sidings [][]siding
-	pools      []poolOptions
-	left       []usage
-	nodes      []*order
+	pools   []poolOptions
+	left    []usage
+	nodes   []*order
 	// orders are the machines on order, in the order in which they are asked.
 	orders []*order
 	// steps are left before machines are no longer sorted for every pod.

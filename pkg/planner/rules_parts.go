@@ -79,7 +79,7 @@ func connected(s Snapshot) []int {
 	}
 	number := map[int]int{}
 	for _, c := range inNameOrder(s) {
-		r := root(parent, len(s.Offerings) + len(s.Nodes) + c)
+		r := root(parent, len(s.Offerings)+len(s.Nodes)+c)
 		if _, ok := number[r]; !ok && len(s.Classes[c].Pods) > 0 {
 			number[r] = len(number)
 		}
