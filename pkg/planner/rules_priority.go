@@ -60,9 +60,16 @@ func priorities(s Snapshot) []int32 {
 	return out
 }
 
-// betterFor returns the plan that places more pods of the highest priority in which they differ; then the one that places more, then the
-// cheaper one; the second of equals.
+// betterFor returns the better of two plans by [isBetterFor], the second of equals.
 func betterFor(s Snapshot, x, y Plan) Plan {
+	if isBetterFor(s, x, y) {
+		return x
+	}
+	return y
+}
+
+// isBetterFor reports whether plan x places more pods than y of the highest priority in which they differ, or as many of each for less.
+func isBetterFor(s Snapshot, x, y Plan) bool {
 	count := func(p Plan) map[int32]int {
 		left := map[string]bool{}
 		for _, u := range p.Unplaced {
@@ -81,14 +88,8 @@ func betterFor(s Snapshot, x, y Plan) Plan {
 	a, b := count(x), count(y)
 	for _, p := range priorities(s) {
 		if a[p] != b[p] {
-			if a[p] < b[p] {
-				return x
-			}
-			return y
+			return a[p] < b[p]
 		}
 	}
-	if x.Price < y.Price {
-		return x
-	}
-	return y
+	return x.Price < y.Price
 }

@@ -121,10 +121,12 @@ func (p *problem) plan(s *solution) Plan {
 			plan.Placements = append(plan.Placements, Placement{Node: p.nodes[i].index, Pods: pods, GPUs: gpus})
 		}
 	}
-	slices.SortStableFunc(s.machines, func(a, b machine) int {
+	// A copy: the order of the machines is part of a search that may go on.
+	machines := slices.Clone(s.machines)
+	slices.SortStableFunc(machines, func(a, b machine) int {
 		return cmp.Or(cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
 	})
-	for _, m := range s.machines {
+	for _, m := range machines {
 		o := &p.offers[m.offer]
 		pods, gpus := names.pick(&o.capacity, m.load)
 		plan.Launches = append(plan.Launches, Launch{Offering: o.index, Pods: pods, GPUs: gpus})

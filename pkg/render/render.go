@@ -71,6 +71,9 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	if n := repairs(view, launch.Pods); n > 0 {
 		claim.Annotations[v1alpha1.RepairsAnnotation] = strconv.Itoa(n)
 	}
+	if planned := view.PlannedPods(launch); planned != "" {
+		claim.Annotations[v1alpha1.PlannedPodsAnnotation] = planned
+	}
 	if claim.Spec.TerminationGracePeriod == nil {
 		claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: DefaultTerminationGracePeriod}
 	}

@@ -72,7 +72,7 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 			Labels: map[string]string{"owner": "ml", "team": "blue", karpv1.NodePoolLabelKey: "gpu-shared", v1alpha1.GPUNodeClassLabel: "gpu-shared"},
 			Annotations: map[string]string{
 				"example.com/note": "kept", v1alpha1.ResourceAnnotation: "nvidia.com/gpu.shared", v1alpha1.GPUsAnnotation: "4",
-				v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: "1304000",
+				v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: "1304000", v1alpha1.PlannedPodsAnnotation: "97a7341947=1,c0354d3bfa=2",
 				karpv1.NodePoolHashAnnotationKey: pool.Hash(), karpv1.NodePoolHashVersionAnnotationKey: karpv1.NodePoolHashVersion,
 			},
 			OwnerReferences: []metav1.OwnerReference{{

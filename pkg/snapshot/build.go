@@ -35,6 +35,10 @@ type View struct {
 	rooms []room
 	// reserves are what is kept free beside.
 	reserves []reserve
+	// keys are those of the shapes of the Classes, in short and at the same indices; keyOf gives that of any pod.
+	keys  []string
+	keyOf func(*corev1.Pod) string
+	now   time.Time
 }
 
 // Build makes the planner's snapshot of a cluster.
@@ -77,8 +81,10 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 	for i := range rooms {
 		v.Nodes = append(v.Nodes, rooms[i].node)
 	}
-	v.rooms = rooms
+	v.rooms, v.now = rooms, c.Now
 	shapes, storage := c.shapes(), c.storage()
+	others := c.shapes() // The selections of the shapes are settled once pods have been looked for with them.
+	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
 	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || going[m.Claim.Name] })
 	running := c.running(shapes, moving) // Before the classes, which differ by whom the terms of running pods find.
 	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
@@ -104,6 +110,7 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 			v.Pods[podName(pod)] = pod
 		}
 		v.Classes = append(v.Classes, class)
+		v.keys = append(v.keys, w.short)
 		waiting = append(waiting, w)
 	}
 	rules := v.rules(rooms, running, waiting)

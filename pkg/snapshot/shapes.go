@@ -14,6 +14,8 @@ import (
 // shape is what a pod itself asks of the scheduler, but for its volumes: the same for the pods of one Deployment.
 type shape struct {
 	key string
+	// short stands for the key in annotations.
+	short string
 	// gpu is the GPU resource that the pod asks for; "" when it asks for none.
 	gpu    corev1.ResourceName
 	demand demand
@@ -50,6 +52,7 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 		made.terms = s.cluster.termsOf(pod, &s.selections)
 	}
 	made.key = made.written()
+	made.short = shortened(made.key)
 	s.byText[text] = made
 	return made
 }

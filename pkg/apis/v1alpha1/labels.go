@@ -18,6 +18,14 @@ const (
 	// PriceAnnotation is the price of the machine when it was chosen, in micro-dollars an hour. Written on NodeClaims, read by status and by people.
 	PriceAnnotation = Group + "/micro-usd-per-hour"
 
+	// PlannedPodsAnnotation says what the machine was launched for: how many pods of each shape, by a hash of what they ask for. Written and read by the controller on
+	// NodeClaims, so that the next plan has the same pods there.
+	PlannedPodsAnnotation = Group + "/planned-pods"
+	// PlanAnnotation names the plan that the machine was launched by, and the entry of its PlannedLaunchesAnnotation. That holds all launches of a plan which could not be
+	// made at once, as JSON, and is on the first NodeClaim of the plan. Written and read by the controller, so that a restart goes on with the same plan.
+	PlanAnnotation            = Group + "/plan"
+	PlannedLaunchesAnnotation = Group + "/planned-launches"
+
 	// GPUMemoryAnnotation states how much device memory a pod needs, for instance "4Gi". All replicas that the pod asks for are then planned for on
 	// one GPU that has as much left. Nothing holds the pod to it: time-slicing shares the memory freely. Written by users on pods (templates),
 	// read by the controller.

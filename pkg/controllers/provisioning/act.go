@@ -17,15 +17,20 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// act creates the claims of a plan, as many as may be without a machine at once; the rest comes with the next plan. It returns when to look again.
-func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan) (time.Duration, error) {
+// act creates the claims of a plan, as many as may be without a machine at once; the rest comes with the next plan. entries are those of the
+// launches in what is remembered of the plan, nil where nothing is. It returns when to look again.
+func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan, entries []int) (time.Duration, error) {
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
 	}
 	allowed := allowance(view.Machines, c.MaxUnlaunched)
 	var errs []error
-	for _, l := range plan.Launches[:min(allowed, len(plan.Launches))] {
-		errs = append(errs, c.create(ctx, view, l)) // A claim that the API refuses is no reason to leave the others out.
+	for i, l := range plan.Launches[:min(allowed, len(plan.Launches))] {
+		claim := render.NodeClaim(view, l)
+		if entries != nil {
+			errs = append(errs, c.memory.mark(claim, entries[i], view.Machines, allowed < len(plan.Launches)))
+		}
+		errs = append(errs, c.create(ctx, view, l, claim)) // A claim that the API refuses is no reason to leave the others out.
 	}
 	if err := errors.Join(errs...); err != nil {
 		return 0, err
@@ -48,8 +53,7 @@ func allowance(machines []snapshot.Machine, most int) int {
 	return max(0, most)
 }
 
-func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch) error {
-	claim := render.NodeClaim(view, l)
+func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {
 	offering := view.Offerings[l.Offering]
 	// Noted before, since Karpenter may have refused and deleted the claim by the time the watch tells of it: nobody would know that it ever was.
 	fresh := c.Ledger.Await(claim.Name, "", launch.ShapeOf(claim))
@@ -66,6 +70,7 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 		return fmt.Errorf("creating NodeClaim %s: %w", claim.Name, err)
 	}
 	c.Ledger.Name(claim.Name, claim.UID)
+	c.memory.created(claim)
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	c.Metrics.ClaimsCreated.WithLabelValues(pool, offering.Type.Name, offering.CapacityType).Inc()
 	log.FromContext(ctx).Info("Created NodeClaim", "nodeClaim", klog.KObj(claim), "nodePool", pool, "instanceType", offering.Type.Name,

@@ -61,7 +61,8 @@ type Config struct {
 // Controller plans for all waiting pods together, so it has one request and one worker.
 type Controller struct {
 	Config
-	batch *batch
+	batch  *batch
+	memory memory
 	// pending says that pods need a place or headroom is kept, so that a change elsewhere is worth a look.
 	pending atomic.Bool
 	// told are the refusals that waiting pods have been told, so that an event marks a change.
@@ -176,14 +177,15 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	c.remember(view, warm)
 	if len(view.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{})
+		c.memory.keep(&view, planner.Plan{}, c.Clock.Now())
 		return reconcile.Result{}, nil
 	}
 	plan := planner.Plan{}
 	if len(view.Pods) > 0 {
 		started := c.Clock.Now()
-		sound := false
+		earlier, sound := c.memory.earlier(&view, started), false
 		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
-			return view.Keeping(planner.WithAlternatives(s, search.Build(s)))
+			return view.Keeping(planner.WithAlternatives(s, search.Resume(s, earlier)))
 		})
 		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
 		if !sound {
@@ -197,7 +199,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, change := range share.Changes(&view, plan.Placements) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
-	wait, err := c.act(ctx, &view, plan)
+	errs = append(errs, c.replan(ctx, &view, plan))
+	wait, err := c.act(ctx, &view, plan, c.memory.keep(&view, plan, c.Clock.Now()))
 	more := c.nominate(ctx, &view, plan)
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
@@ -229,7 +232,7 @@ func (c *Controller) warm(ctx context.Context, view *snapshot.View, served plann
 	}
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
 		"microUSDPerHour", plan.Price)
-	return c.act(ctx, &headroom.View, plan)
+	return c.act(ctx, &headroom.View, plan, nil)
 }
 
 func names(claims []karpv1.NodeClaim) sets.Set[string] {

@@ -1,0 +1,157 @@
+package provisioning
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// cutOff is a clock that ends a search when it was asked so many times.
+func cutOff(asks int) func() bool {
+	return func() bool { asks--; return asks < 0 }
+}
+
+// carrying carries a plan out as the controller does, on a cluster that is only objects.
+type carrying struct {
+	cluster *snapshot.Cluster
+	memory  memory
+	view    snapshot.View // of the last plan
+	bill    planner.MicroUSD
+}
+
+// shapes of pods as they are asked for: CPU, memory, replicas, and device memory for some.
+func drawPods(t *rapid.T, prefix string) []corev1.Pod {
+	var pods []corev1.Pod
+	for k := range rapid.IntRange(1, 8).Draw(t, "shapes") {
+		asking := Asking("cpu", fmt.Sprintf("%dm", 100*rapid.IntRange(1, 40).Draw(t, "cpu")), "memory", fmt.Sprintf("%dMi", 256*rapid.IntRange(1, 40).Draw(t, "memory")),
+			v1alpha1.ResourceGPUShared, fmt.Sprint(rapid.IntRange(1, 3).Draw(t, "replicas")))
+		edits := []func(*corev1.Pod){asking}
+		if rapid.Bool().Draw(t, "device memory") {
+			edits = append(edits, GPUMemory(fmt.Sprintf("%dGi", rapid.IntRange(1, 9).Draw(t, "GiB"))))
+		}
+		if rapid.IntRange(0, 4).Draw(t, "zonal") == 0 {
+			edits = append(edits, Selecting(corev1.LabelTopologyZone, Zones[rapid.IntRange(0, 1).Draw(t, "zone")]))
+		}
+		pods = append(pods, Pods(fmt.Sprintf("%s-%d", prefix, k), rapid.IntRange(1, 25).Draw(t, "pods"), edits...)...)
+	}
+	return pods
+}
+
+// round plans and creates as many claims as may be.
+func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan {
+	c.view = snapshot.Build(c.cluster)
+	view := &c.view
+	plan := view.Keeping(planner.WithAlternatives(view.Snapshot, planner.Search{Stop: stop}.Resume(view.Snapshot, c.memory.earlier(view, Now))))
+	if err := planner.Check(view.Snapshot, plan); err != nil {
+		t.Fatal(err)
+	}
+	for claim, pods := range view.Replanned(plan) {
+		i := slices.IndexFunc(c.cluster.NodeClaims, func(x karpv1.NodeClaim) bool { return x.Name == claim.Name })
+		c.cluster.NodeClaims[i].Annotations[v1alpha1.PlannedPodsAnnotation] = pods
+	}
+	entries := c.memory.keep(view, plan, Now)
+	n := min(atATime, len(plan.Launches))
+	for i, l := range plan.Launches[:n] {
+		claim := render.NodeClaim(view, l)
+		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(Now)
+		if err := c.memory.mark(claim, entries[i], view.Machines, n < len(plan.Launches)); err != nil {
+			t.Fatal(err)
+		}
+		c.memory.created(claim)
+		c.cluster.NodeClaims = append(c.cluster.NodeClaims, *claim)
+		c.bill += view.Snapshot.Offerings[l.Offering].Price
+	}
+	return plan
+}
+
+// start has a machine start and take the pods that a plan has there.
+func (c *carrying) start(plan planner.Plan, at int) {
+	p := plan.Placements[at]
+	i := slices.IndexFunc(c.cluster.NodeClaims, func(x karpv1.NodeClaim) bool { return x.Name == c.view.Nodes[p.Node].Name })
+	if i < 0 {
+		return
+	}
+	claim := &c.cluster.NodeClaims[i]
+	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	claim.Labels[corev1.LabelInstanceTypeStable], claim.Labels[corev1.LabelTopologyZone], claim.Labels[karpv1.CapacityTypeLabelKey] = instanceType, zone, capacityType
+	claim.Status.Conditions = nil
+	Initialized(Now)(claim)
+	promise := snapshot.PromiseOf(claim.Annotations)
+	node := Node(claim, TypeNamed(instanceType), promise.Replicas())
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.ReplicasNotReadyTaintKey })
+	c.cluster.Nodes = append(slices.DeleteFunc(c.cluster.Nodes, func(n corev1.Node) bool { return n.Name == node.Name }), node)
+	for j := range c.cluster.Pods {
+		if pod := &c.cluster.Pods[j]; slices.Contains(p.Pods, pod.Namespace+"/"+pod.Name) {
+			Running(node.Name)(pod)
+		}
+	}
+}
+
+// keepsThePlan: while machines start and take their pods, and the controller restarts, the machines cost what the first plan said, though no later plan
+// has any time.
+func keepsThePlan(t *rapid.T) {
+	c := carrying{cluster: Shared()}
+	c.cluster.Pods = drawPods(t, "pod")
+	atATime := rapid.IntRange(1, 4).Draw(t, "at a time")
+	plan := c.round(t, atATime, cutOff(rapid.IntRange(0, 300).Draw(t, "asks")))
+	want, left := plan.Price, len(plan.Unplaced)
+	for range 500 {
+		if len(plan.Launches) == 0 {
+			break
+		}
+		if rapid.Bool().Draw(t, "restart") {
+			c.memory = memory{}
+		}
+		if len(plan.Placements) > 0 && rapid.Bool().Draw(t, "start") {
+			c.start(plan, rapid.IntRange(0, len(plan.Placements)-1).Draw(t, "which"))
+		}
+		plan = c.round(t, atATime, cutOff(0))
+	}
+	if c.bill != want || len(plan.Unplaced) != left || len(plan.Launches) > 0 {
+		t.Fatalf("the machines cost %d and leave %d pods out, the first plan %d and %d", c.bill, len(plan.Unplaced), want, left)
+	}
+}
+
+func TestAPlanIsKeptWhileItIsCarriedOut(t *testing.T) { t.Parallel(); rapid.Check(t, keepsThePlan) }
+func TestAPlanIsNotRecalledFromClaimsThatAreOld(t *testing.T) {
+	t.Parallel()
+	c := carrying{cluster: Shared()}
+	c.cluster.Pods = Pods("pod", 50)
+	c.round(t, 1, nil)
+	var m memory
+	view := snapshot.Build(c.cluster)
+	if m.recall(view.Machines, Now); len(m.still(view.Machines)) == 0 {
+		t.Error("a restart does not go on with the plan")
+	}
+	if m.recall(view.Machines, Now.Add(2*planLife)); len(m.still(view.Machines)) != 0 {
+		t.Error("a plan is recalled that was made long ago")
+	}
+}
+
+func TestALongPlanIsCutToWhatAnAnnotationHolds(t *testing.T) {
+	t.Parallel()
+	var launches []snapshot.PlannedLaunch
+	for i := range 20_000 {
+		launches = append(launches, snapshot.PlannedLaunch{Offering: fmt.Sprintf("gpu-shared/type-%d/zone", i*7919%20_011), Pods: fmt.Sprintf("%x=%d", i*104_729, i), Count: i})
+	}
+	text, err := packed(launches)
+	if err != nil || len(text) > maxPlanBytes {
+		t.Fatalf("%d bytes, %v", len(text), err)
+	}
+	read, err := unpacked(text)
+	if err != nil || len(read) == 0 || !slices.EqualFunc(read, launches[:len(read)], func(a, b snapshot.PlannedLaunch) bool { return a.Key() == b.Key() && a.Count == b.Count }) {
+		t.Errorf("read %d launches, %v", len(read), err)
+	}
+}

@@ -1,0 +1,134 @@
+package planner
+
+import "slices"
+
+// Resume is Build while an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that is on its way, with the
+// pods that it was launched for, and the launches that have not been made yet. What still holds of it is kept first, exactly and without a clock, so that
+// the same plan comes out as long as nothing changes, however little time there is. Only then is a better plan looked for, and taken where it
+// places more pods or costs less in total. earlier may name anything: what does not hold any more is planned anew.
+//
+// The bound is for plans that have the same placements on machines that are on their way, unless the plan changes those.
+func (search Search) Resume(s Snapshot, earlier Plan) Plan {
+	search.First = nil
+	kept, best, ok := search.keeping(s, earlier)
+	if !ok {
+		return search.Build(s)
+	}
+	all := podsToPlaceIn(s)
+	if best.Price == 0 && podsIn(best) == all {
+		return best
+	}
+	if len(kept.Launches) > 0 && !search.stopped() {
+		best = orBetter(s, best, search.onto(s, Plan{Placements: kept.Placements}))
+	}
+	if podsIn(kept) < all && len(kept.Placements) > 0 && !search.stopped() {
+		best = orBetter(s, best, search.Build(s))
+	}
+	return best
+}
+
+// keeping returns what holds of an earlier plan, and the plan that keeps all of it; false where there is none.
+func (search Search) keeping(s Snapshot, earlier Plan) (kept, whole Plan, ok bool) {
+	some := search
+	some.Effort = max(1, search.effort().left/2) // The other half is for changing the launches as well.
+	// Part of a plan may break a rule that all of it kept, such as a spread over zones: then only pods without rules are kept.
+	for _, leaveOut := range [][]bool{nil, ruled(s)} {
+		kept = keep(s, earlier, leaveOut)
+		if podsIn(kept) == 0 {
+			break
+		}
+		if len(kept.Launches) == 0 {
+			some = search
+		}
+		if whole = some.onto(s, kept); Check(s, whole) == nil {
+			return kept, whole, true
+		}
+	}
+	return Plan{}, Plan{}, false
+}
+
+// onto returns kept with places for the pods that it has none for.
+func (search Search) onto(s Snapshot, kept Plan) Plan {
+	plan := kept
+	if podsIn(kept) < podsOf(s) {
+		g := newGround(s)
+		g.bind(kept)
+		more := search.Build(g.Snapshot)
+		g.add(more)
+		plan = g.plan
+		if len(kept.Launches) == 0 {
+			plan.Bound = more.Bound
+		}
+	}
+	inOrder(s, &plan)
+	return plan
+}
+
+func (search Search) stopped() bool { return search.Stop != nil && search.Stop() }
+
+// orBetter returns best, or plan where that is better and keeps every rule. A bound for plan holds for best as well when they place the same pods.
+func orBetter(s Snapshot, best, plan Plan) Plan {
+	if Check(s, plan) != nil {
+		return best
+	}
+	if isBetterFor(s, plan, best) {
+		return plan
+	}
+	if sameUnplaced(plan, best) {
+		best.Bound = min(best.Price, max(best.Bound, plan.Bound))
+	}
+	return best
+}
+
+// ruled says of each class whether a rule about more than the pods of one machine asks or counts its pods.
+func ruled(s Snapshot) []bool {
+	out := make([]bool, len(s.Classes))
+	for _, r := range s.Rules {
+		if r.Kind == Apart && r.Topology == PerNode {
+			continue
+		}
+		for _, list := range [][]int{r.Classes, r.Counted} {
+			for _, c := range list {
+				if c >= 0 && c < len(out) {
+					out[c] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// podsIn is the number of pods with a place.
+func podsIn(p Plan) int {
+	n := 0
+	for _, x := range p.Placements {
+		n += len(x.Pods)
+	}
+	for _, x := range p.Launches {
+		n += len(x.Pods)
+	}
+	return n
+}
+
+// podsOf is the number of pods of a snapshot, podsToPlaceIn of those that may be planned for.
+func podsOf(s Snapshot) int {
+	n := 0
+	for _, c := range s.Classes {
+		n += len(c.Pods)
+	}
+	return n
+}
+
+func podsToPlaceIn(s Snapshot) int {
+	n := 0
+	for _, c := range s.Classes {
+		if c.Blocked == nil {
+			n += len(c.Pods)
+		}
+	}
+	return n
+}
+
+func sameUnplaced(a, b Plan) bool {
+	return slices.EqualFunc(a.Unplaced, b.Unplaced, func(x, y Unplaced) bool { return x.Pod == y.Pod })
+}

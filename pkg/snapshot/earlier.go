@@ -1,0 +1,258 @@
+package snapshot
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+)
+
+// What a machine was launched for is on its NodeClaim as a number of pods of each shape, and so is what is still to be launched: pods of a shape are alike, and
+// names would be many and wrong as soon as a pod is replaced by another. It says what to plan again, not what there is.
+
+// settleTime is how long after it has started a machine still waits for the pods that it was launched for.
+const settleTime = 2 * time.Minute
+
+// counts is a number of pods by the key of their shape.
+type counts map[string]int
+
+// shapeKeyLength keeps annotations short; two shapes with the same key would be planned for each other's pods at worst, as far as those fit.
+const shapeKeyLength = 10
+
+func shortened(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])[:shapeKeyLength]
+}
+
+// String writes the counts as they are on a claim, for instance "1f0c9a2b7e=4,9b11de02c4=1".
+func (c counts) String() string {
+	parts := make([]string, 0, len(c))
+	for _, key := range slices.Sorted(maps.Keys(c)) {
+		if c[key] > 0 {
+			parts = append(parts, key+"="+strconv.Itoa(c[key]))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// countsOf reads what String wrote; what cannot be read is left out.
+func countsOf(text string) counts {
+	c := counts{}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(part, "=")
+		if n, err := strconv.Atoi(value); err == nil && n > 0 && n <= maxPlannedPods {
+			c[key] = n
+		}
+	}
+	return c
+}
+
+// maxPlannedPods bounds what an annotation may claim of one shape.
+const maxPlannedPods = 100_000
+
+// PlannedLaunch is Count launches that are alike.
+type PlannedLaunch struct {
+	// Offering is the pool, instance type, zone, capacity type and chosen labels; Alternatives are those that the pool's minValues demand.
+	Offering     string   `json:"offering"`
+	Alternatives []string `json:"alternatives,omitempty"`
+	// Pods are the pods of each machine, as on the claim of one that was launched.
+	Pods  string `json:"pods"`
+	Count int    `json:"count"`
+}
+
+// Key is the same for launches that are alike.
+func (l PlannedLaunch) Key() string {
+	return strings.Join(append([]string{l.Offering, l.Pods}, l.Alternatives...), "\x00")
+}
+
+// offeringKey names an offering for a later snapshot.
+func (v *View) offeringKey(i int) string {
+	o := &v.Snapshot.Offerings[i]
+	return strings.Join([]string{v.Snapshot.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, o.Choice}, "/")
+}
+
+// PlannedLaunches are the launches of a plan for the view, those that are alike together, in the order of the plan; at is which of them each launch is.
+func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at []int) {
+	classes, known := v.classes(), map[string]int{}
+	for _, l := range plan.Launches {
+		p := PlannedLaunch{Offering: v.offeringKey(l.Offering), Pods: v.countsIn(l.Pods, classes).String(), Count: 1}
+		if len(v.Snapshot.Pools[v.Snapshot.Offerings[l.Offering].Pool].MinValues) > 0 {
+			for _, i := range l.Alternatives {
+				p.Alternatives = append(p.Alternatives, v.offeringKey(i))
+			}
+		}
+		i, ok := known[p.Key()]
+		if !ok {
+			i = len(launches)
+			known[p.Key()] = i
+			p.Count = 0
+			launches = append(launches, p)
+		}
+		launches[i].Count++
+		at = append(at, i)
+	}
+	return launches, at
+}
+
+// countsIn are the pods of a launch or placement by shape. Headroom has none.
+func (v *View) countsIn(pods []string, classes map[string]int) counts {
+	c := counts{}
+	for _, pod := range pods {
+		if v.Pods[pod] != nil {
+			c[v.keys[classes[pod]]]++
+		}
+	}
+	return c
+}
+
+// PlannedPods says what a machine is launched for, as it is written on its claim.
+func (v *View) PlannedPods(launch planner.Launch) string {
+	if len(v.Pods) == 0 {
+		return ""
+	}
+	return v.countsIn(launch.Pods, v.classes()).String()
+}
+
+// Earlier is the plan that is being carried out, in terms of the view: on each machine that starts, the pods that it was launched for and that still wait, and
+// the launches that are still to come.
+func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
+	var earlier planner.Plan
+	waiting := v.waitingByKey()
+	for i := range v.rooms {
+		r := &v.rooms[i]
+		if !v.expectsPods(r) {
+			continue
+		}
+		planned, there := countsOf(r.machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation]), v.countsOn(r)
+		for key, n := range there {
+			planned[key] -= n
+		}
+		if pods := waiting.take(planned, func(c *planner.Class) bool { _, ok := slices.BinarySearch(c.Nodes, i); return ok }); len(pods) > 0 {
+			earlier.Placements = append(earlier.Placements, planner.Placement{Node: i, Pods: pods})
+		}
+	}
+	if len(still) == 0 {
+		return earlier
+	}
+	offerings := map[string]int{}
+	for i := range v.Snapshot.Offerings {
+		offerings[v.offeringKey(i)] = i
+	}
+	for _, p := range still {
+		l, ok := launchOf(p, offerings)
+		if !ok {
+			continue
+		}
+		planned := countsOf(p.Pods)
+		for range p.Count {
+			pods := waiting.take(planned, func(c *planner.Class) bool { _, ok := slices.BinarySearch(c.Offerings, l.Offering); return ok })
+			if len(pods) == 0 {
+				break
+			}
+			l.Pods = pods
+			earlier.Launches = append(earlier.Launches, l)
+		}
+	}
+	return earlier
+}
+
+// launchOf is a launch without pods; false where there is no such offering any more.
+func launchOf(p PlannedLaunch, offerings map[string]int) (planner.Launch, bool) {
+	var l planner.Launch
+	var ok bool
+	if l.Offering, ok = offerings[p.Offering]; !ok {
+		return l, false
+	}
+	for _, key := range p.Alternatives {
+		i, ok := offerings[key]
+		if !ok {
+			return l, false
+		}
+		l.Alternatives = append(l.Alternatives, i)
+	}
+	return l, true
+}
+
+// expectsPods says of a room whether pods that it was planned for are still to come.
+func (v *View) expectsPods(r *room) bool {
+	if r.machine == nil {
+		return false
+	}
+	initialized := Condition(r.machine.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
+	return r.starting || initialized.IsTrue() && v.now.Before(initialized.LastTransitionTime.Add(settleTime))
+}
+
+// countsOn are the pods on a node by shape, but for those of DaemonSets.
+func (v *View) countsOn(r *room) counts {
+	c := counts{}
+	for _, pod := range r.pods {
+		if isWorkload(pod) && mentionsGPU(pod) {
+			c[v.keyOf(pod)]++
+		}
+	}
+	return c
+}
+
+// Replanned are the NodeClaims of machines that start on which a plan has other pods than they say, with what they should say.
+func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
+	changed := map[*karpv1.NodeClaim]string{}
+	classes := v.classes()
+	for _, p := range plan.Placements {
+		r := &v.rooms[p.Node]
+		if !v.expectsPods(r) {
+			continue
+		}
+		planned := v.countsIn(p.Pods, classes)
+		for key, n := range v.countsOn(r) {
+			planned[key] += n
+		}
+		if text := planned.String(); text != r.machine.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] {
+			changed[r.machine.Claim] = text
+		}
+	}
+	return changed
+}
+
+// waitingPods are those that wait, by class, and the classes by the key of their shape.
+type waitingPods struct {
+	view *View
+	of   map[string][]int
+	pods [][]string
+}
+
+func (v *View) waitingByKey() waitingPods {
+	w := waitingPods{v, map[string][]int{}, make([][]string, len(v.Classes))}
+	for i := range v.Classes {
+		w.of[v.keys[i]] = append(w.of[v.keys[i]], i)
+		w.pods[i] = v.Classes[i].Pods
+	}
+	return w
+}
+
+// take takes as many pods of each shape as there are, of classes that are admitted.
+func (w waitingPods) take(planned counts, admitted func(*planner.Class) bool) []string {
+	var taken []string
+	for _, key := range slices.Sorted(maps.Keys(planned)) {
+		n := planned[key]
+		for _, i := range w.of[key] {
+			if n <= 0 {
+				break
+			}
+			if len(w.pods[i]) > 0 && admitted(&w.view.Classes[i]) {
+				some := min(n, len(w.pods[i]))
+				taken = append(taken, w.pods[i][:some]...)
+				w.pods[i], n = w.pods[i][some:], n-some
+			}
+		}
+	}
+	slices.Sort(taken)
+	return taken
+}
