@@ -105,6 +105,37 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 	}
 }
 
+func TestEveryFieldOfTheTemplateReachesTheClaim(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	spec := &c.NodePools[0].Spec.Template.Spec
+	added := metav1.NewTime(Now)
+	taints := func(name string) []corev1.Taint {
+		return []corev1.Taint{
+			{Key: name + "/a", Value: "x", Effect: corev1.TaintEffectNoSchedule, TimeAdded: &added}, {Key: name + "/b", Effect: corev1.TaintEffectNoExecute},
+			{Key: name + "/c", Effect: corev1.TaintEffectPreferNoSchedule},
+		}
+	}
+	life := 3 * time.Hour
+	spec.Taints, spec.StartupTaints = taints("example.com"), taints("example.org")
+	spec.ExpireAfter, spec.TerminationGracePeriod = karpv1.NillableDuration{Duration: &life}, &metav1.Duration{Duration: time.Minute}
+	Tolerating("example.com/a", "example.com/b")(&c.Pods[0])
+	view := snapshot.Build(c)
+	claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+	want := karpv1.NodeClaimSpec{
+		Taints: taints("example.com"), StartupTaints: append(taints("example.org"), render.ReplicasNotReadyTaint()),
+		ExpireAfter: spec.ExpireAfter, TerminationGracePeriod: spec.TerminationGracePeriod,
+	}
+	got := claim.Spec
+	got.NodeClassRef, got.Requirements, got.Resources = nil, nil, karpv1.ResourceRequirements{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("claim (-want +got):\n%s", diff)
+	}
+	if claim.Labels["owner"] != "ml" || claim.Annotations["example.com/note"] != "kept" {
+		t.Errorf("labels %v, annotations %v", claim.Labels, claim.Annotations)
+	}
+}
+
 func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
 	t.Parallel()
 	c := cluster()

@@ -66,6 +66,8 @@ func TestOfferingsAreThoseThatThePoolsRequirementsAdmit(t *testing.T) {
 		},
 		"Gt":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "16")}, []string{"12xlarge/1a/on-demand"}},
 		"Lt":                        {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpLt, "8")}, []string{"xlarge/1a/on-demand"}},
+		"Gte":                       {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpGte, "16")}, []string{"12xlarge/1a/on-demand", "4xlarge/1a/on-demand"}},
+		"Lte":                       {[]func(*karpv1.NodePool){oneA, Requiring(cpus, karpv1.NodeSelectorOpLte, "8")}, []string{"2xlarge/1a/on-demand", "xlarge/1a/on-demand"}},
 		"Gt and Lt":                 {[]func(*karpv1.NodePool){oneA, Requiring(cpus, corev1.NodeSelectorOpGt, "4"), Requiring(cpus, corev1.NodeSelectorOpLt, "16")}, []string{"2xlarge/1a/on-demand"}},
 		"requirements that exclude": {[]func(*karpv1.NodePool){oneA, Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1b")}, nil},
 		"a custom label against a custom requirement": {

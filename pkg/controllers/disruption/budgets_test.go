@@ -1,0 +1,57 @@
+package disruption
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// The clusters of these tests are looked at on a Sunday at 12:00 UTC.
+func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
+	t.Parallel()
+	const most = 1<<31 - 1
+	hour := &metav1.Duration{Duration: time.Hour}
+	only := func(reasons ...karpv1.DisruptionReason) []karpv1.DisruptionReason { return reasons }
+	for name, c := range map[string]struct {
+		budgets                       []karpv1.Budget
+		empty, drifted, underutilized int
+	}{
+		"none":                       {nil, most, most, most},
+		"a number":                   {[]karpv1.Budget{{Nodes: "3"}}, 3, 3, 3},
+		"a part, rounded up":         {[]karpv1.Budget{{Nodes: "25%"}}, 2, 2, 2},
+		"the least of several":       {[]karpv1.Budget{{Nodes: "3"}, {Nodes: "1"}}, 1, 1, 1},
+		"for idle nodes":             {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonEmpty)}}, 0, most, most},
+		"for drifted nodes":          {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonDrifted)}}, most, 0, most},
+		"for nodes that cost more":   {[]karpv1.Budget{{Nodes: "0", Reasons: only(karpv1.DisruptionReasonUnderutilized)}}, most, most, 0},
+		"while a schedule holds":     {[]karpv1.Budget{{Nodes: "0", Schedule: new("30 11 * * sun"), Duration: hour}}, 0, 0, 0},
+		"not before a schedule":      {[]karpv1.Budget{{Nodes: "0", Schedule: new("1 12 * * *"), Duration: hour}}, most, most, most},
+		"nor after its duration":     {[]karpv1.Budget{{Nodes: "0", Schedule: new("59 10 * * *"), Duration: hour}}, most, most, most},
+		"a schedule that is no time": {[]karpv1.Budget{{Nodes: "5", Schedule: new("0 25 * * *"), Duration: hour}}, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := snapshottest.Shared()
+			pool, kind := &cluster.NodePools[0], snapshottest.TypeNamed("g4dn.xlarge")
+			pool.Spec.Disruption.Budgets = c.budgets
+			for _, name := range []string{"a", "b", "c", "d", "e"} {
+				claim := snapshottest.Claim(name, pool, kind, snapshottest.Initialized(now.Add(-time.Hour)))
+				cluster.NodeClaims, cluster.Nodes = append(cluster.NodeClaims, claim), append(cluster.Nodes, snapshottest.Node(&claim, kind, 10))
+			}
+			view := snapshot.Build(cluster)
+			s := see(cluster, &view, clocktesting.NewFakeClock(now))
+			want := map[karpv1.DisruptionReason]int{
+				karpv1.DisruptionReasonEmpty: c.empty, karpv1.DisruptionReasonDrifted: c.drifted, karpv1.DisruptionReasonUnderutilized: c.underutilized,
+			}
+			if diff := cmp.Diff(want, s.allowed[pool.Name]); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

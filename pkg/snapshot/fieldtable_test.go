@@ -1,0 +1,95 @@
+package snapshot_test
+
+// decision says what Karve does with a field.
+type decision struct {
+	// path is the field's; an item of a list is [], a value of a map {}, and a value of an enumeration follows =.
+	path string
+	// says is what docs/nodepool.md says of it; "" for fields of a GPUNodeClass, whose CRD does.
+	says string
+	// by is the test that shows that the field is honored, as package and name. "" for a field that is reported; `reported` has it under its path.
+	by string
+}
+
+const (
+	ofClaim        = "pkg/render.TestEveryFieldOfTheTemplateReachesTheClaim"
+	ofRequirements = "pkg/snapshot.TestOfferingsAreThoseThatThePoolsRequirementsAdmit"
+	ofBudgets      = "pkg/controllers/disruption.TestBudgetsHoldByReasonAndSchedule"
+	ofGivingBack   = "pkg/snapshot.TestTheNodePoolAndItsClassTogetherSayWhenNodesAreGivenBack"
+)
+
+// nodePoolFields are the decisions on all fields of a NodePool's spec.
+var nodePoolFields = []decision{
+	{"spec.disruption.budgets[].duration", "honored", ofBudgets},
+	{"spec.disruption.budgets[].nodes", "honored, as a number or a part of the nodes that have started", ofBudgets},
+	{"spec.disruption.budgets[].reasons[]=Drifted", "honored for drifted nodes", ofBudgets},
+	{"spec.disruption.budgets[].reasons[]=Empty", "honored for idle nodes", ofBudgets},
+	{"spec.disruption.budgets[].reasons[]=Underutilized", "honored for nodes whose pods move so that nodes cost less", ofBudgets},
+	{"spec.disruption.budgets[].schedule", "honored. One that cannot be read lets no node go: reported as `InvalidBudget`", ofBudgets},
+	{"spec.disruption.consolidateAfter", "honored beside `spec.consolidation` of the GPUNodeClass: the [longer of two times](disruption.md#what-the-nodepool-says-and-what-its-class) counts, and `Never` keeps idle nodes", ofGivingBack},
+	{"spec.disruption.consolidationPolicy=Balanced", "has the effect of `WhenEmptyOrUnderutilized`: reported as `UnsupportedConsolidationPolicy`. Use `minSavingPerMove` of the GPUNodeClass", ""},
+	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: no pods are moved so that nodes cost less", "pkg/controllers/disruption.TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyAre"},
+	{"spec.disruption.consolidationPolicy=WhenEmptyOrUnderutilized", "honored: the GPUNodeClass decides", ofGivingBack},
+	{"spec.limits{}", "honored for `cpu`, `memory`, `nodes`, `nvidia.com/gpu` (physical GPUs) and `nvidia.com/gpu.shared` (replicas). With another one the pool launches nothing: `UnsupportedLimit`", "pkg/snapshot.TestLimitsCountHardware"},
+	{"spec.replicas", "the pool launches nothing: `StaticPool`. Use a NodePool whose `nodeClassRef` names the cloud's node class", ""},
+	{"spec.template.metadata.annotations{}", "honored. Those that Karve writes have no effect: reported as `ReservedKey`", ofClaim},
+	{"spec.template.metadata.labels{}", "honored, also as requirements. Those that Karve writes have no effect: reported as `ReservedKey`", ofClaim},
+	{"spec.template.spec.expireAfter", "honored: pods have another place before Karpenter takes the node", ofClaim},
+	{"spec.template.spec.nodeClassRef.group", "`karve.sh`; with another one the pool is not Karve's", "pkg/snapshot.TestAPodThatOnlyStockKarpenterServesIsNotOurs"},
+	{"spec.template.spec.nodeClassRef.kind", "`GPUNodeClass`; with another one the pool is not Karve's", "pkg/snapshot.TestAPodThatOnlyStockKarpenterServesIsNotOurs"},
+	{"spec.template.spec.nodeClassRef.name", "honored", "pkg/snapshot.TestAPoolOffersTheMachinesOfItsOwnNodeClass"},
+	{"spec.template.spec.requirements[].key", "honored. A label that neither the cloud nor the template gives is chosen from the values of `In`", "pkg/snapshot.TestACustomRequirementWithSeveralValuesBecomesAChoiceOfLabel"},
+	{"spec.template.spec.requirements[].minValues", "honored for labels of instance types. With another one the pool launches nothing: `UnsupportedMinValues`", "pkg/render.TestAClaimNamesTheAlternativesThatMinValuesAskFor"},
+	{"spec.template.spec.requirements[].operator=DoesNotExist", "honored", ofRequirements},
+	{"spec.template.spec.requirements[].operator=Exists", "honored for labels of the cloud. Of another label no value is chosen: reported as `LabelNotChosen`. Use `In`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=Gt", "as `Exists`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=Gte", "as `Exists`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=In", "honored. Of labels that are chosen, nodes have at most 64 combinations of values: more are reported as `TooManyLabelValues`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=Lt", "as `Exists`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=Lte", "as `Exists`", ofRequirements},
+	{"spec.template.spec.requirements[].operator=NotIn", "honored", ofRequirements},
+	{"spec.template.spec.requirements[].values[]", "honored. Capacity type `reserved` is not launched: reported as `ReservedCapacityIgnored`, and where there is no other the pool launches nothing, `UnsupportedCapacityType`", ofRequirements},
+	{"spec.template.spec.startupTaints[].effect=NoExecute", "honored", ofClaim},
+	{"spec.template.spec.startupTaints[].effect=NoSchedule", "honored", ofClaim},
+	{"spec.template.spec.startupTaints[].effect=PreferNoSchedule", "honored", ofClaim},
+	{"spec.template.spec.startupTaints[].key", "honored", ofClaim},
+	{"spec.template.spec.startupTaints[].timeAdded", "honored: passed to the NodeClaim", ofClaim},
+	{"spec.template.spec.startupTaints[].value", "honored", ofClaim},
+	{"spec.template.spec.taints[].effect=NoExecute", "honored", ofClaim},
+	{"spec.template.spec.taints[].effect=NoSchedule", "honored. A pool of shared GPUs needs one of `NoSchedule` or `NoExecute`: without it the pool launches nothing, `NoTaint`", ofClaim},
+	{"spec.template.spec.taints[].effect=PreferNoSchedule", "honored", ofClaim},
+	{"spec.template.spec.taints[].key", "honored", ofClaim},
+	{"spec.template.spec.taints[].timeAdded", "honored: passed to the NodeClaim", ofClaim},
+	{"spec.template.spec.taints[].value", "honored", ofClaim},
+	{"spec.template.spec.terminationGracePeriod", "honored", "pkg/render.TestATerminationGracePeriodOfThePoolIsKept"},
+	{"spec.weight", "honored", "pkg/snapshot.TestWeightAndMinValuesAreThePools"},
+}
+
+const ofStrategy = "pkg/snapshot.TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimit"
+
+// classFields are the decisions on all fields of a GPUNodeClass's spec.
+var classFields = []decision{
+	{path: "spec.consolidation.idleAfter", by: ofGivingBack},
+	{path: "spec.consolidation.minSavingPerMove", by: "pkg/controllers/disruption.TestWhatRunsGetsCheaperUntilNothingIs"},
+	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/snapshot.TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough"},
+	{path: "spec.consolidation.policy=WhenCheaper", by: ofGivingBack},
+	{path: "spec.consolidation.policy=WhenIdle", by: ofGivingBack},
+	{path: "spec.consolidation.settleAfter", by: "pkg/snapshot.TestWhichMachinesMayLeaveToMakeALayoutCheaper"},
+	{path: "spec.consolidation.unusedAfter", by: "pkg/controllers/reconciletest.TestAMachineThatNobodyUsesIsReportedWithItsPrice"},
+	{path: "spec.headroom[].duration", by: "pkg/snapshot.TestHeadroomBySchedule"},
+	{path: "spec.headroom[].replicas", by: "pkg/snapshot.TestHeadroom"},
+	{path: "spec.headroom[].schedule", by: "pkg/snapshot.TestHeadroomBySchedule"},
+	{path: "spec.launch.maxPremiumPercent", by: "pkg/controllers/disruption.TestNothingIsGainedByWhatTheCloudMayMakeAsDear"},
+	{path: "spec.nodeClassRef.group", by: "pkg/controllers/reconciletest.TestTheStatesOfTheCloudsNodeClasses"},
+	{path: "spec.nodeClassRef.kind", by: "pkg/controllers/reconciletest.TestTheStatesOfTheCloudsNodeClasses"},
+	{path: "spec.nodeClassRef.name", by: "pkg/snapshot.TestAPoolOffersTheMachinesOfItsOwnNodeClass"},
+	{path: "spec.sharing.maxReplicas", by: "pkg/controllers/share.TestAMachineIsSharedIntoAsManyReplicasAsItsPodsNeed"},
+	{path: "spec.sharing.overrides[].gpuName", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
+	{path: "spec.sharing.overrides[].replicas", by: "pkg/snapshot.TestReplicasCanBeOverriddenByGPUName"},
+	{path: "spec.sharing.replicas", by: "pkg/apis/v1alpha1.TestReplicasFor"},
+	{path: "spec.sharing.requestsAboveOne=Allow", by: "pkg/apis/v1alpha1.TestRefusesAboveOne"},
+	{path: "spec.sharing.requestsAboveOne=Refuse", by: "pkg/snapshot.TestAPodThatMayNotAskForMoreThanOneReplicaIsBlocked"},
+	{path: "spec.sharing.resourceName=nvidia.com/gpu", by: "pkg/snapshot.TestALimitOfUnrenamedReplicasIsOneOfGPUs"},
+	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
+	{path: "spec.sharing.strategy=None", by: ofStrategy},
+	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},
+}

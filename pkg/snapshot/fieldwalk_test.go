@@ -1,0 +1,206 @@
+package snapshot_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	karpapis "sigs.k8s.io/karpenter/pkg/apis"
+	"sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/apis/crds"
+)
+
+var update = flag.Bool("update", false, "rewrite the table in docs/nodepool.md, for the diff to be reviewed")
+
+const root = "../.."
+
+// schema is the part of an OpenAPI schema that names fields.
+type schema struct {
+	Properties           map[string]schema `json:"properties"`
+	Items                *schema           `json:"items"`
+	AdditionalProperties *schema           `json:"additionalProperties"`
+	Enum                 []string          `json:"enum"`
+}
+
+// leaves returns the paths of all values below, sorted; each value of an enumeration has its own.
+func (s schema) leaves(path string) []string {
+	var all []string
+	for name, property := range s.Properties {
+		all = append(all, property.leaves(path+"."+name)...)
+	}
+	if s.Items != nil {
+		all = append(all, s.Items.leaves(path+"[]")...)
+	}
+	if s.AdditionalProperties != nil {
+		all = append(all, s.AdditionalProperties.leaves(path+"{}")...)
+	}
+	for _, value := range s.Enum {
+		all = append(all, path+"="+value)
+	}
+	if len(all) == 0 {
+		all = []string{path}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// specLeaves returns the paths of a CRD's spec.
+func specLeaves(t *testing.T, content []byte) []string {
+	t.Helper()
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(content, &crd); err != nil {
+		t.Fatal(err)
+	}
+	if len(crd.Spec.Versions) != 1 {
+		t.Fatalf("there are %d versions, and the decisions are for one", len(crd.Spec.Versions))
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].leaves("spec")
+}
+
+func TestTheWalkFindsEveryFieldAndEveryValueOfAnEnumeration(t *testing.T) {
+	t.Parallel()
+	var s schema
+	if err := yaml.Unmarshal([]byte(`
+properties:
+  a: {type: string}
+  b: {enum: [One, Two]}
+  c: {items: {properties: {d: {type: string}, e: {items: {enum: [Three]}}}}}
+  f: {additionalProperties: {type: string}}
+  g: {x-kubernetes-preserve-unknown-fields: true}
+`), &s); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"spec.a", "spec.b=One", "spec.b=Two", "spec.c[].d", "spec.c[].e[]=Three", "spec.f{}", "spec.g"}
+	if diff := cmp.Diff(want, s.leaves("spec")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestThereIsADecisionOnEveryFieldOfNodePoolAndGPUNodeClass(t *testing.T) {
+	t.Parallel()
+	class, err := crds.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		crd       []byte
+		decisions []decision
+	}{"NodePool": {karpapis.NodePoolCRD, nodePoolFields}, "GPUNodeClass": {class, classFields}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fields := specLeaves(t, c.crd)
+			decided := map[string]bool{}
+			for _, d := range c.decisions {
+				if decided[d.path] {
+					t.Errorf("%s is decided on twice", d.path)
+				}
+				decided[d.path] = true
+				if !slices.Contains(fields, d.path) {
+					t.Errorf("%s is decided on in fieldtable_test.go, and the schema does not have it", d.path)
+				}
+			}
+			for _, field := range fields {
+				if !decided[field] {
+					t.Errorf("%s needs a decision in fieldtable_test.go: the test that shows that it is honored, or a case of `reported`", field)
+				}
+			}
+		})
+	}
+}
+
+func TestEachDecisionHasATestThatShowsIt(t *testing.T) {
+	t.Parallel()
+	told := map[string]bool{}
+	for _, r := range reported {
+		told[r.path] = true
+	}
+	tests := map[string]string{}
+	for _, d := range slices.Concat(nodePoolFields, classFields) {
+		if d.by == "" {
+			if !told[d.path] {
+				t.Errorf("%s has neither a test nor a case of `reported`", d.path)
+			}
+			continue
+		}
+		pkg, name, _ := strings.Cut(strings.TrimPrefix(d.by, "pkg/"), ".")
+		if tests[pkg] == "" {
+			tests[pkg] = testsOf(t, filepath.Join(root, "pkg", pkg))
+		}
+		if !regexp.MustCompile(`(?m)^func ` + name + `\(t \*testing\.T\)`).MatchString(tests[pkg]) {
+			t.Errorf("%s is honored by %s, which is no test", d.path, d.by)
+		}
+	}
+	for path := range told {
+		if path != "" && !slices.ContainsFunc(nodePoolFields, func(d decision) bool { return d.path == path && d.by == "" }) {
+			t.Errorf("%s is reported, and the table does not say so", path)
+		}
+	}
+}
+
+// testsOf returns the text of a package's tests.
+func testsOf(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(content)
+	}
+	return all.String()
+}
+
+func TestTheDocsSayWhatIsDoneWithEachFieldAndExplainEachReason(t *testing.T) {
+	t.Parallel()
+	const head = "| field | |\n|---|---|\n"
+	file := filepath.Join(root, "docs", "nodepool.md")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(content), head)
+	_, after, ends := strings.Cut(rest, "\n\n")
+	if !found || !ends {
+		t.Fatal("there is no table")
+	}
+	var want strings.Builder
+	want.WriteString(before + head)
+	for _, d := range nodePoolFields {
+		fmt.Fprintf(&want, "| `%s` | %s |\n", strings.Replace(d.path, "=", ": ", 1), d.says)
+	}
+	want.WriteString("\n" + after)
+	if *update {
+		if err := os.WriteFile(file, []byte(want.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want.String(), string(content)); diff != "" {
+		t.Errorf("docs/nodepool.md differs from fieldtable_test.go; go test ./pkg/snapshot -run TheDocsSay -update rewrites it (-want +got):\n%s", diff)
+	}
+	for _, r := range reported {
+		if !strings.Contains(string(content), "`"+r.reason+"`") {
+			t.Errorf("docs/nodepool.md does not explain %s", r.reason)
+		}
+	}
+}
