@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -87,7 +86,12 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		return err
 	}
 	log.Info("Starting", "instanceTypes", len(types))
-	return m.Start(ctx)
+	err = m.Start(ctx)
+	if errors.Is(err, errNewKind) {
+		log.Info("Stopping, to be started again", "reason", err.Error())
+		return nil
+	}
+	return err
 }
 
 // readInstanceTypes reads the file; nil where none is named.
@@ -112,13 +116,17 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	ledger := launch.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
 	recorder := m.GetEventRecorder(leaseName)
-	overlays, err := serves(m, schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
+	missing := &newKinds{serves: func(kind schema.GroupKind) (bool, error) { return serves(m, kind) }, clock: clk}
+	overlays, err := missing.served(nodeOverlay)
 	if err != nil {
 		return err
 	}
-	buffers, err := serves(m, karpenter.CapacityBufferKind)
+	buffers, err := missing.served(karpenter.CapacityBufferKind)
 	if err != nil {
 		return err
+	}
+	if err := m.Add(missing); err != nil {
+		return fmt.Errorf("adding the look for kinds: %w", err)
 	}
 	machines, err := newCatalog(m, types, all, o)
 	if err != nil {
@@ -155,6 +163,8 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	}
 	return m.AddReadyzCheck("caches", cachesSynced(m))
 }
+
+var nodeOverlay = schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
 // ec2NodeClass is the kind whose machines AWS tells of.
 var ec2NodeClass = schema.GroupKind{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass"}
@@ -195,18 +205,6 @@ func kubernetesVersion(m ctrl.Manager) func() (string, error) {
 		}
 		return v.Major + "." + strings.TrimSuffix(v.Minor, "+"), nil
 	}
-}
-
-// serves says whether the API server serves a kind.
-func serves(m ctrl.Manager, kind schema.GroupKind) (bool, error) {
-	_, err := m.GetRESTMapper().RESTMapping(kind)
-	if meta.IsNoMatchError(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("asking the API server for %s: %w", kind.Kind, err)
-	}
-	return true, nil
 }
 
 // cachesSynced is ready once every informer has listed.

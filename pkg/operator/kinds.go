@@ -1,0 +1,83 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// errNewKind ends the process once the API server serves a kind that is read only where it is served. Informers and watches are made at the start, so the
+// next start reads it.
+var errNewKind = errors.New("the API server serves a kind that it did not serve at the start")
+
+// kindsEvery is how often the API server is asked. People install CRDs before they use them.
+const kindsEvery = time.Minute
+
+// newKinds waits for kinds that the API server does not serve yet.
+type newKinds struct {
+	kinds  []schema.GroupKind
+	serves func(schema.GroupKind) (bool, error)
+	clock  clock.WithTicker
+}
+
+// served reports whether a kind is served, and waits for it where it is not.
+func (n *newKinds) served(kind schema.GroupKind) (bool, error) {
+	served, err := n.serves(kind)
+	if err == nil && !served {
+		n.kinds = append(n.kinds, kind)
+	}
+	return served, err
+}
+
+// NeedLeaderElection is false: each replica has informers of its own.
+func (n *newKinds) NeedLeaderElection() bool { return false }
+
+// Start returns errNewKind once one of the kinds is served.
+func (n *newKinds) Start(ctx context.Context) error {
+	if len(n.kinds) == 0 {
+		return nil
+	}
+	ticker := n.clock.NewTicker(kindsEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		for _, kind := range n.kinds {
+			served, err := n.serves(kind)
+			if err != nil {
+				log.FromContext(ctx).V(1).Info("Asking for a kind", "kind", kind, "error", err.Error())
+				continue // It is asked again.
+			}
+			if served {
+				return fmt.Errorf("%w: %s", errNewKind, kind)
+			}
+		}
+	}
+}
+
+// serves says whether the API server serves a kind now. The manager's mapper keeps which versions a group has, so it would not see a kind of a new version.
+func serves(m ctrl.Manager, kind schema.GroupKind) (bool, error) {
+	mapper, err := apiutil.NewDynamicRESTMapper(m.GetConfig(), m.GetHTTPClient())
+	if err != nil {
+		return false, fmt.Errorf("making a mapper of kinds: %w", err)
+	}
+	_, err = mapper.RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("asking the API server for %s: %w", kind.Kind, err)
+	}
+	return true, nil
+}
