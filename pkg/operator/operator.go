@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
@@ -45,7 +47,8 @@ const leaseName = "karve"
 // shutdownGrace is how long the controllers may take to finish what they are doing.
 const shutdownGrace = 20 * time.Second
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,resourceNames=karve,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create;patch
 
 // Run runs the controllers until the context ends.
@@ -66,7 +69,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	config.QPS, config.Burst = 200, 300
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: kinds, Logger: log,
-		Metrics:                 metricsserver.Options{BindAddress: o.MetricsAddress},
+		Metrics:                 o.metrics(),
 		HealthProbeBindAddress:  o.ProbeAddress,
 		LeaderElection:          o.LeaderElect,
 		LeaderElectionID:        leaseName,
@@ -76,7 +79,10 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		GracefulShutdownTimeout:       new(shutdownGrace),
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject:         map[client.Object]cache.ByObject{&corev1.Event{}: {Field: launch.AboutNodeClaims()}},
+			ByObject: map[client.Object]cache.ByObject{
+				// Events about objects without a namespace are in the namespace default.
+				&corev1.Event{}: {Namespaces: map[string]cache.Config{metav1.NamespaceDefault: {FieldSelector: launch.AboutNodeClaims()}}},
+			},
 		},
 	})
 	if err != nil {
@@ -92,6 +98,18 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		return nil
 	}
 	return err
+}
+
+// +kubebuilder:rbac:feature=secure-metrics,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:feature=secure-metrics,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+// metrics is how metrics are served.
+func (o *Options) metrics() metricsserver.Options {
+	served := metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: o.MetricsSecure}
+	if o.MetricsSecure {
+		served.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	return served
 }
 
 // readInstanceTypes reads the file; nil where none is named.
@@ -121,9 +139,11 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	if err != nil {
 		return err
 	}
-	buffers, err := missing.served(karpenter.CapacityBufferKind)
-	if err != nil {
-		return err
+	buffers := false
+	if o.CapacityBuffers {
+		if buffers, err = missing.served(karpenter.CapacityBufferKind); err != nil {
+			return err
+		}
 	}
 	if err := m.Add(missing); err != nil {
 		return fmt.Errorf("adding the look for kinds: %w", err)
@@ -142,14 +162,14 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 		provisioning.New(provisioning.Config{
 			Client: c, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
 			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, PlanBudget: o.PlanBudget,
-			CapacityBuffers: buffers,
+			CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.ReplicasTimeout}),
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, AWS: loader(all), KubernetesVersion: kubernetesVersion(m), Metrics: all,
-			Recorder: recorder, Clock: clk, Namespace: o.namespace(), CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
+			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -29,9 +28,14 @@ type Options struct {
 	GPUFaultTimeout         time.Duration
 	BreakerRetry            time.Duration
 	Settle                  time.Duration
+	Nominations             bool
+	CapacityBuffers         bool
+	ImageRollouts           bool
 	GPUCheckImage           string
+	GPUCheckNamespace       string
 	ImageRefresh            time.Duration
 	MetricsAddress          string
+	MetricsSecure           bool
 	ProbeAddress            string
 	LeaderElect             bool
 	LeaderElectionNamespace string
@@ -67,12 +71,18 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been out of service for this long")
 	fs.DurationVar(&o.BreakerRetry, "breaker-retry", 10*time.Minute, "launch one node again this long after nodes of a pool were found broken")
 	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "watch a tainted idle node for this long before it is given back")
+	fs.BoolVar(&o.Nominations, "nominations", true, "nominate the nodes on which waiting pods are planned, in their status; otherwise the scheduler picks among the nodes that fit")
+	fs.BoolVar(&o.CapacityBuffers, "capacity-buffers", true, "keep capacity free for CapacityBuffers, where the API server serves them")
+	fs.BoolVar(&o.ImageRollouts, "image-rollouts", false, "act on GPUImageRollouts: create canary nodes and change EC2NodeClasses")
 	fs.StringVar(&o.GPUCheckImage, "gpu-check-image", "", "container image that checks the GPU of a canary node with the argument check, as karve-node's does, where a GPUImageRollout names none")
+	fs.StringVar(&o.GPUCheckNamespace, "gpu-check-namespace", "karve-checks", "namespace of the pods that check GPUs")
 	fs.DurationVar(&o.ImageRefresh, "image-refresh-interval", 15*time.Minute, "ask AWS this often whether there is a newer GPU image")
 	fs.StringVar(&o.MetricsAddress, "metrics-bind-address", ":8080", "where Prometheus metrics are served; 0 for nowhere")
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", false,
+		"serve metrics with TLS and a self-signed certificate, to clients that the API server authenticates and allows to get /metrics")
 	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let only one replica of the controller act")
-	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease and of the pods that check GPUs; the pod's own by default")
+	fs.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", "", "namespace of the leader election lease; the pod's own by default")
 	fs.StringVar(&o.LogLevel, "log-level", "info", "info, or debug to see why decisions fall")
 	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		if value := os.Getenv(environment[name]); value != "" {
@@ -81,20 +91,6 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 			}
 		}
 	}
-}
-
-// inCluster is where a pod finds the name of its namespace.
-const inCluster = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// namespace is where the controller's own objects are.
-func (o *Options) namespace() string {
-	if o.LeaderElectionNamespace != "" {
-		return o.LeaderElectionNamespace
-	}
-	if name, err := os.ReadFile(inCluster); err == nil {
-		return strings.TrimSpace(string(name))
-	}
-	return "karve-system" // As the generated role has it.
 }
 
 // Validate tells all that is wrong with the options.
@@ -127,6 +123,9 @@ func (o *Options) Validate() error {
 	}
 	if o.MaxUnlaunched < 1 {
 		errs = append(errs, fmt.Errorf("--max-unlaunched-claims must be at least 1, not %d", o.MaxUnlaunched))
+	}
+	if o.ImageRollouts && o.GPUCheckNamespace == "" {
+		errs = append(errs, errors.New("--gpu-check-namespace must not be empty with --image-rollouts"))
 	}
 	if o.LogLevel != "info" && o.LogLevel != "debug" {
 		errs = append(errs, fmt.Errorf("--log-level must be info or debug, not %q", o.LogLevel))

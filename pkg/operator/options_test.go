@@ -35,20 +35,21 @@ func TestTheDefaultsAreValid(t *testing.T) {
 func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--vm-memory-overhead-percent=7.5":   "--vm-memory-overhead-percent must be a part of 1, as 0.075, not 7.5",
-		"--reserved-enis=-1":                 "--reserved-enis must not be below 0, and is -1",
-		"--batch-idle-duration=0":            "--batch-idle-duration must be above zero",
-		"--batch-max-duration=-1s":           "--batch-max-duration must be above zero",
-		"--plan-budget=0s":                   "--plan-budget must be above zero",
-		"--launch-timeout=0s":                "--launch-timeout must be above zero",
-		"--replicas-timeout=0s":              "--replicas-timeout must be above zero",
-		"--breaker-retry=0s":                 "--breaker-retry must be above zero",
-		"--settle-duration=0s":               "--settle-duration must be above zero",
-		"--image-refresh-interval=0s":        "--image-refresh-interval must be above zero",
-		"--batch-max-duration=1ms":           "must not be below --batch-idle-duration",
-		"--max-unlaunched-claims=0":          "--max-unlaunched-claims must be at least 1",
-		"--log-level=trace":                  `--log-level must be info or debug, not "trace"`,
-		"--log-level= --settle-duration=-1s": "--settle-duration must be above zero",
+		"--vm-memory-overhead-percent=7.5":        "--vm-memory-overhead-percent must be a part of 1, as 0.075, not 7.5",
+		"--reserved-enis=-1":                      "--reserved-enis must not be below 0, and is -1",
+		"--batch-idle-duration=0":                 "--batch-idle-duration must be above zero",
+		"--batch-max-duration=-1s":                "--batch-max-duration must be above zero",
+		"--plan-budget=0s":                        "--plan-budget must be above zero",
+		"--launch-timeout=0s":                     "--launch-timeout must be above zero",
+		"--replicas-timeout=0s":                   "--replicas-timeout must be above zero",
+		"--breaker-retry=0s":                      "--breaker-retry must be above zero",
+		"--settle-duration=0s":                    "--settle-duration must be above zero",
+		"--image-refresh-interval=0s":             "--image-refresh-interval must be above zero",
+		"--batch-max-duration=1ms":                "must not be below --batch-idle-duration",
+		"--max-unlaunched-claims=0":               "--max-unlaunched-claims must be at least 1",
+		"--image-rollouts --gpu-check-namespace=": "--gpu-check-namespace must not be empty",
+		"--log-level=trace":                       `--log-level must be info or debug, not "trace"`,
+		"--log-level= --settle-duration=-1s":      "--settle-duration must be above zero",
 	} {
 		o := parsed(t, strings.Fields(args)...)
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {

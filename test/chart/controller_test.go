@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,12 +34,20 @@ const clusterName = "--set=settings.clusterName=my-cluster"
 
 // combinations are values that somebody may want together, each with the cluster's name, which all need.
 var combinations = map[string][]string{
-	"as it is":    {clusterName},
-	"everything":  {clusterName, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true"},
-	"the least":   {clusterName, "--set=node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
+	"as it is": {clusterName},
+	"everything": {
+		clusterName, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
+		"--set=imageRollouts.enabled=true,controller.metrics.secure=true", "--set-json=networkPolicy.metricsFrom=" + prometheus, "--set-json=node.networkPolicy.metricsFrom=" + prometheus,
+	},
+	"the least":   {clusterName, "--set=nominations.enabled=false,capacityBuffers.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
 	"another way": {clusterName, "--values=testdata/values.yaml"},
 	"a scheduler": {clusterName, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
+	// As it was before the agent had a namespace of its own.
+	"one namespace": {clusterName, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
 }
+
+// prometheus is who may scrape metrics.
+const prometheus = `[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}]`
 
 var controller = chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}
 
@@ -71,7 +79,7 @@ func TestTheAPIServerTakesWhatTheChartMakes(t *testing.T) {
 			if strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/") {
 				continue // Its kinds are not there: see TestPrometheusFindsTheMetrics.
 			}
-			if o.GetNamespace() == controller.Namespace {
+			if strings.HasPrefix(o.GetNamespace(), "karve-") {
 				o.SetNamespace(namespace)
 			}
 			// Each has a name of its own, because they are applied in this order and none is kept.
@@ -88,20 +96,62 @@ func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
 	k, namespace := restricted(t)
 	for name, options := range combinations {
 		for deployment, d := range named[appsv1.Deployment](t, objects(t, options...), "Deployment") {
-			pod := corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec}
-			pod.Namespace, pod.GenerateName = namespace, deployment+"-"
-			if err := k.Create(t.Context(), &pod, client.DryRunAll); err != nil {
-				t.Errorf("%s: %v", name, err)
+			if err := admits(t, k, namespace, d.Spec.Template); err != nil {
+				t.Errorf("%s: %s: %v", name, deployment, err)
 			}
 		}
 	}
-	// It would have been refused otherwise.
-	template := into[appsv1.DaemonSet](t, objects(t, clusterName), "DaemonSet").Spec.Template
-	agent := corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	agent.Namespace, agent.GenerateName = namespace, "agent-"
-	if err := k.Create(t.Context(), &agent, client.DryRunAll); !apierrors.IsForbidden(err) {
-		t.Errorf("the agent, which has folders of the machine, is let in: %v", err)
+}
+
+// TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot makes the namespaces that the chart makes, under other names.
+func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
+	k, own := restricted(t)
+	all := objects(t, clusterName, "--set=imageRollouts.enabled=true")
+	agent := into[appsv1.DaemonSet](t, all, "DaemonSet")
+	if agent.Namespace == controller.Namespace {
+		t.Errorf("the agent is in the controller's namespace")
 	}
+	namespaces := map[string]string{}
+	for name, ns := range named[corev1.Namespace](t, all, "Namespace") {
+		namespaces[name] = makeNamespace(t, k, ns.Labels)
+	}
+	if diff := cmp.Diff([]string{karve.Checks, agent.Namespace}, slices.Sorted(maps.Keys(namespaces))); diff != "" {
+		t.Fatalf("the chart makes the namespaces (-want +got):\n%s", diff)
+	}
+	if err := admits(t, k, namespaces[agent.Namespace], agent.Spec.Template); err != nil {
+		t.Errorf("the agent in its own namespace: %v", err)
+	}
+	for _, namespace := range []string{own, namespaces[karve.Checks]} {
+		if err := admits(t, k, namespace, agent.Spec.Template); !apierrors.IsForbidden(err) {
+			t.Errorf("the agent, which has folders of the machine, is let in elsewhere: %v", err)
+		}
+	}
+}
+
+func TestNoNamespaceIsMadeThatIsNotNeeded(t *testing.T) {
+	for options, want := range map[string][]string{
+		"":                   {"karve-node"},
+		"node.enabled=false": nil,
+		"node.enabled=false,imageRollouts.enabled=true":                                       {karve.Checks},
+		"namespaces.create=false,imageRollouts.enabled=true":                                  nil,
+		"node.namespaceOverride=karve-system":                                                 nil,
+		"node.namespaceOverride=":                                                             nil,
+		"imageRollouts.enabled=true,imageRollouts.namespace=karve-system":                     {"karve-node"},
+		"imageRollouts.enabled=true,imageRollouts.namespace=gpus,node.namespaceOverride=gpus": {"gpus"},
+	} {
+		got := slices.Sorted(maps.Keys(named[corev1.Namespace](t, objects(t, clusterName, "--set="+options), "Namespace")))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: namespaces (-want +got):\n%s", options, diff)
+		}
+	}
+}
+
+// admits asks the API server to make a pod of the template, and does not have it made.
+func admits(t *testing.T, k client.Client, namespace string, template corev1.PodTemplateSpec) error {
+	t.Helper()
+	pod := corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.GenerateName = namespace, "admitted-"
+	return k.Create(t.Context(), &pod, client.DryRunAll)
 }
 
 // restricted is a namespace where only pods of the standard "restricted" may run.
@@ -112,9 +162,13 @@ func restricted(t *testing.T) (client.Client, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		GenerateName: "restricted-", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
-	}}
+	return k, makeNamespace(t, k, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
+}
+
+// makeNamespace makes a namespace that lasts as long as the test, and returns its name.
+func makeNamespace(t *testing.T, k client.Client, labels map[string]string) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-", Labels: labels}}
 	if err := k.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
@@ -123,59 +177,7 @@ func restricted(t *testing.T) (client.Client, string) {
 			t.Error(err)
 		}
 	})
-	return k, namespace.Name
-}
-
-func TestTheRolesAreThoseOfTheCode(t *testing.T) {
-	root, err := cluster.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "role.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	generated := map[string][]rbacv1.PolicyRule{}
-	for document := range strings.SplitSeq(string(text), "---\n") {
-		var role rbacv1.ClusterRole // A Role's fields are among a ClusterRole's.
-		if err := sigsyaml.Unmarshal([]byte(document), &role); err != nil {
-			t.Fatal(err)
-		}
-		if role.Kind != "" {
-			generated[role.Kind+" "+role.Namespace] = role.Rules
-		}
-	}
-	made, bound := map[string][]rbacv1.PolicyRule{}, map[string]bool{}
-	all := objects(t, clusterName, "--set=node.enabled=false")
-	for _, o := range all {
-		convert := func(into any) {
-			if err := chart.Convert(o, into); err != nil {
-				t.Fatal(err)
-			}
-		}
-		switch o.GetKind() {
-		case "ClusterRole", "Role":
-			var role rbacv1.ClusterRole
-			convert(&role)
-			made[o.GetKind()+" "+o.GetNamespace()] = role.Rules
-		case "ClusterRoleBinding", "RoleBinding":
-			var binding rbacv1.RoleBinding
-			convert(&binding)
-			subject := rbacv1.Subject{Kind: "ServiceAccount", Name: into[corev1.ServiceAccount](t, all, "ServiceAccount").Name, Namespace: controller.Namespace}
-			if diff := cmp.Diff([]rbacv1.Subject{subject}, binding.Subjects); diff != "" {
-				t.Errorf("%s %s: %s", o.GetKind(), o.GetName(), diff)
-			}
-			bound[binding.RoleRef.Kind+" "+o.GetNamespace()] = true
-		}
-	}
-	if diff := cmp.Diff(generated, made); diff != "" {
-		t.Errorf("the chart's roles are not those of config/rbac: %s", diff)
-	}
-	for role := range generated {
-		if !bound[role] {
-			t.Errorf("nothing binds the %s", role)
-		}
-	}
+	return namespace.Name
 }
 
 func TestWhatBelongsToTheControllerFindsItsPodsAndNotTheAgents(t *testing.T) {
@@ -299,7 +301,7 @@ func TestAPackedChartIsWhole(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("the CRDs in %s: %s", filepath.Base(path), diff)
 		}
-		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 2) {
+		if c.Name == controller.Name && (len(made.Kind("DaemonSet")) != 1 || len(made.Kind("ClusterRole")) != 4) {
 			t.Errorf("%d DaemonSets, %d ClusterRoles", len(made.Kind("DaemonSet")), len(made.Kind("ClusterRole")))
 		}
 	}
@@ -333,6 +335,8 @@ func TestValuesOfTheControllerThatCannotBeMeantAreRefused(t *testing.T) {
 		"--set=settings.reservedENIs=some":          "reservedENIs",
 		"--set=settings.isolatedVPC=perhaps":        "isolatedVPC",
 		"--set=replicas=0":                          "replicas",
+		"--set=imageRollouts.namespace=":            "imageRollouts",
+		"--set=nominations=false":                   "nominations",
 		"--set=controller.image.digest=sha256:abc":  "digest",
 		"--set=logLevel=trace":                      "logLevel",
 		"--set=scheduler.name=default-scheduler":    "scheduler",

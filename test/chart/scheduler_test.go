@@ -145,7 +145,7 @@ func runScheduler(t *testing.T, k client.Client) {
 		t.Fatal(err)
 	}
 	for _, o := range all {
-		if strings.Contains(o.GetKind(), "Role") && o.GetName() != "karve" {
+		if strings.Contains(o.GetKind(), "Role") && strings.HasPrefix(o.GetName(), "karve-scheduler") {
 			create(t, k, o)
 		}
 	}

@@ -125,6 +125,9 @@ func prepare(ctx context.Context, config Config) (*Cluster, error) {
 	if c.parts, err = c.layout(ctx); err != nil {
 		return nil, err
 	}
+	if err := os.WriteFile(c.auditPolicy(), []byte(auditPolicy), 0o600); err != nil {
+		return nil, fmt.Errorf("writing the audit policy: %w", err)
+	}
 	return c, c.writeAdmin()
 }
 
@@ -158,6 +161,9 @@ func (c *Cluster) start(ctx context.Context) error {
 // to end in order. KARVE_KEEP_CLUSTER=1 keeps the folder for a look at the logs.
 func (c *Cluster) Stop() error {
 	c.stopAll()
+	if err := c.recordCalls(); err != nil {
+		return err
+	}
 	if !c.temporary || os.Getenv("KARVE_KEEP_CLUSTER") == "1" {
 		return nil
 	}

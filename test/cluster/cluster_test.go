@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -54,7 +56,8 @@ func TestAnAPIServerIsReadySoonAndServesTheCRDs(t *testing.T) {
 
 func TestAUserHasTheRightsOfRBACAndNoOthers(t *testing.T) {
 	c := cluster.ForTest(t, cluster.Config{})
-	path, err := c.KubeconfigFor("system:serviceaccount:karve-system:karve")
+	const user = "system:serviceaccount:default:nobody"
+	path, err := c.KubeconfigFor(user)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +69,28 @@ func TestAUserHasTheRightsOfRBACAndNoOthers(t *testing.T) {
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("listing nodes: %v, want Forbidden", err)
 	}
-	if err != nil && !strings.Contains(err.Error(), `"system:serviceaccount:karve-system:karve"`) {
+	if err != nil && !strings.Contains(err.Error(), `"`+user+`"`) {
 		t.Errorf("listing nodes: %v, want the user's name in it", err)
 	}
 	_, err = clientset(t, c.RESTConfig()).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Errorf("listing nodes as the administrator: %v", err)
+	}
+	if _, err := clientset(t, config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	calls, err := c.Calls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := cluster.Calls{
+		Allowed: []cluster.Call{{User: user, Verb: "create", Group: "authorization.k8s.io", Resource: "selfsubjectrulesreviews"}},
+		Denied:  []cluster.Call{{User: user, Verb: "list", Resource: "nodes"}},
+	}
+	if diff := cmp.Diff(want, calls); diff != "" {
+		t.Errorf("what service accounts have asked for (-want +got):\n%s", diff)
 	}
 }
 

@@ -83,6 +83,9 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 		"--disable-admission-plugins=ServiceAccount",
 		// One API server: no leases to elect anything, and no endpoints to reconcile with an address on loopback.
 		"--endpoint-reconciler-type=none",
+		// As some clusters have it: whoever makes an object that blocks the deletion of its owner needs the right to update the owner's finalizers.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+		"--audit-policy-file="+c.auditPolicy(), "--audit-log-path="+filepath.Join(c.dir, auditLog), "--audit-log-maxsize=100", "--audit-log-maxbackup=3",
 		"--allow-privileged=true", "--profiling=false")
 }
 

@@ -60,7 +60,7 @@ func (s *scene) untilRollout(within time.Duration, what string, is func(*v1alpha
 func (s *scene) endChecks() {
 	s.t.Helper()
 	var pods corev1.PodList
-	s.list(&pods, client.InNamespace(karve.Namespace), client.MatchingLabels{v1alpha1.CanaryLabel: s.name})
+	s.list(&pods, client.InNamespace(karve.Checks), client.MatchingLabels{v1alpha1.CanaryLabel: s.name})
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if pod.Spec.NodeName == "" || pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {

@@ -28,8 +28,12 @@ import (
 )
 
 const (
-	// Namespace is where the controller runs.
+	// Namespace is where the controller runs, under the pod security standard restricted.
 	Namespace = "karve-system"
+	// Agents is where the chart runs the agents.
+	Agents = "karve-node"
+	// Checks is where its pods run that check GPUs.
+	Checks = "karve-checks"
 	// Component is the controller's name on the cluster, and of the chart's release, for StopComponent, KillComponent, StartComponent and Log.
 	Component cluster.Component = "karve"
 )
@@ -42,6 +46,8 @@ type Options struct {
 	BatchIdle, BatchMax                          time.Duration
 	// MaxUnlaunched is how many claims may be without a machine at once.
 	MaxUnlaunched int
+	// Values are more of the chart's values, as --set takes them. All features are on unless they say otherwise.
+	Values []string
 	// Replica is for a second controller beside the first: its name on the cluster ends with it.
 	Replica string
 	// Alone says that no other controller will run, so that after a crash nobody waits for a lease to end.
@@ -52,6 +58,8 @@ type Options struct {
 type Controller struct {
 	// Name is its component name.
 	Name cluster.Component
+	// User is whom the API server takes it for.
+	User string
 	// MetricsURL is where its metrics are.
 	MetricsURL string
 	// HealthURL and ReadyURL are where its probes are.
@@ -102,7 +110,8 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := c.KubeconfigFor("system:serviceaccount:" + Namespace + ":" + pod.ServiceAccountName)
+	user := "system:serviceaccount:" + Namespace + ":" + pod.ServiceAccountName
+	kubeconfig, err := c.KubeconfigFor(user)
 	if err != nil {
 		return nil, err
 	}
@@ -131,9 +140,17 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 		return nil, err
 	}
 	return &Controller{
-		Name: name, MetricsURL: "http://" + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
+		Name: name, User: user, MetricsURL: scheme(pod) + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
 		path: path, probes: probes,
 	}, nil
+}
+
+// scheme is how the container serves its metrics.
+func scheme(pod *corev1.PodSpec) string {
+	if slices.Contains(pod.Containers[0].Args, "--metrics-secure=true") {
+		return "https://"
+	}
+	return "http://"
 }
 
 const probesFlag = "--health-probe-bind-address="
@@ -188,7 +205,7 @@ func (k *Controller) PID() (int, error) {
 
 // values are what the chart is told.
 func (o *Options) values() []string {
-	values := []string{"--set=settings.clusterName=karve,logLevel=debug,node.enabled=false"}
+	values := []string{"--set=settings.clusterName=karve,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
 	if o.MaxUnlaunched > 0 {
 		values = append(values, fmt.Sprintf("--set=settings.maxUnlaunchedClaims=%d", o.MaxUnlaunched))
 	}
@@ -199,6 +216,9 @@ func (o *Options) values() []string {
 		if d > 0 {
 			values = append(values, fmt.Sprintf("--set=settings.%s=%s", name, d))
 		}
+	}
+	for _, v := range o.Values {
+		values = append(values, "--set="+v)
 	}
 	return values
 }
@@ -229,7 +249,9 @@ func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpe
 	if err != nil {
 		return nil, err
 	}
-	if err := create(ctx, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}); err != nil {
+	if err := create(ctx, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: Namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}); err != nil {
 		return nil, err
 	}
 	var deployment appsv1.Deployment

@@ -36,7 +36,7 @@ const (
 	library        = "gpus" // the file that tells the library that plays NVML
 )
 
-var agentChart = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: karve.Namespace}
+var agentChart = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: karve.Agents}
 
 // world is a cluster with Karve's controller and the agent's chart, and one machine of Karve's.
 type world struct {
@@ -63,6 +63,7 @@ func newWorld(t *testing.T, components ...cluster.Component) *world {
 	objects, err := agentChart.Template(t.Context(), "--set=image.pullPolicy=Never", "--set=metrics.pods=true")
 	w.must(err)
 	w.must(objects.Into("DaemonSet", &w.agents))
+	w.must(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentChart.Namespace}}))
 	for _, o := range objects {
 		w.must(w.api.Create(t.Context(), o))
 	}

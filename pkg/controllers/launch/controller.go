@@ -41,7 +41,7 @@ type Controller struct{ Config }
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=delete
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups="",resources=events,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=default,resources=events,verbs=list;watch
 
 // Register adds the controller to the manager. Of events only those about NodeClaims are worth a cache: see [AboutNodeClaims].
 func (c *Controller) Register(m ctrl.Manager) error {

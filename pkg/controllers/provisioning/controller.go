@@ -56,6 +56,8 @@ type Config struct {
 	PlanBudget time.Duration
 	// CapacityBuffers says whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
+	// Nominations says whether waiting pods are nominated to the nodes on which they are planned.
+	Nominations bool
 }
 
 // Controller plans for all waiting pods together, so it has one request and one worker.
@@ -81,7 +83,7 @@ func New(config Config) *Controller {
 }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
-// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:feature=nominations,groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=create;patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch

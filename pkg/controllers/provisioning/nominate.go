@@ -36,6 +36,9 @@ const (
 // nominate writes the nominations that a plan asks for. A nomination is a hint: that one cannot be written never fails a reconcile. It returns when those that are
 // left are due, 0 when none is.
 func (c *Controller) nominate(ctx context.Context, view *snapshot.View, plan planner.Plan) time.Duration {
+	if !c.Nominations {
+		return 0
+	}
 	now := c.Clock.Now()
 	var due []snapshot.Nomination
 	for _, n := range view.Nominations(plan) {

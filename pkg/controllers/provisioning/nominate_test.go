@@ -45,7 +45,7 @@ func nominator(objects []client.Object, write func() error) (*Controller, *clock
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	}).Build()
-	return New(Config{Client: c, Clock: clk}), clk
+	return New(Config{Client: c, Clock: clk, Nominations: true}), clk
 }
 
 func TestNominationsThatARoundHasNoRoomForAreMadeInTheNextOnes(t *testing.T) {
@@ -79,6 +79,16 @@ func TestANominationThatNobodyAnswersIsTriedAgainAndFailsNothing(t *testing.T) {
 		t.Errorf("tried again after %s, want a second", wait)
 	}
 	failing = nil
+	if wait := c.nominate(t.Context(), &view, planner.Plan{}); wait != 0 {
+		t.Errorf("something is left, due after %s", wait)
+	}
+}
+
+func TestWithoutTheFeatureNothingIsNominated(t *testing.T) {
+	t.Parallel()
+	view, objects := withdrawn(3)
+	c, _ := nominator(objects, func() error { t.Error("a nomination was written"); return nil })
+	c.Nominations = false
 	if wait := c.nominate(t.Context(), &view, planner.Plan{}); wait != 0 {
 		t.Errorf("something is left, due after %s", wait)
 	}

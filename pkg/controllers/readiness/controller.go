@@ -55,7 +55,7 @@ type Controller struct {
 func New(config Config) *Controller { return &Controller{Config: config, told: map[types.UID]string{}} }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Register adds the controller to the manager.

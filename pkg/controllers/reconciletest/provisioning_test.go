@@ -29,7 +29,8 @@ import (
 
 func (w *world) provisioning(edits ...func(*provisioning.Config)) *provisioning.Controller {
 	config := provisioning.Config{
-		Client: w.WithWatch, Gatherer: w.gatherer, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
+		Nominations: true,
+		Client:      w.WithWatch, Gatherer: w.gatherer, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
 		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second,
 	}
 	for _, edit := range edits {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +81,8 @@ func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollout
 // forget starts another controller, which knows what is in the API only.
 func (w *rollouts) forget() {
 	w.controller = rollout.New(rollout.Config{
-		Client: w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
+		Enabled: true,
+		Client:  w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
 		AWS:               func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(w.aws.URL)), nil },
 		KubernetesVersion: func() (string, error) { return "1.36", nil },
 		Namespace:         checks, CheckImage: "check", Refresh: time.Minute,
@@ -265,6 +267,27 @@ func (w *rollouts) wantNoCanary() {
 			}
 		}
 	}
+}
+
+func TestARolloutWithoutTheFeatureSaysSoAndIsLeftAlone(t *testing.T) {
+	w := newRollouts(t)
+	before := w.terms()
+	w.controller.Enabled = false
+	w.looks(2)
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded} {
+		if c := meta.FindStatusCondition(w.rollout.Status.Conditions, kind); c == nil || c.Reason != "ImageRolloutsDisabled" || !strings.Contains(c.Message, "imageRollouts.enabled=true") {
+			t.Errorf("%s is %+v", kind, c)
+		}
+	}
+	if diff := cmp.Diff(before, w.terms()); diff != "" {
+		t.Errorf("the EC2NodeClass has changed: %s", diff)
+	}
+	if w.rollout.Status.Nodes != 2 {
+		t.Errorf("it has %d nodes, want 2", w.rollout.Status.Nodes)
+	}
+	w.controller.Enabled = true
+	w.looks(2)
+	w.wantStep(v1alpha1.StepSettled)
 }
 
 func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {

@@ -49,6 +49,8 @@ type Config struct {
 	Metrics           *metrics.Metrics
 	Recorder          events.EventRecorder
 	Clock             clock.PassiveClock
+	// Enabled says whether rollouts are acted on. Otherwise their conditions say that they are not.
+	Enabled bool
 	// Namespace is where the pods run that check GPUs.
 	Namespace string
 	// CheckImage is the container image of that pod where a rollout names none.
@@ -72,10 +74,11 @@ func New(config Config) *Controller {
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts/status,verbs=patch
-// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get;list;create;patch;delete
-// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",namespace=karve-system,resources=pods,verbs=create;delete
+// +kubebuilder:rbac:feature=image-rollouts,groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=list;create;patch;delete
+// +kubebuilder:rbac:feature=image-rollouts,groups="",namespace=karve-checks,resources=pods,verbs=create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Register adds the controller to the manager.

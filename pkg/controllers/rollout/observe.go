@@ -38,11 +38,21 @@ type objects struct {
 	classes, claims, pods []string
 }
 
+// disabled is why nothing is done about any rollout where the feature is off.
+var disabled = rollout.Blocked{Problem: rollout.Problem{
+	Reason: "ImageRolloutsDisabled", Message: "the controller runs without --image-rollouts: set imageRollouts.enabled=true in the chart's values, or delete this GPUImageRollout",
+}}
+
 func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (*world, error) {
 	w := &world{seen: rollout.Seen{Now: c.Clock.Now()}}
 	var err error
 	if w.cluster, err = c.Gatherer.Cluster(ctx); err != nil {
 		return nil, fmt.Errorf("reading the cluster: %w", err)
+	}
+	w.seen.Nodes = nodesOf(r, w.cluster, w.seen.Now)
+	if !c.Enabled {
+		w.seen.Blocked = &disabled
+		return w, nil
 	}
 	mapping, err := c.Mapper.RESTMapping(ec2NodeClass)
 	switch {
@@ -55,7 +65,6 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		return nil, err
 	}
 	w.seen.Leftovers = w.canaries.besides(r.Status.Canary)
-	w.seen.Nodes = nodesOf(r, w.cluster, w.seen.Now)
 	if w.seen.Blocked, err = c.rivals(ctx, r); err != nil || w.seen.Blocked != nil {
 		return w, err
 	}

@@ -18,6 +18,10 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "karve-node.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
 {{- define "karve-node.selector" -}}
 app.kubernetes.io/name: {{ include "karve-node.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
