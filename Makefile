@@ -39,7 +39,9 @@ test-unit: ## Run the tests that need no cluster
 	$(GO_TEST) --packages "$$(tools/packages unit)" -- -p 2 $(TESTFLAGS)
 
 test-e2e: cluster-bin ## Run the tests on a real API server and on the local cluster, one package at a time
-	KARVE_REQUIRE_CLUSTER=1 $(GO_TEST) --packages "$$(tools/packages cluster)" -- -p 1 -count=1 -timeout 30m $(TESTFLAGS)
+	rm -rf _output/calls
+	KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST) --packages "$$(tools/packages cluster)" -- -p 1 -count=1 -timeout 30m $(TESTFLAGS)
+	KARVE_RIGHTS=$(CURDIR)/_output/calls go test -count=1 ./test/rights
 
 test-kubelet: cluster-bin ## Run the tests on a real kubelet with real containers, as root
 	tools/install-containerd

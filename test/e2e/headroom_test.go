@@ -5,9 +5,12 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -69,19 +72,53 @@ func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
 	s := w.scene(t, "buffered")
 	s.class("5s")
 	s.pool(poolOptions{})
-	d := s.deploy("inference", 5, func(spec *corev1.PodSpec) {
+	shared := func(spec *corev1.PodSpec) {
 		// Karpenter does not read the limits of a template: to it these would be pods without a GPU, for any pool.
 		spec.Containers[0].Resources.Requests[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
-	})
+	}
+	d := s.deploy("inference", 5, shared)
 	s.untilRunning(5)
-	buffer := manifest("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", "burst", map[string]any{
-		"scalableRef": map[string]any{"apiGroup": "apps", "kind": "Deployment", "name": d.Name}, "percentage": int64(200),
-	})
-	buffer.SetNamespace(s.name)
-	s.create(buffer)
+	buffer := s.buffer("burst", map[string]any{"scalableRef": map[string]any{"apiGroup": "apps", "kind": "Deployment", "name": d.Name}, "percentage": int64(200)})
 	s.untilHeadroom(2)
 	s.untilCondition(s.name, v1alpha1.ConditionHeadroomReady, "True", "10 of 10")
 	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
-	s.delete(buffer)
+
+	// Of whatever kind has the template, there is room for one pod more each.
+	few := []*unstructured.Unstructured{buffer}
+	for kind, o := range s.templates(shared) {
+		s.create(o)
+		ref := map[string]any{"scalableRef": map[string]any{"apiGroup": "apps", "kind": kind, "name": o.GetName()}, "replicas": int64(1)}
+		if kind == "PodTemplate" {
+			ref = map[string]any{"podTemplateRef": map[string]any{"name": o.GetName()}, "replicas": int64(1)}
+		}
+		few = append(few, s.buffer(o.GetName(), ref))
+	}
+	s.untilCondition(s.name, v1alpha1.ConditionHeadroomReady, "True", "13 of 13")
+	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
+	for _, buffer := range few {
+		s.delete(buffer)
+	}
 	s.until(enough, "one machine goes", func() (bool, string) { return len(alive(s.claims())) == 1, lines(s.claims()) })
+}
+
+// buffer makes a CapacityBuffer.
+func (s *scene) buffer(name string, spec map[string]any) *unstructured.Unstructured {
+	s.t.Helper()
+	buffer := manifest("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", name, spec)
+	buffer.SetNamespace(s.name)
+	s.create(buffer)
+	return buffer
+}
+
+// templates are objects with a template for pods and without a pod, by their kinds, all that a CapacityBuffer can name beside Deployments.
+func (s *scene) templates(change ...func(*corev1.PodSpec)) map[string]client.Object {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.name, Name: name} }
+	pods := map[string]string{"app": "none"}
+	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pods}, Spec: s.podSpec(change...)}
+	selector := &metav1.LabelSelector{MatchLabels: pods}
+	return map[string]client.Object{
+		"PodTemplate": &corev1.PodTemplate{ObjectMeta: meta("template"), Template: template},
+		"StatefulSet": &appsv1.StatefulSet{ObjectMeta: meta("stateful"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(0)), Selector: selector, Template: template}},
+		"ReplicaSet":  &appsv1.ReplicaSet{ObjectMeta: meta("replicated"), Spec: appsv1.ReplicaSetSpec{Replicas: new(int32(0)), Selector: selector, Template: template}},
+	}
 }
