@@ -67,9 +67,10 @@ func of(rule rbacv1.PolicyRule, r Right) []Right {
 	return rights
 }
 
-// allows says whether the right allows the call.
-func (r Right) allows(c cluster.Call) bool {
-	return r.User == c.User && r.Verb == c.Verb && r.Group == c.Group && r.Resource == c.Resource && (r.Namespace == "" || r.Namespace == c.Namespace)
+// neededBy says whether a call needs the right. Who watches needs to list as well: informers do so where the API server does not stream lists (WatchList).
+func (r Right) neededBy(c cluster.Call) bool {
+	verb := r.Verb == c.Verb || r.Verb == "list" && c.Verb == "watch"
+	return r.User == c.User && verb && r.Group == c.Group && r.Resource == c.Resource && (r.Namespace == "" || r.Namespace == c.Namespace)
 }
 
 // Wrong says what is wrong with the rights: those that no call needs, and calls for which there is none. Reasons are why a right is needed all the same, by the
@@ -80,7 +81,7 @@ func Wrong(rights []Right, calls cluster.Calls, reasons map[string]string) []str
 	users := map[string]bool{}
 	for _, r := range rights {
 		there[r.String()], users[r.User] = true, true
-		if reasons[r.String()] == "" && !slices.ContainsFunc(calls.Allowed, r.allows) {
+		if reasons[r.String()] == "" && !slices.ContainsFunc(calls.Allowed, r.neededBy) {
 			wrong = append(wrong, fmt.Sprintf("nothing needs the right %q", r))
 		}
 	}
