@@ -135,7 +135,7 @@ func (d *decision) soakOn() {
 	canary.UnwellSince = nil
 	c := d.status.Candidate
 	until := canary.Passed.Add(d.soak)
-	if now.Before(until) && !c.Image.Named(d.rollout.Spec.PromoteNow) {
+	if now.Before(until) && !c.Image.Named(d.rollout.Spec.PromoteNow) && d.lost == nil {
 		d.note = fmt.Sprintf("%s runs well on node %s, which is watched until %s", c.Image.Release, seen.Node, stamp(until))
 		d.by(until)
 		return

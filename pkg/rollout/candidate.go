@@ -37,6 +37,10 @@ func (d *decision) target() *v1alpha1.GPUImage {
 	if wanted.Same(d.status.Current) {
 		return wanted
 	}
+	if id := d.missing(wanted); id != "" {
+		d.problem = &Problem{"ImageNotFound", fmt.Sprintf("%s cannot be used: its image %s does not exist any more; name another in spec.image", wanted.Release, id)}
+		return nil
+	}
 	if !d.newest() {
 		d.trustAgain(wanted)
 	}
@@ -44,7 +48,7 @@ func (d *decision) target() *v1alpha1.GPUImage {
 		d.problem = &Problem{"ImageDistrusted", fmt.Sprintf("%s is not used: %s", wanted.Release, why.Message)}
 		return nil
 	}
-	if d.newest() && older(wanted, d.status.Current) {
+	if d.newest() && d.lost == nil && older(wanted, d.status.Current) {
 		d.note = fmt.Sprintf("%s, which is recommended, is older than %s, which stays: name it in spec.image to go back to it", wanted.Release, d.status.Current.Release)
 		return nil
 	}
@@ -82,7 +86,7 @@ func imageFor(image *v1alpha1.GPUImage, architecture string) *v1alpha1.Architect
 
 // choose settles on the candidate.
 func (d *decision) choose(target *v1alpha1.GPUImage) {
-	if c := d.status.Candidate; c != nil && d.keeps(c, target) {
+	if c := d.status.Candidate; c != nil && d.missing(&c.Image) == "" && d.keeps(c, target) {
 		return
 	}
 	d.abandon()
@@ -188,7 +192,7 @@ func (d *decision) promote() {
 	switch {
 	case d.paused():
 		d.note = c.Image.Release + " has passed and is promoted once spec.promotion is Automatic"
-	case !d.windows.open(now) && !c.Image.Named(d.rollout.Spec.PromoteNow):
+	case !d.windows.open(now) && !c.Image.Named(d.rollout.Spec.PromoteNow) && d.lost == nil:
 		opens := d.windows.next(now)
 		d.note = fmt.Sprintf("%s has passed and waits for the window that opens at %s; spec.promoteNow: %s promotes it at once", c.Image.Release, stamp(opens), c.Image.Release)
 		d.by(opens)

@@ -46,6 +46,8 @@ type decision struct {
 	problem *Problem
 	// unready is why the EC2NodeClass is not pinned as it should be.
 	unready *Problem
+	// lost is why nothing can be launched with the pinned image: it does not exist any more.
+	lost *Problem
 	// note is what is going on or waited for, for the condition Progressing.
 	note string
 }
@@ -72,11 +74,12 @@ func (d *decision) decide() {
 	if d.status.Replaced != nil {
 		return // One change at a time: the pin that was decided on comes first.
 	}
+	d.lose()
 	target := d.target()
-	if d.goBack(target) {
+	if d.recover() || d.goBack(target) {
 		return
 	}
-	if d.status.Step == v1alpha1.StepRolling && !d.roll() {
+	if d.status.Step == v1alpha1.StepRolling && d.lost == nil && !d.roll() {
 		return
 	}
 	d.choose(target)
@@ -224,6 +227,8 @@ func (d *decision) takeBack() {
 	switch {
 	case in(d.status.Good, current):
 		failing.Message += "; it ran well before, so look at the device plugin on such nodes"
+	case good == nil && slices.ContainsFunc(d.status.Good, func(g v1alpha1.GPUImage) bool { return d.missing(&g) != "" }):
+		failing.Message += "; the images that ran well before do not exist any more: name another in spec.image"
 	case good == nil:
 		failing.Message += "; there is no other image to go back to: name one in spec.image"
 	case d.paused():
@@ -237,10 +242,10 @@ func (d *decision) takeBack() {
 	d.problem = &failing
 }
 
-// lastGood is the latest image that ran well, other than the current one; nil when there is none.
+// lastGood returns the latest image that ran well and still exists, other than the current one; nil when there is none.
 func (d *decision) lastGood() *v1alpha1.GPUImage {
 	for i := range d.status.Good {
-		if good := &d.status.Good[i]; !good.Same(d.status.Current) && d.distrusted(good) == nil {
+		if good := &d.status.Good[i]; !good.Same(d.status.Current) && d.distrusted(good) == nil && d.missing(good) == "" {
 			return good
 		}
 	}

@@ -416,3 +416,103 @@ func TestAWindowThatCannotBeReadIsSaid(t *testing.T) {
 		w.wantCondition(t, v1alpha1.ConditionAccepted, metav1.ConditionFalse, "InvalidWindow", "spec.windows[0]")
 	}
 }
+
+// once has two releases of which the second is pinned, and the first ran well before.
+func once(t *testing.T) *imaginary {
+	t.Helper()
+	w := settled(t)
+	w.rollout.Spec.Windows = nil
+	w.publish(release(2, "amd64"), fine)
+	w.run(2 * soak)
+	for range 4 {
+		w.replace()
+	}
+	w.run(5 * time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+	return w
+}
+
+func TestARolloutWhosePinnedImageIsGoneGoesBackToTheLastGoodOne(t *testing.T) {
+	t.Parallel()
+	w := once(t)
+	w.vanish(w.released["v2"])
+	w.run(2 * time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v1")
+	if !w.told("RollingBack") || !strings.Contains(w.events[len(w.events)-1].Message, "ami-2amd64 does not exist any more") {
+		t.Errorf("told %v", w.events)
+	}
+	// The next release is tried as any other.
+	for range 4 {
+		w.replace()
+	}
+	w.publish(release(3, "amd64"), fine)
+	w.run(2 * soak)
+	w.want(t, v1alpha1.StepRolling, "v3")
+}
+
+func TestARolloutWithoutAnyImageLeftPinsTheNextOneThatPassesItsCheck(t *testing.T) {
+	t.Parallel()
+	w := settled(t)
+	w.now = w.now.Add(5 * 24 * time.Hour) // A Saturday: no window is open for two days.
+	w.vanish(w.released["v1"])
+	w.run(2 * time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	for _, c := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded} {
+		status := map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: metav1.ConditionFalse, v1alpha1.ConditionDegraded: metav1.ConditionTrue}[c]
+		w.wantCondition(t, c, status, "ImageNotFound", "v1, whose image ami-1amd64 does not exist any more")
+	}
+	w.publish(release(2, "amd64"), neverExposes)
+	w.run(time.Hour)
+	w.want(t, v1alpha1.StepSettled, "v1")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound", "v2 is not used")
+	w.publish(release(3, "amd64"), fine)
+	w.run(joinTime + 3*time.Minute)
+	w.want(t, v1alpha1.StepRolling, "v3")
+	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
+}
+
+func TestAnOlderImageThatIsRecommendedAgainReplacesOneThatIsGone(t *testing.T) {
+	t.Parallel()
+	w := newImaginary(release(2, "amd64"))
+	w.run(time.Minute)
+	w.vanish(w.released["v2"])
+	w.publish(release(1, "amd64"), fine)
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v1") // It has no nodes.
+}
+
+func TestAnImageThatIsGoneIsNotGoneBackTo(t *testing.T) {
+	t.Parallel()
+	w := once(t)
+	w.vanish(w.released["v1"])
+	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v1" })
+	w.run(10 * time.Minute)
+	w.want(t, v1alpha1.StepSettled, "v2")
+	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound", "v1 cannot be used: its image ami-1amd64 does not exist any more")
+
+	failing := settled(t)
+	failing.rollout.Spec.Windows = nil
+	failing.publish(release(2, "amd64"), failsLater)
+	failing.run(soak + 6*time.Minute)
+	failing.want(t, v1alpha1.StepRolling, "v2")
+	failing.vanish(failing.released["v1"])
+	failing.replace()
+	failing.run(10 * time.Minute)
+	failing.want(t, v1alpha1.StepRolling, "v2")
+	failing.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodesFailing", "ran well before do not exist any more")
+}
+
+func TestAPausedRolloutOrOneOfANamedImageSaysThatItIsGone(t *testing.T) {
+	t.Parallel()
+	for says, edit := range map[string]func(*v1alpha1.GPUImageRolloutSpec){
+		"set spec.promotion to Automatic": func(s *v1alpha1.GPUImageRolloutSpec) { s.Promotion = v1alpha1.PromotionPaused },
+		"name another one there":          func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v2" },
+	} {
+		w := once(t)
+		w.edit(edit)
+		w.vanish(w.released["v2"])
+		w.run(10 * time.Minute)
+		w.want(t, v1alpha1.StepSettled, "v2")
+		w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound", says)
+	}
+}

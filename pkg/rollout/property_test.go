@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -71,6 +72,11 @@ func laws(t *rapid.T) {
 			w.replace()
 		case 13:
 			w.newest = w.released["v1"] // All that came later is withdrawn.
+		case 18, 19:
+			if w.mark != w.rollout.Name {
+				continue // Which images the class has before it is taken over is nobody's to mend.
+			}
+			w.vanish(w.released[rapid.SampledFrom(slices.Sorted(maps.Keys(w.released))).Draw(t, "vanishes")])
 		case 14, 15, 16, 17:
 			releases++
 			w.publish(release(releases, architectures...), fine)
@@ -81,6 +87,12 @@ func laws(t *rapid.T) {
 	}
 	// Once all is mended, and nothing new comes, it ends with nothing left over.
 	w.noAWS, w.refuses, w.stuck, w.noPlace, w.gone = false, false, false, false, false
+	if w.mark != w.rollout.Name {
+		clear(w.vanished)
+	}
+	if !w.exists(w.newest) || w.rollout.Status.Current != nil && !w.exists(w.rollout.Status.Current) {
+		w.publish(release(releases+1, architectures...), fine)
+	}
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) {
 		s.Promotion, s.Image = v1alpha1.PromotionAutomatic, v1alpha1.ImageNewest
 	})
@@ -99,6 +111,11 @@ func laws(t *rapid.T) {
 	for _, c := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady} {
 		if !meta.IsStatusConditionTrue(s.Conditions, c) {
 			t.Fatalf("%s is not True at the end: %+v", c, s.Conditions)
+		}
+	}
+	for _, id := range w.pin {
+		if w.vanished[id] {
+			t.Fatalf("the class ends pinned to %s, which does not exist", id)
 		}
 	}
 	for id := range witness.owed {
@@ -179,6 +196,9 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 	fallback := func() bool {
 		return slices.ContainsFunc(before.Good, func(g v1alpha1.GPUImage) bool { return g.Same(current) })
 	}
+	if !world.noAWS && before.Replaced == nil && !w.noneMissing(current) {
+		w.t.Fatalf("%v is pinned, which does not exist", current)
+	}
 	for _, id := range world.pin {
 		if generation, bad := distrusted[id]; bad && (generation == world.rollout.Generation || world.rollout.Spec.Image != current.Release) && !slices.Contains(pinned, id) {
 			w.t.Fatalf("%s is distrusted and pinned", id)
@@ -187,7 +207,8 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 	if fallback() || before.Replaced != nil || before.Current.Same(current) {
 		return // Gone back, or what was decided and checked before a crash.
 	}
-	now := current.Named(world.rollout.Spec.PromoteNow)
+	lost := !w.noneMissing(before.Current)
+	now := current.Named(world.rollout.Spec.PromoteNow) || lost
 	if !now && !inWindow(world.rollout.Spec.Windows, world.now) {
 		w.t.Fatalf("promoted at %s, outside the windows", world.now)
 	}
@@ -215,6 +236,9 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 		}
 	}
 }
+
+// noneMissing says whether AWS has all images of a release.
+func (w *witness) noneMissing(image *v1alpha1.GPUImage) bool { return image == nil || w.world.exists(image) }
 
 // canaryNameFor is name if it is that of a canary of the image.
 func canaryNameFor(w *imaginary, id, name string) string {

@@ -16,6 +16,9 @@ func (d *decision) report() {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, b.Reason, b.Message
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Pinned"}
+	if d.status.Replaced == nil && d.lost != nil {
+		d.problem, d.unready = d.withLost(d.problem), d.lost
+	}
 	if d.status.Replaced != nil && d.unready == nil {
 		d.unready = &Problem{"Pinning", "EC2NodeClass " + d.className() + " is being pinned to " + d.status.Current.Release}
 	}

@@ -19,6 +19,8 @@ type Seen struct {
 	// Wanted is the image that spec.image means at present; nil with WantedProblem where it could not be found.
 	Wanted        *v1alpha1.GPUImage
 	WantedProblem *Problem
+	// Missing are the ids of images of the status that AWS does not have any more. Those that could not be asked for are not among them.
+	Missing []string
 	// NoPlace is why no canary can be launched, by architecture; none where one can.
 	NoPlace map[string]Problem
 	Canary  Canary

@@ -50,6 +50,9 @@ type imaginary struct {
 	mark string
 	pin  []string
 
+	// vanished are the ids of images that AWS does not have any more.
+	vanished map[string]bool
+
 	architectures []string
 	noAWS         bool
 	noPlace       bool
@@ -76,7 +79,7 @@ type canaryObject struct {
 
 func newImaginary(current *v1alpha1.GPUImage) *imaginary {
 	w := &imaginary{
-		now: start, kinds: map[string]kind{}, newest: current, released: map[string]*v1alpha1.GPUImage{},
+		now: start, kinds: map[string]kind{}, newest: current, released: map[string]*v1alpha1.GPUImage{}, vanished: map[string]bool{},
 		pin: current.IDs(), architectures: []string{"amd64"},
 		rollout: &v1alpha1.GPUImageRollout{
 			ObjectMeta: metav1.ObjectMeta{Name: "gpu", UID: "uid", Generation: 1},
@@ -106,6 +109,17 @@ func (w *imaginary) publish(image *v1alpha1.GPUImage, is kind) {
 	for _, id := range image.IDs() {
 		w.kinds[id] = is
 	}
+}
+
+// vanish has AWS lose the images of a release.
+func (w *imaginary) vanish(image *v1alpha1.GPUImage) {
+	for _, id := range image.IDs() {
+		w.vanished[id] = true
+	}
+}
+
+func (w *imaginary) exists(image *v1alpha1.GPUImage) bool {
+	return !slices.ContainsFunc(image.IDs(), func(id string) bool { return w.vanished[id] })
 }
 
 func (w *imaginary) edit(change func(*v1alpha1.GPUImageRolloutSpec)) {
@@ -209,6 +223,29 @@ func (w *imaginary) see() Seen {
 			s.WantedProblem = &Problem{"ImageNotFound", "no such release"}
 		}
 	}
+	// What the status knows is taken from there, and anything else from AWS.
+	if s.Wanted != nil && !w.exists(s.Wanted) && !s.Wanted.Same(status.Current) && !in(status.Good, s.Wanted) {
+		s.Wanted, s.WantedProblem = nil, &Problem{"ImageNotFound", "AWS has no such image"}
+	}
+	if !w.noAWS {
+		known := slices.Clone(status.Good)
+		if status.Current != nil {
+			known = append(known, *status.Current)
+		}
+		if status.Candidate != nil {
+			known = append(known, status.Candidate.Image)
+		}
+		for i := range known {
+			for _, id := range known[i].IDs() {
+				if w.vanished[id] {
+					s.Missing = append(s.Missing, id)
+				}
+			}
+		}
+	}
+	if s.Class.Resolves != nil && !w.exists(s.Class.Resolves) {
+		s.Class.Resolves, s.Class.ResolvesProblem = nil, &Problem{"NodeClassNotReady", "AMISelector did not match any AMIs"}
+	}
 	if w.noPlace {
 		s.NoPlace = map[string]Problem{"amd64": {"NoCanaryMachine", "limits"}, "arm64": {"NoCanaryMachine", "limits"}}
 	}
@@ -227,7 +264,7 @@ func (w *imaginary) seeCanary(s *Seen) {
 	}
 	c := &s.Canary
 	c.PoolUnwell, c.Resource, c.Promised = w.poolUnwell, "nvidia.com/gpu.shared", 10
-	c.ClassReady = w.shadow != nil && w.shadow.name == canary.Name && !w.now.Before(w.shadow.since.Add(5*time.Second))
+	c.ClassReady = w.shadow != nil && w.shadow.name == canary.Name && !w.now.Before(w.shadow.since.Add(5*time.Second)) && !w.vanished[w.shadow.image]
 	if w.claim == nil || w.claim.name != canary.Name {
 		return
 	}

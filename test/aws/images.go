@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -134,6 +135,13 @@ func (s *Server) DeprecateImage(id string) {
 			s.images[n].Deprecated = true
 		}
 	}
+}
+
+// RemoveImage has an image not exist any more. Its parameters stay, as those of AWS do for a while.
+func (s *Server) RemoveImage(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.images = slices.DeleteFunc(s.images, func(i Image) bool { return i.ID == id })
 }
 
 // Images are all that were published, in that order.

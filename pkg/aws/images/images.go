@@ -179,6 +179,22 @@ func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
 	return images, nil
 }
 
+// Missing returns those of the ids that no image has which this account may use.
+func (f *Finder) Missing(ctx context.Context, ids []string) ([]string, error) {
+	// By a filter, with which an id that is not there is no error.
+	out, err := f.EC2.DescribeImages(ctx, &ec2.DescribeImagesInput{
+		Filters: []ec2types.Filter{{Name: new("image-id"), Values: ids}}, IncludeDeprecated: new(true), IncludeDisabled: new(true),
+	})
+	if err != nil {
+		return nil, explained(err, "images "+strings.Join(ids, ", "), "ec2:DescribeImages")
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		return slices.ContainsFunc(out.Images, func(image ec2types.Image) bool {
+			return value(image.ImageId) == id && (image.State == "" || image.State == ec2types.ImageStateAvailable)
+		})
+	}), nil
+}
+
 func (f *Finder) imageOf(described *ec2types.Image) Image {
 	architecture := string(described.Architecture)
 	if described.Architecture == ec2types.ArchitectureValuesX8664 {

@@ -161,7 +161,11 @@ func (w *rollouts) karpenterLooks() {
 			seen[kind] = true
 			images = append(images, map[string]any{"id": image.ID, "name": image.Name(), "requirements": requirements})
 		}
-		class.Object["status"] = map[string]any{"conditions": []any{condition("True", class.GetGeneration())}, "amis": images}
+		ready := "True"
+		if len(images) == 0 {
+			ready = "False"
+		}
+		class.Object["status"] = map[string]any{"conditions": []any{condition(ready, class.GetGeneration())}, "amis": images}
 		w.updateStatus(class)
 	}
 }
@@ -484,6 +488,83 @@ func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
 			w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, "AsWanted")
 		})
 	}
+}
+
+// promoted is newRelease after the release was promoted to both nodes, so that two releases ran well.
+func promoted(t *testing.T) *rollouts {
+	t.Helper()
+	w := newRelease(t)
+	claim := w.canary()
+	w.boots(claim, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(1)
+	w.clock.Step(time.Hour)
+	w.looks(3)
+	for _, name := range []string{"one", "two"} {
+		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.read(claim)
+		claim.Status.ImageID = w.image("v20261112")
+		w.updateStatus(claim)
+	}
+	w.looks(2)
+	w.wantPinned("v20261112")
+	w.wantStep(v1alpha1.StepSettled)
+	return w
+}
+
+func TestAClassWhoseImageIsGoneIsPinnedToTheLastGoodOne(t *testing.T) {
+	w := promoted(t)
+	gone := w.image("v20261112")
+	w.aws.RemoveImage(gone)
+	w.karpenterLooks()
+	w.clock.Step(time.Minute)
+	w.looks(2)
+	w.wantPinned("v20260815")
+	if told := strings.Join(w.told(), "\n"); !strings.Contains(told, "RollingBack") || !strings.Contains(told, gone) {
+		t.Errorf("told\n%s\nwant the id of the image that is gone", told)
+	}
+}
+
+func TestAClassWithoutAnyImageLeftGetsTheNextOneThatPassesItsCheck(t *testing.T) {
+	w := newRollouts(t, func(r *v1alpha1.GPUImageRollout) {
+		r.Spec.Windows, r.Spec.Soak = []v1alpha1.PromotionWindow{{Schedule: "0 0 1 1 *", Duration: "1h"}}, "24h"
+	})
+	w.looks(2)
+	gone := w.image("v20260815")
+	w.aws.RemoveImage(gone)
+	w.karpenterLooks()
+	w.clock.Step(time.Minute)
+	w.looks(2)
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, "ImageNotFound")
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
+	if c := meta.FindStatusCondition(w.rollout.Status.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, gone) {
+		t.Errorf("the message is %q, want the id of the image that is gone", c.Message)
+	}
+
+	w.clock.Step(time.Minute)
+	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	claim := w.canary()
+	w.boots(claim, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(4)
+	w.wantPinned("v20261112")
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
+}
+
+func TestAnImageThatIsGoneIsNotPinned(t *testing.T) {
+	w := promoted(t)
+	w.aws.RemoveImage(w.image("v20260815"))
+	w.rollout.Spec.Image = "v20260815"
+	w.update(w.rollout)
+	w.looks(3)
+	w.wantPinned("v20261112")
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
 }
 
 func TestAnEC2NodeClassThatIsDeletedInMidRolloutIsSaidAndTheCanaryRemoved(t *testing.T) {

@@ -63,13 +63,15 @@ type Config struct {
 type Controller struct {
 	Config
 	lookups lookups
+	// existence is by rollout.
+	existence map[string]existence
 	// finder is made when AWS is asked for the first time.
 	finder *images.Finder
 }
 
 // New makes the controller.
 func New(config Config) *Controller {
-	return &Controller{Config: config, lookups: lookups{}}
+	return &Controller{Config: config, lookups: lookups{}, existence: map[string]existence{}}
 }
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts,verbs=get;list;watch
@@ -126,6 +128,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := c.Live.Get(ctx, req.NamespacedName, r); err != nil {
 		if apierrors.IsNotFound(err) {
 			delete(c.lookups, req.Name)
+			delete(c.existence, req.Name)
 			c.Metrics.ForgetRollout(req.Name)
 			return reconcile.Result{}, nil
 		}

@@ -20,12 +20,67 @@ const firstRetry = 30 * time.Second
 // lookups are what AWS has said, by rollout.
 type lookups map[string]lookup
 
+// existence is what AWS has said of the images of a rollout's status.
+type existence struct {
+	question string
+	missing  []string
+	failures int
+	until    time.Time
+}
+
 type lookup struct {
 	question string
 	image    *v1alpha1.GPUImage
 	problem  *rollout.Problem
 	failures int
 	until    time.Time
+}
+
+// missing returns the ids of images of the status that AWS does not have any more; none while AWS does not tell. AWS is asked at every refresh, and at once when something
+// changes that may come of it, or that asks for another image.
+func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, ready bool, nodes *rollout.Nodes) []string {
+	known := slices.Clone(r.Status.Good)
+	if r.Status.Current != nil {
+		known = append(known, *r.Status.Current)
+	}
+	if r.Status.Candidate != nil {
+		known = append(known, r.Status.Candidate.Image)
+	}
+	var ids []string
+	for i := range known {
+		ids = append(ids, known[i].IDs()...)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	question := fmt.Sprint(ids, r.Generation, ready, len(nodes.Broken))
+	now, last := c.Clock.Now(), c.existence[r.Name]
+	if last.question == question && now.Before(last.until) {
+		return last.missing
+	}
+	next := existence{question: question, until: now.Add(c.Refresh)}
+	finder, err := c.images(ctx)
+	if err == nil {
+		next.missing, err = finder.Missing(ctx, ids)
+	}
+	if last.question == question {
+		next.failures = last.failures + 1
+	}
+	switch {
+	case err != nil: // What AWS said before is the best that is known.
+		next.missing = slices.DeleteFunc(slices.Clone(last.missing), func(id string) bool { return !slices.Contains(ids, id) })
+		next.until = now.Add(retryAfter(next.failures, c.Refresh))
+	case len(next.missing) > 0: // Whether it comes back, as after a change of the image's permissions.
+		next.until = now.Add(retryAfter(next.failures, c.Refresh))
+	default:
+		next.failures = 0
+	}
+	c.existence[r.Name] = next
+	return next.missing
+}
+
+// retryAfter is how long after so many failures AWS is asked again.
+func retryAfter(failures int, most time.Duration) time.Duration {
+	return min(firstRetry<<min(failures, 10), most)
 }
 
 // wanted is the image that spec.image means.
@@ -54,7 +109,7 @@ func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, fa
 		if last.question == question {
 			next.failures = last.failures + 1
 		}
-		next.until = now.Add(min(firstRetry<<min(next.failures, 10), c.Refresh))
+		next.until = now.Add(retryAfter(next.failures, c.Refresh))
 	default:
 		next.image = image
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -124,6 +125,25 @@ func (c *nodeClass) canaryClass(r *v1alpha1.GPUImageRollout, canary *v1alpha1.Ca
 	}
 	shadow.Object["spec"] = spec
 	return shadow, c.choose(shadow, []string{canary.Image})
+}
+
+// with is the class as it would be with an image's ids: ready, and resolved to them.
+func (c *nodeClass) with(image *v1alpha1.GPUImage) (*unstructured.Unstructured, error) {
+	class := c.object.DeepCopy()
+	class.SetUID(types.UID(string(class.GetUID()) + "/" + strings.Join(image.IDs(), "/"))) // It is not the class that a catalogue may know.
+	amis := make([]any, 0, len(image.Images))
+	for _, i := range image.Images {
+		amis = append(amis, map[string]any{"id": i.ID, "name": image.Release, "requirements": []any{
+			map[string]any{"key": corev1.LabelArchStable, "operator": string(corev1.NodeSelectorOpIn), "values": []any{i.Architecture}},
+		}})
+	}
+	ready := map[string]any{"type": "Ready", "status": string(metav1.ConditionTrue), "observedGeneration": class.GetGeneration()}
+	for field, value := range map[string][]any{"amis": amis, "conditions": {ready}} {
+		if err := unstructured.SetNestedSlice(class.Object, value, "status", field); err != nil {
+			return nil, fmt.Errorf("imagining EC2NodeClass %s with %s: %w", class.GetName(), image.Release, err)
+		}
+	}
+	return class, nil
 }
 
 // choose gives an EC2NodeClass images by their ids. The family, which an alias tells by the way, has to be said then.

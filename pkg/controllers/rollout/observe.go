@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +88,15 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	}
 	family, _ := images.FamilyOf(w.class.family)
 	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, family, w.seen.Architectures)
+	ready := snapshot.NodeClassStateOf(w.class.object).Ready
+	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
+	if ready {
+		// Karpenter finds the pinned image, or found it a moment ago. Nodes are replaced only once both say that it is gone.
+		w.seen.Missing = slices.DeleteFunc(slices.Clone(w.seen.Missing), func(id string) bool { return slices.Contains(r.Status.Current.IDs(), id) })
+	}
+	if err := c.imagine(ctx, r, w); err != nil {
+		return nil, err
+	}
 	if r.Status.Canary != nil {
 		w.seen.Canary, err = c.canary(ctx, r, w)
 		return w, err
@@ -95,6 +105,26 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.NoPlace = c.noPlace(r, w)
 	}
 	return w, nil
+}
+
+// imagine sees the EC2NodeClass with the candidate's images while those that it is pinned to do not exist: it is not ready then, and Karve knows no machines
+// of it, but a canary, whose class has the candidate's image, can be launched.
+func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
+	lost := r.Status.Current != nil && slices.ContainsFunc(r.Status.Current.IDs(), func(id string) bool { return slices.Contains(w.seen.Missing, id) })
+	if !lost || r.Status.Candidate == nil {
+		return nil
+	}
+	class, err := w.class.with(&r.Status.Candidate.Image)
+	if err != nil {
+		return err
+	}
+	state := snapshot.NodeClassStateOf(class)
+	state.Learn(c.Gatherer.Catalog.InstanceTypes(ctx, class))
+	imagined := *w.cluster
+	imagined.NodeClasses = maps.Clone(imagined.NodeClasses)
+	imagined.NodeClasses[r.Spec.NodeClassRef] = state
+	w.cluster = &imagined
+	return nil
 }
 
 // rivals are other rollouts for the same EC2NodeClass: the one that was there first goes on.

@@ -1,0 +1,59 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// missing returns the id of an image of the release that does not exist any more; "" when there is none.
+func (d *decision) missing(image *v1alpha1.GPUImage) string {
+	for _, id := range image.IDs() {
+		if slices.Contains(d.seen.Missing, id) {
+			return id
+		}
+	}
+	return ""
+}
+
+// lose notes that the pinned image does not exist any more. Karpenter launches nothing with the EC2NodeClass then.
+func (d *decision) lose() {
+	if id := d.missing(d.status.Current); id != "" {
+		d.lost = &Problem{"ImageNotFound", fmt.Sprintf("EC2NodeClass %s is pinned to %s, whose image %s does not exist any more, so nothing can be launched with it",
+			d.className(), d.status.Current.Release, id)}
+	}
+}
+
+// recover pins the last good image that still exists where the pinned one is lost; it says whether it did. Where there is none, the next candidate is tried on a
+// canary as usual, and pinned as soon as its check has passed: neither a soak nor a window protects nodes that cannot be launched.
+func (d *decision) recover() bool {
+	if d.lost == nil {
+		return false
+	}
+	good := d.lastGood()
+	switch {
+	case d.paused():
+		d.lost.Message += "; set spec.promotion to Automatic to have another one pinned"
+	case !d.newest():
+		d.lost.Message += "; an image that spec.image names and that exists is pinned instead, so name another one there, or Newest"
+	case good == nil:
+		d.lost.Message += "; the next image that passes its check on a canary node is pinned at once"
+	default:
+		gone := d.lost.Message
+		d.abandon()
+		d.pin(good)
+		d.note = fmt.Sprintf("going back to %s: %s", good.Release, gone)
+		d.tell(true, "RollingBack", d.note)
+		return true
+	}
+	return false
+}
+
+// withLost returns a problem with the reason why the pinned image is lost before it.
+func (d *decision) withLost(p *Problem) *Problem {
+	if d.lost == nil || p == nil || p == d.lost || p.Message == d.lost.Message {
+		return d.lost
+	}
+	return &Problem{d.lost.Reason, d.lost.Message + ". " + p.Message}
+}
