@@ -112,12 +112,12 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 }
 
 // freshName is the name of a claim that none has which was launched for the same pods, has started and did not hold them: others came first, or it is being
-// replaced. Under its name nothing would be launched for them while it lives. A machine that has not started keeps its name to itself: until then what is
+// replaced; or which has not started in time, and is broken. Under its name nothing would be launched for them while it lives. A machine that has not started keeps its name to itself: until then what is
 // known of it may be wrong for a moment, and pods that seem to have lost their place have not.
 func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for {
 		name := Name(np, o, pods)
-		if !slices.ContainsFunc(view.Machines, func(m snapshot.Machine) bool { return m.Claim.Name == name && (m.Started() || m.Leaving()) }) {
+		if !slices.ContainsFunc(view.Machines, func(m snapshot.Machine) bool { return m.Claim.Name == name && view.Decided(&m) }) {
 			return name
 		}
 		pods = append(pods, "again")

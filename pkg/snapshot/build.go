@@ -39,6 +39,13 @@ type View struct {
 	keys  []string
 	keyOf func(*corev1.Pod) string
 	now   time.Time
+	// broken says of a machine that it has not started in time.
+	broken func(*Machine) bool
+}
+
+// Decided says that it is known what has become of the launch of a machine: it has started, or will not, or is on its way out.
+func (v *View) Decided(m *Machine) bool {
+	return m.Started() || m.Leaving() || v.broken != nil && v.broken(m)
 }
 
 // Build makes the planner's snapshot of a cluster.
@@ -63,7 +70,10 @@ func (c *Cluster) view(going map[string]bool) View {
 
 // look is a view without a snapshot.
 func (c *Cluster) look() View {
-	v := View{Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), Pods: map[string]*corev1.Pod{}}
+	v := View{
+		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), Pods: map[string]*corev1.Pod{},
+		broken: func(m *Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },
+	}
 	v.stretch()
 	return v
 }

@@ -182,7 +182,7 @@ func (c *Cluster) nominating(machines []Machine) nominating {
 	ends := func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && isWorkload(pod) }
 	for i := range machines {
 		if m := &machines[i]; m.Node != nil {
-			n[m.Node.Name] = m.Leaving() || !slices.ContainsFunc(m.Pods, ends)
+			n[m.Node.Name] = m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) || !slices.ContainsFunc(m.Pods, ends)
 		}
 	}
 	return n

@@ -1,0 +1,137 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/controllers/disruption"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/pool"
+	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// The controller's settings, which are the chart's.
+const (
+	replicasTimeout = 10 * time.Minute
+	breakerRetry    = 10 * time.Minute
+	settle          = 10 * time.Second
+	idleAfter       = 5 * time.Minute
+)
+
+var tolerations = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
+
+// karve is one life of the controller: all that it keeps in memory.
+type karve struct {
+	controllers map[string]reconcile.Reconciler
+	// claims are those whose deletion its watch would tell of.
+	claims map[string]bool
+}
+
+// parts are the reconcilers, in the order in which they are run where all are.
+var parts = []string{"launch", "readiness", "pool", "disruption", "provisioning"}
+
+var (
+	measured = sync.OnceValue(func() *metrics.Metrics { return metrics.New(prometheus.NewRegistry()) })
+	kinds    = sync.OnceValue(func() meta.RESTMapper {
+		m := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "karpenter.k8s.aws", Version: "v1"}})
+		m.Add(schema.GroupVersionKind{Group: "karpenter.k8s.aws", Version: "v1", Kind: "EC2NodeClass"}, meta.RESTScopeRoot)
+		return m
+	})
+)
+
+// innerClass is the cloud's node class.
+var innerClass = sync.OnceValue(func() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": map[string]any{"name": "gpu"},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True", "reason": "Ready", "lastTransitionTime": "2026-01-01T00:00:00Z"}}},
+	}}
+})
+
+// silent is a recorder of events that nobody reads.
+type silent struct{}
+
+func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
+
+// begin starts the controller anew.
+func (w *world) begin() {
+	all, ledger := measured(), launch.NewLedger()
+	gatherer := &gather.Gatherer{
+		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
+	}
+	w.karve = karve{claims: map[string]bool{}, controllers: map[string]reconcile.Reconciler{
+		"launch": &launch.Controller{Config: launch.Config{
+			Client: w.store, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: time.Minute,
+		}},
+		"readiness": readiness.New(readiness.Config{Client: w.store, Live: w.store, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout}),
+		"pool": &pool.Controller{Config: pool.Config{
+			Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
+		}},
+		"disruption": disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
+		"provisioning": provisioning.New(provisioning.Config{
+			Client: w.store, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, BatchIdle: time.Second, BatchMax: 10 * time.Second,
+			MaxUnlaunched: 10, PlanBudget: time.Second,
+		}),
+	}}
+}
+
+// runs runs one of the reconcilers: those that look at one claim at a time at all, also at those that are gone.
+func (w *world) runs(part string) {
+	names := []string{""}
+	if part == "launch" || part == "readiness" {
+		names = nil
+		for _, claim := range all[*karpv1.NodeClaim](w.store) {
+			names = append(names, claim.Name)
+		}
+	}
+	if part == "launch" {
+		for name := range w.karve.claims {
+			if find[*karpv1.NodeClaim](w.store, "", name) == nil {
+				names = append(names, name)
+			}
+		}
+		for _, name := range names {
+			w.karve.claims[name] = true
+		}
+	}
+	for _, name := range names {
+		w.acting = part
+		_, err := w.karve.controllers[part].Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}) //nolint:usetesting // Runs outlive no test, and many share one.
+		w.acting = ""
+		if err != nil {
+			w.failf("%s of %q: %v", part, name, err)
+		}
+	}
+}
+
+// catalogOf are the machines that can be launched: the cheaper holds four replicas' worth of pods, the other one more CPU.
+func catalogOf() gather.SameForAll {
+	small := *snapshottest.TypeNamed("g4dn.xlarge")
+	large := *snapshottest.TypeNamed("g4dn.2xlarge")
+	types := gather.SameForAll{small, large}
+	for i := range types {
+		types[i].Offerings = types[i].Offerings[:1:1]
+	}
+	return types
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.failure == "" {
+		w.failure = fmt.Sprintf(format, args...)
+	}
+}

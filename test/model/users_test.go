@@ -1,0 +1,195 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// move is something that somebody may do at any time, as likely as its weight says.
+type move struct {
+	name   string
+	weight int
+	does   func(*world)
+}
+
+var moves = []move{
+	{"time passes", 10, func(w *world) { w.clock.Step(time.Duration(1+w.rng.IntN(60)) * time.Second) }},
+	{"much time passes", 3, func(w *world) { w.clock.Step(time.Duration(1+w.rng.IntN(20)) * time.Minute) }},
+	{"launch", 4, func(w *world) { w.runs("launch") }},
+	{"readiness", 5, func(w *world) { w.runs("readiness") }},
+	{"pool", 5, func(w *world) { w.runs("pool") }},
+	{"disruption", 8, func(w *world) { w.runs("disruption") }},
+	{"provisioning", 8, func(w *world) { w.runs("provisioning") }},
+	{"Karve crashes", 1, (*world).begin},
+	{"Karpenter", 14, func(w *world) {
+		for _, claim := range w.claims() {
+			if w.rng.IntN(3) > 0 {
+				w.karpenter(claim)
+			}
+		}
+	}},
+	{"kubelets", 8, (*world).kubelets},
+	{"scheduler", 8, func(w *world) { w.replicate(); w.schedule() }},
+	{"users scale", 5, func(w *world) {
+		name := workloadNames[w.rng.IntN(len(workloadNames))]
+		w.desired[name] = w.rng.IntN(most)
+		if name == "squat" {
+			w.desired[name] = w.rng.IntN(4)
+		}
+		w.tell("%d pods of %s", w.desired[name], name)
+		w.replicate()
+	}},
+	{"a debug pod comes", 2, func(w *world) { w.anyNode(w.debug) }},
+	{"a debug pod goes", 2, func(w *world) {
+		if pods := w.debugPods(); len(pods) > 0 {
+			w.store.remove(pods[w.rng.IntN(len(pods))])
+		}
+	}},
+	{"a PodDisruptionBudget comes", 1, func(w *world) { w.pdb("web", w.rng.IntN(2)) }},
+	{"a PodDisruptionBudget goes", 1, func(w *world) {
+		if pdb := find[*policyv1.PodDisruptionBudget](w.store, "default", "web"); pdb != nil {
+			w.store.drop(pdb)
+		}
+	}},
+	{"a pod is not to be disrupted", 1, func(w *world) {
+		if pods := w.pods(); len(pods) > 0 {
+			pod := pods[w.rng.IntN(len(pods))]
+			pod.Annotations = map[string]string{karpv1.DoNotDisruptAnnotationKey: "true"}
+			w.store.touch(pod)
+		}
+	}},
+	{"a machine is not to be repaired", 1, func(w *world) {
+		w.anyNode(func(node *corev1.Node) {
+			w.tell("%s is not to be repaired", node.Name)
+			node.Annotations[repair.DoNotRepair] = "true"
+			w.store.touch(node)
+		})
+	}},
+	{"a claim is deleted", 1, func(w *world) {
+		if claims := w.claims(); len(claims) > 0 {
+			claim := claims[w.rng.IntN(len(claims))]
+			w.tell("somebody deletes %s", claim.Name)
+			w.store.remove(claim)
+		}
+	}},
+	{"a budget is edited", 1, func(w *world) {
+		pool := w.pool()
+		pool.Spec.Disruption.Budgets[0].Nodes = []string{"0", "1", "10%", "100%"}[w.rng.IntN(4)]
+		w.tell("the budget is %s", pool.Spec.Disruption.Budgets[0].Nodes)
+		w.store.touch(pool)
+	}},
+	{"the pool is edited", 1, func(w *world) {
+		w.made++
+		pool := w.pool()
+		snapshottest.Labeled(map[string]string{"generation": fmt.Sprint(w.made)})(pool)
+		w.tell("the template of the pool changes")
+		w.store.touch(pool)
+	}},
+	{"the class is edited", 1, func(w *world) {
+		class := find[*v1alpha1.GPUNodeClass](w.store, "", poolName)
+		class.Spec.Consolidation.Policy = []v1alpha1.ConsolidationPolicy{v1alpha1.ConsolidateWhenIdle, v1alpha1.ConsolidateWhenCheaper}[w.rng.IntN(2)]
+		class.Generation++
+		w.store.touch(class)
+	}},
+	{"the cloud refuses", 1, func(w *world) { w.refusing = !w.refusing }},
+	{"the CSI driver breaks", 1, func(w *world) { w.csiBroken = !w.csiBroken }},
+	{"the device plugin breaks", 1, func(w *world) { w.pluginBroken = !w.pluginBroken }},
+	{"pods do not become ready", 1, func(w *world) { w.unready = !w.unready }},
+	{"a kubelet dies", 1, func(w *world) {
+		w.anyNode(func(node *corev1.Node) {
+			w.tell("the kubelet of %s dies", node.Name)
+			w.hardware[node.Name].dead = true
+		})
+	}},
+	{"a machine does not register", 1, func(w *world) {
+		for _, claim := range w.claims() {
+			if h := w.hardware[claim.Name]; h == nil && claim.DeletionTimestamp.IsZero() {
+				w.tell("%s will not register", claim.Name)
+				w.hardware[claim.Name] = &hardware{exposes: true, clears: true}
+			}
+		}
+	}},
+	{"a plugin dies", 1, func(w *world) {
+		w.anyNode(func(node *corev1.Node) {
+			w.tell("the plugin of %s dies", node.Name)
+			w.hardware[node.Name].exposes = false
+			delete(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
+			w.store.touch(node)
+		})
+	}},
+	{"a Node is removed by force", 1, func(w *world) {
+		w.anyNode(func(node *corev1.Node) {
+			if w.hardware[node.Name].dead && node.DeletionTimestamp.IsZero() {
+				w.tell("somebody removes Node %s by force", node.Name)
+				w.store.drop(node)
+			}
+		})
+	}},
+}
+
+var totalWeight = func() int {
+	n := 0
+	for _, m := range moves {
+		n += m.weight
+	}
+	return n
+}()
+
+// step has somebody do something.
+func (w *world) step() {
+	n := w.rng.IntN(totalWeight)
+	for i := range moves {
+		if n -= moves[i].weight; n < 0 {
+			w.tell("%s", moves[i].name)
+			moves[i].does(w)
+			w.kept()
+			return
+		}
+	}
+}
+
+// anyNode does something with the Node of a machine.
+func (w *world) anyNode(does func(*corev1.Node)) {
+	nodes := slices.DeleteFunc(w.nodes(), func(n *corev1.Node) bool { return n.Name == stock })
+	if len(nodes) > 0 {
+		does(nodes[w.rng.IntN(len(nodes))])
+	}
+}
+
+// debug is kubectl debug node.
+func (w *world) debug(node *corev1.Node) {
+	w.made++
+	w.tell("somebody debugs %s", node.Name)
+	pod := snapshottest.Pod(fmt.Sprintf("debug-%d", w.made), snapshottest.Asking("cpu", "10m"), snapshottest.Running(node.Name), func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	})
+	pod.Status.StartTime = &metav1.Time{Time: w.now()}
+	w.store.put(&pod)
+}
+
+func (w *world) debugPods() []*corev1.Pod {
+	return slices.DeleteFunc(w.pods(), func(p *corev1.Pod) bool { return p.Labels["app"] != "" })
+}
+
+// pdb covers the pods of a workload.
+func (w *world) pdb(name string, unavailable int) {
+	w.tell("a PodDisruptionBudget of %d for %s", unavailable, name)
+	w.store.put(&policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: new(intstr.FromInt32(int32(unavailable))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, //nolint:gosec // It is 0 or 1.
+		},
+	})
+	w.budgets()
+}
