@@ -7,13 +7,14 @@ TESTFLAGS ?=
 FUZZTIME  ?= 30s
 
 CHAOS_DURATION ?= 15m
+MODEL_RUNS     ?= 10000
 CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
 # What fails is run once more, alone. A failure that does not come again is told at the end, and is still a fault to mend.
 GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
+.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +50,9 @@ test-kubelet: cluster-bin ## Run the tests on a real kubelet with real container
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go test -v -count=1 -timeout 24h $(TESTFLAGS) -run Nothing ./test/chaos
+
+model: ## Check in MODEL_RUNS (10000) random runs that nothing gets stuck (twenty minutes)
+	KARVE_MODEL_RUNS=$(MODEL_RUNS) go test -v -count=1 -timeout 24h $(TESTFLAGS) -run Stuck ./test/model
 
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
 	go run ./test/bench

@@ -102,7 +102,7 @@ func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 var facts = []string{
 	v1alpha1.GPUNodeClassLabel, v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
 	v1alpha1.ReplacesAnnotation, v1alpha1.UnusedSinceAnnotation, v1alpha1.EvictWhenUnusedAnnotation, v1alpha1.GPUResetAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
-	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey,
+	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }
 
 // Whoever adds an annotation or a taint says here what it holds back, for how long and who ends it.

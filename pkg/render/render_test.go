@@ -324,6 +324,24 @@ func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
+// Somebody keeps a machine that was launched for the pods and never started.
+func TestALaunchInTheSteadOfABrokenMachineHasANameOfItsOwn(t *testing.T) {
+	t.Parallel()
+	c := cluster()
+	view := snapshot.Build(c)
+	first := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b"))
+	Launched(Now)(first)
+	c.NodeClaims = append(c.NodeClaims, *first)
+	for after, again := range map[time.Duration]bool{c.ReplicasTimeout - 1: true, c.ReplicasTimeout: false} {
+		aged := *c
+		aged.Now = Now.Add(after)
+		view := snapshot.Build(&aged)
+		if got := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000", "default/b")); (got.Name == first.Name) != again {
+			t.Errorf("after %s: %s and %s", after, first.Name, got.Name)
+		}
+	}
+}
+
 func TestAReplacementNamesTheNodesThatItsPodsComeFrom(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())

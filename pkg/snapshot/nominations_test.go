@@ -58,6 +58,14 @@ func TestWhichNominatedPodsWait(t *testing.T) {
 			c.Pods = append(c.Pods, Pod("b", Running("started"), ending))
 			c.NodeClaims[0].DeletionTimestamp = new(metav1.NewTime(Now))
 		}, true},
+		"for one that starts where others have to end first": {"starting", func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pod("b", Running("starting"), ending)) }, false},
+		"for one that does not start in time": {"starting", func(c *snapshot.Cluster) {
+			c.Pods = append(c.Pods, Pod("b", Running("starting"), ending))
+			c.Now = Now.Add(c.ReplicasTimeout)
+			for i := range c.Nodes {
+				delete(c.Nodes[i].Status.Allocatable, v1alpha1.ResourceGPUShared)
+			}
+		}, true},
 		"for a node of others": {"theirs", func(c *snapshot.Cluster) {
 			c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 		}, false},
