@@ -2,7 +2,6 @@ package planner
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 )
@@ -13,14 +12,13 @@ type spot struct {
 	machine int // a node's index, or a number from the number of nodes on
 	domains []int
 	classes map[int]int64 // how many pods of each class are there
-	founded map[int]bool  // the classes of which it is known how the first pod came there
 }
 
 // rules checks the places of all pods against the rules, and the choice that launches leave against minValues.
 func (c *checker) rules(p Plan) {
 	var spots []*spot
 	note := func(where string, machine int, domains []int, pods []string) {
-		x := &spot{where, machine, domains, map[int]int64{}, map[int]bool{}}
+		x := &spot{where, machine, domains, map[int]int64{}}
 		for _, pod := range pods {
 			if class, ok := c.class[pod]; ok {
 				x.classes[class]++
@@ -40,16 +38,22 @@ func (c *checker) rules(p Plan) {
 			c.alternatives(fmt.Sprintf("launch %d", i), l)
 		}
 	}
+	at := make([][]*spot, len(c.snapshot.Classes)) // The spots of each class.
+	for _, x := range spots {
+		for class := range x.classes {
+			at[class] = append(at[class], x)
+		}
+	}
 	for i, r := range c.snapshot.Rules {
 		c.concerns(nil, slices.Concat(r.Classes, r.Counted)...)
 		if r.Kind == Spread {
-			c.checkSpread(i, r, spots)
+			c.checkSpread(i, r, at)
 		}
 		if r.Kind == Apart {
-			c.checkApart(i, r, spots)
+			c.checkApart(i, r, at)
 		}
 	}
-	c.checkTogether(spots)
+	c.checkTogether(spots, at)
 }
 
 // bound returns the classes that a rule binds whatever they wish.
@@ -79,22 +83,24 @@ func presentAt(r Rule, d int) int64 {
 	return 0
 }
 
-func (c *checker) checkSpread(i int, r Rule, spots []*spot) {
-	bound := c.bound(i, r)
+func (c *checker) checkSpread(i int, r Rule, at [][]*spot) {
 	counted := map[int]int64{}
 	asks := map[int]string{}
-	for _, x := range spots {
-		d := x.domain(r)
-		for class, n := range x.classes {
-			if bound[class] {
-				if d < 0 || r.Topology != PerNode && r.Eligible != nil && !slices.Contains(r.Eligible, d) {
-					c.bad("%s has pods that %s keeps from it: its domain does not count", x.where, r.Name)
-				}
-				asks[d] = x.where
+	for class, bound := range c.bound(i, r) {
+		if !bound {
+			continue
+		}
+		for _, x := range at[class] {
+			d := x.domain(r)
+			if d < 0 || r.Topology != PerNode && r.Eligible != nil && !slices.Contains(r.Eligible, d) {
+				c.bad("%s has pods that %s keeps from it: its domain does not count", x.where, r.Name)
 			}
-			if slices.Contains(r.Counted, class) {
-				counted[d] += n
-			}
+			asks[d] = x.where
+		}
+	}
+	for _, class := range r.Counted {
+		for _, x := range at[class] {
+			counted[x.domain(r)] += x.classes[class]
 		}
 	}
 	fewest := c.fewest(r, counted)
@@ -129,20 +135,21 @@ func (c *checker) fewest(r Rule, counted map[int]int64) int64 {
 	return fewest
 }
 
-func (c *checker) checkApart(i int, r Rule, spots []*spot) {
+func (c *checker) checkApart(i int, r Rule, at [][]*spot) {
 	bound := c.bound(i, r)
 	asking, counted, both := map[int]int64{}, map[int]int64{}, map[int]int64{}
-	for _, x := range spots {
-		d := x.domain(r)
-		for class, n := range x.classes {
-			if bound[class] {
-				asking[d] += n
+	for class, is := range bound {
+		for _, x := range at[class] {
+			if is {
+				asking[x.domain(r)] += x.classes[class]
 			}
-			if slices.Contains(r.Counted, class) {
-				counted[d] += n
-				if bound[class] {
-					both[d] += n
-				}
+		}
+	}
+	for _, class := range r.Counted {
+		for _, x := range at[class] {
+			counted[x.domain(r)] += x.classes[class]
+			if bound[class] {
+				both[x.domain(r)] += x.classes[class]
 			}
 		}
 	}
@@ -151,145 +158,6 @@ func (c *checker) checkApart(i int, r Rule, spots []*spot) {
 			c.bad("%d pods of %s share domain %d with %d pods that it excludes", n, r.Name, d, counted[d])
 		}
 	}
-}
-
-// checkTogether checks that the pods can have come one after another: each to a domain where a pod that it follows was, or as the first of its
-// like.
-func (c *checker) checkTogether(spots []*spot) {
-	a := arrival{checker: c, spots: spots, bound: map[int]map[int]bool{}, waits: true}
-	for i, r := range c.snapshot.Rules {
-		if r.Kind == Together && len(r.Classes) > 0 {
-			a.rules = append(a.rules, i)
-			a.bound[i] = c.bound(i, r)
-		}
-	}
-	if len(a.rules) == 0 {
-		return
-	}
-	for a.come() || a.begin() {
-		continue
-	}
-	a.waits = false
-	for a.come() || a.begin() {
-		continue
-	}
-	for _, x := range spots {
-		for class, n := range x.classes {
-			if !x.founded[class] {
-				c.concerns(nil, class)
-				c.bad("%s has %d pods of class %d without any that they have to be together with", x.where, n, class)
-			}
-		}
-	}
-}
-
-// arrival is pods that come to their places one after another.
-type arrival struct {
-	*checker
-	spots []*spot
-	rules []int
-	bound map[int]map[int]bool
-	// waits is whether pods that may come at any time let those go first that may only begin while none of them is there.
-	waits bool
-}
-
-// come lets pods come who find those that they follow, or follow nobody, and reports whether any came.
-func (a *arrival) come() bool {
-	came := false
-	for _, x := range a.spots {
-		for class := range x.classes {
-			if a.may(class, x, false) {
-				x.founded[class], came = true, true
-			}
-		}
-	}
-	return came
-}
-
-// begin lets pods of one class begin on a machine where there are none of its like, and reports whether any did: where the fewest others could come
-// before them, since those others can come after.
-func (a *arrival) begin() bool {
-	var first *spot
-	least, begins := 0, 0
-	awaited := make([]bool, len(a.snapshot.Classes))
-	for class := range awaited {
-		awaited[class] = a.awaited(class)
-	}
-	for _, x := range a.spots {
-		for _, class := range slices.Sorted(maps.Keys(x.classes)) {
-			if !a.may(class, x, true) {
-				continue
-			}
-			if n := a.others(x, class, awaited); first == nil || n < least {
-				first, least, begins = x, n, class
-			}
-		}
-	}
-	if first != nil {
-		first.founded[begins] = true
-	}
-	return first != nil
-}
-
-// may reports whether pods of a class may come to a spot next, be it that they begin.
-func (a *arrival) may(class int, x *spot, begin bool) bool {
-	return !x.founded[class] && (!a.waits || !a.awaited(class)) &&
-		!slices.ContainsFunc(a.rules, func(i int) bool { return !a.lets(i, class, x, begin) })
-}
-
-// there reports whether counted pods of a rule are anywhere, and whether in the domain of a spot.
-func (a *arrival) there(i int, x *spot) (anywhere, here bool) {
-	r := a.snapshot.Rules[i]
-	anywhere = r.Elsewhere > 0 || slices.ContainsFunc(r.Present, func(n int64) bool { return n > 0 })
-	d := x.domain(r)
-	here = d >= 0 && presentAt(r, d) > 0
-	for _, y := range a.spots {
-		for other := range y.founded {
-			if slices.Contains(r.Counted, other) {
-				anywhere = true
-				here = here || d >= 0 && y.domain(r) == d
-			}
-		}
-	}
-	return anywhere, here
-}
-
-func (a *arrival) lets(i, class int, x *spot, begin bool) bool {
-	if !a.bound[i][class] {
-		return true
-	}
-	r := a.snapshot.Rules[i]
-	anywhere, here := a.there(i, x)
-	return here || begin && !anywhere && x.domain(r) >= 0 && slices.Contains(r.Counted, class)
-}
-
-// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody in the plan could begin and nobody has.
-func (a *arrival) awaited(class int) bool {
-	return slices.ContainsFunc(a.rules, func(i int) bool {
-		r := a.snapshot.Rules[i]
-		anywhere, _ := a.there(i, &spot{machine: -1})
-		begins := slices.ContainsFunc(r.Counted, func(c int) bool {
-			return a.bound[i][c] && slices.ContainsFunc(a.spots, func(x *spot) bool { return x.classes[c] > 0 })
-		})
-		return begins && !a.bound[i][class] && !anywhere && slices.Contains(r.Counted, class)
-	})
-}
-
-// others is how many rules of a class that are not kept at a spot yet count other pods in its domain that are awaited, and may come at any time.
-func (a *arrival) others(x *spot, class int, awaited []bool) int {
-	n := 0
-	for _, i := range a.rules {
-		r := a.snapshot.Rules[i]
-		if _, here := a.there(i, x); here || !a.bound[i][class] {
-			continue
-		}
-		if slices.ContainsFunc(a.spots, func(y *spot) bool {
-			return y.domain(r) == x.domain(r) && slices.ContainsFunc(r.Counted, func(c int) bool { return c != class && y.classes[c] > 0 && awaited[c] })
-		}) {
-			n++
-		}
-	}
-	return n
 }
 
 // alternatives checks that a launch leaves the choice that its pool demands, and that each alternative would do as well.
