@@ -12,7 +12,17 @@ import (
 // of zones that leave no pair beyond that, it takes the one with the most pairs. What is launched, and its price, stay as they are. Launches of pools
 // with MinValues have the choice that those ask for.
 func WithAlternatives(s Snapshot, p Plan) Plan {
-	f := flexer{snapshot: s, class: map[string]int{}, left: make([]Physical, len(s.Pools)), found: map[string][]int{}}
+	f := flexer{snapshot: s, class: map[string]int{}, ruled: map[int][]int{}, left: make([]Physical, len(s.Pools)), found: map[string][]int{}}
+	for _, r := range s.Rules {
+		if r.Topology == PerNode {
+			continue
+		}
+		for _, c := range slices.Concat(r.Classes, r.Counted) {
+			if !slices.Contains(f.ruled[c], r.Topology) {
+				f.ruled[c] = append(f.ruled[c], r.Topology)
+			}
+		}
+	}
 	for i := range s.Pools {
 		f.left[i] = s.Pools[i].Remaining
 	}
@@ -38,7 +48,8 @@ func WithAlternatives(s Snapshot, p Plan) Plan {
 type flexer struct {
 	snapshot Snapshot
 	class    map[string]int
-	left     []Physical // what the launches, as they are, leave of the limits of each pool
+	ruled    map[int][]int // by class, the topologies of the rules that ask or count its pods
+	left     []Physical    // what the launches, as they are, leave of the limits of each pool
 	found    map[string][]int
 }
 
@@ -198,9 +209,8 @@ func (f *flexer) welcome(l Launch, n needs, i int) bool {
 				return false
 			}
 		}
-		for _, r := range s.Rules {
-			if r.Topology != PerNode && (slices.Contains(r.Classes, c) || slices.Contains(r.Counted, c)) &&
-				domainOf(s.Offerings[i].Domains, r.Topology) != domainOf(s.Offerings[l.Offering].Domains, r.Topology) {
+		for _, t := range f.ruled[c] {
+			if domainOf(s.Offerings[i].Domains, t) != domainOf(s.Offerings[l.Offering].Domains, t) {
 				return false
 			}
 		}

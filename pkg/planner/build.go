@@ -35,7 +35,7 @@ func (search Search) Build(s Snapshot) Plan {
 		some := search
 		some.Effort = max(1, search.effort().left/share)
 		return some.plain(s)
-	}, search.Stop))
+	}, search.Stop), search.Stop)
 	// Its bound is put together from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
@@ -56,7 +56,7 @@ func (search Search) plain(s Snapshot) Plan {
 	plan := p.plan(best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
 	plan.Proof = p.show(shown)
-	return orFirstFit(s, plan)
+	return orFirstFit(s, plan, search.Stop)
 }
 
 // solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first

@@ -20,6 +20,14 @@ func Check(s Snapshot, p Plan) error {
 			c.class[pod] = i
 		}
 	}
+	c.parted = make([][]int, len(s.Classes))
+	for i, r := range s.Rules {
+		for _, class := range r.Classes {
+			if r.Kind == Apart && r.Topology == PerNode {
+				c.parted[class] = append(c.parted[class], i)
+			}
+		}
+	}
 	for i, x := range p.Placements {
 		c.concerns(x.Pods)
 		c.placement(i, x)
@@ -52,6 +60,7 @@ type checker struct {
 	seen     map[string]int // how often the plan mentions a pod
 	blamed   []string       // the next violations concern the classes of these pods
 	about    []int          // and these classes
+	parted   [][]int        // by class, the rules that keep its pods apart from others on a machine
 	errs     []error
 }
 

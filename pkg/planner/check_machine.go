@@ -1,6 +1,9 @@
 package planner
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // gpus checks which GPU of a machine each pod is on: those that state device memory are on one that has it, with all their replicas, and
 // the others on none in particular.
@@ -61,10 +64,16 @@ func (c *checker) quotas(where string, pods []string, amounts []Amount) {
 
 // apart checks the rules that keep pods apart on machines, but for those that a class only wishes for.
 func (c *checker) apart(where string, pods []string) {
-	for r, rule := range c.snapshot.Rules {
-		if rule.Kind != Apart || rule.Topology != PerNode {
-			continue
+	about := map[int]bool{} // Rules that bind any of the pods.
+	for _, pod := range pods {
+		if at, ok := c.class[pod]; ok {
+			for _, r := range c.parted[at] {
+				about[r] = true
+			}
 		}
+	}
+	for _, r := range slices.Sorted(maps.Keys(about)) {
+		rule := c.snapshot.Rules[r]
 		counted := 0
 		for _, pod := range pods {
 			if at, ok := c.class[pod]; ok && slices.Contains(rule.Counted, at) {

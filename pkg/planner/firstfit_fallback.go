@@ -7,18 +7,30 @@ const firstFitPods = 3000
 
 // orFirstFit returns what was found, or the plan of [FirstFit] where that one is better, so that no plan costs more than Karpenter's packing does. It is
 // rarely needed: limits that are almost used up, rules that hardly leave a place, a search that was ended early.
-func orFirstFit(s Snapshot, found Plan) Plan {
+//
+// Once the search is to end, it is done for small snapshots only, and machines are not sorted for every pod.
+func orFirstFit(s Snapshot, found Plan, stop func() bool) Plan {
 	if found.Price == found.Bound && len(found.Unplaced) == 0 || !onlyPrice(s) {
 		return found
 	}
+	late := stop != nil && stop()
+	if pods := podsOf(s); late && pods*(len(s.Nodes)+len(found.Launches)+1) > lateFirstFitSteps {
+		return found
+	}
 	f := newFirstFit(s)
+	switch {
+	case late:
+		f.steps = 0
+	case stop != nil:
+		f.steps = min(f.steps, 10*lateFirstFitSteps)
+	}
 	pods := 0
 	for _, b := range f.batches {
 		if f.ruled(b.class) {
 			pods += len(b.pods)
 		}
 	}
-	if pods > firstFitPods {
+	if pods > firstFitPods || stop != nil && pods*(len(s.Nodes)+len(found.Launches)+1) > 2*lateFirstFitSteps {
 		return found
 	}
 	first := f.pack()
@@ -31,6 +43,9 @@ func orFirstFit(s Snapshot, found Plan) Plan {
 	}
 	return first
 }
+
+// lateFirstFitSteps is how many pods times machines [orFirstFit] looks at once the search is to end: some hundredths of a second.
+const lateFirstFitSteps = 100_000
 
 // onlyPrice reports whether of two plans for as many pods the cheaper is the better, whichever the pods: nobody is more important, no pool
 // heavier, and nothing is wished for.

@@ -248,6 +248,8 @@ const (
 	ReasonRule Reason = "RuleUnsatisfiable"
 	// ReasonVolumes: a volume of the pod is not there or not bound, and no machine would change that.
 	ReasonVolumes Reason = "VolumesNotReady"
+	// ReasonNextRound: there was no time to plan for the pod; it is planned for in the next round.
+	ReasonNextRound Reason = "PlannedNextRound"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
 	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it; see [Contain].
@@ -259,6 +261,9 @@ type Refusal struct {
 	Reason  Reason
 	Message string
 }
+
+// NextRound is the refusal of pods that there was no time to plan for.
+var NextRound = Refusal{ReasonNextRound, "planned in the next round: there are more pods with rules of their own (affinity, anti-affinity, topology spread) than one plan has time for"}
 
 // Launch is one machine to create.
 type Launch struct {

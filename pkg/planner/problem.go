@@ -9,8 +9,10 @@ const MaxPrice = 1 << 40
 type problem struct {
 	snapshot Snapshot
 	shapes   []shape
-	offers   []offer
-	nodes    []node
+	// ofClass are the shapes of the classes whose pods are planned for.
+	ofClass map[int]int
+	offers  []offer
+	nodes   []node
 	// quotas is what a machine has, by quota of the problem, where nothing is said of it; quotaAt leads there from the snapshot's, -1 for
 	// those that no pod takes. aparts is the number of rules that keep pods apart on machines.
 	quotas  []int64
@@ -64,7 +66,7 @@ type node struct {
 
 // compile prepares a snapshot. It accepts anything: what [Validate] would refuse is left out or refused, pod by pod.
 func compile(s Snapshot) *problem {
-	p := &problem{snapshot: s}
+	p := &problem{snapshot: s, ofClass: map[int]int{}}
 	for _, pool := range s.Pools {
 		left := usageOf(pool.Remaining)
 		p.limits = append(p.limits, left)

@@ -59,12 +59,15 @@ type arranger struct {
 // shareOfHint is the share of the effort for plans without the rules: with a quarter their bounds are worth something.
 const shareOfHint = 4
 
+// stopped reports whether the search is to end. What has to be done all the same is then done in the shortest way.
+func (a *arranger) stopped() bool { return a.stop != nil && a.stop() }
+
 func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
 
 // settleOnce plans for all pods of a snapshot at once.
 func (a *arranger) settleOnce(s Snapshot) Plan {
 	plan, grouped := a.settleGroups(s, false)
-	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 {
+	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
 		return plan
 	}
 	again, _ := a.settleGroups(s, true)
@@ -77,9 +80,10 @@ func (a *arranger) settleOnce(s Snapshot) Plan {
 // settleGroups plans for all pods, those that share a machine first, and reports whether any of those took a node.
 func (a *arranger) settleGroups(s Snapshot, sparing bool) (Plan, bool) {
 	g := newGround(s)
-	a.gather(g, sparing)
+	postponed := a.gather(g, sparing)
 	grouped := len(g.plan.Placements) > 0
 	g.add(a.rounds(g.Snapshot))
+	g.plan.Unplaced = append(g.plan.Unplaced, postponed...)
 	return g.plan, grouped
 }
 
@@ -138,6 +142,9 @@ func (a *arranger) bound(s Snapshot, plan Plan) MicroUSD {
 		if placed == 0 {
 			return a.hint.Bound
 		}
+	}
+	if a.stopped() {
+		return 0
 	}
 	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint).Bound
 }

@@ -22,7 +22,7 @@ func (a *arranger) settle(s Snapshot) Plan {
 		return best
 	}
 	for _, d := range newBooks(s).toFavour() {
-		if best.Price == 0 && len(best.Unplaced) == 0 || a.hint != nil && best.Price == a.hint.Bound || a.stop != nil && a.stop() {
+		if best.Price == 0 && len(best.Unplaced) == 0 || a.hint != nil && best.Price == a.hint.Bound || a.stopped() {
 			break
 		}
 		favouring := *a

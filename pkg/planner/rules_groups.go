@@ -16,15 +16,46 @@ const (
 
 // gather settles the pods that have to share a machine with others of the plan, each group on one machine.
 // Spared are nodes that others may need more than a group that can have a machine of its own.
-func (a *arranger) gather(g *ground, sparing bool) {
+// Groups for which there is no time any more are taken out of the ground and returned; the first one is always settled.
+func (a *arranger) gather(g *ground, sparing bool) []Unplaced {
 	b := newBooks(g.Snapshot)
-	for _, group := range b.groups() {
-		for range maxHosts {
+	late := map[int]bool{}
+	for i, group := range b.groups() {
+		for n := range maxHosts {
+			if i+n > 0 && a.stopped() {
+				for _, c := range group {
+					late[c] = late[c] || b.mustFollow(c)
+				}
+				break
+			}
 			if !a.host(g, group, sparing) {
 				break
 			}
 		}
 	}
+	return postponed(g, late)
+}
+
+// mustFollow reports whether pods of a class have to be on a machine with others whatever they give up.
+func (b *books) mustFollow(class int) bool {
+	return slices.ContainsFunc(b.about[class], func(i int) bool { return b.together(i) && b.rules[i].always(class) })
+}
+
+// postponed takes the pods of classes out of the ground, and returns them.
+func postponed(g *ground, classes map[int]bool) []Unplaced {
+	if len(classes) == 0 {
+		return nil
+	}
+	var out []Unplaced
+	for c := range g.Classes {
+		if classes[c] {
+			for _, pod := range g.Classes[c].Pods {
+				out = append(out, Unplaced{Pod: pod, Refusal: NextRound})
+			}
+		}
+	}
+	g.Snapshot = without(g.Snapshot, func(c int, _ string) bool { return classes[c] })
+	return out
 }
 
 // groups returns the classes that rules to be together on one machine connect, in the order of their pods.

@@ -17,6 +17,9 @@ func (a *arranger) parts(s Snapshot) Plan {
 	// All parts get a little effort before one gets much, so that a search that is cut short has spent it evenly.
 	best := make([]Plan, n)
 	for round, share := range []int64{64, 16, 4, 1} {
+		if round > 0 && a.stopped() {
+			break
+		}
 		for p := range n {
 			plan := a.share(without(s, func(c int, _ string) bool { return of[c] != p }), share)
 			if round == 0 || len(plan.Unplaced) < len(best[p].Unplaced) || len(plan.Unplaced) == len(best[p].Unplaced) && plan.Price < best[p].Price {

@@ -103,6 +103,9 @@ func (r *rounds) whyFull(q *claim, x *site) Refusal {
 
 // ask plans for one pod alone to learn what the plain planner says of it.
 func (r *rounds) ask(class, given int, offerings, nodes []int) Refusal {
+	if r.stopped() {
+		return Refusal{ReasonNextRound, "has no place in this plan, and there was no time to find out why: planned again in the next round"}
+	}
 	plan := r.solve(r.books.lowered([]portion{{class: class, given: given, offerings: offerings, nodes: nodes, pods: 1}}, false))
 	if len(plan.Unplaced) > 0 {
 		return r.alone(portion{class: class, given: given}, plan.Unplaced[0].Refusal)

@@ -9,7 +9,7 @@ import (
 // after a plan was carried out the same plan comes out again and finds its machines there. It returns the given plan where that is no worse.
 func (a *arranger) replay(s Snapshot, plan Plan) Plan {
 	fresh := freshNodes(s)
-	if plan.Price == 0 || len(fresh) == 0 {
+	if plan.Price == 0 || len(fresh) == 0 || a.stopped() {
 		return plan
 	}
 	isFresh := make([]bool, len(s.Nodes))
@@ -22,7 +22,7 @@ func (a *arranger) replay(s Snapshot, plan Plan) Plan {
 		past.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
 	}
 	then := arranger{share: a.share, stop: a.stop, given: past}
-	again := orFirstFit(past, then.rest(past, then.settle(past)))
+	again := orFirstFit(past, then.rest(past, then.settle(past)), a.stop)
 	inOrder(past, &again)
 	class := map[string]int{}
 	for c := range s.Classes {

@@ -43,7 +43,7 @@ func (a *arranger) rounds(s Snapshot) Plan {
 		last = max(last, len(r.stages[c])-1)
 	}
 	// Somebody's wish or pool may be what keeps the last ones out.
-	for from := 1; !ok && from <= last && len(best.Unplaced) > 0; from++ {
+	for from := 1; !ok && from <= last && len(best.Unplaced) > 0 && !r.stopped(); from++ {
 		for c := range r.waiting {
 			clear(r.waiting[c])
 			r.waiting[c][min(from, len(r.waiting[c])-1)] = int64(len(s.Classes[c].Pods))
@@ -83,7 +83,7 @@ func (r *rounds) run() (Plan, bool) {
 			len(whole.Unplaced) == len(best.Unplaced) && r.moved == bestMoved && whole.Price < best.Price {
 			best, bestMoved = whole, r.moved
 		}
-		if len(whole.Unplaced) == 0 || !r.next(claims, parts, short) {
+		if len(whole.Unplaced) == 0 || r.stopped() || !r.next(claims, parts, short) {
 			break
 		}
 	}

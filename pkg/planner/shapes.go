@@ -36,9 +36,10 @@ func (p *problem) addShapes(s Snapshot) {
 		key := p.shapeKey(&sh, class, offerAt, nodeAt)
 		if i, ok := byKey[key]; ok {
 			p.shapes[i].pods = append(p.shapes[i].pods, pods...)
+			p.ofClass[c] = i
 			continue
 		}
-		byKey[key] = len(p.shapes)
+		byKey[key], p.ofClass[c] = len(p.shapes), len(p.shapes)
 		p.shapes = append(p.shapes, sh)
 	}
 	for i := range p.shapes {
@@ -55,10 +56,8 @@ func (p *problem) addShapes(s Snapshot) {
 
 // shapeOf returns the shape that the pods of a class of the snapshot are part of; nil where none of them is planned for.
 func (p *problem) shapeOf(class int) *shape {
-	for k := range p.shapes {
-		if slices.ContainsFunc(p.shapes[k].pods, func(pod podRef) bool { return pod.class == class }) {
-			return &p.shapes[k]
-		}
+	if k, ok := p.ofClass[class]; ok {
+		return &p.shapes[k]
 	}
 	return nil
 }
