@@ -33,6 +33,10 @@ type figures struct {
 	PeakMiB *float64 `json:"peakMemoryMiB"`
 	// MicroUSD is the sum of the prices of the plans; what peers cost over them is of such sums, too.
 	MicroUSD int64 `json:"microUSDPerHour"`
+	// Bill is what all machines cost in the end over the first plan, in percent, when the plan is carried out and made again with each launch, as the controller
+	// does within its budget: all machines at once, and ten at a time while all processors are busy.
+	BillAtOnce *float64 `json:"finalBillOverFirstPlanPercentAllAtOnce"`
+	BillByTen  *float64 `json:"finalBillOverFirstPlanPercentTenAtATimeBusy"`
 	// FirstFit is what Karpenter's packing costs over the plans, as planner.FirstFit has it, which knows of the memory of each GPU.
 	FirstFit             *float64 `json:"firstFitOverPlanPercent"`
 	FirstFitMilliseconds *float64 `json:"firstFitMilliseconds"`
@@ -108,6 +112,9 @@ func measure(ctx context.Context, r row) (figures, error) {
 		}
 	}
 	f.PeakMiB = new(peak())
+	if err := r.bill(&f); err != nil {
+		return f, fmt.Errorf("%s: %w", r.name, err)
+	}
 	firstFit, karp, leastWaste, perPod := peers()
 	for s := range r.snapshots {
 		for _, peer := range []*peer{firstFit, karp, leastWaste, perPod} {

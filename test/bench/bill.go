@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+)
+
+const (
+	// controllerBudget and controllerLaunches are the chart's planBudget and maxUnlaunchedClaims.
+	controllerBudget   = 200 * time.Millisecond
+	controllerLaunches = 10
+	// More pods than billPods are not carried out: a plan has thousands of machines then.
+	billPods = 10_000
+	// billedPods is how many pods of a row are planned for until its bill is known, so that small snapshots are several.
+	billedPods = 500
+)
+
+// bills are the prices of first plans, and of all that was launched in the end.
+type bills struct{ first, final planner.MicroUSD }
+
+func (b bills) over() *float64 {
+	if b.first == 0 {
+		return nil
+	}
+	return new(100 * (float64(b.final)/float64(b.first) - 1))
+}
+
+// carryOut plans as the controller does, launches so many machines at a time, and plans again each time while nothing but the clock decides what is found. From each
+// plan to the next only what is on NodeClaims is known of it, as after a restart.
+func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
+	search := func() planner.Search {
+		start := time.Now()
+		return planner.Search{Stop: func() bool { return time.Since(start) >= controllerBudget }}
+	}
+	plan := search().Build(s)
+	b.first += plan.Price
+	for rounds := len(plan.Launches); len(plan.Launches) > 0; rounds-- {
+		if rounds < 0 {
+			return fmt.Errorf("machines are launched without end")
+		}
+		now := plan
+		n := min(atATime, len(plan.Launches))
+		now.Launches = plan.Launches[:n]
+		earlier := planner.Plan{Placements: append([]planner.Placement{}, plan.Placements...), Launches: plan.Launches[n:]}
+		first := len(s.Nodes)
+		s = plantest.Applied(s, now)
+		for i, l := range now.Launches {
+			s.Nodes[first+i].Name = fmt.Sprintf("launched-%06d", first+i)
+			b.final += s.Offerings[l.Offering].Price
+			earlier.Placements = append(earlier.Placements, planner.Placement{Node: first + i, Pods: l.Pods})
+		}
+		plan = search().Resume(s, remembered(s, earlier))
+		if err := planner.Check(s, plan); err != nil {
+			return fmt.Errorf("a later plan breaks a rule: %w", err)
+		}
+	}
+	return nil
+}
+
+// remembered is a plan as the NodeClaims have it: how many pods of each class a machine is for, not which.
+func remembered(s planner.Snapshot, p planner.Plan) planner.Plan {
+	class, next := map[string]int{}, make([]int, len(s.Classes))
+	for c := range s.Classes {
+		for _, pod := range s.Classes[c].Pods {
+			class[pod] = c
+		}
+	}
+	others := func(pods []string) []string {
+		out := make([]string, len(pods))
+		for i, pod := range pods {
+			c := class[pod]
+			out[i] = s.Classes[c].Pods[next[c]]
+			next[c]++
+		}
+		return out
+	}
+	var out planner.Plan
+	for _, x := range p.Placements {
+		out.Placements = append(out.Placements, planner.Placement{Node: x.Node, Pods: others(x.Pods)})
+	}
+	for _, l := range p.Launches {
+		out.Launches = append(out.Launches, planner.Launch{Offering: l.Offering, Pods: others(l.Pods), Alternatives: l.Alternatives})
+	}
+	return out
+}
+
+// busy keeps all processors busy until it is told to end.
+func busy() (end func()) {
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for n := 0; !over.Load(); n++ {
+				_ = n
+			}
+		})
+	}
+	return func() {
+		over.Store(true)
+		wg.Wait()
+	}
+}
+
+// bill carries a plan for the first snapshots of a row out: all machines at once, and ten at a time on a busy machine.
+func (r row) bill(f *figures) error {
+	var atOnce, byTen bills
+	n := 0
+	for s := range r.snapshots {
+		if podsOf(s) > billPods || r.goal.proved {
+			return nil
+		}
+		if err := atOnce.carryOut(s, len(s.Classes)*billPods); err != nil {
+			return err
+		}
+		end := busy()
+		err := byTen.carryOut(s, controllerLaunches)
+		end()
+		if err != nil {
+			return err
+		}
+		if n += podsOf(s); n >= billedPods {
+			break
+		}
+	}
+	f.BillAtOnce, f.BillByTen = atOnce.over(), byTen.over()
+	return nil
+}
