@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
@@ -29,6 +31,18 @@ func (v *View) Waiting() []*corev1.Pod {
 		}
 	}
 	return pods
+}
+
+// Leave has the view be without pods that wait but are not to be planned for yet.
+func (v *View) Leave(pods sets.Set[types.UID]) {
+	if pods.Len() == 0 {
+		return
+	}
+	left := func(name string) bool { pod := v.Pods[name]; return pod != nil && pods.Has(pod.UID) }
+	for i := range v.Classes {
+		v.Classes[i].Pods = slices.DeleteFunc(slices.Clone(v.Classes[i].Pods), left)
+	}
+	maps.DeleteFunc(v.Pods, func(name string, _ *corev1.Pod) bool { return left(name) })
 }
 
 // seat is where a plan has a pod of a class, and on which node; "" where that is still to come or the pod is left out.

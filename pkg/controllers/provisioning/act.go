@@ -24,6 +24,9 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return min(quiet, retry), nil
 	}
 	allowed := allowance(view.Machines, c.MaxUnlaunched)
+	if allowed < len(plan.Launches) {
+		c.batch.holdBack()
+	}
 	var errs []error
 	for i, l := range plan.Launches[:min(allowed, len(plan.Launches))] {
 		claim := render.NodeClaim(view, l)
@@ -36,7 +39,6 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		return 0, err
 	}
 	if allowed < len(plan.Launches) {
-		c.batch.hurry() // What was held back has waited with its batch.
 		// A launched claim wakes the controller; this is for when its watch is late.
 		return time.Second, nil
 	}

@@ -9,14 +9,15 @@ import (
 )
 
 // batch gathers waiting pods, so that pods created together are planned together: it is due when no new pod has come for the idle
-// duration, or when the first has waited for the longest. Pods that found room meanwhile do not count. Pods whose machine is lost, was refused, or was held
-// back by the bound on launches do not wait for those that come. It is safe for concurrent use.
+// duration, or when the first has waited for the longest. Pods that found room meanwhile do not count. Pods whose machine is lost or was refused do not wait for
+// those that come, and a plan whose launches are held back goes on without those. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
-	mu      sync.Mutex
-	hurried bool
-	seen    sets.Set[types.UID]
+	mu       sync.Mutex
+	hurried  bool
+	heldBack bool
+	seen     sets.Set[types.UID]
 	// came is when the pods that it gathers came.
 	came map[types.UID]time.Time
 }
@@ -71,17 +72,31 @@ func (b *batch) due(now time.Time) time.Duration {
 	return 0
 }
 
-// hurry has the batch due at once, until planned is called.
+// hurry has the batch due at once, whoever else comes, until planned is called.
 func (b *batch) hurry() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hurried = true
 }
 
+// holdBack says that a plan has launches that are still to be made, until planned is called.
+func (b *batch) holdBack() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heldBack = true
+}
+
+// gathering are the pods for which the batch is still open, and whether there is something to plan for without them.
+func (b *batch) gathering() (pods sets.Set[types.UID], others bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return sets.KeySet(b.came), b.heldBack
+}
+
 func (b *batch) planned() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hurried = false
+	b.hurried, b.heldBack = false, false
 }
 
 // keep forgets pods that wait no more.

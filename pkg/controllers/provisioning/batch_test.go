@@ -44,6 +44,26 @@ func TestABatchIsDueAtOnceWhileAMachineIsLost(t *testing.T) {
 	}
 }
 
+func TestAPlanThatIsHeldBackGoesOnWithoutThePodsThatAreGathered(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	b.add("a", now)
+	if _, others := b.gathering(); others {
+		t.Error("there is something to plan for besides the batch")
+	}
+	b.holdBack()
+	if wait := b.due(now); wait != time.Second {
+		t.Errorf("wait %s for pods that come, want a second", wait)
+	}
+	if pods, others := b.gathering(); !others || !pods.Equal(sets.New[types.UID]("a")) {
+		t.Errorf("gathering %v, others %t", pods, others)
+	}
+	b.planned()
+	if _, others := b.gathering(); others {
+		t.Error("what was held back is planned again")
+	}
+}
+
 func TestABatchClosesOnceNoNewPodComes(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)

@@ -161,11 +161,25 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{}}
 }
 
-// Reconcile plans once the batch is complete, checks the plan, creates the claims, and tells the pods that got no place why.
+// Reconcile plans once the batch is complete. While it is not, only a plan goes on whose launches were held back.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	if wait := c.batch.due(c.Clock.Now()); wait > 0 {
+	wait := c.batch.due(c.Clock.Now())
+	if wait <= 0 {
+		return c.plan(ctx, nil)
+	}
+	gathering, others := c.batch.gathering()
+	if !others {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	result, err := c.plan(ctx, gathering)
+	if err == nil && (result.RequeueAfter == 0 || result.RequeueAfter > wait) {
+		result.RequeueAfter = wait
+	}
+	return result, err
+}
+
+// plan plans for the pods that wait, but for those that are still gathered, creates the claims, and tells the pods that got no place why.
+func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (reconcile.Result, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
@@ -177,6 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	view := snapshot.Build(cluster)
 	warm := cluster.WantsHeadroom()
 	c.remember(view, warm)
+	view.Leave(gathering)
 	if len(view.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{})
 		c.memory.keep(&view, planner.Plan{}, c.Clock.Now())
