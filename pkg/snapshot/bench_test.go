@@ -86,3 +86,34 @@ func BenchmarkBuildOfManyPods(b *testing.B) {
 		}
 	}
 }
+
+// tenants is a cluster in which so many Deployments of three pods wait, each with rules of its own.
+func tenants(deployments int) *snapshot.Cluster {
+	c := Shared()
+	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
+	for i := range 20 {
+		c.NodeClaims = append(c.NodeClaims, Claim(fmt.Sprintf("m-%d", i), &c.NodePools[0], xlarge, Initialized(Now)))
+		c.Nodes = append(c.Nodes, Node(&c.NodeClaims[i], xlarge, 10))
+	}
+	for i := range deployments {
+		name := fmt.Sprintf("app-%05d", i)
+		c.Pods = append(c.Pods, Pods(name, 3, Asking("cpu", fmt.Sprintf("%dm", 100+i%7*50), "memory", "1Gi", "nvidia.com/gpu.shared", "1"),
+			inApp(name), spreadOver(zone, name), spreadOver(host, name), away(host, name))...)
+	}
+	return c
+}
+
+// BenchmarkBuildForTenants is of Deployments each of which has rules of its own.
+func BenchmarkBuildForTenants(b *testing.B) {
+	for _, n := range []int{100, 300, 1_000, 3_000} {
+		b.Run(fmt.Sprint(n, " classes"), func(b *testing.B) {
+			c := tenants(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				if got := len(snapshot.Build(c).Classes); got != n {
+					b.Fatalf("%d classes", got)
+				}
+			}
+		})
+	}
+}
