@@ -40,7 +40,7 @@ func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
 
 func (a *admissions) of(w *waitingClass) *admission {
 	demand := w.demand
-	key := w.key
+	key := w.asks
 	if w.volumes != nil && w.volumes.problem == "" {
 		demand.places = w.volumes.places
 		key += w.volumes.key()

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -17,7 +18,7 @@ type waitingClass struct {
 	// volumes are what the pods' volumes ask of a node; nil when they have none.
 	volumes *volumes
 	// found says which selections find the pods.
-	found []bool
+	found []int
 }
 
 // moving are the pods that will wait for a place soon, since their machine is leaving. When it goes they come back under other names, and they do
@@ -74,16 +75,13 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominatin
 	return classes
 }
 
-func classKey(s *shape, found []bool, v *volumes) string {
-	key := make([]byte, 0, len(s.key)+len(found)+1)
+func classKey(s *shape, found []int, v *volumes) string {
+	key := make([]byte, 0, len(s.key)+4*len(found)+1)
 	key = append(append(key, s.key...), 0)
-	for _, finds := range found {
-		if finds {
-			key = append(key, '1')
-		} else {
-			key = append(key, '0')
-		}
+	for _, i := range found {
+		key = binary.BigEndian.AppendUint32(key, uint32(i)) //nolint:gosec // There are not as many.
 	}
+	key = append(key, 0)
 	return string(key) + v.key()
 }
 

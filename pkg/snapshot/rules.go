@@ -21,12 +21,24 @@ type rules struct {
 	domains    []map[string]int
 	// made are the indices of the snapshot's rules by what they say.
 	made map[string]int
+	// foundBy are the waiting classes that each selection finds.
+	foundBy map[string][]int
+	// eligibility are the eligible domains of spreads, by what decides them.
+	eligibility map[string][]int
 	// roomOf are the indices of the rooms by the names of their nodes.
 	roomOf map[string]int
 }
 
 func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *rules {
-	r := &rules{view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{}}
+	r := &rules{view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{},
+		foundBy: map[string][]int{}, eligibility: map[string][]int{},
+	}
+	for i, w := range waiting {
+		for _, n := range w.found {
+			key := running.selections.keys[n]
+			r.foundBy[key] = append(r.foundBy[key], i)
+		}
+	}
 	for i := range rooms {
 		if rooms[i].nodeName != "" {
 			r.roomOf[rooms[i].nodeName] = i
@@ -42,8 +54,9 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 			}
 		}
 	}
+	values := r.valuesOf(asked)
 	for _, key := range sortedKeys(asked) {
-		r.topology(key)
+		r.topology(key, values[key])
 	}
 	if len(r.domains) == 0 {
 		return r
@@ -59,12 +72,33 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 
 // topology adds a label with all values that nodes have or could have. Nodes that waiting pods cannot go to count too: pods may run there, and the
 // scheduler takes their domains for such as pods can be spread over.
-func (r *rules) topology(key string) {
-	values := map[string]bool{}
+func (r *rules) topology(key string, values map[string]bool) {
+	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
+	index := make(map[string]int, len(values))
+	for i, value := range topology.Domains {
+		index[value] = i
+	}
+	r.topologies[key] = len(r.view.Topologies)
+	r.domains = append(r.domains, index)
+	r.view.Topologies = append(r.view.Topologies, topology)
+}
+
+// valuesOf are the values of labels that nodes have or could have.
+func (r *rules) valuesOf(asked map[string]bool) map[string]map[string]bool {
+	values := map[string]map[string]bool{}
 	note := func(labels map[string]string) {
-		if value, ok := labels[key]; ok {
-			values[value] = true
+		for key, value := range labels {
+			if !asked[key] {
+				continue
+			}
+			if values[key] == nil {
+				values[key] = map[string]bool{}
+			}
+			values[key][value] = true
 		}
+	}
+	if len(asked) == 0 {
+		return values
 	}
 	for i := range r.running.Nodes {
 		note(r.running.Nodes[i].Labels)
@@ -75,14 +109,7 @@ func (r *rules) topology(key string) {
 	for _, o := range r.view.Offerings {
 		note(o.Labels)
 	}
-	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
-	index := make(map[string]int, len(values))
-	for i, value := range topology.Domains {
-		index[value] = i
-	}
-	r.topologies[key] = len(r.view.Topologies)
-	r.domains = append(r.domains, index)
-	r.view.Topologies = append(r.view.Topologies, topology)
+	return values
 }
 
 func (r *rules) domainsOf(labels map[string]string) []int {
@@ -131,7 +158,7 @@ func (r *rules) place(class int) {
 
 // keepFromDaemons leaves the class the machines on which no DaemonSet will run a pod that it may not share a machine with.
 func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
-	if len(r.running.daemons) == 0 && !slices.ContainsFunc(w.terms.required, func(t term) bool { return t.kind == planner.Apart }) {
+	if !r.running.mindsDaemons(w) {
 		return
 	}
 	repelled := func(daemons []*demand, labels map[string]string) bool {
@@ -190,7 +217,7 @@ func (r *rules) add(class int, t *term, wish bool) int {
 		r.made[id] = index
 		r.view.Rules = append(r.view.Rules, rule)
 	}
-	if classes := &r.view.Rules[index].Classes; !slices.Contains(*classes, class) {
+	if classes := &r.view.Rules[index].Classes; len(*classes) == 0 || (*classes)[len(*classes)-1] != class { // They come in order.
 		*classes = append(*classes, class)
 	}
 	return index
@@ -198,13 +225,10 @@ func (r *rules) add(class int, t *term, wish bool) int {
 
 // counted are the indices of the waiting classes whose pods count for a term.
 func (r *rules) counted(t *term) []int {
-	var counted []int
-	for i, w := range r.waiting {
-		if !t.nothing && r.running.selections.finds(w.found, t.selection) {
-			counted = append(counted, i)
-		}
+	if t.nothing {
+		return nil
 	}
-	return counted
+	return slices.Clone(r.foundBy[t.selection])
 }
 
 // present counts the running pods that count for a term, by domain or by node of the snapshot; nil when there are none in any of them.
@@ -216,8 +240,7 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	if !t.perNode() {
 		size = len(r.view.Topologies[r.topologies[t.key]].Domains)
 	}
-	count := make([]int64, size)
-	some := false
+	var count []int64
 	for i, n := range r.running.on(t.selection) {
 		node := &r.running.Nodes[i]
 		if !r.waiting[class].countsOn(t, node.Name, node.Labels, node.Spec.Taints) {
@@ -226,14 +249,13 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		at, ok := r.domainOf(t, node)
 		switch {
 		case ok:
+			if count == nil {
+				count = make([]int64, size)
+			}
 			count[at] += n
-			some = true
 		case t.perNode(), t.kind == planner.Together && r.waiting[class].followsOn(node):
 			elsewhere += n
 		}
-	}
-	if !some {
-		count = nil
 	}
 	return count, elsewhere
 }
@@ -275,6 +297,29 @@ func (r *rules) eligible(class int, t *term) []int {
 	if t.perNode() {
 		return nil
 	}
+	key := r.waiting[class].eligibleKey(t)
+	if known, ok := r.eligibility[key]; ok {
+		return slices.Clone(known)
+	}
+	found := r.look(class, t)
+	r.eligibility[key] = found
+	return slices.Clone(found)
+}
+
+// eligibleKey is the same for classes and terms of which the same domains are eligible.
+func (w *waitingClass) eligibleKey(t *term) string {
+	var keys []string
+	for i := range w.terms.required {
+		if other := &w.terms.required[i]; other.kind == planner.Spread {
+			keys = append(keys, other.key)
+		}
+	}
+	slices.Sort(keys)
+	return fmt.Sprintf("%s %t %t %q %s", t.key, t.byAffinity, t.byTaints, slices.Compact(keys), w.onNodes)
+}
+
+// look looks for the domains that count for a spread of a class among all machines.
+func (r *rules) look(class int, t *term) []int {
 	topology := r.topologies[t.key]
 	eligible := make([]bool, len(r.domains[topology]))
 	note := func(name string, labels map[string]string, taints []corev1.Taint) {

@@ -24,6 +24,9 @@ type running struct {
 	repels map[string][]repulsion
 	// daemons are the anti-affinities of the DaemonSets' pods, by the DaemonSet's name.
 	daemons map[string][]term
+	// daemonsFound are the selections that find a DaemonSet's pod, daemonsRepel those that anti-affinities of theirs look for; made when first asked for.
+	daemonsFound map[int]bool
+	daemonsRepel map[string]bool
 	// counts are the pods that each selection finds on each node, by the index of the node; made when first asked for.
 	counts map[string]map[int]int64
 }
@@ -64,10 +67,7 @@ func (r *running) on(selection string) map[int]int64 {
 	if r.counts == nil {
 		r.counts = map[string]map[int]int64{}
 		for _, pod := range r.pods {
-			for i, finds := range r.selections.of(pod) {
-				if !finds {
-					continue
-				}
+			for _, i := range r.selections.of(pod) {
 				key := r.selections.keys[i]
 				if r.counts[key] == nil {
 					r.counts[key] = map[int]int64{}
@@ -81,12 +81,10 @@ func (r *running) on(selection string) map[int]int64 {
 
 // avoided are the domains that pods which selections find (found) and that have the terms must keep out of, because of pods that run: by label
 // for domains that are labels, and by name for nodes.
-func (r *running) avoided(found []bool, terms []term) avoided {
+func (r *running) avoided(found []int, terms []term) avoided {
 	a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
-	for selection, repels := range r.repels {
-		if !r.selections.finds(found, selection) {
-			continue
-		}
+	for _, i := range found {
+		repels := r.repels[r.selections.keys[i]]
 		for i := range repels {
 			a.add(&repels[i].term, &r.Nodes[repels[i].node])
 		}
@@ -101,12 +99,32 @@ func (r *running) avoided(found []bool, terms []term) avoided {
 
 // repelled says whether a DaemonSet's pod keeps waiting pods off a machine with the labels, on which it will run: by their anti-affinity or by its own.
 func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[string]string) bool {
-	parts := func(t *term, found []bool) bool {
+	parts := func(t *term, found []int) bool {
 		_, ok := labels[t.key]
 		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.finds(found, t.selection)
 	}
 	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.of(daemon)) }) ||
 		slices.ContainsFunc(r.daemons[podName(daemon)], func(t term) bool { return parts(&t, w.found) })
+}
+
+// mindsDaemons says whether any DaemonSet's pod keeps waiting pods off a machine, or they it, wherever that is.
+func (r *running) mindsDaemons(w *waitingClass) bool {
+	if r.daemonsFound == nil {
+		r.daemonsFound = map[int]bool{}
+		for i := range r.DaemonSets {
+			for _, n := range r.selections.of(daemonPod(&r.DaemonSets[i])) {
+				r.daemonsFound[n] = true
+			}
+		}
+		r.daemonsRepel = map[string]bool{}
+		for _, terms := range r.daemons {
+			for i := range terms {
+				r.daemonsRepel[terms[i].selection] = true
+			}
+		}
+	}
+	return slices.ContainsFunc(w.terms.required, func(t term) bool { return t.kind == planner.Apart && r.daemonsFound[r.selections.number[t.selection]] }) ||
+		slices.ContainsFunc(w.found, func(n int) bool { return r.daemonsRepel[r.selections.keys[n]] })
 }
 
 // avoided are places that pods must keep out of.

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
 // selector finds pods by namespace and labels.
@@ -34,12 +35,17 @@ func (s *selector) finds(pod *corev1.Pod) bool {
 // that must all find the pod, and is named by a key.
 type selections struct {
 	byKey map[string][]selector
-	// keys are those of byKey, sorted; found holds the answers in that order, by what selectors can see of a pod. Both are made by the first
-	// question.
+	// keys are those of byKey, sorted, number is where each is among them, and found holds the answers, by what selectors can see of a pod. All are made by the
+	// first question.
 	keys   []string
 	seen   []string
-	found  map[string][]bool
+	found  map[string][]int
 	number map[string]int
+	// byLabel are the selections that ask for a value of a label among some, by label and value, byNamespace the others that name namespaces, and others
+	// the rest: a pod is matched with those alone that may find it.
+	byLabel     map[string]map[string][]int
+	byNamespace map[string][]int
+	others      []int
 }
 
 // add makes a selection known and returns its key. All are added before the first question.
@@ -58,7 +64,8 @@ func (s *selections) add(all ...selector) string {
 }
 
 func (s *selections) freeze() {
-	s.keys, s.found, s.number = sortedKeys(s.byKey), map[string][]bool{}, map[string]int{}
+	s.keys, s.found, s.number = sortedKeys(s.byKey), map[string][]int{}, map[string]int{}
+	s.byLabel, s.byNamespace = map[string]map[string][]int{}, map[string][]int{}
 	seen := map[string]bool{}
 	for i, key := range s.keys {
 		s.number[key] = i
@@ -68,12 +75,48 @@ func (s *selections) freeze() {
 				seen[r.Key()] = true
 			}
 		}
+		s.file(i, s.byKey[key])
 	}
 	s.seen = sortedKeys(seen)
 }
 
-// of says for each selection, in the order of their keys, whether it finds the pod.
-func (s *selections) of(pod *corev1.Pod) []bool {
+// file puts a selection where pods that it may find look for it.
+func (s *selections) file(i int, all []selector) {
+	for _, one := range all {
+		requirements, _ := one.labels.Requirements()
+		for _, r := range requirements {
+			if op := r.Operator(); op == selection.In || op == selection.Equals || op == selection.DoubleEquals {
+				if s.byLabel[r.Key()] == nil {
+					s.byLabel[r.Key()] = map[string][]int{}
+				}
+				for value := range r.Values() {
+					s.byLabel[r.Key()][value] = append(s.byLabel[r.Key()][value], i)
+				}
+				return
+			}
+		}
+	}
+	if len(all) == 0 || all[0].namespaces == nil {
+		s.others = append(s.others, i)
+		return
+	}
+	for _, namespace := range all[0].namespaces {
+		s.byNamespace[namespace] = append(s.byNamespace[namespace], i)
+	}
+}
+
+// candidates are the selections that may find the pod, sorted.
+func (s *selections) candidates(pod *corev1.Pod) []int {
+	all := slices.Concat(s.others, s.byNamespace[pod.Namespace])
+	for key, value := range pod.Labels {
+		all = append(all, s.byLabel[key][value]...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// of returns the selections that find the pod, as their places among the keys, sorted.
+func (s *selections) of(pod *corev1.Pod) []int {
 	if len(s.byKey) == 0 {
 		return nil
 	}
@@ -91,17 +134,20 @@ func (s *selections) of(pod *corev1.Pod) []bool {
 	}
 	found, ok := s.found[looks.String()]
 	if !ok {
-		found = make([]bool, len(s.keys))
-		for i, key := range s.keys {
-			found[i] = !slices.ContainsFunc(s.byKey[key], func(one selector) bool { return !one.finds(pod) })
-		}
+		found = slices.DeleteFunc(s.candidates(pod), func(i int) bool {
+			return slices.ContainsFunc(s.byKey[s.keys[i]], func(one selector) bool { return !one.finds(pod) })
+		})
 		s.found[looks.String()] = found
 	}
 	return found
 }
 
 // finds says whether a selection is among those that were found.
-func (s *selections) finds(found []bool, key string) bool { return found[s.number[key]] }
+func (s *selections) finds(found []int, key string) bool {
+	i, known := s.number[key]
+	_, ok := slices.BinarySearch(found, i)
+	return known && ok
+}
 
 // namespaces are those that a term of a pod in the namespace own speaks of, sorted; nil stands for all.
 func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector) []string {

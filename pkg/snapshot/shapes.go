@@ -24,6 +24,8 @@ type shape struct {
 	gpuMemory int64
 	wrong     error
 	ports     []hostPort
+	// onNodes is the same for shapes that ask the same of nodes' names, labels and taints, asks for those that also ask for the same amounts.
+	onNodes, asks string
 }
 
 // pod is one of the shape.
@@ -119,13 +121,24 @@ func (s *shape) written() string {
 			key.Requests[name] = n
 		}
 	}
+	s.onNodes = written(pod, struct {
+		NodeSelector map[string]string
+		NodeAffinity *corev1.NodeAffinity
+		Tolerations  []corev1.Toleration
+	}{key.NodeSelector, key.NodeAffinity, key.Tolerations})
+	s.asks = written(pod, key)
 	for _, part := range [][]term{s.terms.required, s.terms.affinity, s.terms.spread} {
 		for i := range part {
 			key.Terms = append(key.Terms, part[i].id())
 		}
 		key.Terms = append(key.Terms, "") // Between what is required and what is preferred.
 	}
-	b, err := json.Marshal(key)
+	return written(pod, key)
+}
+
+// written is the same for things of pods that are the same.
+func written(pod *corev1.Pod, thing any) string {
+	b, err := json.Marshal(thing)
 	if err != nil {
 		return podName(pod) // As in textOf.
 	}
