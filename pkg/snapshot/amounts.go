@@ -55,6 +55,11 @@ func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
 	}
 }
 
+// within is a where it is not more than most, and most elsewhere.
+func within(a, most planner.Resources) planner.Resources {
+	return each(a, most, func(a, most int64) int64 { return min(a, most) })
+}
+
 func atLeastZero(a planner.Resources) planner.Resources {
 	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }

@@ -191,3 +191,34 @@ func TestReasonsDoNotGrowWithWhatTheyQuote(t *testing.T) {
 		t.Errorf("the reason has %d bytes", n)
 	}
 }
+
+func TestNodesOfOneNameAreOneRoom(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+	first := snapshottest.Claim("a", &c.NodePools[0], xlarge, snapshottest.Initialized(snapshottest.Now))
+	second := snapshottest.Claim("b", &c.NodePools[0], xlarge, snapshottest.Initialized(snapshottest.Now))
+	second.Status.NodeName = "a"
+	fresh := snapshottest.Claim("foreign", &c.NodePools[0], xlarge)
+	c.NodeClaims = append(c.NodeClaims, first, second, fresh)
+	c.Nodes = []corev1.Node{snapshottest.Node(&first, xlarge, 10), foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")}
+	view := snapshot.Build(c)
+	if err := planner.Validate(view.Snapshot); err != nil {
+		t.Error(err)
+	}
+	if len(view.Nodes) != 2 {
+		t.Errorf("there are %d rooms, want a's and that of the claim: %+v", len(view.Nodes), view.Nodes)
+	}
+}
+
+func TestADaemonSetThatFitsNoMachineTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, asks := range [][]string{{"cpu", "9223372036854776"}, {"memory", "8Ei"}, {"cpu", "500"}, {v1alpha1.ResourceGPUShared, "9223372036854775807"}} {
+		c := snapshottest.Shared()
+		c.DaemonSets = append(c.DaemonSets, snapshottest.DaemonSet("hostile", asks...))
+		c.Pods = snapshottest.Pods("web", 11)
+		if plan := planner.Build(snapshot.Build(c).Snapshot); len(plan.Launches) != 2 {
+			t.Errorf("%v: want two launches: %+v", asks, plan)
+		}
+	}
+}

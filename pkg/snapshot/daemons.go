@@ -20,10 +20,15 @@ func (c *Cluster) daemonDemands() []demand {
 	return demands
 }
 
-// daemonsOn are the DaemonSets' pods that run on a node with the taints and labels.
-func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string) []*demand {
+// daemonsOn are the DaemonSets' pods that run on a node with the taints and labels. Those that ask for more than the node has when it is empty never run there,
+// and take nothing from others.
+func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, empty planner.Resources, gpu corev1.ResourceName) []*demand {
 	var on []*demand
 	for i := range daemons {
+		asks := amounts(daemons[i].requests, gpu)
+		if asks != within(asks, empty) {
+			continue
+		}
 		if daemons[i].refusal(taints, name, labels) == nil {
 			on = append(on, &daemons[i])
 		}

@@ -128,11 +128,13 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 			}
 			for _, custom := range choices {
 				labels := whenStarted(merged(machine, t.fixed, custom))
-				runs := daemonsOn(daemons, taints, "", labels)
+				perGPU, empty := p.Class.Spec.Sharing.ReplicasFor(instanceType.GPU.Name), allocatable(instanceType)
+				empty.Replicas = perGPU * instanceType.GPU.Count
+				runs := daemonsOn(daemons, taints, "", labels, empty, p.Resource())
 				offerings = append(offerings, Offering{
 					Type: instanceType, Zone: o.Zone, CapacityType: o.CapacityType, MicroUSDPerHour: o.MicroUSDPerHour,
 					Labels: labels, CustomLabels: custom,
-					ReplicasPerGPU: p.Class.Spec.Sharing.ReplicasFor(instanceType.GPU.Name),
+					ReplicasPerGPU: perGPU,
 					Daemons:        overhead(runs, p.Resource()),
 					daemons:        runs,
 				})

@@ -41,9 +41,14 @@ func (c *Cluster) rooms(machines []Machine) []room {
 	ours := map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
+		name := m.Claim.Name
 		if m.Node != nil {
-			ours[m.Node.Name] = true
+			name = m.Node.Name
 		}
+		if ours[name] {
+			continue // Two claims that name one node, or each other, are no two rooms.
+		}
+		ours[name] = true
 		if r, ok := c.machineRoom(m, daemons); ok {
 			rooms = append(rooms, r)
 		}
@@ -126,7 +131,7 @@ func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
 	expected := m.expected()
 	var more int64
 	expected.Replicas, more = m.hasOrGets(expected.Replicas, c.Now)
-	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels)
+	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
 	toCome := atLeastZero(minus(overhead(r.daemons, gpu), sum(daemonsOf(m.Pods), gpu)))
 	r.node.Free = atLeastZero(minus(minus(expected, sum(m.Pods, gpu)), toCome))
 	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
