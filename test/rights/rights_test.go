@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -63,6 +64,26 @@ func ofTheChart(t *testing.T) []rights.Right {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// TestNoRightLeadsToRootOnANode is about what a stolen token could do with pods, secrets and rights.
+func TestNoRightLeadsToRootOnANode(t *testing.T) {
+	risky := []string{
+		"*", "secrets", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes/proxy", "daemonsets", "deployments", "replicasets",
+		"statefulsets", "jobs", "cronjobs", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+	}
+	readOnly := []string{"get", "list", "watch"}
+	for _, r := range ofTheChart(t) {
+		writes := !slices.Contains(readOnly, r.Verb)
+		switch {
+		case r.Verb == "*" || r.Group == "*", slices.Contains(risky, r.Resource) && (writes || r.Resource == "secrets"):
+			t.Errorf("there is the right %q", r)
+		case r.Resource == "pods" && writes && r.Namespace != karve.Checks:
+			t.Errorf("pods may be changed where the pod security standard need not be restricted: %q", r)
+		case r.Resource == "namespaces" && writes:
+			t.Errorf("the pod security standard of a namespace may be changed: %q", r)
+		}
+	}
 }
 
 func TestARightThatNothingNeedsAndACallWithoutOneAreFound(t *testing.T) {
