@@ -49,7 +49,7 @@ const shutdownGrace = 20 * time.Second
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,resourceNames=karve,verbs=get;update
-// +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create
 
 // Run runs the controllers until the context ends.
 func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) error {

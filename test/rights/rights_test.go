@@ -15,8 +15,9 @@ import (
 	"karve.sh/karve/test/rights"
 )
 
-// unseen are rights that the tests need and do not show, and why.
+// unseen are rights that the tests do not show for certain, and why they are needed.
 var unseen = map[string]string{
+	"ClusterRole karve: patch events.events.k8s.io": "an event that occurs again within six minutes is patched, and which ones do is up to chance",
 	"ClusterRole karve: update nodepools/finalizers.karpenter.sh": "the admission plugin OwnerReferencesPermissionEnforcement, which the test clusters have, asks for it " +
 		"before it lets a NodeClaim in, and asks the authorizer rather than the API",
 }
