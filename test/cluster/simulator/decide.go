@@ -22,6 +22,7 @@ type history struct {
 	registered time.Time // when it was seen to be registered; zero before
 	offered    bool      // it has had replicas; from then on the delay is over
 	before     bool      // it was registered before the simulator started
+	rule       *Rule     // the rule that it follows for as long as it exists; nil when the present rules hold
 }
 
 // hasOffered takes the status's word for what happened before the simulator started.
@@ -43,7 +44,7 @@ type resources map[corev1.ResourceName]*int64
 // decide is what the kubelet would report of the node's plugin at this moment. It says nothing about nodes that are not
 // its own.
 func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decision, bool) {
-	plugin, ok := pluginOf(node, rules)
+	plugin, ok := pluginOf(node, past, rules)
 	if !ok {
 		return decision{}, false
 	}
@@ -61,6 +62,13 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 		return d, true
 	}
 	replicas := plugin.rule.replicas(plugin.replicas)
+	if flap := plugin.rule.Flap; flap != nil {
+		since := now.Sub(past.registered)
+		if since/flap.Duration%2 == 1 {
+			replicas = 0
+		}
+		d.again = flap.Duration - since%flap.Duration
+	}
 	switch {
 	case replicas > 0:
 		d.capacity[plugin.resource] = &replicas
@@ -85,21 +93,34 @@ type plugin struct {
 	replicas int64
 }
 
-func pluginOf(node *corev1.Node, rules Rules) (plugin, bool) {
+// ruleOf is the rule that holds for a node.
+func ruleOf(node *corev1.Node, past history, rules Rules) Rule {
+	if past.rule != nil {
+		return *past.rule
+	}
 	// What an image does to the plugin, it does in whichever pool.
 	rule, named := rules[node.Annotations[machines.ImageAnnotation]]
 	if !named {
 		rule, named = rules[node.Labels[nodePoolLabel]]
 	}
-	p := plugin{rule: rule, resource: v1alpha1.ResourceGPUShared}
+	if _, ours := node.Annotations[v1alpha1.ResourceAnnotation]; ours && !named {
+		return rules[DefaultKey]
+	}
+	return rule
+}
+
+// keepsTaint says whether the node has a startup taint that stays for now.
+func keepsTaint(node *corev1.Node, past history, rules Rules) bool {
+	return past.registered.IsZero() || ruleOf(node, past, rules).KeepTaint
+}
+
+func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
+	p := plugin{rule: ruleOf(node, past, rules), resource: v1alpha1.ResourceGPUShared}
 	gpus, perGPU := node.Labels[gpuCountLabel], ""
 	if name, ok := node.Annotations[v1alpha1.ResourceAnnotation]; ok {
-		if !named {
-			p.rule = rules[DefaultKey]
-		}
 		p.resource = corev1.ResourceName(name)
 		gpus, perGPU = node.Annotations[v1alpha1.GPUsAnnotation], node.Annotations[v1alpha1.ReplicasPerGPUAnnotation]
-	} else if rule.ReplicasPerGPU == 0 {
+	} else if p.rule.ReplicasPerGPU == 0 {
 		return p, false
 	}
 	if p.rule.Resource != "" {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"karve.sh/karve/test/cluster/machines"
 )
@@ -112,6 +113,23 @@ func TestDecide(t *testing.T) {
 			past: history{registered: noon.Add(-time.Minute), before: true}, rules: map[string]string{"gpu-shared": "offer: none"},
 			want: decision{capacity: resources{whole: nil}, allocatable: resources{whole: nil, shared: of(0)}},
 		},
+		"replicas that come and go are there at first": {
+			node: karveNode(shared, "1", "10"), past: longAgo, rules: map[string]string{"gpu-shared": "flap: 25s"},
+			want: decision{
+				capacity: resources{whole: nil, shared: of(10)}, allocatable: resources{whole: nil, shared: of(10)}, offers: true, again: 15 * time.Second,
+			},
+		},
+		"and then they are not": {
+			node: karveNode(shared, "1", "10"), past: had, rules: map[string]string{"gpu-shared": "flap: 50s"},
+			want: decision{capacity: resources{whole: nil}, allocatable: resources{whole: nil, shared: of(0)}, again: 40 * time.Second},
+		},
+		"a node keeps the rule that it follows for as long as it exists": {
+			node: karveNode(shared, "1", "10"), past: history{registered: longAgo.registered, rule: &Rule{Offer: new(intstr.FromInt32(3))}},
+			rules: map[string]string{"gpu-shared": "{offer: none}"},
+			want: decision{
+				capacity: resources{whole: nil, shared: of(3)}, allocatable: resources{whole: nil, shared: of(3)}, offers: true,
+			},
+		},
 		"a plugin can offer fewer, and the pool's rule goes before the default": {
 			node: karveNode(shared, "1", "10"), past: longAgo,
 			rules: map[string]string{"gpu-shared": "{offer: 4}", "default": "{offer: none}"},
@@ -179,15 +197,39 @@ func TestOnlyWhatDiffersIsWritten(t *testing.T) {
 	}
 }
 
+func TestWhoKeepsTheStartupTaint(t *testing.T) {
+	t.Parallel()
+	longAgo := history{registered: noon.Add(-time.Minute)}
+	for name, c := range map[string]struct {
+		past history
+		rule Rule
+		want bool
+	}{
+		"a node that is not registered":          {history{}, Rule{}, true},
+		"a node that is":                         {longAgo, Rule{}, false},
+		"one whose agent does not become ready":  {longAgo, Rule{KeepTaint: true}, true},
+		"one whose agent never did":              {history{registered: noon, rule: &Rule{KeepTaint: true}}, Rule{}, true},
+		"one that follows another rule for ever": {history{registered: noon, rule: &Rule{}}, Rule{KeepTaint: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := keepsTaint(karveNode(shared, "1", "10"), c.past, Rules{"gpu-shared": c.rule}); got != c.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
 func TestRulesThatMakeNoSenseAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]string{
-		"a word for offer":       "offer: some",
-		"an offer below zero":    "offer: -1",
-		"replicas below zero":    "replicasPerGPU: -1",
-		"a delay below zero":     "delay: -3s",
-		"a delay without a unit": "delay: three",
-		"a misspelt field":       "offers: all",
+		"a word for offer":           "offer: some",
+		"an offer below zero":        "offer: -1",
+		"replicas below zero":        "replicasPerGPU: -1",
+		"a delay below zero":         "delay: -3s",
+		"a delay without a unit":     "delay: three",
+		"replicas that flap at once": "flap: 0s",
+		"a misspelt field":           "offers: all",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,9 @@ const (
 	DefaultKey = "default"
 )
 
+// StartupTaintKey is a startup taint that a NodePool may have: the simulator takes it off registered nodes, as the agent of another vendor does.
+const StartupTaintKey = "simulator.karve.sh/agent-not-ready"
+
 // DefaultDelay is how long after its registration a node offers its replicas, when no rule says so.
 const DefaultDelay = 2 * time.Second
 
@@ -39,6 +42,12 @@ type Rule struct {
 	ReplicasPerGPU int32 `json:"replicasPerGPU,omitempty"`
 	// Resource stands above the node's annotation; nvidia.com/gpu.shared when neither names one.
 	Resource string `json:"resource,omitempty"`
+	// Flap is for how long the replicas are there, and then for how long none is, in turn.
+	Flap *metav1.Duration `json:"flap,omitempty"`
+	// KeepTaint leaves StartupTaintKey on the nodes, as an agent does that never becomes ready.
+	KeepTaint bool `json:"keepTaint,omitempty"`
+	// Forever makes the nodes that register while the rule holds follow it for as long as they exist.
+	Forever bool `json:"forever,omitempty"`
 }
 
 // Rules are the rules by image ("ami-…"), NodePool or DefaultKey; the first of them that there is holds.
@@ -66,6 +75,9 @@ func ParseRules(cm *corev1.ConfigMap) (Rules, error) {
 func (r Rule) validate() error {
 	if r.Delay != nil && r.Delay.Duration < 0 {
 		return fmt.Errorf("delay is %s, below zero", r.Delay.Duration)
+	}
+	if r.Flap != nil && r.Flap.Duration <= 0 {
+		return fmt.Errorf("flap is %s, not above zero", r.Flap.Duration)
 	}
 	if r.ReplicasPerGPU < 0 {
 		return fmt.Errorf("replicasPerGPU is %d, below zero", r.ReplicasPerGPU)

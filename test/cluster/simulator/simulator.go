@@ -1,5 +1,6 @@
 // Package simulator plays the GPU plugin on simulated nodes: it puts replicas into their status, as the kubelet does for
-// a device plugin, and can be told to be late, to offer fewer, to offer none and to crash.
+// a device plugin, and can be told to be late, to offer fewer, to offer none and to crash. It plays another agent as well, which takes its startup taint,
+// StartupTaintKey, off registered nodes.
 //
 // It acts on Karve's nodes, by their annotations, and on nodes of stock NodePools that a rule names. The rules are in the
 // ConfigMap kube-system/karve-simulator, by NodePool, by image, which goes before (or "default", for Karve's nodes without a rule of their own):
@@ -7,6 +8,7 @@
 //	ami-0123:   '{offer: none}'                                             # a driver that does not start
 //	gpu-shared: '{delay: 30s, offer: none}'                                 # late, and then nothing
 //	gpu-shared: '{offer: 4}'                                                # fewer than promised
+//	gpu-shared: '{keepTaint: true, forever: true}'                          # machines that never start
 //	gpu-stock:  '{replicasPerGPU: 10, resource: nvidia.com/gpu.shared}'     # NVIDIA's plugin on a stock pool
 package simulator
 
@@ -14,6 +16,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -122,6 +125,9 @@ func (s *Simulator) seen(obj any, initial bool) {
 			if initial {
 				past.registered, past.before = node.CreationTimestamp.Time, true
 			}
+			if rule := ruleOf(node, past, s.rules); rule.Forever {
+				past.rule = &rule
+			}
 			s.past[node.UID] = past
 		}
 		s.mu.Unlock()
@@ -189,7 +195,13 @@ func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error)
 	s.mu.Lock()
 	past := s.past[node.UID]
 	d, ours := decide(node, past, s.rules, s.now())
+	keeps := keepsTaint(node, past, s.rules)
 	s.mu.Unlock()
+	if !keeps {
+		if err := s.untaint(ctx, node); err != nil {
+			return 0, err
+		}
+	}
 	if !ours {
 		return 0, nil
 	}
@@ -213,6 +225,27 @@ func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error)
 		s.mu.Unlock()
 	}
 	return d.again, nil
+}
+
+// untaint takes the startup taint off a node.
+func (s *Simulator) untaint(ctx context.Context, node *corev1.Node) error {
+	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == StartupTaintKey })
+	if len(taints) == len(node.Spec.Taints) {
+		return nil
+	}
+	// The list is replaced as a whole, so nobody may have changed it meanwhile.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion}, "spec": map[string]any{"taints": taints}})
+	if err != nil {
+		return fmt.Errorf("taking the startup taint off node %s: %w", node.Name, err)
+	}
+	_, err = s.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // An event comes.
+	}
+	if err != nil {
+		return fmt.Errorf("taking the startup taint off node %s: %w", node.Name, err)
+	}
+	return nil
 }
 
 func (s *Simulator) patch(ctx context.Context, node *corev1.Node, status map[string]any) error {
