@@ -2,8 +2,10 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -245,5 +247,30 @@ func TestAFaultIsOfWhatItNamesUntilItIsHealed(t *testing.T) {
 		if s.Calls("DescribeSubnets") != before+1 {
 			t.Errorf("%s: DescribeSubnets was counted %d times", name, s.Calls("DescribeSubnets"))
 		}
+	}
+}
+
+func TestACallThatHangsHasNoAnswerUntilItIsHealedOrGivenUp(t *testing.T) {
+	s, c := started(t, Config{})
+	s.Hang("STS")
+	given, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.sts.GetCallerIdentity(given, &sts.GetCallerIdentityInput{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the call that is given up ends with %v", err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := c.sts.GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{})
+		done <- err
+	}()
+	for s.Calls("GetCallerIdentity") < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	s.Heal("STS")
+	if err := <-done; err == nil {
+		t.Error("the call that hung is answered")
+	}
+	if _, err := c.sts.GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{}); err != nil {
+		t.Errorf("healed: %v", err)
 	}
 }

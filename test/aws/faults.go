@@ -1,8 +1,10 @@
 package aws
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"time"
 )
 
 // Refusal is what CreateFleet says no to: the offerings that match all of the fields that are not empty.
@@ -49,6 +51,7 @@ const (
 	throttled fault = "throttled"
 	denied    fault = "denied"
 	cutOff    fault = "cut off"
+	hung      fault = "hung"
 )
 
 // The names of the faults below are those of actions, "DescribeInstanceTypes", or of services, "EC2", "SSM", "Pricing", "EKS", "IAM", "SQS", "STS";
@@ -62,6 +65,9 @@ func (s *Server) Deny(names ...string) { s.fault(denied, names) }
 
 // Cut closes the connection of calls without an answer, as if the service could not be reached, until Heal.
 func (s *Server) Cut(names ...string) { s.fault(cutOff, names) }
+
+// Hang keeps the connection of calls open without an answer until Heal, or until the caller gives up; then it closes it.
+func (s *Server) Hang(names ...string) { s.fault(hung, names) }
 
 // Heal ends the faults of these names; with none, all faults.
 func (s *Server) Heal(names ...string) {
@@ -98,20 +104,46 @@ func (s *Server) Calls(action string) int {
 // errCut is for a call that gets no answer.
 var errCut = errors.New("the connection is cut")
 
-// admit counts a call and fails it if it has to.
-func (s *Server) admit(api service, action string) error {
+// outlast waits for as long as calls of an action hang.
+func (s *Server) outlast(ctx context.Context, api service, action string) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for s.faultOf(api, action) == hung {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// faultOf is what becomes of calls of an action; "" when they are answered.
+func (s *Server) faultOf(api service, action string) fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls[action]++
 	for _, name := range []string{action, api.name, everything} {
-		switch s.faults[name] {
-		case throttled:
-			return api.throttled
-		case denied:
-			return api.denied
-		case cutOff:
-			return errCut
+		if f := s.faults[name]; f != "" {
+			return f
 		}
+	}
+	return ""
+}
+
+// admit counts a call and fails it if it has to.
+func (s *Server) admit(ctx context.Context, api service, action string) error {
+	s.mu.Lock()
+	s.calls[action]++
+	s.mu.Unlock()
+	switch s.faultOf(api, action) {
+	case throttled:
+		return api.throttled
+	case denied:
+		return api.denied
+	case cutOff:
+		return errCut
+	case hung:
+		s.outlast(ctx, api, action)
+		return errCut
 	}
 	return nil
 }
