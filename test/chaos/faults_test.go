@@ -49,6 +49,11 @@ type chaos struct {
 	victims map[int]string
 	// turns is how often images and templates were changed.
 	turns int
+	// liars are the Nodes whose agents lie, and stops end what is done while a fault lasts, by the numbers of the faults.
+	liars map[int]string
+	// interrupted are the types and zones in which a spot machine was interrupted.
+	interrupted map[string]bool
+	stops       map[int]func()
 }
 
 // play does what the script says, each thing at its time, or as soon as what was before it is done.
@@ -80,7 +85,7 @@ func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 	case refuseType:
 		return c.refuse(a)
 	case throttleEC2:
-		return c.throttle(a)
+		return c.trouble(a, c.AWS().Throttle)
 	case interruptSpot:
 		return c.interrupt(ctx, a)
 	case stopMachine:
@@ -91,6 +96,24 @@ func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 		return c.rule(ctx, a, pool, `{offer: none}`)
 	case delayAgents:
 		return c.rule(ctx, a, pool, `{delay: 8s}`)
+	case cutEC2:
+		return c.trouble(a, c.AWS().Cut)
+	case hangEC2:
+		return c.trouble(a, c.AWS().Hang)
+	case besetTenant:
+		return c.beset(ctx, a, pool)
+	case crowdTenant:
+		return c.crowd(ctx, a, pool)
+	case meddleOthers:
+		return c.meddle(ctx, a)
+	case keepTaint:
+		return c.lame(ctx, a, pool, `{keepTaint: true, forever: true}`)
+	case dieYoung:
+		return c.dieYoung(ctx, a, pool)
+	case debugNodes:
+		return c.debug(ctx, a, pool)
+	case lieOfReplicas:
+		return c.lie(ctx, a, pool)
 	case editBudget:
 		budget := otherBudgets[a.pick%len(otherBudgets)]
 		if a.ends {
@@ -133,7 +156,7 @@ func (c *chaos) kill(ctx context.Context, pick int, meanwhile func(context.Conte
 // times are the annotations in which the controller keeps times.
 var times = []string{
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingSinceAnnotation, v1alpha1.ReplaceAfterAnnotation,
-	v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
+	v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.ReplicasRaisedAnnotation, v1alpha1.ReplicasReadySinceAnnotation,
 }
 
 // skew moves all times that the controller has written: in annotations, in the refusals, in the breakers, in its lease.
@@ -246,11 +269,12 @@ func (c *chaos) refuse(a act) (string, error) {
 	return ": " + r.Type, nil
 }
 
-func (c *chaos) throttle(a act) (string, error) {
+// trouble has something happen to all calls of EC2.
+func (c *chaos) trouble(a act, begin func(names ...string)) (string, error) {
 	if a.ends {
 		c.AWS().Heal("EC2")
 	} else {
-		c.AWS().Throttle("EC2")
+		begin("EC2")
 	}
 	return "", nil
 }
@@ -292,6 +316,7 @@ func (c *chaos) interrupt(ctx context.Context, a act) (string, error) {
 		return ": there is none", err
 	}
 	c.victims[a.number] = i.ID
+	c.interrupted[i.Type+" "+i.Zone] = true
 	return ": " + i.ID + " " + i.PrivateDNS, c.AWS().Interrupt(i.ID, aws.SpotInterruption)
 }
 
@@ -377,6 +402,9 @@ func (c *chaos) heal(ctx context.Context) error {
 		c.AWS().Allow(aws.Refusal{Type: name})
 	}
 	c.AWS().Heal()
+	for number := range maps.Clone(c.stops) {
+		c.cease(number)
+	}
 	for _, p := range pools {
 		if _, err := c.rule(ctx, act{ends: true}, p.name, ""); err != nil {
 			return err

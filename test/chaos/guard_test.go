@@ -97,11 +97,22 @@ func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 		g.evicted++
 	}
 	if least, ok := g.atLeast[after.app]; ok && left < least && now.After(g.lost[after.app].Add(race)) && now.After(g.missed.Add(race)) {
-		breach := fmt.Sprintf("%s: %d healthy pods of %s are left, its budget asks for %d, since pod %s on node %s went (%s)",
+		g.breached("%s: a PodDisruptionBudget is broken: %d healthy pods of %s are left, it asks for %d, since pod %s on node %s went (%s)",
 			now.Format(clock), left, after.app, least, after.name, after.node, why)
-		g.breaches = append(g.breaches, breach)
-		g.tell("A PodDisruptionBudget is broken: %s", breach)
 	}
+}
+
+// breach notes that something happened that may not.
+func (g *guard) breach(format string, args ...any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.breached(format, args...)
+}
+
+func (g *guard) breached(format string, args ...any) {
+	breach := fmt.Sprintf(format, args...)
+	g.breaches = append(g.breaches, breach)
+	g.tell("May not happen: %s", breach)
 }
 
 func (g *guard) healthy(app string) int {

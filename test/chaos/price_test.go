@@ -61,11 +61,23 @@ func (b bill) wrongs() []wrong {
 	return nil
 }
 
-func (w *world) bill(ctx context.Context, machines gather.Catalog) (bill, error) {
+// gather is the cluster as the controller sees it, without what can never run and what is not of the pools.
+func (w *world) gather(ctx context.Context, machines gather.Catalog) (*snapshot.Cluster, error) {
 	g := gather.Gatherer{
 		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
 	c, err := g.Cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.NodeClaims = slices.DeleteFunc(c.NodeClaims, func(c karpv1.NodeClaim) bool { return adversarys(&c) })
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(n corev1.Node) bool { return adversarys(&n) })
+	c.Pods = slices.DeleteFunc(c.Pods, func(p corev1.Pod) bool { return p.Namespace == tenant && hindrance(&p) != "" })
+	return c, nil
+}
+
+func (w *world) bill(ctx context.Context, machines gather.Catalog) (bill, error) {
+	c, err := w.gather(ctx, machines)
 	if err != nil {
 		return bill{}, err
 	}
@@ -104,8 +116,7 @@ func afresh(c *snapshot.Cluster) *snapshot.Cluster {
 	fresh := *c
 	fresh.NodeClaims, fresh.Nodes, fresh.Pods, fresh.NodePools = nil, nil, nil, slices.Clone(c.NodePools)
 	for i := range fresh.NodePools {
-		np := &fresh.NodePools[i]
-		np.Status.Conditions = slices.DeleteFunc(slices.Clone(np.Status.Conditions), func(c status.Condition) bool { return c.Type == v1alpha1.ConditionReplicasHealthy })
+		closeBreaker(&fresh.NodePools[i])
 	}
 	for i := range c.Pods {
 		pod := c.Pods[i].DeepCopy()
@@ -119,6 +130,10 @@ func afresh(c *snapshot.Cluster) *snapshot.Cluster {
 		fresh.Pods = append(fresh.Pods, *pod)
 	}
 	return &fresh
+}
+
+func closeBreaker(np *karpv1.NodePool) {
+	np.Status.Conditions = slices.DeleteFunc(slices.Clone(np.Status.Conditions), func(c status.Condition) bool { return c.Type == v1alpha1.ConditionReplicasHealthy })
 }
 
 // priceOf is what the machine costs that a claim got.

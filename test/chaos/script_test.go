@@ -42,6 +42,24 @@ const (
 	drift fault = "a NodePool's template is changed"
 	// changeImage has an EC2NodeClass select another image.
 	changeImage fault = "an EC2NodeClass's image is changed"
+	// cutEC2 has EC2 close the connections of all calls for a while.
+	cutEC2 fault = "EC2 cannot be reached"
+	// hangEC2 has EC2 answer no call for a while.
+	hangEC2 fault = "EC2 hangs"
+	// besetTenant has a tenant create hostile pods for a while.
+	besetTenant fault = "a tenant creates hostile pods"
+	// crowdTenant has a tenant create many pods for a while that are each of a class of their own.
+	crowdTenant fault = "a tenant creates many classes of pods"
+	// meddleOthers has others create Nodes, NodePools, NodeClaims and events for a while that are not what they say.
+	meddleOthers fault = "others create hostile objects"
+	// keepTaint has the machines that a pool gets for a while keep a startup taint for ever.
+	keepTaint fault = "a startup taint stays"
+	// dieYoung has a kubelet die before its machine has started.
+	dieYoung fault = "a kubelet dies before its machine has started"
+	// debugNodes has somebody debug Nodes for a while: any, and some whose replicas never come.
+	debugNodes fault = "somebody debugs broken nodes"
+	// lieOfReplicas has agents say for a while what is not so.
+	lieOfReplicas fault = "the agents of a pool lie"
 )
 
 // replicasTimeout is how long a machine may be without its replicas. Agents that are late take 8 s, and on a machine with much to do all take longer.
@@ -51,10 +69,14 @@ const replicasTimeout = 20 * time.Second
 var weights = map[fault]int{
 	killController: 4, skewClock: 2, restartAPIServer: 1, refuseType: 2, throttleEC2: 1, interruptSpot: 2, stopMachine: 1, silenceKubelet: 1,
 	crashAgents: 1, delayAgents: 1, editBudget: 1, editClass: 1, drift: 1, changeImage: 1,
+	cutEC2: 1, hangEC2: 1, besetTenant: 2, crowdTenant: 1, meddleOthers: 1, keepTaint: 1, dieYoung: 1, debugNodes: 1, lieOfReplicas: 2,
 }
 
 // lasting are the faults that begin and end.
-var lasting = []fault{refuseType, throttleEC2, interruptSpot, silenceKubelet, crashAgents, delayAgents, editBudget, editClass}
+var lasting = []fault{
+	refuseType, throttleEC2, interruptSpot, silenceKubelet, crashAgents, delayAgents, editBudget, editClass,
+	cutEC2, hangEC2, besetTenant, crowdTenant, meddleOthers, keepTaint, dieYoung, debugNodes, lieOfReplicas,
+}
 
 // act is a moment of a script: a fault begins or ends.
 type act struct {
@@ -90,7 +112,7 @@ func script(random *rand.Rand, during time.Duration) []act {
 		acts = append(acts, a)
 		if slices.Contains(lasting, a.fault) {
 			lasts := 4*time.Second + time.Duration(random.Int64N(int64(2*gap)))
-			if a.fault == crashAgents {
+			if a.fault == crashAgents || a.fault == debugNodes {
 				lasts += replicasTimeout // Else nobody would have to do anything about it.
 			}
 			a.at, a.ends = min(at+lasts, during), true

@@ -66,7 +66,7 @@ func (p *picture) wrongPods() []wrong {
 		case !pod.DeletionTimestamp.IsZero():
 			all = append(all, wrong{"Pod", pod.Name, "does not end, on node " + pod.Spec.NodeName})
 		case karpenter.IsTerminal(pod):
-		case !healthy(pod):
+		case !healthy(pod) && (pod.Namespace != tenant || hindrance(pod) == ""):
 			all = append(all, wrong{"Pod", pod.Name, fmt.Sprintf("is %s and not ready, on node %q", pod.Status.Phase, pod.Spec.NodeName)})
 		}
 	}
@@ -276,9 +276,17 @@ func TestWhatIsLeftBehindIsSeen(t *testing.T) {
 	if got := again.wrongs(); len(got) > 0 {
 		t.Fatalf("two claims of one name got a machine each, but %q", got)
 	}
+	hindered := settledPicture()
+	hindered.pods = append(hindered.pods, *hostile{name: "scheduler-of-nobody", edit: func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" }}.pod(standing, steady))
+	if got := hindered.wrongs(); len(got) > 0 {
+		t.Fatalf("a pod waits that nobody can run, but %q", got)
+	}
 	now := metav1.Now()
 	for want, change := range map[string]func(*picture){
-		"Pod web is Pending":            func(p *picture) { p.pods[0].Status.Phase = corev1.PodPending },
+		"Pod web is Pending": func(p *picture) { p.pods[0].Status.Phase = corev1.PodPending },
+		"Pod kept-steady-1 is": func(p *picture) {
+			p.pods = append(p.pods, *hostile{name: "kept"}.pod("1", steady))
+		},
 		"Pod web does not end":          func(p *picture) { p.pods[0].DeletionTimestamp = &now },
 		"Deployment web has":            func(p *picture) { p.deployments[0].Status.ReadyReplicas = 0 },
 		"StatefulSet web has":           func(p *picture) { p.statefulSets[0].Status.Replicas = 0 },

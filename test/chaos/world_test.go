@@ -1,5 +1,5 @@
 // Package chaos lets everything go wrong that may, by a script drawn from a seed, while workloads come, go and grow, and looks whether anything was lost: all the
-// time by watches, and once everything is quiet again. `make chaos` does so for a quarter of an hour.
+// time by watches, and once everything is quiet again. An adversary creates hostile objects besides, and agents lie. `make chaos` does so for a quarter of an hour.
 package chaos
 
 import (
@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/test/aws"
 	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/cluster/simulator"
 	"karve.sh/karve/test/karve"
 )
 
@@ -65,6 +66,8 @@ type world struct {
 	// seen is what the watches tell.
 	seen  cache.Cache
 	guard *guard
+	// long says that the script is.
+	long bool
 	// controllers are the replicas of the controller.
 	controllers []*karve.Controller
 	// lives is held by whoever starts or kills a controller.
@@ -77,12 +80,16 @@ type world struct {
 	claims   map[types.UID]string
 	names    map[types.UID]string
 	rules    map[string]string
+	// waited are the pods that have had a place, and longest says which pod waited the longest for its place.
+	waited  map[types.UID]bool
+	wait    time.Duration
+	longest string
 }
 
 // newWorld starts everything. Where it will run for long there are two controllers that elect a leader, else one that need not wait for a lease.
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
-	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, began: time.Now()}
+	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, waited: map[types.UID]bool{}, began: time.Now(), long: long}
 	w.guard = newGuard(budgets(), w.runs, w.tell)
 	w.Cluster = cluster.ForTest(t, cluster.Config{
 		Components: cluster.Everything(),
@@ -216,15 +223,26 @@ func (w *world) watch(ctx context.Context) error {
 }
 
 func (w *world) notePod(o any, gone bool) {
-	if pod, ok := o.(*corev1.Pod); ok && pod.Namespace == namespace {
-		w.guard.note(pod, gone, time.Now())
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Namespace != namespace {
+		return
+	}
+	w.guard.note(pod, gone, time.Now())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pod.Spec.NodeName == "" || w.waited[pod.UID] {
+		return
+	}
+	w.waited[pod.UID] = true
+	if wait := time.Since(pod.CreationTimestamp.Time); wait > w.wait {
+		w.wait, w.longest = wait, pod.Name
 	}
 }
 
 // noteClaim tells of claims that come, and of what becomes of them.
 func (w *world) noteClaim(o any, gone bool) {
 	c, ok := o.(*karpv1.NodeClaim)
-	if !ok {
+	if !ok || adversarys(c) {
 		return
 	}
 	state := "made"
@@ -271,6 +289,8 @@ func (w *world) picture(ctx context.Context) (*picture, error) {
 		}
 	}
 	p.pods, p.deployments, p.statefulSets, p.jobs, p.nodes, p.claims = pods.Items, deployments.Items, statefulSets.Items, jobs.Items, nodes.Items, claims.Items
+	p.nodes = slices.DeleteFunc(p.nodes, func(n corev1.Node) bool { return adversarys(&n) })
+	p.claims = slices.DeleteFunc(p.claims, func(c karpv1.NodeClaim) bool { return adversarys(&c) })
 	if err := w.wanted(ctx, p); err != nil {
 		return nil, err
 	}
@@ -352,7 +372,9 @@ func (w *world) counts() string {
 			running++
 		}
 	}
-	return fmt.Sprintf("%d machines were launched, %d are there", len(instances), running)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Sprintf("%d machines were launched, %d are there; %s waited the longest for its place, %s", len(instances), running, w.longest, w.wait.Round(time.Second))
 }
 
 func nodeClass(name string) client.Object {
@@ -388,6 +410,8 @@ func nodePool(name, capacityType string, families []string) client.Object {
 				"nodeClassRef": map[string]any{"group": v1alpha1.Group, "kind": v1alpha1.Kind, "name": name},
 				"requirements": []any{in("karpenter.k8s.aws/instance-family", families...), in(karpv1.CapacityTypeLabelKey, capacityType)},
 				"taints":       []any{map[string]any{"key": v1alpha1.ResourceGPUShared, "value": name, "effect": "NoSchedule"}},
+				// The agent of another vendor takes it off.
+				"startupTaints": []any{map[string]any{"key": simulator.StartupTaintKey, "effect": "NoSchedule"}},
 			},
 		},
 	})
