@@ -3,11 +3,13 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
@@ -15,8 +17,9 @@ import (
 
 // Evictions says which pods can be evicted at present, as Karpenter judges it.
 type Evictions struct {
-	limits pdb.Limits
-	clock  clock.Clock
+	limits  pdb.Limits
+	budgets []policyv1.PodDisruptionBudget
+	clock   clock.Clock
 }
 
 // NewEvictions reads the PodDisruptionBudgets.
@@ -25,7 +28,29 @@ func NewEvictions(ctx context.Context, c client.Client, clk clock.Clock) (Evicti
 	if err != nil {
 		return Evictions{}, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
 	}
-	return Evictions{limits: limits, clock: clk}, nil
+	list := &policyv1.PodDisruptionBudgetList{}
+	if err := c.List(ctx, list); err != nil {
+		return Evictions{}, fmt.Errorf("listing PodDisruptionBudgets: %w", err)
+	}
+	return Evictions{limits: limits, budgets: list.Items, clock: clk}, nil
+}
+
+// Budgets are the PodDisruptionBudgets, as namespace/name, of the pods that draining a node would evict.
+func (e Evictions) Budgets(pods []*corev1.Pod) []string {
+	var names []string
+	for i := range e.budgets {
+		b := &e.budgets[i]
+		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+		if err != nil {
+			continue // The API server accepts none that cannot be read.
+		}
+		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+			return pod.Namespace == b.Namespace && selector.Matches(labels.Set(pod.Labels)) && IsEvicted(pod, e.clock)
+		}) {
+			names = append(names, b.Namespace+"/"+b.Name)
+		}
+	}
+	return names
 }
 
 // Evict has the API server evict a pod, which asks its PodDisruptionBudgets: when they do not allow it at present the error says that there are too many requests, and

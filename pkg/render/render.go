@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -22,10 +21,6 @@ import (
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
-
-// DefaultTerminationGracePeriod bounds how long a machine may drain where the NodePool sets nothing. Without a bound one pod that cannot be evicted
-// keeps a tainted, half-dead machine for good, since deleting a NodeClaim cannot be undone.
-const DefaultTerminationGracePeriod = time.Hour
 
 // maxPoolName keeps a claim's name within the 63 characters of a label value, which Karpenter's providers make of it.
 const maxPoolName = 63 - 1 - nameHashLength
@@ -75,9 +70,19 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 		claim.Annotations[v1alpha1.PlannedPodsAnnotation] = planned
 	}
 	if claim.Spec.TerminationGracePeriod == nil {
-		claim.Spec.TerminationGracePeriod = &metav1.Duration{Duration: DefaultTerminationGracePeriod}
+		claim.Spec.TerminationGracePeriod = drainLimit(pool.Class)
 	}
 	return claim
+}
+
+// drainLimit is how long a machine may drain where the NodePool says nothing; nil for as long as it takes. A time that cannot be read, which the class's Accepted
+// condition tells, is as none: no pod is to be deleted by mistake.
+func drainLimit(class *v1alpha1.GPUNodeClass) *metav1.Duration {
+	d, err := class.Spec.DrainDuration()
+	if err != nil || d == nil {
+		return nil
+	}
+	return &metav1.Duration{Duration: *d}
 }
 
 // startupTaints are the template's and ours, which a template may hold already.

@@ -203,6 +203,21 @@ func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
 	}
 }
 
+func TestHowLongAMachineMayDrainWhereThePoolSaysNothing(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]*metav1.Duration{
+		"": {Duration: time.Hour}, "90m": {Duration: 90 * time.Minute}, v1alpha1.IdleNever: nil, "nonsense": nil,
+	} {
+		c := cluster()
+		c.GPUNodeClasses[0].Spec.TerminationGracePeriod = said
+		view := snapshot.Build(c)
+		claim := render.NodeClaim(&view, launch(t, &view, "g4dn.xlarge", "on-demand", "default/a-000"))
+		if diff := cmp.Diff(want, claim.Spec.TerminationGracePeriod); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", said, diff)
+		}
+	}
+}
+
 func TestATerminationGracePeriodOfThePoolIsKept(t *testing.T) {
 	t.Parallel()
 	c := cluster()

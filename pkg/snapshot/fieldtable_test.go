@@ -92,4 +92,5 @@ var classFields = []decision{
 	{path: "spec.sharing.resourceName=nvidia.com/gpu.shared", by: "pkg/apis/v1alpha1.TestResource"},
 	{path: "spec.sharing.strategy=None", by: ofStrategy},
 	{path: "spec.sharing.strategy=TimeSlicing", by: "pkg/snapshot.TestLimitsCountHardware"},
+	{path: "spec.terminationGracePeriod", by: "pkg/render.TestHowLongAMachineMayDrainWhereThePoolSaysNothing"},
 }

@@ -63,7 +63,7 @@ func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) 
 	if len(pods) == 0 {
 		return ""
 	}
-	o.read.Do(func() { o.nodes, o.storage = o.cluster.freeNodes(), o.cluster.storage() })
+	o.read.Do(o.look)
 	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]corev1.ResourceList{}}
 	for _, pod := range pods {
 		if why := left.settle(pod); why != "" {
@@ -71,6 +71,27 @@ func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) 
 		}
 	}
 	return ""
+}
+
+// look reads the cluster. Squatters of machines that are being deleted already, and those that wait to be bound again, have the first claim to the places.
+func (o *OtherNodes) look() {
+	o.nodes, o.storage = o.cluster.freeNodes(), o.cluster.storage()
+	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
+	gone := map[string]bool{}
+	machines := o.cluster.Machines()
+	for i := range machines {
+		if m := &machines[i]; m.Node != nil && m.Deleting() {
+			gone[m.Node.Name] = true
+		}
+	}
+	for i := range o.cluster.Pods {
+		if pod := &o.cluster.Pods[i]; (gone[pod.Spec.NodeName] || pod.Spec.NodeName == "") && squats(pod) {
+			ahead.settle(pod) // Who finds no place takes none.
+		}
+	}
+	for i, free := range ahead.changed {
+		o.nodes[i].free = free
+	}
 }
 
 // freeNodes are the nodes that take pods and stay, by name.

@@ -210,6 +210,9 @@ func (w *world) deleted(o client.Object) {
 	w.tell("%s deletes %s", w.acting, claim.Name)
 	if w.acting == "disruption" && !w.hardware[claim.Name].dead {
 		w.removed[claim.Name] = true
+		if claim.Annotations[v1alpha1.ReplacingAnnotation] == "" {
+			w.idled[claim.Name], w.removing = true, true
+		}
 	}
 }
 
@@ -234,10 +237,37 @@ func (w *world) keepsBudgets() {
 	}
 }
 
-// keepsSquatters checks that pods without replicas of machines that Karve removes have a place on the nodes that stay.
+// keepsSquatters checks, when Karve has just removed idle machines, that the pods without replicas of those that go have a place on the nodes that stay, all together.
 func (w *world) keepsSquatters() {
-	if w.acting != "" {
+	if !w.removing {
 		return
+	}
+	w.removing = false
+	var leave []*corev1.Pod
+	stays := map[string][]*corev1.Pod{}
+	for _, node := range w.nodes() {
+		pods := w.on(node.Name)
+		if claim := find[*karpv1.NodeClaim](w.store, "", node.Name); node.Name == stock || claim != nil && claim.DeletionTimestamp.IsZero() {
+			stays[node.Name] = pods
+			continue
+		}
+		leave = append(leave, slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
+			return p.Labels["app"] != "squat" || !p.DeletionTimestamp.IsZero() || !w.idled[node.Name]
+		})...)
+	}
+	for _, pod := range leave {
+		placed := false
+		for _, node := range w.nodes() {
+			if pods, ok := stays[node.Name]; ok && isReady(node) && !tainted(node, v1alpha1.DisruptingTaintKey) && w.holds(node, append(slices.Clone(pods), pod)) {
+				stays[node.Name], placed = append(pods, pod), true
+				break
+			}
+		}
+		if !placed {
+			w.failf("pod %s of a machine that Karve removes has no place", pod.Name)
+			w.show()
+			return
+		}
 	}
 }
 

@@ -53,8 +53,9 @@ type world struct {
 	hardware map[string]*hardware
 	// refusing, csiBroken and pluginBroken are faults that machines which are launched meanwhile have.
 	refusing, csiBroken, pluginBroken bool
-	// removed are the claims that Karve has deleted to disrupt, squatters the pods of theirs that run elsewhere as well.
-	removed map[string]bool
+	// removed are the claims that Karve has deleted to disrupt, idled those of them whose machines were idle; removing says that it has just removed one.
+	removed, idled map[string]bool
+	removing       bool
 	// unready says that new pods do not become ready.
 	unready bool
 }
@@ -71,7 +72,7 @@ func newWorld(seed uint64) *world {
 	clock := clocktesting.NewFakeClock(snapshottest.Now)
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{}, //nolint:gosec // The seed tells the run.
-		hardware: map[string]*hardware{}, removed: map[string]bool{},
+		hardware: map[string]*hardware{}, removed: map[string]bool{}, idled: map[string]bool{},
 	}
 	w.store.created = func(o client.Object) { w.tell("%s creates %s", w.acting, o.GetName()) }
 	w.store.evict, w.store.deleted = w.evict, w.deleted

@@ -125,6 +125,14 @@ type GPUNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Launch Launch `json:"launch,omitzero"`
+	// terminationGracePeriod is how long machines may drain whose NodePool sets no spec.template.spec.terminationGracePeriod, as in "30m" or "1h30m", whoever deletes them;
+	// then Karpenter deletes the pods that are left, whatever their PodDisruptionBudgets and karpenter.sh/do-not-disrupt say. "Never" waits for them for good: one
+	// pod that cannot be evicted then keeps a machine that is no use any more. Machines keep the value that they were launched with. At most 720h. Without it: 1h.
+	// +optional
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="terminationGracePeriod is a time such as 30m or 1h30m, at most 720h, or Never to wait for pods that cannot be evicted"
+	TerminationGracePeriod string `json:"terminationGracePeriod,omitempty"`
 }
 
 // NodeClassReference names a cluster-scoped node class of a cloud provider.

@@ -1,5 +1,10 @@
 package v1alpha1
 
+import (
+	"fmt"
+	"time"
+)
+
 // DefaultMaxPremiumPercent is the value that the API server writes where maxPremiumPercent is left out.
 const DefaultMaxPremiumPercent = 15
 
@@ -9,6 +14,29 @@ func (l Launch) MaxPremium() int64 {
 		return DefaultMaxPremiumPercent
 	}
 	return int64(*l.MaxPremiumPercent)
+}
+
+// DefaultTerminationGracePeriod is the value that the API server writes where terminationGracePeriod is left out: long enough for pods that end in minutes and budgets
+// that let one go at a time. Without a bound one pod that cannot be evicted keeps a tainted, half-dead machine for good, since deleting a NodeClaim cannot be undone.
+const DefaultTerminationGracePeriod = "1h"
+
+// DrainDuration is how long machines may drain whose NodePool says nothing; nil for as long as it takes.
+func (s *GPUNodeClassSpec) DrainDuration() (*time.Duration, error) {
+	value := s.TerminationGracePeriod
+	switch value {
+	case IdleNever:
+		return nil, nil
+	case "":
+		value = DefaultTerminationGracePeriod
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil {
+		return nil, fmt.Errorf("reading terminationGracePeriod: %w", err)
+	}
+	if d < 0 {
+		return nil, fmt.Errorf("reading terminationGracePeriod: %q is negative", value)
+	}
+	return &d, nil
 }
 
 // Any stands in a refused offering for every instance type, zone or capacity type.

@@ -190,6 +190,16 @@ var pairs = []struct {
 	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // which CEL's duration cannot hold
 
 	{
+		rule:    "spec.terminationGracePeriod maxLength",
+		accept:  grace(strings.Repeat("1s", 16)),
+		reject:  grace(strings.Repeat("1s", 16) + "s"),
+		message: "may not be more than 32",
+	},
+	{rule: graceRule, accept: grace("30m"), reject: grace("30")},
+	{rule: graceRule, accept: grace("Never"), reject: grace("never")},
+	{rule: graceRule, accept: grace("720h"), reject: grace("720h1s")},
+	{rule: graceRule, accept: grace("0s"), reject: grace("")},
+	{
 		rule:    "spec.consolidation.policy enum",
 		accept:  consolidation("policy", "WhenIdle"),
 		reject:  consolidation("policy", "WhenEmpty"),
@@ -358,6 +368,8 @@ const (
 	savingRule = "spec.consolidation.minSavingPerMove pattern"
 	settleRule = "spec.consolidation.settleAfter rule: settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
 )
+
+const graceRule = "spec.terminationGracePeriod rule: terminationGracePeriod is a time such as 30m or 1h30m, at most 720h, or Never to wait for pods that cannot be evicted"
 
 const idleRule = "spec.consolidation.idleAfter rule: idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 
@@ -549,6 +561,8 @@ func many(n int) []any {
 func unusedAfter(value string) edits {
 	return edits{"spec.consolidation": map[string]any{"unusedAfter": value}}
 }
+
+func grace(value string) edits { return edits{"spec.terminationGracePeriod": value} }
 
 func idleAfter(value string) edits { return consolidation("idleAfter", value) }
 

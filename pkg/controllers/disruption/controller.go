@@ -197,7 +197,7 @@ func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) 
 	}
 	view := snapshot.Build(cluster)
 	s := see(cluster, &view, c.Clock)
-	s.settle, s.blocker = c.Settle, evictions.Blocker
+	s.settle, s.blocker, s.budgets = c.Settle, evictions.Blocker, evictions.Budgets
 	s.heed(repair.Diagnose(cluster, view.Machines, c.Tolerations))
 	s.planned, s.handed = c.seldom(s.now, s.planned), c.handed
 	c.consider(cluster, &s)
@@ -212,7 +212,8 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
 		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
-		targets: map[string]string{}, waiting: view.Waiting(),
+		together: cluster.OtherNodes().Hold,
+		targets:  map[string]string{}, waiting: view.Waiting(),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
 		idleAfter: map[string]time.Duration{}, keepsIdle: map[string]string{}, allowed: map[string]map[karpv1.DisruptionReason]int{},
 		causes: map[string]cause{}, steady: map[string]bool{}, unknown: map[string]bool{}, closed: map[string]string{}, bounded: map[string]bool{},

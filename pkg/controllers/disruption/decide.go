@@ -96,6 +96,14 @@ type state struct {
 	// stays says which pod keeps a machine from going only because the rest costs less without it; "" when none does.
 	stays func(*snapshot.Machine) string
 
+	// together says which pod that holds no replica would have no place if all of the machines went; "" when none.
+	together func(going []*snapshot.Machine, taken map[string]planner.Resources) string
+	// idlers are the idle machines that are about to go.
+	idlers []*snapshot.Machine
+	// budgets are the PodDisruptionBudgets of pods that a drain would evict, drains the claim of the machine by budget that is drained with pods of it.
+	budgets func([]*corev1.Pod) []string
+	drains  map[string]string
+
 	// going are the machines that are leaving and whose pods have their new place, leavers by pool those of them whose time has come and that hold pods.
 	going   []string
 	leavers map[string][]*snapshot.Machine
@@ -113,6 +121,7 @@ type state struct {
 func decide(s state) (actions []action, again time.Duration) {
 	again = longestWait
 	s.count()
+	s.drained()
 	s.leavers = map[string][]*snapshot.Machine{}
 	taken := map[string]int{}
 	add := func(a action) {
@@ -283,13 +292,58 @@ func (s *state) next(m *snapshot.Machine) (*action, time.Duration) {
 		}
 		return &action{step: blocked, machine: m, reason: reason}, 0
 	}
+	s.idlers = append(s.idlers, m)
 	if disruptingSince == nil || !tainted(m.Node) {
 		return &action{step: taint, machine: m}, s.settle
 	}
 	if left := disruptingSince.Add(s.settle).Sub(s.now); left > 0 {
 		return nil, left
 	}
-	return &action{step: remove, machine: m}, 0
+	return s.removal(m, ""), 0
+}
+
+// drained notes which machines are being drained with pods of PodDisruptionBudgets.
+func (s *state) drained() {
+	s.drains = map[string]string{}
+	for i := range s.machines {
+		if m := &s.machines[i]; m.Deleting() {
+			s.drain(m)
+		}
+	}
+}
+
+func (s *state) drain(m *snapshot.Machine) {
+	if s.budgets == nil {
+		return
+	}
+	for _, budget := range s.budgets(m.Pods) {
+		if s.drains[budget] == "" {
+			s.drains[budget] = m.Claim.Name
+		}
+	}
+}
+
+// removal removes a machine, unless another one is being drained with pods of the same PodDisruptionBudget: each was judged as if the budget were for it alone, and what
+// waits for the budget when the drain's time is over is deleted.
+func (s *state) removal(m *snapshot.Machine, reason string) *action {
+	if s.budgets != nil {
+		for _, budget := range s.budgets(m.Pods) {
+			other := s.drains[budget]
+			if other == "" || other == m.Claim.Name {
+				continue
+			}
+			why := fmt.Sprintf("%s is drained first, which has pods of the same PodDisruptionBudget %s", other, budget)
+			if m.Replacing() == "" {
+				return &action{step: blocked, machine: m, reason: why}
+			}
+			if a := s.wait(m, why, true); a.step == giveUp {
+				return a
+			}
+			return &action{step: stay, machine: m, reason: why}
+		}
+	}
+	s.drain(m)
+	return &action{step: remove, machine: m, reason: reason}
 }
 
 // since reads a time from an annotation of the Node; nil also when it was written by a clock that was ahead: what it began begins anew.
@@ -329,7 +383,11 @@ func (s *state) holdsIdle(m *snapshot.Machine) string {
 	if why := cmp.Or(s.keepsIdle[m.Pool()], s.protects(m)); why != "" || m.Empty() {
 		return why
 	}
-	return s.stays(m)
+	if why := s.stays(m); why != "" || s.together == nil {
+		return why
+	}
+	others := slices.DeleteFunc(slices.Clone(s.idlers), func(o *snapshot.Machine) bool { return o.Claim.Name == m.Claim.Name })
+	return s.together(append(others, m), nil)
 }
 
 func overBudget(m *snapshot.Machine, allowed int) string {

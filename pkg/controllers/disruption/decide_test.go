@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -268,6 +269,79 @@ func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
 	s.count()
 	if s.draining["gpu"] != 2 || s.leaving["gpu"] != 2 {
 		t.Errorf("%d drain and %d leave, want 2 and 2", s.draining["gpu"], s.leaving["gpu"])
+	}
+}
+
+// Each of two machines has room for its pods, and its PodDisruptionBudget allows one to be evicted; both together would wait for it until their time is over.
+func TestOneMachineOfAPodDisruptionBudgetIsRemovedAtATime(t *testing.T) {
+	t.Parallel()
+	squatting := func(m *snapshot.Machine) {
+		pod := snapshottest.Pod("squat-"+m.Claim.Name, snapshottest.Asking("cpu", "1"), snapshottest.Running(m.Node.Name))
+		m.Pods = append(m.Pods, &pod)
+	}
+	settled := func(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
+		return machine(name, append([]func(*snapshot.Machine){idle(time.Hour), tainting(time.Minute), withTaint, squatting}, edits...)...)
+	}
+	one := func(pods []*corev1.Pod) []string {
+		if len(pods) > 0 {
+			return []string{"default/squat"}
+		}
+		return nil
+	}
+	for name, c := range map[string]struct {
+		machines []snapshot.Machine
+		budgets  func([]*corev1.Pod) []string
+		want     []string
+	}{
+		"without a budget both go":      {list(settled("a"), settled("b")), func([]*corev1.Pod) []string { return nil }, []string{"Remove a", "Remove b"}},
+		"with one they go in turn":      {list(settled("a"), settled("b")), one, []string{"Remove a", "Blocked b"}},
+		"after one that drains already": {list(settled("a"), machine("b", squatting, deleting)), one, []string{"Blocked a"}},
+		"not after one that is empty":   {list(settled("a"), machine("b", deleting)), one, []string{"Remove a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := given(c.machines...)
+			s.moves, s.budgets = map[string]bool{"gpu": true}, c.budgets
+			wantSteps(t, s, c.want...)
+		})
+	}
+}
+
+func TestIdleMachinesAreJudgedTogether(t *testing.T) {
+	t.Parallel()
+	cluster := snapshottest.Shared()
+	for _, name := range []string{"a", "b"} {
+		pool := &cluster.NodePools[0]
+		claim := snapshottest.Claim(name, pool, snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Initialized(now.Add(-time.Hour)))
+		node := snapshottest.Node(&claim, snapshottest.TypeNamed("g4dn.xlarge"), 10, func(n *corev1.Node) { n.Annotations[v1alpha1.IdleSinceAnnotation] = ago(time.Hour) })
+		pod := snapshottest.Pod("squat-"+name, snapshottest.Asking("cpu", "2"), snapshottest.Running(name), snapshottest.OwnedBy("apps/v1", "ReplicaSet", "squat"))
+		cluster.NodeClaims, cluster.Nodes, cluster.Pods = append(cluster.NodeClaims, claim), append(cluster.Nodes, node), append(cluster.Pods, pod)
+	}
+	room := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "room"}}
+	room.Status.Allocatable = snapshottest.Amounts("cpu", "3", "memory", "8Gi", "pods", "10", "ephemeral-storage", "1Gi")
+	cluster.Nodes = append(cluster.Nodes, room)
+	judged := func(edit func(*snapshot.Cluster)) []string {
+		c := *cluster
+		c.NodeClaims, c.Pods = slices.Clone(c.NodeClaims), slices.Clone(c.Pods)
+		edit(&c)
+		s := given(c.Machines()...)
+		s.moves, s.idleAfter, s.allowed = map[string]bool{"gpu-shared": true}, map[string]time.Duration{"gpu-shared": idleAfter}, map[string]map[karpv1.DisruptionReason]int{"gpu-shared": {karpv1.DisruptionReasonEmpty: 10}}
+		s.stays, s.together = c.PodKeeps(), c.OtherNodes().Hold
+		actions, _ := decide(s)
+		return steps(actions)
+	}
+	if diff := cmp.Diff([]string{"Taint a", "Blocked b"}, judged(func(*snapshot.Cluster) {})); diff != "" {
+		t.Errorf("both idle: (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"Blocked b"}, judged(func(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} })); diff != "" {
+		t.Errorf("while a drains: (-want +got):\n%s", diff)
+	}
+	evicted := func(c *snapshot.Cluster) {
+		c.NodeClaims, c.Nodes = c.NodeClaims[1:], c.Nodes[1:]
+		c.Pods[0] = snapshottest.Pod("squat-again", snapshottest.Asking("cpu", "2"), snapshottest.OwnedBy("apps/v1", "ReplicaSet", "squat"))
+	}
+	if diff := cmp.Diff([]string{"Blocked b"}, judged(evicted)); diff != "" {
+		t.Errorf("while the pod of a waits: (-want +got):\n%s", diff)
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *state) handsOver(pool string, machines []*snapshot.Machine) []action {
 		last := len(groups) == 1
 		switch {
 		case last && s.blocker(m.Pods) == "", (last || len(pods) == 0) && c.forceful && s.bounded[pool]:
-			actions = append(actions, action{step: remove, machine: m, reason: c.reason})
+			actions = append(actions, *s.removal(m, c.reason))
 		case len(pods) > 0:
 			actions = append(actions, action{step: handOver, machine: m, reason: c.message, pods: pods})
 		}

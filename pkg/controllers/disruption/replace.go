@@ -66,7 +66,7 @@ func (s *state) replacing(m *snapshot.Machine) (*action, time.Duration) {
 		s.leavers[m.Pool()] = append(s.leavers[m.Pool()], m)
 		return nil, 0
 	}
-	return &action{step: remove, machine: m, reason: c.reason}, 0
+	return s.removal(m, c.reason), 0
 }
 
 // awaits says whether a marked machine cannot go now, and what is its step then; nil when there is none.

@@ -114,6 +114,10 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidUnusedAfter"
 		accepted.Message = fmt.Sprintf("spec.consolidation.unusedAfter: %v; nothing is reported", err)
 	}
+	if _, err := class.Spec.DrainDuration(); err != nil && accepted.Status == metav1.ConditionTrue {
+		accepted.Status, accepted.Reason = metav1.ConditionFalse, "InvalidTerminationGracePeriod"
+		accepted.Message = fmt.Sprintf("spec.terminationGracePeriod: %v; machines drain for as long as it takes", err)
+	}
 	if err := snapshot.HeadroomError(class); err != nil && accepted.Status == metav1.ConditionTrue {
 		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, "InvalidHeadroom", err.Error()+"; nothing is kept free for it"
 	}
