@@ -15,6 +15,8 @@ const (
 	// controllerBudget and controllerLaunches are the chart's planBudget and maxUnlaunchedClaims.
 	controllerBudget   = 200 * time.Millisecond
 	controllerLaunches = 10
+	// manyRounds bounds how often a plan of hundreds of machines is made again: that part of what is left is launched at once where it is more.
+	manyRounds = 5
 	// More pods than billPods are not carried out: a plan has thousands of machines then.
 	billPods = 10_000
 	// billedPods is how many pods of a row are planned for until its bill is known, so that small snapshots are several.
@@ -45,7 +47,7 @@ func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
 			return fmt.Errorf("machines are launched without end")
 		}
 		now := plan
-		n := min(atATime, len(plan.Launches))
+		n := min(max(atATime, len(plan.Launches)/manyRounds), len(plan.Launches))
 		now.Launches = plan.Launches[:n]
 		earlier := planner.Plan{Placements: append([]planner.Placement{}, plan.Placements...), Launches: plan.Launches[n:]}
 		first := len(s.Nodes)

@@ -1,0 +1,332 @@
+package provisioning
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// How long machines of the town take after their claim was created.
+const (
+	launches  = 3 * time.Second
+	registers = 30 * time.Second
+	starts    = 40 * time.Second
+	// tick is how often anybody acts.
+	tick = 100 * time.Millisecond
+)
+
+// town is a cluster in memory whose time a test moves: the controller's client, machines that start, and a scheduler that spreads pods as the default one does.
+type town struct {
+	client.Client // what is not written here is not called
+	t             *testing.T
+	clock         *clocktesting.FakeClock
+	controller    *Controller
+	types         []catalog.InstanceType
+	pools         []karpv1.NodePool
+	classes       []v1alpha1.GPUNodeClass
+	claims        []*karpv1.NodeClaim
+	nodes         map[string]*corev1.Node
+	free          map[string]*vector // of nodes that have started
+	pods          []*corev1.Pod
+	byName        map[string]*corev1.Pod
+	due           time.Time // when the controller looks again
+	mu            sync.Mutex
+}
+
+// vector is what of a node or a pod the scheduler looks at.
+type vector struct{ milliCPU, memory, pods, replicas int64 }
+
+func (v *vector) holds(o vector) bool {
+	return v.milliCPU >= o.milliCPU && v.memory >= o.memory && v.pods >= o.pods && v.replicas >= o.replicas
+}
+
+func (v *vector) add(o vector, n int64) {
+	v.milliCPU, v.memory, v.pods, v.replicas = v.milliCPU+n*o.milliCPU, v.memory+n*o.memory, v.pods+n*o.pods, v.replicas+n*o.replicas
+}
+
+func vectorOf(r corev1.ResourceList) vector {
+	replicas := r[v1alpha1.ResourceGPUShared]
+	return vector{r.Cpu().MilliValue(), r.Memory().Value(), r.Pods().Value(), replicas.Value()}
+}
+
+func asked(pod *corev1.Pod) vector {
+	v := vectorOf(pod.Spec.Containers[0].Resources.Requests)
+	v.pods = 1
+	return v
+}
+
+func newTown(t *testing.T, families ...string) *town {
+	t.Helper()
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &town{
+		t: t, clock: clocktesting.NewFakeClock(Now), types: types, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
+		classes: []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)},
+		pools: []karpv1.NodePool{Pool("gpu-shared", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared),
+			Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, families...),
+			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand))},
+	}
+	w.restart()
+	return w
+}
+
+// restart begins a new life of the controller.
+func (w *town) restart() {
+	version := schema.GroupVersion{Group: NodeClassRef.Group, Version: "v1"}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
+	mapper.Add(version.WithKind(NodeClassRef.Kind), meta.RESTScopeRoot)
+	ledger := launch.NewLedger()
+	w.controller = New(Config{
+		Client: w, Ledger: ledger, Metrics: metrics.New(prometheus.NewRegistry()), Recorder: &events.FakeRecorder{}, Clock: w.clock,
+		Gatherer: &gather.Gatherer{
+			Cached: w, Live: w, Mapper: mapper, Catalog: gather.SameForAll(w.types), Ledger: ledger, Clock: w.clock, ReplicasTimeout: 10 * time.Minute,
+		},
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second, Nominations: true,
+	})
+	for _, pod := range w.pods {
+		w.controller.batchPod(w.t.Context(), pod)
+	}
+	w.due = w.clock.Now()
+}
+
+// List is what the controller reads.
+func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	switch list := list.(type) {
+	case *karpv1.NodePoolList:
+		list.Items = slices.Clone(w.pools)
+	case *v1alpha1.GPUNodeClassList:
+		list.Items = slices.Clone(w.classes)
+	case *karpv1.NodeClaimList:
+		for _, claim := range w.claims {
+			list.Items = append(list.Items, *claim.DeepCopy())
+		}
+	case *corev1.NodeList:
+		for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
+			list.Items = append(list.Items, *w.nodes[name])
+		}
+	case *corev1.PodList:
+		for _, pod := range w.pods {
+			list.Items = append(list.Items, *pod)
+		}
+	}
+	return nil
+}
+
+// Get reads the cloud's node class.
+func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	u := o.(*unstructured.Unstructured)
+	u.SetName(key.Name)
+	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
+	return nil
+}
+
+// Create makes a NodeClaim.
+func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	claim := o.(*karpv1.NodeClaim)
+	claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(w.clock.Now())
+	w.claims = append(w.claims, claim.DeepCopy())
+	w.due = w.clock.Now()
+	return nil
+}
+
+// Patch changes a NodeClaim.
+func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	for _, claim := range w.claims {
+		if claim.Name == o.GetName() {
+			claim.Annotations = o.GetAnnotations()
+		}
+	}
+	w.due = w.clock.Now()
+	return nil
+}
+
+// Status writes nominations.
+func (w *town) Status() client.SubResourceWriter { return nominating{w: w} }
+
+type nominating struct {
+	client.SubResourceWriter
+	w *town
+}
+
+func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	if pod := n.w.byName[o.GetName()]; pod != nil {
+		pod.Status.NominatedNodeName = o.(*corev1.Pod).Status.NominatedNodeName
+	}
+	return nil
+}
+
+// come has a pod come.
+func (w *town) come(pod corev1.Pod) {
+	w.pods = append(w.pods, &pod)
+	w.byName[pod.Name] = &pod
+	w.controller.batchPod(w.t.Context(), &pod)
+	w.due = w.clock.Now()
+}
+
+// step lets machines start, the scheduler bind, and the controller plan where it is time.
+func (w *town) step() {
+	w.t.Helper()
+	w.clock.Step(tick)
+	now := w.clock.Now()
+	for _, claim := range w.claims {
+		age := now.Sub(claim.CreationTimestamp.Time)
+		switch had := len(claim.Status.Conditions); {
+		case age >= starts && had == 2:
+			w.node(claim, Initialized, true)
+		case age >= registers && had == 1:
+			w.node(claim, Registered, false)
+		case age >= launches && had == 0:
+			for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
+				claim.Labels[key] = w.chosen(claim)[key]
+			}
+			Launched(now)(claim)
+		default:
+			continue
+		}
+		if w.controller.pending.Load() {
+			w.due = now
+		}
+	}
+	w.schedule()
+	if now.Before(w.due) {
+		return
+	}
+	result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.due = now.Add(result.RequeueAfter); result.RequeueAfter == 0 {
+		w.due = now.Add(time.Hour)
+	}
+}
+
+// chosen is the offering that a claim was made for.
+func (w *town) chosen(claim *karpv1.NodeClaim) map[string]string {
+	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
+	return map[string]string{corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: capacityType}
+}
+
+// node has a claim's Node be there, as it is after a step.
+func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim), started bool) {
+	claim.Status.Conditions = nil
+	after(w.clock.Now())(claim)
+	at := slices.IndexFunc(w.types, func(t catalog.InstanceType) bool { return t.Name == claim.Labels[corev1.LabelInstanceTypeStable] })
+	node := Node(claim, &w.types[at], snapshot.PromiseOf(claim.Annotations).Replicas())
+	maps.Copy(node.Labels, w.chosen(claim))
+	w.nodes[node.Name] = &node
+	if started {
+		free := vectorOf(node.Status.Allocatable)
+		w.free[node.Name] = &free
+	}
+}
+
+// schedule binds pods as the default scheduler does: in the order in which they came, where they are nominated or else where the least is used, and not into room that
+// others are nominated for.
+func (w *town) schedule() {
+	held := map[string]*vector{}
+	for _, pod := range w.pods {
+		if node := pod.Status.NominatedNodeName; pod.Spec.NodeName == "" && node != "" && w.free[node] != nil {
+			if held[node] == nil {
+				held[node] = &vector{}
+			}
+			held[node].add(asked(pod), 1)
+		}
+	}
+	for _, pod := range w.pods {
+		if pod.Spec.NodeName != "" {
+			continue
+		}
+		best, most := "", int64(-1)
+		for _, name := range slices.Sorted(maps.Keys(w.free)) {
+			free := *w.free[name]
+			if nominee := pod.Status.NominatedNodeName; nominee == name && free.holds(asked(pod)) {
+				best = name
+				break
+			}
+			if others := held[name]; others != nil {
+				free.add(*others, -1)
+			}
+			if left := 1000 * free.milliCPU / w.nodes[name].Status.Allocatable.Cpu().MilliValue(); free.holds(asked(pod)) && left > most {
+				best, most = name, left
+			}
+		}
+		if best == "" {
+			continue
+		}
+		if held[best] != nil && pod.Status.NominatedNodeName == best {
+			held[best].add(asked(pod), -1)
+		}
+		w.free[best].add(asked(pod), -1)
+		pod.Spec.NodeName, pod.Status = best, corev1.PodStatus{Phase: corev1.PodRunning}
+		w.controller.batchPod(w.t.Context(), pod)
+	}
+}
+
+// waiting is how many pods have no machine.
+func (w *town) waiting() int {
+	n := 0
+	for _, pod := range w.pods {
+		if pod.Spec.NodeName == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// bill is what all machines cost that were launched, in micro-dollars an hour.
+func (w *town) bill() int64 {
+	var sum int64
+	for _, claim := range w.claims {
+		n, err := strconv.ParseInt(claim.Annotations[v1alpha1.PriceAnnotation], 10, 64)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// machines says how many of which type were launched.
+func (w *town) machines() string {
+	count := map[string]int{}
+	for _, claim := range w.claims {
+		instanceType, _, _ := snapshot.ShapeOf(claim)
+		count[instanceType]++
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		out = append(out, strconv.Itoa(count[name])+" × "+name)
+	}
+	return strings.Join(out, ", ")
+}
