@@ -4,7 +4,13 @@ import (
 	"os"
 	"testing"
 
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
 	"karve.sh/karve/test/properties"
 )
 
-func TestMain(m *testing.M) { os.Exit(properties.Run(m)) }
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(properties.Run(m))
+}
