@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -201,4 +202,9 @@ func (g *Generator) integer(least int32) int32 {
 func unique(values []string) []string {
 	slices.Sort(values)
 	return slices.Compact(values)
+}
+
+// Namespaced are the kinds of objects that are in the Namespace.
+func Namespaced() []client.Object {
+	return []client.Object{&corev1.Pod{}, &appsv1.DaemonSet{}, &corev1.PersistentVolumeClaim{}, &corev1.Event{}}
 }

@@ -211,4 +211,3 @@ func TestTheHeadlinePodStopsNobody(t *testing.T) {
 		}
 	}
 }
-

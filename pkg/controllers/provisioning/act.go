@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,22 +24,24 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
 	}
-	allowed := allowance(view.Machines, c.MaxUnlaunched)
-	if allowed < len(plan.Launches) {
+	chosen := inTurn(view, plan.Launches, allowance(view.Machines, c.MaxUnlaunched))
+	held := len(chosen) < len(plan.Launches)
+	if held {
 		c.batch.holdBack()
 	}
 	var errs []error
-	for i, l := range plan.Launches[:min(allowed, len(plan.Launches))] {
+	for _, i := range chosen {
+		l := plan.Launches[i]
 		claim := render.NodeClaim(view, l)
 		if entries != nil {
-			errs = append(errs, c.memory.mark(claim, entries[i], view.Machines, allowed < len(plan.Launches)))
+			errs = append(errs, c.memory.mark(claim, entries[i], view.Machines, held))
 		}
 		errs = append(errs, c.create(ctx, view, l, claim)) // A claim that the API refuses is no reason to leave the others out.
 	}
 	if err := errors.Join(errs...); err != nil {
 		return 0, err
 	}
-	if allowed < len(plan.Launches) {
+	if held {
 		// A launched claim wakes the controller; this is for when its watch is late.
 		return time.Second, nil
 	}
@@ -53,6 +56,36 @@ func allowance(machines []snapshot.Machine, most int) int {
 		}
 	}
 	return max(0, most)
+}
+
+// inTurn are the launches, by index, that are made now: as many as are allowed, from one pool after another. A pool without any claim that is not launched may always
+// create one, so that pools whose machines do not come delay no others.
+func inTurn(view *snapshot.View, launches []planner.Launch, allowed int) []int {
+	unlaunched := map[int]int{} // By pool.
+	for i := range view.Machines {
+		m := &view.Machines[i]
+		if pool := slices.IndexFunc(view.Snapshot.Pools, func(p planner.Pool) bool { return p.Name == m.Pool() }); pool >= 0 && !m.Launched() {
+			unlaunched[pool]++
+		}
+	}
+	var all []int
+	taken := make([]bool, len(launches))
+	for more := true; more; {
+		more = false
+		had := map[int]bool{}
+		for i, l := range launches {
+			pool := view.Snapshot.Offerings[l.Offering].Pool
+			if taken[i] || had[pool] || allowed <= 0 && unlaunched[pool] > 0 {
+				continue
+			}
+			taken[i], had[pool], more = true, true, true
+			unlaunched[pool]++
+			allowed--
+			all = append(all, i)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {

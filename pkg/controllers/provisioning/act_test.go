@@ -1,0 +1,46 @@
+package provisioning
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+func TestPoolsLaunchInTurn(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	c.NodePools = append(c.NodePools, c.NodePools[0], c.NodePools[0])
+	c.NodePools[1].Name, c.NodePools[2].Name = "stuck", "third"
+	for i := range 3 {
+		c.NodeClaims = append(c.NodeClaims, snapshottest.Claim(fmt.Sprintf("stuck-%d", i), &c.NodePools[1], snapshottest.TypeNamed("g4dn.xlarge")))
+	}
+	view := snapshot.Build(c)
+	of := func(pools ...string) []planner.Launch {
+		var launches []planner.Launch
+		for _, pool := range pools {
+			at := slices.IndexFunc(view.Snapshot.Offerings, func(o planner.Offering) bool { return view.Snapshot.Pools[o.Pool].Name == pool })
+			launches = append(launches, planner.Launch{Offering: at})
+		}
+		return launches
+	}
+	for name, x := range map[string]struct {
+		launches []planner.Launch
+		allowed  int
+		want     []int
+	}{
+		"all where there is room":                   {of("gpu-shared", "gpu-shared", "stuck"), 5, []int{0, 1, 2}},
+		"one pool after another":                    {of("gpu-shared", "gpu-shared", "gpu-shared", "stuck", "third"), 3, []int{0, 3, 4}},
+		"one of a pool that has none under way":     {of("gpu-shared", "gpu-shared", "stuck", "third"), 0, []int{0, 3}},
+		"none of a pool that has some under way":    {of("stuck", "stuck"), 0, nil},
+		"none where there are none":                 {nil, 5, nil},
+		"a single pool as many as may be under way": {of("gpu-shared", "gpu-shared", "gpu-shared"), 2, []int{0, 1}},
+	} {
+		if got := inTurn(&view, x.launches, x.allowed); !slices.Equal(got, x.want) {
+			t.Errorf("%s: %v, want %v", name, got, x.want)
+		}
+	}
+}
