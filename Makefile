@@ -48,6 +48,9 @@ test-kubelet: cluster-bin ## Run the tests on a real kubelet with real container
 	tools/install-containerd
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
 
+hostile: ## Generate 100,000 objects that the API server accepts, and see that none stops or slows another workload (minutes)
+	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go test -v -count=1 -timeout 1h -run Unrelated $(TESTFLAGS) ./test/hostile
+
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go test -v -count=1 -timeout 24h $(TESTFLAGS) -run Nothing ./test/chaos
 
