@@ -202,6 +202,8 @@ type Class struct {
 	Nodes []int
 	// Blocked says why nothing may be planned for the pods at all; nil for pods to plan for.
 	Blocked *Refusal
+	// Unserved says why no offering admits the pods although pools are meant for them; nil where that is not known, or some do.
+	Unserved *Refusal
 	// GPUMemoryBytes is the device memory that each pod states; all its replicas and all that memory are then on one GPU. 0 for pods that
 	// state none: their replicas may be on any GPUs.
 	GPUMemoryBytes int64

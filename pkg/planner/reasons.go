@@ -26,6 +26,8 @@ func (p *problem) refusal(sh *shape, class Class, left []usage) Refusal {
 	slices.SortFunc(admitting, func(i, j int) int { return compareOfferings(s, i, j) })
 	slices.SortFunc(holding, func(i, j int) int { return compareOfferings(s, i, j) })
 	switch {
+	case len(admitting) == 0 && len(class.Nodes) > 0 && class.Unserved != nil:
+		return Refusal{class.Unserved.Reason, fmt.Sprintf("has no room on the %s that would take it, and %s", count(len(class.Nodes), "node"), class.Unserved.Message)}
 	case len(admitting) == 0 && len(class.Nodes) > 0:
 		return Refusal{ReasonNoPool, fmt.Sprintf("has no room on the %s that would take it, and no NodePool of Karve's admits it: "+
 			"match its nodeSelector, affinity, tolerations and GPU resource name to a NodePool", count(len(class.Nodes), "node"))}

@@ -238,7 +238,9 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 }
 
 // noneMissing says whether AWS has all images of a release.
-func (w *witness) noneMissing(image *v1alpha1.GPUImage) bool { return image == nil || w.world.exists(image) }
+func (w *witness) noneMissing(image *v1alpha1.GPUImage) bool {
+	return image == nil || w.world.exists(image)
+}
 
 // canaryNameFor is name if it is that of a canary of the image.
 func canaryNameFor(w *imaginary, id, name string) string {

@@ -31,6 +31,8 @@ type admission struct {
 	// whyNot says of the other pools why they do not admit them: first of those whose taints are tolerated, one of which is likely meant, for what tells of
 	// it may be cut short.
 	whyNot []string
+	// unready says of pools that would likely admit the pods why nothing is known of their machines, as during an outage.
+	unready []string
 	// stock is the NodePool from which stock Karpenter could serve the pods; "" when there is none.
 	stock string
 }
@@ -69,6 +71,9 @@ func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
 			why := fmt.Sprintf("NodePool %s: %s", pool.NodePool.Name, err)
 			if pool.Class != nil && pool.Resource() == gpu && demand.untolerated(pool.NodePool.Spec.Template.Spec.Taints, keepsPodsAway) == nil {
 				found.whyNot = append(found.whyNot, why)
+				if len(pool.Offerings) == 0 && slices.ContainsFunc(pool.Problems, func(p Problem) bool { return p.Condition == karpv1.ConditionTypeNodeClassReady }) {
+					found.unready = append(found.unready, why)
+				}
 			} else {
 				others = append(others, why)
 			}
@@ -116,8 +121,19 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	return a.tooMuch(w)
 }
 
+// unserved says why no offering admits the pods where pools that likely would are not ready; nil otherwise.
+func (a *admission) unserved() *planner.Refusal {
+	if len(a.pools) > 0 || len(a.unready) == 0 {
+		return nil
+	}
+	return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "nothing can be launched at present: " + strings.Join(a.unready, "; ")}
+}
+
 func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 	if refusal := w.volumes.refusal(); refusal != nil && len(a.whyNot) == 0 {
+		return refusal
+	}
+	if refusal := a.unserved(); refusal != nil {
 		return refusal
 	}
 	why := "there is none; create one"

@@ -1,6 +1,7 @@
 package snapshot_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -54,13 +55,37 @@ func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
 	c.Pods = []corev1.Pod{Pod("a", Asking("nvidia.com/gpu", "1"), Selecting("jina.ai/node-type", "gpu-shared"), Tolerating("nvidia.com/gpu"))}
 	wantBlocked(t, c, planner.ReasonNoPool, "asks for nvidia.com/gpu, and no NodePool with a GPUNodeClass serves it: "+
-		"NodePool empty: no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts); "+
+		"NodePool empty: no instance type with a GPU meets spec.template.spec.requirements: loosen them; "+
 		"NodePool gpu: label jina.ai/node-type is not gpu-shared; "+
 		"NodePool gpu-shared: taint nvidia.com/gpu-shared:NoSchedule is not tolerated; "+
 		"NodePool lost: its GPUNodeClass does not exist; "+
 		"NodePool renamed: it offers nvidia.com/gpu.shared")
 	c.NodePools = nil
 	wantBlocked(t, c, planner.ReasonNoPool, "there is none; create one")
+}
+
+// While AWS cannot be asked, nothing is known of any machine that a pool could launch.
+func TestAPodIsToldOfAnOutageAndNotToMatchAPool(t *testing.T) {
+	t.Parallel()
+	c := Shared()
+	machine := Claim("one", &c.NodePools[0], &Types()[3], Initialized(Now))
+	c.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Reason: "CatalogUnavailable", Message: "EC2 DescribeInstanceTypes gets no answer"}
+	c.Pods = []corev1.Pod{Pod("a")}
+	wantBlocked(t, c, planner.ReasonPoolClosed, "nothing can be launched at present", "NodePool gpu-shared", "EC2 DescribeInstanceTypes gets no answer")
+
+	c.NodeClaims, c.Nodes = []karpv1.NodeClaim{machine}, []corev1.Node{Node(&machine, &Types()[3], 10)}
+	for i := range 12 {
+		c.Pods = append(c.Pods, Pod(fmt.Sprint("b-", i)))
+	}
+	plan := planner.Build(snapshot.Build(c).Snapshot)
+	if len(plan.Placements) == 0 || len(plan.Unplaced) != 3 {
+		t.Fatalf("%d pods are unplaced, want 3 of 13", len(plan.Unplaced))
+	}
+	for _, u := range plan.Unplaced {
+		if u.Reason != planner.ReasonPoolClosed || !strings.Contains(u.Message, "EC2 DescribeInstanceTypes gets no answer") || strings.Contains(u.Message, "nodeSelector") {
+			t.Errorf("%s is told %s: %s", u.Pod, u.Reason, u.Message)
+		}
+	}
 }
 
 func TestAPodIsToldFirstOfThePoolThatItMeans(t *testing.T) {

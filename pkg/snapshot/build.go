@@ -109,7 +109,7 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 		}
 		class := planner.Class{
 			Requests: requests(w.pod(), w.gpu), Offerings: slices.Clone(a.offerings), Nodes: slices.Clone(a.nodes), Blocked: a.blocked(w),
-			GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
+			Unserved: a.unserved(), GPUMemoryBytes: w.gpuMemory, Priority: schedulinghelper.PodPriority(w.pod()),
 		}
 		for _, pod := range w.pods {
 			if settled[pod] {

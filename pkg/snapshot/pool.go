@@ -65,8 +65,10 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 	p.Unhonored = c.unhonored(&p, t)
 	if reason, message := t.problem(np); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
-	} else if reason, message := p.specProblem(c.NodeClasses[p.Class.Spec.NodeClassRef]); reason != "" {
+	} else if reason, message := p.specProblem(); reason != "" {
 		p.Problems = append(p.Problems, Problem{karpv1.ConditionTypeValidationSucceeded, reason, message})
+	} else if problem := c.nothingOffered(&p, t); problem != nil {
+		p.Problems = append(p.Problems, *problem)
 	}
 	return p
 }
@@ -94,8 +96,8 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	return nil
 }
 
-// specProblem says what is wrong with the NodePool itself, for machines of the cloud's node class.
-func (p *Pool) specProblem(state NodeClassState) (reason, message string) {
+// specProblem says what is wrong with the NodePool itself.
+func (p *Pool) specProblem() (reason, message string) {
 	np := p.NodePool
 	if np.Spec.Replicas != nil {
 		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
@@ -112,10 +114,6 @@ func (p *Pool) specProblem(state NodeClassState) (reason, message string) {
 		if !p.knowsLimit(name) {
 			return "UnsupportedLimit", fmt.Sprintf("limit %q cannot be enforced: use cpu, memory, nodes, %s (physical GPUs)%s", name, v1alpha1.ResourceGPU, p.sharedLimit())
 		}
-	}
-	// While nothing is known of the node class's machines the requirements are not to blame.
-	if len(p.Offerings) == 0 && (state.Ready || len(state.InstanceTypes) > 0) {
-		return "NoInstanceTypes", "no instance type with a GPU meets spec.template.spec.requirements: loosen them (without a requirement for karpenter.sh/capacity-type only on-demand counts)"
 	}
 	return "", ""
 }

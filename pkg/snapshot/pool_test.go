@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -22,6 +23,16 @@ func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
 	deleted := metav1.NewTime(Now)
 	pool := func(edit func(*karpv1.NodePool)) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) { edit(&c.NodePools[0]) }
+	}
+	types := func(edit func(*catalog.InstanceType), images []snapshot.Image) func(*snapshot.Cluster) {
+		return func(c *snapshot.Cluster) {
+			state := c.NodeClasses[NodeClassRef]
+			for i := range state.InstanceTypes {
+				edit(&state.InstanceTypes[i])
+			}
+			state.Images = images
+			c.NodeClasses[NodeClassRef] = state
+		}
 	}
 	for name, tc := range map[string]struct {
 		edit      func(*snapshot.Cluster)
@@ -84,6 +95,28 @@ func TestPoolsSayWhatKeepsThemFromLaunching(t *testing.T) {
 		"no instance type": {
 			pool(Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "p5.48xlarge")),
 			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "loosen them",
+		},
+		"a zone that has nothing": {
+			pool(Requiring(corev1.LabelTopologyZone, corev1.NodeSelectorOpIn, "us-east-1f")),
+			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as on-demand in us-east-1a",
+		},
+		"types of which no image is known": {
+			types(func(it *catalog.InstanceType) { it.Offerings = nil }, nil),
+			karpv1.ConditionTypeNodeClassReady, "NoImage", `EC2NodeClass "gpu" has no image, so`,
+		},
+		"types without a price, or a zone": {
+			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []snapshot.Image{{ID: "ami-1"}}),
+			karpv1.ConditionTypeNodeClassReady, "NotOffered", "is not offered in any zone in which EC2NodeClass",
+		},
+		"types with an image of another architecture": {
+			types(func(it *catalog.InstanceType) { it.Offerings = nil }, []snapshot.Image{{ID: "ami-1", Requirements: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"arm64"}},
+			}}}),
+			karpv1.ConditionTypeNodeClassReady, "NoImage", `(amd64, with GPUs)`,
+		},
+		"types with a part of a GPU": {
+			types(func(it *catalog.InstanceType) { it.GPU.Count = 0 }, nil),
+			karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", "has only a part of a GPU",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

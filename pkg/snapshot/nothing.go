@@ -1,0 +1,84 @@
+package snapshot
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/catalog"
+)
+
+// ofOfferings are the labels that differ between the offerings of an instance type.
+var ofOfferings = []string{corev1.LabelTopologyZone, "topology.k8s.aws/zone-id", karpv1.CapacityTypeLabelKey}
+
+// nothingOffered says why a pool has nothing to launch; nil when it has, or when its classes say why already.
+func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
+	if len(p.Offerings) > 0 || len(p.Problems) > 0 && len(t.types) == 0 {
+		return nil
+	}
+	ref := p.Class.Spec.NodeClassRef
+	state := c.NodeClasses[ref]
+	ofTypes := scheduling.Requirements(maps.Clone(t.requirements))
+	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })
+	var parts, offered, unoffered []*catalog.InstanceType
+	for i := range t.types {
+		switch it := &t.types[i]; {
+		case !admits(it.Labels, t.fixed, ofTypes, t.described):
+		case it.GPU.Count <= 0:
+			parts = append(parts, it)
+		case len(it.Offerings) > 0:
+			offered = append(offered, it)
+		default:
+			unoffered = append(unoffered, it)
+		}
+	}
+	invalid := func(message string) *Problem {
+		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", message}
+	}
+	switch {
+	case len(offered) > 0:
+		return invalid(fmt.Sprintf("%s is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as %s: loosen them "+
+			"(without a requirement for karpenter.sh/capacity-type only on-demand counts)", some(offered), strings.Join(whereOffered(offered), ", ")))
+	case len(unoffered) > 0 && len(p.Problems) > 0:
+		return nil // The class is not ready, which is why.
+	case len(unoffered) > 0 && len(state.Images) == 0:
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
+	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool {
+		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return i.isFor(&Offering{Type: it}) })
+	}):
+		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
+			"%s %q has no image for %s (%s, with GPUs): see that its spec.amiSelectorTerms select one, or allow other instance types", ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable])}
+	case len(unoffered) > 0:
+		return &Problem{karpv1.ConditionTypeNodeClassReady, "NotOffered", fmt.Sprintf("%s is not offered in any zone in which %s %q has a subnet, or has no price there: "+
+			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}
+	case len(parts) > 0:
+		return invalid(some(parts) + " has only a part of a GPU, which Karve does not share: allow instance types with whole GPUs in spec.template.spec.requirements")
+	default:
+		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
+	}
+}
+
+// some names an instance type, and says how many others there are.
+func some(types []*catalog.InstanceType) string {
+	if len(types) == 1 {
+		return types[0].Name
+	}
+	return fmt.Sprintf("%s (or any of %d others)", types[0].Name, len(types)-1)
+}
+
+// whereOffered are the zones and capacity types of instance types, at most five.
+func whereOffered(types []*catalog.InstanceType) []string {
+	places := map[string]bool{}
+	for _, it := range types {
+		for _, o := range it.Offerings {
+			places[o.CapacityType+" in "+o.Zone] = true
+		}
+	}
+	all := sortedKeys(places)
+	return all[:min(len(all), 5)]
+}
