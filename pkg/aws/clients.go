@@ -4,8 +4,11 @@ package aws
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"time"
 
 	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -22,10 +25,14 @@ type Clients struct {
 	Pricing *pricing.Client
 }
 
+// answerTimeout is how long an answer may take to begin. Without it, a connection that was made to a service which then hangs is waited for until the context ends.
+const answerTimeout = 20 * time.Second
+
 // Load makes clients from the environment, as every program on AWS does: credentials from EKS Pod Identity, IRSA or the usual variables and files, the
 // region from AWS_REGION or else from the machine's metadata.
 func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Clients, error) {
-	c, err := config.LoadDefaultConfig(ctx, options...)
+	patient := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout })
+	c, err := config.LoadDefaultConfig(ctx, append([]func(*config.LoadOptions) error{config.WithHTTPClient(patient)}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the AWS configuration: %w", err)
 	}

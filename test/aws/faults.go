@@ -3,6 +3,7 @@ package aws
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"time"
 )
@@ -52,6 +53,8 @@ const (
 	denied    fault = "denied"
 	cutOff    fault = "cut off"
 	hung      fault = "hung"
+	down      fault = "down"
+	garbled   fault = "garbled"
 )
 
 // The names of the faults below are those of actions, "DescribeInstanceTypes", or of services, "EC2", "SSM", "Pricing", "EKS", "IAM", "SQS", "STS";
@@ -68,6 +71,12 @@ func (s *Server) Cut(names ...string) { s.fault(cutOff, names) }
 
 // Hang keeps the connection of calls open without an answer until Heal, or until the caller gives up; then it closes it.
 func (s *Server) Hang(names ...string) { s.fault(hung, names) }
+
+// Down answers calls with the page of a load balancer that has no service behind it: HTML, with HTTP status 503, until Heal.
+func (s *Server) Down(names ...string) { s.fault(down, names) }
+
+// Garble answers calls with HTTP status 200 and something that no client can decode, until Heal.
+func (s *Server) Garble(names ...string) { s.fault(garbled, names) }
 
 // Heal ends the faults of these names; with none, all faults.
 func (s *Server) Heal(names ...string) {
@@ -103,6 +112,19 @@ func (s *Server) Calls(action string) int {
 
 // errCut is for a call that gets no answer.
 var errCut = errors.New("the connection is cut")
+
+// html is what a call gets instead of an answer of the service.
+type html struct {
+	status int
+	text   string
+}
+
+func (h html) Error() string { return h.text }
+
+var (
+	unavailablePage = html{http.StatusServiceUnavailable, "<html><body><h1>503 Service Unavailable</h1></body></html>"}
+	garbledPage     = html{http.StatusOK, "<html><body>Please log in<br>"}
+)
 
 // outlast waits for as long as calls of an action hang.
 func (s *Server) outlast(ctx context.Context, api service, action string) {
@@ -144,6 +166,10 @@ func (s *Server) admit(ctx context.Context, api service, action string) error {
 	case hung:
 		s.outlast(ctx, api, action)
 		return errCut
+	case down:
+		return unavailablePage
+	case garbled:
+		return garbledPage
 	}
 	return nil
 }

@@ -72,6 +72,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) any {
 	}
 	name := api.action(request)
 	out, err := s.answer(r.Context(), api, name, request)
+	if page := (html{}); errors.As(err, &page) {
+		reply(w, page.status, "text/html", []byte(page.text))
+		return nil
+	}
 	if errors.Is(err, errCut) {
 		panic(http.ErrAbortHandler) // closes the connection
 	}

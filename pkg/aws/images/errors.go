@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/aws/smithy-go"
+
+	"karve.sh/karve/pkg/aws"
 )
 
 // Reason is why AWS did not tell, in one word of a condition.
@@ -37,6 +39,10 @@ func (e *Error) Unwrap() error { return e.err }
 // explained says what was asked for, what came of it, and what to do.
 func explained(err error, what, right string) error {
 	e := &Error{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), err: err}
+	if garbled := aws.Garbled(err); garbled != "" {
+		e.Message = fmt.Sprintf("%s cannot be read, and is tried again: AWS, or a proxy on the way to it, gives %s", what, garbled)
+		return e
+	}
 	var api smithy.APIError
 	if !errors.As(err, &api) {
 		if strings.Contains(err.Error(), "get credentials") || strings.Contains(err.Error(), "retrieve credentials") {
@@ -47,7 +53,7 @@ func explained(err error, what, right string) error {
 	}
 	switch code := api.ErrorCode(); {
 	case code == "ParameterNotFound" || code == "ParameterVersionNotFound" || strings.HasPrefix(code, "InvalidAMIID"):
-		e.Reason, e.Message = NotFound, fmt.Sprintf("there is no %s: %s", what, api.ErrorMessage())
+		e.Reason, e.Message = NotFound, fmt.Sprintf("%s cannot be found: %s", what, api.ErrorMessage())
 	case strings.Contains(code, "Throttl") || code == "RequestLimitExceeded" || code == "TooManyRequestsException":
 		e.Reason, e.Message = Throttled, fmt.Sprintf("AWS does not answer for %s at present, since it is asked too often; it is tried again", what)
 	case strings.Contains(code, "AccessDenied") || code == "UnauthorizedOperation" || code == "AuthFailure" || strings.Contains(code, "Token"):

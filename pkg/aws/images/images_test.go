@@ -127,7 +127,7 @@ func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
 		"no such version of Kubernetes": {func(*localaws.Server) {}, func(f *images.Finder) error {
 			_, err := f.Newest(t.Context(), images.Bottlerocket, "1.20", both)
 			return err
-		}, images.NotFound, []string{"there is no SSM parameter /aws/service/bottlerocket/aws-k8s-1.20-nvidia/x86_64/latest/image_id"}},
+		}, images.NotFound, []string{"SSM parameter /aws/service/bottlerocket/aws-k8s-1.20-nvidia/x86_64/latest/image_id"}},
 		"no such release": {func(*localaws.Server) {}, func(f *images.Finder) error {
 			_, err := f.Release(t.Context(), images.AL2023, "1.34", "v19990101", both)
 			return err

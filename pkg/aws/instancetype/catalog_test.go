@@ -312,6 +312,9 @@ func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
 		"throttling":                          {func(s *fakeaws.Server) { s.Throttle("EC2") }, "Throttled", []string{"tried again"}, true},
 		"Pricing out of reach":                {func(s *fakeaws.Server) { s.Cut("Pricing") }, "Unreachable", []string{"Pricing GetProducts", "us-east-1", "AWS_REGION"}, false},
 		"AWS out of reach":                    {func(s *fakeaws.Server) { s.Cut() }, "Unreachable", []string{"region us-east-1"}, true},
+		"a page of HTML with status 503":      {func(s *fakeaws.Server) { s.Down("EC2") }, "Garbled", []string{"an answer with HTTP status 503", "outage", "proxies"}, true},
+		"prices as HTML with status 503":      {func(s *fakeaws.Server) { s.Down("Pricing") }, "Garbled", []string{"Pricing GetProducts", "HTTP status 503"}, false},
+		"an answer that cannot be decoded":    {func(s *fakeaws.Server) { s.Garble("EC2") }, "Garbled", []string{"that cannot be decoded"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -385,6 +388,23 @@ func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(w.metrics.CatalogRefreshed.WithLabelValues("instance-types")); int64(n) < w.clock.Now().Add(-time.Hour).Unix() {
 		t.Errorf("read at %v", n)
+	}
+}
+
+// What nothing can be launched without is asked for again soon after an outage, however long that was; prices can wait.
+func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	w.server.Cut()
+	class := object(t, nodeClass("gpu"))
+	w.InstanceTypes(t.Context(), class)
+	seconds := 0
+	w.waitFor("six minutes later", func() bool {
+		seconds++
+		return seconds == 6*60
+	})
+	if n := w.server.Calls("DescribeInstanceTypes"); n < 9 {
+		t.Errorf("%d tries in six minutes, want one every half a minute", n)
 	}
 }
 

@@ -16,6 +16,12 @@ type problem struct {
 	reason, message string
 }
 
+// Reasons that are an outage's, which may be over at any moment.
+const (
+	reasonUnreachable = "Unreachable"
+	reasonGarbled     = "Garbled"
+)
+
 // The codes of AWS's errors that have one cause and one cure. The services name the same thing differently.
 var (
 	deniedCodes    = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
@@ -31,6 +37,9 @@ func (c *Catalog) diagnose(ctx context.Context, clients *aws.Clients, err error)
 	action := "the call"
 	if operation := (*smithy.OperationError)(nil); errors.As(err, &operation) {
 		action = operation.Service() + " " + operation.Operation()
+	}
+	if what := aws.Garbled(err); what != "" {
+		return &problem{reasonGarbled, fmt.Sprintf("%s gets %s: see whether AWS has an outage, and what proxies are on the way to it (%v)", action, what, err)}
 	}
 	if api := smithy.APIError(nil); errors.As(err, &api) {
 		code := api.ErrorCode()
@@ -50,5 +59,5 @@ func (c *Catalog) diagnose(ctx context.Context, clients *aws.Clients, err error)
 			return &problem{"NoCredentials", fmt.Sprintf("there are no AWS credentials: give Karve's service account a role by EKS Pod Identity or IRSA (%v)", missing)}
 		}
 	}
-	return &problem{"Unreachable", fmt.Sprintf("%s gets no answer in region %s: see the network and that AWS_REGION is right (%v)", action, clients.Region, err)}
+	return &problem{reasonUnreachable, fmt.Sprintf("%s gets no answer in region %s: see the network and that AWS_REGION is right (%v)", action, clients.Region, err)}
 }

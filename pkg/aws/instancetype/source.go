@@ -25,6 +25,8 @@ const attemptTimeout = 2 * time.Minute
 const (
 	firstBackoff = 5 * time.Second
 	maxBackoff   = 5 * time.Minute
+	// maxOutage is how long it may take after an outage until what nothing can be launched without is asked for again.
+	maxOutage = 30 * time.Second
 )
 
 // source is an API with what was heard of it.
@@ -95,8 +97,12 @@ func (c *Catalog) keep(ctx context.Context, clients *aws.Clients, s *source) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			c.failed(ctx, s, c.diagnose(ctx, clients, err))
+			p := c.diagnose(ctx, clients, err)
+			c.failed(ctx, s, p)
 			wait = backoff(failures)
+			if c.blocks(s, p) {
+				wait = min(wait, maxOutage)
+			}
 			failures++
 		default:
 			c.refreshed(ctx, s, learn)
@@ -106,6 +112,13 @@ func (c *Catalog) keep(ctx context.Context, clients *aws.Clients, s *source) {
 			return
 		}
 	}
+}
+
+// blocks says whether nothing can be launched because of an outage in which a source has not been read.
+func (c *Catalog) blocks(s *source, p *problem) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.instead == "" && s.refreshed.IsZero() && (p.reason == reasonUnreachable || p.reason == reasonGarbled)
 }
 
 // backoff is how long to wait after so many failures in a row before the last one.

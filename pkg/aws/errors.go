@@ -1,0 +1,27 @@
+package aws
+
+import (
+	"errors"
+	"fmt"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+)
+
+// Garbled says what came back instead of an answer of AWS, such as the page of a proxy; "" where an error is one of AWS's own, or nothing came back.
+func Garbled(err error) string {
+	status := ""
+	if response := (*awshttp.ResponseError)(nil); errors.As(err, &response) && response.HTTPStatusCode() > 0 {
+		status = fmt.Sprintf(" with HTTP status %d", response.HTTPStatusCode())
+	}
+	if api := smithy.APIError(nil); errors.As(err, &api) {
+		if code := api.ErrorCode(); code != "UnknownError" && code != "" {
+			return ""
+		}
+		return "an answer" + status + " that is no error of AWS"
+	}
+	if decoding := (*smithy.DeserializationError)(nil); errors.As(err, &decoding) {
+		return "an answer" + status + " that cannot be decoded"
+	}
+	return ""
+}
