@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,12 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/test/aws"
+	"karve.sh/karve/test/cluster/simulator"
 )
 
 // stand creates what the adversary leaves in the cluster while everything else happens: pods that can never run, and objects of others. Its pods that have to run are
@@ -364,6 +367,23 @@ func debugger(of, node string) *corev1.Pod {
 // lies are what agents say of the replicas of a pool's nodes.
 var lies = []string{`{offer: 4}`, `{offer: 40}`, `{flap: 1s}`, `{flap: 6s}`, `{offer: 1000000}`}
 
+// memories are what one of them says of the memory of its GPUs.
+var memories = []string{"0", "1", most, "much"}
+
+func TestLiesAreSuchAsAnAgentCanTell(t *testing.T) {
+	t.Parallel()
+	for _, rule := range lies {
+		if _, err := simulator.ParseRules(&corev1.ConfigMap{Data: map[string]string{steady: rule}}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, memory := range memories {
+		if wrong := validation.IsValidLabelValue(memory); len(wrong) > 0 {
+			t.Errorf("%q is no label: %s", memory, wrong)
+		}
+	}
+}
+
 // lie has the agents of a pool say for a while that there are fewer or more replicas than there are, or now these and now those; and those of one machine that it has
 // GPUs without number, which fail and recover all the time.
 func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
@@ -389,7 +409,7 @@ func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
 	}
 	node := nodes[a.pick%len(nodes)].Name
 	c.liars[a.number] = node
-	memory := []string{"0", "1", most, "-1", "much"}[a.pick%5]
+	memory := memories[a.pick%len(memories)]
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	if err := c.patch(ctx, n, fmt.Sprintf(`{"metadata":{"labels":{"nvidia.com/gpu.count":"1099511627776","nvidia.com/gpu.memory":%q}}}`, memory)); err != nil {
 		return "", err
