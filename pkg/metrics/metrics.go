@@ -2,6 +2,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"karve.sh/karve/pkg/planner"
@@ -77,6 +79,7 @@ type Metrics struct {
 	PoolUnusedPrice  *prometheus.GaugeVec
 	UnusedEvictions  *prometheus.CounterVec
 	rollouts         rollouts
+	progress
 }
 
 const (
@@ -149,12 +152,13 @@ func New(r prometheus.Registerer) *Metrics {
 	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
 		m.LaunchesRefused, m.OfferingsRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
 		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls)
-	m.rollouts = newRollouts(r)
+	m.rollouts, m.progress = newRollouts(r), newProgress(r)
 	return m
 }
 
 // Planned records a plan that is about to be carried out.
-func (m *Metrics) Planned(plan planner.Plan) {
+func (m *Metrics) Planned(plan planner.Plan, at time.Time) {
+	m.LastPlan.Set(float64(at.Unix()))
 	m.PlanPrice.Set(USD(int64(plan.Price)))
 	m.PlanBound.Set(USD(int64(plan.Bound)))
 	gap := 0.0
@@ -187,6 +191,7 @@ func (m *Metrics) ForgetPool(pool string) {
 	}
 	m.OfferingsRefused.DeletePartialMatch(prometheus.Labels{nodePool: pool})
 	m.PoolHeadroom.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	m.forgetClaims(pool)
 }
 
 // USD is an amount of micro-dollars in dollars.

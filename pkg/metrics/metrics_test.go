@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -30,7 +31,7 @@ func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
 	m := New(r)
 	m.Planned(planner.Plan{Price: 1_052_000, Bound: 526_000, Unplaced: []planner.Unplaced{
 		{Pod: "a", Refusal: planner.Refusal{Reason: planner.ReasonTooLarge}}, {Pod: "b", Refusal: planner.Refusal{Reason: planner.ReasonTooLarge}},
-	}})
+	}}, time.Unix(1700000000, 0))
 	got := gathered(t, r)
 	if price, bound := got["karve_planner_price_usd_per_hour"].Metric[0].Gauge.GetValue(), got["karve_planner_bound_usd_per_hour"].Metric[0].Gauge.GetValue(); price != 1.052 || bound != 0.526 {
 		t.Errorf("price %v, bound %v; want 1.052 and 0.526", price, bound)
@@ -41,7 +42,7 @@ func TestAPlanIsMeasuredInDollarsAndReasons(t *testing.T) {
 	if f := got["karve_pods_unplaced"]; len(f.Metric) != 1 || f.Metric[0].Gauge.GetValue() != 2 || f.Metric[0].Label[0].GetValue() != "TooLarge" {
 		t.Errorf("unplaced is %v, want 2 TooLarge", f)
 	}
-	m.Planned(planner.Plan{})
+	m.Planned(planner.Plan{}, time.Unix(1700000000, 0))
 	if gap := gathered(t, r)["karve_planner_gap_ratio"].Metric[0].Gauge.GetValue(); gap != 0 {
 		t.Errorf("a plan of nothing has a gap of %v", gap)
 	}
@@ -60,6 +61,9 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 		}
 	}
 	m.OfferingsRefused.WithLabelValues("gone", "InsufficientCapacity").Inc()
+	for _, pool := range []string{"gone", "stays"} {
+		m.Claims(pool, map[string]Claims{"Launched": {2, time.Minute}})
+	}
 	m.ForgetPool("gone")
 	if f := gathered(t, r)["karve_launch_refused_offerings"]; len(f.GetMetric()) != 0 {
 		t.Errorf("refusals of a pool that is gone are still told of: %v", f)
@@ -75,8 +79,23 @@ func TestAPoolThatIsGoneLeavesNoGaugesBehind(t *testing.T) {
 			t.Errorf("%s is %v, want that of the pool that stays", name, f.Metric)
 		}
 	}
-	if pools != 6 {
-		t.Errorf("%d gauges of pools, want 6: ForgetPool has to know them all", pools)
+	if pools != 8 {
+		t.Errorf("%d gauges of pools, want 8: ForgetPool has to know them all", pools)
+	}
+}
+
+func TestClaimsAreMeasuredByStateAndByNoStateThatTheyHaveLeft(t *testing.T) {
+	t.Parallel()
+	r := prometheus.NewRegistry()
+	m := New(r)
+	m.Claims("pool", map[string]Claims{"Requested": {3, time.Minute}, "Started": {1, time.Hour}})
+	m.Claims("pool", map[string]Claims{"Launched": {2, 90 * time.Second}})
+	got := gathered(t, r)
+	for name, want := range map[string]float64{"karve_pool_nodeclaims": 2, "karve_pool_nodeclaims_oldest_seconds": 90} {
+		f := got[name]
+		if len(f.Metric) != 1 || f.Metric[0].Gauge.GetValue() != want || f.Metric[0].Label[1].GetValue() != "Launched" {
+			t.Errorf("%s is %v, want %v of the state Launched", name, f.Metric, want)
+		}
 	}
 }
 
@@ -91,7 +110,9 @@ func TestNamesSayWhatIsCountedInWhichUnit(t *testing.T) {
 	m.LaunchesRefused.WithLabelValues("pool", "spot", "InsufficientCapacity").Inc()
 	m.OfferingsRefused.WithLabelValues("pool", "InsufficientCapacity").Inc()
 	m.ReplicasSeconds.WithLabelValues("pool").Observe(1)
-	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|launch|nodes|pool|layout)_[a-z_]+$`)
+	m.HandedOver.WithLabelValues("pool").Inc()
+	m.Claims("pool", map[string]Claims{"Requested": {1, time.Second}})
+	valid := regexp.MustCompile(`^karve_(planner|pods|nodeclaims|launch|nodes|pool|layout|gather|disruption)_[a-z_]+$`)
 	for name, f := range gathered(t, r) {
 		if !valid.MatchString(name) || f.GetHelp() == "" {
 			t.Errorf("%s: %q", name, f.GetHelp())

@@ -169,6 +169,7 @@ func (c *Controller) handOver(ctx context.Context, s *state, a action) error {
 		}
 	}
 	if len(gone) > 0 {
+		c.Metrics.HandedOver.WithLabelValues(a.machine.Pool()).Add(float64(len(gone)))
 		c.hand(s, a.machine, gone)
 		log.FromContext(ctx).Info("Handed pods over", "node", klog.KObj(a.machine.Node), "pods", len(gone), "to", s.targets[a.machine.Pool()])
 	}

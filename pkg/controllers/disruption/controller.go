@@ -140,6 +140,8 @@ func taintsChanged() predicate.Predicate {
 
 // Reconcile takes the next step for each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	started := c.Clock.Now()
+	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
 	s, view, err := c.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err

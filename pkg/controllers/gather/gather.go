@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -39,6 +40,8 @@ type Gatherer struct {
 	Catalog Catalog
 	Ledger  *launch.Ledger
 	Clock   clock.PassiveClock
+	// Metrics may be nil.
+	Metrics *metrics.Metrics
 	// ReplicasTimeout is how long a registered node may go without its replicas.
 	ReplicasTimeout time.Duration
 	// NodeOverlays says whether the API server serves NodeOverlays.
@@ -68,6 +71,15 @@ type Gatherer struct {
 
 // Cluster reads all that a decision may depend on.
 func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
+	started := g.Clock.Now()
+	c, err := g.read(ctx)
+	if err == nil && g.Metrics != nil {
+		g.Metrics.GatherSeconds.Observe(g.Clock.Since(started).Seconds())
+	}
+	return c, err
+}
+
+func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	var (
 		nodePools  karpv1.NodePoolList
 		classes    v1alpha1.GPUNodeClassList
@@ -120,26 +132,32 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 			return nil, err
 		}
 	}
-	for i := range classes.Items {
-		class := &classes.Items[i]
-		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Now)
-		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
-			continue
-		}
-		state, err := g.NodeClass(ctx, class.Spec.NodeClassRef)
-		if err != nil {
-			return nil, err
-		}
-		c.NodeClasses[class.Spec.NodeClassRef] = state
-	}
-	var err error
-	if c.UnknownFields, err = g.unknownFields(ctx, nodePools.Items); err != nil {
+	if err := g.classes(ctx, c); err != nil {
 		return nil, err
 	}
 	c.Hold(rollouts.Items)
 	c.Heed(g.learn(ctx, c))
 	c.Refused = g.Ledger.Refused()
 	return c, nil
+}
+
+// classes reads what the GPUNodeClasses name and what they and the NodePools have that is not known.
+func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
+	for i := range c.GPUNodeClasses {
+		class := &c.GPUNodeClasses[i]
+		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Now)
+		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
+			continue
+		}
+		state, err := g.NodeClass(ctx, class.Spec.NodeClassRef)
+		if err != nil {
+			return err
+		}
+		c.NodeClasses[class.Spec.NodeClassRef] = state
+	}
+	var err error
+	c.UnknownFields, err = g.unknownFields(ctx, c.NodePools)
+	return err
 }
 
 // list reads the NodeClaims.

@@ -161,6 +161,7 @@ func (c *Controller) pool(
 	reportPool(np, pool, h, c.Clock, conditions...)
 	c.measure(np.Name, h, healthy)
 	c.measureRefused(np.Name, refused)
+	c.Metrics.Claims(np.Name, byState(machines, cluster.Now, cluster.ReplicasTimeout))
 	if equality.Semantic.DeepEqual(stored.Status, np.Status) {
 		return nil
 	}

@@ -17,6 +17,8 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -46,6 +48,21 @@ func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Ti
 		}
 	}
 	return h
+}
+
+// byState counts machines by their state.
+func byState(machines []snapshot.Machine, now time.Time, replicasTimeout time.Duration) map[string]metrics.Claims {
+	states := map[string]metrics.Claims{}
+	for i := range machines {
+		m := &machines[i]
+		state := m.State()
+		if m.Broken(now, replicasTimeout) {
+			state = lifecycle.Broken
+		}
+		claims := states[string(state)]
+		states[string(state)] = metrics.Claims{Count: claims.Count + 1, Oldest: max(claims.Oldest, now.Sub(m.Claim.CreationTimestamp.Time))}
+	}
+	return states
 }
 
 // reportPool writes the status of a NodePool of ours, as stock Karpenter does for its own.

@@ -6,10 +6,13 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -36,6 +39,30 @@ func TestHoldSumsMachinesInHardware(t *testing.T) {
 	}
 	if got := hold(nil, nil, now); got != (holding{}) {
 		t.Errorf("no machines hold %+v", got)
+	}
+}
+
+func TestMachinesAreCountedByStateWithTheAgeOfTheOldest(t *testing.T) {
+	t.Parallel()
+	c := snapshottest.Shared()
+	xlarge, pool := snapshottest.TypeNamed("g4dn.xlarge"), &c.NodePools[0]
+	made := func(name string, ago time.Duration, edits ...func(*karpv1.NodeClaim)) karpv1.NodeClaim {
+		claim := snapshottest.Claim(name, pool, xlarge, edits...)
+		claim.CreationTimestamp = metav1.NewTime(now.Add(-ago))
+		return claim
+	}
+	running := made("d", time.Hour, snapshottest.Initialized(now.Add(-time.Hour)))
+	c.NodeClaims = []karpv1.NodeClaim{
+		made("a", time.Minute), made("b", 2*time.Minute), made("c", 3*time.Minute, snapshottest.Launched(now.Add(-time.Minute))), running,
+		made("e", 20*time.Minute, snapshottest.Launched(now.Add(-20*time.Minute))),
+	}
+	c.Nodes = append(c.Nodes, snapshottest.Node(&running, xlarge, 10))
+	want := map[string]metrics.Claims{
+		"Requested": {Count: 2, Oldest: 2 * time.Minute}, "Launched": {Count: 1, Oldest: 3 * time.Minute}, "Started": {Count: 1, Oldest: time.Hour},
+		"Broken": {Count: 1, Oldest: 20 * time.Minute},
+	}
+	if diff := cmp.Diff(want, byState(c.Machines(), now, 10*time.Minute)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -193,7 +193,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	c.remember(view, warm)
 	view.Leave(gathering)
 	if len(view.Pods) == 0 && !warm {
-		c.Metrics.Planned(planner.Plan{})
+		c.Metrics.Planned(planner.Plan{}, c.Clock.Now())
 		c.memory.keep(&view, planner.Plan{}, c.Clock.Now())
 		return reconcile.Result{}, nil
 	}
@@ -209,7 +209,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 			return reconcile.Result{RequeueAfter: retry}, nil
 		}
 	}
-	c.Metrics.Planned(plan)
+	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	var errs []error
@@ -262,10 +262,12 @@ func names(claims []karpv1.NodeClaim) sets.Set[string] {
 
 // remember notes which pods wait, and whether any need a place or headroom is to be kept warm.
 func (c *Controller) remember(view snapshot.View, warm bool) {
-	waiting := sets.New[types.UID]()
+	waiting, oldest := sets.New[types.UID](), time.Duration(0)
 	for _, pod := range view.Waiting() {
 		waiting.Insert(pod.UID)
+		oldest = max(oldest, c.Clock.Since(pod.CreationTimestamp.Time))
 	}
+	c.Metrics.OldestPod.Set(oldest.Seconds())
 	c.pending.Store(len(view.Pods) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)

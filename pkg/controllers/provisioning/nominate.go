@@ -85,6 +85,9 @@ func (c *Controller) nominateOne(ctx context.Context, n snapshot.Nomination) err
 	pod.Status.NominatedNodeName = n.Node
 	// Without a lock, which would fail whenever the scheduler has just said again why the pod waits. Of one that is bound by now it is invalid.
 	err := c.Client.Status().Patch(ctx, pod, client.MergeFrom(n.Pod))
+	if err == nil {
+		c.Metrics.Nominated.Inc()
+	}
 	if client.IgnoreNotFound(err) == nil || apierrors.IsInvalid(err) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -45,7 +47,7 @@ func nominator(objects []client.Object, write func() error) (*Controller, *clock
 			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 		},
 	}).Build()
-	return New(Config{Client: c, Clock: clk, Nominations: true}), clk
+	return New(Config{Client: c, Clock: clk, Nominations: true, Metrics: metrics.New(prometheus.NewRegistry())}), clk
 }
 
 func TestNominationsThatARoundHasNoRoomForAreMadeInTheNextOnes(t *testing.T) {

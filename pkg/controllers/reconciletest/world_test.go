@@ -115,7 +115,7 @@ func (w *world) restart() {
 
 func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
-		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: gather.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock,
+		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: gather.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
 		ReplicasTimeout: replicasTimeout, NodeOverlays: true,
 	}
 }

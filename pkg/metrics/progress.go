@@ -1,0 +1,67 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// progress is what shows that work goes on, or since when it does not.
+type progress struct {
+	// LastPlan is when the latest plan was made that keeps its rules, OldestPod how long the pod waits that has waited longest.
+	LastPlan, OldestPod prometheus.Gauge
+	// GatherSeconds is how long it takes to read the cluster, DisruptionSeconds how long a whole look at what may go.
+	GatherSeconds, DisruptionSeconds prometheus.Histogram
+	// Nominated counts nominations that were written, HandedOver pods that were evicted because they have a place elsewhere.
+	Nominated      prometheus.Counter
+	HandedOver     *prometheus.CounterVec
+	claims, oldest *prometheus.GaugeVec
+}
+
+func newProgress(r prometheus.Registerer) progress {
+	duration := func(subsystem, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "duration_seconds", Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		})
+	}
+	gauge := func(subsystem, name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
+	}
+	counter := func(name, help string) prometheus.CounterOpts {
+		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
+	}
+	p := progress{
+		LastPlan:          prometheus.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "When the latest plan was made that keeps its own rules, in seconds since 1970. Plans are made while pods wait.")),
+		OldestPod:         prometheus.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas; 0 while none waits.")),
+		GatherSeconds:     duration("gather", "Time to read the cluster once."),
+		DisruptionSeconds: duration("disruption", "Time of one look at which machines go, with what is done about it."),
+		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations that were written to waiting pods.")),
+		HandedOver:        prometheus.NewCounterVec(counter("handed_over_total", "Pods that were evicted from a machine that goes because they have a place on another one."), []string{nodePool}),
+		claims:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool by the state of their machines, as in docs/machines.md."), []string{nodePool, "state"}),
+		oldest:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in the state."), []string{nodePool, "state"}),
+	}
+	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.HandedOver, p.claims, p.oldest)
+	return p
+}
+
+// Claims are the NodeClaims of a NodePool in one state.
+type Claims struct {
+	Count int
+	// Oldest is the age of the oldest.
+	Oldest time.Duration
+}
+
+// Claims records the NodeClaims of a NodePool by state.
+func (m *Metrics) Claims(pool string, states map[string]Claims) {
+	m.forgetClaims(pool)
+	for state, c := range states {
+		m.claims.WithLabelValues(pool, state).Set(float64(c.Count))
+		m.oldest.WithLabelValues(pool, state).Set(c.Oldest.Seconds())
+	}
+}
+
+func (m *Metrics) forgetClaims(pool string) {
+	for _, g := range []*prometheus.GaugeVec{m.claims, m.oldest} {
+		g.DeletePartialMatch(prometheus.Labels{nodePool: pool})
+	}
+}
