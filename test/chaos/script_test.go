@@ -115,6 +115,9 @@ func script(random *rand.Rand, during time.Duration) []act {
 			if a.fault == crashAgents || a.fault == debugNodes {
 				lasts += replicasTimeout // Else nobody would have to do anything about it.
 			}
+			if a.fault == keepTaint || a.fault == dieYoung {
+				lasts += 8 * time.Second // A machine has to come meanwhile.
+			}
 			a.at, a.ends = min(at+lasts, during), true
 			acts = append(acts, a)
 		}
