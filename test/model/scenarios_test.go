@@ -1,0 +1,71 @@
+package model
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/repair"
+)
+
+// turns gives everybody so many turns, with time between them.
+func (w *world) turns(n int, pause time.Duration) {
+	for range n {
+		w.turn()
+		w.clock.Step(pause)
+	}
+}
+
+// ends has all be well and checks that everything ends well.
+func (w *world) ends(t *testing.T) {
+	t.Helper()
+	w.heal()
+	if w.settles(); w.failure != "" {
+		t.Errorf("%s\n%s", w.failure, strings.Join(w.trace, "\n"))
+	}
+}
+
+// asks has the workloads have so many pods.
+func asks(web, large, squat int) *world {
+	w := newWorld(1)
+	w.desired["web"], w.desired["large"], w.desired["squat"] = web, large, squat
+	return w
+}
+
+func TestAStartupTaintThatNeverGoes(t *testing.T) {
+	t.Parallel()
+	w := asks(2, 0, 0)
+	w.csiBroken = true
+	w.turns(10, 10*time.Second)
+	w.ends(t)
+}
+
+func TestADebugPodOnABrokenMachine(t *testing.T) {
+	t.Parallel()
+	w := asks(2, 0, 0)
+	w.pluginBroken = true
+	w.turns(10, 10*time.Second)
+	w.anyNode(w.debug)
+	w.ends(t)
+}
+
+// Somebody keeps a machine that died before it had started. It takes nothing of the budget of the others.
+func TestAMachineThatNeverStartsAndAnotherThatIsIdle(t *testing.T) {
+	t.Parallel()
+	w := asks(2, 0, 0)
+	w.turns(20, 10*time.Second)
+	w.csiBroken, w.desired["web"] = true, 4
+	w.turns(10, 10*time.Second)
+	for _, claim := range w.claims() {
+		if h := w.hardware[claim.Name]; !h.clears {
+			h.dead = true
+			node := w.node(claim)
+			node.Annotations[repair.DoNotRepair] = "true"
+			w.ready(node, corev1.ConditionUnknown)
+		}
+	}
+	w.desired["web"] = 0
+	w.ends(t)
+}
