@@ -156,6 +156,7 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 		claim.Labels[v1alpha1.GPUNodeClassLabel] = pick(g, "sane", g.known("GPUNodeClass"))
 	}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: snapshottest.NodeClassRef.Group, Kind: snapshottest.NodeClassRef.Kind, Name: pick(g, "gpu", "missing")}
+	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{} // Not nil, which is refused.
 	for range g.count(40) {
 		claim.Spec.Requirements = append(claim.Spec.Requirements, g.requirement())
 	}
@@ -187,7 +188,7 @@ func (g *Generator) GPUNodeClass() *v1alpha1.GPUNodeClass {
 	if g.maybe(0.3) {
 		class.Spec.Sharing.Overrides = []v1alpha1.ReplicasOverride{{GPUName: pick(g, "t4", strings.Repeat("g", 63)), Replicas: pick(g, int32(1), 128)}}
 	}
-	class.Spec.Consolidation.IdleAfter = pick(g, "0s", "Never", "2562047h", "5m")
+	class.Spec.Consolidation.IdleAfter = pick(g, "0s", "Never", "720h", "5m")
 	if g.maybe(0.5) {
 		class.Spec.Headroom = []v1alpha1.Headroom{{Replicas: pick(g, int32(1), 10_000)}}
 		if g.maybe(0.5) {

@@ -211,7 +211,7 @@ func (g *Generator) nodeRequirement() corev1.NodeSelectorRequirement {
 			r.Values = append(r.Values, g.value())
 		}
 	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		r.Values = []string{pick(g, "0", "1", "-9223372036854775808", "9223372036854775807")}
+		r.Values = []string{pick(g, "0", "1", "9223372036854775806", "9223372036854775807")}
 	}
 	return r
 }
