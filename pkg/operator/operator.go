@@ -181,6 +181,9 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("adding the health check: %w", err)
 	}
+	if err := m.AddHealthzCheck("progress", newWatchdog(ctrlmetrics.Registry, clk).check); err != nil {
+		return fmt.Errorf("adding the check of the controllers' progress: %w", err)
+	}
 	return m.AddReadyzCheck("caches", cachesSynced(m))
 }
 

@@ -1,0 +1,90 @@
+package operator
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/utils/clock"
+)
+
+// stuckAfter is how long a controller may work on one object. A plan takes less than a second and a request to the API server or the cloud at most a minute, so it is
+// long enough for all that goes well or fails in time.
+const stuckAfter = 5 * time.Minute
+
+// The metrics of controller-runtime from which the watchdog reads what controllers do.
+const (
+	activeWorkers  = "controller_runtime_active_workers"
+	reconcileTotal = "controller_runtime_reconcile_total"
+)
+
+// watchdog is a health check that fails once a controller has worked on one object for too long. The lease does not tell: it is renewed beside the workers. When the check fails,
+// the kubelet restarts the container, and another replica takes the lease.
+type watchdog struct {
+	gatherer prometheus.Gatherer
+	clock    clock.PassiveClock
+
+	mu   sync.Mutex
+	seen map[string]progress
+}
+
+// progress is how many reconciles a busy controller had completed, and since when the number has been the same.
+type progress struct {
+	completed float64
+	since     time.Time
+}
+
+func newWatchdog(gatherer prometheus.Gatherer, clk clock.PassiveClock) *watchdog {
+	return &watchdog{gatherer: gatherer, clock: clk, seen: map[string]progress{}}
+}
+
+// check is a healthz.Checker. It compares with what earlier calls saw.
+func (w *watchdog) check(*http.Request) error {
+	families, err := w.gatherer.Gather()
+	if err != nil && len(families) == 0 {
+		return fmt.Errorf("gathering metrics: %w", err)
+	}
+	active, completed := sums(families, activeWorkers), sums(families, reconcileTotal)
+	now := w.clock.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var stuck []string
+	for name, workers := range active {
+		last, known := w.seen[name]
+		switch {
+		case workers == 0:
+			delete(w.seen, name)
+		case !known || last.completed != completed[name]:
+			w.seen[name] = progress{completed[name], now}
+		case now.Sub(last.since) > stuckAfter:
+			stuck = append(stuck, name)
+		}
+	}
+	if len(stuck) > 0 {
+		slices.Sort(stuck)
+		return fmt.Errorf("controllers %q have completed nothing for more than %s", stuck, stuckAfter)
+	}
+	return nil
+}
+
+// sums are the values of a metric, added up by controller.
+func sums(families []*dto.MetricFamily, name string) map[string]float64 {
+	all := map[string]float64{}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "controller" {
+					all[label.GetValue()] += metric.GetGauge().GetValue() + metric.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return all
+}
