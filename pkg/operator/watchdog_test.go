@@ -61,4 +61,3 @@ func TestControllerRuntimeHasTheMetricsOfTheHealthCheck(t *testing.T) {
 		}
 	}
 }
-

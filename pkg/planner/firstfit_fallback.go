@@ -37,6 +37,11 @@ func orFirstFit(s Snapshot, found Plan, stop func() bool) Plan {
 	if !costOf(first).less(costOf(found)) || len(f.headcounts) > 0 && Check(s, first) != nil {
 		return found
 	}
+	for i := range first.Unplaced {
+		if late && first.Unplaced[i].Reason == ReasonRule {
+			first.Unplaced[i].Refusal = NextRound // The first fit does not look for another place of those that others follow.
+		}
+	}
 	samePods := slices.EqualFunc(first.Unplaced, found.Unplaced, func(a, b Unplaced) bool { return a.Pod == b.Pod })
 	if samePods {
 		first.Bound, first.Proof, first.Unplaced = min(found.Bound, first.Price), found.Proof, found.Unplaced

@@ -31,6 +31,11 @@ type View struct {
 	canaries []Machine
 	// Pods are the pods that need a place, by the names that the planner uses: those that wait, and those on machines that are leaving.
 	Pods map[string]*corev1.Pod
+	// Postponed are waiting pods that are planned for in a later round, by name.
+	Postponed []*corev1.Pod
+	// strange are waiting pods that had their turn and are not ours to serve.
+	strange []*corev1.Pod
+	shapeOf func(*corev1.Pod) *shape
 	// rooms are those of the nodes, at the same indices.
 	rooms []room
 	// reserves are what is kept free beside.
@@ -102,9 +107,12 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 	classes := map[*corev1.Pod]int{}
 	asked := maps.Clone(moving)
 	maps.Copy(asked, settled)
-	for _, w := range c.waiting(shapes, storage, c.nominating(v.Machines), asked) {
+	planned, later := c.waiting(shapes, storage, c.nominating(v.Machines), asked)
+	v.Postponed, v.shapeOf = later, shapes.of
+	for _, w := range planned {
 		a := admissions.of(w)
 		if !a.ours() {
+			v.strange = append(v.strange, w.pods...)
 			continue
 		}
 		class := planner.Class{

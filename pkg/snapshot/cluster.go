@@ -49,6 +49,8 @@ type Cluster struct {
 	UnknownFields map[types.UID][]string
 	// Refused are the offerings that the cloud has refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
+	// Turns are those of waiting classes where one plan is not for all of them; may be nil.
+	Turns Turns
 	// ReplicasTimeout is how long a registered node may go without the replicas that it promised.
 	ReplicasTimeout time.Duration
 }

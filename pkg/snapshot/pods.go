@@ -39,12 +39,8 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 	return m
 }
 
-// waiting are the pods that wait for a GPU resource or are moving, in classes, in a stable order.
-func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominating, moving moving) []*waitingClass {
-	type waitingPod struct {
-		pod   *corev1.Pod
-		shape *shape
-	}
+// waiting are the pods that wait for a GPU resource or are moving, in classes, in a stable order, and those that wait for their turn.
+func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
 	var pods []waitingPod
 	for i := range c.Pods {
 		pod := &c.Pods[i]
@@ -55,6 +51,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominatin
 			pods = append(pods, waitingPod{pod, s})
 		}
 	}
+	pods, later = c.inTurn(pods, moving)
 	// Only now are all selections known, those of the last pod too.
 	byKey := map[string]*waitingClass{}
 	for _, p := range pods {
@@ -72,7 +69,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominatin
 		slices.SortFunc(class.pods, comparePods)
 		classes = append(classes, class)
 	}
-	return classes
+	return classes, later
 }
 
 func classKey(s *shape, found []int, v *volumes) string {

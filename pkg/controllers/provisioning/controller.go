@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -71,9 +72,14 @@ type Controller struct {
 	told map[types.UID]planner.Reason
 	// aside are the classes that the latest plan for each purpose was made without, by the names of their first pods.
 	aside map[string]sets.Set[string]
+	// turns are those of waiting classes where one plan is not for all of them.
+	turns snapshot.Turns
 	// nominated are the nominations that pods were given.
 	nominated nominations
 }
+
+// nextRound is how long pods that a plan had no room for wait for the next one.
+const nextRound = time.Second
 
 // New makes the controller.
 func New(config Config) *Controller {
@@ -188,10 +194,15 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 	c.batch.planned()
+	cluster.Turns = c.turns
 	view := snapshot.Build(cluster)
 	warm := cluster.WantsHeadroom()
 	c.remember(view, warm)
 	view.Leave(gathering)
+	if len(view.Pods) == 0 && len(view.Postponed) > 0 {
+		c.turns = view.NextTurns(c.turns, planner.Plan{}) // All that had their turn are not ours to serve, or are still gathered.
+		return reconcile.Result{RequeueAfter: nextRound}, nil
+	}
 	if len(view.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{}, c.Clock.Now())
 		c.memory.keep(&view, planner.Plan{}, c.Clock.Now())
@@ -219,6 +230,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	errs = append(errs, c.replan(ctx, &view, plan))
 	wait, err := c.act(ctx, &view, plan, c.memory.keep(&view, plan, c.Clock.Now()))
 	more := c.nominate(ctx, &view, plan)
+	c.turns = view.NextTurns(c.turns, plan)
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
 		wait, err = c.warm(ctx, &view, plan)
@@ -228,6 +240,10 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	}
 	if more > 0 {
 		wait = more
+	}
+	if len(view.Postponed) > 0 {
+		c.batch.hurry() // They have waited with their batch.
+		wait = min(wait, nextRound)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
@@ -263,12 +279,12 @@ func names(claims []karpv1.NodeClaim) sets.Set[string] {
 // remember notes which pods wait, and whether any need a place or headroom is to be kept warm.
 func (c *Controller) remember(view snapshot.View, warm bool) {
 	waiting, oldest := sets.New[types.UID](), time.Duration(0)
-	for _, pod := range view.Waiting() {
+	for _, pod := range slices.Concat(view.Waiting(), view.Postponed) {
 		waiting.Insert(pod.UID)
 		oldest = max(oldest, c.Clock.Since(pod.CreationTimestamp.Time))
 	}
 	c.Metrics.OldestPod.Set(oldest.Seconds())
-	c.pending.Store(len(view.Pods) > 0 || warm)
+	c.pending.Store(len(view.Pods)+len(view.Postponed) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)
 	c.nominated.forget(c.Clock.Now())

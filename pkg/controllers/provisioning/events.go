@@ -19,6 +19,12 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 		c.told[pod.UID] = u.Reason
 		c.Recorder.Eventf(pod, nil, corev1.EventTypeWarning, string(u.Reason), "Plan", "%s", wording.Shorten(u.Message, wording.MaxNote))
 	}
+	for _, pod := range view.Postponed {
+		if c.told[pod.UID] != planner.ReasonNextRound {
+			c.told[pod.UID] = planner.ReasonNextRound
+			c.Recorder.Eventf(pod, nil, corev1.EventTypeNormal, string(planner.ReasonNextRound), "Plan", "%s", planner.NextRound.Message)
+		}
+	}
 	for _, p := range plan.Placements {
 		for _, name := range p.Pods {
 			c.tellOfPlace(view, name, view.Nodes[p.Node].Name)

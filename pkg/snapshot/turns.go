@@ -1,0 +1,163 @@
+package snapshot
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// mostTerms bounds the terms (affinity, anti-affinity, topology spread) of the waiting classes that one plan is made for: those of a thousand classes with three each, for
+// which reading and planning take less than twice the plan budget. The other classes wait for the next round.
+const mostTerms = 3_000
+
+// Turns are the places of classes with terms in the queue for a plan, by namespace and class, where not all have one: the least is first.
+type Turns map[string]int64
+
+// waitingPod is a pod that needs a place.
+type waitingPod struct {
+	pod   *corev1.Pod
+	shape *shape
+}
+
+// turn is the waiting pods of a class with terms in a namespace.
+type turn struct {
+	key      string
+	pods     []waitingPod
+	terms    int
+	place    int64
+	priority int32
+	since    time.Time
+}
+
+func turnKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.short }
+
+// count is the number of terms of the shape's pods.
+func (s *shape) count() int {
+	return len(s.terms.required) + len(s.terms.affinity) + len(s.terms.spread)
+}
+
+// inTurn returns the pods that are planned for now, and those that wait for the next round: whole classes, in the order of their turns. A class that is new comes after those that
+// wait already; of the same place the one with the highest priority comes first, then the one that has waited longest. Namespaces take turns as well, so that one with thousands of
+// classes delays no other. Pods without terms, and those that are moving, are always planned for.
+func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
+	turns := map[string]*turn{}
+	total := 0
+	for _, p := range pods {
+		terms := p.shape.count()
+		if terms == 0 || moving[p.pod] {
+			now = append(now, p)
+			continue
+		}
+		key := turnKey(p.pod, p.shape)
+		t := turns[key]
+		if t == nil {
+			t = &turn{key: key, terms: terms, place: c.Turns.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
+			turns[key] = t
+			total += terms
+		}
+		t.pods = append(t.pods, p)
+		if created := p.pod.CreationTimestamp.Time; created.Before(t.since) {
+			t.since = created
+		}
+	}
+	if total <= mostTerms {
+		return pods, nil
+	}
+	used := 0
+	for _, t := range dealt(turns) {
+		if used > 0 && used+t.terms > mostTerms {
+			for _, p := range t.pods {
+				later = append(later, p.pod)
+			}
+			continue
+		}
+		used += t.terms
+		now = append(now, t.pods...)
+	}
+	slices.SortFunc(later, comparePods)
+	return now, later
+}
+
+// place is that of a class; new ones come last.
+func (t Turns) place(key string) int64 {
+	if place, ok := t[key]; ok {
+		return place
+	}
+	return t.last() + 1
+}
+
+func (t Turns) last() int64 {
+	last := int64(0)
+	for _, place := range t {
+		last = max(last, place)
+	}
+	return last
+}
+
+// dealt returns the first class of each namespace, then the second of each, and so on.
+func dealt(turns map[string]*turn) []*turn {
+	compare := func(a, b *turn) int {
+		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(b.priority, a.priority), a.since.Compare(b.since), cmp.Compare(a.key, b.key))
+	}
+	byNamespace := map[string][]*turn{}
+	for _, t := range turns {
+		namespace := t.pods[0].pod.Namespace
+		byNamespace[namespace] = append(byNamespace[namespace], t)
+	}
+	var all []*turn
+	for _, queue := range byNamespace {
+		slices.SortFunc(queue, compare)
+	}
+	for len(byNamespace) > 0 {
+		var firsts []*turn
+		for namespace, queue := range byNamespace {
+			firsts = append(firsts, queue[0])
+			if byNamespace[namespace] = queue[1:]; len(queue) == 1 {
+				delete(byNamespace, namespace)
+			}
+		}
+		slices.SortFunc(firsts, compare)
+		all = append(all, firsts...)
+	}
+	return all
+}
+
+// NextTurns returns the turns after a plan for the view was made: classes that have a place in it, or no turn yet, stay where they are in the queue, and those of which a pod has no
+// place go to its end. It is empty where all classes have a turn.
+func (v *View) NextTurns(before Turns, plan planner.Plan) Turns {
+	if len(v.Postponed) == 0 {
+		return nil
+	}
+	last := before.last()
+	next := Turns{}
+	keep := func(pod *corev1.Pod) {
+		key := turnKey(pod, v.shapeOf(pod))
+		next[key] = before.place(key)
+	}
+	for _, pod := range v.Postponed {
+		keep(pod)
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
+		if pod := v.Pods[name]; v.shapeOf(pod).count() > 0 {
+			keep(pod)
+		}
+	}
+	served := slices.Clone(v.strange)
+	for _, u := range plan.Unplaced {
+		if pod := v.Pods[u.Pod]; pod != nil {
+			served = append(served, pod)
+		}
+	}
+	for _, pod := range served {
+		if s := v.shapeOf(pod); s.count() > 0 {
+			next[turnKey(pod, s)] = last + 2
+		}
+	}
+	return next
+}

@@ -1,0 +1,97 @@
+package snapshot_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// crowded is a cluster in which one namespace has so many classes with rules of their own, and another has one.
+func crowded(classes int) *snapshot.Cluster {
+	c := tenants(classes)
+	for i := range c.Pods {
+		c.Pods[i].Namespace = "crowd"
+		c.Pods[i].CreationTimestamp = metav1.NewTime(Now.Add(-time.Hour))
+	}
+	c.Pods = append(c.Pods, Pod("late", Asking("cpu", "100m", "nvidia.com/gpu.shared", "1"), inApp("late"), spreadOver(zone, "late"), func(p *corev1.Pod) {
+		p.CreationTimestamp = metav1.NewTime(Now)
+	}))
+	return c
+}
+
+// refused is a plan in which no pod of the view has a place.
+func refused(v *snapshot.View) planner.Plan {
+	var p planner.Plan
+	for name := range v.Pods {
+		p.Unplaced = append(p.Unplaced, planner.Unplaced{Pod: name, Refusal: planner.NextRound})
+	}
+	return p
+}
+
+func TestAThousandClassesWithRulesOfTheirOwnArePlannedForAtOnce(t *testing.T) {
+	t.Parallel()
+	if v := snapshot.Build(tenants(1000)); len(v.Postponed) > 0 || len(v.Classes) != 1000 {
+		t.Errorf("%d classes are planned for, %d pods wait for the next round", len(v.Classes), len(v.Postponed))
+	}
+}
+
+// Whoever cannot be served delays nobody for ever, and a namespace with many classes no other one at all.
+func TestEveryClassHasItsTurn(t *testing.T) {
+	t.Parallel()
+	c := crowded(2300)
+	var turns snapshot.Turns
+	had := map[string]int{}
+	for round := range 6 {
+		c.Turns = turns
+		v := snapshot.Build(c)
+		if len(v.Classes) > 1001 || v.Pods["default/late"] == nil && round == 0 {
+			t.Fatalf("round %d: %d classes, late among them: %t", round, len(v.Classes), v.Pods["default/late"] != nil)
+		}
+		for i := range v.Classes {
+			had[v.Pods[v.Classes[i].Pods[0]].Labels["app"]]++
+			if len(v.Classes[i].Pods) != 3 && v.Classes[i].Pods[0] != "default/late" {
+				t.Fatalf("round %d: a class of %v is planned for in part", round, v.Classes[i].Pods)
+			}
+		}
+		for _, pod := range v.Postponed {
+			if v.Pods[pod.Namespace+"/"+pod.Name] != nil {
+				t.Fatalf("round %d: %s is planned for and postponed", round, pod.Name)
+			}
+		}
+		turns = v.NextTurns(turns, refused(&v))
+	}
+	for i := range 2300 {
+		if n := had[fmt.Sprintf("app-%05d", i)]; n < 2 || n > 4 {
+			t.Fatalf("class %d had %d turns in six rounds, want two or three", i, n)
+		}
+	}
+}
+
+// Pods that a plan has a place for are in the next plan as well, until they run: others would take their machines while those start.
+func TestAClassWithAPlaceKeepsItsTurn(t *testing.T) {
+	t.Parallel()
+	c := crowded(1200)
+	first := snapshot.Build(c)
+	c.Turns = first.NextTurns(nil, planner.Plan{})
+	c.Pods = append(c.Pods, Pods("newer", 1, Asking("cpu", "100m", "nvidia.com/gpu.shared", "1"), inApp("newer"), spreadOver(zone, "newer"), spreadOver(host, "newer"), away(host, "newer"), func(p *corev1.Pod) {
+		p.Namespace = "crowd"
+	})...)
+	second := snapshot.Build(c)
+	for name := range first.Pods {
+		if second.Pods[name] == nil {
+			t.Fatalf("%s lost its turn", name)
+		}
+	}
+	for name := range second.Pods {
+		if second.Pods[name].Labels["app"] == "newer" {
+			t.Error("a class that came later goes first")
+		}
+	}
+}
