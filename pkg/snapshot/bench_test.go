@@ -110,7 +110,7 @@ func BenchmarkBuildForTenants(b *testing.B) {
 			c := tenants(n)
 			b.ReportAllocs()
 			for b.Loop() {
-				if got := len(snapshot.Build(c).Classes); got != n {
+				if got := len(snapshot.Build(c).Classes); got != min(n, 1000) { // The others wait for the next round.
 					b.Fatalf("%d classes", got)
 				}
 			}
