@@ -195,10 +195,19 @@ func (w *world) undecided(claim *karpv1.NodeClaim) string {
 		return "is marked"
 	case tainted(node, v1alpha1.DisruptingTaintKey):
 		return "is tainted"
-	case len(slices.DeleteFunc(w.on(node.Name), karpenter.IsDaemon)) == 0:
+	case len(slices.DeleteFunc(w.on(node.Name), karpenter.IsDaemon)) == 0 && !w.budgetTaken():
 		return "holds no pod and stays"
 	}
 	return ""
+}
+
+// budgetTaken says that somebody keeps a machine that had started and is not ready any more: it counts in the disruption budget, as in Karpenter, and 10 % of few
+// machines are one.
+func (w *world) budgetTaken() bool {
+	return slices.ContainsFunc(w.claims(), func(c *karpv1.NodeClaim) bool {
+		node := w.node(c)
+		return node != nil && w.keptByPeople(c.Name) && has(c, karpv1.ConditionTypeInitialized) && !isReady(node)
+	})
 }
 
 // deleted is told of what Karve deletes.
