@@ -81,7 +81,7 @@ func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 		}
 		n := len(is.Conditions)
 		is.Conditions = nil
-		return n == 3 && fmt.Sprintf("%+v", is) == fmt.Sprintf("%+v", want), fmt.Sprintf("%+v with %d conditions", is, n)
+		return n == 4 && fmt.Sprintf("%+v", is) == fmt.Sprintf("%+v", want), fmt.Sprintf("%+v with %d conditions", is, n)
 	})
 }
 
