@@ -91,7 +91,24 @@ func (c *Controller) launched(claim *karpv1.NodeClaim) {
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
 	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.Asks(claim)
+	for _, owner := range claim.OwnerReferences {
+		if owner.Kind == "NodePool" && owner.Name == s.Pool {
+			s.PoolUID = owner.UID
+		}
+	}
 	return s
+}
+
+// PoolGone says whether the NodePool of a claim does not exist any more or is being deleted. Kubernetes deletes all claims of such a pool.
+func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
+	np := &karpv1.NodePool{}
+	if err := c.Get(ctx, client.ObjectKey{Name: s.Pool}, np); err != nil {
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, fmt.Errorf("reading NodePool %s: %w", s.Pool, err)
+	}
+	return !np.DeletionTimestamp.IsZero() || s.PoolUID != "" && s.PoolUID != np.UID, nil
 }
 
 // refused notes that Karpenter gave a claim up, unless that was seen already or we gave it up ourselves. The claim stays on the ledger until the
@@ -106,28 +123,41 @@ func (c *Controller) refused(ctx context.Context, claim, reason, message string)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	now := c.Clock.Now()
-	if len(refusals) == 0 && lost {
-		if left := e.missing.Add(explained).Sub(now); left > 0 {
-			return reconcile.Result{RequeueAfter: left}, nil
-		}
-		c.Ledger.Gone(claim)
-		c.count(e.shape, v1alpha1.RefusalVanished)
-		return reconcile.Result{}, nil
-	}
 	if len(refusals) == 0 {
-		if err := c.refuse(ctx, e.shape, now, refusalFor(e.shape, v1alpha1.RefusalVanished, message, Cloud{})); err != nil {
-			return reconcile.Result{}, err
-		}
-		c.Ledger.lose(claim, now)
-		return reconcile.Result{RequeueAfter: explained}, nil
+		return c.vanished(ctx, claim, e, lost, message)
 	}
+	now := c.Clock.Now()
 	c.Ledger.explain(claim, e.shape.Class)
 	if err := c.refuse(ctx, e.shape, now, refusals...); err != nil {
 		return reconcile.Result{}, err
 	}
 	c.Ledger.Gone(claim)
 	c.count(e.shape, refusals[0].Reason)
+	return reconcile.Result{}, nil
+}
+
+// vanished notes that a claim is gone without a reason, or, with lost, that it has been for a while. One whose NodePool is gone was deleted with it: nothing failed.
+func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost bool, message string) (reconcile.Result, error) {
+	gone, err := PoolGone(ctx, c.Client, e.shape)
+	now := c.Clock.Now()
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case gone:
+		c.Ledger.Gone(claim)
+		return reconcile.Result{}, nil
+	case !lost:
+		if err := c.refuse(ctx, e.shape, now, refusalFor(e.shape, v1alpha1.RefusalVanished, message, Cloud{})); err != nil {
+			return reconcile.Result{}, err
+		}
+		c.Ledger.lose(claim, now)
+		return reconcile.Result{RequeueAfter: explained}, nil
+	}
+	if left := e.missing.Add(explained).Sub(now); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	c.Ledger.Gone(claim)
+	c.count(e.shape, v1alpha1.RefusalVanished)
 	return reconcile.Result{}, nil
 }
 

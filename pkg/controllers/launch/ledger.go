@@ -37,8 +37,9 @@ const (
 type Shape struct {
 	// Class is the name of the GPUNodeClass.
 	Class string
-	// Pool is the name of the NodePool.
-	Pool string
+	// Pool is the name of the NodePool, and PoolUID its UID where the claim says it.
+	Pool    string
+	PoolUID types.UID
 	// InstanceTypes and Zones begin with what was chosen.
 	InstanceTypes, Zones []string
 	CapacityType         string

@@ -89,9 +89,13 @@ func inTurn(view *snapshot.View, launches []planner.Launch, allowed int) []int {
 }
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {
-	offering := view.Offerings[l.Offering]
+	offering, shape := view.Offerings[l.Offering], launch.ShapeOf(claim)
+	// The pool may have been deleted since the plan began. Kubernetes would delete the claim at once.
+	if gone, err := launch.PoolGone(ctx, c.Client, shape); gone || err != nil {
+		return err
+	}
 	// Noted before, since Karpenter may have refused and deleted the claim by the time the watch tells of it: nobody would know that it ever was.
-	fresh := c.Ledger.Await(claim.Name, "", launch.ShapeOf(claim))
+	fresh := c.Ledger.Await(claim.Name, "", shape)
 	err := c.Client.Create(ctx, claim)
 	if err != nil && fresh {
 		c.Ledger.Gone(claim.Name)

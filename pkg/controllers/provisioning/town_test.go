@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -141,8 +142,17 @@ func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	return nil
 }
 
-// Get reads the cloud's node class.
+// Get reads a NodePool or the cloud's node class.
 func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if np, ok := o.(*karpv1.NodePool); ok {
+		for i := range w.pools {
+			if w.pools[i].Name == key.Name {
+				*np = w.pools[i]
+				return nil
+			}
+		}
+		return apierrors.NewNotFound(schema.GroupResource{Group: "karpenter.sh", Resource: "nodepools"}, key.Name)
+	}
 	u := o.(*unstructured.Unstructured)
 	u.SetName(key.Name)
 	u.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
