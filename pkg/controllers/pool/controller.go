@@ -63,6 +63,7 @@ type Controller struct {
 }
 
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools/status,verbs=patch
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=patch
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -115,8 +116,14 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 	for _, pool := range cluster.Pools() {
 		name := pool.NodePool.Name
 		measured.Insert(name)
-		if err := c.pool(ctx, cluster, &pool, of(machines, karpv1.NodePoolLabelKey, name), diagnosis.Wards[name], headroom); err != nil {
-			errs = append(errs, err)
+		ours := of(machines, karpv1.NodePoolLabelKey, name)
+		for _, err := range []error{
+			c.updateHashes(ctx, pool.NodePool, ours),
+			c.pool(ctx, cluster, &pool, ours, diagnosis.Wards[name], headroom),
+		} {
+			if err != nil {
+				errs = append(errs, err)
+			}
 		}
 	}
 	for gone := range c.measured.Difference(measured) {

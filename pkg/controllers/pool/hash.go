@@ -1,0 +1,35 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// updateHashes writes the hash of the pool's template on the NodeClaims that have one of another version. Hashes of two versions cannot be compared, so
+// without this a machine that was launched by an older release would never drift. Like Karpenter, which does this for its own pools when the version
+// changes, it takes such a machine to be up to date.
+func (c *Controller) updateHashes(ctx context.Context, pool *karpv1.NodePool, machines []snapshot.Machine) error {
+	var errs []error
+	for i := range machines {
+		stored := machines[i].Claim
+		if stored.Annotations[karpv1.NodePoolHashVersionAnnotationKey] == karpv1.NodePoolHashVersion || !stored.DeletionTimestamp.IsZero() {
+			continue
+		}
+		claim := stored.DeepCopy()
+		if claim.Annotations == nil {
+			claim.Annotations = map[string]string{}
+		}
+		claim.Annotations[karpv1.NodePoolHashAnnotationKey] = pool.Hash()
+		claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = karpv1.NodePoolHashVersion
+		if err := c.Client.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("writing the NodePool hash on NodeClaim %s: %w", claim.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
