@@ -5,6 +5,8 @@ import (
 	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
 // A NodePool and its GPUNodeClass both say when nodes are given back. What either of them forbids is not done, and the longer of two times counts. The API
@@ -29,12 +31,13 @@ func (p *Pool) KeepsIdle() string {
 }
 
 // IdleAfter returns how long a node of the pool is idle before it is given back. never reports that the GPUNodeClass keeps idle nodes, or that its idleAfter
-// cannot be read, which its condition Accepted says.
+// cannot be read, which its condition Accepted says. Where the GPUNodeClass is gone the default holds, so that its nodes are not paid for without end.
 func (p *Pool) IdleAfter() (after time.Duration, never bool) {
-	if p.Class == nil {
-		return 0, true
+	var consolidation v1alpha1.Consolidation
+	if p.Class != nil {
+		consolidation = p.Class.Spec.Consolidation
 	}
-	after, never, err := p.Class.Spec.Consolidation.IdleDuration()
+	after, never, err := consolidation.IdleDuration()
 	if err != nil || never {
 		return 0, true
 	}

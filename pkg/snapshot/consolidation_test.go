@@ -55,12 +55,12 @@ func TestTheNodePoolAndItsClassTogetherSayWhenNodesAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestAPoolWithoutAClassGivesNothingBack(t *testing.T) {
+func TestAPoolWithoutAClassGivesIdleNodesBackAfterTheDefault(t *testing.T) {
 	t.Parallel()
 	c := Shared()
 	c.GPUNodeClasses = nil
 	pool := c.Pools()[0]
-	if _, never := pool.IdleAfter(); !never || pool.MovesPods() {
-		t.Errorf("never %t, moves %t", never, pool.MovesPods())
+	if after, never := pool.IdleAfter(); after != 5*time.Minute || never || pool.MovesPods() {
+		t.Errorf("IdleAfter() = %v, %t; MovesPods() = %t", after, never, pool.MovesPods())
 	}
 }

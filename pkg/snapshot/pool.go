@@ -80,7 +80,7 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	}
 	name := p.NodePool.Spec.Template.Spec.NodeClassRef.Name
 	if p.Class == nil {
-		return notReady("GPUNodeClassNotFound", fmt.Sprintf("GPUNodeClass %q does not exist: create it, or name another in spec.template.spec.nodeClassRef", name))
+		return notReady("GPUNodeClassNotFound", fmt.Sprintf("GPUNodeClass %q does not exist: create it, or name another in spec.template.spec.nodeClassRef. Until then nothing is launched, and idle nodes are given back after %s", name, v1alpha1.DefaultIdleAfter))
 	}
 	if !p.Class.DeletionTimestamp.IsZero() {
 		return notReady("GPUNodeClassTerminating", fmt.Sprintf("GPUNodeClass %q is being deleted: name another in spec.template.spec.nodeClassRef", name))

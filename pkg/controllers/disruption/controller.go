@@ -243,9 +243,6 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 				}
 			}
 		}
-		if pool.Class == nil {
-			continue
-		}
 		s.moves[np.Name], s.keepsIdle[np.Name] = pool.MovesPods(), pool.KeepsIdle()
 		if idle, never := pool.IdleAfter(); !never {
 			s.idleAfter[np.Name] = idle

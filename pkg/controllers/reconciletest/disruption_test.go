@@ -272,6 +272,19 @@ func TestAMachineThatWaitingPodsFitOnIsNotTainted(t *testing.T) {
 	w.wantMarks(node, false, false)
 }
 
+func TestIdleMachinesOfAPoolWhoseClassWasDeletedAreGivenBack(t *testing.T) {
+	w := newWorld(t)
+	np := w.shared("classless")
+	_, node := w.machine("classless-1", np)
+	w.delete(&v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: np.Spec.Template.Spec.NodeClassRef.Name}})
+	controller := w.disruption()
+	w.reconciles(controller, "")
+	w.wantMarks(node, true, false)
+	w.clock.Step(5 * time.Minute)
+	w.reconciles(controller, "")
+	w.wantMarks(node, true, true)
+}
+
 func TestAPoolThatKeepsIdleMachinesKeepsThem(t *testing.T) {
 	w := newWorld(t)
 	w.class("never", func(c *v1alpha1.GPUNodeClass) { c.Spec.Consolidation.IdleAfter = v1alpha1.IdleNever })
