@@ -59,7 +59,7 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 			}, nil,
 			[]told{
 				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotFound", `EC2NodeClass "nowhere"`, "create it"}},
-				{event: "NoMatchingPool", words: []string{"NodePool no-inner-class", `EC2NodeClass "nowhere"`, "create it"}},
+				{event: "PoolClosed", words: []string{"NodePool no-inner-class", `EC2NodeClass "nowhere"`, "create it"}},
 			},
 		},
 		{
@@ -70,7 +70,7 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 			}, nil,
 			[]told{
 				{condition: karpv1.ConditionTypeNodeClassReady, words: []string{"NodeClassNotReady", `EC2NodeClass "inner-not-ready"`, "AMIsReady=False", "see its conditions"}},
-				{event: "NoMatchingPool", words: []string{"NodePool inner-not-ready", "AMIsReady=False"}},
+				{event: "PoolClosed", words: []string{"NodePool inner-not-ready", "AMIsReady=False"}},
 			},
 		},
 		{
