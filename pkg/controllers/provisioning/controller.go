@@ -109,7 +109,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod), builder.WithPredicates(c.unlessCleared())).
+		Watches(&corev1.Pod{}, c.podHandler()).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
 			CreateFunc:  func(e event.CreateEvent) bool { return leaving(e.Object) },

@@ -13,8 +13,9 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -29,8 +30,10 @@ const (
 	nominators = 16
 	// answerFor is how long one request may take, with the time that it waits for the client's rate limiter.
 	answerFor = 5 * time.Second
-	// firstPause is how long the same nomination is not repeated. It doubles each time, up to longestPause.
-	firstPause, longestPause = 10 * time.Second, 10 * time.Minute
+	// firstPause is how long the same nomination is not repeated, which is how soon the default scheduler tries a pod again at the earliest. That
+	// scheduler clears the nomination each time that it finds no place, and the pod needs it again when its machine has started. The pause of nominations that
+	// are taken back doubles each time, up to longestPause.
+	firstPause, longestPause = time.Second, 10 * time.Minute
 )
 
 // nominate writes the nominations that a plan asks for. A nomination is a hint: that one cannot be written never fails a reconcile. It returns when those that are
@@ -120,18 +123,21 @@ func (n *nominations) note(pod types.UID, node string, now time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	pause := firstPause
-	if last, ok := n.own[pod]; ok && last.node == node {
+	if last, ok := n.own[pod]; ok && node == "" && last.node == "" {
 		pause = min(2*last.pause, longestPause)
 	}
 	n.own[pod] = nomination{node, now, pause}
 }
 
-// pauses says whether a nomination that the pod has lost would not be written again now, so that it is no reason to plan.
-func (n *nominations) pauses(pod types.UID, now time.Time) bool {
+// pauseLeft returns how long a nomination that the pod has lost is not written again.
+func (n *nominations) pauseLeft(pod types.UID, now time.Time) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	last, ok := n.own[pod]
-	return ok && now.Before(last.at.Add(last.pause))
+	if !ok {
+		return 0
+	}
+	return last.at.Add(last.pause).Sub(now)
 }
 
 // forget forgets nominations that were written long ago. What is said of a pod is of use only while its machine starts.
@@ -145,13 +151,24 @@ func (n *nominations) forget(now time.Time) {
 	}
 }
 
-// unlessCleared lets pods through but for those that have only lost a nomination which is not written again at once.
-func (c *Controller) unlessCleared() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, okBefore := e.ObjectOld.(*corev1.Pod)
-		after, okAfter := e.ObjectNew.(*corev1.Pod)
-		cleared := okBefore && okAfter && before.Status.NominatedNodeName != "" && after.Status.NominatedNodeName == "" &&
-			after.Spec.NodeName == "" && after.DeletionTimestamp == nil && before.Generation == after.Generation
-		return !cleared || !c.nominated.pauses(after.UID, c.Clock.Now())
-	}}
+// podHandler plans for a pod that changed. For one that has only lost its nomination it plans when the nomination may be written again.
+func (c *Controller) podHandler() handler.EventHandler {
+	plan := handler.EnqueueRequestsFromMapFunc(c.batchPod)
+	return handler.Funcs{
+		CreateFunc: plan.Create, DeleteFunc: plan.Delete, GenericFunc: plan.Generic,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			if left := c.nominated.pauseLeft(e.ObjectNew.GetUID(), c.Clock.Now()); left > 0 && lostNomination(e) {
+				queue.AddAfter(reconcile.Request{}, left)
+				return
+			}
+			plan.Update(ctx, e, queue)
+		},
+	}
+}
+
+func lostNomination(e event.UpdateEvent) bool {
+	before, okBefore := e.ObjectOld.(*corev1.Pod)
+	after, okAfter := e.ObjectNew.(*corev1.Pod)
+	return okBefore && okAfter && before.Status.NominatedNodeName != "" && after.Status.NominatedNodeName == "" &&
+		after.Spec.NodeName == "" && after.DeletionTimestamp == nil && before.Generation == after.Generation
 }
