@@ -230,7 +230,7 @@ func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := sharing.Settings{
-		MIGStrategy: "none", DriverRoot: "/flag", DevRoot: "/flag", ContainerDriverRoot: "/driver-root", GDRCopy: true, GDS: true, MOFED: true, PassDeviceSpecs: true,
+		MIGStrategy: "none", DriverRoot: "/flag", DevRoot: "/flag", ContainerDriverRoot: "/driver-root", PassDeviceSpecs: true,
 		DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "index", CDIAnnotationPrefix: "cdi.k8s.io/", AllocationPolicy: "distributed",
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
@@ -241,6 +241,26 @@ func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
 	}
 	if _, err := config.Override(lookup(nil), lookup(map[string]string{"FAIL_ON_INIT_ERROR": "often"})); err == nil || !strings.Contains(err.Error(), "FAIL_ON_INIT_ERROR") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestFeaturesThatClashWithEFAAreOnOnlyWhenSet(t *testing.T) {
+	t.Parallel()
+	for yaml, want := range map[string][3]bool{
+		"version: v1": {},
+		"flags: {gdrcopyEnabled: false, gdsEnabled: false, mofedEnabled: false}": {},
+		"flags: {gdrcopyEnabled: true}":                                          {true, false, false},
+		"flags: {gdsEnabled: true}":                                              {false, true, false},
+		"flags: {mofedEnabled: true}":                                            {false, false, true},
+	} {
+		config, _, err := sharing.Read([]byte(yaml), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := config.Settings()
+		if got := [3]bool{s.GDRCopy, s.GDS, s.MOFED}; err != nil || got != want {
+			t.Errorf("%s: GDRCopy, GDS and MOFED are %v, %v", yaml, got, err)
+		}
 	}
 }
 

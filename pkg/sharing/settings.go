@@ -17,7 +17,8 @@ type Settings struct {
 	DriverRoot, DevRoot string
 	// ContainerDriverRoot is where the driver root is mounted for the agent.
 	ContainerDriverRoot string
-	// GDRCopy, GDS and MOFED ask the container runtime for these.
+	// GDRCopy, GDS and MOFED ask the container runtime for these. They are off unless set: MOFED mounts every /dev/infiniband/uverbs*, which
+	// AWS's EFA needs for itself.
 	GDRCopy, GDS, MOFED bool
 	PassDeviceSpecs     bool
 	// DeviceLists are the ways in which a container's devices are told to the runtime.
@@ -54,9 +55,9 @@ func (c Config) Settings() (Settings, error) {
 		FailOnInitError:     or(f.FailOnInitError, false),
 		DriverRoot:          or(f.NvidiaDriverRoot, "/"),
 		ContainerDriverRoot: or(p.ContainerDriverRoot, "/driver-root"),
-		GDRCopy:             or(f.GDRCopyEnabled, true),
-		GDS:                 or(f.GDSEnabled, true),
-		MOFED:               or(f.MOFEDEnabled, true),
+		GDRCopy:             or(f.GDRCopyEnabled, false),
+		GDS:                 or(f.GDSEnabled, false),
+		MOFED:               or(f.MOFEDEnabled, false),
 		PassDeviceSpecs:     or(p.PassDeviceSpecs, false),
 		DeviceLists:         p.DeviceListStrategy,
 		DeviceIDStrategy:    or(p.DeviceIDStrategy, IDByUUID),
