@@ -142,7 +142,7 @@ var Table = []Rule{
 	},
 	{
 		State: Unhealthy, Means: "it takes pods, and something ails it", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute}, Since: "the Node's condition",
-		Owner: "the kubelet; people", Next: "it is well again: Started", Late: "it is replaced: Replacing; one that is not heard of: Draining. Other ailments have [other limits](disruption.md#sick-machines)",
+		Owner: "the kubelet; people", Next: "it is well again: Started", Late: "it is replaced: Replacing; one that is not heard of: Draining. Other ailments have [other limits](disruption.md#unhealthy-nodes)",
 	},
 	{
 		State: Replacing, Means: "it is marked to go, and its pods need another place", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience}, Since: "the annotation `karve.sh/replacing-since`",

@@ -25,7 +25,7 @@ var nodePoolFields = []decision{
 	{"spec.disruption.budgets[].reasons[]=Empty", "honored for idle nodes", ofBudgets},
 	{"spec.disruption.budgets[].reasons[]=Underutilized", "honored for nodes whose pods move so that nodes cost less", ofBudgets},
 	{"spec.disruption.budgets[].schedule", "honored. One that cannot be read lets no node go: reported as `InvalidBudget`", ofBudgets},
-	{"spec.disruption.consolidateAfter", "honored beside `spec.consolidation` of the GPUNodeClass: the [longer of two times](disruption.md#what-the-nodepool-says-and-what-its-class) counts, and `Never` keeps idle nodes", ofGivingBack},
+	{"spec.disruption.consolidateAfter", "honored beside `spec.consolidation` of the GPUNodeClass: the [longer of two times](disruption.md#nodepool-and-gpunodeclass) counts, and `Never` keeps idle nodes", ofGivingBack},
 	{"spec.disruption.consolidationPolicy=Balanced", "has the effect of `WhenEmptyOrUnderutilized`: reported as `UnsupportedConsolidationPolicy`. Use `minSavingPerMove` of the GPUNodeClass", ""},
 	{"spec.disruption.consolidationPolicy=WhenEmpty", "honored: no pods are moved so that nodes cost less", "pkg/controllers/disruption.TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyAre"},
 	{"spec.disruption.consolidationPolicy=WhenEmptyOrUnderutilized", "honored: the GPUNodeClass decides", ofGivingBack},
