@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
@@ -25,17 +26,18 @@ import (
 
 // agent puts the parts together.
 type agent struct {
-	options options
-	library gpu.Library
-	manager *plugin.Manager
-	node    *nodeapi.Client // nil outside of a cluster
-	policy  health.Policy
-	report  *report
-	resets  resets
-	use     *useWatch
-	store   health.Store
-	saved   health.State
-	unsaved string // Why saved is not the last word.
+	options    options
+	library    gpu.Library
+	manager    *plugin.Manager
+	node       *nodeapi.Client // nil outside of a cluster
+	policy     health.Policy
+	report     *report
+	resets     resets
+	use        *useWatch
+	store      health.Store
+	saved      health.State
+	unsaved    string // Why saved is not the last word.
+	applyAgain time.Duration
 	// failOnInit is what the settings that are known so far say.
 	failOnInit atomic.Bool
 }
@@ -44,6 +46,8 @@ const (
 	none                      = "none"
 	bootID                    = "/proc/sys/kernel/random/boot_id"
 	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
+	// applyAgain is how long a configuration that is not for this machine waits until it is tried again: the machine may have changed.
+	applyAgain = 10 * time.Second
 	// waitForEvents is how long one look for events of GPUs takes.
 	waitForEvents = 5 * time.Second
 )
@@ -62,7 +66,10 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	if _, err := os.Stat(root); err != nil {
 		root = "" // The dynamic loader knows.
 	}
-	a := &agent{options: o, node: node, use: newUseWatch(o)}
+	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
+		log.Info("About the settings", "message", message)
+	}
+	a := &agent{options: o, node: node, use: newUseWatch(o), applyAgain: applyAgain}
 	a.library = usage.Library{Library: open(root), Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
@@ -81,7 +88,10 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 		log.Info("The Node is not read: --node-name is not given, or there is no service account")
 	}
 	a.report = newReport(a)
-	plug := plugin.Config{KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx)}
+	plug := plugin.Config{
+		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx),
+		CDIMissing: func(devices []string) error { return cdi.Read(o.cdiDirs...).Missing(devices) },
+	}
 	if o.podResourcesSocket != none {
 		plug.InUse = plugin.PodResources{Socket: o.podResourcesSocket}
 	}
@@ -161,10 +171,12 @@ func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
 func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, found <-chan []gpu.Device) {
 	var latest, good *sharing.Config
 	var devices []gpu.Device
+	var again <-chan time.Time // never, unless the configuration is not for this machine
 	for refused := false; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
 		case devices = <-found:
 		case u := <-updates:
 			next, err := a.take(ctx, u)
@@ -175,6 +187,7 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			}
 			latest = next
 		}
+		again = nil
 		if latest == nil || len(devices) == 0 {
 			continue
 		}
@@ -187,8 +200,10 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 			}
 			continue
 		}
-		a.report.refused(ctx, err)
-		logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
+		again = time.After(a.applyAgain)
+		if a.report.refused(ctx, err) {
+			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
+		}
 		if good != nil && a.manager.Apply(ctx, *good, devices) == nil { // The GPUs may be others.
 			a.report.sharing(*good, devices)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/sharing"
 )
 
 const resource = "nvidia.com/gpu"
@@ -56,6 +58,8 @@ type machine struct {
 	args    []string
 	node    *nodeapi.Client
 	boot    string
+	// applyAgain is the agent's, if it is set.
+	applyAgain time.Duration
 }
 
 func start(t *testing.T, prepare func(*machine), args ...string) *machine {
@@ -100,6 +104,9 @@ func (m *machine) run() {
 		m.t.Fatal(err)
 	}
 	m.agent.use.every = 50 * time.Millisecond
+	if m.applyAgain != 0 {
+		m.agent.applyAgain = m.applyAgain
+	}
 	if m.boot != "" {
 		m.agent.store.Boot = m.boot
 	}
@@ -213,6 +220,29 @@ func TestWhoWantsToFailFails(t *testing.T) {
 	}
 }
 
+func TestAFlagThatTakesAListAppendsAndFlagsOfNoEffectSayWhy(t *testing.T) {
+	t.Parallel()
+	nothing := func(string) (string, bool) { return "", false }
+	o, err := parse([]string{"--device-list-strategy=envvar", "--device-list-strategy", "volume-mounts,cdi-cri", "--imex-channel-ids=0"}, nothing, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := o.override(sharing.Config{Version: sharing.Version})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := config.Settings(); err != nil || !slices.Equal(s.DeviceLists, []string{"envvar", "volume-mounts", "cdi-cri"}) || !slices.Equal(s.IMEXChannels, []int{0}) {
+		t.Errorf("the devices are told by %q, and the channels are %v, %v", s.DeviceLists, s.IMEXChannels, err)
+	}
+	m := start(t, func(m *machine) { m.configure(replicas(2)) }, "--mps-root=/mps", "--nvidia-ctk-path=/x", "--cdi-feature-flags=a", "--cdi-disable-hooks=all")
+	m.eventually("4 replicas", m.allocatable(4))
+	for _, flag := range []string{"--mps-root", "--nvidia-ctk-path", "--cdi-feature-flags", "--cdi-disable-hooks"} {
+		if !m.log.has(flag + " has no effect: ") {
+			t.Errorf("no word of %s", flag)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	env := func(m map[string]string) func(string) (string, bool) {
@@ -223,7 +253,13 @@ func TestOptions(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"as NVIDIA's":        {[]string{"--pass-device-specs", "--device-list-strategy=envvar,cdi-cri", "--nvidia-driver-root", "/x"}, map[string]string{"NODE_NAME": "n", "FAIL_ON_INIT_ERROR": "false"}, ""},
+		"as NVIDIA's": {[]string{"--pass-device-specs", "--device-list-strategy=envvar,cdi-cri", "--nvidia-driver-root", "/x"}, map[string]string{"NODE_NAME": "n", "FAIL_ON_INIT_ERROR": "false"}, ""},
+		"NVIDIA's others": {[]string{
+			"--mps-root=/run/nvidia/mps", "--nvidia-ctk-path=/usr/bin/nvidia-ctk", "--nvidia-cdi-hook-path", "/usr/bin/nvidia-cdi-hook", "--cdi-feature-flags=a", "--cdi-feature-flags=b",
+			"--cdi-disable-hooks=all", "--cdi-annotation-prefix=cdi.example.com/", "--imex-channel-ids=0", "--imex-required", "--no-timestamp", "--machine-type-file=/x",
+		}, map[string]string{"MPS_ROOT": "/mps", "CDI_FEATURE_FLAGS": "a", "NVIDIA_CTK_PATH": "/x", "IMEX_CHANNEL_IDS": "", "IMEX_REQUIRED": "false"}, ""},
+		"a wrong channel":    {[]string{"--imex-channel-ids=one"}, nil, "--imex-channel-ids: is \"one\", and must be numbers"},
+		"two channels":       {[]string{"--imex-channel-ids=0,1"}, nil, "imex.channelIDs: is [0 1], and can be [] or [0]"},
 		"an argument":        {[]string{"x"}, nil, "unexpected argument"},
 		"an unknown flag":    {[]string{"--x"}, nil, "not defined"},
 		"a wrong truth":      {[]string{"--pass-device-specs=x"}, nil, "must be true or false"},

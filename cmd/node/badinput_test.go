@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
@@ -85,6 +86,36 @@ func TestTooManyReplicasForTheMachineAreKeptOutAlsoWhenTheDriverIsOpenedAnew(t *
 	m.library.Break(gputest.Works)
 	m.eventually("the last good one on the new GPU, too", m.allocatable(20))
 	m.says(api, sharingCondition, "False ConfigurationRefused", "makes 40960")
+}
+
+func TestCDINamesThatNothingDefinesAreRefusedUntilSomethingDoes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure("flags: {plugin: {deviceListStrategy: cdi-cri}}\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}")
+		m.applyAgain = 50 * time.Millisecond
+		api = m.withNode()
+	}, "--cdi-spec-dirs", "/nowhere,"+dir)
+	m.says(api, sharingCondition, "False ConfigurationRefused", "no CDI spec in /nowhere or "+dir+" defines nvidia.com/gpu=GPU-a, nvidia.com/gpu=GPU-b", "run nvidia-ctk cdi generate")
+	if len(m.kubelet.Requests()) != 0 {
+		t.Error("something is registered")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "nvidia.yaml"), []byte("kind: nvidia.com/gpu\ndevices: [{name: GPU-a}, {name: GPU-b}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("4 replicas", m.allocatable(4))
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	if n := api.count("ConfigurationRefused", ""); n != 1 {
+		t.Errorf("%d events", n)
+	}
+	g, err := m.kubelet.Admit(t.Context(), "pod", resource, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := g.Response.GetCdiDevices(); len(d) != 1 || d[0].GetName() != "nvidia.com/gpu="+alloc.UUID(g.IDs[0]) || len(g.Response.GetEnvs()) != 0 {
+		t.Errorf("the answer is %v", g.Response)
+	}
 }
 
 func TestWithoutAGoodConfigurationNothingIsServed(t *testing.T) {

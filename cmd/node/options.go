@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 
+	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -19,6 +21,7 @@ type options struct {
 	metricsAddress                    string
 	stateDir                          string
 	podLogs                           string
+	cdiDirs                           []string
 	strict, writeNode, dcgm           bool
 	level                             slog.Level
 
@@ -28,9 +31,9 @@ type options struct {
 
 // given is a flag that remembers that it was given.
 type given struct {
-	values map[string]string
-	name   string
-	bool   bool
+	values     map[string]string
+	name       string
+	bool, list bool
 }
 
 func (g given) String() string { return "" }
@@ -42,6 +45,9 @@ func (g given) Set(value string) error {
 		if _, err := strconv.ParseBool(value); err != nil {
 			return fmt.Errorf("is %q, and must be true or false", value)
 		}
+	}
+	if before, twice := g.values[g.name]; twice && g.list {
+		value = before + "," + value
 	}
 	g.values[g.name] = value
 	return nil
@@ -77,6 +83,8 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "where /metrics, /healthz and /readyz are served; \"none\" for nowhere")
 	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "a folder of the machine where it is kept which GPUs are out of service; \"none\" to forget it at each start")
 	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the machine's /var/log, whose folders name the pods in metrics; needs the machine's PID namespace, too; \"none\" for no metrics of pods")
+	cdiDirs := ""
+	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "the folders in which the container runtime looks for CDI specs, with commas")
 	truth(&o.strict, "strict", "STRICT", false, "refuse configurations with unknown keys instead of warning")
 	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write the GPUs' labels and conditions to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
@@ -85,7 +93,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	values := map[string]string{}
 	for _, s := range sharing.AllSettings() {
 		for _, name := range s.Flags {
-			set.Var(given{values: values, name: name, bool: s.Bool}, name, s.Usage+" ["+s.Env[0]+"]")
+			set.Var(given{values: values, name: name, bool: s.Bool, list: s.List}, name, s.Usage+" ["+s.Env[0]+"]")
 		}
 	}
 	o.flag = func(name string) (string, bool) { v, ok := values[name]; return v, ok }
@@ -101,6 +109,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	if problem != nil {
 		return options{}, problem
 	}
+	o.cdiDirs = strings.Split(cdiDirs, ",")
 	_, err := o.override(sharing.Config{Version: sharing.Version})
 	return o, err
 }

@@ -174,8 +174,8 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	}
 }
 
-// refused notes why the newest configuration is kept out; nil when it is not.
-func (r *report) refused(ctx context.Context, err error) {
+// refused notes why the newest configuration is kept out; nil when it is not. It says whether that is news.
+func (r *report) refused(ctx context.Context, err error) bool {
 	now, before, inForce := "", "", false
 	if err != nil {
 		now = strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -192,6 +192,7 @@ func (r *report) refused(ctx context.Context, err error) {
 		r.events.tell(ctx, health.Event{Reason: "ConfigurationApplied", Message: "The configuration is good again, and in force"})
 	}
 	r.sharingCondition()
+	return now != before
 }
 
 func (r *report) sharing(c sharing.Config, devices []gpu.Device) {

@@ -67,7 +67,7 @@ type PluginFlags struct {
 // Strategies is a list that may be written as a single string.
 type Strategies []string
 
-// GFDFlags are the settings of NVIDIA's feature discovery; read, kept, and of no effect here.
+// GFDFlags are the settings of NVIDIA's feature discovery. NoTimestamp and MachineTypeFile have their effect here, the others none.
 type GFDFlags struct {
 	Oneshot         *bool     `json:"oneshot,omitempty"`
 	NoTimestamp     *bool     `json:"noTimestamp,omitempty"`
@@ -111,8 +111,9 @@ type Sharing struct {
 // Replicated are the resources that are shared in one way.
 type Replicated struct {
 	RenameByDefault bool `json:"renameByDefault,omitempty"`
-	// FailRequestsGreaterThanOne refuses containers that ask for more than one replica: two replicas are not twice the GPU.
-	FailRequestsGreaterThanOne bool    `json:"failRequestsGreaterThanOne,omitempty"`
+	// FailRequestsGreaterThanOne refuses containers that ask for more than one replica: two replicas are not twice the GPU. With MPS that is
+	// so unless it is said not to be.
+	FailRequestsGreaterThanOne *bool   `json:"failRequestsGreaterThanOne,omitempty"`
 	Resources                  []Entry `json:"resources"`
 }
 
@@ -150,7 +151,7 @@ func (d Devices) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// IMEX are channels of multi-node NVLink; read, kept, and refused when asked for.
+// IMEX are channels of multi-node NVLink.
 type IMEX struct {
 	ChannelIDs []int `json:"channelIDs,omitempty"`
 	Required   bool  `json:"required,omitempty"`

@@ -58,10 +58,13 @@ func readConfig(o *object) Config {
 	o.object("sharing", func(o *object) {
 		// A key with nothing behind it means "shared, without saying what" for time-slicing, and "not there" for MPS.
 		if v, ok := o.take("timeSlicing"); ok {
-			c.Sharing.TimeSlicing = readReplicated(o.r, o.at("timeSlicing"), v, false)
+			c.Sharing.TimeSlicing = readReplicated(o.r, o.at("timeSlicing"), v)
 		}
 		if v, ok := o.take("mps"); ok && v != nil {
-			c.Sharing.MPS = readReplicated(o.r, o.at("mps"), v, true)
+			c.Sharing.MPS = readReplicated(o.r, o.at("mps"), v)
+			if c.Sharing.MPS.FailRequestsGreaterThanOne == nil {
+				c.Sharing.MPS.FailRequestsGreaterThanOne = new(true)
+			}
 		}
 	})
 	o.object("imex", func(o *object) {
@@ -131,8 +134,8 @@ func readPatterns(o *object, key string) []Pattern {
 	return out
 }
 
-func readReplicated(r *reader, path string, v any, failMany bool) *Replicated {
-	s := &Replicated{FailRequestsGreaterThanOne: failMany}
+func readReplicated(r *reader, path string, v any) *Replicated {
+	s := &Replicated{}
 	if v == nil {
 		r.fail(path, "no resources specified")
 		return s
@@ -141,10 +144,7 @@ func readReplicated(r *reader, path string, v any, failMany bool) *Replicated {
 		if b := o.boolean("renameByDefault"); b != nil {
 			s.RenameByDefault = *b
 		}
-		if b := o.boolean("failRequestsGreaterThanOne"); b != nil {
-			// MPS never allows more than one, whatever is written.
-			s.FailRequestsGreaterThanOne = *b || failMany
-		}
+		s.FailRequestsGreaterThanOne = o.boolean("failRequestsGreaterThanOne")
 		for i, v := range o.list("resources") {
 			o.r.object(index(o.at("resources"), i), v, false, func(o *object) {
 				s.Resources = append(s.Resources, readEntry(o, s.RenameByDefault))
@@ -164,8 +164,10 @@ func readEntry(o *object, rename bool) Entry {
 	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != ResourceGPU {
 		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s", o.at("name"), e.Name, ResourceGPU)
 	}
-	if v, ok := o.take("devices"); ok && v != nil {
-		e.Devices = readDevices(o.r, o.at("devices"), v)
+	if v, ok := o.take("devices"); ok {
+		if e.Devices = readDevices(o.r, o.at("devices"), v); !e.Devices.All() {
+			o.r.warn("%s: takes effect, unlike in NVIDIA's plugin, which shares all GPUs alike", o.at("devices"))
+		}
 	}
 	if v, ok := o.take("replicas"); !ok {
 		o.r.fail(o.at("replicas"), "no replicas specified")
@@ -178,7 +180,9 @@ func readEntry(o *object, rename bool) Entry {
 		}
 	}
 	if name := o.text("rename"); name != nil && *name != "" {
-		e.Rename = o.r.name(o.at("rename"), *name)
+		if e.Rename = o.r.name(o.at("rename"), *name); !rename || e.Rename != e.Name+SharedSuffix {
+			o.r.warn("%s: takes effect, unlike in NVIDIA's plugin, which knows only renameByDefault", o.at("rename"))
+		}
 	}
 	if rename && e.Rename == "" && e.Name != "" {
 		e.Rename = o.r.name(o.at("rename"), e.Name+SharedSuffix)

@@ -114,6 +114,7 @@ func TestWhatCannotBeIsRefusedByItsPath(t *testing.T) {
 		"another domain":       {"sharing: {timeSlicing: {resources: [{replicas: 2, name: example.com/gpu}]}}", "cannot be a resource name"},
 		"upper case":           {"sharing: {timeSlicing: {resources: [{replicas: 2, name: GPU}]}}", "cannot be a resource name"},
 		"devices in words":     {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}", `the only text it can be is "all"`},
+		"devices left empty":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: }]}}", "devices: is null"},
 		"no device":            {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 0}]}}", "must be > 0"},
 		"devices of no kind":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [first]}]}}", "devices[0]: is \"first\""},
 		"a flag of wrong type": {"flags: {failOnInitError: maybe}", `flags.failOnInitError: is "maybe", and must be true or false`},
@@ -133,7 +134,7 @@ func TestWhatIsNotForThisMachineIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ yaml, want string }{
 		"MPS":               {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "MPS is not supported yet; use sharing.timeSlicing"},
-		"IMEX":              {"imex: {channelIDs: [0]}", "imex: channels are not supported"},
+		"IMEX":              {"imex: {channelIDs: [2]}", "imex.channelIDs: is [2], and can be [] or [0]"},
 		"a MIG device":      {`sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: ["0:1"]}]}}`, "MIG device"},
 		"no such GPU":       {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [7]}]}}", `there is no GPU "7"`},
 		"more than there":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 7}]}}", "7 GPUs are to be shared, and there are 2"},
@@ -169,6 +170,8 @@ func TestWhatHasNoEffectIsWarnedAboutByItsPath(t *testing.T) {
 		"in another case":     {"Flags: {migstrategy: none}", "flags.migstrategy: is read as migStrategy", true},
 		"said twice":          {"version: v1\nversion: v1", "version", true},
 		"names by product":    {"resources: {gpus: [{pattern: '*', name: gpu}]}", "names by product are ignored", false},
+		"some devices":        {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}", "resources[0].devices: takes effect, unlike in NVIDIA's plugin", false},
+		"a name of its own":   {"sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: gpu.shared}]}}", "resources[0].rename: takes effect, unlike in NVIDIA's plugin", false},
 		"a resource not here": {"sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}", "no GPU is nvidia.com/mig-1g.5gb", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,6 +235,7 @@ func TestFlagsCountOverTheEnvironmentOverTheFile(t *testing.T) {
 	want := sharing.Settings{
 		MIGStrategy: "none", DriverRoot: "/flag", DevRoot: "/flag", ContainerDriverRoot: "/driver-root", PassDeviceSpecs: true,
 		DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "index", CDIAnnotationPrefix: "cdi.k8s.io/", AllocationPolicy: "distributed",
+		Timestamp: true, MachineTypeFile: "/sys/class/dmi/id/product_name",
 	}
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Error(diff)

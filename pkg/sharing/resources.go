@@ -59,7 +59,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	for i, d := range devices {
 		name, replicas, fail := ResourceGPU, 1, false
 		if e := picked[i]; e != nil {
-			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, c.Sharing.TimeSlicing.FailRequestsGreaterThanOne
+			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(c.Sharing.TimeSlicing.FailRequestsGreaterThanOne, false)
 		}
 		at := slices.IndexFunc(out, func(r Resource) bool { return r.Name == name })
 		if at < 0 {

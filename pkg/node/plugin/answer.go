@@ -3,6 +3,7 @@ package plugin
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -16,9 +17,10 @@ import (
 // What NVIDIA's container runtime reads.
 const (
 	visibleDevices  = "NVIDIA_VISIBLE_DEVICES"
+	imexChannels    = "NVIDIA_IMEX_CHANNELS"
 	volumeMounts    = "/var/run/nvidia-container-devices"
 	nothing         = "/dev/null"
-	defaultCDIKind  = "k8s.device-plugin.nvidia.com/gpu"
+	cdiVendor       = "nvidia.com/"
 	cdiPlugin       = "nvidia-device-plugin"
 	enabled         = "enabled"
 	deviceReadWrite = "rw"
@@ -27,27 +29,14 @@ const (
 // controlDevices are the device files that no single GPU owns. Not every machine has all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// answer is what a container gets for its GPUs, each of which is there once.
-func answer(s sharing.Settings, cdiKind string, gpus []gpu.Device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
+// answer is what a container gets for its GPUs, each of which is there once. Channels are the IMEX channels of the machine.
+func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
 	r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
-	names := make([]string, 0, len(gpus))
-	for _, g := range gpus {
-		if s.DeviceIDStrategy == sharing.IDByIndex {
-			names = append(names, strconv.Itoa(g.Index))
-		} else {
-			names = append(names, g.UUID)
-		}
+	for _, f := range features(s) {
+		r.Envs["NVIDIA_"+strings.ToUpper(f)] = enabled
 	}
-	for name, on := range map[string]bool{"NVIDIA_GDRCOPY": s.GDRCopy, "NVIDIA_GDS": s.GDS, "NVIDIA_MOFED": s.MOFED} {
-		if on {
-			r.Envs[name] = enabled
-		}
-	}
-	cdi := make([]string, 0, len(names))
-	for _, name := range names {
-		cdi = append(cdi, cdiKind+"="+name)
-	}
-	if s.Has(sharing.ListCDIAnnotations) {
+	cdi := cdiDevices(s, channels, gpus)
+	if s.Has(sharing.ListCDIAnnotations) && len(cdi) > 0 {
 		all := strings.Join(cdi, ",")
 		sum := sha256.Sum256([]byte(all))
 		r.Annotations = map[string]string{s.CDIAnnotationPrefix + cdiPlugin + "_" + hex.EncodeToString(sum[:16]): all}
@@ -60,20 +49,70 @@ func answer(s sharing.Settings, cdiKind string, gpus []gpu.Device, exists func(s
 	if !s.Has(sharing.ListEnvVar) && !s.Has(sharing.ListVolumeMounts) {
 		return r // CDI brings the device files, and the environment variable would have the runtime bring them again.
 	}
-	r.Envs[visibleDevices] = strings.Join(names, ",")
+	names := deviceNames(s, gpus)
+	if s.Has(sharing.ListEnvVar) {
+		r.Envs[visibleDevices] = strings.Join(names, ",")
+		if len(channels) > 0 {
+			r.Envs[imexChannels] = strings.Join(numbers(channels), ",")
+		}
+	}
 	if s.Has(sharing.ListVolumeMounts) {
 		r.Envs[visibleDevices] = volumeMounts
 		for _, name := range names {
 			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: nothing, ContainerPath: path.Join(volumeMounts, name)})
 		}
+		for _, channel := range numbers(channels) {
+			r.Mounts = append(r.Mounts, &pluginapi.Mount{HostPath: nothing, ContainerPath: path.Join(volumeMounts, "imex", channel)})
+		}
 	}
 	if s.PassDeviceSpecs {
-		r.Devices = deviceFiles(s.DevRoot, gpus, exists)
+		r.Devices = deviceFiles(s.DevRoot, channels, gpus, exists)
 	}
 	return r
 }
 
-func deviceFiles(root string, gpus []gpu.Device, exists func(string) bool) []*pluginapi.DeviceSpec {
+// features are what is asked for besides GPUs, by the names of NVIDIA's container toolkit.
+func features(s sharing.Settings) []string {
+	var out []string
+	for _, f := range []struct {
+		name string
+		on   bool
+	}{{"gdrcopy", s.GDRCopy}, {"gds", s.GDS}, {"mofed", s.MOFED}} {
+		if f.on {
+			out = append(out, f.name)
+		}
+	}
+	return out
+}
+
+func deviceNames(s sharing.Settings, gpus []gpu.Device) []string {
+	names := make([]string, 0, len(gpus))
+	for _, g := range gpus {
+		if s.DeviceIDStrategy == sharing.IDByIndex {
+			names = append(names, strconv.Itoa(g.Index))
+		} else {
+			names = append(names, g.UUID)
+		}
+	}
+	return names
+}
+
+// cdiDevices are the names by which a CDI runtime is asked, in the order of NVIDIA's plugin.
+func cdiDevices(s sharing.Settings, channels []int, gpus []gpu.Device) []string {
+	var out []string
+	for _, name := range deviceNames(s, gpus) {
+		out = append(out, cdiVendor+"gpu="+name)
+	}
+	for _, channel := range numbers(channels) {
+		out = append(out, cdiVendor+"imex-channel="+channel)
+	}
+	for _, f := range features(s) {
+		out = append(out, cdiVendor+f+"=all")
+	}
+	return out
+}
+
+func deviceFiles(root string, channels []int, gpus []gpu.Device, exists func(string) bool) []*pluginapi.DeviceSpec {
 	var out []*pluginapi.DeviceSpec
 	add := func(file string) {
 		out = append(out, &pluginapi.DeviceSpec{ContainerPath: file, HostPath: path.Join(root, file), Permissions: deviceReadWrite})
@@ -85,6 +124,48 @@ func deviceFiles(root string, gpus []gpu.Device, exists func(string) bool) []*pl
 	}
 	for _, g := range gpus {
 		add("/dev/nvidia" + strconv.Itoa(g.Minor))
+	}
+	for _, channel := range channels {
+		add(channelFile(channel))
+	}
+	return out
+}
+
+func channelFile(channel int) string {
+	return "/dev/nvidia-caps-imex-channels/channel" + strconv.Itoa(channel)
+}
+
+// channels are those IMEX channels of the settings that the machine has. The driver's root may be mounted, or only the device file.
+func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
+	var out []int
+	for _, channel := range s.IMEXChannels {
+		file := channelFile(channel)
+		switch there := exists(path.Join(s.ContainerDriverRoot, file)) || exists(file); {
+		case there:
+			out = append(out, channel)
+		case s.IMEXRequired:
+			return nil, fmt.Errorf("imex.required: the machine has no %s; load the driver with NVreg_CreateImexChannel0=1, or take imex.required back", file)
+		}
+	}
+	return out, nil
+}
+
+// resolvable says whether the container runtime knows what it would be asked for, which it does when a spec defines it.
+func resolvable(s sharing.Settings, channels []int, gpus []gpu.Device, missing func([]string) error) error {
+	if !s.Has(sharing.ListCDIAnnotations) && !s.Has(sharing.ListCDICRI) {
+		return nil
+	}
+	if err := missing(cdiDevices(s, channels, gpus)); err != nil {
+		return fmt.Errorf("flags.plugin.deviceListStrategy: is %s, and %w; run nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml --device-name-strategy=%s on the machine "+
+			"(with --mode=imex, gds, mofed or gdrcopy for those), or use envvar", strings.Join(s.DeviceLists, ","), err, s.DeviceIDStrategy)
+	}
+	return nil
+}
+
+func numbers(channels []int) []string {
+	out := make([]string, 0, len(channels))
+	for _, channel := range channels {
+		out = append(out, strconv.Itoa(channel))
 	}
 	return out
 }

@@ -1,6 +1,8 @@
 package plugin
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -49,24 +51,107 @@ func TestAnswer(t *testing.T) {
 				},
 			},
 		},
+		"with an IMEX channel": {
+			sharing.Settings{DeviceLists: []string{"envvar"}, DeviceIDStrategy: "uuid", PassDeviceSpecs: true, DevRoot: "/", IMEXChannels: []int{0}},
+			&pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "NVIDIA_IMEX_CHANNELS": "0"},
+				Devices: []*pluginapi.DeviceSpec{
+					{ContainerPath: "/dev/nvidiactl", HostPath: "/dev/nvidiactl", Permissions: "rw"},
+					{ContainerPath: "/dev/nvidia-uvm", HostPath: "/dev/nvidia-uvm", Permissions: "rw"},
+					{ContainerPath: "/dev/nvidia3", HostPath: "/dev/nvidia3", Permissions: "rw"},
+					{ContainerPath: "/dev/nvidia1", HostPath: "/dev/nvidia1", Permissions: "rw"},
+					{ContainerPath: "/dev/nvidia-caps-imex-channels/channel0", HostPath: "/dev/nvidia-caps-imex-channels/channel0", Permissions: "rw"},
+				},
+			},
+		},
+		"with an IMEX channel as a mount": {
+			sharing.Settings{DeviceLists: []string{"volume-mounts"}, DeviceIDStrategy: "index", IMEXChannels: []int{0}},
+			&pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"},
+				Mounts: []*pluginapi.Mount{
+					{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/0"},
+					{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/1"},
+					{HostPath: "/dev/null", ContainerPath: "/var/run/nvidia-container-devices/imex/0"},
+				},
+			},
+		},
+		"by CDI, with all that there is": {
+			sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "index", GDRCopy: true, GDS: true, MOFED: true, IMEXChannels: []int{0}},
+			&pluginapi.ContainerAllocateResponse{
+				Envs: map[string]string{"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"},
+				CdiDevices: []*pluginapi.CDIDevice{
+					{Name: "nvidia.com/gpu=0"}, {Name: "nvidia.com/gpu=1"}, {Name: "nvidia.com/imex-channel=0"},
+					{Name: "nvidia.com/gdrcopy=all"}, {Name: "nvidia.com/gds=all"}, {Name: "nvidia.com/mofed=all"},
+				},
+			},
+		},
 		"by CDI alone": {
 			sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "uuid", PassDeviceSpecs: true},
-			&pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "k8s.device-plugin.nvidia.com/gpu=GPU-a"}, {Name: "k8s.device-plugin.nvidia.com/gpu=GPU-b"}}},
+			&pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "nvidia.com/gpu=GPU-a"}, {Name: "nvidia.com/gpu=GPU-b"}}},
 		},
 		"by CDI in annotations, and the environment": {
 			sharing.Settings{DeviceLists: []string{"cdi-annotations", "envvar"}, DeviceIDStrategy: "uuid", CDIAnnotationPrefix: "cdi.k8s.io/"},
 			&pluginapi.ContainerAllocateResponse{
 				Envs:        map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"},
-				Annotations: map[string]string{"cdi.k8s.io/nvidia-device-plugin_6509f5d076bb3f89171b14db09fb9c7c": "k8s.device-plugin.nvidia.com/gpu=GPU-a,k8s.device-plugin.nvidia.com/gpu=GPU-b"},
+				Annotations: map[string]string{"cdi.k8s.io/nvidia-device-plugin_2c54105b3028c6c24ea43062630f4777": "nvidia.com/gpu=GPU-a,nvidia.com/gpu=GPU-b"},
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := answer(c.settings, defaultCDIKind, []gpu.Device{one, two}, exists)
+			got := answer(c.settings, c.settings.IMEXChannels, []gpu.Device{one, two}, exists)
 			if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestIMEXChannelsAreThoseOfTheMachine(t *testing.T) {
+	t.Parallel()
+	const file = "/dev/nvidia-caps-imex-channels/channel0"
+	for name, c := range map[string]struct {
+		settings sharing.Settings
+		there    string
+		want     []int
+		err      string
+	}{
+		"none asked for":            {sharing.Settings{}, file, nil, ""},
+		"there":                     {sharing.Settings{IMEXChannels: []int{0}}, file, []int{0}, ""},
+		"below the driver's root":   {sharing.Settings{IMEXChannels: []int{0}, ContainerDriverRoot: "/driver-root"}, "/driver-root" + file, []int{0}, ""},
+		"not there":                 {sharing.Settings{IMEXChannels: []int{0}}, "", nil, ""},
+		"not there, and required":   {sharing.Settings{IMEXChannels: []int{0}, IMEXRequired: true}, "", nil, "imex.required: the machine has no " + file},
+		"required, and none needed": {sharing.Settings{IMEXRequired: true}, "", nil, ""},
+	} {
+		got, err := channels(c.settings, func(path string) bool { return path == c.there })
+		if diff := cmp.Diff(c.want, got); diff != "" || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestWhatNoSpecDefinesIsRefusedByCDIAlone(t *testing.T) {
+	t.Parallel()
+	one := []gpu.Device{{UUID: "GPU-a", Index: 3}}
+	for name, c := range map[string]struct {
+		settings sharing.Settings
+		channels []int
+		asked    []string
+		err      string
+	}{
+		"the environment":        {sharing.Settings{DeviceLists: []string{"envvar", "volume-mounts"}, GDS: true}, nil, nil, ""},
+		"annotations":            {sharing.Settings{DeviceLists: []string{"envvar", "cdi-annotations"}, DeviceIDStrategy: "uuid"}, nil, []string{"nvidia.com/gpu=GPU-a"}, "envvar,cdi-annotations, and no spec"},
+		"the runtime, by index":  {sharing.Settings{DeviceLists: []string{"cdi-cri"}, DeviceIDStrategy: "index"}, nil, []string{"nvidia.com/gpu=3"}, "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml --device-name-strategy=index"},
+		"with what is beside it": {sharing.Settings{DeviceLists: []string{"cdi-cri"}, GDS: true, MOFED: true}, []int{0}, []string{"nvidia.com/gpu=GPU-a", "nvidia.com/imex-channel=0", "nvidia.com/gds=all", "nvidia.com/mofed=all"}, "with --mode=imex"},
+	} {
+		var asked []string
+		known := resolvable(c.settings, c.channels, one, func(d []string) error { asked = d; return nil })
+		if diff := cmp.Diff(c.asked, asked); diff != "" || known != nil {
+			t.Errorf("%s: %v %s", name, known, diff)
+		}
+		err := resolvable(c.settings, c.channels, one, func([]string) error { return errors.New("no spec") })
+		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/alloc"
+	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/sharing"
 )
@@ -71,8 +72,8 @@ type Config struct {
 	InUse         InUse
 	Usage         UsageReader
 	Allocatable   Allocatable
-	// CDIKind is the vendor and class of CDI devices.
-	CDIKind string
+	// CDIMissing says which CDI devices the container runtime does not know; nil when it knows them all.
+	CDIMissing func(devices []string) error
 	// Exists looks for a device file.
 	Exists func(path string) bool
 	Hooks  Hooks
@@ -88,6 +89,7 @@ type Manager struct {
 
 	mu        sync.Mutex
 	settings  sharing.Settings
+	channels  []int
 	devices   map[string]gpu.Device
 	targets   []target
 	unhealthy map[string]bool
@@ -119,8 +121,8 @@ func New(config Config) *Manager {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.CDIKind == "" {
-		config.CDIKind = defaultCDIKind
+	if config.CDIMissing == nil {
+		config.CDIMissing = func(devices []string) error { return cdi.Read(cdi.Dirs...).Missing(devices) }
 	}
 	if config.Exists == nil {
 		config.Exists = exists
@@ -152,6 +154,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 		return err
 	}
 	var targets []target
+	var gpus []gpu.Device
 	fail, known := map[string]bool{}, map[string]gpu.Device{}
 	for _, r := range resources {
 		fail[r.Name] = r.FailRequestsGreaterThanOne
@@ -160,14 +163,22 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 				return fmt.Errorf("there are two GPUs with the UUID %q", g.UUID)
 			}
 			known[g.UUID] = g.Device
+			gpus = append(gpus, g.Device)
 			targets = append(targets, target{uuid: g.UUID, resource: r.Name, replicas: g.Replicas})
 		}
+	}
+	channels, err := channels(settings, m.config.Exists)
+	if err != nil {
+		return err
+	}
+	if err := resolvable(settings, channels, gpus, m.config.CDIMissing); err != nil {
+		return err
 	}
 	slices.SortStableFunc(targets, func(a, b target) int { return known[a.uuid].Index - known[b.uuid].Index })
 
 	used, usedErr := m.askInUse(ctx)
 	m.mu.Lock()
-	m.settings, m.targets, m.devices, m.failMany = settings, targets, known, fail
+	m.settings, m.channels, m.targets, m.devices, m.failMany = settings, channels, targets, known, fail
 	m.learn(ctx, used, usedErr)
 	m.lay(ctx)
 	m.mu.Unlock()
@@ -430,7 +441,7 @@ func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (
 		m.lay(ctx)
 		m.poke()
 	}
-	return answer(m.settings, m.config.CDIKind, gpus, m.config.Exists), nil
+	return answer(m.settings, m.channels, gpus, m.config.Exists), nil
 }
 
 func (m *Manager) packed() bool {

@@ -1,0 +1,93 @@
+// Package cdi reads the specs of the Container Device Interface: the names by which the container runtime of a machine knows devices.
+package cdi
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Dirs are the folders in which runtimes look by default.
+var Dirs = []string{"/etc/cdi", "/var/run/cdi"}
+
+// maxSpec bounds a file. That of a machine with eight GPUs takes some 50 KiB.
+const maxSpec = 4 << 20
+
+// Specs are what a machine's files define.
+type Specs struct {
+	dirs    []string
+	devices map[string]bool
+	// unreadable are files that define nothing, and why.
+	unreadable []string
+}
+
+// Read reads all specs in the folders. A folder that is not there defines nothing.
+func Read(dirs ...string) Specs {
+	s := Specs{dirs: dirs, devices: map[string]bool{}}
+	for _, dir := range dirs {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !os.IsNotExist(err) {
+			s.unreadable = append(s.unreadable, err.Error())
+		}
+		for _, e := range entries {
+			if extension := filepath.Ext(e.Name()); extension != ".json" && extension != ".yaml" {
+				continue
+			}
+			if err := s.read(filepath.Join(dir, e.Name())); err != nil {
+				s.unreadable = append(s.unreadable, err.Error())
+			}
+		}
+	}
+	return s
+}
+
+func (s *Specs) read(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	data, err := io.ReadAll(io.LimitReader(f, maxSpec+1))
+	if err == nil && len(data) > maxSpec {
+		err = fmt.Errorf("is larger than %d MiB", maxSpec>>20)
+	}
+	var spec struct {
+		Kind    string `json:"kind"`
+		Devices []struct {
+			Name string `json:"name"`
+		} `json:"devices"`
+	}
+	if err == nil {
+		err = yaml.Unmarshal(data, &spec)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, d := range spec.Devices {
+		s.devices[spec.Kind+"="+d.Name] = true
+	}
+	return nil
+}
+
+// Missing says which of the devices no spec defines, as an error that says where it was looked.
+func (s Specs) Missing(devices []string) error {
+	var missing []string
+	for _, d := range devices {
+		if !s.devices[d] && !slices.Contains(missing, d) {
+			missing = append(missing, d)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	where := strings.Join(s.dirs, " or ")
+	if len(s.unreadable) > 0 {
+		where += " (" + strings.Join(s.unreadable, "; ") + ")"
+	}
+	return fmt.Errorf("no CDI spec in %s defines %s", where, strings.Join(missing, ", "))
+}

@@ -1,0 +1,199 @@
+package sharing
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Setting of Flags can be given as a flag, in the environment, or in the file, and counts in this order.
+type Setting struct {
+	// Flags are the names of the command line flag, Env those of the environment variables; the first is the one to tell about.
+	Flags, Env []string
+	Usage      string
+	// Bool says that the flag needs no value, List that it can be given several times.
+	Bool, List bool
+	// NoEffect says why a flag of NVIDIA's plugin changes nothing; "" when it does something.
+	NoEffect string
+	set      func(*Config, string) error
+}
+
+// AllSettings lists them, with the names of NVIDIA's plugin.
+func AllSettings() []Setting {
+	return []Setting{
+		texts("mig-strategy", "MIG_STRATEGY", "what MIG devices are exposed as: none", func(c *Config) **string { return &c.Flags.MIGStrategy }),
+		bools("fail-on-init-error", "FAIL_ON_INIT_ERROR", "end when the driver does not answer at start, instead of trying again", func(c *Config) **bool { return &c.Flags.FailOnInitError }),
+		texts("nvidia-driver-root", "NVIDIA_DRIVER_ROOT", "where the driver is on the host, for instance / or /run/nvidia/driver", func(c *Config) **string { return &c.Flags.NvidiaDriverRoot }, "driver-root"),
+		texts("nvidia-dev-root", "NVIDIA_DEV_ROOT", "where the device files are on the host; default: the driver root", func(c *Config) **string { return &c.Flags.NvidiaDevRoot }, "dev-root"),
+		bools("pass-device-specs", "PASS_DEVICE_SPECS", "also pass the device files to containers", func(c *Config) **bool { return &c.plugin().PassDeviceSpecs }),
+		{
+			Flags: []string{"device-list-strategy"}, Env: []string{"DEVICE_LIST_STRATEGY"}, List: true,
+			Usage: "how devices are told to the container runtime: envvar, volume-mounts, cdi-annotations, cdi-cri, or several",
+			set: func(c *Config, value string) error {
+				c.plugin().DeviceListStrategy = items(value)
+				return nil
+			},
+		},
+		texts("device-id-strategy", "DEVICE_ID_STRATEGY", "how devices are named to the container runtime: uuid or index", func(c *Config) **string { return &c.plugin().DeviceIDStrategy }),
+		bools("gdrcopy-enabled", "GDRCOPY_ENABLED", "start containers with GDRCopy", func(c *Config) **bool { return &c.Flags.GDRCopyEnabled }),
+		bools("gds-enabled", "GDS_ENABLED", "start containers with GPUDirect Storage", func(c *Config) **bool { return &c.Flags.GDSEnabled }),
+		bools("mofed-enabled", "MOFED_ENABLED", "start containers with MOFED", func(c *Config) **bool { return &c.Flags.MOFEDEnabled }),
+		texts("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX", "the prefix of annotations with CDI devices", func(c *Config) **string { return &c.plugin().CDIAnnotationPrefix }),
+		texts("container-driver-root", "CONTAINER_DRIVER_ROOT", "where the driver root is mounted for the agent", func(c *Config) **string { return &c.plugin().ContainerDriverRoot }, "driver-root-ctr-path", "DRIVER_ROOT_CTR_PATH"),
+		texts("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY", "how GPUs are found: auto or nvml", func(c *Config) **string { return &c.Flags.DeviceDiscoveryStrategy }),
+		texts("shared-devices-allocation-policy", "SHARED_DEVICES_ALLOCATION_POLICY", "which GPU a replica is taken from: distributed or packed", func(c *Config) **string { return &c.plugin().SharedDevicesAllocationPolicy }),
+		{
+			Flags: []string{"imex-channel-ids"}, Env: []string{"IMEX_CHANNEL_IDS"}, List: true,
+			Usage: "the IMEX channels that each container gets: none, or 0", set: setChannels,
+		},
+		{
+			Flags: []string{"imex-required"}, Env: []string{"IMEX_REQUIRED"}, Bool: true,
+			Usage: "refuse a configuration whose IMEX channels the machine does not have", set: func(c *Config, value string) (err error) {
+				c.IMEX.Required, err = truth(value)
+				return err
+			},
+		},
+		bools("no-timestamp", "GFD_NO_TIMESTAMP", "leave the time out of the labels", func(c *Config) **bool { return &c.gfd().NoTimestamp }),
+		texts("machine-type-file", "GFD_MACHINE_TYPE_FILE", "a file that names the type of the machine", func(c *Config) **string { return &c.gfd().MachineTypeFile }),
+		ignored("mps-root", "MPS_ROOT", "sharing with MPS is not supported, and nothing else reads it"),
+		ignored("nvidia-cdi-hook-path", "NVIDIA_CDI_HOOK_PATH", noSpecs, "nvidia-ctk-path", "NVIDIA_CTK_PATH"),
+		ignored("cdi-feature-flags", "CDI_FEATURE_FLAGS", noSpecs),
+		ignored("cdi-disable-hooks", "CDI_DISABLE_HOOKS", noSpecs),
+	}
+}
+
+// Override puts flags and environment over the file. Each lookup says whether a name was given; an empty environment variable was not.
+func (c Config) Override(flag, env func(name string) (string, bool)) (Config, error) {
+	if c.Flags.Plugin != nil {
+		c.Flags.Plugin = new(*c.Flags.Plugin)
+	}
+	if c.Flags.GFD != nil {
+		c.Flags.GFD = new(*c.Flags.GFD)
+	}
+	for _, s := range AllSettings() {
+		if err := s.override(&c, flag, env); err != nil {
+			return Config{}, err
+		}
+	}
+	return c, nil
+}
+
+func (s Setting) override(c *Config, flag, env func(string) (string, bool)) error {
+	value, name := s.given(flag, env)
+	if name == "" || s.NoEffect != "" {
+		return nil
+	}
+	if err := s.set(c, value); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// given is the value of a setting, and where it comes from; "" when it is not given.
+func (s Setting) given(flag, env func(string) (string, bool)) (value, name string) {
+	for _, name := range s.Flags {
+		if value, ok := flag(name); ok {
+			return value, "--" + name
+		}
+	}
+	for _, name := range s.Env {
+		if value, ok := env(name); ok && value != "" {
+			return value, name + " in the environment"
+		}
+	}
+	return "", ""
+}
+
+// WithoutEffect says which of the settings that are given change nothing, and why.
+func WithoutEffect(flag, env func(name string) (string, bool)) []string {
+	var out []string
+	for _, s := range AllSettings() {
+		if _, name := s.given(flag, env); name != "" && s.NoEffect != "" {
+			out = append(out, name+" has no effect: "+s.NoEffect)
+		}
+	}
+	return out
+}
+
+func (c *Config) plugin() *PluginFlags {
+	if c.Flags.Plugin == nil {
+		c.Flags.Plugin = &PluginFlags{}
+	}
+	return c.Flags.Plugin
+}
+
+func (c *Config) gfd() *GFDFlags {
+	if c.Flags.GFD == nil {
+		c.Flags.GFD = &GFDFlags{}
+	}
+	return c.Flags.GFD
+}
+
+// noSpecs is why what NVIDIA's plugin says in CDI specs is nothing to the agent.
+const noSpecs = "the agent writes no CDI specs; give the same to nvidia-ctk cdi generate, which does"
+
+// ignored makes a Setting of NVIDIA's plugin that changes nothing.
+func ignored(flag, env, why string, others ...string) Setting {
+	s := Setting{Flags: []string{flag}, Env: []string{env}, Usage: "of no effect: " + why, NoEffect: why, List: true}
+	return s.with(others)
+}
+
+// items splits a list with commas.
+func items(value string) []string {
+	var out []string
+	for item := range strings.SplitSeq(value, ",") {
+		out = append(out, strings.TrimSpace(item))
+	}
+	return out
+}
+
+func setChannels(c *Config, value string) error {
+	c.IMEX.ChannelIDs = nil
+	for _, item := range items(value) {
+		if item == "" {
+			continue
+		}
+		n, err := strconv.ParseInt(item, 10, 32)
+		if err != nil {
+			return fmt.Errorf("is %q, and must be numbers with commas", value)
+		}
+		c.IMEX.ChannelIDs = append(c.IMEX.ChannelIDs, int(n))
+	}
+	return nil
+}
+
+// texts makes a Setting of text; other names in capitals are of the environment.
+func texts(flag, env, usage string, field func(*Config) **string, others ...string) Setting {
+	s := Setting{Flags: []string{flag}, Env: []string{env}, Usage: usage, set: func(c *Config, value string) error {
+		*field(c) = &value
+		return nil
+	}}
+	return s.with(others)
+}
+
+func (s Setting) with(others []string) Setting {
+	for _, other := range others {
+		if strings.ToUpper(other) == other {
+			s.Env = append(s.Env, other)
+		} else {
+			s.Flags = append(s.Flags, other)
+		}
+	}
+	return s
+}
+
+func bools(flag, env, usage string, field func(*Config) **bool) Setting {
+	return Setting{Flags: []string{flag}, Env: []string{env}, Usage: usage, Bool: true, set: func(c *Config, value string) error {
+		b, err := truth(value)
+		*field(c) = &b
+		return err
+	}}
+}
+
+func truth(value string) (bool, error) {
+	b, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, fmt.Errorf("is %q, and must be true or false", value)
+	}
+	return b, nil
+}
