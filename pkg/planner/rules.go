@@ -14,6 +14,7 @@ func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan, stop func() b
 		return plain(s, 1)
 	}
 	clean, refused := sanitised(s)
+	clean = withoutHopeless(clean)
 	a := arranger{share: plain, stop: stop, given: clean}
 	b := newBooks(clean)
 	if b.exact() {

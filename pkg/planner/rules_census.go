@@ -332,7 +332,7 @@ func (c *census) strands(q *claim, x *site) int {
 	return n
 }
 
-// opens reports whether pods that others keep away from would take one more domain by going to a site.
+// opens reports whether pods that others keep away from would take one more domain by going to a site. Those that only wish to keep away have no say in it.
 func (c *census) opens(q *claim, x *site) bool {
 	for _, i := range c.about[q.class] {
 		r := &c.rules[i]
@@ -340,7 +340,7 @@ func (c *census) opens(q *claim, x *site) bool {
 			continue
 		}
 		d := x.domains[r.Topology]
-		if d >= 0 && (r.asks(q.class) && c.asking[i][d] == 0 || r.counts(q.class) && c.counted[i][d] == 0) {
+		if d >= 0 && (r.asks(q.class) && c.asking[i][d] == 0 || r.counts(q.class) && r.binding() && c.counted[i][d] == 0) {
 			return true
 		}
 	}

@@ -102,8 +102,8 @@ func (b *books) lowerSpread(s *Snapshot, r *rule, parts []portion, near []int, r
 	}
 }
 
-// keepApart excludes counted portions from the machines of those that ask. For a demand that is a wish, pods that have given it up are no
-// reason to stay away.
+// keepApart excludes counted portions from the machines of those that ask. A demand that is a wish excludes those alone that wish the same: to the scheduler, others
+// may come later.
 func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
 	for _, wish := range []bool{false, true} {
 		var from, counted []int
@@ -117,7 +117,7 @@ func (b *books) keepApart(s *Snapshot, r *rule, parts []portion, near, asking []
 		}
 		for _, k := range near {
 			p := parts[k]
-			if r.counts(p.class) && strange(p) && (!wish || !r.asks(p.class) || r.stands(p.class, p.given)) {
+			if r.counts(p.class) && strange(p) && (!wish || r.stands(p.class, p.given)) {
 				counted = append(counted, k)
 			}
 		}

@@ -143,6 +143,11 @@ func (r *rule) stands(class, given int) bool { return given < r.until(class) }
 // always reports whether pods of a class make the demand whatever they give up.
 func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
 
+// binding reports whether pods of any class make the demand whatever they give up.
+func (r *rule) binding() bool {
+	return slices.ContainsFunc(r.askers, func(a asker) bool { return a.until == math.MaxInt })
+}
+
 // classes returns the classes that ask or are counted, sorted.
 func (r *rule) classes() []int {
 	all := slices.Clone(r.Counted)
@@ -265,6 +270,9 @@ func (b *books) merge() {
 	var kept []rule
 	known := map[string]int{}
 	for _, r := range b.rules {
+		if len(r.askers) == 0 {
+			continue // It says nothing about those that it counts.
+		}
 		key := r.key()
 		i, ok := known[key]
 		if !ok {
