@@ -31,14 +31,14 @@ func newProgress(r prometheus.Registerer) progress {
 		return prometheus.CounterOpts{Namespace: namespace, Subsystem: "pods", Name: name, Help: help}
 	}
 	p := progress{
-		LastPlan:          prometheus.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "When the latest plan was made that keeps its own rules, in seconds since 1970. Plans are made while pods wait.")),
-		OldestPod:         prometheus.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas; 0 while none waits.")),
-		GatherSeconds:     duration("gather", "Time to read the cluster once."),
-		DisruptionSeconds: duration("disruption", "Time of one look at which machines go, with what is done about it."),
-		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations that were written to waiting pods.")),
-		HandedOver:        prometheus.NewCounterVec(counter("handed_over_total", "Pods that were evicted from a machine that goes because they have a place on another one."), []string{nodePool}),
-		claims:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool by the state of their machines, as in docs/machines.md."), []string{nodePool, "state"}),
-		oldest:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in the state."), []string{nodePool, "state"}),
+		LastPlan:          prometheus.NewGauge(gauge("planner", "last_plan_timestamp_seconds", "Unix time of the latest plan that passed its check. Karve plans while pods wait, at least every ten seconds.")),
+		OldestPod:         prometheus.NewGauge(gauge("pods", "oldest_waiting_seconds", "Age of the oldest pod that waits for replicas. 0 while none waits.")),
+		GatherSeconds:     duration("gather", "Time to read the state of the cluster once."),
+		DisruptionSeconds: duration("disruption", "Time of one reconciliation of the disruption controller."),
+		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
+		HandedOver:        prometheus.NewCounterVec(counter("handed_over_total", "Pods evicted from a node that goes, because they have a place on another node."), []string{nodePool}),
+		claims:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
+		oldest:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
 	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.HandedOver, p.claims, p.oldest)
 	return p

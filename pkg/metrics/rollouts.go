@@ -30,11 +30,11 @@ func newRollouts(r prometheus.Registerer) rollouts {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "image_rollout", Name: name, Help: help}, append([]string{"rollout"}, labels...))
 	}
 	all := rollouts{
-		step:       gauge("step", "1 for the step that the GPUImageRollout is at, 0 for the others.", "step"),
-		degraded:   gauge("degraded", "1 while something keeps new images away that a person or AWS has to mend."),
-		age:        gauge("image_age_seconds", "How long ago the image that the EC2NodeClass is pinned to was made."),
-		nodes:      gauge("nodes", "Machines of the EC2NodeClass, the canary aside."),
-		updated:    gauge("nodes_updated", "Machines of the EC2NodeClass that run the image that it is pinned to."),
+		step:       gauge("step", "1 for the current step of the GPUImageRollout, 0 for the others.", "step"),
+		degraded:   gauge("degraded", "1 while a person or AWS has to fix something before new images roll out."),
+		age:        gauge("image_age_seconds", "Age of the image that the EC2NodeClass is pinned to."),
+		nodes:      gauge("nodes", "Nodes of the EC2NodeClass, without the canary."),
+		updated:    gauge("nodes_updated", "Nodes of the EC2NodeClass with the pinned image."),
 		distrusted: gauge("distrusted_images", "Images that failed and are not tried again."),
 	}
 	for _, g := range all.list() {

@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var update = flag.Bool("update", false, "rewrite the table of the controller's metrics in docs/metrics.md")
+
+// listed is a Registerer that only lists what is registered.
+type listed []prometheus.Collector
+
+func (l *listed) Register(c prometheus.Collector) error { *l = append(*l, c); return nil }
+
+func (l *listed) MustRegister(all ...prometheus.Collector) { *l = append(*l, all...) }
+
+func (l *listed) Unregister(prometheus.Collector) bool { return false }
+
+func kind(c prometheus.Collector) string {
+	switch c.(type) {
+	case prometheus.Histogram, *prometheus.HistogramVec:
+		return "histogram"
+	case *prometheus.GaugeVec:
+		return "gauge"
+	case *prometheus.CounterVec:
+		return "counter"
+	case prometheus.Gauge: // A Gauge has all methods of a Counter.
+		return "gauge"
+	default:
+		return "counter"
+	}
+}
+
+// A Desc has no getters.
+var desc = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "(.*)", constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
+
+func table(t *testing.T) string {
+	t.Helper()
+	var all listed
+	New(&all)
+	var rows []string
+	for _, c := range all {
+		descs := make(chan *prometheus.Desc, 1)
+		c.Describe(descs)
+		m := desc.FindStringSubmatch((<-descs).String())
+		if m == nil {
+			t.Fatalf("a metric cannot be read: %T", c)
+		}
+		labels := ""
+		if m[3] != "" {
+			labels = "`" + strings.ReplaceAll(m[3], ",", "`, `") + "`"
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", m[1], kind(c), labels, m[2]))
+	}
+	slices.Sort(rows)
+	return "| metric | type | labels | |\n|---|---|---|---|\n" + strings.Join(rows, "")
+}
+
+func TestTheReferenceListsTheMetricsOfTheController(t *testing.T) {
+	t.Parallel()
+	const page, begin, end = "../../docs/metrics.md", "<!-- controller -->\n", "<!-- end of controller -->\n"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !ok || !ended {
+		t.Fatalf("%s lacks %q or %q", page, begin, end)
+	}
+	want := table(t)
+	if *update {
+		if err := os.WriteFile(page, []byte(before+begin+want+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s differs from the code; go test ./pkg/metrics -run Reference -update rewrites it (-want +got):\n%s", page, diff)
+	}
+}
