@@ -9,9 +9,9 @@ import (
 
 // Condition types of a GPUImageRollout, beside Accepted. Ready is True while the EC2NodeClass is pinned to an image that may be launched.
 const (
-	// ConditionProgressing is True while an image is on its way: it is being tried, waits for a window, or nodes are being replaced.
+	// ConditionProgressing is True while an image is being tried, waits for a window, or replaces another on the nodes.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded is True while something keeps new images away that a person or AWS has to mend; what runs goes on running.
+	// ConditionDegraded is True while a person or AWS has to fix something before new images roll out. Existing nodes continue to run.
 	ConditionDegraded = "Degraded"
 )
 
@@ -48,8 +48,8 @@ const (
 	StepRolling RolloutStep = "Rolling"
 )
 
-// GPUImageRollout keeps the machine image of an EC2NodeClass for GPU nodes up to date, safely: a new image is tried on one canary node, promoted
-// by pinning the EC2NodeClass to it, and taken back when nodes do not come up with it.
+// GPUImageRollout keeps the machine image of an EC2NodeClass for GPU nodes up to date. It tries a new image on one canary node, promotes it by
+// pinning the EC2NodeClass to it, and goes back to the former image if nodes do not start with the new one.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -70,10 +70,10 @@ type GPUImageRollout struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is wanted.
+	// spec is the desired state.
 	// +required
 	Spec GPUImageRolloutSpec `json:"spec"`
-	// status is what is there.
+	// status is the observed state.
 	// +optional
 	Status GPUImageRolloutStatus `json:"status,omitzero"`
 }
@@ -87,49 +87,49 @@ type GPUImageRolloutList struct {
 	Items           []GPUImageRollout `json:"items"`
 }
 
-// GPUImageRolloutSpec is what is wanted of a GPUImageRollout.
+// GPUImageRolloutSpec is the desired state of a GPUImageRollout.
 type GPUImageRolloutSpec struct {
-	// nodeClassRef names the EC2NodeClass whose image is kept up to date. It cannot be changed.
+	// nodeClassRef names the EC2NodeClass whose image the rollout manages. It cannot be changed.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.group == 'karpenter.k8s.aws' && self.kind == 'EC2NodeClass'",message="nodeClassRef must name an EC2NodeClass of the group karpenter.k8s.aws"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass"
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// image is the image that is wanted: Newest (the default) follows what AWS recommends for the cluster's version and the family of the EC2NodeClass; a
-	// release, such as v20261112 (AL2023) or 1.49.0 (Bottlerocket), stays at it; so does the id of one image. A release that ran well before is gone back to
-	// at once, without a canary and outside windows; any other is tried first. Naming a distrusted release has it tried once more.
+	// image is the desired image. Newest follows what AWS recommends for the cluster's version and the family of the EC2NodeClass. A release, such as
+	// v20261112 (AL2023) or 1.49.0 (Bottlerocket), or the id of an image, stays at that image. A release that ran well before is pinned at once, without a
+	// canary and outside windows. Any other release is tried first. Naming a distrusted release tries it once more. Default: Newest.
 	// +optional
 	// +kubebuilder:default=Newest
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == 'Newest' || self.matches('^(v?[0-9][0-9A-Za-z.-]*|ami-[0-9a-z]+)$')",message="image is Newest, a release such as v20261112 or 1.49.0, or the id of an image such as ami-0123456789abcdef0"
 	Image string `json:"image,omitempty"`
-	// promotion says whether anything may be changed: Automatic (the default) or Paused.
+	// promotion is Automatic or Paused. Default: Automatic.
 	// +optional
 	// +kubebuilder:default=Automatic
 	Promotion Promotion `json:"promotion,omitempty"`
-	// promoteNow is a release, or the id of an image, that is promoted as soon as its canary's GPU check has passed, without the rest of the soak and outside
-	// windows. It means that one image only, so it can stay.
+	// promoteNow is a release, or the id of an image, to promote as soon as its canary has passed the GPU check, without the rest of the soak and outside
+	// windows. It applies to that image only, so it can stay in the spec.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	PromoteNow string `json:"promoteNow,omitempty"`
-	// soak is how long a canary node is watched after its GPU check has passed, as in "30m" or "24h"; at most 720h. Without it: 1h.
+	// soak is how long Karve watches a canary node after its GPU check has passed, for example "30m" or "24h". At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="soak is a time such as 30m or 24h, at most 720h"
 	Soak string `json:"soak,omitempty"`
-	// canaryTimeout is how long a canary node may take from its launch until its GPU check has passed, as in "10m"; from 1m to 14m, since Karpenter gives a
-	// machine up that has not registered after 15 minutes. An image that takes longer is distrusted. Without it: 10m.
+	// canaryTimeout is how long a canary node may take from its launch until it passes the GPU check, for example "10m". An image that takes longer is
+	// distrusted. From 1m to 14m, because Karpenter gives up a node that has not registered after 15 minutes. Default: 10m.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,4}s|[0-9]{1,3}m)+$') && duration(self) >= duration('1m') && duration(self) <= duration('14m')",message="canaryTimeout is a time such as 10m, from 1m to 14m"
 	CanaryTimeout string `json:"canaryTimeout,omitempty"`
-	// check is what runs on the canary node to see whether its GPU works.
+	// check is the container that checks the GPU of the canary node.
 	// +optional
 	// +kubebuilder:default={}
 	Check GPUCheck `json:"check,omitzero"`
-	// windows are the times in which an image that has passed may be promoted; nodes are replaced from then on, at the pace of their NodePools' budgets. An empty
-	// list means at any time. Without it: Monday to Thursday from 09:00 to 15:00 UTC.
+	// windows are the times in which Karve may promote an image that has passed. Nodes are then replaced at the pace of their NodePools' budgets. An empty
+	// list allows any time. Default: Monday to Thursday from 09:00 to 15:00 UTC.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:default={{schedule: "0 9 * * 1-4", duration: "6h"}}
@@ -139,11 +139,11 @@ type GPUImageRolloutSpec struct {
 
 // GPUCheck is a container that runs on the canary node with one replica of a GPU and has to end with exit status 0.
 type GPUCheck struct {
-	// image is the container image. Without it: the controller's --gpu-check-image, with the argument check.
+	// image is the container image. Default: the controller's --gpu-check-image, with the argument check.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
-	// command is the command and its arguments. Without it: what the image runs by itself.
+	// command is the command with its arguments. Default: the command of the image.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -151,25 +151,25 @@ type GPUCheck struct {
 	Command []string `json:"command,omitempty"`
 }
 
-// PromotionWindow is a time that comes again and again.
+// PromotionWindow is a recurring time window.
 type PromotionWindow struct {
-	// schedule is when the window opens, in cron syntax of five fields or as in @daily.
+	// schedule is when the window opens: a cron expression of five fields, or a macro such as @daily.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(@(annually|yearly|monthly|weekly|daily|midnight|hourly)|[^= ]+( [^= ]+){4})$')",message="schedule is cron syntax of five fields, such as '0 9 * * 1-4'; the time zone goes into timeZone"
 	Schedule string `json:"schedule"`
-	// duration is how long the window stays open, as in "6h"; from 1m to 168h.
+	// duration is how long the window stays open, for example "6h". From 1m to 168h.
 	// +required
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,3}h)+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="duration is a time such as 6h or 90m, from 1m to 168h"
 	Duration string `json:"duration"`
-	// timeZone is the name of the time zone of schedule, such as Europe/Berlin. Without it: UTC.
+	// timeZone is the time zone of schedule, such as Europe/Berlin. Default: UTC.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// GPUImageRolloutStatus is what is there of a GPUImageRollout.
+// GPUImageRolloutStatus is the observed state of a GPUImageRollout.
 type GPUImageRolloutStatus struct {
 	// conditions are Accepted, Ready, Progressing and Degraded.
 	// +optional
@@ -177,33 +177,34 @@ type GPUImageRolloutStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// observedGeneration is the generation of the spec that the status speaks of.
+	// observedGeneration is the generation of the spec that the status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// step is what the rollout is at.
+	// step is the current step.
 	// +optional
 	Step RolloutStep `json:"step,omitempty"`
-	// stepSince is the time since which it is at that step.
+	// stepSince is when the current step began.
 	// +optional
 	StepSince *metav1.Time `json:"stepSince,omitempty"`
-	// current is what the EC2NodeClass is pinned to.
+	// current is the image that the EC2NodeClass is pinned to.
 	// +optional
 	Current *GPUImage `json:"current,omitempty"`
-	// replaced is what it was pinned to before, while the change is under way. Kept so that a restart can tell its own change from somebody else's.
+	// replaced is the image that the EC2NodeClass was pinned to before, while the change is in progress. A restarted controller uses it to recognize its own
+	// change.
 	// +optional
 	Replaced *GPUImage `json:"replaced,omitempty"`
-	// candidate is the image that is being tried, or has passed and waits.
+	// candidate is the image that is being tried, or that has passed and waits.
 	// +optional
 	Candidate *CandidateImage `json:"candidate,omitempty"`
 	// canary is the canary node.
 	// +optional
 	Canary *CanaryNode `json:"canary,omitempty"`
-	// good are the images that all nodes have run well, the latest first. The first is gone back to when a promoted image fails.
+	// good are the images that all nodes have run well, latest first. If a promoted image fails, Karve goes back to the first one.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=5
 	Good []GPUImage `json:"good,omitempty"`
-	// distrusted are images that failed, the latest first. They are not tried again unless spec.image is edited to name them.
+	// distrusted are images that failed, latest first. Karve does not try them again unless spec.image is edited to name them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=20
@@ -214,11 +215,11 @@ type GPUImageRolloutStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=253
 	FailedNodes []string `json:"failedNodes,omitempty"`
-	// nodes is the number of machines of the EC2NodeClass, the canary aside.
+	// nodes is the number of nodes of the EC2NodeClass, without the canary.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Nodes int64 `json:"nodes"`
-	// nodesUpdated is the number of those that run the current image.
+	// nodesUpdated is the number of nodes that have the current image.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodesUpdated int64 `json:"nodesUpdated"`
@@ -226,17 +227,17 @@ type GPUImageRolloutStatus struct {
 
 // GPUImage is a release of a machine image: one image for each architecture.
 type GPUImage struct {
-	// release is its name, such as v20261112 or 1.49.0; the id of the image where it has none.
+	// release is the name of the release, such as v20261112 or 1.49.0, or the id of an image without a release.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Release string `json:"release"`
-	// images are its images, by architecture.
+	// images are the images of the release, by architecture.
 	// +required
 	// +listType=map
 	// +listMapKey=architecture
 	// +kubebuilder:validation:MaxItems=2
 	Images []ArchitectureImage `json:"images"`
-	// created is when its newest image was made; absent where that is not known.
+	// created is when the newest of the images was created, if known.
 	// +optional
 	Created *metav1.Time `json:"created,omitempty"`
 }
@@ -258,56 +259,56 @@ type CandidateImage struct {
 	// image is the image.
 	// +required
 	Image GPUImage `json:"image"`
-	// passed are the ids of those of its images that a canary node has run well.
+	// passed are the ids of the images that passed on a canary node.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=63
 	Passed []string `json:"passed,omitempty"`
-	// attempts is the number of canaries that told nothing about the image, for instance because no machine was to be had.
+	// attempts is the number of canaries without a result, for example because no node was available.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Attempts int32 `json:"attempts,omitempty"`
 	// notBefore is the time from which the next canary may be launched.
 	// +optional
 	NotBefore *metav1.Time `json:"notBefore,omitempty"`
-	// message is what became of the last of those canaries.
+	// message says how the last canary without a result ended.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 }
 
-// CanaryNode is the one machine that an image is tried on.
+// CanaryNode is the node that an image is tried on.
 type CanaryNode struct {
-	// name is the name of its NodeClaim, of its EC2NodeClass, and of the pod that checks its GPU.
+	// name is the name of the NodeClaim, of its EC2NodeClass, and of the pod that checks the GPU.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// image is the id of its image.
+	// image is the id of the image.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Image string `json:"image"`
-	// architecture is that of its image: amd64 or arm64.
+	// architecture is the architecture of the image: amd64 or arm64.
 	// +required
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Architecture string `json:"architecture"`
-	// started is when it was decided on.
+	// started is when Karve decided to launch the canary.
 	// +required
 	Started metav1.Time `json:"started"`
-	// requested is when its NodeClaim was asked for.
+	// requested is when Karve created the NodeClaim.
 	// +optional
 	Requested *metav1.Time `json:"requested,omitempty"`
-	// launched is when the cloud had made the machine. The time limit begins there.
+	// launched is when the cloud had launched the node. canaryTimeout begins here.
 	// +optional
 	Launched *metav1.Time `json:"launched,omitempty"`
-	// node is the name of its Node.
+	// node is the name of the Node.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Node string `json:"node,omitempty"`
-	// passed is when its GPU check had passed. The soak begins there.
+	// passed is when the GPU check passed. The soak begins here.
 	// +optional
 	Passed *metav1.Time `json:"passed,omitempty"`
-	// unwellSince is since when it has not been well, while it soaks.
+	// unwellSince is since when the node has been unhealthy during the soak.
 	// +optional
 	UnwellSince *metav1.Time `json:"unwellSince,omitempty"`
 }
@@ -317,18 +318,18 @@ type DistrustedImage struct {
 	// image is the image.
 	// +required
 	Image GPUImage `json:"image"`
-	// reason is one word for why it is distrusted.
+	// reason is why the image is distrusted, in one word.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Reason string `json:"reason"`
-	// message is what was seen.
+	// message is what Karve observed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
-	// since is when it failed.
+	// since is when the image failed.
 	// +required
 	Since metav1.Time `json:"since"`
-	// generation is the generation of the spec under which it failed: a later one whose image names it has it tried again.
+	// generation is the generation of the spec under which the image failed. A later generation whose image names it starts another attempt.
 	// +required
 	Generation int64 `json:"generation"`
 }

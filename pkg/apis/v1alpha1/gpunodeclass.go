@@ -7,27 +7,27 @@ import (
 // Condition types of a GPUNodeClass. NodePools that name a GPUNodeClass get Karpenter's own condition types (ValidationSucceeded,
 // NodeClassReady, Ready) and those below that speak of pools.
 const (
-	// ConditionAccepted says whether the spec can be used as it is.
+	// ConditionAccepted is True if the spec is valid.
 	ConditionAccepted = "Accepted"
-	// ConditionReady says whether machines can be launched with the class: it is accepted, and the cloud's own node class is there and Ready.
+	// ConditionReady is True if nodes can be launched with the class: it is accepted, and the cloud's node class exists and is Ready.
 	ConditionReady = "Ready"
-	// ConditionCatalogFresh is False while instance types, zones or prices of the class's machines could not be read when they should have been. Pools of
-	// the class go on with what is known; where that is nothing the class is not Ready.
+	// ConditionCatalogFresh is False while Karve cannot read instance types, zones or prices on time. NodePools of the class continue with what is known. If
+	// nothing is known, the class is not Ready.
 	ConditionCatalogFresh = "CatalogFresh"
 
-	// ConditionFieldsHonored is on GPUNodeClasses and NodePools. It is False while a field is set to something that Karve does not do, and its message says what
-	// to do instead. Nodes are launched all the same.
+	// ConditionFieldsHonored is on GPUNodeClasses and NodePools. It is False while Karve does not honor the value of a field. Its message says what to do
+	// instead. Nodes are launched all the same.
 	ConditionFieldsHonored = "FieldsHonored"
 
-	// ConditionLaunchHealthy is False on a NodePool while the cloud refuses offerings of it.
+	// ConditionLaunchHealthy is False on a NodePool while the cloud refuses some of its offerings.
 	ConditionLaunchHealthy = "LaunchHealthy"
-	// ConditionReplicasHealthy is False on a NodePool while its machines do not expose the replicas that they promised; nothing is launched then
-	// but a single machine now and again, to see whether it is mended (Unknown while such a one is under way).
+	// ConditionReplicasHealthy is False on a NodePool while its nodes do not expose the promised replicas, and Karve launches nothing. It is Unknown while a
+	// single node probes whether the cause is gone.
 	ConditionReplicasHealthy = "ReplicasHealthy"
-	// ConditionNodesHealthy is False on a NodePool while so many of its machines are sick that none of them is replaced.
+	// ConditionNodesHealthy is False on a NodePool while so many of its nodes are unhealthy that Karve replaces none of them.
 	ConditionNodesHealthy = "NodesHealthy"
-	// ConditionHeadroomReady is on a NodePool that has headroom: True while all of it is free, Unknown while the rest is on its way, and False while there is
-	// nothing for the rest. The reason and message say why.
+	// ConditionHeadroomReady is on a NodePool with headroom: True while all of it is free, Unknown while the rest is being launched, and False while nothing
+	// provides the rest. The reason and message say why.
 	ConditionHeadroomReady = "HeadroomReady"
 )
 
@@ -53,19 +53,19 @@ const (
 	RequestsAboveOneRefuse RequestsAboveOne = "Refuse"
 )
 
-// ConsolidationPolicy says which machines are given back.
+// ConsolidationPolicy says which nodes are deleted.
 // +kubebuilder:validation:Enum=WhenCheaper;WhenIdle
 type ConsolidationPolicy string
 
 const (
-	// ConsolidateWhenCheaper gives idle machines back, and moves the pods of others where that is cheaper.
+	// ConsolidateWhenCheaper deletes idle nodes, and moves pods to make the nodes cheaper.
 	ConsolidateWhenCheaper ConsolidationPolicy = "WhenCheaper"
-	// ConsolidateWhenIdle gives idle machines back, and moves no pod.
+	// ConsolidateWhenIdle deletes idle nodes, and moves no pods.
 	ConsolidateWhenIdle ConsolidationPolicy = "WhenIdle"
 )
 
-// GPUNodeClass says how the GPUs of a NodePool's machines are shared and when machines are given back. A Karpenter NodePool becomes
-// Karve's by naming a GPUNodeClass in spec.template.spec.nodeClassRef; the cloud's own node class, which launches the machines, is named here.
+// GPUNodeClass says how the GPUs of a NodePool's nodes are shared and when nodes are deleted. A NodePool is managed by Karve if its
+// spec.template.spec.nodeClassRef names a GPUNodeClass. The GPUNodeClass names the cloud's node class that launches the nodes.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -86,10 +86,10 @@ type GPUNodeClass struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is what is wanted.
+	// spec is the desired state.
 	// +required
 	Spec GPUNodeClassSpec `json:"spec"`
-	// status is what is there.
+	// status is the observed state.
 	// +optional
 	Status GPUNodeClassStatus `json:"status,omitzero"`
 }
@@ -103,31 +103,32 @@ type GPUNodeClassList struct {
 	Items           []GPUNodeClass `json:"items"`
 }
 
-// GPUNodeClassSpec is what is wanted of a GPUNodeClass.
+// GPUNodeClassSpec is the desired state of a GPUNodeClass.
 type GPUNodeClassSpec struct {
-	// nodeClassRef names the cloud's own node class (on EKS an EC2NodeClass) with which Karpenter launches the machines.
+	// nodeClassRef names the cloud's node class (on EKS an EC2NodeClass) that Karpenter launches the nodes with.
 	// +required
 	NodeClassRef NodeClassReference `json:"nodeClassRef"`
-	// sharing says how each GPU of the machines is shared.
+	// sharing says how each GPU is shared.
 	// +required
 	Sharing Sharing `json:"sharing"`
-	// consolidation says when machines are given back.
+	// consolidation says when nodes are deleted and when pods are moved.
 	// +optional
 	// +kubebuilder:default={}
 	Consolidation Consolidation `json:"consolidation,omitzero"`
-	// headroom is how many replicas each NodePool of the class keeps free, so that a burst starts at once. Where several entries hold at a time the largest
-	// counts.
+	// headroom is the number of replicas that each NodePool of the class keeps free, so that a burst starts at once. If several entries apply at the same
+	// time, the largest counts.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Headroom []Headroom `json:"headroom,omitempty"`
-	// launch says how much choice machines are launched with.
+	// launch says how much choice a NodeClaim leaves the cloud.
 	// +optional
 	// +kubebuilder:default={}
 	Launch Launch `json:"launch,omitzero"`
-	// terminationGracePeriod is how long machines may drain whose NodePool sets no spec.template.spec.terminationGracePeriod, as in "30m" or "1h30m", whoever deletes them;
-	// then Karpenter deletes the pods that are left, whatever their PodDisruptionBudgets and karpenter.sh/do-not-disrupt say. "Never" waits for them for good: one
-	// pod that cannot be evicted then keeps a machine that is no use any more. Machines keep the value that they were launched with. At most 720h. Without it: 1h.
+	// terminationGracePeriod is how long a node may drain if its NodePool sets no spec.template.spec.terminationGracePeriod, for example "30m" or "1h30m".
+	// After this time, Karpenter deletes the remaining pods, regardless of PodDisruptionBudgets and karpenter.sh/do-not-disrupt. "Never" waits for the pods
+	// without a limit: one pod that cannot be evicted then keeps its node. Existing nodes keep the value that they were launched with. At most 720h.
+	// Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
@@ -139,13 +140,13 @@ type GPUNodeClassSpec struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.group != 'karve.sh'",message="nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass"
 type NodeClassReference struct {
-	// group is the API group of the node class, for instance karpenter.k8s.aws.
+	// group is the API group of the node class, for example karpenter.k8s.aws.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/')",message="group is the part of apiVersion before the slash, for instance karpenter.k8s.aws"
 	Group string `json:"group"`
-	// kind is the kind of the node class, for instance EC2NodeClass.
+	// kind is the kind of the node class, for example EC2NodeClass.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -162,12 +163,12 @@ type NodeClassReference struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'TimeSlicing' || has(self.replicas)",message="strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.replicas)",message="strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.maxReplicas)",message="strategy None gives whole GPUs: remove maxReplicas, or use strategy TimeSlicing"
-// +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.replicas) || self.maxReplicas >= self.replicas",message="maxReplicas is at least replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxReplicas) || !has(self.replicas) || self.maxReplicas >= self.replicas",message="maxReplicas must be at least replicas"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.overrides) || size(self.overrides) == 0",message="strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing"
 // +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.resourceName) || self.resourceName == 'nvidia.com/gpu'",message="strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing"
-// +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.requestsAboveOne)",message="strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing"
+// +kubebuilder:validation:XValidation:rule="self.strategy != 'None' || !has(self.requestsAboveOne)",message="strategy None gives whole GPUs, and a pod may request several: remove requestsAboveOne, or use strategy TimeSlicing"
 type Sharing struct {
-	// strategy says how a GPU is shared: TimeSlicing or None.
+	// strategy is TimeSlicing, which shares each GPU among replicas that take turns, or None, which gives pods whole GPUs.
 	// +required
 	Strategy Strategy `json:"strategy"`
 	// replicas is the number of replicas of each GPU, 2 to 128. Required with TimeSlicing.
@@ -175,80 +176,80 @@ type Sharing struct {
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	Replicas *int32 `json:"replicas,omitempty"`
-	// maxReplicas lets a machine share each GPU into more replicas than replicas says, up to so many (2 to 128), where its pods need them and as many of the
-	// largest of the pods that the NodePool admits fit, by the device memory that they state (annotation karve.sh/gpu-memory). A pod that states none counts
-	// as the memory of a GPU divided by replicas. Without it: replicas. Overrides, and pools with a limit on replicas, keep their number.
+	// maxReplicas allows more replicas than replicas says, up to this number (2 to 128). A node then has as many as its pods need, and no more than fit into
+	// the memory of its GPU: the largest pod that the NodePool admits counts, by its annotation karve.sh/gpu-memory. A pod without the annotation counts as
+	// the memory of a GPU divided by replicas. Overrides, and NodePools with a limit on replicas, keep their number. Default: replicas.
 	// +optional
 	// +kubebuilder:validation:Minimum=2
 	// +kubebuilder:validation:Maximum=128
 	MaxReplicas *int32 `json:"maxReplicas,omitempty"`
-	// overrides are replicas for GPUs of some name, instead of replicas.
+	// overrides replace replicas for GPUs of a name.
 	// +optional
 	// +listType=map
 	// +listMapKey=gpuName
 	// +kubebuilder:validation:MaxItems=32
 	Overrides []ReplicasOverride `json:"overrides,omitempty"`
-	// resourceName is what pods ask for: nvidia.com/gpu.shared, which no other provisioner answers, or nvidia.com/gpu.
-	// Without it: nvidia.com/gpu.shared with TimeSlicing, nvidia.com/gpu with None.
+	// resourceName is the resource that pods request: nvidia.com/gpu.shared, which no other provisioner serves, or nvidia.com/gpu. Default:
+	// nvidia.com/gpu.shared with TimeSlicing, nvidia.com/gpu with None.
 	// +optional
 	// +kubebuilder:validation:Enum=nvidia.com/gpu;nvidia.com/gpu.shared
 	ResourceName string `json:"resourceName,omitempty"`
-	// requestsAboveOne says what happens to a pod that asks for more than one replica: Allow or Refuse. Without it: Allow, as NVIDIA's plugin.
+	// requestsAboveOne says whether a pod may request more than one replica: Allow or Refuse. Default: Allow, as in NVIDIA's device plugin.
 	// +optional
 	RequestsAboveOne RequestsAboveOne `json:"requestsAboveOne,omitempty"`
 }
 
 // ReplicasOverride is a number of replicas for GPUs of one name.
 type ReplicasOverride struct {
-	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name, for instance t4.
+	// gpuName is the name of the GPU as in the label karpenter.k8s.aws/instance-gpu-name, for example t4.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	GPUName string `json:"gpuName"`
-	// replicas is the number of replicas of each such GPU, 1 to 128; 1 leaves it unshared.
+	// replicas is the number of replicas of each such GPU, 1 to 128. With 1 the GPU is not shared.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
 	Replicas int32 `json:"replicas"`
 }
 
-// Consolidation says when machines are given back.
+// Consolidation says when nodes are deleted and when pods are moved.
 type Consolidation struct {
-	// idleAfter is how long a machine holds no pod (DaemonSets aside) before it is given back, as in "30s" or "1h30m"; "Never" keeps idle machines.
-	// At most 720h. Without it: 5m.
+	// idleAfter is how long a node has no pods, except those of DaemonSets, before it is deleted, for example "30s" or "1h30m". "Never" keeps idle nodes. At
+	// most 720h. Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == 'Never' || (self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h'))",message="idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
 	IdleAfter string `json:"idleAfter,omitempty"`
-	// policy says whether pods are moved to make the machines cheaper: WhenCheaper or WhenIdle. Without it: WhenCheaper.
+	// policy is WhenCheaper, which deletes idle nodes and moves pods to make the nodes cheaper, or WhenIdle, which moves no pods. Default: WhenCheaper.
 	// +optional
 	// +kubebuilder:default=WhenCheaper
 	Policy ConsolidationPolicy `json:"policy,omitempty"`
-	// minSavingPerMove is how many US dollars an hour the machines must cost less for each pod that has to move, as a decimal number. What a restart of
-	// a pod costs, divided by the hours in which moving it has to pay. Without it: 0.05.
+	// minSavingPerMove is the least saving, in US dollars per hour, for each pod that moves: the cost of restarting a pod, divided by the number of hours in
+	// which a move has to pay off. A decimal number. Default: 0.05.
 	// +optional
 	// +kubebuilder:default="0.05"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^[0-9]{1,6}([.][0-9]{1,6})?$`
 	MinSavingPerMove string `json:"minSavingPerMove,omitempty"`
-	// nearEnoughPercent is by how many percent machines may cost more than the proven lower bound where that saves moves, 0 to 100: of the pods that it pays
-	// to move only as many are moved as bring the machines there. With 0 all of them are. Machines of several NodePools are looked at together, and the least
-	// of what their classes say counts. Without it: 4.
+	// nearEnoughPercent is how far the price of the nodes may stay above the proven lower bound to avoid moves, in percent, 0 to 100. Karve moves only as
+	// many pods as it takes to get this close. With 0 it makes every move that pays off. If the nodes of several NodePools are considered together, the
+	// smallest value of their classes counts. Default: 4.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	NearEnoughPercent *int32 `json:"nearEnoughPercent,omitempty"`
-	// settleAfter is how long a pod has run, or a machine, once it counts as settled, as in "10m", at most 720h. Moving a pod that has not counts more than
-	// minSavingPerMove says, in proportion and up to 20 times, and machines that have not stay. Without it: 5m.
+	// settleAfter is how long a pod or a node runs before it counts as settled, for example "10m". Moving a pod that has not settled costs proportionally
+	// more than minSavingPerMove, up to 20 times. Nodes that have not settled stay. At most 720h. Default: 5m.
 	// +optional
 	// +kubebuilder:default="5m"
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,7}s|[0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
 	SettleAfter string `json:"settleAfter,omitempty"`
-	// unusedAfter is how long the pods of a machine must not have used its GPUs, though they hold replicas, before that is reported with its price, as in
-	// "2h"; "Never" reports nothing. Needs karve-node on the machine. At most 720h. Without it: 1h.
+	// unusedAfter is how long the pods of a node hold replicas without using the GPUs before Karve reports the node and its price, for example "2h". "Never"
+	// reports nothing. Needs karve-node on the node. At most 720h. Default: 1h.
 	// +optional
 	// +kubebuilder:default="1h"
 	// +kubebuilder:validation:MaxLength=32
@@ -256,34 +257,34 @@ type Consolidation struct {
 	UnusedAfter string `json:"unusedAfter,omitempty"`
 }
 
-// Headroom is a number of free replicas that are kept.
+// Headroom is a number of replicas to keep free.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.schedule) == has(self.duration)",message="a headroom with a schedule needs a duration, and the other way round"
 type Headroom struct {
-	// replicas is how many are kept free in each NodePool of the class, 1 to 10000.
+	// replicas is the number of replicas to keep free in each NodePool of the class, 1 to 10000.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
-	// schedule says when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", as in a NodePool's disruption budgets.
-	// Without it the headroom is always kept.
+	// schedule is when the headroom begins, as a cron expression of five fields in UTC, such as "0 7 * * mon-fri", as in a NodePool's disruption budgets.
+	// Without it, the headroom always applies.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|((.+)\s(.+)\s(.+)\s(.+)\s(.+))$`
 	Schedule string `json:"schedule,omitempty"`
-	// duration is how long it is kept from each of those times on, as in "10h", at most 720h.
+	// duration is how long the headroom applies from each of those times, for example "10h". At most 720h.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,5}m|[0-9]{1,4}h)+$') && duration(self) <= duration('720h')",message="duration is a time such as 30m or 10h, at most 720h"
 	Duration string `json:"duration,omitempty"`
 }
 
-// Launch says how much choice machines are launched with.
+// Launch says how much choice a NodeClaim leaves the cloud.
 type Launch struct {
-	// maxPremiumPercent is how much more an hour a machine may cost than the one that was chosen, in percent of its price. Each NodeClaim names all
-	// instance types and zones that serve its pods within that, so that the cloud can launch one that it has, and of spot capacity one that it will
-	// have for longer. 0 leaves only what costs no more. 0 to 100. Without it: 15.
+	// maxPremiumPercent is how much more a node may cost per hour than the chosen offering, in percent, 0 to 100. A NodeClaim names all instance types and
+	// zones within this premium that serve its pods, so that the cloud can launch one that it has and, for spot, one that lasts longer. With 0, alternatives
+	// cost no more than the chosen offering. Default: 15.
 	// +optional
 	// +kubebuilder:default=15
 	// +kubebuilder:validation:Minimum=0
@@ -291,23 +292,23 @@ type Launch struct {
 	MaxPremiumPercent *int32 `json:"maxPremiumPercent,omitempty"`
 }
 
-// GPUNodeClassStatus is what is there of a GPUNodeClass, over all NodePools that name it.
+// GPUNodeClassStatus is the observed state of a GPUNodeClass, summed over all NodePools that name it.
 type GPUNodeClassStatus struct {
-	// conditions are Accepted and Ready.
+	// conditions are Accepted, CatalogFresh, FieldsHonored and Ready.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// nodes is the number of machines, those on their way included.
+	// nodes is the number of nodes, including those being launched.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Nodes int64 `json:"nodes"`
-	// gpus is the number of physical GPUs of those machines.
+	// gpus is the number of physical GPUs of those nodes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	GPUs int64 `json:"gpus"`
-	// replicas is the number of replicas that those machines expose or will expose.
+	// replicas is the number of replicas that those nodes expose or will expose.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Replicas int64 `json:"replicas"`
@@ -315,22 +316,22 @@ type GPUNodeClassStatus struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ReplicasInUse int64 `json:"replicasInUse"`
-	// usdPerHour is the price of those machines in US dollars an hour, as a decimal number.
+	// usdPerHour is the price of those nodes in US dollars per hour, as a decimal number.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	USDPerHour string `json:"usdPerHour,omitempty"`
-	// unusedNodes is the number of machines whose replicas are held by pods that have not used the GPUs for spec.consolidation.unusedAfter.
+	// unusedNodes is the number of nodes whose replicas are held by pods that have not used the GPUs for spec.consolidation.unusedAfter.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnusedNodes int64 `json:"unusedNodes"`
-	// unusedUSDPerHour is the price of those machines in US dollars an hour, as a decimal number.
+	// unusedUSDPerHour is the price of those nodes in US dollars per hour, as a decimal number.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+([.][0-9]+)?$`
 	UnusedUSDPerHour string `json:"unusedUSDPerHour,omitempty"`
-	// refusedOfferings are offerings that the cloud refused to launch and that are not tried again before a stated time. Kept here so that
-	// a restarted controller does not try them at once.
+	// refusedOfferings are offerings that the cloud refused to launch and that Karve does not try again before a stated time. A restarted controller reads
+	// them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=250
@@ -339,27 +340,27 @@ type GPUNodeClassStatus struct {
 
 // RefusedOffering is an instance type in a zone at a capacity type that the cloud refused to launch.
 type RefusedOffering struct {
-	// instanceType is the name of the instance type; * for all of them.
+	// instanceType is the name of the instance type, or * for all of them.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType"`
-	// zone is the name of the zone; * for all of them.
+	// zone is the name of the zone, or * for all of them.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone"`
-	// capacityType is spot, on-demand or reserved; * for all of them.
+	// capacityType is spot, on-demand or reserved, or * for all of them.
 	// +required
 	// +kubebuilder:validation:Enum=spot;on-demand;reserved;"*"
 	CapacityType string `json:"capacityType"`
-	// reason is why it was refused, in one word: InsufficientCapacity, VCPULimitExceeded (then all types of the same vCPU quota with at least as many
-	// vCPUs are refused), SpotInterrupted, NodeClassNotReady or another that docs/launching.md lists.
+	// reason is the cause of the refusal: InsufficientCapacity, VCPULimitExceeded (for all types of the same vCPU quota with at least as many vCPUs),
+	// SpotInterrupted, NodeClassNotReady or another reason that docs/launching.md lists.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[A-Za-z]*$`
 	Reason string `json:"reason,omitempty"`
-	// nodeClassGeneration is the generation of the cloud's node class that was refused, where the refusal is about the node class: it ends once the
-	// node class has another. 0 where it is not.
+	// nodeClassGeneration is the generation of the cloud's node class if the refusal concerns the node class: the refusal ends when the generation changes.
+	// Otherwise 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	NodeClassGeneration int64 `json:"nodeClassGeneration,omitempty"`
@@ -367,10 +368,10 @@ type RefusedOffering struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Failures int32 `json:"failures"`
-	// notBefore is the time from which it may be tried again.
+	// notBefore is the time from which Karve may try the offering again.
 	// +required
 	NotBefore metav1.Time `json:"notBefore"`
-	// message is what was seen, in the words of whoever refused.
+	// message is the message of whoever refused.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`

@@ -94,7 +94,7 @@ var pairs = []struct {
 		reject: whole(edits{"spec.sharing.resourceName": "nvidia.com/gpu.shared"}),
 	},
 	{
-		rule:   "spec.sharing rule: strategy None gives whole GPUs, of which a pod may ask several: remove requestsAboveOne, or use strategy TimeSlicing",
+		rule:   "spec.sharing rule: strategy None gives whole GPUs, and a pod may request several: remove requestsAboveOne, or use strategy TimeSlicing",
 		accept: whole(nil),
 		reject: whole(edits{"spec.sharing.requestsAboveOne": "Refuse"}),
 	},
@@ -109,7 +109,7 @@ var pairs = []struct {
 		reject: whole(edits{"spec.sharing.maxReplicas": 10}),
 	},
 	{
-		rule:   "spec.sharing rule: maxReplicas is at least replicas",
+		rule:   "spec.sharing rule: maxReplicas must be at least replicas",
 		accept: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 10},
 		reject: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 9},
 	},
