@@ -5,13 +5,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"debug/elf"
 	"encoding/json"
-	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,112 +15,15 @@ import (
 	"testing"
 
 	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/image/registry"
 )
-
-const (
-	index    = "application/vnd.oci.image.index.v1+json"
-	manifest = "application/vnd.oci.image.manifest.v1+json"
-	config   = "application/vnd.oci.image.config.v1+json"
-)
-
-// descriptor names a part of an image.
-type descriptor struct {
-	MediaType string    `json:"mediaType"`
-	Digest    string    `json:"digest"`
-	Size      int       `json:"size"`
-	Platform  *platform `json:"platform,omitempty"`
-}
-
-type platform struct {
-	OS           string `json:"os"`
-	Architecture string `json:"architecture"`
-}
-
-// document is an index or a manifest.
-type document struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []descriptor `json:"manifests,omitempty"`
-	Config        *descriptor  `json:"config,omitempty"`
-	Layers        []descriptor `json:"layers"`
-}
-
-// settings are the part of an image's configuration that says how it is run.
-type settings struct {
-	platform
-	Config struct {
-		User       string   `json:"User,omitempty"`
-		Entrypoint []string `json:"Entrypoint,omitempty"`
-	} `json:"config"`
-	RootFS struct {
-		Type    string   `json:"type"`
-		DiffIDs []string `json:"diff_ids"`
-	} `json:"rootfs"`
-}
-
-// registry serves one image without layers, for two platforms, whose user is not root.
-type registry struct {
-	blobs map[string][]byte
-	types map[string]string
-	base  string
-}
-
-func newRegistry(t *testing.T) string {
-	t.Helper()
-	r := &registry{blobs: map[string][]byte{}, types: map[string]string{}}
-	all := document{SchemaVersion: 2, MediaType: index, Layers: []descriptor{}}
-	for _, architecture := range []string{"amd64", "arm64"} {
-		p := platform{"linux", architecture}
-		var s settings
-		s.platform, s.Config.User, s.RootFS.Type, s.RootFS.DiffIDs = p, "65532", "layers", []string{}
-		c := r.put(t, config, s)
-		m := r.put(t, manifest, document{SchemaVersion: 2, MediaType: manifest, Config: &c, Layers: []descriptor{}})
-		m.Platform = &p
-		all.Manifests = append(all.Manifests, m)
-	}
-	r.base = r.put(t, index, all).Digest
-	server := httptest.NewServer(r)
-	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://") + "/base:latest"
-}
-
-func (r *registry) put(t *testing.T, mediaType string, content any) descriptor {
-	t.Helper()
-	text, err := json.Marshal(content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(text))
-	r.blobs[digest], r.types[digest] = text, mediaType
-	return descriptor{MediaType: mediaType, Digest: digest, Size: len(text)}
-}
-
-func (r *registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	name := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
-	if name == "latest" {
-		name = r.base
-	}
-	blob, ok := r.blobs[name]
-	switch {
-	case req.URL.Path == "/v2/":
-	case !ok:
-		http.NotFound(w, req)
-	default:
-		w.Header().Set("Content-Type", r.types[name])
-		w.Header().Set("Docker-Content-Digest", name)
-		w.Header().Set("Content-Length", fmt.Sprint(len(blob)))
-		if req.Method != http.MethodHead {
-			_, _ = w.Write(blob)
-		}
-	}
-}
 
 func TestTheImagesHoldTheProgramsForEachPlatform(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := newRegistry(t)
+	base := registry.New(t).Base(t)
 	for name, platforms := range map[string][]string{"controller": {"amd64", "arm64"}, "node": withCompilers()} {
 		t.Run(name, func(t *testing.T) {
 			if name == "controller" && os.Getenv("KARVE_IMAGES") != "1" {
@@ -179,24 +78,24 @@ func read[T any](t *testing.T, layout, digest string) T {
 }
 
 // images are the manifests of the images in a layout, SBOMs not among them.
-func images(t *testing.T, layout string) []document {
+func images(t *testing.T, layout string) []registry.Document {
 	t.Helper()
-	var found []document
-	for _, d := range read[document](t, layout, "").Manifests {
-		all := []descriptor{d}
+	var found []registry.Document
+	for _, d := range read[registry.Document](t, layout, "").Manifests {
+		all := []registry.Descriptor{d}
 		if strings.Contains(d.MediaType, "index") || strings.Contains(d.MediaType, "list") {
-			all = read[document](t, layout, d.Digest).Manifests
+			all = read[registry.Document](t, layout, d.Digest).Manifests
 		}
 		for _, m := range all {
-			found = append(found, read[document](t, layout, m.Digest))
+			found = append(found, read[registry.Document](t, layout, m.Digest))
 		}
 	}
 	return found
 }
 
-func look(t *testing.T, layout, name, architecture string, m document) {
+func look(t *testing.T, layout, name, architecture string, m registry.Document) {
 	t.Helper()
-	s := read[settings](t, layout, m.Config.Digest)
+	s := read[registry.Settings](t, layout, m.Config.Digest)
 	program := "/ko-app/" + name
 	if s.OS != "linux" || s.Architecture != architecture || s.Config.User != "65532" || len(s.Config.Entrypoint) != 1 || s.Config.Entrypoint[0] != program {
 		t.Errorf("the image is %+v", s)
@@ -230,7 +129,7 @@ func look(t *testing.T, layout, name, architecture string, m document) {
 }
 
 // file is a file of an image.
-func file(t *testing.T, layout string, m document, path string) []byte {
+func file(t *testing.T, layout string, m registry.Document, path string) []byte {
 	t.Helper()
 	for _, layer := range m.Layers {
 		f, err := os.Open(filepath.Join(layout, "blobs", strings.Replace(layer.Digest, ":", "/", 1)))
