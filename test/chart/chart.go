@@ -24,9 +24,9 @@ const flags = "-s -w" +
 	" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37" +
 	" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=37"
 
-// build builds helm into _output/bin, below the repository's root, and returns its path. Go's cache makes the second time quick; the
+// Helm builds helm into _output/bin, below the repository's root, and returns its path. Go's cache makes the second time quick; the
 // first takes four minutes on two cores.
-var build = sync.OnceValues(func() (string, error) {
+var Helm = sync.OnceValues(func() (string, error) {
 	root, err := cluster.Root()
 	if err != nil {
 		return "", err
@@ -90,7 +90,7 @@ func (c Chart) Package(ctx context.Context, folder string) (string, error) {
 }
 
 func (c Chart) helm(ctx context.Context, args ...string) ([]byte, error) {
-	helm, err := build()
+	helm, err := Helm()
 	if err != nil {
 		return nil, err
 	}

@@ -30,20 +30,23 @@ import (
 	"karve.sh/karve/test/karve"
 )
 
-const clusterName = "--set=settings.clusterName=my-cluster"
+// needed are the values without which the chart makes nothing.
+const needed = "--set=settings.clusterName=my-cluster,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node"
 
-// combinations are values that somebody may want together, each with the cluster's name, which all need.
+// combinations are values that somebody may want together.
 var combinations = map[string][]string{
-	"as it is": {clusterName},
+	"as it is": {needed},
 	"everything": {
-		clusterName, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
+		needed, "--set=networkPolicy.enabled=true,serviceMonitor.enabled=true,node.podMonitor.enabled=true,node.networkPolicy.enabled=true,node.metrics.pods=true",
 		"--set=imageRollouts.enabled=true,controller.metrics.secure=true", "--set-json=networkPolicy.metricsFrom=" + prometheus, "--set-json=node.networkPolicy.metricsFrom=" + prometheus,
 	},
-	"the least":   {clusterName, "--set=nominations.enabled=false,capacityBuffers.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
-	"another way": {clusterName, "--values=testdata/values.yaml"},
-	"a scheduler": {clusterName, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
+	"the least":   {needed, "--set=nominations.enabled=false,capacityBuffers.enabled=false,node.enabled=false,podDisruptionBudget.enabled=false,rbac.create=false,serviceAccount.create=false,serviceAccount.name=mine,replicas=1,controller.resources=null,affinity=null,nodeSelector=null,priorityClassName="},
+	"another way": {needed, "--values=testdata/values.yaml"},
+	"additions":   {needed, withOptions},
+	"production":  {needed, "--values=../../examples/helm/production.yaml"},
+	"a scheduler": {needed, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
 	// As it was before the agent had a namespace of its own.
-	"one namespace": {clusterName, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
+	"one namespace": {needed, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
 }
 
 // prometheus is who may scrape metrics.
@@ -106,7 +109,7 @@ func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
 // TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot makes the namespaces that the chart makes, under other names.
 func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
 	k, own := restricted(t)
-	all := objects(t, clusterName, "--set=imageRollouts.enabled=true")
+	all := objects(t, needed, "--set=imageRollouts.enabled=true")
 	agent := into[appsv1.DaemonSet](t, all, "DaemonSet")
 	if agent.Namespace == controller.Namespace {
 		t.Errorf("the agent is in the controller's namespace")
@@ -139,7 +142,7 @@ func TestNoNamespaceIsMadeThatIsNotNeeded(t *testing.T) {
 		"imageRollouts.enabled=true,imageRollouts.namespace=karve-system":                     {"karve-node"},
 		"imageRollouts.enabled=true,imageRollouts.namespace=gpus,node.namespaceOverride=gpus": {"gpus"},
 	} {
-		got := slices.Sorted(maps.Keys(named[corev1.Namespace](t, objects(t, clusterName, "--set="+options), "Namespace")))
+		got := slices.Sorted(maps.Keys(named[corev1.Namespace](t, objects(t, needed, "--set="+options), "Namespace")))
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: namespaces (-want +got):\n%s", options, diff)
 		}
@@ -246,13 +249,13 @@ func TestPrometheusFindsTheMetrics(t *testing.T) {
 	if !selector.Matches(labels.Set(agent.Labels)) || agent.Spec.Containers[0].Ports[0].Name != *pods.Spec.PodMetricsEndpoints[0].Port {
 		t.Errorf("the PodMonitor %v does not find %v", pods.Spec, agent)
 	}
-	if all := objects(t, clusterName); len(all.Kind("ServiceMonitor"))+len(all.Kind("PodMonitor"))+len(all.Kind("Service")) > 0 {
+	if all := objects(t, needed); len(all.Kind("ServiceMonitor"))+len(all.Kind("PodMonitor"))+len(all.Kind("Service")) > 0 {
 		t.Error("kinds of the Prometheus Operator are made where nobody asked for them")
 	}
 }
 
 func TestTheAgentRunsOnTheNodesOfKarvesPoolsOnly(t *testing.T) {
-	pod := corev1.Pod{Spec: into[appsv1.DaemonSet](t, objects(t, clusterName), "DaemonSet").Spec.Template.Spec}
+	pod := corev1.Pod{Spec: into[appsv1.DaemonSet](t, objects(t, needed), "DaemonSet").Spec.Template.Spec}
 	for label, want := range map[string]bool{"karve.sh/gpunodeclass=shared": true, "nvidia.com/gpu.present=true": false, "karpenter.k8s.aws/instance-gpu-manufacturer=nvidia": false} {
 		if got := runsOn(t, &pod, label); got != want {
 			t.Errorf("on a node with %s: %t", label, got)
@@ -268,7 +271,7 @@ func TestAPackedChartIsWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		packed := chart.Chart{Name: path, Release: c.Release, Namespace: c.Namespace}
-		made, err := packed.Template(t.Context(), "--include-crds", clusterName)
+		made, err := packed.Template(t.Context(), "--include-crds", needed)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -326,33 +329,37 @@ func canonical(t *testing.T, text []byte) string {
 
 func TestValuesOfTheControllerThatCannotBeMeantAreRefused(t *testing.T) {
 	for option, why := range map[string]string{
-		"":                               "settings.clusterName is needed",
-		"--set=settings.clustername=a":   "clustername",
-		"--set=settings.clusterName=a b": "clusterName",
-		"--set=settings.vmMemoryOverheadPercent=75": "vmMemoryOverheadPercent",
-		"--set=settings.launchTimeout=60":           "launchTimeout",
-		"--set=settings.maxUnlaunchedClaims=0":      "maxUnlaunchedClaims",
-		"--set=settings.reservedENIs=some":          "reservedENIs",
-		"--set=settings.isolatedVPC=perhaps":        "isolatedVPC",
-		"--set=replicas=0":                          "replicas",
-		"--set=imageRollouts.namespace=":            "imageRollouts",
-		"--set=nominations=false":                   "nominations",
-		"--set=controller.image.digest=sha256:abc":  "digest",
-		"--set=logLevel=trace":                      "logLevel",
-		"--set=scheduler.name=default-scheduler":    "scheduler",
-		"--set=scheduler.replicas=0":                "replicas",
-		"--set=node.logLevel=loud":                  "logLevel",
-		"--set=serviceAccount.create=false":         "serviceAccount.name is needed",
-		"--kube-version=1.29.0":                     "kubeVersion",
+		"--set=settings.clusterName=":                              "settings.clusterName is needed",
+		"--set=controller.image.repository=":                       "controller.image.repository is required, because Karve publishes no images yet",
+		"--set=node.image.repository=":                             "node.image.repository",
+		"--set=scheduler.enabled=true,scheduler.image.repository=": "scheduler.image.repository is required",
+		"--set=controller.image.repository=karve/controller:v1":    "repository",
+		"--set=dnsPolicy=cluster":                                  "dnsPolicy",
+		"--set=extraVolumes[0].emptyDir=null":                      "extraVolumes",
+		"--set=controller.extraVolumeMounts[0].name=a":             "extraVolumeMounts",
+		"--set=serviceMonitor.relabelings[0].target=a":             "relabelings",
+		"--set=additionalClusterRoleRules[0].resources[0]=pods":    "additionalClusterRoleRules",
+		"--set=additionalAnnotations.a=1":                          "additionalAnnotations",
+		"--set=node.env[0].value=a":                                "env",
+		"--set=settings.clustername=a":                             "clustername",
+		"--set=settings.clusterName=a b":                           "clusterName",
+		"--set=settings.vmMemoryOverheadPercent=75":                "vmMemoryOverheadPercent",
+		"--set=settings.launchTimeout=60":                          "launchTimeout",
+		"--set=settings.maxUnlaunchedClaims=0":                     "maxUnlaunchedClaims",
+		"--set=settings.reservedENIs=some":                         "reservedENIs",
+		"--set=settings.isolatedVPC=perhaps":                       "isolatedVPC",
+		"--set=replicas=0":                                         "replicas",
+		"--set=imageRollouts.namespace=":                           "imageRollouts",
+		"--set=nominations=false":                                  "nominations",
+		"--set=controller.image.digest=sha256:abc":                 "digest",
+		"--set=logLevel=trace":                                     "logLevel",
+		"--set=scheduler.name=default-scheduler":                   "scheduler",
+		"--set=scheduler.replicas=0":                               "replicas",
+		"--set=node.logLevel=loud":                                 "logLevel",
+		"--set=serviceAccount.create=false":                        "serviceAccount.name is needed",
+		"--kube-version=1.29.0":                                    "kubeVersion",
 	} {
-		options := []string{clusterName, option}
-		if option == "" || strings.Contains(option, "lusterName") {
-			options = options[1:]
-		}
-		if option == "" {
-			options = nil
-		}
-		if _, err := controller.Template(t.Context(), options...); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := controller.Template(t.Context(), needed, option); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want something about %q", option, err, why)
 		}
 	}

@@ -3,8 +3,6 @@ package chart_test
 import (
 	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	"karve.sh/karve/pkg/operator"
-	"karve.sh/karve/test/chart"
-	"karve.sh/karve/test/cluster"
 )
 
 // TestTheControllerIsStartedWithItsOwnFlags parses the chart's arguments as the controller does, and holds that those of the chart's own values are the
@@ -100,42 +96,4 @@ func canonicalFlag(t *testing.T, name, value string) string {
 		t.Errorf("--%s=%s: %v", name, value, err)
 	}
 	return fs.Lookup(name).Value.String()
-}
-
-// TestTheCommandsInTheDocumentsAreUnderstood renders the charts with the values that documents give them.
-func TestTheCommandsInTheDocumentsAreUnderstood(t *testing.T) {
-	root, err := cluster.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, file := range []string{"README.md", "docs/install.md", "charts/karve/README.md", "charts/karve-crd/README.md"} {
-		text, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", "")) {
-			words := strings.Fields(line)
-			if len(words) < 5 || strings.Join(words[:3], " ") != "helm upgrade --install" {
-				continue
-			}
-			var options []string
-			for i, word := range words {
-				if word == "--set" {
-					options = append(options, strings.ReplaceAll(words[i], "--set", "--set="+words[i+1]))
-				}
-			}
-			if slices.Contains(words, "--reset-then-reuse-values") {
-				options = append(options, clusterName)
-			}
-			c := chart.Chart{Name: strings.TrimPrefix(words[4], "charts/"), Release: words[3], Namespace: controller.Namespace}
-			if _, err := c.Template(t.Context(), options...); err != nil {
-				t.Errorf("%s: %s: %v", file, line, err)
-			}
-			found++
-		}
-	}
-	if found < 6 {
-		t.Errorf("there are %d commands in the documents", found)
-	}
 }

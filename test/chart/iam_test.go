@@ -108,7 +108,7 @@ func callers(t *testing.T) []string {
 }
 
 func TestTheRoleIsForTheControllersServiceAccount(t *testing.T) {
-	account := into[appsv1.Deployment](t, objects(t, clusterName), "Deployment").Spec.Template.Spec.ServiceAccountName
+	account := into[appsv1.Deployment](t, objects(t, needed), "Deployment").Spec.Template.Spec.ServiceAccountName
 	for file, conditions := range map[string]map[string]string{
 		"pod-identity-trust.json": {"kubernetes-namespace": controller.Namespace, "kubernetes-service-account": account},
 		"irsa-trust.json":         {":sub": "system:serviceaccount:" + controller.Namespace + ":" + account},
@@ -136,7 +136,7 @@ func TestTheRoleIsForTheControllersServiceAccount(t *testing.T) {
 }
 
 func TestEksctlMakesTheSameRole(t *testing.T) {
-	account := into[appsv1.Deployment](t, objects(t, clusterName), "Deployment").Spec.Template.Spec.ServiceAccountName
+	account := into[appsv1.Deployment](t, objects(t, needed), "Deployment").Spec.Template.Spec.ServiceAccountName
 	type association struct {
 		Namespace          string     `json:"namespace"`
 		ServiceAccountName string     `json:"serviceAccountName"`
@@ -225,7 +225,7 @@ func TestTheTerraformIsWellFormed(t *testing.T) {
 			t.Errorf("%s is not there", name)
 		}
 	}
-	account := into[appsv1.Deployment](t, objects(t, clusterName), "Deployment").Spec.Template.Spec.ServiceAccountName
+	account := into[appsv1.Deployment](t, objects(t, needed), "Deployment").Spec.Template.Spec.ServiceAccountName
 	if locals["namespace"] != cty.StringVal(controller.Namespace) || locals["service_account"] != cty.StringVal(account) {
 		t.Errorf("the association is for %v, which is not the controller's", locals)
 	}

@@ -103,7 +103,7 @@ func scrape(t *testing.T, url, token string) (int, string) {
 
 func TestTheMonitorScrapesAsTheMetricsAreServed(t *testing.T) {
 	for _, secure := range []bool{false, true} {
-		options := []string{clusterName, "--set=serviceMonitor.enabled=true"}
+		options := []string{needed, "--set=serviceMonitor.enabled=true"}
 		if secure {
 			options = append(options, "--set=controller.metrics.secure=true")
 		}

@@ -27,9 +27,12 @@ const metricsOfPods = "--set=metrics.pods=true"
 
 var node = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: "karve-system"}
 
+// agentImage is the value without which the agent's chart makes nothing.
+const agentImage = "--set=image.repository=registry.example.com/karve/node"
+
 func template(t *testing.T, options ...string) chart.Objects {
 	t.Helper()
-	objects, err := node.Template(t.Context(), options...)
+	objects, err := node.Template(t.Context(), append([]string{agentImage}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +75,7 @@ func runsOn(t *testing.T, pod *corev1.Pod, label string) bool {
 
 func TestTheLinterHasNothingToSay(t *testing.T) {
 	for _, options := range [][]string{nil, {recipe}, {"--set=image.digest=sha256:" + strings.Repeat("0", 64), "--set=metrics.dcgm=true"}} {
-		if err := node.Lint(t.Context(), options...); err != nil {
+		if err := node.Lint(t.Context(), append(options, agentImage)...); err != nil {
 			t.Errorf("%q: %v", options, err)
 		}
 	}
@@ -238,12 +241,13 @@ func TestValuesThatCannotBeMeantAreRefused(t *testing.T) {
 		"--set=config.default=b,config.map.a=version: v1":        "there is a",
 		"--set=serviceAccount.create=false":                      "serviceAccount.name is needed",
 		"--set=logLevel=loud":                                    "logLevel",
+		"--set=image.repository=":                                "image.repository is required",
 		"--set=metrics.port=0":                                   "port",
 		"--set=failOnInitError=perhaps":                          "failOnInitError",
 		"--kube-version=1.29.0":                                  "kubeVersion",
 		"--set=serviceAccount.create=false,serviceAccount.name=": "serviceAccount.name is needed",
 	} {
-		if _, err := node.Template(t.Context(), option); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := node.Template(t.Context(), agentImage, option); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want something about %q", option, err, why)
 		}
 	}

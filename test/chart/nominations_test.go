@@ -23,7 +23,7 @@ func TestTheControllerNominatesNodesAndChangesNothingElseOfAPod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range objects(t, clusterName, "--set=node.enabled=false") {
+	for _, o := range objects(t, needed, "--set=node.enabled=false") {
 		if strings.HasSuffix(o.GetName(), "-nominations") {
 			create(t, k, o)
 			t.Cleanup(func() {

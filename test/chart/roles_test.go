@@ -55,7 +55,7 @@ func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
 				add(f.name)
 			}
 		}
-		options := []string{clusterName, "--set=node.enabled=false," + strings.Join(values, ",")}
+		options := []string{needed, "--set=node.enabled=false," + strings.Join(values, ",")}
 		all := objects(t, options...)
 		if diff := cmp.Diff(want, boundRoles(t, all), cmp.AllowUnexported(role{})); diff != "" {
 			t.Errorf("%s: the roles that are bound are not those of config/rbac (-want +got):\n%s", options[1], diff)

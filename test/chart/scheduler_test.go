@@ -53,7 +53,7 @@ func TestThereIsNoSecondSchedulerUnlessSomebodyAsksForIt(t *testing.T) {
 }
 
 func TestWhatBelongsToTheSchedulerFindsItsPodsAndNotTheControllers(t *testing.T) {
-	all := objects(t, clusterName, withScheduler, "--set=networkPolicy.enabled=true")
+	all := objects(t, needed, withScheduler, "--set=networkPolicy.enabled=true")
 	deployments := named[appsv1.Deployment](t, all, "Deployment")
 	scheduler, controller := deployments["karve-scheduler"], deployments["karve"]
 	budgets, policies := named[policyv1.PodDisruptionBudget](t, all, "PodDisruptionBudget"), named[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
@@ -76,11 +76,11 @@ func TestWhatBelongsToTheSchedulerFindsItsPodsAndNotTheControllers(t *testing.T)
 
 func TestTheSchedulersImageIsThatOfTheCluster(t *testing.T) {
 	for want, options := range map[string][]string{
-		"kube-scheduler:v1.35.3":                {"--kube-version=v1.35.3-eks-1234567"},
-		"kube-scheduler:v1.34.9":                {"--kube-version=v1.35.3", "--set=scheduler.image.tag=v1.34.9"},
-		"mirror.example.com/kube-scheduler:own": {"--set=scheduler.image.repository=mirror.example.com/kube-scheduler,scheduler.image.tag=own"},
+		"registry.k8s.io/kube-scheduler:v1.35.3": {"--kube-version=v1.35.3-eks-1234567"},
+		"registry.k8s.io/kube-scheduler:v1.34.9": {"--kube-version=v1.35.3", "--set=scheduler.image.tag=v1.34.9"},
+		"mirror.example.com/kube-scheduler:own":  {"--set=scheduler.image.repository=mirror.example.com/kube-scheduler,scheduler.image.tag=own"},
 	} {
-		all := objects(t, append([]string{clusterName, withScheduler}, options...)...)
+		all := objects(t, append([]string{needed, withScheduler}, options...)...)
 		if got := named[appsv1.Deployment](t, all, "Deployment")["karve-scheduler"].Spec.Template.Spec.Containers[0].Image; got != want {
 			t.Errorf("%v: the image is %s, want %s", options, got, want)
 		}
@@ -139,7 +139,7 @@ func create(t *testing.T, k client.Client, o client.Object) {
 // runScheduler runs the chart's scheduler until the test ends.
 func runScheduler(t *testing.T, k client.Client) {
 	t.Helper()
-	all := objects(t, clusterName, withScheduler)
+	all := objects(t, needed, withScheduler)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: controller.Namespace}}
 	if err := client.IgnoreAlreadyExists(k.Create(t.Context(), namespace)); err != nil {
 		t.Fatal(err)

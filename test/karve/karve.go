@@ -205,7 +205,7 @@ func (k *Controller) PID() (int, error) {
 
 // values are what the chart is told.
 func (o *Options) values() []string {
-	values := []string{"--set=settings.clusterName=karve,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
+	values := []string{"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
 	if o.MaxUnlaunched > 0 {
 		values = append(values, fmt.Sprintf("--set=settings.maxUnlaunchedClaims=%d", o.MaxUnlaunched))
 	}

@@ -60,7 +60,7 @@ func newWorld(t *testing.T, components ...cluster.Component) *world {
 	_, err = karve.Start(t.Context(), w.cluster, karve.Options{Alone: true})
 	w.must(err)
 	// The image is nowhere to be had, and is not looked for.
-	objects, err := agentChart.Template(t.Context(), "--set=image.pullPolicy=Never", "--set=metrics.pods=true")
+	objects, err := agentChart.Template(t.Context(), "--set=image.repository=registry.example.com/karve/node,image.pullPolicy=Never", "--set=metrics.pods=true")
 	w.must(err)
 	w.must(objects.Into("DaemonSet", &w.agents))
 	w.must(w.api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agentChart.Namespace}}))

@@ -57,7 +57,7 @@ func TestEachRightIsNeededByACallAndEachCallHasARight(t *testing.T) {
 func ofTheChart(t *testing.T) []rights.Right {
 	t.Helper()
 	objects, err := chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}.Template(t.Context(),
-		"--set=settings.clusterName=karve,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true")
+		"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node,imageRollouts.enabled=true,controller.metrics.secure=true,scheduler.enabled=true")
 	if err != nil {
 		t.Fatal(err)
 	}

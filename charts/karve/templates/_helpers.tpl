@@ -27,6 +27,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end -}}
 
+{{- /* What the metadata of an object holds beside its name: labels, and annotations, which may be the object's own. */ -}}
+{{- define "karve.metadata" -}}
+labels:
+  {{- index . 1 | nindent 2 }}
+{{- with merge (dict) (index . 2) (index . 0).Values.additionalAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "karve.network" -}}
+dnsPolicy: {{ .Values.dnsPolicy }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.hostNetwork }}
+hostNetwork: true
+{{- end }}
+{{- end -}}
+
 {{- define "karve.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "karve.fullname" .) .Values.serviceAccount.name -}}
@@ -35,18 +56,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{- /* The reference of an image: its values, the tag for when they name none, and where its values are. */ -}}
 {{- define "karve.image" -}}
-{{- $version := last . -}}
-{{- with first . -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ default $version .tag }}{{ end }}
+{{- $image := index . 0 -}}
+{{- if not $image.repository -}}
+{{- fail (printf "%s.repository is required, because Karve publishes no images yet: build and push your own with `make image`, see docs/install.md#1-the-images" (index . 2)) -}}
 {{- end -}}
+{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default (index . 1) $image.tag }}{{ end }}
 {{- end -}}
 
 {{- define "karve.gpuCheckImage" -}}
 {{- if .Values.settings.gpuCheckImage -}}
 {{- .Values.settings.gpuCheckImage -}}
 {{- else if .Values.node.enabled -}}
-{{- include "karve.image" (list .Values.node.image .Chart.AppVersion) -}}
+{{- include "karve.image" (list .Values.node.image .Chart.AppVersion "node.image") -}}
 {{- end -}}
 {{- end -}}
 

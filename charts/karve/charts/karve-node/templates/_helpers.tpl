@@ -32,6 +32,19 @@ helm.sh/chart: {{ printf "karve-node-%s" .Chart.Version | replace "+" "_" | trun
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ include "karve-node.selector" . }}
+{{- with .Values.additionalLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* What the metadata of an object holds beside its name: labels, and annotations, which may be the object's own. */ -}}
+{{- define "karve-node.metadata" -}}
+labels:
+  {{- index . 1 | nindent 2 }}
+{{- with merge (dict) (index . 2) (index . 0).Values.additionalAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "karve-node.serviceAccount" -}}
