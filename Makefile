@@ -14,7 +14,7 @@ TOOL      := go tool -modfile=tools/go.mod
 GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin test vet test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test vet test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,9 @@ cluster-down: ## Stop the local cluster and remove what it left
 cluster-bin: ## Build the local cluster's binaries into _output/bin (minutes the first time)
 	go run ./test/cluster/cmd/karve-cluster build
 
+kubelet-bin: ## Build what a node with real containers runs into _output/bin, as root; nothing without root
+	go run ./test/kubelet/cmd/karve-kubelet build
+
 test: vet test-unit test-e2e ## Run all tests
 
 vet: ## Compile everything, tests included, and run go vet
@@ -39,13 +42,13 @@ vet: ## Compile everything, tests included, and run go vet
 test-unit: ## Run the tests that need no cluster
 	$(GO_TEST) --packages "$$(tools/packages unit)" -- -p 2 $(TESTFLAGS)
 
-test-e2e: cluster-bin ## Run the tests on a real API server and on the local cluster, one package at a time
+test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster, one package at a time
 	rm -rf _output/calls
 	KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST) --packages "$$(tools/packages cluster)" -- -p 1 -count=1 -timeout 30m $(TESTFLAGS)
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go test -count=1 ./test/rights
+	@go run ./test/kubelet/cmd/karve-kubelet check
 
-test-kubelet: cluster-bin ## Run the tests on a real kubelet with real containers, as root
-	tools/install-containerd
+test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip
 	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
 
 hostile: ## Generate 100,000 objects that the API server accepts, and see that none stops or slows another workload (minutes)
@@ -66,8 +69,7 @@ bench-consolidation: ## Replay pods that come and go with Karve's consolidation 
 bench-go: ## Run the benchmarks of the packages
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
 
-bench-node: cluster-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
-	tools/install-containerd
+bench-node: cluster-bin kubelet-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
 	go run ./test/kubelet/cmd/bench-node
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -34,7 +34,7 @@ func Missing() error {
 	if err != nil {
 		return err
 	}
-	stale, err := builder.Stale(root)
+	stale, err := builder.Stale(root, builder.Cluster)
 	if err != nil {
 		return err
 	}

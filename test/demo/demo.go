@@ -100,7 +100,7 @@ func (d *demo) readTypes() (err error) {
 }
 
 func (d *demo) build(ctx context.Context) error {
-	stale, err := builder.Stale(d.root)
+	stale, err := builder.Stale(d.root, builder.Cluster)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (d *demo) build(ctx context.Context) error {
 		d.tell("building a cluster's binaries from their sources, once: this takes some minutes")
 	}
 	p := &progress{story: d.story}
-	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p) }); err != nil {
+	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Cluster) }); err != nil {
 		return err
 	}
 	d.tell("building Karve's controller")

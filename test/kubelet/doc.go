@@ -1,8 +1,8 @@
 // Package kubelet adds a node with a real kubelet, a real containerd and real containers to a local cluster, for what no stand-in
 // shows: how the kubelet registers, admits, allocates, checkpoints and restarts.
 //
-// It needs root, Linux, and containerd, runc and the CNI plugins (tools/install-containerd). Tests call Require first, which skips
-// with that command. Nothing of the machine's own is used: containerd has its own folders and socket, and everything lives in process
+// It needs Linux, root that can run containers, and the binaries of `make kubelet-bin`. Tests call Require first, which skips and says
+// what is missing. Nothing of the machine's own is used: containerd has its own folders and socket, and everything lives in process
 // and mount namespaces of the node's, with a copy of the tunables that a kubelet sets. However the test ends, the node ends with it and
 // leaves no process, mount, cgroup, network interface or changed setting behind.
 //

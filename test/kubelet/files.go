@@ -13,7 +13,7 @@ const snapshotter = "native"
 // files are the configuration of containerd, the network and the kubelet.
 func (n *Node) files() map[string][]byte {
 	fill := strings.NewReplacer(
-		"DIR", n.dir, "IMAGE", Image, "SNAPSHOTTER", snapshotter, "CGROUP", "/"+n.cgroup(),
+		"DIR", n.dir, "BIN", n.bin(""), "IMAGE", Image, "SNAPSHOTTER", snapshotter, "CGROUP", "/"+n.cgroup(),
 		// A /24 of the range that is set aside for tests of networks, so that two nodes have two.
 		"SUBNET", fmt.Sprintf("198.%d.%d.0/24", 18+n.port/256%2, n.port%256),
 		"KUBELETPORT", fmt.Sprint(n.port), "HEALTHPORT", fmt.Sprint(n.health),
@@ -28,7 +28,7 @@ func (n *Node) files() map[string][]byte {
 
 // restrict_oom_score_adj: to lower the score takes a capability that root in a container or a sandbox may not have, and without it
 // runc ends with "can't get final child's PID".
-const containerdConfig = `version = 2
+const containerdConfig = `version = 3
 root = "DIR/containerd/root"
 state = "DIR/containerd/state"
 
@@ -38,24 +38,33 @@ state = "DIR/containerd/state"
 [plugins."io.containerd.internal.v1.opt"]
   path = "DIR/containerd/opt"
 
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "IMAGE"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "SNAPSHOTTER"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "IMAGE"
+
+[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   disable_apparmor = true
 
-[plugins."io.containerd.grpc.v1.cri".containerd]
-  snapshotter = "SNAPSHOTTER"
+[plugins."io.containerd.cri.v1.runtime".containerd]
   default_runtime_name = "runc"
 
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
 
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  BinaryName = "BIN/kubelet-runc"
   SystemdCgroup = false
 
-[plugins."io.containerd.grpc.v1.cri".cni]
-  bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["BIN"]
   conf_dir = "DIR/cni"
+  use_internal_loopback = true
 `
 
 // A pair of interfaces a pod, which is gone with the pod. There is no bridge to leave behind.

@@ -144,8 +144,11 @@ func (n *Node) start(ctx context.Context) error {
 }
 
 func (n *Node) startContainerd(ctx context.Context) error {
+	if _, err := program(ctx, n.root, "runc"); err != nil {
+		return err
+	}
 	var err error
-	if n.containerd, err = n.Run(Program{Name: "containerd", Path: "containerd", Args: []string{"--config=" + n.path("containerd.toml")}}); err != nil {
+	if n.containerd, err = n.Run(Program{Name: "containerd", Path: n.bin("containerd"), Args: []string{"--config=" + n.path("containerd.toml")}}); err != nil {
 		return err
 	}
 	pod, err := program(ctx, n.root, "pod")
@@ -162,8 +165,8 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
-		ctr := exec.CommandContext(ctx, "ctr", "--address="+n.path("containerd.sock"), "--namespace=k8s.io", //nolint:gosec // Ours.
-			"image", "import", "--snapshotter="+snapshotter, image)
+		ctr := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "--namespace=k8s.io", //nolint:gosec // Ours.
+			"image", "import", "--local", "--snapshotter="+snapshotter, image)
 		if out, err := ctr.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -175,7 +178,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 func (n *Node) StartKubelet(ctx context.Context) error {
 	var err error
 	n.kubelet, err = n.Run(Program{
-		Name: "kubelet", Path: filepath.Join(n.root, "_output", "bin", "kubelet"),
+		Name: "kubelet", Path: n.bin("kubelet"),
 		Args: []string{
 			"--config=" + n.path("kubelet.yaml"), "--kubeconfig=" + n.kubeconfig, "--root-dir=" + n.path("kubelet"),
 			"--cert-dir=" + n.path("kubelet-pki"), "--hostname-override=" + n.config.Name, "--node-labels=" + joined(n.config.Labels), "--v=2",
@@ -272,6 +275,9 @@ func (n *Node) PodResourcesSocket() string { return n.path("kubelet/pod-resource
 func (n *Node) Client() kubernetes.Interface { return n.client }
 
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// bin is the path of a binary that the builder made, or their folder.
+func (n *Node) bin(name string) string { return filepath.Join(n.root, "_output", "bin", name) }
 
 // cgroup is named after the folder, which no other node has.
 func (n *Node) cgroup() string { return filepath.Base(n.dir) }

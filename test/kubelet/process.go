@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +32,8 @@ type Program struct {
 	Path string
 	Args []string
 	Env  []string
+	// Stdin is what it reads.
+	Stdin string
 }
 
 // Run starts a program on the node, as a DaemonSet with the node's paths mounted would be. It ends with the node.
@@ -43,7 +46,7 @@ func (n *Node) Run(p Program) (*Process, error) {
 	// Not CommandContext: it outlives the context of Start.
 	cmd := exec.Command(p.Path, p.Args...) //nolint:gosec,noctx // The tests' own programs.
 	cmd.Env = append(os.Environ(), p.Env...)
-	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := inNamespaces(n.init.Process.Pid, cmd.Start); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", p.Name, err)

@@ -19,33 +19,55 @@ import (
 
 // target is a binary to build. What it is called and where it comes from is all that differs.
 type target struct {
-	name    string
-	module  string // folder below test/cluster/build
-	pkg     string
-	ldflags string
-	takes   string // the first time, on two cores
+	name   string
+	module string // folder below test/cluster/build
+	pkg    string
+	takes  string // the first time, on two cores
+	options
 }
 
+type options struct {
+	ldflags, tags string
+	static        bool // without cgo
+}
+
+// Set is the binaries that are needed together.
+type Set []target
+
 // Without the version the API server calls itself v0.0.0-master, which newer clients refuse.
-const kubernetesFlags = "-X k8s.io/component-base/version.gitVersion=v1.36.3"
+var kubernetes = options{ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3"}
 
 // Without the version Karpenter says "unspecified" in its logs and to AWS.
-const karpenterFlags = "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"
+var karpenter = options{ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"}
 
-var targets = []target{
-	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", kubernetesFlags, "4 minutes"},
-	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", kubernetesFlags, "half a minute"},
-	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", kubernetesFlags, "a minute"},
-	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", kubernetesFlags, "half a minute"},
-	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", kubernetesFlags, "a minute"},
-	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "", "15 seconds"},
-	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", "a minute"},
-	{"karpenter", "karpenter", "github.com/aws/karpenter-provider-aws/cmd/controller", karpenterFlags, "two and a half minutes"},
+// The snapshotters that are left out need headers of libraries.
+var containerd = options{tags: "no_btrfs,no_devmapper,no_zfs", static: true}
+
+// Cluster is what the local cluster runs.
+var Cluster = Set{
+	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", "4 minutes", kubernetes},
+	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", "half a minute", kubernetes},
+	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", "a minute", kubernetes},
+	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", "half a minute", kubernetes},
+	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "15 seconds", options{}},
+	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "a minute", options{}},
+	{"karpenter", "karpenter", "github.com/aws/karpenter-provider-aws/cmd/controller", "two and a half minutes", karpenter},
+}
+
+// Containers is what a node with a real kubelet and real containers runs.
+var Containers = Set{
+	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", "a minute", kubernetes},
+	{"runc", "runc", "github.com/opencontainers/runc", "15 seconds", options{}},
+	{"containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd", "a minute", containerd},
+	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "5 seconds", containerd},
+	{"ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr", "15 seconds", containerd},
+	{"ptp", "containerd", "github.com/containernetworking/plugins/plugins/main/ptp", "5 seconds", containerd},
+	{"host-local", "containerd", "github.com/containernetworking/plugins/plugins/ipam/host-local", "5 seconds", containerd},
 }
 
 // Build makes what is missing or stale in root/_output/bin and says on progress what it does. Two builds at once wait
 // for each other.
-func Build(ctx context.Context, root string, progress io.Writer) error {
+func Build(ctx context.Context, root string, progress io.Writer, wanted Set) error {
 	bin := filepath.Join(root, "_output", "bin")
 	if err := os.MkdirAll(filepath.Join(bin, stampDir), 0o755); err != nil { //nolint:gosec // binaries for everybody
 		return fmt.Errorf("building the cluster: %w", err)
@@ -55,7 +77,7 @@ func Build(ctx context.Context, root string, progress io.Writer) error {
 		return fmt.Errorf("building the cluster: %w", err)
 	}
 	defer unlock()
-	stale, err := staleTargets(root, bin)
+	stale, err := wanted.stale(root, bin)
 	if err != nil {
 		return err
 	}
@@ -72,8 +94,8 @@ func Build(ctx context.Context, root string, progress io.Writer) error {
 
 // Stale names the binaries that are missing or were built from other versions than are pinned now. It reads a few small
 // files and builds nothing.
-func Stale(root string) ([]string, error) {
-	stale, err := staleTargets(root, filepath.Join(root, "_output", "bin"))
+func Stale(root string, of Set) ([]string, error) {
+	stale, err := of.stale(root, filepath.Join(root, "_output", "bin"))
 	var names []string
 	for _, t := range stale {
 		names = append(names, t.name)
@@ -81,9 +103,9 @@ func Stale(root string) ([]string, error) {
 	return names, err
 }
 
-func staleTargets(root, bin string) ([]target, error) {
-	var stale []target
-	for _, t := range targets {
+func (s Set) stale(root, bin string) (Set, error) {
+	var stale Set
+	for _, t := range s {
 		fresh, err := t.fresh(root, bin)
 		if err != nil {
 			return nil, err
@@ -101,6 +123,9 @@ const stampDir = ".stamps"
 func (t target) stamp(root string) (string, error) {
 	h := sha256.New()
 	_, _ = fmt.Fprintln(h, t.pkg, t.ldflags)
+	if t.tags != "" {
+		_, _ = fmt.Fprintln(h, t.tags)
+	}
 	for _, file := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(t.dir(root), file))
 		if err != nil {
@@ -139,9 +164,9 @@ func (t target) build(ctx context.Context, root, bin string) error {
 	}
 	// Moved into place when it is done: an old one may be running, and half a binary must not look like one.
 	fresh := filepath.Join(bin, stampDir, t.name+".new")
-	// Without -s -w the eight of them take twice the disk. With -trimpath what the product uses too, above all the clients of AWS, would be compiled a
+	// Without -s -w they take twice the disk. With -trimpath what the product uses too, above all the clients of AWS, would be compiled a
 	// second time.
-	_, err = command(ctx, t.dir(root), "go", "build", "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", fresh, t.pkg)
+	_, err = command(ctx, t.dir(root), t.environment(), "go", "build", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", fresh, t.pkg)
 	if err != nil {
 		return err
 	}
@@ -155,11 +180,18 @@ func (t target) build(ctx context.Context, root, bin string) error {
 	return os.Rename(fresh, filepath.Join(bin, stampDir, t.name))
 }
 
+func (t target) environment() []string {
+	if t.static {
+		return append(os.Environ(), "CGO_ENABLED=0")
+	}
+	return os.Environ()
+}
+
 // copyCRDs puts the CRDs of Karpenter and of its AWS provider beside the binaries, so that a cluster starts without the module cache. They belong
 // to the version that is pinned for the binary, and no other is left: the folder is moved into place as a whole.
 func copyCRDs(ctx context.Context, root, bin string) error {
 	module := target{module: "karpenter"}.dir(root)
-	out, err := command(ctx, module, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
+	out, err := command(ctx, module, os.Environ(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
 	if err != nil {
 		return fmt.Errorf("finding its CRDs: %w", err)
 	}
@@ -188,13 +220,13 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 }
 
 // command runs at low priority: a build takes all cores for minutes, and somebody works on this machine.
-func command(ctx context.Context, dir string, args ...string) ([]byte, error) {
+func command(ctx context.Context, dir string, environment []string, args ...string) ([]byte, error) {
 	if nice, err := exec.LookPath("nice"); err == nil {
 		args = append([]string{nice, "-n", "10"}, args...)
 	}
 	var out, errs strings.Builder
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // go
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &errs
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment, &out, &errs
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, errs.String())
 	}

@@ -11,15 +11,15 @@ func TestABinaryIsStaleWhenItIsMissingOrItsModuleChanged(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	bin := filepath.Join(root, "_output", "bin")
-	all := make([]string, 0, len(targets))
-	for _, target := range targets {
+	all := make([]string, 0, len(Cluster))
+	for _, target := range Cluster {
 		all = append(all, target.name)
 		write(t, filepath.Join(target.dir(root), "go.mod"), target.module)
 		write(t, filepath.Join(target.dir(root), "go.sum"), "")
 	}
 	expect(t, root, all...)
 
-	for _, target := range targets {
+	for _, target := range Cluster {
 		stamp, err := target.stamp(root)
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func TestABinaryIsStaleWhenItIsMissingOrItsModuleChanged(t *testing.T) {
 
 func expect(t *testing.T, root string, want ...string) {
 	t.Helper()
-	got, err := Stale(root)
+	got, err := Stale(root, Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "build":
-		return builder.Build(ctx, root, os.Stderr)
+		return builder.Build(ctx, root, os.Stderr, builder.Cluster)
 	case "up":
 		return up(ctx, s, *gates, os.Stdout)
 	case "down":
