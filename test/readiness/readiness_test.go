@@ -208,7 +208,7 @@ func (w *world) typed() {
 	w.eventually(func() error {
 		policies, err := w.clients.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(w.t.Context(), metav1.ListOptions{})
 		w.must(err)
-		if len(policies.Items) != 2 {
+		if len(policies.Items) != 3 {
 			w.t.Fatalf("there are %d policies", len(policies.Items))
 		}
 		for _, p := range policies.Items {
