@@ -121,10 +121,12 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	})
 	source := configsource.Source{File: a.options.configFile, Dir: a.options.configDir, Default: a.options.defaultConfig, Strict: a.options.strict}
 	if a.node != nil {
-		source.Node = watched{node: a.node, seen: func(m nodeapi.Metadata) {
-			a.resets.seen(m)
-			a.use.seen(m)
+		source.Node = watched{node: a.node, seen: func(n nodeapi.Node) {
+			a.resets.seen(n.Metadata)
+			a.use.seen(n.Metadata)
+			a.report.seen(n)
 		}}
+		group.Go(func() { a.watchDRA(ctx) })
 		if a.options.writeNode {
 			if a.options.podResourcesSocket != none {
 				group.Go(func() { a.watchUse(ctx) })
@@ -157,13 +159,26 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 // watched lets somebody else see the Node, too: one watch is enough.
 type watched struct {
 	node *nodeapi.Client
-	seen func(nodeapi.Metadata)
+	seen func(nodeapi.Node)
 }
 
 func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
-	w.node.Watch(ctx, func(m nodeapi.Metadata) {
-		w.seen(m)
-		f(m)
+	w.node.Watch(ctx, func(n nodeapi.Node) {
+		w.seen(n)
+		f(n.Metadata)
+	})
+}
+
+// draDriver is NVIDIA's for GPUs. It gives the same GPUs away, by resource claims.
+const draDriver = "gpu.nvidia.com"
+
+func (a *agent) watchDRA(ctx context.Context) {
+	a.node.WatchSlices(ctx, draDriver, func(names []string) {
+		why := ""
+		if len(names) > 0 {
+			why = fmt.Sprintf("the DRA driver %s gives the node's GPUs away (ResourceSlice %s); take it off the node, or keep this agent off it", draDriver, names[0])
+		}
+		a.manager.Claim(ctx, why)
 	})
 }
 

@@ -135,7 +135,18 @@ func (m *machine) configure(text string) {
 
 func (m *machine) eventually(what string, f func() bool) {
 	m.t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+	m.within(15*time.Second, what, f)
+}
+
+// later is for what takes two looks for other plugins.
+func (m *machine) later(what string, f func() bool) {
+	m.t.Helper()
+	m.within(30*time.Second, what, f)
+}
+
+func (m *machine) within(limit time.Duration, what string, f func() bool) {
+	m.t.Helper()
+	for deadline := time.Now().Add(limit); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			m.t.Fatalf("never: %s", what)
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 
@@ -17,7 +18,10 @@ type apiServer struct {
 	mu          sync.Mutex
 	version     int
 	annotations map[string]string
+	labels      map[string]string
 	conditions  map[string]map[string]string
+	patches     int // of labels
+	slices      []string
 	events      []map[string]any
 	allocatable string
 	refuse      bool // events
@@ -26,7 +30,7 @@ type apiServer struct {
 
 // withNode gives the machine a Node.
 func (m *machine) withNode() *apiServer {
-	s := &apiServer{annotations: map[string]string{}, conditions: map[string]map[string]string{}, allocatable: "0", changed: make(chan struct{})}
+	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, allocatable: "0", changed: make(chan struct{})}
 	web := httptest.NewServer(s)
 	m.t.Cleanup(func() {
 		web.CloseClientConnections()
@@ -46,6 +50,20 @@ func (s *apiServer) annotate(key, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.annotations[key] = value
+	s.touch()
+}
+
+func (s *apiServer) label(key string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.labels[key]
+}
+
+// change changes the Node as somebody else does.
+func (s *apiServer) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
 	s.touch()
 }
 
@@ -92,8 +110,8 @@ func (s *apiServer) count(reason, words string) int {
 
 func (s *apiServer) object() string {
 	data, _ := json.Marshal(map[string]any{
-		"metadata": map[string]any{"name": "n", "resourceVersion": fmt.Sprint(s.version), "annotations": s.annotations},
-		"status":   map[string]any{"allocatable": map[string]string{resource: s.allocatable}},
+		"metadata": map[string]any{"name": "n", "resourceVersion": fmt.Sprint(s.version), "annotations": s.annotations, "labels": s.labels},
+		"status":   map[string]any{"allocatable": map[string]string{resource: s.allocatable}, "conditions": slices.Collect(maps.Values(s.conditions))},
 	})
 	return string(data)
 }
@@ -102,6 +120,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/"):
+		s.serveSlices(w, r)
 	case r.Method == http.MethodPost:
 		var e map[string]any
 		_ = json.NewDecoder(r.Body).Decode(&e)
@@ -130,11 +150,38 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveSlices ends each watch with an error, so that the agent lists again. mu is held.
+func (s *apiServer) serveSlices(w http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1/") {
+		http.NotFound(w, r)
+		return
+	}
+	if r.URL.Query().Get("watch") == "true" {
+		changed := s.changed
+		s.mu.Unlock()
+		w.(http.Flusher).Flush()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+		}
+		s.mu.Lock()
+		fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}`)
+		return
+	}
+	var items []map[string]any
+	for _, name := range s.slices {
+		items = append(items, map[string]any{"metadata": map[string]string{"name": name}})
+	}
+	data, _ := json.Marshal(map[string]any{"metadata": map[string]string{"resourceVersion": fmt.Sprint(s.version)}, "items": items})
+	_, _ = w.Write(data)
+}
+
 func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	var p struct {
 		Metadata struct {
 			ResourceVersion string
 			Annotations     map[string]*string
+			Labels          map[string]*string
 		}
 		Status struct{ Conditions []map[string]string }
 	}
@@ -146,6 +193,14 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 	for key, value := range p.Metadata.Annotations {
 		if delete(s.annotations, key); value != nil {
 			s.annotations[key] = *value
+		}
+	}
+	if len(p.Metadata.Labels) > 0 {
+		s.patches++
+	}
+	for key, value := range p.Metadata.Labels {
+		if delete(s.labels, key); value != nil {
+			s.labels[key] = *value
 		}
 	}
 	for _, c := range p.Status.Conditions {

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/gpu"
@@ -29,7 +28,8 @@ type report struct {
 	agent    *agent
 	exporter *metrics.Exporter
 	events   *recorder // nil when there is nobody to tell.
-	write    chan struct{}
+	// write has a word when something else is to be written to the Node, changed when somebody has changed the Node.
+	write, changed chan struct{}
 
 	mu         sync.Mutex
 	driver     gpu.Driver
@@ -42,6 +42,7 @@ type report struct {
 	slowest    time.Duration
 	labels     map[string]string
 	conditions map[string]health.Condition
+	node       nodeapi.Node // as it was seen last
 	// noGPUs, refusal and inForce are what the condition about sharing says.
 	noGPUs, refusal string
 	inForce         bool
@@ -49,7 +50,7 @@ type report struct {
 
 func newReport(a *agent) *report {
 	r := &report{
-		agent: a, write: make(chan struct{}, 1), registered: map[string]time.Duration{}, aside: map[string]string{}, listed: map[string][2]int{},
+		agent: a, write: make(chan struct{}, 1), changed: make(chan struct{}, 1), registered: map[string]time.Duration{}, aside: map[string]string{}, listed: map[string][2]int{},
 		applied: map[bool]int{}, allocated: map[bool]int{}, conditions: map[string]health.Condition{},
 	}
 	if a.node != nil && a.options.writeNode {
@@ -82,7 +83,7 @@ func (r *report) hooks(ctx context.Context) plugin.Hooks {
 				delete(r.registered, resource)
 			})
 			if why != "" {
-				r.events.tell(ctx, health.Event{Reason: "StandingBack", Message: resource + " is left to another device plugin: " + why})
+				r.events.tell(ctx, health.Event{Reason: "StandingBack", Message: resource + " is not served: " + why})
 			} else {
 				r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
 			}
@@ -256,85 +257,11 @@ func (r *report) condition(c health.Condition) {
 	}
 }
 
-func (r *report) poke() {
+func (r *report) poke() { notify(r.write) }
+
+func notify(c chan struct{}) {
 	select {
-	case r.write <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-}
-
-// writeNode writes labels and conditions whenever they are others than before.
-func (r *report) writeNode(ctx context.Context) {
-	log := logr.FromContextOrDiscard(ctx)
-	written, told := map[string]string{}, map[string]health.Condition{}
-	backoff := firstBackoff
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.write:
-		}
-		var next map[string]string
-		var conditions map[string]health.Condition
-		r.with(func() { next, conditions = maps.Clone(r.labels), maps.Clone(r.conditions) })
-		err := r.writeLabels(ctx, next, written)
-		if err == nil {
-			err = r.writeConditions(ctx, conditions, told)
-		}
-		if err != nil {
-			log.Info("The Node cannot be written; trying again", "error", err.Error())
-			pause(ctx, backoff)
-			backoff = min(2*backoff, lastBackoff)
-			r.poke()
-			continue
-		}
-		backoff = firstBackoff
-	}
-}
-
-func (r *report) writeLabels(ctx context.Context, next, written map[string]string) error {
-	patch := map[string]any{}
-	for key, value := range next {
-		if written[key] != value {
-			patch[key] = value
-		}
-	}
-	for key := range written {
-		if _, stays := next[key]; !stays {
-			patch[key] = nil
-		}
-	}
-	if len(patch) == 0 {
-		return nil
-	}
-	if err := r.agent.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"labels": patch}}); err != nil {
-		return err
-	}
-	clear(written)
-	maps.Copy(written, next)
-	return nil
-}
-
-func (r *report) writeConditions(ctx context.Context, next, told map[string]health.Condition) error {
-	now := time.Now().UTC().Format(time.RFC3339)
-	var patch []map[string]string
-	for _, kind := range slices.Sorted(maps.Keys(next)) {
-		c := next[kind]
-		if told[kind] == c {
-			continue
-		}
-		condition := map[string]string{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": now}
-		if told[kind].Status != c.Status {
-			condition["lastTransitionTime"] = now
-		}
-		patch = append(patch, condition)
-	}
-	if len(patch) == 0 {
-		return nil
-	}
-	if err := r.agent.node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
-		return err
-	}
-	maps.Copy(told, next)
-	return nil
 }

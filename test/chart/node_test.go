@@ -177,7 +177,7 @@ func TestTheAgentHasFewRightsOnTheMachine(t *testing.T) {
 func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
 	objects := template(t)
 	for kind, want := range map[string]map[string]string{
-		"ClusterRole": {"nodes": "get,patch,watch", "nodes/status": "patch"},
+		"ClusterRole": {"nodes": "get,patch,watch", "nodes/status": "patch", "resourceslices": "list,watch"},
 		"Role":        {"events": "create"},
 	} {
 		role := into[rbacv1.ClusterRole](t, objects, kind) // A Role's fields are among a ClusterRole's.

@@ -105,7 +105,18 @@ var requests = []request{
 		}
 		return err
 	}, true},
-	{"labels it", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":"4","nvidia.com/mig.capable":"false","nvidia.com/cuda.driver.major":"580"}}}`), true},
+	{"lists and watches ResourceSlices", func(ctx context.Context, k kubernetes.Interface, node string) error {
+		of := metav1.ListOptions{FieldSelector: "spec.driver=gpu.nvidia.com,spec.nodeName=" + node}
+		if _, err := k.ResourceV1().ResourceSlices().List(ctx, of); err != nil {
+			return err
+		}
+		w, err := k.ResourceV1().ResourceSlices().Watch(ctx, of)
+		if err == nil {
+			w.Stop()
+		}
+		return err
+	}, true},
+	{"labels it", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":"4","nvidia.com/mig.capable":"false","nvidia.com/cuda.driver.major":"580","nvidia.com/gfd.timestamp":"1772366400"}}}`), true},
 	{"takes a label of its own off", patchNode(`{"metadata":{"labels":{"nvidia.com/gpu.count":null}}}`), true},
 	{"sets its conditions", patchNode(`{"status":{"conditions":[{"type":"KarveSharingReady","status":"True"},{"type":"AcceleratedHardwareReady","status":"False"}]}}`, "status"), true},
 	{"shortens the GPUs that were reset", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-reset":"GPU-a"}}}`), true},
@@ -177,7 +188,7 @@ func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
 	}
 	for _, other := range []struct{ who, token, node string }{{"the agent on a", "a", "b"}, {"a token without a node", "", "a"}} {
 		for _, r := range requests {
-			if strings.HasPrefix(r.name, "reads its") || strings.HasPrefix(r.name, "watches its") {
+			if strings.HasPrefix(r.name, "reads its") || strings.HasPrefix(r.name, "watches its") || strings.HasPrefix(r.name, "lists and watches") {
 				continue // Nothing tells one's own from others' here.
 			}
 			if err := r.what(t.Context(), as(t, account, other.token), other.node); !apierrors.IsForbidden(err) {

@@ -81,11 +81,21 @@ type Node struct {
 	Metadata Metadata `json:"metadata"`
 	Status   struct {
 		Allocatable map[string]string `json:"allocatable"`
+		Conditions  []Condition       `json:"conditions"`
 	} `json:"status"`
+}
+
+// Condition is one of the Node's.
+type Condition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // Metadata is the Node's.
 type Metadata struct {
+	Name            string            `json:"name"`
 	UID             string            `json:"uid"`
 	ResourceVersion string            `json:"resourceVersion"`
 	Labels          map[string]string `json:"labels"`
@@ -116,25 +126,23 @@ func (c *Client) Get(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// Allocatable is how much of a resource the Node has to give.
-func (c *Client) Allocatable(ctx context.Context, resource string) (int64, error) {
+// Allocatable is how much the Node has to give of what is counted in devices: numbers without a unit, or in thousands.
+func (c *Client) Allocatable(ctx context.Context) (map[string]int64, error) {
 	n, err := c.Get(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	text, ok := n.Status.Allocatable[resource]
-	if !ok {
-		return 0, nil
+	out := map[string]int64{}
+	for resource, text := range n.Status.Allocatable {
+		scale := int64(1)
+		if thousands, ok := strings.CutSuffix(text, "k"); ok {
+			text, scale = thousands, 1000
+		}
+		if amount, err := strconv.ParseInt(text, 10, 32); err == nil {
+			out[resource] = amount * scale
+		}
 	}
-	scale := int64(1)
-	if thousands, ok := strings.CutSuffix(text, "k"); ok {
-		text, scale = thousands, 1000
-	}
-	amount, err := strconv.ParseInt(text, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("node %s has %q %s", c.Name, text, resource)
-	}
-	return amount * scale, nil
+	return out, nil
 }
 
 // Kinds of patches.
@@ -164,76 +172,105 @@ func (c *Client) Patch(ctx context.Context, subresource, kind string, patch any)
 
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// Watch calls f with the Node's metadata at first and after each change, until ctx ends. What fails is tried again.
-func (c *Client) Watch(ctx context.Context, f func(Metadata)) {
+// Watch calls f with the Node at first and after each change, until ctx ends. What fails is tried again.
+func (c *Client) Watch(ctx context.Context, f func(Node)) {
 	log := logr.FromContextOrDiscard(ctx)
-	ticks := c.Clock
-	if ticks == nil {
-		ticks = clock.RealClock{}
-	}
-	backoff, version := firstBackoff, ""
-	for ctx.Err() == nil {
-		began := ticks.Now()
-		err := c.watch(ctx, &version, f)
-		if ctx.Err() != nil {
-			return
+	version := ""
+	c.again(ctx, func() {
+		err := c.watchNode(ctx, &version, f)
+		if err != nil && ctx.Err() == nil {
+			version = "" // Whatever it was: begin anew.
+			log.Info("The Node cannot be watched; trying again", "error", err.Error())
 		}
+	})
+}
+
+// again calls f until ctx ends, with longer and longer pauses while it does not last.
+func (c *Client) again(ctx context.Context, f func()) {
+	ticks := c.clock()
+	for backoff := firstBackoff; ctx.Err() == nil; {
+		began := ticks.Now()
+		f()
 		if ticks.Since(began) > lastBackoff {
 			backoff = firstBackoff
 		}
-		if err != nil {
-			version = "" // Whatever it was: begin anew.
-			log.Info("The Node cannot be watched; trying again", "error", err.Error(), "in", backoff.String())
-		}
-		timer := ticks.NewTimer(backoff)
-		select {
-		case <-ctx.Done():
-		case <-timer.C():
-		}
-		timer.Stop()
+		c.pause(ctx, backoff)
 		backoff = min(2*backoff, lastBackoff)
 	}
 }
 
-func (c *Client) watch(ctx context.Context, version *string, f func(Metadata)) error {
+func (c *Client) clock() clock.WithTicker {
+	if c.Clock == nil {
+		return clock.RealClock{}
+	}
+	return c.Clock
+}
+
+func (c *Client) pause(ctx context.Context, d time.Duration) {
+	timer := c.clock().NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
+	}
+}
+
+func (c *Client) watchNode(ctx context.Context, version *string, f func(Node)) error {
 	if *version == "" {
 		n, err := c.Get(ctx)
 		if err != nil {
 			return err
 		}
 		*version = n.Metadata.ResourceVersion
-		f(n.Metadata)
+		f(n)
 	}
+	return c.watch(ctx, "/api/v1/nodes", "metadata.name="+c.Name, version, func(_ string, object json.RawMessage) error {
+		var n Node
+		if err := json.Unmarshal(object, &n); err != nil {
+			return err
+		}
+		f(n)
+		return nil
+	})
+}
+
+// watch tells of changes of what the selector picks since the version, which it moves on.
+func (c *Client) watch(ctx context.Context, path, selector string, version *string, changed func(kind string, object json.RawMessage) error) error {
 	query := url.Values{
-		"watch": {"true"}, "fieldSelector": {"metadata.name=" + c.Name}, "resourceVersion": {*version},
+		"watch": {"true"}, "fieldSelector": {selector}, "resourceVersion": {*version},
 		"allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(int(watchFor.Seconds()))},
 	}
 	// A connection that is dead without saying so ends here.
 	ctx, cancel := context.WithTimeout(ctx, watchFor+callTimeout)
 	defer cancel()
-	return c.call(ctx, http.MethodGet, "/api/v1/nodes?"+query.Encode(), metadataOnly, "", nil, func(body io.Reader) error {
+	return c.call(ctx, http.MethodGet, path+"?"+query.Encode(), "application/json", "", nil, func(body io.Reader) error {
 		for decoder := json.NewDecoder(body); ; {
 			var event struct {
-				Type   string `json:"type"`
-				Object struct {
-					Metadata Metadata `json:"metadata"`
-					Code     int      `json:"code"`
-					Message  string   `json:"message"`
-				} `json:"object"`
+				Type   string          `json:"type"`
+				Object json.RawMessage `json:"object"`
+			}
+			var object struct {
+				Metadata Metadata `json:"metadata"`
+				Code     int      `json:"code"`
+				Message  string   `json:"message"`
 			}
 			if err := decoder.Decode(&event); errors.Is(err, io.EOF) {
 				return nil
 			} else if err != nil {
 				return err
 			}
-			switch event.Type {
-			case "ADDED", "MODIFIED":
-				*version = event.Object.Metadata.ResourceVersion
-				f(event.Object.Metadata)
-			case "BOOKMARK":
-				*version = event.Object.Metadata.ResourceVersion
-			case "ERROR":
-				return &StatusError{Code: event.Object.Code, Message: event.Object.Message}
+			if err := json.Unmarshal(event.Object, &object); err != nil {
+				return err
+			}
+			if event.Type == "ERROR" {
+				return &StatusError{Code: object.Code, Message: object.Message}
+			}
+			*version = object.Metadata.ResourceVersion
+			if event.Type == "BOOKMARK" {
+				continue
+			}
+			if err := changed(event.Type, event.Object); err != nil {
+				return err
 			}
 		}
 	})

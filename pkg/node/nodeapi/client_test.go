@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -45,7 +46,7 @@ func (s *server) set(label string) {
 }
 
 func (s *server) object() string {
-	return fmt.Sprintf(`{"metadata":{"name":"n","resourceVersion":"%d","labels":{"l":%q}},"status":{"allocatable":{"cpu":"3920m","nvidia.com/gpu":"10","many":"2k"}}}`, s.version, s.label)
+	return fmt.Sprintf(`{"metadata":{"name":"n","resourceVersion":"%d","labels":{"l":%q}},"status":{"allocatable":{"cpu":"3920m","nvidia.com/gpu":"10","many":"2k"},"conditions":[{"type":"Ready","status":"True","reason":"R","message":"m","lastHeartbeatTime":"x"}]}}`, s.version, s.label)
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -111,13 +112,9 @@ func start(t *testing.T) (*server, *nodeapi.Client) {
 func TestAllocatable(t *testing.T) {
 	t.Parallel()
 	_, c := start(t)
-	for resource, want := range map[string]int64{"nvidia.com/gpu": 10, "nvidia.com/gpu.shared": 0, "many": 2000} {
-		if got, err := c.Allocatable(t.Context(), resource); got != want || err != nil {
-			t.Errorf("%s: %d, %v", resource, got, err)
-		}
-	}
-	if _, err := c.Allocatable(t.Context(), "cpu"); err == nil {
-		t.Error("half a CPU is a number of devices")
+	got, err := c.Allocatable(t.Context())
+	if want := map[string]int64{"nvidia.com/gpu": 10, "many": 2000}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 }
 
@@ -147,7 +144,12 @@ func TestEveryChangeIsSeenWhateverTheServerDoes(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	seen := make(chan string, 100)
-	go c.Watch(t.Context(), func(m nodeapi.Metadata) { seen <- m.Labels["l"] })
+	go c.Watch(t.Context(), func(n nodeapi.Node) {
+		if len(n.Status.Conditions) != 1 || n.Status.Conditions[0] != (nodeapi.Condition{Type: "Ready", Status: "True", Reason: "R", Message: "m"}) {
+			t.Errorf("the conditions are %v", n.Status.Conditions)
+		}
+		seen <- n.Metadata.Labels["l"]
+	})
 	want := func(label string) {
 		t.Helper()
 		for {

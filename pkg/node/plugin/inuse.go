@@ -44,6 +44,35 @@ func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	return out, nil
 }
 
+// Registered lists the healthy devices of all plugins that the kubelet knows, by resource.
+func (p PodResources) Registered(ctx context.Context) (map[string][]string, error) {
+	c, done, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	response, err := c.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", p.Socket, err)
+	}
+	out := map[string][]string{}
+	for _, devices := range response.GetDevices() {
+		out[devices.GetResourceName()] = append(out[devices.GetResourceName()], devices.GetDeviceIds()...)
+	}
+	return out, nil
+}
+
+func (p PodResources) client() (podresources.PodResourcesListerClient, func(), error) {
+	if p.Network == nil {
+		p.Network = Unix{}
+	}
+	conn, err := client(p.Network, p.Socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	return podresources.NewPodResourcesListerClient(conn), func() { _ = conn.Close() }, nil
+}
+
 // Holders lists the GPUs, by UUID and once each, of which pods hold replicas, by namespace/name of the pod. Devices of other plugins have no UUID and are taken as they are.
 func (p PodResources) Holders(ctx context.Context) (map[string][]string, error) {
 	pods, err := p.list(ctx)
@@ -67,15 +96,12 @@ func (p PodResources) Holders(ctx context.Context) (map[string][]string, error) 
 }
 
 func (p PodResources) list(ctx context.Context) ([]*podresources.PodResources, error) {
-	if p.Network == nil {
-		p.Network = Unix{}
-	}
-	conn, err := client(p.Network, p.Socket)
+	c, done, err := p.client()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
-	response, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
+	defer done()
+	response, err := c.List(ctx, &podresources.ListPodResourcesRequest{}, grpc.MaxCallRecvMsgSize(maxPodResources))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", p.Socket, err)
 	}

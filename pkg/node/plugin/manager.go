@@ -25,9 +25,11 @@ import (
 	"karve.sh/karve/pkg/sharing"
 )
 
-// InUse tells which devices pods hold, by resource.
+// InUse tells what the kubelet knows of devices, by resource.
 type InUse interface {
+	// InUse are those that pods hold, Registered those that plugins have.
 	InUse(ctx context.Context) (map[string][]string, error)
+	Registered(ctx context.Context) (map[string][]string, error)
 }
 
 // UsageReader tells what a GPU does.
@@ -35,9 +37,9 @@ type UsageReader interface {
 	Usage(uuid string) (gpu.Usage, error)
 }
 
-// Allocatable tells how much of a resource the Node has to give, as the API server knows it.
+// Allocatable tells how much of each resource that is counted in devices the Node has to give, as the API server knows it.
 type Allocatable interface {
-	Allocatable(ctx context.Context, resource string) (int64, error)
+	Allocatable(ctx context.Context) (map[string]int64, error)
 }
 
 // Network is how the kubelet is reached: Unix sockets, or memory in tests.
@@ -46,6 +48,8 @@ type Network interface {
 	Dial(ctx context.Context, path string) (net.Conn, error)
 	// Exists says whether there is a socket, answered or not.
 	Exists(path string) bool
+	// List names the sockets of a folder.
+	List(dir string) []string
 	// Created is sent to whenever the socket is made, until ctx ends.
 	Created(ctx context.Context, path string) <-chan struct{}
 }
@@ -58,7 +62,7 @@ type Hooks struct {
 	Allocated func(resource string, devices []string, took time.Duration, err error)
 	// Applied: a configuration was taken, or not; then the one before is still in force.
 	Applied func(took time.Duration, err error)
-	// StoodBack: another plugin has the resource; why is "" when it has it no more.
+	// StoodBack: somebody else has the resource, or the GPUs under another name; why is "" when they have it no more.
 	StoodBack func(resource, why string)
 	// Listed: what the kubelet is told there is.
 	Listed func(resource string, healthy, unhealthy int)
@@ -103,6 +107,7 @@ type Manager struct {
 	// withdrawn were listed once. The kubelet may have chosen one of them before it heard.
 	withdrawn idSet
 	servers   map[string]*server
+	others    others
 }
 
 const (
@@ -130,7 +135,7 @@ func New(config Config) *Manager {
 	return &Manager{
 		config: config, loads: newLoads(config.Usage, config.Clock), wake: make(chan struct{}, 1),
 		devices: map[string]gpu.Device{}, unhealthy: map[string]bool{}, failMany: map[string]bool{}, used: map[string]map[string]time.Time{},
-		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{},
+		listed: idSet{}, withdrawn: idSet{}, servers: map[string]*server{}, others: others{told: map[string]string{}},
 	}
 }
 
@@ -180,6 +185,9 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	m.mu.Lock()
 	m.settings, m.channels, m.targets, m.devices, m.failMany = settings, channels, targets, known, fail
 	m.learn(ctx, used, usedErr)
+	m.mu.Unlock()
+	m.lookForOthers(ctx)
+	m.mu.Lock()
 	m.lay(ctx)
 	m.mu.Unlock()
 	m.poke()
@@ -227,6 +235,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer group.Wait()
 	created := m.config.Network.Created(ctx, m.config.KubeletSocket)
 	running := map[*server]context.CancelFunc{}
+	looks := m.config.Clock.NewTicker(standBack)
+	defer looks.Stop()
 	defer func() {
 		for _, cancel := range running {
 			cancel()
@@ -261,6 +271,8 @@ func (m *Manager) Run(ctx context.Context) error {
 			for _, s := range servers {
 				s.kubeletStarted()
 			}
+		case <-looks.C():
+			m.lookForOthers(ctx)
 		case <-again:
 			used, err := m.askInUse(ctx)
 			m.mu.Lock()
@@ -351,7 +363,11 @@ func (m *Manager) lay(ctx context.Context) {
 			}
 		}
 	}
-	offered, settling := layout(m.targets, m.listed, inUse)
+	targets := m.targets
+	if m.others.why != "" {
+		targets = nil // What pods hold stays. Nothing is added to it.
+	}
+	offered, settling := layout(targets, m.listed, inUse)
 	m.settling = settling || !m.usedKnown
 	listed := idSet{}
 	for resource, ids := range offered {
@@ -452,5 +468,5 @@ func (m *Manager) packed() bool {
 
 // socket is where a resource is served; the names are NVIDIA's, so that two plugins for the same GPUs meet.
 func (m *Manager) socket(resource string) string {
-	return path.Join(path.Dir(m.config.KubeletSocket), "nvidia-"+strings.TrimPrefix(resource, sharing.Prefix)+".sock")
+	return path.Join(path.Dir(m.config.KubeletSocket), socketPrefix+strings.TrimPrefix(resource, sharing.Prefix)+socketSuffix)
 }

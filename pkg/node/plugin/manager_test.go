@@ -507,7 +507,7 @@ func TestAnotherPluginIsLeftAlone(t *testing.T) {
 		}
 		g.Stop()
 		<-done
-		clk.Sleep(15 * time.Second)
+		clk.Sleep(25 * time.Second)
 		w.want(whole, 4)
 		if stood := w.saidOfOthers(); len(stood) != 2 || stood[1] != "" {
 			t.Errorf("said %q", stood)
@@ -541,10 +541,12 @@ func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
 	})
 }
 
-// nodeHas is how much of anything the Node says that it has.
+// nodeHas is how much of the resource the Node says that it has.
 type nodeHas struct{ n atomic.Int64 }
 
-func (n *nodeHas) Allocatable(context.Context, string) (int64, error) { return n.n.Load(), nil }
+func (n *nodeHas) Allocatable(context.Context) (map[string]int64, error) {
+	return map[string]int64{whole: n.n.Load()}, nil
+}
 
 func TestANodeThatHasTheResourceAlreadyIsLeftAlone(t *testing.T) {
 	t.Parallel()

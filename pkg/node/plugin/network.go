@@ -49,6 +49,19 @@ func (Unix) Dial(ctx context.Context, path string) (net.Conn, error) {
 // Exists looks for the socket.
 func (Unix) Exists(path string) bool { return exists(path) }
 
+// List names what is in the folder; what is no socket does not answer.
+func (Unix) List(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	out := make([]string, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil

@@ -276,8 +276,8 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 func (s *server) neighbour(ctx context.Context, first bool) string {
 	socket := s.m.socket(s.resource)
 	if s.m.config.Network.Exists(socket) {
-		if s.answers(ctx, socket) {
-			return fmt.Sprintf("another device plugin answers at %s; disable it, or keep this agent off the node", socket)
+		if answers(ctx, s.m.config.Network, socket) {
+			return answersAt(socket)
 		}
 		return "" // Left by whoever had the resource last; what the Node says is about them.
 	}
@@ -286,21 +286,22 @@ func (s *server) neighbour(ctx context.Context, first bool) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, inUseTimeout)
 	defer cancel()
-	n, err := s.m.config.Allocatable.Allocatable(ctx, s.resource)
+	all, err := s.m.config.Allocatable.Allocatable(ctx)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Info("Not known whether the Node has the resource already; going on", "resource", s.resource, "error", err.Error())
 		return ""
 	}
-	if n > 0 {
-		return fmt.Sprintf("the Node already has %d %s from another device plugin, such as the one built into Bottlerocket; disable it, or keep this agent off the node", n, s.resource)
+	if n := all[s.resource]; n > 0 {
+		return nodeHas(n, s.resource)
 	}
 	return ""
 }
 
-func (s *server) answers(ctx context.Context, socket string) bool {
+// answers says whether a device plugin is behind a socket.
+func answers(ctx context.Context, n Network, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	conn, err := client(s.m.config.Network, socket)
+	conn, err := client(n, socket)
 	if err != nil {
 		return false
 	}

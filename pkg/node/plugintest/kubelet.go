@@ -352,3 +352,25 @@ func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	}
 	return response, nil
 }
+
+// GetAllocatableResources answers which healthy devices there are, of all plugins.
+func (k *Kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failPods != nil {
+		return nil, k.failPods
+	}
+	response := &podresources.AllocatableResourcesResponse{}
+	for _, resource := range slices.Sorted(maps.Keys(k.endpoints)) {
+		e := k.endpoints[resource]
+		if !e.live {
+			continue
+		}
+		for _, d := range e.list.Devices {
+			if d.GetHealth() == pluginapi.Healthy {
+				response.Devices = append(response.Devices, &podresources.ContainerDevices{ResourceName: resource, DeviceIds: []string{d.GetID()}})
+			}
+		}
+	}
+	return response, nil
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -65,6 +66,20 @@ func (m *Memory) Exists(path string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sockets[path] != nil
+}
+
+// List names the sockets of a folder, closed or not.
+func (m *Memory) List(dir string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for socket := range m.sockets {
+		if path.Dir(socket) == dir {
+			out = append(out, path.Base(socket))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // Created tells when the socket is made.

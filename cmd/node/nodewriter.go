@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+const (
+	// restoreAfter is how long the Node may be behind what was written to it: what is seen of it comes later than the answer to the write.
+	restoreAfter = time.Second
+	// restoreEvery is how often what others take away is written again, so that two who write the same label do not keep the API server busy.
+	restoreEvery = time.Minute
+)
+
+// written is what the Node was told.
+type written struct {
+	labels     map[string]string
+	conditions map[string]health.Condition
+}
+
+// seen takes the Node, whenever it changes.
+func (r *report) seen(n nodeapi.Node) {
+	r.with(func() { r.node = n })
+	notify(r.changed)
+}
+
+// writeNode writes labels and conditions whenever they are others than before, and again when somebody else has changed them or has made
+// the Node anew.
+func (r *report) writeNode(ctx context.Context) {
+	log := logr.FromContextOrDiscard(ctx)
+	w := written{labels: map[string]string{}, conditions: map[string]health.Condition{}}
+	backoff := firstBackoff
+	var restore <-chan time.Time // never, while the Node is as it was told
+	var restored time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.write:
+		case <-r.changed:
+			if restore == nil && len(w.lacking(r.seenLast()))+len(w.untold(r.seenLast())) > 0 {
+				restore = time.After(max(restoreAfter, restoreEvery-time.Since(restored)))
+			}
+			continue
+		case <-restore:
+			restore = nil
+			labels, conditions := w.lacking(r.seenLast()), w.untold(r.seenLast())
+			if len(labels)+len(conditions) == 0 {
+				continue
+			}
+			restored = time.Now()
+			log.Info("Somebody has changed what the agent writes to the Node; writing it again", "labels", labels, "conditions", conditions)
+			maps.DeleteFunc(w.labels, func(key, _ string) bool { return slices.Contains(labels, key) })
+			maps.DeleteFunc(w.conditions, func(kind string, _ health.Condition) bool { return slices.Contains(conditions, kind) })
+		}
+		if err := r.writeOnce(ctx, w); err != nil {
+			log.Info("The Node cannot be written; trying again", "error", err.Error())
+			pause(ctx, backoff)
+			backoff = min(2*backoff, lastBackoff)
+			r.poke()
+			continue
+		}
+		backoff = firstBackoff
+	}
+}
+
+func (r *report) seenLast() (n nodeapi.Node) {
+	r.with(func() { n = r.node })
+	return n
+}
+
+// lacking are the labels that the Node was told and does not have.
+func (w written) lacking(n nodeapi.Node) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(w.labels)) {
+		if n.Metadata.Labels[key] != w.labels[key] {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// untold are the conditions that the Node was told and does not say.
+func (w written) untold(n nodeapi.Node) []string {
+	var out []string
+	for _, kind := range slices.Sorted(maps.Keys(w.conditions)) {
+		c := w.conditions[kind]
+		told := nodeapi.Condition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message}
+		if !slices.Contains(n.Status.Conditions, told) {
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// writeOnce writes what is new. While another has the GPUs, the labels are theirs.
+func (r *report) writeOnce(ctx context.Context, w written) error {
+	var labels map[string]string
+	var conditions map[string]health.Condition
+	aside := false
+	r.with(func() {
+		labels, conditions = maps.Clone(r.labels), maps.Clone(r.conditions)
+		for _, why := range r.aside {
+			aside = aside || why != ""
+		}
+	})
+	if aside {
+		clear(w.labels)
+	} else if err := r.writeLabels(ctx, labels, w.labels); err != nil {
+		return err
+	}
+	return r.writeConditions(ctx, conditions, w.conditions)
+}
+
+func (r *report) writeLabels(ctx context.Context, next, written map[string]string) error {
+	patch := map[string]any{}
+	for key, value := range next {
+		if written[key] != value {
+			patch[key] = value
+		}
+	}
+	for key := range written {
+		if _, stays := next[key]; !stays {
+			patch[key] = nil
+		}
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	if err := r.agent.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"labels": patch}}); err != nil {
+		return err
+	}
+	clear(written)
+	maps.Copy(written, next)
+	return nil
+}
+
+func (r *report) writeConditions(ctx context.Context, next, told map[string]health.Condition) error {
+	now := time.Now().UTC().Format(time.RFC3339)
+	var patch []map[string]string
+	for _, kind := range slices.Sorted(maps.Keys(next)) {
+		c := next[kind]
+		if told[kind] == c {
+			continue
+		}
+		condition := map[string]string{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": now}
+		if told[kind].Status != c.Status {
+			condition["lastTransitionTime"] = now
+		}
+		patch = append(patch, condition)
+	}
+	if len(patch) == 0 {
+		return nil
+	}
+	if err := r.agent.node.Patch(ctx, "status", nodeapi.StrategicPatch, map[string]any{"status": map[string]any{"conditions": patch}}); err != nil {
+		return err
+	}
+	maps.Copy(told, next)
+	return nil
+}

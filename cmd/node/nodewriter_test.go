@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"maps"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"karve.sh/karve/pkg/node/plugin"
+)
+
+const countLabel = "nvidia.com/gpu.count"
+
+func TestWhatOthersTakeAwayComesBackOnceAMinuteAtMost(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+	})
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
+
+	// A feature discovery that prunes, and the next time somebody with another opinion.
+	api.change(func() {
+		api.patches = 0
+		clear(api.labels)
+		delete(api.conditions, sharingCondition)
+	})
+	m.eventually("labels again", func() bool { return api.label(countLabel) == "2" })
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	for range 30 {
+		api.change(func() { api.labels[countLabel] = "7" })
+		time.Sleep(100 * time.Millisecond)
+	}
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	if api.patches != 1 {
+		t.Errorf("%d patches while another writes the same label", api.patches)
+	}
+}
+
+func TestANodeThatIsMadeAgainHasLabelsAndConditionsAgain(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+	})
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, hardware, "True GPUsHealthy")
+	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
+	var before map[string]string
+	api.change(func() {
+		before = maps.Clone(api.labels)
+		clear(api.labels)
+		clear(api.conditions)
+	})
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, hardware, "True GPUsHealthy")
+	m.eventually("all labels", func() bool {
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		return maps.Equal(api.labels, before)
+	})
+	if api.conditions[sharingCondition]["lastTransitionTime"] == "" {
+		t.Error("the condition has no time")
+	}
+}
+
+// silent is a plugin that answers and lists nothing.
+type silent struct {
+	pluginapi.UnimplementedDevicePluginServer
+}
+
+func (silent) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+	return &pluginapi.DevicePluginOptions{}, nil
+}
+
+func TestNoLabelsAreWrittenWhileStandingBack(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	end := func() {}
+	m := start(t, func(m *machine) {
+		m.configure("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 10}]}}")
+		api = m.withNode()
+		listener, err := plugin.Unix{}.Listen(t.Context(), m.dir+"/nvidia-gpu.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := grpc.NewServer()
+		pluginapi.RegisterDevicePluginServer(g, silent{})
+		done := make(chan struct{})
+		go func() { defer close(done); _ = g.Serve(listener) }()
+		end = func() {
+			g.Stop()
+			<-done
+		}
+		t.Cleanup(end)
+	})
+	m.says(api, sharingCondition, "False StandingBack", "nvidia.com/gpu.shared: another device plugin answers at "+m.dir+"/nvidia-gpu.sock")
+	m.eventually("the event", func() bool {
+		return api.count("StandingBack", "nvidia.com/gpu.shared is not served: another device plugin") == 1
+	})
+	m.says(api, hardware, "True GPUsHealthy")
+	api.change(func() {})
+	time.Sleep(2 * restoreAfter)
+	if n := api.label(countLabel); n != "" || len(m.kubelet.Requests()) != 0 {
+		t.Errorf("the count is %q, and there are %d registrations", n, len(m.kubelet.Requests()))
+	}
+	end()
+	m.later("20 replicas", func() bool { return m.kubelet.Allocatable("nvidia.com/gpu.shared") == 20 })
+	m.eventually("the labels", func() bool { return api.label(countLabel) == "2" })
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.eventually("the event", func() bool { return api.count("InCharge", "nvidia.com/gpu.shared") == 1 })
+}
+
+func TestADRADriverForTheSameGPUsIsLetHaveThem(t *testing.T) {
+	t.Parallel()
+	var api *apiServer
+	m := start(t, func(m *machine) {
+		m.configure(replicas(10))
+		api = m.withNode()
+		api.slices = []string{"n-gpu.nvidia.com-x7k2p"}
+	})
+	m.says(api, sharingCondition, "False StandingBack", "the DRA driver gpu.nvidia.com gives the node's GPUs away (ResourceSlice n-gpu.nvidia.com-x7k2p); take it off the node")
+	m.eventually("nothing is offered", m.allocatable(0))
+	api.change(func() { api.slices = nil })
+	m.eventually("20 replicas", m.allocatable(20))
+	m.says(api, sharingCondition, "True ConfigurationApplied")
+	api.change(func() { api.slices = []string{"n-gpu.nvidia.com-abcde"} })
+	m.says(api, sharingCondition, "False StandingBack", "abcde")
+	m.eventually("nothing is offered", m.allocatable(0))
+	m.eventually("an event each time", func() bool { return api.count("StandingBack", "") == 2 && api.count("InCharge", "") == 1 })
+}
