@@ -23,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
 	"karve.sh/karve/test/cluster/builder"
 	"karve.sh/karve/test/karve"
@@ -111,8 +112,13 @@ func (d *demo) build(ctx context.Context) error {
 	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Cluster) }); err != nil {
 		return err
 	}
-	d.tell("building Karve's controller")
-	return d.whileStill(func() string { return "building Karve's controller" }, func() error {
+	if err := d.building("helm, which renders Karve's chart: this takes minutes the first time", func() error {
+		_, err := chart.Helm()
+		return err
+	}); err != nil {
+		return err
+	}
+	return d.building("Karve's controller", func() error {
 		_, err := karve.Build(ctx)
 		return err
 	})

@@ -68,6 +68,13 @@ func (s *story) whileStill(doing func() string, do func() error) error {
 	return do()
 }
 
+// building tells what is built before it is, and that it goes on.
+func (s *story) building(what string, build func() error) error {
+	s.tell("building %s", what)
+	what, _, _ = strings.Cut(what, ",")
+	return s.whileStill(func() string { return "building " + what }, build)
+}
+
 // progress tells each line that is written to it.
 type progress struct {
 	story *story

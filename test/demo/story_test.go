@@ -1,0 +1,28 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestALongBuildIsToldBeforeItBeginsAndWhileItGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := newStory(&out)
+		if err := s.building("helm, which renders the chart", func() error {
+			if !strings.Contains(out.String(), "building helm, which renders the chart\n") {
+				t.Errorf("before the build was told:\n%s", out.String())
+			}
+			time.Sleep(2*stillAfter + 5*time.Second)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(out.String(), "still building helm\n"); got != 2 {
+			t.Errorf("that the build goes on was told %d times, want 2:\n%s", got, out.String())
+		}
+	})
+}
