@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -203,14 +204,35 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 		s = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: p.Replicas, Renamed: p.Resource != sharing.ResourceGPU}
 	}
 	resources, _ := c.Resources(devices) // It was just put in force.
+	settings, _ := c.Settings()
+	s.MIGStrategy = settings.MIGStrategy
+	machine := machineOf(sysfs, settings.MachineTypeFile)
 	r.with(func() {
-		r.labels, r.inForce = labels.For(devices, r.driver, s), true
+		r.labels, r.inForce = stamped(labels.For(devices, r.driver, s, machine), r.labels, settings.Timestamp, time.Now()), true
 		maps.DeleteFunc(r.aside, func(name, _ string) bool {
 			return !slices.ContainsFunc(resources, func(r sharing.Resource) bool { return r.Name == name })
 		})
 	})
 	r.sharingCondition()
 	r.poke()
+}
+
+// timestamp is the label that says when the labels changed, in seconds since 1970.
+const timestamp = labels.Prefix + "gfd.timestamp"
+
+// stamped puts the time on labels. It stays as long as they do.
+func stamped(next, before map[string]string, wanted bool, now time.Time) map[string]string {
+	if !wanted || len(next) == 0 {
+		return next
+	}
+	stamp, had := before[timestamp]
+	same := maps.Clone(before)
+	delete(same, timestamp)
+	if !had || !maps.Equal(same, next) {
+		stamp = strconv.FormatInt(now.Unix(), 10)
+	}
+	next[timestamp] = stamp
+	return next
 }
 
 // sharingCondition says the worst that there is to say.

@@ -31,19 +31,32 @@ type Sharing struct {
 	Replicas int
 	// Renamed says that the replicas have a resource name of their own, such as nvidia.com/gpu.shared.
 	Renamed bool
+	// MIGStrategy is what MIG devices are exposed as; "" and "none" are not told.
+	MIGStrategy string
+}
+
+// Machine is what the labels say beside its GPUs.
+type Machine struct {
+	// Type is the maker's name of it, on EC2 the instance type; "" when it is not known.
+	Type string
+	// PCIClasses are those of the GPUs.
+	PCIClasses []uint32
 }
 
 // shared says whether anything is.
 func (s Sharing) shared() bool { return s.Replicas > 1 && s.Strategy != None && s.Strategy != "" }
 
 // For returns the labels of a machine; without GPUs there are none. Every value is valid as a label's.
-func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing) map[string]string {
+func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machine) map[string]string {
 	if len(devices) == 0 {
 		return map[string]string{}
 	}
 	d := typical(devices)
 	strategy, replicas, suffix := None, 1, ""
-	if sharing.shared() {
+	switch {
+	case d.MIG: // All of them are partitioned, and partitions are not shared.
+		replicas = 0
+	case sharing.shared():
 		strategy, replicas = sharing.Strategy, sharing.Replicas
 		if !sharing.Renamed {
 			suffix = "-SHARED"
@@ -52,6 +65,11 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing) map[string]st
 	out := map[string]string{}
 	set := func(key, value string) { out[Prefix+key] = valid(value) }
 	set("gpu.present", "true")
+	set("gpu.machine", cmp.Or(productName(machine.Type, ""), unknown))
+	set("gpu.mode", Mode(machine.PCIClasses))
+	if sharing.MIGStrategy != "" && sharing.MIGStrategy != string(None) {
+		set("mig.strategy", sharing.MIGStrategy)
+	}
 	set("gpu.count", strconv.Itoa(len(devices)))
 	set("gpu.replicas", strconv.Itoa(replicas))
 	set("gpu.sharing-strategy", string(strategy))
@@ -93,14 +111,36 @@ func driverLabels(driver gpu.Driver, set func(key, value string)) {
 	}
 }
 
-// typical is the GPU that the labels describe where a machine has different ones: of those that there are most of, the first.
+const unknown = "unknown"
+
+// Mode is what GPUs of these PCI classes are made for; it is unknown when they are not alike.
+func Mode(classes []uint32) string {
+	const vga, threeD = 0x030000, 0x030200
+	switch classes = slices.Compact(slices.Sorted(slices.Values(classes))); {
+	case slices.Equal(classes, []uint32{vga}):
+		return "graphics"
+	case slices.Equal(classes, []uint32{threeD}):
+		return "compute"
+	default:
+		return unknown
+	}
+}
+
+// typical is the GPU that the labels describe where a machine has different ones: of those that there are most of, the first that is not
+// partitioned, or else the first.
 func typical(devices []gpu.Device) gpu.Device {
 	count := map[string]int{}
 	for _, d := range devices {
 		count[d.Product]++
 	}
+	partitioned := func(d gpu.Device) int {
+		if d.MIG {
+			return 1
+		}
+		return 0
+	}
 	return slices.MinFunc(devices, func(a, b gpu.Device) int {
-		return cmp.Or(cmp.Compare(count[b.Product], count[a.Product]), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+		return cmp.Or(cmp.Compare(count[b.Product], count[a.Product]), cmp.Compare(partitioned(a), partitioned(b)), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
 }
 
@@ -129,6 +169,8 @@ func Family(major, minor int) string {
 		return "hopper"
 	case major == 10, major == 12:
 		return "blackwell"
+	case major == 13:
+		return "rubin"
 	default:
 		return "undefined"
 	}

@@ -18,6 +18,8 @@ func TestASharedT4(t *testing.T) {
 	t.Parallel()
 	want := map[string]string{
 		"nvidia.com/gpu.present":                  "true",
+		"nvidia.com/gpu.machine":                  "g4dn.12xlarge",
+		"nvidia.com/gpu.mode":                     "compute",
 		"nvidia.com/gpu.count":                    "4",
 		"nvidia.com/gpu.replicas":                 "10",
 		"nvidia.com/gpu.sharing-strategy":         "time-slicing",
@@ -41,7 +43,7 @@ func TestASharedT4(t *testing.T) {
 		"nvidia.com/cuda.runtime.major":           "13",
 		"nvidia.com/cuda.runtime.minor":           "0",
 	}
-	got := labels.For(gputest.T4s(4), gputest.Installed, labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 10, Renamed: true})
+	got := labels.For(gputest.T4s(4), gputest.Installed, labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 10, Renamed: true}, labels.Machine{Type: "g4dn.12xlarge", PCIClasses: []uint32{0x030200, 0x030200, 0x030200, 0x030200}})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -60,7 +62,7 @@ func TestSharingInLabels(t *testing.T) {
 		{labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 10, Renamed: true}, "Tesla-T4", "10", "time-slicing", "false"},
 		{labels.Sharing{Strategy: labels.MPS, Replicas: 4}, "Tesla-T4-SHARED", "4", "mps", "true"},
 	} {
-		got := labels.For(gputest.T4s(1), gputest.Installed, test.sharing)
+		got := labels.For(gputest.T4s(1), gputest.Installed, test.sharing, labels.Machine{})
 		if got["nvidia.com/gpu.product"] != test.product || got["nvidia.com/gpu.replicas"] != test.replicas ||
 			got["nvidia.com/gpu.sharing-strategy"] != test.strategy || got["nvidia.com/mps.capable"] != test.mp {
 			t.Errorf("%+v: %v", test.sharing, got)
@@ -70,11 +72,11 @@ func TestSharingInLabels(t *testing.T) {
 
 func TestMachinesThatAreNotSimple(t *testing.T) {
 	t.Parallel()
-	if got := labels.For(nil, gputest.Installed, labels.Sharing{}); len(got) != 0 {
+	if got := labels.For(nil, gputest.Installed, labels.Sharing{}, labels.Machine{}); len(got) != 0 {
 		t.Errorf("without GPUs: %v", got)
 	}
 	mixed := append(gputest.T4s(1), gputest.H100s(2)...)
-	got := labels.For(mixed, gpu.Driver{Version: "535.54", CUDAMajor: 12, CUDAMinor: 2}, labels.Sharing{})
+	got := labels.For(mixed, gpu.Driver{Version: "535.54", CUDAMajor: 12, CUDAMinor: 2}, labels.Sharing{}, labels.Machine{})
 	for key, want := range map[string]string{
 		"gpu.count": "3", "gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.family": "hopper", "gpu.memory": "81559", "mig.capable": "true",
 		"cuda.driver-version.revision": "", "cuda.driver.rev": "", "cuda.driver-version.minor": "54", "cuda.runtime-version.full": "12.2",
@@ -85,7 +87,7 @@ func TestMachinesThatAreNotSimple(t *testing.T) {
 	}
 	partitioned := gputest.H100s(1)
 	partitioned[0].MIG = true
-	if got := labels.For(partitioned, gputest.Installed, labels.Sharing{Strategy: labels.MPS, Replicas: 2}); got["nvidia.com/mps.capable"] != "false" {
+	if got := labels.For(partitioned, gputest.Installed, labels.Sharing{Strategy: labels.MPS, Replicas: 2}, labels.Machine{}); got["nvidia.com/mps.capable"] != "false" {
 		t.Errorf("MPS on a partitioned GPU: %v", got)
 	}
 }
@@ -94,7 +96,7 @@ func TestFamilies(t *testing.T) {
 	t.Parallel()
 	for capability, want := range map[[2]int]string{
 		{6, 1}: "pascal", {7, 0}: "volta", {7, 5}: "turing", {8, 0}: "ampere", {8, 6}: "ampere", {8, 9}: "ada-lovelace", {9, 0}: "hopper",
-		{10, 0}: "blackwell", {12, 0}: "blackwell", {4, 2}: "undefined",
+		{10, 0}: "blackwell", {12, 0}: "blackwell", {13, 0}: "rubin", {4, 2}: "undefined",
 	} {
 		if got := labels.Family(capability[0], capability[1]); got != want {
 			t.Errorf("%v is %s, want %s", capability, got, want)
@@ -120,8 +122,8 @@ func FuzzLabels(f *testing.F) {
 func check(t interface{ Errorf(string, ...any) }, product, version string, number int) {
 	device := gpu.Device{Product: product, MemoryMiB: int64(number), ComputeMajor: number, ComputeMinor: number}
 	driver := gpu.Driver{Version: version, CUDAMajor: number, CUDAMinor: number}
-	plain := labels.For([]gpu.Device{device}, driver, labels.Sharing{})
-	shared := labels.For([]gpu.Device{device}, driver, labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 2})
+	plain := labels.For([]gpu.Device{device}, driver, labels.Sharing{}, labels.Machine{})
+	shared := labels.For([]gpu.Device{device}, driver, labels.Sharing{Strategy: labels.TimeSlicing, Replicas: 2}, labels.Machine{})
 	for _, all := range []map[string]string{plain, shared} {
 		for key, value := range maps.All(all) {
 			if problems := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(problems) > 0 {
