@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -155,15 +156,13 @@ func (w *world) upgradesFromOldReleases(t *testing.T, all []block) {
 func (w *world) uninstalls(t *testing.T, all []block) {
 	t.Helper()
 	w.run(t, append(all[:1:1], only(all, "Uninstall")...))
-	var left struct {
-		Items []struct {
-			Kind     string
-			Metadata struct{ Name string }
-		}
+	const kinds = "clusterroles,validatingadmissionpolicies,customresourcedefinitions,deployments,daemonsets,serviceaccounts"
+	left := []byte("something")
+	for began := time.Now(); len(left) > 0 && time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) { // The API server deletes CRDs with their objects.
+		left = w.kubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
 	}
-	w.get(t, &left, "clusterroles,validatingadmissionpolicies,customresourcedefinitions,deployments,daemonsets,serviceaccounts", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm")
-	if len(left.Items) > 0 {
-		t.Errorf("left behind: %v", left.Items)
+	if len(left) > 0 {
+		t.Errorf("left behind:\n%s", left)
 	}
 }
 
