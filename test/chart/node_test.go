@@ -1,6 +1,7 @@
 package chart_test
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,11 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	awsv1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	"github.com/pelletier/go-toml/v2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/sharing"
@@ -198,6 +202,126 @@ func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
 	}
 }
 
+// mounts are the host's folders and files in the agent's container, with "rw" or "ro".
+func mounts(d appsv1.DaemonSet) map[string]string {
+	paths, out := map[string]string{}, map[string]string{}
+	for _, v := range d.Spec.Template.Spec.Volumes {
+		if v.HostPath != nil {
+			paths[v.Name] = v.HostPath.Path
+		}
+	}
+	for _, m := range d.Spec.Template.Spec.Containers[0].VolumeMounts {
+		if path, ok := paths[m.Name]; ok {
+			out[path+" at "+m.MountPath] = map[bool]string{true: "ro", false: "rw"}[m.ReadOnly]
+		}
+	}
+	return out
+}
+
+const (
+	allGPUs    = "/dev/null at /var/run/nvidia-container-devices/all"
+	driverRoot = "/run/nvidia/driver at /driver-root"
+	etcCDI     = "/etc/cdi at /etc/cdi"
+	runCDI     = "/var/run/cdi at /var/run/cdi"
+)
+
+func TestTheAgentSeesWhatItsStrategiesNeed(t *testing.T) {
+	const inMap = "--set-string=config.map.a=version: v1\nflags: {plugin: {deviceListStrategy: "
+	for name, c := range map[string]struct {
+		options []string
+		want    map[string]string
+	}{
+		"envvar":                          {nil, nil},
+		"volume-mounts":                   {[]string{"--set=deviceListStrategy=volume-mounts"}, map[string]string{allGPUs: "rw"}},
+		"volume-mounts in a map":          {[]string{inMap + "volume-mounts}}"}, map[string]string{allGPUs: "rw"}},
+		"envvar over volume-mounts":       {[]string{inMap + "volume-mounts}}", "--set=deviceListStrategy=envvar"}, nil},
+		"CDI":                             {[]string{"--set=deviceListStrategy=cdi-cri"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"CDI in a map":                    {[]string{inMap + "cdi-annotations}}"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"a ConfigMap that is there":       {[]string{"--set=config.name=mine"}, map[string]string{etcCDI: "ro", runCDI: "ro"}},
+		"one that is there, and envvar":   {[]string{"--set=config.name=mine", "--set=deviceListStrategy=envvar"}, nil},
+		"both":                            {[]string{`--set=deviceListStrategy=volume-mounts\,cdi-cri`}, map[string]string{allGPUs: "rw", etcCDI: "ro", runCDI: "ro"}},
+		"the driver's container":          {[]string{"--set=nvidiaDriverRoot=/run/nvidia/driver"}, map[string]string{driverRoot: "ro"}},
+		"the driver's root is the host's": {[]string{"--set=nvidiaDriverRoot=/"}, nil},
+	} {
+		got := mounts(daemonSet(t, c.options...))
+		for _, always := range []string{"/var/lib/kubelet/device-plugins at /var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources at /var/lib/kubelet/pod-resources", "/var/lib/karve at /var/lib/karve"} {
+			if got[always] == "" {
+				t.Errorf("%s: no %s", name, always)
+			}
+			delete(got, always)
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestTheAgentIsPrivilegedOnlyForTheCPUManager(t *testing.T) {
+	for _, options := range [][]string{nil, {"--set=deviceListStrategy=volume-mounts"}, {"--set=passDeviceSpecs=true"}, {"--set=compatWithCPUManager=false"}} {
+		if s := daemonSet(t, options...).Spec.Template.Spec.Containers[0].SecurityContext; *s.Privileged || *s.AllowPrivilegeEscalation || len(s.Capabilities.Add) > 0 {
+			t.Errorf("%q: %v", options, s)
+		}
+	}
+	d := daemonSet(t, "--set=compatWithCPUManager=true")
+	// The API server takes no privileged container whose privileges cannot grow.
+	if s := d.Spec.Template.Spec.Containers[0].SecurityContext; !*s.Privileged || s.AllowPrivilegeEscalation != nil || !*s.ReadOnlyRootFilesystem {
+		t.Errorf("with the CPU manager: %v", s)
+	}
+	if env(d, "PASS_DEVICE_SPECS") != "true" || env(daemonSet(t), "PASS_DEVICE_SPECS") != "" || env(daemonSet(t, "--set=compatWithCPUManager=true,passDeviceSpecs=false"), "PASS_DEVICE_SPECS") != "false" {
+		t.Error("PASS_DEVICE_SPECS is wrong")
+	}
+	s := daemonSet(t, "--set=securityContext.capabilities.add={SYS_ADMIN},compatWithCPUManager=true").Spec.Template.Spec.Containers[0].SecurityContext
+	if s.Privileged != nil || s.RunAsUser != nil || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"SYS_ADMIN"}) {
+		t.Errorf("of one's own: %v", s)
+	}
+}
+
+// TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs reads examples/bottlerocket. Bottlerocket's runtime goes by mounts alone.
+func TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs(t *testing.T) {
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(root, "examples", "bottlerocket")
+	text, err := os.ReadFile(filepath.Join(folder, "nodeclass.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var class awsv1.EC2NodeClass
+	if err := sigsyaml.UnmarshalStrict(text, &class); err != nil {
+		t.Fatal(err)
+	}
+	var user struct {
+		Settings struct {
+			Plugins map[string]map[string]any `toml:"kubelet-device-plugins"`
+			Runtime map[string]any            `toml:"nvidia-container-runtime"`
+		} `toml:"settings"`
+	}
+	if err := toml.NewDecoder(strings.NewReader(*class.Spec.UserData)).DisallowUnknownFields().Decode(&user); err != nil {
+		t.Fatal(err)
+	}
+	if p := user.Settings.Plugins["nvidia"]; p["enabled"] != false || p["device-list-strategy"] != sharing.ListVolumeMounts {
+		t.Errorf("the plugin's settings are %v", p)
+	}
+	if r := user.Settings.Runtime; r["visible-devices-as-volume-mounts"] != true || r["visible-devices-envvar-when-unprivileged"] != false {
+		t.Errorf("the runtime's settings are %v", r)
+	}
+	all := objects(t, needed, "--values="+filepath.Join(folder, "values.yaml"))
+	if got := mounts(into[appsv1.DaemonSet](t, all, "DaemonSet")); got[allGPUs] == "" {
+		t.Errorf("the agent sees no GPUs by a mount: %v", got)
+	}
+	configs := into[corev1.ConfigMap](t, all, "ConfigMap")
+	for name, want := range map[string][]string{"bottlerocket": {sharing.ListVolumeMounts}, "default": {sharing.ListEnvVar}} {
+		config, warnings, err := sharing.Read([]byte(configs.Data[name]), true)
+		if err != nil || len(warnings) > 0 {
+			t.Fatal(err, warnings)
+		}
+		if s, err := config.Settings(); err != nil || !slices.Equal(s.DeviceLists, want) {
+			t.Errorf("%s: %q, %v", name, s.DeviceLists, err)
+		}
+	}
+}
+
 // TestTheAgentKnowsItsEnvironment compares the chart with the program's own help.
 func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	root, err := cluster.Root()
@@ -217,7 +341,8 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	}
 	options := []string{
 		recipe, "--set=config.default=default", "--set=migStrategy=none", "--set=failOnInitError=false", "--set=passDeviceSpecs=true",
-		"--set=deviceListStrategy=envvar", "--set=deviceIDStrategy=uuid", "--set=nvidiaDriverRoot=/", "--set=metrics.dcgm=true", metricsOfPods,
+		"--set=deviceListStrategy=envvar", "--set=deviceIDStrategy=uuid", "--set=nvidiaDriverRoot=/", "--set=nvidiaDevRoot=/",
+		"--set=gdrcopyEnabled=true,gdsEnabled=true,mofedEnabled=false", "--set=metrics.dcgm=true", metricsOfPods,
 	}
 	var given []string
 	for _, v := range daemonSet(t, options...).Spec.Template.Spec.Containers[0].Env {
@@ -226,7 +351,7 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 			t.Errorf("the agent does not know %s", v.Name)
 		}
 	}
-	for _, name := range []string{"DEFAULT_CONFIG", "MIG_STRATEGY", "FAIL_ON_INIT_ERROR", "PASS_DEVICE_SPECS", "DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "NVIDIA_DRIVER_ROOT"} {
+	for _, name := range []string{"DEFAULT_CONFIG", "MIG_STRATEGY", "FAIL_ON_INIT_ERROR", "PASS_DEVICE_SPECS", "DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "NVIDIA_DRIVER_ROOT", "NVIDIA_DEV_ROOT", "GDRCOPY_ENABLED", "GDS_ENABLED", "MOFED_ENABLED"} {
 		if !slices.Contains(given, name) {
 			t.Errorf("%s is not given", name)
 		}
@@ -240,6 +365,7 @@ func TestValuesThatCannotBeMeantAreRefused(t *testing.T) {
 		"--set=config.name=mine,config.map.a=version: v1":        "exclude each other",
 		"--set=config.default=b,config.map.a=version: v1":        "there is a",
 		"--set=serviceAccount.create=false":                      "serviceAccount.name is needed",
+		"--set=deviceListStrategy=smoke":                         "deviceListStrategy",
 		"--set=logLevel=loud":                                    "logLevel",
 		"--set=image.repository=":                                "image.repository is required",
 		"--set=metrics.port=0":                                   "port",

@@ -73,3 +73,43 @@ annotations:
 {{- printf "%s-configs" (include "karve-node.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* The text that says in which ways devices may be told to the container runtime. */ -}}
+{{- define "karve-node.strategies" -}}
+{{- if .Values.deviceListStrategy -}}
+{{- .Values.deviceListStrategy -}}
+{{- else -}}
+{{- values .Values.config.map | sortAlpha | join "\n" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" when the agent has to see CDI specs. What an existing ConfigMap says is not known. */ -}}
+{{- define "karve-node.cdi" -}}
+{{- if or (contains "cdi-" (include "karve-node.strategies" .)) (and .Values.config.name (not .Values.deviceListStrategy)) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* "true" when the agent has to ask for its GPUs by a mount. */ -}}
+{{- define "karve-node.volumeMounts" -}}
+{{- if contains "volume-mounts" (include "karve-node.strategies" .) -}}true{{- end -}}
+{{- end -}}
+
+{{- /* The driver's folder that the agent needs; "" when the container runtime brings the driver. */ -}}
+{{- define "karve-node.driverRoot" -}}
+{{- if ne (default "/" .Values.nvidiaDriverRoot) "/" -}}{{- .Values.nvidiaDriverRoot -}}{{- end -}}
+{{- end -}}
+
+{{- define "karve-node.securityContext" -}}
+{{- if .Values.securityContext -}}
+{{- toYaml .Values.securityContext -}}
+{{- else -}}
+{{- if .Values.compatWithCPUManager -}}
+privileged: true # The CPU manager would take the device files from it.
+{{- else -}}
+privileged: false
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+{{- end }}
+readOnlyRootFilesystem: true
+runAsUser: 0 # The kubelet's sockets are root's.
+{{- end -}}
+{{- end -}}
