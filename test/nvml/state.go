@@ -12,8 +12,10 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// What nvmlInit answers when it does not succeed.
+// What NVML answers when it does not succeed.
 const (
+	Uninitialized          = 1
+	OperatingSystem        = 17
 	DriverNotLoaded        = 9
 	LibraryVersionMismatch = 18
 )
@@ -23,20 +25,29 @@ const (
 //	driver 580.159.03
 //	cuda 13000
 //	init 9                        nvmlInit answers this code
+//	fail 9                        every call answers this code, but the one that waits for events: there are none
+//	hang 1                        no call returns, until the file says otherwise
+//	excluded 00000000:00:1C.0     a GPU that the driver was told to leave alone
 //	gpu 0 uuid GPU-...            also name, pci, minor, memory TOTAL RESERVED USED (MiB), compute MAJOR MINOR,
 //	                              utilization GPU MEMORY (percent), temperature, power (mW), clocks SM MEMORY (MHz)
 //	gpu 0 mig on                  or off; without the line the GPU cannot do MIG
 //	gpu 0 process 4711 compute 512 20     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1
 //	gpu 0 lost                    every call about it answers "GPU is lost"
-//	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events
+//	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory
 //	xid 0 79                      an event, told once to each event set that was made before the line; GPU -1 cannot be named
 type State struct {
 	Driver string
 	// CUDA is the version as NVML gives it: 1000 times the major one plus 10 times the minor one.
 	CUDA int
 	// Init is the code that nvmlInit answers.
-	Init    int
+	Init int
+	// Fail is the code that every call answers, but the one that waits for events.
+	Fail int
+	// Hang says that no call returns.
+	Hang    bool
 	Devices []Device
+	// Excluded are the bus addresses of GPUs that the driver was told to leave alone.
+	Excluded []string
 	// XIDs are the events so far, in order; only ever append.
 	XIDs []XID
 }
@@ -65,6 +76,15 @@ func (s State) String() string {
 	fmt.Fprintf(&b, "driver %s\ncuda %d\n", s.Driver, s.CUDA)
 	if s.Init != 0 {
 		fmt.Fprintf(&b, "init %d\n", s.Init)
+	}
+	if s.Fail != 0 {
+		fmt.Fprintf(&b, "fail %d\n", s.Fail)
+	}
+	if s.Hang {
+		b.WriteString("hang 1\n")
+	}
+	for _, address := range s.Excluded {
+		fmt.Fprintf(&b, "excluded %s\n", address)
 	}
 	for i, d := range s.Devices {
 		d.write(&b, i)
@@ -146,7 +166,7 @@ func (m *Machine) write(t testing.TB) {
 	}
 }
 
-// WriteSysfs writes what the agent reads of /sys: the NUMA node of each GPU.
+// WriteSysfs writes what the agent reads of /sys: which GPUs there are, and the NUMA node of each.
 func (s State) WriteSysfs(t testing.TB, root string) {
 	t.Helper()
 	for _, d := range s.Devices {
@@ -155,8 +175,10 @@ func (s State) WriteSysfs(t testing.TB, root string) {
 		if err := os.MkdirAll(dir, 0o750); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "numa_node"), []byte(strconv.Itoa(d.NUMANode)+"\n"), 0o600); err != nil {
-			t.Fatal(err)
+		for name, content := range map[string]string{"numa_node": strconv.Itoa(d.NUMANode), "vendor": "0x10de", "class": "0x030200"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -16,6 +16,8 @@ var (
 	ErrClosed = errors.New("the GPU library is not open")
 	// ErrRestart says that only a new process can read the GPUs: the driver was replaced under this one.
 	ErrRestart = errors.New("the process must be restarted")
+	// ErrHung says that the driver does not return from a call.
+	ErrHung = errors.New("the driver hangs: it does not return from a call")
 )
 
 // Device is one physical GPU.
@@ -38,6 +40,14 @@ type Device struct {
 	MIG bool
 	// MIGCapable says that it could be.
 	MIGCapable bool
+}
+
+// Unusable is a GPU that is in the machine and that the driver does not offer.
+type Unusable struct {
+	// Where is how people find it, for instance "at PCI 0000:00:1e.0".
+	Where string
+	// Why is what is known of that.
+	Why string
 }
 
 // Driver is what is installed on the machine.
@@ -86,6 +96,8 @@ type Library interface {
 	Shutdown() error
 	// Devices lists the GPUs by index. A GPU that was lost since Init stays in the list.
 	Devices() ([]Device, error)
+	// Unusable lists the GPUs of the machine that the last Init or Devices, also one that failed, found that the driver does not offer.
+	Unusable() []Unusable
 	// Usage reads one GPU.
 	Usage(uuid string) (Usage, error)
 	// Wait returns the next event since Init; ok is false when none came within the timeout. A lost GPU is told once until the next Init.

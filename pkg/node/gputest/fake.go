@@ -33,6 +33,9 @@ type Fake struct {
 	told    map[string]bool // Lost at some time since Init.
 	events  []gpu.Event
 	changed chan struct{}
+	// hung is closed when the driver hangs no more; nil when it does not.
+	hung     chan struct{}
+	unusable []gpu.Unusable
 }
 
 var (
@@ -52,7 +55,7 @@ func New(devices ...gpu.Device) *Fake {
 
 // Init implements gpu.Library.
 func (f *Fake) Init() (gpu.Driver, error) {
-	f.mu.Lock()
+	f.lock()
 	defer f.mu.Unlock()
 	if f.broken != nil {
 		return gpu.Driver{}, f.broken
@@ -69,7 +72,7 @@ func (f *Fake) Init() (gpu.Driver, error) {
 
 // Shutdown implements gpu.Library.
 func (f *Fake) Shutdown() error {
-	f.mu.Lock()
+	f.lock()
 	defer f.mu.Unlock()
 	f.open = false
 	f.wake()
@@ -85,7 +88,7 @@ func (f *Fake) Inits() int {
 
 // Devices implements gpu.Library.
 func (f *Fake) Devices() ([]gpu.Device, error) {
-	f.mu.Lock()
+	f.lock()
 	defer f.mu.Unlock()
 	if err := f.check("Devices"); err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func (f *Fake) Devices() ([]gpu.Device, error) {
 
 // Usage implements gpu.Library.
 func (f *Fake) Usage(uuid string) (gpu.Usage, error) {
-	f.mu.Lock()
+	f.lock()
 	defer f.mu.Unlock()
 	if err := f.check("Usage"); err != nil {
 		return gpu.Usage{}, err
@@ -127,7 +130,7 @@ func (f *Fake) Wait(timeout time.Duration) (gpu.Event, bool, error) {
 	f.mu.Unlock()
 	defer timer.Stop()
 	for {
-		f.mu.Lock()
+		f.lock()
 		err := f.check("Wait")
 		if err == nil && f.inits != inits {
 			err = gpu.ErrClosed
@@ -151,6 +154,24 @@ func (f *Fake) Wait(timeout time.Duration) (gpu.Event, bool, error) {
 		case <-timer.C():
 			return gpu.Event{}, false, nil
 		}
+	}
+}
+
+// Unusable implements gpu.Library.
+func (f *Fake) Unusable() []gpu.Unusable {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.unusable)
+}
+
+// lock is for what the driver has to answer: it waits while the driver hangs.
+func (f *Fake) lock() {
+	f.mu.Lock()
+	for f.hung != nil {
+		hung := f.hung
+		f.mu.Unlock()
+		<-hung
+		f.mu.Lock()
 	}
 }
 
@@ -240,6 +261,27 @@ func (f *Fake) Break(how Breakage) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.broken = err
+}
+
+// SetUnusable says which GPUs the driver does not offer.
+func (f *Fake) SetUnusable(unusable ...gpu.Unusable) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unusable = unusable
+}
+
+// Hang has no call return, until it is called with false.
+func (f *Fake) Hang(on bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if on && f.hung == nil {
+		f.hung = make(chan struct{})
+	}
+	if !on && f.hung != nil {
+		close(f.hung)
+		f.hung = nil
+	}
+	f.wake()
 }
 
 // Fail makes a method, "Devices", "Usage" or "Wait", return the error; nil ends it.

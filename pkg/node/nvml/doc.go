@@ -19,6 +19,8 @@ type Options struct {
 	DriverRoot string
 	// Sysfs is where the kernel's view of PCI devices is; "/sys" by default.
 	Sysfs string
+	// Dev is where the device files are; "/dev" by default.
+	Dev string
 	// Clock is the system's by default.
 	Clock clock.PassiveClock
 	// Skipped is told of GPUs that cannot be used and why; may be nil.

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -100,11 +101,15 @@ func (l *Library) waitPart(timeout time.Duration, last bool, generation *int) (g
 		return l.event(data), true, nil
 	case nvml.ERROR_TIMEOUT:
 		if last {
-			l.probe()
+			if err := errors.Join(l.probe(), l.checkFiles()); err != nil {
+				return gpu.Event{}, false, err
+			}
 		}
 	case nvml.ERROR_GPU_IS_LOST:
 		// It does not say which one, and would say it again at once: find it, and wait for the others.
-		l.probe()
+		if err := l.probe(); err != nil {
+			return gpu.Event{}, false, err
+		}
 		if !l.waitsForLost() {
 			return gpu.Event{}, false, failed(code, "waiting for GPU events")
 		}
@@ -136,15 +141,36 @@ func (l *Library) waitsForLost() bool {
 	return slices.ContainsFunc(l.registered, func(uuid string) bool { return l.lost[uuid] })
 }
 
-// probe asks each GPU something that only the GPU itself can answer, and notes those that are lost.
-func (l *Library) probe() {
-	for _, uuid := range l.alive() {
+// probe asks each GPU something that only the GPU itself can answer, and notes those that are lost. It is an error when the driver does not answer for any.
+func (l *Library) probe() error {
+	alive := l.alive()
+	var errs []error
+	for _, uuid := range alive {
 		l.mu.Lock()
 		handle := l.known[uuid].handle
 		l.mu.Unlock()
-		if _, code := handle.GetTemperature(nvml.TEMPERATURE_GPU); code == nvml.ERROR_GPU_IS_LOST {
+		_, code := handle.GetTemperature(nvml.TEMPERATURE_GPU)
+		switch code {
+		case nvml.SUCCESS, nvml.ERROR_NOT_SUPPORTED:
+		case nvml.ERROR_GPU_IS_LOST:
 			l.markLost(uuid)
+		default:
+			errs = append(errs, failed(code, "asking %s", uuid))
 		}
+	}
+	if len(errs) == 0 || len(errs) < len(alive) && !slices.ContainsFunc(errs, ofDriver) {
+		return nil
+	}
+	return errs[0]
+}
+
+// ofDriver says that an error is not one GPU's.
+func ofDriver(err error) bool {
+	switch codeOf(err) {
+	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -45,17 +45,22 @@ type Library struct {
 	registered []string // The GPUs in events.
 
 	// mu guards what follows; no call to NVML is made under it.
-	mu      sync.Mutex
-	known   map[string]known
-	lost    map[string]bool
-	pending []gpu.Event
-	shares  map[string]shares
+	mu       sync.Mutex
+	known    map[string]known
+	lost     map[string]bool
+	pending  []gpu.Event
+	shares   map[string]shares
+	unusable []gpu.Unusable
+	// files says that there were device files.
+	files bool
 }
 
 // known is a GPU that was seen.
 type known struct {
 	device gpu.Device
 	handle nvml.Device
+	// address is where PCI has it; "" when NVML does not say.
+	address string
 }
 
 var _ gpu.Library = (*Library)(nil)
@@ -64,6 +69,9 @@ var _ gpu.Library = (*Library)(nil)
 func New(o Options) *Library {
 	if o.Sysfs == "" {
 		o.Sysfs = "/sys"
+	}
+	if o.Dev == "" {
+		o.Dev = "/dev"
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -103,6 +111,9 @@ func (l *Library) start() error {
 		}
 		l.api = nvml.New(nvml.WithLibraryPath(path))
 	}
+	l.mu.Lock()
+	l.unusable = nil
+	l.mu.Unlock()
 	code := l.api.Init()
 	if code == nvml.ERROR_LIBRARY_NOT_FOUND {
 		l.api = nil // It may come to another place later.
@@ -113,6 +124,7 @@ func (l *Library) start() error {
 	l.has = map[string]bool{}
 	for _, name := range []string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMigMode", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetMPSComputeRunningProcesses",
+		"nvmlGetExcludedDeviceCount", "nvmlGetExcludedDeviceInfoByIndex",
 	} {
 		l.has[name] = l.api.Extensions().LookupSymbol(name) == nil
 	}
@@ -122,6 +134,9 @@ func (l *Library) start() error {
 	_, err := l.devices()
 	if err == nil {
 		err = l.register()
+	}
+	if err == nil {
+		err = l.checkFiles()
 	}
 	if err != nil {
 		return errors.Join(err, failed(l.api.Shutdown(), "closing NVML"))
@@ -197,6 +212,10 @@ func (l *Library) devices() ([]gpu.Device, error) {
 		}
 	}
 	l.known = found
+	l.mu.Unlock()
+	unusable := l.unusableOf(found, skipped)
+	l.mu.Lock()
+	l.unusable = unusable
 	out := make([]gpu.Device, 0, len(found))
 	for _, k := range found {
 		out = append(out, k.device)
@@ -230,33 +249,34 @@ func (l *Library) read(i int) (known, error) {
 			d.ComputeMajor, d.ComputeMinor, code = handle.GetCudaComputeCapability()
 			return code
 		}},
-		{"memory", func() nvml.Return {
-			m, code := handle.GetMemoryInfo()
-			d.MemoryMiB = mib(m.Total)
-			return code
-		}},
 	} {
 		if err := failed(step.read(), "reading the %s of GPU %d", step.what, i); err != nil {
 			return known{}, err
 		}
+	}
+	m, code := handle.GetMemoryInfo()
+	switch code {
+	case nvml.SUCCESS:
+		d.MemoryMiB = mib(m.Total)
+	case nvml.ERROR_GPU_IS_LOST:
+		return known{}, failed(code, "reading the memory of GPU %d", i)
+	default: // GPUs that share the machine's memory do not tell. It can compute all the same.
 	}
 	if l.has["nvmlDeviceGetMigMode"] {
 		if current, _, code := handle.GetMigMode(); code == nvml.SUCCESS {
 			d.MIGCapable, d.MIG = true, current == nvml.DEVICE_MIG_ENABLE
 		}
 	}
-	d.NUMANode = l.numaNode(handle)
-	return known{device: d, handle: handle}, nil
+	k := known{device: d, handle: handle}
+	if pci, code := handle.GetPciInfo(); code == nvml.SUCCESS {
+		k.address = address(pci.Domain, pci.Bus, pci.Device)
+	}
+	k.device.NUMANode = l.numaNode(k.address)
+	return k, nil
 }
 
 // numaNode reads it from the kernel: NVML's own call is about the memory of coherent machines, not about where the GPU is plugged in.
-func (l *Library) numaNode(handle nvml.Device) int {
-	pci, code := handle.GetPciInfo()
-	if code != nvml.SUCCESS {
-		return -1
-	}
-	// NVML writes the domain with eight digits and in capitals, the kernel with four.
-	address := fmt.Sprintf("%04x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+func (l *Library) numaNode(address string) int {
 	content, err := os.ReadFile(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address, "numa_node"))
 	if err != nil {
 		return -1

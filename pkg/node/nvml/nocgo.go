@@ -26,6 +26,9 @@ func (*Library) Shutdown() error { return nil }
 // Devices returns an error.
 func (*Library) Devices() ([]gpu.Device, error) { return nil, gpu.ErrClosed }
 
+// Unusable returns none.
+func (*Library) Unusable() []gpu.Unusable { return nil }
+
 // Usage returns an error.
 func (*Library) Usage(string) (gpu.Usage, error) { return gpu.Usage{}, gpu.ErrClosed }
 

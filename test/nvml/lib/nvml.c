@@ -27,7 +27,7 @@ enum {
 	ARGUMENT_VERSION_MISMATCH = 25,
 };
 
-enum { MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64 };
+enum { MAX_EXCLUDED = 8, MAX_DEVICES = 16, MAX_PROCESSES = 64, MAX_XIDS = 1024, MAX_SETS = 64 };
 
 #define EVENT_SINGLE_BIT 0x1ULL
 #define EVENT_DOUBLE_BIT 0x2ULL
@@ -46,6 +46,7 @@ struct process_v2 { unsigned pid; u64 memory; unsigned gpu_instance, compute_ins
 struct sample { unsigned pid; u64 time; unsigned sm, memory, encoder, decoder; };
 struct pci_v1 { char bus_id[16]; unsigned domain, bus, device, id; unsigned subsystem, reserved[4]; };
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+struct excluded { struct pci pci; char uuid[80]; };
 struct event { void *device; u64 type, data; unsigned gpu_instance, compute_instance; };
 
 struct process { unsigned pid; char kind[16]; long long mib; int sm; };
@@ -60,7 +61,8 @@ struct device {
 };
 
 struct state {
-	int init, cuda, count, xids;
+	int init, cuda, count, xids, fail, hang, excluded;
+	char exclude[MAX_EXCLUDED][32];
 	char driver[80];
 	struct device device[MAX_DEVICES];
 	struct { int device, xid; } xid[MAX_XIDS];
@@ -103,6 +105,12 @@ static void parse_line(struct state *s, char *line) {
 	if (sscanf(line, "driver %79s", s->driver) == 1) return;
 	if (sscanf(line, "cuda %d", &s->cuda) == 1) return;
 	if (sscanf(line, "init %d", &s->init) == 1) return;
+	if (sscanf(line, "fail %d", &s->fail) == 1) return;
+	if (sscanf(line, "hang %d", &s->hang) == 1) return;
+	if (s->excluded < MAX_EXCLUDED && sscanf(line, "excluded %31s", s->exclude[s->excluded]) == 1) {
+		s->excluded++;
+		return;
+	}
 	if (sscanf(line, "xid %d %d", &index, &xid) == 2) {
 		if (s->xids < MAX_XIDS) {
 			s->xid[s->xids].device = index;
@@ -116,8 +124,8 @@ static void parse_line(struct state *s, char *line) {
 	}
 }
 
-// read_state returns what the file says, to be freed. Without a file there is no driver.
-static struct state *read_state(void) {
+// read_once returns what the file says, to be freed. Without a file there is no driver.
+static struct state *read_once(void) {
 	struct state *s = calloc(1, sizeof *s);
 	const char *path = getenv("KARVE_FAKE_NVML");
 	FILE *f = path ? fopen(path, "re") : NULL;
@@ -136,6 +144,16 @@ static struct state *read_state(void) {
 	return s;
 }
 
+// read_state does not return while the file says that the driver hangs.
+static struct state *read_state(void) {
+	for (;;) {
+		struct state *s = read_once();
+		if (!s->hang) return s;
+		free(s);
+		nanosleep(&(struct timespec){0, 5000000}, NULL);
+	}
+}
+
 static int initialized(void) {
 	pthread_mutex_lock(&lock);
 	int yes = inits > 0;
@@ -150,8 +168,8 @@ static int look(void *handle, struct state **s, struct device **d) {
 	if (!handle || index < 0 || index >= MAX_DEVICES) return INVALID_ARGUMENT;
 	*s = read_state();
 	*d = &(*s)->device[index];
-	if (!(*d)->present || (*d)->lost) {
-		int code = (*d)->present ? GPU_IS_LOST : INVALID_ARGUMENT;
+	if ((*s)->fail || !(*d)->present || (*d)->lost) {
+		int code = (*s)->fail ? (*s)->fail : (*d)->present ? GPU_IS_LOST : INVALID_ARGUMENT;
 		free(*s);
 		return code;
 	}
@@ -179,7 +197,7 @@ static int lacks(struct device *d, const char *what) {
 
 int nvmlInit_v2(void) {
 	struct state *s = read_state();
-	int code = s->init;
+	int code = s->init ? s->init : s->fail;
 	free(s);
 	if (code != OK) return code;
 	pthread_mutex_lock(&lock);
@@ -230,7 +248,7 @@ static int copy(const char *from, char *to, unsigned length) {
 int nvmlSystemGetDriverVersion(char *version, unsigned length) {
 	if (!initialized()) return UNINITIALIZED;
 	struct state *s = read_state();
-	int code = copy(s->driver, version, length);
+	int code = s->fail ? s->fail : copy(s->driver, version, length);
 	free(s);
 	return code;
 }
@@ -247,12 +265,33 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDr
 int nvmlDeviceGetCount_v2(unsigned *count) {
 	if (!initialized()) return UNINITIALIZED;
 	struct state *s = read_state();
+	int code = s->fail;
 	*count = s->count;
+	free(s);
+	return code;
+}
+
+int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+
+int nvmlGetExcludedDeviceCount(unsigned *count) {
+	struct state *s = read_state();
+	*count = s->excluded;
 	free(s);
 	return OK;
 }
 
-int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
+static void fill_pci(const char *address, struct pci *p);
+
+int nvmlGetExcludedDeviceInfoByIndex(unsigned index, struct excluded *e) {
+	struct state *s = read_state();
+	int code = index < (unsigned)s->excluded ? OK : INVALID_ARGUMENT;
+	if (code == OK) {
+		memset(e, 0, sizeof *e);
+		fill_pci(s->exclude[index], &e->pci);
+	}
+	free(s);
+	return code;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
 	if (index >= MAX_DEVICES) return INVALID_ARGUMENT;
@@ -281,6 +320,7 @@ int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { ANSWER(handle, *mi
 
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *m) {
 	ANSWER(handle, {
+		if (lacks(d, "memory")) code = NOT_SUPPORTED;
 		m->total = d->total * MIB;
 		m->used = (d->used + d->reserved) * MIB;
 		m->free = m->total - m->used;
@@ -290,6 +330,7 @@ int nvmlDeviceGetMemoryInfo(void *handle, struct memory *m) {
 int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *m) {
 	if (m->version != (sizeof *m | 2u << 24)) return ARGUMENT_VERSION_MISMATCH;
 	ANSWER(handle, {
+		if (lacks(d, "memory")) code = NOT_SUPPORTED;
 		m->total = d->total * MIB;
 		m->reserved = d->reserved * MIB;
 		m->used = d->used * MIB;
@@ -304,14 +345,14 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
 	});
 }
 
-static void fill_pci(struct device *d, struct pci *p) {
+static void fill_pci(const char *address, struct pci *p) {
 	memset(p, 0, sizeof *p);
-	snprintf(p->bus_id, sizeof p->bus_id, "%s", d->pci);
-	sscanf(d->pci, "%x:%x:%x", &p->domain, &p->bus, &p->device);
+	snprintf(p->bus_id, sizeof p->bus_id, "%s", address);
+	sscanf(address, "%x:%x:%x", &p->domain, &p->bus, &p->device);
 	snprintf(p->legacy, sizeof p->legacy, "%04x:%02x:%02x.0", p->domain & 0xffff, p->bus & 0xff, p->device & 0x1f);
 }
 
-int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *p) { ANSWER(handle, fill_pci(d, p)); }
+int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *p) { ANSWER(handle, fill_pci(d->pci, p)); }
 
 int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *u) {
 	ANSWER(handle, {
@@ -420,9 +461,9 @@ int nvmlDeviceGetSupportedEventTypes(void *handle, u64 *types) {
 int nvmlEventSetCreate(void **set) {
 	if (!initialized()) return UNINITIALIZED;
 	struct state *s = read_state();
-	int code = OUT_OF_MEMORY;
+	int code = s->fail ? s->fail : OUT_OF_MEMORY;
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < MAX_SETS && code != OK; i++)
+	for (int i = 0; i < MAX_SETS && code == OUT_OF_MEMORY; i++)
 		if (!sets[i].used) {
 			memset(&sets[i], 0, sizeof sets[i]);
 			sets[i].used = 1;
