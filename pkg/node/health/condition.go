@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
 )
 
 // ConditionType is the node condition that EKS' node monitoring agent has for accelerators, and that Karpenter's node repair watches: it
@@ -28,17 +30,17 @@ const mostInMessage = 4
 // Condition says whether all GPUs are in service. It changes when a fault comes or goes, and not with time.
 func (t *Tracker) Condition() Condition {
 	c := Condition{Type: ConditionType, Status: "True", Reason: ReasonHealthy}
-	faulty := t.faulty()
+	faulty, unusable := t.faulty(), t.unusableOnly()
 	switch {
-	case len(t.devices) == 0 && len(faulty) == 0:
+	case len(t.devices) == 0 && len(faulty) == 0 && len(unusable) == 0:
 		c.Status, c.Reason, c.Message = "Unknown", ReasonNone, "NVML lists no GPU"
 		return c
-	case len(faulty) == 0:
+	case len(faulty) == 0 && len(unusable) == 0:
 		c.Message = fmt.Sprintf("%s in service", gpus(len(t.devices)))
 		return c
 	}
 	c.Status = "False"
-	all := len(t.devices)
+	all := len(t.devices) + len(unusable)
 	var worst Fault
 	var parts []string
 	for i, uuid := range faulty {
@@ -53,12 +55,31 @@ func (t *Tracker) Condition() Condition {
 			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.said(), f.Since.UTC().Format(time.RFC3339), f.advice()))
 		}
 	}
-	if more := len(faulty) - mostInMessage; more > 0 {
+	for _, u := range unusable[:min(len(unusable), max(0, mostInMessage-len(faulty)))] {
+		parts = append(parts, describeUnusable(u)+".")
+	}
+	out := len(faulty) + len(unusable)
+	if more := out - len(parts); more > 0 {
 		parts = append(parts, fmt.Sprintf("And %d more.", more))
 	}
-	c.Reason = worst.reason()
-	c.Message = fmt.Sprintf("%d of %s out of service. %s", len(faulty), gpus(all), strings.Join(parts, " "))
+	c.Reason = ReasonUnusable
+	if len(faulty) > 0 {
+		c.Reason = worst.reason()
+	}
+	c.Message = fmt.Sprintf("%d of %s out of service. %s", out, gpus(all), strings.Join(parts, " "))
 	return c
+}
+
+// unusableOnly are the GPUs that the driver does not offer, without those that it offered before: they are among the faults, under a name of which the driver
+// does not say any more where it was.
+func (t *Tracker) unusableOnly() []gpu.Unusable {
+	gone := 0
+	for uuid := range t.faults {
+		if _, listed := t.devices[uuid]; !listed {
+			gone++
+		}
+	}
+	return t.unusable[min(gone, len(t.unusable)):]
 }
 
 // faulty lists the GPUs that are out of service by index; those that are not listed any more come last.

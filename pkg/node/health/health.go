@@ -67,6 +67,14 @@ const (
 	ReasonApplication = "GPUApplicationError"
 	ReasonIgnored     = "GPUFaultIgnored"
 	ReasonRecovered   = "GPURecovered"
+	// ReasonUnusable: a GPU is in the machine and the driver does not offer it.
+	ReasonUnusable = "GPUUnusable"
+	// ReasonDriverLost and ReasonDriverHung: no GPU can be used, for the driver does not answer, or does not return. ReasonDriverBack: it does again.
+	ReasonDriverLost = "DriverLost"
+	ReasonDriverHung = "DriverHung"
+	ReasonDriverBack = "DriverBack"
+	// ReasonPaused: the driver is about to be unloaded, and the agent has let go of it.
+	ReasonPaused = "DriverPaused"
 )
 
 // ResetAnnotation is written to the Node by who has reset GPUs: their UUIDs, with commas. The agent removes each once it has dealt with it.
@@ -88,6 +96,7 @@ type Tracker struct {
 	distrust bool
 	// rebooted were out of service in an earlier boot.
 	rebooted map[string]bool
+	unusable []gpu.Unusable
 }
 
 // New returns a tracker for a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value: its faults
@@ -222,6 +231,25 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 		}
 	}
 	return changes, events
+}
+
+// SetUnusable takes the GPUs that the driver does not offer, each of which is told once.
+func (t *Tracker) SetUnusable(unusable []gpu.Unusable) []Event {
+	if !t.policy.CountsLost() {
+		return nil
+	}
+	var events []Event
+	for _, u := range unusable {
+		if !slices.ContainsFunc(t.unusable, func(had gpu.Unusable) bool { return had.Where == u.Where }) {
+			events = append(events, Event{Warning: true, Reason: ReasonUnusable, Message: describeUnusable(u)})
+		}
+	}
+	t.unusable = unusable
+	return events
+}
+
+func describeUnusable(u gpu.Unusable) string {
+	return fmt.Sprintf("The GPU %s cannot be used: %s: see what `dmesg | grep NVRM` says on the machine, reboot it, and replace it when that does not help", u.Where, u.Why)
 }
 
 // OutOfService lists the GPUs that are, by index; those that are not listed any more come last.

@@ -280,3 +280,49 @@ func TestTrackerKeepsItsWord(t *testing.T) {
 		}
 	})
 }
+
+func TestAGPUThatTheDriverDoesNotOfferMakesTheConditionFalse(t *testing.T) {
+	t.Parallel()
+	unusable := []gpu.Unusable{{Where: "at PCI 0000:00:1b.0", Why: "the driver does not list it"}}
+	devices := gputest.T4s(3)
+	tracker := opened("b", devices, health.State{})
+	events := tracker.SetUnusable(unusable)
+	if len(events) != 1 || !events[0].Warning || events[0].Reason != health.ReasonUnusable || !strings.Contains(events[0].Message, "0000:00:1b.0") {
+		t.Errorf("events %+v", events)
+	}
+	if again := tracker.SetUnusable(unusable); len(again) != 0 {
+		t.Errorf("told again: %+v", again)
+	}
+	c := tracker.Condition()
+	if c.Status != "False" || c.Reason != health.ReasonUnusable || !strings.HasPrefix(c.Message, "1 of 4 GPUs out of service. The GPU at PCI 0000:00:1b.0 cannot be used") {
+		t.Errorf("%+v", c)
+	}
+	tracker.Observe(gpu.Event{UUID: devices[0].UUID, XID: 95}, noon)
+	if c := tracker.Condition(); c.Reason != health.ReasonReset || !strings.HasPrefix(c.Message, "2 of 4 GPUs") || !strings.Contains(c.Message, "1b.0") {
+		t.Errorf("with a fault: %+v", c)
+	}
+	tracker.SetUnusable(nil)
+	if c := tracker.Condition(); strings.Contains(c.Message, "1b.0") {
+		t.Errorf("when it is offered: %+v", c)
+	}
+
+	// The only one of the machine.
+	tracker = opened("b", nil, health.State{})
+	tracker.SetUnusable(unusable)
+	if c := tracker.Condition(); c.Status != "False" || !strings.HasPrefix(c.Message, "1 of 1 GPU ") {
+		t.Errorf("%+v", c)
+	}
+	// One that was offered earlier in this boot is lost, and not two.
+	tracker = opened("b", devices[:2], health.State{Boot: "b", GPUs: []string{devices[0].UUID, devices[1].UUID, devices[2].UUID}})
+	tracker.SetUnusable(unusable)
+	if c := tracker.Condition(); c.Reason != health.ReasonLost || !strings.HasPrefix(c.Message, "1 of 3 GPUs") {
+		t.Errorf("%+v", c)
+	}
+	// Nobody wants to know.
+	off, _ := health.ParsePolicy("all", "")
+	tracker = health.New(off, "b", health.State{})
+	tracker.Reopened(devices, all, noon)
+	if events := tracker.SetUnusable(unusable); len(events) != 0 || tracker.Condition().Status != "True" {
+		t.Errorf("%+v %+v", events, tracker.Condition())
+	}
+}
