@@ -4,10 +4,12 @@ package metrics
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
 )
@@ -34,17 +36,29 @@ type Config struct {
 	More func(*Text)
 }
 
-// Exporter answers Prometheus. It reads the GPUs when it is asked.
+// Exporter answers Prometheus. It reads the GPUs when it is asked, and does not wait for a driver that hangs.
 type Exporter struct {
 	config Config
-
-	// reading is held while the GPUs are read: two scrapes at once should not double the work.
-	reading sync.Mutex
 
 	mu   sync.Mutex
 	xids map[xidKey]uint64
 	last map[string]int
+	// under is the reading that is under way; nil when none is. Two scrapes at once should not double the work.
+	under *sample
 }
+
+// patience is how long a scrape waits for the GPUs. Prometheus waits ten seconds for all of it.
+const patience = 5 * time.Second
+
+// sample is what was read. It is written until done is closed.
+type sample struct {
+	done   chan struct{}
+	gpus   []reading
+	shares []share
+	err    error
+}
+
+var errSlow = errors.New("the GPUs are not read in time")
 
 type xidKey struct {
 	uuid string
@@ -98,11 +112,7 @@ type share struct {
 
 // Write writes all metrics.
 func (x *Exporter) Write(t *Text) {
-	x.reading.Lock()
-	gpus, err := x.read()
-	shares := x.shares(gpus)
-	x.reading.Unlock()
-
+	gpus, shares, err := x.sample()
 	t.Family("karve_gpu_library_up", Gauge, "Whether the GPUs of this machine can be read (1) or not (0).")
 	t.Sample(oneIf(err == nil))
 	writeGPUs(t, gpus)
@@ -113,6 +123,33 @@ func (x *Exporter) Write(t *Text) {
 	}
 	if x.config.More != nil {
 		x.config.More(t)
+	}
+}
+
+// sample waits for a reading, not for long.
+func (x *Exporter) sample() ([]reading, []share, error) {
+	x.mu.Lock()
+	s := x.under
+	if s == nil {
+		s = &sample{done: make(chan struct{})}
+		x.under = s
+		go func() {
+			s.gpus, s.err = x.read()
+			s.shares = x.shares(s.gpus)
+			x.mu.Lock()
+			x.under = nil
+			x.mu.Unlock()
+			close(s.done)
+		}()
+	}
+	x.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-s.done:
+		return s.gpus, s.shares, s.err
+	case <-timer.C:
+		return nil, nil, errSlow
 	}
 }
 
@@ -214,7 +251,7 @@ var gpuMetrics = []values{
 	{"karve_gpu_up", "Whether the GPU could be read (1) or not (0).", func(g reading) (float64, bool) { return oneIf(g.up), true }},
 	{"karve_gpu_utilization_ratio", "Share of time in which a kernel ran on the GPU.", whenUp(func(g reading) (float64, bool) { return ratio(g.usage.GPUPercent) })},
 	{"karve_gpu_memory_used_bytes", "Device memory in use.", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, mib) })},
-	{"karve_gpu_memory_total_bytes", "Device memory of the GPU.", func(g reading) (float64, bool) { return told(g.MemoryMiB, mib) }},
+	{"karve_gpu_memory_total_bytes", "Device memory of the GPU.", func(g reading) (float64, bool) { return float64(g.MemoryMiB) * mib, g.MemoryMiB > 0 }},
 	{"karve_gpu_temperature_celsius", "Temperature of the GPU.", whenUp(func(g reading) (float64, bool) { return told(g.usage.TemperatureCelsius, 1) })},
 	{"karve_gpu_power_watts", "Power that the GPU draws.", whenUp(func(g reading) (float64, bool) {
 		return float64(g.usage.PowerMilliwatts) / 1000, g.usage.PowerMilliwatts >= 0

@@ -10,12 +10,16 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
@@ -265,4 +269,59 @@ func FuzzText(f *testing.F) {
 			t.Errorf("read %q, wrote %q", read, value)
 		}
 	})
+}
+
+// asked counts how often the GPUs were asked for.
+type asked struct {
+	gpu.Library
+	times atomic.Int32
+}
+
+func (a *asked) Devices() ([]gpu.Device, error) {
+	a.times.Add(1)
+	return a.Library.Devices()
+}
+
+func TestAScrapeDoesNotWaitForADriverThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := gputest.New(gputest.T4s(2)...)
+		if _, err := f.Init(); err != nil {
+			t.Fatal(err)
+		}
+		asked := &asked{Library: f}
+		x := metrics.New(metrics.Config{Library: asked})
+		f.Hang(true)
+		for range 3 {
+			began := clock.RealClock{}.Now() // The bubble's.
+			families := scrape(t, x)
+			if got := samples(families["karve_gpu_library_up"]); !slices.Equal(got, []string{" 0"}) || families["karve_gpu_temperature_celsius"] != nil {
+				t.Errorf("up is %q, families %v", got, families)
+			}
+			if took := (clock.RealClock{}).Since(began); took > 5*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		}
+		if n := asked.times.Load(); n != 1 {
+			t.Errorf("three scrapes wait for %d answers", n)
+		}
+		f.Hang(false)
+		synctest.Wait()
+		if got := samples(scrape(t, x)["karve_gpu_library_up"]); !slices.Equal(got, []string{" 1"}) {
+			t.Errorf("up is %q when it does not hang any more", got)
+		}
+	})
+}
+
+func TestAGPUThatDoesNotTellItsMemoryHasNoMetricOfIt(t *testing.T) {
+	t.Parallel()
+	devices := gputest.T4s(2)
+	devices[1].MemoryMiB = 0
+	f := gputest.New(devices...)
+	if _, err := f.Init(); err != nil {
+		t.Fatal(err)
+	}
+	if got := scrape(t, metrics.New(metrics.Config{Library: f}))["karve_gpu_memory_total_bytes"].GetMetric(); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
 }
