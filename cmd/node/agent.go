@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node/bounded"
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/gpu"
@@ -28,6 +29,9 @@ import (
 type agent struct {
 	options    options
 	library    gpu.Library
+	calls      *bounded.Library
+	outage     outage
+	pausing    pausing
 	manager    *plugin.Manager
 	node       *nodeapi.Client // nil outside of a cluster
 	policy     health.Policy
@@ -69,8 +73,8 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
 		log.Info("About the settings", "message", message)
 	}
-	a := &agent{options: o, node: node, use: newUseWatch(o), applyAgain: applyAgain}
-	a.library = usage.Library{Library: open(root), Notes: &a.use.notes}
+	a := &agent{options: o, node: node, use: newUseWatch(o), applyAgain: applyAgain, calls: &bounded.Library{Library: open(root)}}
+	a.library = usage.Library{Library: a.calls, Notes: &a.use.notes}
 	a.failOnInit.Store(settings.FailOnInitError)
 	disable, _ := o.env("DP_DISABLE_HEALTHCHECKS")
 	enable, _ := o.env("DP_ENABLE_HEALTHCHECKS")
@@ -88,6 +92,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 		log.Info("The Node is not read: --node-name is not given, or there is no service account")
 	}
 	a.report = newReport(a)
+	a.outage = outage{grace: outageGrace, patience: outagePatience, declare: func(gpus []string, why error) { a.driverLost(ctx, gpus, why) }}
 	plug := plugin.Config{
 		KubeletSocket: o.kubeletSocket, Usage: a.library, Hooks: a.report.hooks(ctx),
 		CDIMissing: func(devices []string) error { return cdi.Read(o.cdiDirs...).Missing(devices) },
@@ -109,6 +114,9 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop(nil)
+	a.outage.giveUp = func(why error) {
+		stop(fmt.Errorf("the driver has not answered for %s, and a new container may be given its GPUs: %w", a.outage.patience, why))
+	}
 	updates, found := make(chan configsource.Update), make(chan []gpu.Device)
 
 	if err := a.serve(ctx, &group); err != nil {
@@ -125,6 +133,9 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 			a.resets.seen(n.Metadata)
 			a.use.seen(n.Metadata)
 			a.report.seen(n)
+			if a.pausing.seen(n.Metadata) {
+				_ = a.library.Shutdown() // At once, also while events are waited for.
+			}
 		}}
 		group.Go(func() { a.watchDRA(ctx) })
 		if a.options.writeNode {

@@ -58,8 +58,8 @@ type machine struct {
 	args    []string
 	node    *nodeapi.Client
 	boot    string
-	// applyAgain is the agent's, if it is set.
-	applyAgain time.Duration
+	// tune changes an agent before it runs; may be nil.
+	tune func(*agent)
 }
 
 func start(t *testing.T, prepare func(*machine), args ...string) *machine {
@@ -104,11 +104,11 @@ func (m *machine) run() {
 		m.t.Fatal(err)
 	}
 	m.agent.use.every = 50 * time.Millisecond
-	if m.applyAgain != 0 {
-		m.agent.applyAgain = m.applyAgain
-	}
 	if m.boot != "" {
 		m.agent.store.Boot = m.boot
+	}
+	if m.tune != nil {
+		m.tune(m.agent)
 	}
 	go func() { m.ended <- m.agent.run(ctx, nil) }()
 	m.end = cancel

@@ -94,7 +94,7 @@ func TestCDINamesThatNothingDefinesAreRefusedUntilSomethingDoes(t *testing.T) {
 	var api *apiServer
 	m := start(t, func(m *machine) {
 		m.configure("flags: {plugin: {deviceListStrategy: cdi-cri}}\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}")
-		m.applyAgain = 50 * time.Millisecond
+		m.tune = func(a *agent) { a.applyAgain = 50 * time.Millisecond }
 		api = m.withNode()
 	}, "--cdi-spec-dirs", "/nowhere,"+dir)
 	m.says(api, sharingCondition, "False ConfigurationRefused", "no CDI spec in /nowhere or "+dir+" defines nvidia.com/gpu=GPU-a, nvidia.com/gpu=GPU-b", "run nvidia-ctk cdi generate")

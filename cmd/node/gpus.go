@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -15,19 +16,29 @@ import (
 
 // Why the driver is opened anew.
 var (
-	errNoGPU = errors.New("the NVIDIA driver is there, and lists no GPU")
-	errReset = errors.New("a GPU was reset")
+	errNoGPU  = errors.New("the NVIDIA driver is there, and lists no GPU")
+	errReset  = errors.New("a GPU was reset")
+	errPaused = errors.New("somebody wants to unload the driver")
+	errFound  = errors.New("the driver lists other GPUs than before")
 )
+
+// lostBackoff is how often it is tried to open a driver that was open: it may be back any moment.
+const lostBackoff = 2 * time.Second
 
 // watchGPUs opens the driver, for as long as it takes, tells which GPUs there are, and follows their health.
 func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error {
 	log := logr.FromContextOrDiscard(ctx)
 	// A look for events ends with it, and so the agent does not stay for its end.
 	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
+	defer a.outage.end()
 	tracker := a.remember(ctx)
 	said, backoff, opened := "", firstBackoff, false
 	for ctx.Err() == nil {
-		driver, devices, err := a.open()
+		a.waitOut(ctx, tracker)
+		driver, devices, err := a.open(ctx)
+		if err != nil && a.paused() {
+			continue
+		}
 		if err != nil {
 			if a.failOnInit.Load() && !opened || errors.Is(err, gpu.ErrRestart) {
 				return err
@@ -36,20 +47,24 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 				said = err.Error()
 				log.Info("No GPUs yet; staying and trying again", "reason", said)
 			}
-			if errors.Is(err, errNoGPU) {
-				a.changed(ctx, tracker)(tracker.Reopened(nil, a.answers, time.Now()))
-				a.report.health(tracker.Condition())
-			}
+			a.missing(ctx, tracker, err)
 			a.report.opened(driver, nil, err)
 			pause(ctx, backoff)
 			backoff = min(2*backoff, lastBackoff)
+			if len(tracker.State().GPUs) > 0 {
+				backoff = min(backoff, lostBackoff)
+			}
 			continue
 		}
 		said, backoff, opened = "", firstBackoff, true
 		log.Info("Found GPUs", "count", len(devices), "product", devices[0].Product, "driver", driver.Version)
+		out := a.outage.end()
 		a.report.opened(driver, devices, nil)
+		a.tellUnusable(ctx, tracker)
 		a.changed(ctx, tracker)(tracker.Reopened(devices, a.answers, time.Now()))
-		a.report.health(tracker.Condition())
+		if out {
+			a.driverBack(ctx, tracker, devices)
+		}
 		select {
 		case found <- devices:
 		case <-ctx.Done():
@@ -62,14 +77,50 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		if errors.Is(err, gpu.ErrRestart) {
 			return err
 		}
-		if errors.Is(err, errReset) {
+		if errors.Is(err, errReset) || errors.Is(err, errPaused) || errors.Is(err, errFound) || a.paused() {
 			continue
 		}
 		log.Info("The driver does not answer; opening it again", "error", err.Error())
+		a.lose(tracker, err)
 		pause(ctx, firstBackoff)
 	}
 	_ = a.library.Shutdown() // There is nobody left to tell.
 	return nil
+}
+
+// missing deals with a driver that cannot be opened, or that has no GPU that answers.
+func (a *agent) missing(ctx context.Context, tracker *health.Tracker, err error) {
+	a.tellUnusable(ctx, tracker)
+	serving := a.lose(tracker, err)
+	gone := errors.Is(err, errNoGPU) || errors.Is(err, gpu.ErrLost)
+	if serving && (!gone || !a.outage.declared()) {
+		return // They may just be on their way.
+	}
+	if gone {
+		a.outage.end()
+		a.report.driverAway(nil) // It is here, and each GPU is lost.
+		a.changed(ctx, tracker)(tracker.Reopened(nil, a.answers, time.Now()))
+		return
+	}
+	if len(a.library.Unusable()) > 0 {
+		a.report.health(tracker.Condition())
+	}
+}
+
+// lose begins an outage of the GPUs that are in service, and says whether there are any.
+func (a *agent) lose(tracker *health.Tracker, err error) bool {
+	serving := slices.DeleteFunc(tracker.State().GPUs, func(uuid string) bool { return !tracker.Healthy(uuid) })
+	if len(serving) > 0 && !a.policy.Off() {
+		a.outage.begin(serving, err)
+	}
+	return len(serving) > 0
+}
+
+// tellUnusable takes note of the GPUs that the driver does not offer.
+func (a *agent) tellUnusable(ctx context.Context, tracker *health.Tracker) {
+	for _, e := range tracker.SetUnusable(a.library.Unusable()) {
+		a.report.events.tell(ctx, e)
+	}
 }
 
 // remember begins with what an earlier agent found since the machine started.
@@ -111,19 +162,32 @@ func (a *agent) save(ctx context.Context, tracker *health.Tracker) {
 	}
 }
 
-func (a *agent) open() (gpu.Driver, []gpu.Device, error) {
-	driver, err := a.library.Init()
-	if err != nil {
-		return driver, nil, fmt.Errorf("the NVIDIA driver does not answer: %w", err)
+// open opens the driver. It does not stay for a driver that hangs when the agent is to end.
+func (a *agent) open(ctx context.Context) (gpu.Driver, []gpu.Device, error) {
+	var driver gpu.Driver
+	var devices []gpu.Device
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		if driver, err = a.library.Init(); err != nil {
+			done <- fmt.Errorf("the NVIDIA driver does not answer: %w", err)
+			return
+		}
+		devices, err = a.library.Devices()
+		if err == nil && len(devices) == 0 {
+			err = errNoGPU
+		}
+		if err != nil {
+			_ = a.library.Shutdown() // It is opened again soon.
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return driver, devices, err
+	case <-ctx.Done():
+		return gpu.Driver{}, nil, ctx.Err()
 	}
-	devices, err := a.library.Devices()
-	if err == nil && len(devices) == 0 {
-		err = errNoGPU
-	}
-	if err != nil {
-		_ = a.library.Shutdown() // It is opened again soon.
-	}
-	return driver, devices, err
 }
 
 // answers asks the GPU itself.
@@ -134,8 +198,20 @@ func (a *agent) answers(uuid string) bool {
 
 // follow waits for events until the driver is gone, or has to be opened anew.
 func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
+	unusable, looked := a.library.Unusable(), time.Now()
 	for ctx.Err() == nil {
 		a.save(ctx, tracker)
+		if a.paused() {
+			_ = a.library.Shutdown() // It was opened just before.
+			return errPaused
+		}
+		if len(unusable) > 0 && time.Since(looked) >= lookForReset {
+			looked = time.Now()
+			if _, err := a.library.Devices(); err == nil && !slices.Equal(unusable, a.library.Unusable()) {
+				_ = a.library.Shutdown() // It is opened again at once.
+				return errFound
+			}
+		}
 		if a.takeResets(ctx, tracker) {
 			a.save(ctx, tracker)
 			_ = a.library.Shutdown() // It is opened again at once.

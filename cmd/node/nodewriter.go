@@ -107,6 +107,9 @@ func (r *report) writeOnce(ctx context.Context, w written) error {
 	aside := false
 	r.with(func() {
 		labels, conditions = maps.Clone(r.labels), maps.Clone(r.conditions)
+		if r.away != nil {
+			conditions[r.away.Type] = *r.away
+		}
 		for _, why := range r.aside {
 			aside = aside || why != ""
 		}

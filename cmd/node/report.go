@@ -44,6 +44,8 @@ type report struct {
 	labels     map[string]string
 	conditions map[string]health.Condition
 	node       nodeapi.Node // as it was seen last
+	// away is what is to be said of the hardware instead while no GPU can be used.
+	away *health.Condition
 	// noGPUs, refusal and inForce are what the condition about sharing says.
 	noGPUs, refusal string
 	inForce         bool
@@ -117,7 +119,11 @@ func (r *report) with(f func()) {
 func (r *report) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", r.exporter)
-	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := r.agent.calls.Err(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -247,6 +253,8 @@ func (r *report) sharingCondition() {
 			}
 		}
 		switch {
+		case r.away != nil && r.away.Reason == health.ReasonPaused:
+			c.Reason, c.Message = r.away.Reason, r.away.Message
 		case r.noGPUs != "":
 			c.Reason, c.Message = "NoGPUs", r.noGPUs
 		case r.refusal != "" && r.inForce:
@@ -267,6 +275,13 @@ func (r *report) sharingCondition() {
 }
 
 func (r *report) health(c health.Condition) { r.condition(c) }
+
+// driverAway notes what is to be said of the hardware while no GPU can be used; nil when they can.
+func (r *report) driverAway(away *health.Condition) {
+	r.with(func() { r.away = away })
+	r.sharingCondition()
+	r.poke()
+}
 
 func (r *report) condition(c health.Condition) {
 	same := false

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/health"
+)
+
+const (
+	// outageGrace is how long the driver may be away before its GPUs are taken out of service: one that is loaded anew is back by then, and no pod
+	// that is on its way fails.
+	outageGrace = 10 * time.Second
+	// outagePatience is how long it may be away before the agent ends: after systemd's daemon-reload, or when the device files were made anew, only a new
+	// container can open them.
+	outagePatience = 5 * time.Minute
+)
+
+// outage is the time in which the driver does not answer, or was let go of. Its timers run while a call of the driver's is waited for.
+type outage struct {
+	grace, patience time.Duration
+	// declare takes GPUs out of service; giveUp ends the agent.
+	declare func(gpus []string, why error)
+	giveUp  func(why error)
+
+	mu sync.Mutex
+	// period counts the outages; timers are those of this one, nil when there is none.
+	period int
+	timers []*time.Timer
+	why    error
+	// out says that GPUs are out of service because of this one or the one before, told that this one was declared.
+	out, told bool
+}
+
+// begin notes that the driver does not answer, so that these GPUs cannot be used. Only the first time counts, until end.
+func (o *outage) begin(gpus []string, why error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.why = why
+	if o.timers != nil {
+		return
+	}
+	o.period++
+	o.told = false
+	period, grace := o.period, o.grace
+	if errors.Is(why, gpu.ErrHung) {
+		grace = 0 // It has had its time.
+	}
+	after := func(d time.Duration, do func(why error)) *time.Timer {
+		return time.AfterFunc(d, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.timers != nil && o.period == period {
+				do(o.why)
+			}
+		})
+	}
+	o.timers = []*time.Timer{
+		after(grace, func(why error) {
+			o.out, o.told = true, true
+			o.declare(slices.Clone(gpus), why)
+		}),
+		after(o.patience, o.giveUp),
+	}
+}
+
+// end says that it is over, and whether GPUs were out of service because of it.
+func (o *outage) end() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, timer := range o.timers {
+		timer.Stop()
+	}
+	out := o.out
+	o.timers, o.out, o.told = nil, false, false
+	return out
+}
+
+// declared says whether it has lasted long enough.
+func (o *outage) declared() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.told
+}
+
+// suspend is an outage that somebody asked for: it takes as long as they want.
+func (o *outage) suspend() {
+	o.end()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.out = true
+}
+
+// driverLost takes all GPUs out of service.
+func (a *agent) driverLost(ctx context.Context, gpus []string, why error) {
+	c := health.Condition{Type: health.ConditionType, Status: "False", Reason: health.ReasonDriverLost}
+	if errors.Is(why, gpu.ErrHung) {
+		c.Reason = health.ReasonDriverHung
+	}
+	c.Message = fmt.Sprintf("No GPU can be used: %s. See what `nvidia-smi` and `dmesg | grep NVRM` say on the machine, load the driver anew, and reboot the machine "+
+		"when that does not help. karve-node goes on by itself when the driver is back, and starts anew after %s, so that its container is given the GPUs again.", strings.ReplaceAll(why.Error(), "\n", "; "), a.outage.patience)
+	for _, uuid := range gpus {
+		a.manager.SetHealth(uuid, false)
+	}
+	a.report.events.tell(ctx, health.Event{Warning: true, Reason: c.Reason, Message: c.Message})
+	a.report.driverAway(&c)
+}
+
+// driverBack puts the GPUs in service that are not out of it for a reason of their own.
+func (a *agent) driverBack(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) {
+	for _, d := range devices {
+		a.manager.SetHealth(d.UUID, tracker.Healthy(d.UUID))
+	}
+	a.report.driverAway(nil)
+	a.report.events.tell(ctx, health.Event{Reason: health.ReasonDriverBack, Message: "The NVIDIA driver answers again"})
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+
+	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/node/nodeapi"
+)
+
+// pausedLabels are those with which the GPU Operator's driver manager and MIG manager tell who uses the GPUs to let go of them, by a value that begins with
+// "paused-": as long as somebody has NVML open, the driver cannot be unloaded. The first is for clients that are not the Operator's own, from 26.7 on.
+var pausedLabels = []string{"nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin"}
+
+// pausing is whether the Node's labels say so.
+type pausing struct {
+	mu      sync.Mutex
+	why     string
+	changed chan struct{}
+}
+
+// seen takes the Node's metadata, and says whether a pause has begun.
+func (p *pausing) seen(m nodeapi.Metadata) bool {
+	why := ""
+	for _, label := range pausedLabels {
+		if value := m.Labels[label]; strings.HasPrefix(value, "paused-") {
+			why = label + "=" + value
+			break
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	begun := p.why == "" && why != ""
+	if p.why != why {
+		p.why = why
+		if p.changed != nil {
+			close(p.changed)
+		}
+		p.changed = nil
+	}
+	return begun
+}
+
+// now is the label that says so, "" for none, and what is closed when that changes.
+func (p *pausing) now() (string, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.why, p.changed
+}
+
+func (a *agent) paused() bool {
+	why, _ := a.pausing.now()
+	return why != ""
+}
+
+// waitOut waits until the driver may be opened. The GPUs are out of service meanwhile, and stay so until it was opened.
+func (a *agent) waitOut(ctx context.Context, tracker *health.Tracker) {
+	why, changed := a.pausing.now()
+	if why == "" {
+		return
+	}
+	_ = a.library.Shutdown() // As often as it takes.
+	a.outage.suspend()
+	for _, uuid := range tracker.State().GPUs {
+		a.manager.SetHealth(uuid, false)
+	}
+	c := health.Condition{
+		Type: health.ConditionType, Status: "Unknown", Reason: health.ReasonPaused,
+		Message: "The Node has the label " + why + ": the driver is closed, and its GPUs are out of service, until the label has another value",
+	}
+	logr.FromContextOrDiscard(ctx).Info("Paused", "label", why)
+	a.report.events.tell(ctx, health.Event{Reason: c.Reason, Message: c.Message})
+	a.report.driverAway(&c)
+	for why != "" {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		why, changed = a.pausing.now()
+	}
+	logr.FromContextOrDiscard(ctx).Info("Not paused any more; opening the driver")
+}
