@@ -329,7 +329,7 @@ func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 	w.allocatable(10)
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
-	for range 5 {
+	for range times(t) {
 		time.Sleep(2 * time.Second)
 		churn.Absence(func() {
 			w.must(w.node.RestartKubelet(t.Context()))
@@ -349,7 +349,7 @@ func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
 	w.allocatable(10)
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
-	for range 10 {
+	for range times(t) {
 		time.Sleep(2 * time.Second)
 		churn.Absence(func() {
 			agent.Kill()
