@@ -79,16 +79,21 @@ func runContainer(ctx context.Context, root string) (err error) {
 	if err != nil {
 		return err
 	}
+	var pid int
 	if err := n.wait(ctx, "a container runs", container, func(context.Context) error {
 		if out, err := os.ReadFile(container.Log()); err != nil || !strings.HasPrefix(string(out), "{") {
 			return cmp.Or(err, errors.New("it has said nothing"))
 		}
-		return nil
+		content, err := os.ReadFile(n.path("pid"))
+		if err == nil {
+			pid, err = strconv.Atoi(string(content))
+		}
+		return err
 	}); err != nil {
 		out, _ := os.ReadFile(container.Log())
 		return fmt.Errorf("%w: %s", err, out)
 	}
-	return n.connect(ctx)
+	return n.connect(ctx, pid)
 }
 
 // writeBundle writes a container that runs the image's program, in namespaces and a cgroup of its own.
@@ -131,16 +136,8 @@ func (n *Node) writeBundle(ctx context.Context) error {
 	return os.WriteFile(n.path("bundle/config.json"), config, 0o600)
 }
 
-// connect gives the container's network an interface.
-func (n *Node) connect(ctx context.Context) error {
-	content, err := os.ReadFile(n.path("pid"))
-	if err != nil {
-		return err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		return err
-	}
+// connect gives the network of a container's process an interface.
+func (n *Node) connect(ctx context.Context, pid int) error {
 	n.port = os.Getpid() // For a subnet.
 	plugin, err := n.Run(Program{Name: "ptp", Path: n.bin("ptp"), Stdin: string(n.files()["cni/10-karve.conf"]), Env: []string{
 		"CNI_COMMAND=ADD", "CNI_CONTAINERID=able", "CNI_IFNAME=eth0", "CNI_PATH=" + n.bin(""), fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", pid),

@@ -40,8 +40,8 @@ var kubernetes = options{ldflags: "-X k8s.io/component-base/version.gitVersion=v
 // Without the version Karpenter says "unspecified" in its logs and to AWS.
 var karpenter = options{ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"}
 
-// The snapshotters that are left out need headers of libraries.
-var containerd = options{tags: "no_btrfs,no_devmapper,no_zfs", static: true}
+// What is left out needs libraries or is of no use here.
+var containerd = options{tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true}
 
 // Cluster is what the local cluster runs.
 var Cluster = Set{
