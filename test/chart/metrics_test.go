@@ -3,9 +3,11 @@ package chart_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +81,7 @@ func account(t *testing.T, api kubernetes.Interface, name string) string {
 // scrape gets the metrics as Prometheus does, which does not check the certificate.
 func scrape(t *testing.T, url, token string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -90,6 +92,10 @@ func scrape(t *testing.T, url, token string) (int, string) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // See above.
 	res, err := client.Do(req)
+	for errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil { // The probes answer before the certificate is made.
+		time.Sleep(100 * time.Millisecond)
+		res, err = client.Do(req)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
