@@ -10,8 +10,8 @@ CHAOS_DURATION ?= 15m
 MODEL_RUNS     ?= 10000
 CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
-# What fails is run once more, alone. A failure that does not come again is told at the end, and is still a fault to mend.
-GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
+# A test that fails is run once more, alone. One that then passes is reported at the end and in _output/reruns-*.txt, and is still a bug.
+GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=_output/reruns-$@.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test vet test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
@@ -41,6 +41,7 @@ vet: ## Compile everything, tests included, and run go vet
 	go vet ./...
 
 test-unit: ## Run the tests that need no cluster
+	@mkdir -p _output
 	$(GO_TEST) --packages "$$(tools/packages unit)" -- -p 2 $(TESTFLAGS)
 
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster, one package at a time
