@@ -1,0 +1,211 @@
+package sharing_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"karve.sh/karve/pkg/sharing"
+)
+
+// The vectors of NVIDIA's device plugin v0.20.0, api/config/v1/{replicas,flags,imex}_test.go. They give pieces of JSON to its types; here each is
+// where it stands in a configuration, since JSON is YAML. docs/node.md has the differences.
+
+// read reads a configuration with a piece in it. What is no YAML at all is an error of the same kind.
+func read(format, piece string) (sharing.Config, error) {
+	c, _, err := sharing.Read(fmt.Appendf(nil, format, piece), false)
+	return c, err
+}
+
+const (
+	ofDevices  = `{"sharing": {"timeSlicing": {"resources": [{"name": "valid", "replicas": 2, "devices": %s}]}}}`
+	ofResource = `{"sharing": {"timeSlicing": {"resources": [%s]}}}`
+	ofSharing  = `{"sharing": {"timeSlicing": %s}}`
+	ofFlags    = `{"flags": %s}`
+	ofIMEX     = `{"imex": %s}`
+)
+
+func TestDevicesAreReadAsNVIDIAs(t *testing.T) {
+	t.Parallel()
+	const gpu, mig = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", "MIG-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
+	for piece, want := range map[string]*sharing.Devices{
+		``: nil, `"not-all"`: nil, `-2`: nil, `2.5`: nil, `[-1]`: nil, `["-1"]`: nil, `["invalid-UUID"]`: nil, `["GPU-UUID"]`: nil, `["MIG-UUID"]`: nil,
+		`["MIG-` + gpu + `"]`: nil, `null`: nil, `[]`: nil, `{}`: nil,
+		`"all"`:                       {},
+		`2.0`:                         {Count: 2}, // An error there; in a file, which is YAML, it is 2 in both.
+		`2`:                           {Count: 2},
+		`[0]`:                         {List: []string{"0"}},
+		`["0"]`:                       {List: []string{"0"}},
+		`["0:0"]`:                     {List: []string{"0:0"}},
+		`["` + gpu + `"]`:             {List: []string{gpu}},
+		`["` + mig + `"]`:             {List: []string{mig}},
+		`["MIG-` + gpu + `/0/0"]`:     {List: []string{"MIG-" + gpu + "/0/0"}},
+		`[0, "0:0", "` + gpu + `"]`:   {List: []string{"0", "0:0", gpu}},
+		`["0", "0:0", "` + gpu + `"]`: {List: []string{"0", "0:0", gpu}},
+		`["MIG-3eb87630-93d5-b2b6-b8ff-9b359caf4ee2"]`:          {List: []string{"MIG-3eb87630-93d5-b2b6-b8ff-9b359caf4ee2"}},
+		`["MIG-GPU-662077db-fa3f-0d8f-9502-21ab0ef058a2/10/0"]`: {List: []string{"MIG-GPU-662077db-fa3f-0d8f-9502-21ab0ef058a2/10/0"}},
+	} {
+		c, err := read(ofDevices, piece)
+		if (err != nil) != (want == nil) {
+			t.Errorf("%s: %v", piece, err)
+		}
+		if want == nil || err != nil {
+			continue
+		}
+		if diff := cmp.Diff(*want, c.Sharing.TimeSlicing.Resources[0].Devices); diff != "" {
+			t.Errorf("%s: %s", piece, diff)
+		}
+	}
+}
+
+func TestDevicesAreWrittenAsNVIDIAs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		devices sharing.Devices
+		want    string
+	}{
+		{sharing.Devices{}, `"all"`}, // An error there, where "all" is another value than nothing.
+		{sharing.Devices{Count: 2}, `2`},
+		{sharing.Devices{List: []string{"0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"}}, `["0","0:0","GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"]`},
+	} {
+		if got, err := json.Marshal(c.devices); err != nil || string(got) != c.want {
+			t.Errorf("%v: %s, %v", c.devices, got, err)
+		}
+	}
+}
+
+func TestResourcesAreReadAsNVIDIAs(t *testing.T) {
+	t.Parallel()
+	valid := func(rename string) *sharing.Entry {
+		return &sharing.Entry{Name: "nvidia.com/valid", Rename: rename, Replicas: 2}
+	}
+	for piece, want := range map[string]*sharing.Entry{
+		`{}`: nil, `{"name": "valid",}`: nil, `{"name": "valid", "devices": "all",}`: nil, `{"name": "valid", "devices": "all", "rename": "valid-shared",}`: nil,
+		`{"name": "valid", "replicas": -1,}`: nil, `{"name": "valid", "replicas": 0,}`: nil, `{"name": "$invalid$", "replicas": 2, "rename": "valid-shared"}`: nil,
+		`{"name": "valid", "replicas": 2, "rename": "$invalid$"}`:                      nil,
+		`{"name": "valid", "devices": "all", "replicas": 2}`:                           valid(""),
+		`{"name": "valid", "devices": "all", "replicas": 2, "rename": "valid-shared"}`: valid("nvidia.com/valid-shared"),
+		`{"name": "valid", "replicas": 2}`:                                             valid(""),
+		`{"name": "valid", "replicas": 2, "rename": "valid-shared"}`:                   valid("nvidia.com/valid-shared"),
+	} {
+		c, err := read(ofResource, piece)
+		if (err != nil) != (want == nil) {
+			t.Errorf("%s: %v", piece, err)
+		}
+		if want == nil || err != nil {
+			continue
+		}
+		if diff := cmp.Diff([]sharing.Entry{*want}, c.Sharing.TimeSlicing.Resources); diff != "" {
+			t.Errorf("%s: %s", piece, diff)
+		}
+	}
+	for piece, want := range map[string][]string{
+		``: nil, `{}`: nil, `{"resources": []}`: nil, `{"resources": [{"name": "$invalid$", "replicas": 2}]}`: nil,
+		`{"resources": [{"name": "valid", "replicas": 2}]}`:                                     {"nvidia.com/valid"},
+		`{"resources": [{"name": "valid1", "replicas": 2}, {"name": "valid2", "replicas": 2}]}`: {"nvidia.com/valid1", "nvidia.com/valid2"},
+	} {
+		c, err := read(ofSharing, piece)
+		if (err != nil) != (want == nil) {
+			t.Errorf("%s: %v", piece, err)
+		}
+		if want == nil || err != nil {
+			continue
+		}
+		var got []string
+		for _, e := range c.Sharing.TimeSlicing.Resources {
+			got = append(got, e.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %q", piece, got)
+		}
+	}
+}
+
+// TestMPSAllowsMoreThanOneWhenItIsSaid is of v0.20.0; before, it never did.
+func TestMPSAllowsMoreThanOneWhenItIsSaid(t *testing.T) {
+	t.Parallel()
+	for piece, want := range map[string]bool{
+		`{"resources": [{"name": "gpu", "replicas": 2}]}`:                                      true,
+		`{"failRequestsGreaterThanOne": true, "resources": [{"name": "gpu", "replicas": 2}]}`:  true,
+		`{"failRequestsGreaterThanOne": false, "resources": [{"name": "gpu", "replicas": 2}]}`: false,
+	} {
+		c, err := read(`{"sharing": {"mps": %s}}`, piece)
+		if err != nil || *c.Sharing.MPS.FailRequestsGreaterThanOne != want {
+			t.Errorf("%s: %v, %v", piece, c.Sharing.MPS, err)
+		}
+	}
+}
+
+func TestFlagsAreReadAsNVIDIAs(t *testing.T) {
+	t.Parallel()
+	every := func(d sharing.Duration) *sharing.Flags {
+		return &sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
+	}
+	lists := func(lists ...string) *sharing.Flags {
+		return &sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: lists}}
+	}
+	for piece, want := range map[string]*sharing.Flags{
+		``:                                       {}, // An error there, where nothing is no JSON; in a file it is none in both.
+		`{}`:                                     {},
+		`{"gfd": {}}`:                            {GFD: &sharing.GFDFlags{}},
+		`{"gfd": {"sleepInterval": 0}}`:          every(0),
+		`{"gfd": {"sleepInterval": "0s"}}`:       every(0),
+		`{"gfd": {"sleepInterval": 5}}`:          every(5),
+		`{"gfd": {"sleepInterval": "5s"}}`:       every(sharing.Duration(5 * time.Second)),
+		`{"gfd": {"sleepInterval": "infinite"}}`: every(sharing.Infinite),
+		`{"plugin": {"deviceListStrategy": "envvar"}}`:                      lists("envvar"),
+		`{"plugin": {"deviceListStrategy": ["envvar", "cdi-annotations"]}}`: lists("envvar", "cdi-annotations"),
+	} {
+		c, err := read(ofFlags, piece)
+		if err != nil {
+			t.Errorf("%s: %v", piece, err)
+			continue
+		}
+		if diff := cmp.Diff(*want, c.Flags); diff != "" {
+			t.Errorf("%s: %s", piece, diff)
+		}
+	}
+}
+
+func TestFlagsAreWrittenSoThatNVIDIAsReadsThem(t *testing.T) {
+	t.Parallel()
+	every := func(d sharing.Duration) sharing.Flags {
+		return sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
+	}
+	for want, flags := range map[string]sharing.Flags{
+		`{}`:                                   {}, // There, what was not said is null; nothing reads as null does.
+		`{"gfd":{"sleepInterval":"0s"}}`:       every(0),
+		`{"gfd":{"sleepInterval":"5ns"}}`:      every(5),
+		`{"gfd":{"sleepInterval":"infinite"}}`: every(sharing.Infinite),
+	} {
+		if got, err := json.Marshal(flags); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
+		}
+	}
+}
+
+func TestIMEXIsReadAsNVIDIAs(t *testing.T) {
+	t.Parallel()
+	for piece, want := range map[string][]int{
+		`{}`: nil, `{"channelIDs": null}`: nil, `{"channelIDs": []}`: nil, `{"channelIDs": [0]}`: {0},
+	} {
+		c, err := read(ofIMEX, piece)
+		s, invalid := c.Settings()
+		if err := errors.Join(err, invalid); err != nil || !slices.Equal(s.IMEXChannels, want) {
+			t.Errorf("%s: %v, %v", piece, s.IMEXChannels, err)
+		}
+	}
+	c, err := read(ofIMEX, `{"channelIDs": [2]}`)
+	if err != nil || !slices.Equal(c.IMEX.ChannelIDs, []int{2}) {
+		t.Errorf("%v, %v", c.IMEX, err)
+	}
+	if _, err := c.Settings(); err == nil || !strings.Contains(err.Error(), "can be [] or [0]") {
+		t.Error(err)
+	}
+}
