@@ -23,13 +23,14 @@ const (
 )
 
 // Contain returns a plan that passes [Check] and is for as many classes as possible, the classes that it is made without, and the snapshot that it is for, in
-// which those are blocked. build makes a plan, and more says whether there is time to make another one.
+// which those are blocked. build makes a plan, and more says whether there is time to make another one. first, when not nil, is a plan that has been made already and
+// is tried before any other.
 //
 // What is invalid is set aside first. When a plan breaks a rule, all classes that the violations concern are left out, until a plan is sound; then they come back
 // by halves, as long as plans stay sound. Where time is short, some that could come back wait for the next plan. It returns an error when there is no sound plan
 // for any class.
-func Contain(s Snapshot, build func(Snapshot) Plan, more func() bool) (Snapshot, Plan, []Aside, error) {
-	c := container{build: build, more: more}
+func Contain(s Snapshot, first *Plan, build func(Snapshot) Plan, more func() bool) (Snapshot, Plan, []Aside, error) {
+	c := container{first: first, build: build, more: more}
 	given, out, err := mended(s)
 	if err != nil {
 		return s, Plan{}, nil, fmt.Errorf("the snapshot is not valid: %w", err)
@@ -59,6 +60,7 @@ func Contain(s Snapshot, build func(Snapshot) Plan, more func() bool) (Snapshot,
 // container is a search for the classes of which a sound plan can be made.
 type container struct {
 	given    Snapshot
+	first    *Plan
 	build    func(Snapshot) Plan
 	more     func() bool
 	attempts int
@@ -86,11 +88,20 @@ func (c *container) attempt(out map[int]Aside) (violations []*Violation) {
 		}
 	}()
 	s := c.without(out)
-	plan := c.build(s)
+	plan := c.next(s)
 	if violations = Violations(Check(s, plan)); len(violations) == 0 {
 		c.plan, c.out = plan, out
 	}
 	return violations
+}
+
+// next is the plan to try next.
+func (c *container) next(s Snapshot) Plan {
+	if first := c.first; first != nil {
+		c.first = nil
+		return *first
+	}
+	return c.build(s)
 }
 
 // again reports whether another plan may be made.

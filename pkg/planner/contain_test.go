@@ -76,7 +76,7 @@ func TestABugForOneClassSetsThatClassAside(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				s := many(rapid.IntRange(1, 12).Draw(t, "classes"))
 				bad := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "bad")
-				kept, plan, aside, err := planner.Contain(s, buggy([]int{bad}, fault), never)
+				kept, plan, aside, err := planner.Contain(s, nil, buggy([]int{bad}, fault), never)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -118,7 +118,7 @@ func TestTheAttemptsFindOneOfAThousandClassesWhateverTheTime(t *testing.T) {
 		}
 		return plan
 	}
-	_, _, aside, err := planner.Contain(s, build, never)
+	_, _, aside, err := planner.Contain(s, nil, build, never)
 	if err != nil || len(aside) != 1 || aside[0].Class != 617 {
 		t.Errorf("set aside: %+v, %v", aside, err)
 	}
@@ -132,7 +132,7 @@ func TestSeveralBugsSetSeveralClassesAside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := many(20)
 		bad := slices.Compact(slices.Sorted(slices.Values(rapid.SliceOfN(rapid.IntRange(0, 19), 2, 4).Draw(t, "bad"))))
-		_, _, aside, err := planner.Contain(s, buggy(bad, faults["the pod is lost"]), always)
+		_, _, aside, err := planner.Contain(s, nil, buggy(bad, faults["the pod is lost"]), always)
 		var got []int
 		for _, a := range aside {
 			got = append(got, a.Class)
@@ -147,7 +147,7 @@ func TestWithoutAFaultThereIsOnePlan(t *testing.T) {
 	t.Parallel()
 	s := many(5)
 	attempts := 0
-	kept, plan, aside, err := planner.Contain(s, func(s planner.Snapshot) planner.Plan { attempts++; return planner.Build(s) }, always)
+	kept, plan, aside, err := planner.Contain(s, nil, func(s planner.Snapshot) planner.Plan { attempts++; return planner.Build(s) }, always)
 	if err != nil || attempts != 1 || len(aside) > 0 {
 		t.Fatalf("%d plans, set aside %v: %v", attempts, aside, err)
 	}
@@ -159,10 +159,30 @@ func TestWithoutAFaultThereIsOnePlan(t *testing.T) {
 	}
 }
 
+func TestAPlanThatWasMadeAlreadyIsTriedFirst(t *testing.T) {
+	t.Parallel()
+	s := many(5)
+	for name, x := range map[string]struct {
+		first planner.Plan
+		made  int
+	}{"a sound one": {planner.Build(s), 0}, "one that breaks a rule": {planner.Plan{Price: 1}, 1}} {
+		made := 0
+		_, plan, _, err := planner.Contain(s, &x.first, func(s planner.Snapshot) planner.Plan { made++; return planner.Build(s) }, always)
+		if err != nil || made < x.made || x.made == 0 && made > 0 {
+			t.Errorf("%s: %d plans were made besides: %v", name, made, err)
+		}
+		if x.made == 0 {
+			if diff := cmp.Diff(x.first, plan); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	}
+}
+
 func TestAPlannerThatIsNeverRightMakesAnErrorSoon(t *testing.T) {
 	t.Parallel()
 	attempts := 0
-	_, _, _, err := planner.Contain(many(50), func(planner.Snapshot) planner.Plan { attempts++; return planner.Plan{Price: 1} }, always)
+	_, _, _, err := planner.Contain(many(50), nil, func(planner.Snapshot) planner.Plan { attempts++; return planner.Plan{Price: 1} }, always)
 	if err == nil || attempts > 10 {
 		t.Errorf("%d plans, error %v", attempts, err)
 	}
@@ -202,7 +222,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 			if planner.Validate(s) == nil {
 				t.Fatal("nothing is invalid")
 			}
-			kept, plan, aside, err := planner.Contain(s, planner.Build, never)
+			kept, plan, aside, err := planner.Contain(s, nil, planner.Build, never)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -237,7 +257,7 @@ func TestNonsenseIsContained(t *testing.T) {
 		if len(s.Pools) == 0 {
 			s.Pools = []planner.Pool{plantest.Pool("p")}
 		}
-		kept, plan, _, err := planner.Contain(s, planner.Build, never)
+		kept, plan, _, err := planner.Contain(s, nil, planner.Build, never)
 		if err != nil {
 			t.Skip(err) // What concerns everybody.
 		}

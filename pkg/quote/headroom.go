@@ -25,15 +25,8 @@ func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search
 	if len(kept.Classes) == 0 {
 		return nil, nil //nolint:nilnil // Nothing is kept free.
 	}
-	first := true
 	var err error
-	kept.Snapshot, kept.Plan, err = contain(kept.Snapshot, func(s planner.Snapshot) planner.Plan {
-		if first {
-			first = false
-			return kept.Plan
-		}
-		return search().Build(s)
-	})
+	kept.Snapshot, kept.Plan, err = contain(kept.Snapshot, &kept.Plan, func(s planner.Snapshot) planner.Plan { return search().Build(s) })
 	if err != nil {
 		return nil, err
 	}

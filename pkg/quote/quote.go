@@ -127,11 +127,11 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 // planFor plans, and proves that the plan keeps every rule: what is printed is bought. The plan is for the snapshot that it returns, in which what cannot be planned
 // for is blocked.
 func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
-	return contain(s, func(s planner.Snapshot) planner.Plan { return search().Build(s) })
+	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Build(s) })
 }
 
-func contain(s planner.Snapshot, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
-	s, plan, _, err := planner.Contain(s, build, func() bool { return true })
+func contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
+	s, plan, _, err := planner.Contain(s, first, build, func() bool { return true })
 	if err != nil {
 		return s, plan, fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
 	}

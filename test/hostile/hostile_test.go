@@ -56,7 +56,7 @@ func decide(t *testing.T, c *snapshot.Cluster) decision {
 	t.Helper()
 	started := time.Now()
 	view := snapshot.Build(c)
-	kept, plan, aside, err := planner.Contain(view.Snapshot, func(s planner.Snapshot) planner.Plan {
+	kept, plan, aside, err := planner.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
 		return view.Keeping(planner.WithAlternatives(s, planner.Search{Effort: 5000}.Build(s)))
 	}, func() bool { return true })
 	if err != nil || len(aside) > 0 {

@@ -17,11 +17,14 @@ const (
 )
 
 // contain makes a plan that keeps its own rules, without the classes for which no plan does, and the snapshot that it is for. It returns false where there is none
-// for anybody. Only the first plan has the whole budget of time: the others are rare, and follow a bug.
-func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snapshot, build func(planner.Snapshot, planner.Search) planner.Plan) (planner.Snapshot, planner.Plan, bool) {
+// for anybody. first, when not nil, is a plan that has been made already. Only the first plan has the whole budget of time: the others are rare, and follow a bug.
+func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, planner.Search) planner.Plan) (planner.Snapshot, planner.Plan, bool) {
 	started := c.Clock.Now()
 	plans := 0
-	kept, plan, aside, err := planner.Contain(s, func(s planner.Snapshot) planner.Plan {
+	if first != nil {
+		plans = 1
+	}
+	kept, plan, aside, err := planner.Contain(s, first, func(s planner.Snapshot) planner.Plan {
 		budget := c.PlanBudget
 		if plans++; plans > 1 {
 			budget /= 4

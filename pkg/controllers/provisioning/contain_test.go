@@ -31,7 +31,7 @@ func TestPodsThatBreakPlansAreLeftOutAndTold(t *testing.T) {
 		return false
 	}
 	for range 2 { // The second time it is no news.
-		kept, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
+		kept, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(s planner.Snapshot, search planner.Search) planner.Plan {
 			plan := search.Build(s)
 			if odd(s) {
 				plan.Price++
@@ -62,7 +62,7 @@ func TestNothingIsLaunchedByAPlannerThatIsNeverRight(t *testing.T) {
 	c := New(Config{Metrics: metrics.New(prometheus.NewRegistry()), Clock: clocktesting.NewFakePassiveClock(now), PlanBudget: time.Second})
 	cluster := snapshottest.Shared()
 	cluster.Pods = snapshottest.Pods("web", 11)
-	_, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, func(planner.Snapshot, planner.Search) planner.Plan {
+	_, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(planner.Snapshot, planner.Search) planner.Plan {
 		return planner.Plan{Price: 1}
 	})
 	if ok || len(plan.Launches) > 0 {

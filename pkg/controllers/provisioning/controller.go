@@ -212,7 +212,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if len(view.Pods) > 0 {
 		started := c.Clock.Now()
 		earlier, sound := c.memory.earlier(&view, started), false
-		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
+		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, nil, func(s planner.Snapshot, search planner.Search) planner.Plan {
 			return view.Keeping(planner.WithAlternatives(s, search.Resume(s, earlier)))
 		})
 		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
@@ -251,14 +251,9 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 // warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
 func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
 	headroom := view.Headroom(served, c.search(c.Clock.Now(), c.PlanBudget))
-	first := true
-	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, func(s planner.Snapshot, search planner.Search) planner.Plan {
-		plan := headroom.Plan
-		if !first { // A plain plan for the rest of it will do.
-			plan = search.Build(s)
-		}
-		first = false
-		return planner.WithAlternatives(s, plan)
+	first := planner.WithAlternatives(headroom.Snapshot, headroom.Plan)
+	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search planner.Search) planner.Plan {
+		return planner.WithAlternatives(s, search.Build(s)) // A plain plan for the rest of it will do.
 	})
 	if !sound {
 		return retry, nil
