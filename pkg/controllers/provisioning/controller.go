@@ -239,7 +239,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{}, err
 	}
 	if more > 0 {
-		wait = more
+		wait = min(wait, more)
 	}
 	if len(view.Postponed) > 0 {
 		c.batch.hurry() // They have waited with their batch.

@@ -58,6 +58,7 @@ type town struct {
 	pods          []*corev1.Pod
 	byName        map[string]*corev1.Pod
 	due           time.Time // when the controller looks again
+	unanswered    error     // what becomes of nominations
 	mu            sync.Mutex
 }
 
@@ -190,6 +191,9 @@ type nominating struct {
 func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
+	if n.w.unanswered != nil {
+		return n.w.unanswered
+	}
 	if pod := n.w.byName[o.GetName()]; pod != nil {
 		pod.Status.NominatedNodeName = o.(*corev1.Pod).Status.NominatedNodeName
 	}
