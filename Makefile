@@ -11,7 +11,7 @@ MODEL_RUNS     ?= 10000
 CHAOS_SEED     ?= $(shell date +%s)
 TOOL      := go tool -modfile=tools/go.mod
 # A test that fails is run once more, alone. One that then passes is reported at the end and in _output/reruns-*.txt, and is still a bug.
-GO_TEST   := $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=_output/reruns-$@.txt
+GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=_output/reruns-$@.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test vet test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint fmt generate verify build image test-image sbom clean
