@@ -24,7 +24,8 @@ import (
 )
 
 // giveBack deletes the NodeClaim of a machine that has not started in time, once its pool's condition accounts for it: the condition is what keeps the pool from launching
-// the next broken machine. Pods of workloads keep the machine for as long again; then they are evicted with it.
+// the next broken machine. Pods of workloads and an outage of its zone keep the machine for as long again; then
+// the pods are evicted with it.
 func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	if m.State() == lifecycle.Launched {
 		return reconcile.Result{}, nil // Karpenter deletes the claims of machines that do not register.
@@ -40,10 +41,11 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	if !ok || now.Before(since) {
 		return reconcile.Result{RequeueAfter: soon}, nil // It has taken its step at last; the cache will tell.
 	}
-	why, until, err := c.keeps(ctx, m, since)
-	if err != nil {
-		return reconcile.Result{}, err
+	nodes := &corev1.NodeList{}
+	if err := c.Client.List(ctx, nodes); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing nodes: %w", err)
 	}
+	why, until := keeps(m, nodes.Items, since, c.Timeout)
 	if why != "" && (until.IsZero() || now.Before(until)) {
 		c.tell(m, why, until)
 		again := c.Timeout
@@ -97,27 +99,24 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	return true, nil
 }
 
-// keeps says what keeps a machine that has been broken since a time, and until when; the zero time for as long as it is so.
-func (c *Controller) keeps(ctx context.Context, m *snapshot.Machine, since time.Time) (why string, until time.Time, err error) {
+// keeps says what keeps a machine that has been broken since a time, and until when; the zero time for as long as it is so. A zone of which most nodes are not ready keeps
+// it no longer than pods do: it has never started, so nobody loses anything by it, and the machines that are tried while the zone is out would add up.
+func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout time.Duration) (why string, until time.Time) {
 	if m.Node == nil {
-		return "", time.Time{}, nil
+		return "", time.Time{}
 	}
 	for _, o := range []client.Object{m.Claim, m.Node} {
 		if o.GetAnnotations()[repair.DoNotRepair] == "true" {
-			return "it carries " + repair.DoNotRepair, time.Time{}, nil
+			return "it carries " + repair.DoNotRepair, time.Time{}
 		}
 	}
-	nodes := &corev1.NodeList{}
-	if err := c.Client.List(ctx, nodes); err != nil {
-		return "", time.Time{}, fmt.Errorf("listing nodes: %w", err)
-	}
-	if out := repair.Outage(nodes.Items, m.Node); out != "" {
-		return out, time.Time{}, nil
+	if out := repair.Outage(nodes, m.Node); out != "" {
+		return out, since.Add(timeout)
 	}
 	if i := slices.IndexFunc(m.Pods, func(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }); i >= 0 {
-		return fmt.Sprintf("pod %s/%s runs on it", m.Pods[i].Namespace, m.Pods[i].Name), since.Add(c.Timeout), nil
+		return fmt.Sprintf("pod %s/%s runs on it", m.Pods[i].Namespace, m.Pods[i].Name), since.Add(timeout)
 	}
-	return "", time.Time{}, nil
+	return "", time.Time{}
 }
 
 // tell tells why a broken machine is kept, once.

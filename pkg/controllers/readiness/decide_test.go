@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -47,6 +48,49 @@ func TestDecide(t *testing.T) {
 			m := snapshot.Machine{Claim: &claim, Node: &node, Promise: snapshot.PromiseOf(claim.Annotations)}
 			if got, again := decide(&m, now, timeout); got != c.want || again != c.again {
 				t.Errorf("decide = %d, %s; want %d, %s", got, again, c.want, c.again)
+			}
+		})
+	}
+}
+
+func TestWhatKeepsABrokenMachine(t *testing.T) {
+	t.Parallel()
+	since := snapshottest.Now
+	silent := func(n *corev1.Node) {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	}
+	unrepaired := func(n *corev1.Node) { n.Annotations[repair.DoNotRepair] = "true" }
+	for name, c := range map[string]struct {
+		node   []func(*corev1.Node)
+		others int
+		pods   int
+		keeps  bool
+		until  time.Time
+	}{
+		"nothing":                      {},
+		"a pod, for as long again":     {pods: 1, keeps: true, until: since.Add(timeout)},
+		"its zone, for as long again":  {node: []func(*corev1.Node){silent}, others: 2, keeps: true, until: since.Add(timeout)},
+		"not its own silence":          {node: []func(*corev1.Node){silent}},
+		"a person, for good":           {node: []func(*corev1.Node){unrepaired}, keeps: true},
+		"a person, also in its outage": {node: []func(*corev1.Node){silent, unrepaired}, others: 2, pods: 1, keeps: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := snapshottest.Pool("gpu", "gpu")
+			xlarge := snapshottest.TypeNamed("g4dn.xlarge")
+			claim := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Registered(since.Add(-timeout)))
+			node := snapshottest.Node(&claim, xlarge, 0, c.node...)
+			m := snapshot.Machine{Claim: &claim, Node: &node}
+			for range c.pods {
+				pod := snapshottest.Pod("shell")
+				m.Pods = append(m.Pods, &pod)
+			}
+			nodes := []corev1.Node{node}
+			for range c.others {
+				nodes = append(nodes, snapshottest.Node(&claim, xlarge, 0, silent))
+			}
+			if why, until := keeps(&m, nodes, since, timeout); (why != "") != c.keeps || !until.Equal(c.until) {
+				t.Errorf("kept for %q until %s; want %t until %s", why, until, c.keeps, c.until)
 			}
 		})
 	}
