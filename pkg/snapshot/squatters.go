@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,13 +34,32 @@ type OtherNodes struct {
 	// nodes are those that take pods and stay, by name.
 	nodes   []freeNode
 	storage *storage
+	// draining are the Nodes of ours that are being deleted with squatters on them, promised the squatters of those by the Nodes that they have a place on.
+	draining func() map[string]bool
+	promised map[string][]*corev1.Pod
 	// admitting are the indices of the nodes whose taints and labels admit a pod, by what the pod asks of a node.
 	admitting map[string][]int
 }
 
 // OtherNodes returns the nodes of the cluster as places for squatters.
 func (c *Cluster) OtherNodes() *OtherNodes {
-	return &OtherNodes{cluster: c, admitting: map[string][]int{}}
+	return &OtherNodes{cluster: c, draining: sync.OnceValue(c.drainingSquatters), promised: map[string][]*corev1.Pod{}, admitting: map[string][]int{}}
+}
+
+// drainingSquatters are the Nodes of ours that are being deleted with squatters on them.
+func (c *Cluster) drainingSquatters() map[string]bool {
+	gone, squatted := map[string]bool{}, map[string]bool{}
+	for i := range c.NodeClaims {
+		if claim := &c.NodeClaims[i]; IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() {
+			gone[claim.Status.NodeName] = true
+		}
+	}
+	for i := range c.Pods {
+		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && gone[pod.Spec.NodeName] && squats(pod) {
+			squatted[pod.Spec.NodeName] = true
+		}
+	}
+	return squatted
 }
 
 // freeNode is a node with what it has left.
@@ -48,7 +68,8 @@ type freeNode struct {
 	free corev1.ResourceList
 }
 
-// Hold says which of the squatters of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one.
+// Hold says which of the squatters of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one. The squatters of machines that
+// are being deleted and have their place on one that goes are among them.
 // Taken is what others are to have of nodes, by their names. Machines are not launched for such pods: those that ask anything of other pods are taken to have no
 // place, and so are those that nobody would make again.
 func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) string {
@@ -60,13 +81,16 @@ func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) 
 			leaves[m.Node.Name] = true
 		}
 	}
-	if len(pods) == 0 {
+	if len(pods) == 0 && len(o.draining()) == 0 {
 		return ""
 	}
 	o.read.Do(o.look)
+	for _, name := range slices.Sorted(maps.Keys(leaves)) {
+		pods = append(pods, o.promised[name]...)
+	}
 	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]corev1.ResourceList{}}
 	for _, pod := range pods {
-		if why := left.settle(pod); why != "" {
+		if _, why := left.settle(pod); why != "" {
 			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", podName(pod), why)
 		}
 	}
@@ -77,16 +101,13 @@ func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) 
 func (o *OtherNodes) look() {
 	o.nodes, o.storage = o.cluster.freeNodes(), o.cluster.storage()
 	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
-	gone := map[string]bool{}
-	machines := o.cluster.Machines()
-	for i := range machines {
-		if m := &machines[i]; m.Node != nil && m.Deleting() {
-			gone[m.Node.Name] = true
-		}
-	}
 	for i := range o.cluster.Pods {
-		if pod := &o.cluster.Pods[i]; (gone[pod.Spec.NodeName] || pod.Spec.NodeName == "") && squats(pod) {
-			ahead.settle(pod) // Who finds no place takes none.
+		pod := &o.cluster.Pods[i]
+		if draining := o.draining()[pod.Spec.NodeName]; (draining || pod.Spec.NodeName == "") && squats(pod) {
+			// Who finds no place takes none.
+			if node, why := ahead.settle(pod); why == "" && draining {
+				o.promised[node] = append(o.promised[node], pod)
+			}
 		}
 	}
 	for i, free := range ahead.changed {
@@ -128,20 +149,20 @@ type remainder struct {
 	changed map[int]corev1.ResourceList
 }
 
-// settle takes a place for the pod, or says why there is none.
-func (r *remainder) settle(pod *corev1.Pod) string {
+// settle takes a place for the pod and returns its Node, or says why there is none.
+func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
-		return "it has no owner that would make it again"
+		return "", "it has no owner that would make it again"
 	}
 	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
-		return "it asks for places by other pods, ports or devices, which is not planned for"
+		return "", "it asks for places by other pods, ports or devices, which is not planned for"
 	}
 	v := r.storage.of(pod)
 	if v != nil && v.problem != "" {
-		return v.problem
+		return "", v.problem
 	}
 	asks := withSlot(podRequests(pod))
-	why := "there is none"
+	why = "there is none"
 	if slices.ContainsFunc(r.nodes, func(n freeNode) bool { return !r.leaves[n.node.Name] }) {
 		why = "none admits it with room for it"
 	}
@@ -152,11 +173,11 @@ func (r *remainder) settle(pod *corev1.Pod) string {
 		if free := r.free(i); has(free, asks) {
 			r.changed[i] = free.DeepCopy()
 			take(r.changed[i], asks)
-			return ""
+			return r.nodes[i].node.Name, ""
 		}
 		why = "none that admits it has room"
 	}
-	return why
+	return "", why
 }
 
 // free is what is left of a node. It is not to be changed.

@@ -187,7 +187,8 @@ func (s *state) settling() time.Duration {
 	return longestWait
 }
 
-// inTurn are the machines, those first that drain already: their pods have the first claim to a place.
+// inTurn are the machines, those first that drain already: their pods have the first claim to a place. Of those that are idle the empty ones come before those with pods that
+// could run elsewhere: an empty one that goes is no place for them.
 func (s *state) inTurn() []*snapshot.Machine {
 	machines := make([]*snapshot.Machine, len(s.machines))
 	for i := range s.machines {
@@ -198,10 +199,15 @@ func (s *state) inTurn() []*snapshot.Machine {
 }
 
 func waits(m *snapshot.Machine) int {
-	if m.Replacing() != "" && marked(m) {
+	switch {
+	case m.Replacing() != "" && marked(m):
 		return 0
+	case !m.Unused():
+		return 1
+	case m.Empty():
+		return 2
 	}
-	return 1
+	return 3
 }
 
 // counts says that a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
@@ -380,11 +386,16 @@ func (s *state) blocks(m *snapshot.Machine, draining int) string {
 
 // holdsIdle says what on an idle machine keeps it from being given back; "" when nothing does.
 func (s *state) holdsIdle(m *snapshot.Machine) string {
-	if why := cmp.Or(s.keepsIdle[m.Pool()], s.protects(m)); why != "" || m.Empty() {
+	if why := cmp.Or(s.keepsIdle[m.Pool()], s.protects(m)); why != "" {
 		return why
 	}
-	if why := s.stays(m); why != "" || s.together == nil {
-		return why
+	if !m.Empty() {
+		if why := s.stays(m); why != "" {
+			return why
+		}
+	}
+	if s.together == nil {
+		return ""
 	}
 	others := slices.DeleteFunc(slices.Clone(s.idlers), func(o *snapshot.Machine) bool { return o.Claim.Name == m.Claim.Name })
 	return s.together(append(others, m), nil)

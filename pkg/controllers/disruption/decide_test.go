@@ -343,6 +343,14 @@ func TestIdleMachinesAreJudgedTogether(t *testing.T) {
 	if diff := cmp.Diff([]string{"Blocked b"}, judged(evicted)); diff != "" {
 		t.Errorf("while the pod of a waits: (-want +got):\n%s", diff)
 	}
+	empty := func(c *snapshot.Cluster) { c.Nodes, c.Pods = c.Nodes[:2], c.Pods[:1] }
+	if diff := cmp.Diff([]string{"Blocked a", "Taint b"}, judged(empty)); diff != "" {
+		t.Errorf("where b is empty and the only place: (-want +got):\n%s", diff)
+	}
+	drains := func(c *snapshot.Cluster) { empty(c); c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: now} }
+	if diff := cmp.Diff([]string{"Blocked b"}, judged(drains)); diff != "" {
+		t.Errorf("where b is empty and a place for the pod of a, which drains: (-want +got):\n%s", diff)
+	}
 }
 
 func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
