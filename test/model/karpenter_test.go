@@ -52,7 +52,7 @@ func (w *world) launch(claim *karpv1.NodeClaim) {
 	claim.Status.ProviderID = "aws:///" + claim.Name
 	claim.Status.Allocatable = snapshottest.Amounts("cpu", cpuOf(t.Allocatable.MilliCPU), "memory", "15Gi", "pods", "29", "ephemeral-storage", "90Gi")
 	if w.hardware[claim.Name] == nil {
-		w.hardware[claim.Name] = &hardware{registers: true, exposes: !w.pluginBroken, clears: !w.csiBroken}
+		w.hardware[claim.Name] = &hardware{registers: true, connects: !w.networkBroken, exposes: !w.pluginBroken, clears: !w.csiBroken}
 	}
 	w.says(claim, karpv1.ConditionTypeLaunched)
 }
@@ -84,7 +84,7 @@ func (w *world) register(claim *karpv1.NodeClaim) {
 	node.Spec.Taints = slices.Concat(claim.Spec.Taints, claim.Spec.StartupTaints)
 	node.Status.Allocatable = claim.Status.Allocatable.DeepCopy()
 	w.store.put(node)
-	w.ready(node, corev1.ConditionTrue)
+	w.ready(node, corev1.ConditionFalse) // Its network comes later.
 }
 
 func (w *world) initialize(claim *karpv1.NodeClaim, node *corev1.Node) {

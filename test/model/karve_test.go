@@ -90,8 +90,17 @@ func (w *world) begin() {
 	}}
 }
 
-// runs runs one of the reconcilers: those that look at one claim at a time at all, also at those that are gone.
+// runs runs one of the reconcilers, and checks what has to be so at all times.
 func (w *world) runs(part string) {
+	if part == "disruption" {
+		w.looks(func() time.Duration { return w.reconciles(part) })
+		return
+	}
+	w.reconciles(part)
+}
+
+// reconciles runs a reconciler, which says when to run it again: those that look at one claim at a time at all, also at those that are gone.
+func (w *world) reconciles(part string) (again time.Duration) {
 	names := []string{""}
 	if part == "launch" || part == "readiness" {
 		names = nil
@@ -111,12 +120,14 @@ func (w *world) runs(part string) {
 	}
 	for _, name := range names {
 		w.acting = part
-		_, err := w.karve.controllers[part].Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}) //nolint:usetesting // Runs outlive no test, and many share one.
+		result, err := w.karve.controllers[part].Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}) //nolint:usetesting // Runs outlive no test, and many share one.
 		w.acting = ""
 		if err != nil {
 			w.failf("%s of %q: %v", part, name, err)
 		}
+		again = result.RequeueAfter
 	}
+	return again
 }
 
 // catalogOf are the machines that can be launched: the cheaper holds four replicas' worth of pods, the other one more CPU.

@@ -11,8 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -71,6 +69,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 // run is one run: what went wrong, "" for nothing, and what happened.
 func run(seed uint64, steps int) (why string, trace []string) {
 	w := newWorld(seed)
+	w.begins()
 	for range steps {
 		if w.step(); w.failure != "" {
 			return w.failure, w.trace
@@ -81,14 +80,19 @@ func run(seed uint64, steps int) (why string, trace []string) {
 	return w.failure, w.trace
 }
 
-// heal has the cloud, the CSI driver and the device plugin be well from now on. Machines that are broken stay broken, and what users have done stays.
+// heal has the cloud, the network, the CSI driver and the device plugin be well from now on. Machines that are broken stay broken, and what users have done stays.
 func (w *world) heal() {
 	w.tell("all are well")
-	w.refusing, w.csiBroken, w.pluginBroken, w.unready = false, false, false, false
+	w.mend()
 	if pool := w.pool(); pool.Spec.Disruption.Budgets[0].Nodes == "0" {
 		pool.Spec.Disruption.Budgets[0].Nodes = "10%"
 		w.store.touch(pool)
 	}
+}
+
+// mend ends the faults that new machines and pods have.
+func (w *world) mend() {
+	w.refusing, w.csiBroken, w.pluginBroken, w.networkBroken, w.unready = false, false, false, false, false
 }
 
 // settles gives everybody a turn until nothing is left to do.
@@ -122,7 +126,6 @@ func (w *world) idleWrites() int { return 4 * len(w.nodes()) }
 func (w *world) turn() {
 	for _, part := range parts {
 		w.runs(part)
-		w.kept()
 	}
 	for _, claim := range w.claims() {
 		w.karpenter(claim)
@@ -208,76 +211,6 @@ func (w *world) budgetTaken() bool {
 		node := w.node(c)
 		return node != nil && w.keptByPeople(c.Name) && has(c, karpv1.ConditionTypeInitialized) && !isReady(node)
 	})
-}
-
-// deleted is told of what Karve deletes.
-func (w *world) deleted(o client.Object) {
-	claim, ok := o.(*karpv1.NodeClaim)
-	if !ok {
-		return
-	}
-	w.tell("%s deletes %s", w.acting, claim.Name)
-	if w.acting == "disruption" && !w.hardware[claim.Name].dead {
-		w.removed[claim.Name] = true
-		if claim.Annotations[v1alpha1.ReplacingAnnotation] == "" {
-			w.idled[claim.Name], w.removing = true, true
-		}
-	}
-}
-
-// kept checks what has to be so at all times.
-func (w *world) kept() {
-	w.keepsBudgets()
-	w.keepsSquatters()
-}
-
-// keepsBudgets checks that of the machines that Karve removes one at most has pods of a PodDisruptionBudget.
-func (w *world) keepsBudgets() {
-	for _, pdb := range all[*policyv1.PodDisruptionBudget](w.store) {
-		var drained []string
-		for name := range w.removed {
-			if slices.ContainsFunc(w.on(name), func(p *corev1.Pod) bool { return p.DeletionTimestamp.IsZero() && w.covers(pdb, p) }) {
-				drained = append(drained, name)
-			}
-		}
-		if len(drained) > 1 {
-			w.failf("%v are drained at once, with pods of the PodDisruptionBudget %s", drained, pdb.Name)
-		}
-	}
-}
-
-// keepsSquatters checks, when Karve has just removed idle machines, that the pods without replicas of those that go have a place on the nodes that stay, all together.
-func (w *world) keepsSquatters() {
-	if !w.removing {
-		return
-	}
-	w.removing = false
-	var leave []*corev1.Pod
-	stays := map[string][]*corev1.Pod{}
-	for _, node := range w.nodes() {
-		pods := w.on(node.Name)
-		if claim := find[*karpv1.NodeClaim](w.store, "", node.Name); node.Name == stock || claim != nil && claim.DeletionTimestamp.IsZero() {
-			stays[node.Name] = pods
-			continue
-		}
-		leave = append(leave, slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
-			return p.Labels["app"] != "squat" || !p.DeletionTimestamp.IsZero() || !w.idled[node.Name]
-		})...)
-	}
-	for _, pod := range leave {
-		placed := false
-		for _, node := range w.nodes() {
-			if pods, ok := stays[node.Name]; ok && isReady(node) && !tainted(node, v1alpha1.DisruptingTaintKey) && w.holds(node, append(slices.Clone(pods), pod)) {
-				stays[node.Name], placed = append(pods, pod), true
-				break
-			}
-		}
-		if !placed {
-			w.failf("pod %s of a machine that Karve removes has no place", pod.Name)
-			w.show()
-			return
-		}
-	}
 }
 
 // show adds to the trace what there is at the end.

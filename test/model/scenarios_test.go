@@ -13,7 +13,9 @@ import (
 // turns gives everybody so many turns, with time between them.
 func (w *world) turns(n int, pause time.Duration) {
 	for range n {
-		w.turn()
+		if w.turn(); w.failure != "" {
+			return
+		}
 		w.clock.Step(pause)
 	}
 }

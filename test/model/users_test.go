@@ -40,6 +40,10 @@ var moves = []move{
 		}
 	}},
 	{"kubelets", 8, (*world).kubelets},
+	{"everybody has turns", 3, func(w *world) {
+		pause := []time.Duration{5 * time.Second, 20 * time.Second, time.Minute, 3 * time.Minute}[w.rng.IntN(4)]
+		w.turns(1+w.rng.IntN(4), pause)
+	}},
 	{"scheduler", 8, func(w *world) { w.replicate(); w.schedule() }},
 	{"users scale", 5, func(w *world) {
 		name := workloadNames[w.rng.IntN(len(workloadNames))]
@@ -50,16 +54,17 @@ var moves = []move{
 		w.tell("%d pods of %s", w.desired[name], name)
 		w.replicate()
 	}},
+	{"a burst leaves squatters behind", 3, (*world).burst},
 	{"a debug pod comes", 2, func(w *world) { w.anyNode(w.debug) }},
 	{"a debug pod goes", 2, func(w *world) {
 		if pods := w.debugPods(); len(pods) > 0 {
 			w.store.remove(pods[w.rng.IntN(len(pods))])
 		}
 	}},
-	{"a PodDisruptionBudget comes", 1, func(w *world) { w.pdb("web", w.rng.IntN(2)) }},
+	{"a PodDisruptionBudget comes", 2, func(w *world) { w.pdb(workloadNames[w.rng.IntN(len(workloadNames))], w.rng.IntN(3)) }},
 	{"a PodDisruptionBudget goes", 1, func(w *world) {
-		if pdb := find[*policyv1.PodDisruptionBudget](w.store, "default", "web"); pdb != nil {
-			w.store.drop(pdb)
+		if pdbs := all[*policyv1.PodDisruptionBudget](w.store); len(pdbs) > 0 {
+			w.store.drop(pdbs[w.rng.IntN(len(pdbs))])
 		}
 	}},
 	{"a pod is not to be disrupted", 1, func(w *world) {
@@ -84,10 +89,7 @@ var moves = []move{
 		}
 	}},
 	{"a budget is edited", 1, func(w *world) {
-		pool := w.pool()
-		pool.Spec.Disruption.Budgets[0].Nodes = []string{"0", "1", "10%", "100%"}[w.rng.IntN(4)]
-		w.tell("the budget is %s", pool.Spec.Disruption.Budgets[0].Nodes)
-		w.store.touch(pool)
+		w.budget([]string{"0", "1", "10%", "100%"}[w.rng.IntN(4)])
 	}},
 	{"the pool is edited", 1, func(w *world) {
 		w.made++
@@ -105,6 +107,7 @@ var moves = []move{
 	{"the cloud refuses", 1, func(w *world) { w.refusing = !w.refusing }},
 	{"the CSI driver breaks", 1, func(w *world) { w.csiBroken = !w.csiBroken }},
 	{"the device plugin breaks", 1, func(w *world) { w.pluginBroken = !w.pluginBroken }},
+	{"the network breaks", 1, func(w *world) { w.networkBroken = !w.networkBroken }},
 	{"pods do not become ready", 1, func(w *world) { w.unready = !w.unready }},
 	{"a kubelet dies", 1, func(w *world) {
 		w.anyNode(func(node *corev1.Node) {
@@ -116,7 +119,7 @@ var moves = []move{
 		for _, claim := range w.claims() {
 			if h := w.hardware[claim.Name]; h == nil && claim.DeletionTimestamp.IsZero() {
 				w.tell("%s will not register", claim.Name)
-				w.hardware[claim.Name] = &hardware{exposes: true, clears: true}
+				w.hardware[claim.Name] = &hardware{connects: true, exposes: true, clears: true}
 			}
 		}
 	}},
@@ -138,22 +141,33 @@ var moves = []move{
 	}},
 }
 
-var totalWeight = func() int {
-	n := 0
+// begins draws what the run is like: how likely each of the moves is, and how many machines may go at once. Most runs leave some moves out and make others often, so that what
+// seldom happens comes together.
+func (w *world) begins() {
 	for _, m := range moves {
-		n += m.weight
+		weight := m.weight
+		if weight < rare {
+			weight *= []int{0, 0, 1, 2, 6}[w.rng.IntN(5)]
+		}
+		w.habit = append(w.habit, weight)
 	}
-	return n
-}()
+	w.budget([]string{"10%", "100%"}[w.rng.IntN(2)])
+}
+
+// rare is the weight below which runs may leave a move out, or make it often.
+const rare = 3
 
 // step has somebody do something.
 func (w *world) step() {
-	n := w.rng.IntN(totalWeight)
+	total := 0
+	for _, weight := range w.habit {
+		total += weight
+	}
+	n := w.rng.IntN(total)
 	for i := range moves {
-		if n -= moves[i].weight; n < 0 {
+		if n -= w.habit[i]; n < 0 {
 			w.tell("%s", moves[i].name)
 			moves[i].does(w)
-			w.kept()
 			return
 		}
 	}
@@ -165,6 +179,47 @@ func (w *world) anyNode(does func(*corev1.Node)) {
 	if len(nodes) > 0 {
 		does(nodes[w.rng.IntN(len(nodes))])
 	}
+}
+
+// budget is the disruption budget of the pool.
+func (w *world) budget(nodes string) {
+	w.tell("the budget is %s", nodes)
+	pool := w.pool()
+	pool.Spec.Disruption.Budgets[0].Nodes = nodes
+	w.store.touch(pool)
+}
+
+// burst has machines launched that are idle soon, with pods without replicas that settle on them while nobody may run on the stock node: some of them have room there, or
+// none. The faults of before are mended; perhaps other machines are on their way that never become ready.
+func (w *world) burst() {
+	w.mend()
+	there := 2 * w.rng.IntN(2)
+	w.desired["web"], w.desired["squat"] = 3+w.rng.IntN(most-2), there
+	w.turns(4, 20*time.Second)
+	w.cordon(true)
+	w.desired["squat"] = there + 1 + w.rng.IntN(3-there/2)
+	switch w.rng.IntN(4) {
+	case 0:
+		w.tell("the network breaks, and more is asked for")
+		w.networkBroken = true
+		w.desired["large"] = 1 + w.rng.IntN(2)
+	case 1:
+		w.pdb("squat", 1)
+		w.budget("100%")
+	case 2:
+		w.budget("100%")
+	}
+	w.turns(2, 20*time.Second)
+	w.cordon(false)
+	w.desired["web"], w.desired["large"] = 0, 0
+	w.turns(3+w.rng.IntN(3), 2*time.Minute)
+}
+
+// cordon has the stock node take no more pods, or take them again.
+func (w *world) cordon(on bool) {
+	node := find[*corev1.Node](w.store, "", stock)
+	node.Spec.Unschedulable = on
+	w.store.touch(node)
 }
 
 // debug is kubectl debug node.
@@ -188,7 +243,7 @@ func (w *world) pdb(name string, unavailable int) {
 	w.store.put(&policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: new(intstr.FromInt32(int32(unavailable))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, //nolint:gosec // It is 0 or 1.
+			MaxUnavailable: new(intstr.FromInt32(int32(unavailable))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, //nolint:gosec // It is small.
 		},
 	})
 	w.budgets()

@@ -1,5 +1,6 @@
 // Package model checks that nothing gets stuck. It runs the real reconcilers on an API server in memory, with a clock that it moves, among random sequences of what
 // Karpenter, kubelets, the cloud, users and crashes can do. Then everybody is well, time passes, and everything has to end well.
+// What it finds is held by mutants: Karve with one fault again that it has had.
 package model
 
 import (
@@ -51,19 +52,22 @@ type world struct {
 	desired map[string]int
 	// hardware is what the machines of claims are like.
 	hardware map[string]*hardware
-	// refusing, csiBroken and pluginBroken are faults that machines which are launched meanwhile have.
-	refusing, csiBroken, pluginBroken bool
-	// removed are the claims that Karve has deleted to disrupt, idled those of them whose machines were idle; removing says that it has just removed one.
-	removed, idled map[string]bool
-	removing       bool
+	// refusing, csiBroken, pluginBroken and networkBroken are faults that machines which are launched meanwhile have.
+	refusing, csiBroken, pluginBroken, networkBroken bool
+	// removal is the look of the disruption controller that goes on, idled are the claims of idle machines that it has removed.
+	removal removal
+	idled   map[string]bool
+	// habit says how likely each of the moves is in this run.
+	habit []int
 	// unready says that new pods do not become ready.
 	unready bool
 }
 
 // hardware is what nobody mends: a machine that has it keeps it.
 type hardware struct {
-	// registers, exposes and clears say that its Node registers, that its replicas come and that the other startup taint goes.
-	registers, exposes, clears bool
+	// registers, connects, exposes and clears say that its Node registers, that its network comes and it is ready then, that its replicas come and that the other startup
+	// taint goes.
+	registers, connects, exposes, clears bool
 	// dead says that its kubelet does not answer.
 	dead bool
 }
@@ -72,7 +76,7 @@ func newWorld(seed uint64) *world {
 	clock := clocktesting.NewFakeClock(snapshottest.Now)
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 0)), clock: clock, store: newStore(clock), catalog: catalogOf(), desired: map[string]int{}, //nolint:gosec // The seed tells the run.
-		hardware: map[string]*hardware{}, removed: map[string]bool{}, idled: map[string]bool{},
+		hardware: map[string]*hardware{}, idled: map[string]bool{},
 	}
 	w.store.created = func(o client.Object) { w.tell("%s creates %s", w.acting, o.GetName()) }
 	w.store.evict, w.store.deleted = w.evict, w.deleted
@@ -164,7 +168,7 @@ func (w *world) says(claim *karpv1.NodeClaim, conditionType string) {
 	w.store.touch(claim)
 }
 
-// Workloads: web asks for replicas, large for replicas and much CPU, squat for neither and tolerates everything.
+// Workloads: web asks for replicas, large for replicas and much CPU, squat for little CPU and no replica, and tolerates the pool's taint.
 var workloads = map[string]func(*corev1.Pod){
 	"web":   snapshottest.Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"),
 	"large": snapshottest.Asking("cpu", "3", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"),
@@ -306,6 +310,10 @@ func (w *world) kubelets() {
 		if h.dead {
 			w.ready(node, corev1.ConditionUnknown)
 			w.timeOut(node)
+			continue
+		}
+		if node.Name != stock && !h.connects {
+			w.ready(node, corev1.ConditionFalse)
 			continue
 		}
 		w.ready(node, corev1.ConditionTrue)
