@@ -15,66 +15,43 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/crds"
+	"karve.sh/karve/pkg/apis/crdtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/nodepool.md, for the diff to be reviewed")
 
 const root = "../.."
 
-// schema is the part of an OpenAPI schema that names fields.
-type schema struct {
-	Properties           map[string]schema `json:"properties"`
-	Items                *schema           `json:"items"`
-	AdditionalProperties *schema           `json:"additionalProperties"`
-	Enum                 []string          `json:"enum"`
-}
-
-// leaves returns the paths of all values below, sorted; each value of an enumeration has its own.
-func (s schema) leaves(path string) []string {
+// leaves returns the paths of all values of a schema, sorted; each value of an enumeration has its own.
+func leaves(s crdtest.Schema, path string) []string {
 	var all []string
-	for name, property := range s.Properties {
-		all = append(all, property.leaves(path+"."+name)...)
-	}
-	if s.Items != nil {
-		all = append(all, s.Items.leaves(path+"[]")...)
-	}
-	if s.AdditionalProperties != nil {
-		all = append(all, s.AdditionalProperties.leaves(path+"{}")...)
-	}
-	for _, value := range s.Enum {
-		all = append(all, path+"="+value)
-	}
-	if len(all) == 0 {
-		all = []string{path}
-	}
+	s.Walk(path, func(path string, s crdtest.Schema) bool {
+		for _, value := range s.List("enum") {
+			all = append(all, fmt.Sprintf("%s=%v", path, value))
+		}
+		if s["enum"] == nil && s["properties"] == nil && s["items"] == nil && s["additionalProperties"] == nil {
+			all = append(all, path)
+		}
+		return true
+	})
 	slices.Sort(all)
 	return all
 }
 
 // specLeaves returns the paths of a CRD's spec.
-func specLeaves(t *testing.T, content []byte) []string {
+func specLeaves(t *testing.T, crd []byte) []string {
 	t.Helper()
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Schema struct {
-					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
+	properties, _ := crdtest.Of(t, crd)["properties"].(map[string]any)
+	spec, ok := properties["spec"].(map[string]any)
+	if !ok {
+		t.Fatal("there is no spec")
 	}
-	if err := yaml.Unmarshal(content, &crd); err != nil {
-		t.Fatal(err)
-	}
-	if len(crd.Spec.Versions) != 1 {
-		t.Fatalf("there are %d versions, and the decisions are for one", len(crd.Spec.Versions))
-	}
-	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].leaves("spec")
+	return leaves(spec, "spec")
 }
 
 func TestTheWalkFindsEveryFieldAndEveryValueOfAnEnumeration(t *testing.T) {
 	t.Parallel()
-	var s schema
+	var s crdtest.Schema
 	if err := yaml.Unmarshal([]byte(`
 properties:
   a: {type: string}
@@ -86,7 +63,7 @@ properties:
 		t.Fatal(err)
 	}
 	want := []string{"spec.a", "spec.b=One", "spec.b=Two", "spec.c[].d", "spec.c[].e[]=Three", "spec.f{}", "spec.g"}
-	if diff := cmp.Diff(want, s.leaves("spec")); diff != "" {
+	if diff := cmp.Diff(want, leaves(s, "spec")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

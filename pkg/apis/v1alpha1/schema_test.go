@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/crds"
+	"karve.sh/karve/pkg/apis/crdtest"
 )
 
 // TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is a rule that nobody has seen at work, and
@@ -37,27 +38,12 @@ func rulesOf(t *testing.T, file string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Schema struct {
-					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
-	}
-	if err := yaml.Unmarshal(content, &crd); err != nil {
-		t.Fatal(err)
-	}
-	if len(crd.Spec.Versions) != 1 {
-		t.Fatalf("there are %d versions, and the pairs are for one", len(crd.Spec.Versions))
-	}
-	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.rules("")
+	return rules(crdtest.Of(t, content))
 }
 
 func TestTheWalkFindsEveryKindOfRule(t *testing.T) {
 	t.Parallel()
-	var s schema
+	var s crdtest.Schema
 	if err := yaml.Unmarshal([]byte(`
 required: [a]
 properties:
@@ -88,14 +74,12 @@ properties:
 		"d maxProperties", "d minProperties", "d{} maxLength",
 		"e allOf", "e anyOf", "e not", "e oneOf",
 	}
-	got := s.rules("")
+	got := rules(s)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("rules:\n got %q\nwant %q", got, want)
 	}
 }
-
-type schema map[string]any
 
 // bounds are the keywords that turn objects away, lists of names and of CEL rules aside.
 var bounds = []string{
@@ -103,45 +87,29 @@ var bounds = []string{
 	"minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not",
 }
 
-// rules are the names of all rules of the schema below path, sorted. The items of status.conditions are Kubernetes' own.
-func (s schema) rules(path string) []string {
+// rules are the names of all rules of the schema, sorted. The items of status.conditions are Kubernetes' own.
+func rules(s crdtest.Schema) []string {
 	var out []string
-	for _, keyword := range bounds {
-		if _, ok := s[keyword]; ok {
-			out = append(out, path+" "+keyword)
+	s.Walk("", func(path string, s crdtest.Schema) bool {
+		if path == "status.conditions[]" {
+			return false
 		}
-	}
-	for _, name := range list(s["required"]) {
-		out = append(out, fmt.Sprintf("%s required", join(path, name)))
-	}
-	for _, key := range list(s["x-kubernetes-list-map-keys"]) {
-		out = append(out, fmt.Sprintf("%s unique %s", path, key))
-	}
-	for _, rule := range list(s["x-kubernetes-validations"]) {
-		out = append(out, fmt.Sprintf("%s rule: %s", path, rule.(map[string]any)["message"]))
-	}
-	properties, _ := s["properties"].(map[string]any)
-	for name, property := range properties {
-		out = append(out, schema(property.(map[string]any)).rules(join(path, name))...)
-	}
-	if items, ok := s["items"].(map[string]any); ok && path != "status.conditions" {
-		out = append(out, schema(items).rules(path+"[]")...)
-	}
-	if values, ok := s["additionalProperties"].(map[string]any); ok {
-		out = append(out, schema(values).rules(path+"{}")...)
-	}
+		for _, keyword := range bounds {
+			if _, ok := s[keyword]; ok {
+				out = append(out, path+" "+keyword)
+			}
+		}
+		for _, name := range s.List("required") {
+			out = append(out, crdtest.Join(path, fmt.Sprint(name))+" required")
+		}
+		for _, key := range s.List("x-kubernetes-list-map-keys") {
+			out = append(out, fmt.Sprintf("%s unique %s", path, key))
+		}
+		for _, rule := range s.List("x-kubernetes-validations") {
+			out = append(out, fmt.Sprintf("%s rule: %s", path, rule.(map[string]any)["message"]))
+		}
+		return true
+	})
 	slices.Sort(out)
 	return out
-}
-
-func list(v any) []any {
-	l, _ := v.([]any)
-	return l
-}
-
-func join(path string, name any) string {
-	if path == "" {
-		return fmt.Sprint(name)
-	}
-	return fmt.Sprintf("%s.%s", path, name)
 }
