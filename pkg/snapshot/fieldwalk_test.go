@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/crds"
-	"karve.sh/karve/pkg/apis/crdtest"
+	"karve.sh/karve/test/crdtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/nodepool.md, for the diff to be reviewed")

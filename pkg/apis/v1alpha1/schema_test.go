@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/crds"
-	"karve.sh/karve/pkg/apis/crdtest"
+	"karve.sh/karve/test/crdtest"
 )
 
 // TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is a rule that nobody has seen at work, and

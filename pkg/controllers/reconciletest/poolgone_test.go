@@ -34,7 +34,8 @@ func (w *world) releasePool(np *karpv1.NodePool) {
 	}
 }
 
-func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
+// forEachRemoval runs a test for a pod that waits for a machine of a NodePool, with each way to remove that.
+func forEachRemoval(t *testing.T, test func(w *world, remove func())) {
 	t.Parallel()
 	for name, remove := range removals {
 		t.Run(name, func(t *testing.T) {
@@ -42,56 +43,55 @@ func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
 			pool := w.shared("short")
 			defer w.releasePool(pool)
 			w.pods("web", 1)
-			planned := 0
-			stale := w.gathering(w.WithWatch, w.ledger)
-			stale.Cached = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
-				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
-					if err := c.List(ctx, list, options...); err != nil {
-						return err
-					}
-					if _, ok := list.(*karpv1.NodePoolList); ok && planned == 0 {
-						planned++
-						remove(w, pool.DeepCopy())
-					}
-					return nil
-				},
-			})
-			w.reconciles(w.provisioning(func(c *provisioning.Config) { c.Gatherer = stale }), "")
-			if planned == 0 {
-				t.Fatal("no NodePool was read")
-			}
-			w.wantClaims(0)
+			test(w, func() { remove(w, pool.DeepCopy()) })
 		})
 	}
 }
 
+func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
+	forEachRemoval(t, func(w *world, remove func()) {
+		planned := 0
+		stale := w.gathering(w.WithWatch, w.ledger)
+		stale.Cached = interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				if err := c.List(ctx, list, options...); err != nil {
+					return err
+				}
+				if _, ok := list.(*karpv1.NodePoolList); ok && planned == 0 {
+					planned++
+					remove()
+				}
+				return nil
+			},
+		})
+		w.reconciles(w.provisioning(func(c *provisioning.Config) { c.Gatherer = stale }), "")
+		if planned == 0 {
+			w.t.Fatal("no NodePool was read")
+		}
+		w.wantClaims(0)
+	})
+}
+
 // Kubernetes deletes the claims of a NodePool with it. That says nothing of the cloud, and other pools may use the class.
 func TestAClaimThatIsDeletedWithItsPoolPausesNothing(t *testing.T) {
-	t.Parallel()
-	for name, remove := range removals {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			pool := w.shared("short")
-			defer w.releasePool(pool)
-			w.pods("web", 1)
-			w.reconciles(w.provisioning(), "")
-			claim := w.wantClaims(1)[0]
-			controller := w.launch()
+	forEachRemoval(t, func(w *world, remove func()) {
+		w.reconciles(w.provisioning(), "")
+		claim := w.wantClaims(1)[0]
+		controller := w.launch()
+		w.reconciles(controller, claim.Name)
+		w.told()
+		remove()
+		w.delete(&claim)
+		for range 2 {
 			w.reconciles(controller, claim.Name)
-			w.told()
-			remove(w, pool.DeepCopy())
-			w.delete(&claim)
-			for range 2 {
-				w.reconciles(controller, claim.Name)
-				w.clock.Step(3 * time.Minute)
-			}
-			if all := w.refusals("short"); len(all) != 0 {
-				t.Errorf("the status holds %+v", all)
-			}
-			w.wantTold(0, "")
-			if n := w.counted("karve_launch_refused_total"); n != 0 {
-				t.Errorf("%v refusals are counted", n)
-			}
-		})
-	}
+			w.clock.Step(3 * time.Minute)
+		}
+		if all := w.refusals("short"); len(all) != 0 {
+			w.t.Errorf("the status holds %+v", all)
+		}
+		w.wantTold(0, "")
+		if n := w.counted("karve_launch_refused_total"); n != 0 {
+			w.t.Errorf("%v refusals are counted", n)
+		}
+	})
 }
