@@ -20,8 +20,12 @@ type Mark struct {
 // Marks are all of them.
 var Marks = []Mark{
 	{v1alpha1.ConditionReplicasHealthy + "=False", "NodePool", "nothing is launched for the pool", Limit{"settings.breakerRetry", 10 * time.Minute}, "Karve", "it becomes `Unknown`, or `True` when a machine starts after all"},
-	{v1alpha1.ConditionReplicasHealthy + "=Unknown", "NodePool", "one machine is launched at a time", Limit{Default: ProbeRetries * 10 * time.Minute}, "Karve",
-		"a machine that is launched starts (`True`) or breaks (`False`); `True` when nothing was asked for six times `settings.breakerRetry`"},
+	{
+		v1alpha1.ConditionReplicasHealthy + "=Unknown", "NodePool", "one machine is launched at a time",
+		Limit{Default: ProbeRetries * 10 * time.Minute},
+		"Karve",
+		"a machine that is launched starts (`True`) or breaks (`False`); `True` when nothing was asked for six times `settings.breakerRetry`",
+	},
 	{v1alpha1.ConditionNodesHealthy + "=False", "NodePool", "no sick machine of the pool is replaced", Limit{}, "people", "at most a fifth of its machines are sick; it names those that are, and asks for their NodeClaims to be deleted"},
 	{"status.refusedOfferings", "GPUNodeClass", "what was refused is not asked for", Limit{Setting: "notBefore"}, "Karve", "its time is over, or the cloud launches it"},
 	{v1alpha1.ReplicasNotReadyTaintKey, "Node", "no pod is bound to a machine that starts", replicasTimeout, "Karve", "its replicas come, or its NodeClaim is deleted"},

@@ -24,29 +24,41 @@ func orFirstFit(s Snapshot, found Plan, stop func() bool) Plan {
 	case stop != nil:
 		f.steps = min(f.steps, 10*lateFirstFitSteps)
 	}
-	pods := 0
-	for _, b := range f.batches {
-		if f.ruled(b.class) {
-			pods += len(b.pods)
-		}
-	}
-	if pods > firstFitPods || stop != nil && pods*(len(s.Nodes)+len(found.Launches)+1) > 2*lateFirstFitSteps {
+	if pods := f.ruledPods(); pods > firstFitPods || stop != nil && pods*(len(s.Nodes)+len(found.Launches)+1) > 2*lateFirstFitSteps {
 		return found
 	}
 	first := f.pack()
 	if !costOf(first).less(costOf(found)) || len(f.headcounts) > 0 && Check(s, first) != nil {
 		return found
 	}
-	for i := range first.Unplaced {
-		if late && first.Unplaced[i].Reason == ReasonRule {
-			first.Unplaced[i].Refusal = NextRound // The first fit does not look for another place of those that others follow.
-		}
+	if late {
+		first.postpone()
 	}
 	samePods := slices.EqualFunc(first.Unplaced, found.Unplaced, func(a, b Unplaced) bool { return a.Pod == b.Pod })
 	if samePods {
 		first.Bound, first.Proof, first.Unplaced = min(found.Bound, first.Price), found.Proof, found.Unplaced
 	}
 	return first
+}
+
+// ruledPods is how many pods a rule speaks of.
+func (f *firstFit) ruledPods() int {
+	pods := 0
+	for _, b := range f.batches {
+		if f.ruled(b.class) {
+			pods += len(b.pods)
+		}
+	}
+	return pods
+}
+
+// postpone leaves pods that a rule left without a place for the next round: the first fit does not look for another place of those that others follow.
+func (p *Plan) postpone() {
+	for i := range p.Unplaced {
+		if p.Unplaced[i].Reason == ReasonRule {
+			p.Unplaced[i].Refusal = NextRound
+		}
+	}
 }
 
 // lateFirstFitSteps is how many pods times machines [orFirstFit] looks at once the search is to end: some hundredths of a second.

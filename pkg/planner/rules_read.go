@@ -296,14 +296,14 @@ func (r *rule) key() string {
 	key := make([]byte, 0, 64+4*len(r.Counted)+len(r.eligible)+8*len(present))
 	key = fmt.Appendf(key, "%s %d %d %t %d ", r.Kind, r.Topology, r.MaxSkew, r.tooFew, r.Elsewhere)
 	for _, c := range r.Counted {
-		key = binary.LittleEndian.AppendUint32(key, uint32(c)) //nolint:gosec // There are not as many classes.
+		key = binary.LittleEndian.AppendUint32(key, uint32(c))
 	}
 	key = append(key, ' ')
 	for _, ok := range r.eligible {
 		key = append(key, byte(truth(ok)))
 	}
 	for _, n := range present {
-		key = binary.LittleEndian.AppendUint64(key, uint64(n)) //nolint:gosec // Not negative.
+		key = binary.LittleEndian.AppendUint64(key, uint64(n))
 	}
 	return string(key)
 }

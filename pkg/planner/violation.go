@@ -4,7 +4,7 @@ import "fmt"
 
 // Violation is a rule that a snapshot or a plan for it breaks, and what of the snapshot it concerns: indices into its lists. A violation that concerns
 // nothing in particular has none.
-type Violation struct {
+type Violation struct { //nolint:errname // It is listed as what it is, and seldom returned as an error.
 	Message string
 
 	Classes, Nodes, Offerings, Pools, Rules []int

@@ -112,7 +112,8 @@ func TestEveryFieldOfTheTemplateReachesTheClaim(t *testing.T) {
 	added := metav1.NewTime(Now)
 	taints := func(name string) []corev1.Taint {
 		return []corev1.Taint{
-			{Key: name + "/a", Value: "x", Effect: corev1.TaintEffectNoSchedule, TimeAdded: &added}, {Key: name + "/b", Effect: corev1.TaintEffectNoExecute},
+			{Key: name + "/a", Value: "x", Effect: corev1.TaintEffectNoSchedule, TimeAdded: &added},
+			{Key: name + "/b", Effect: corev1.TaintEffectNoExecute},
 			{Key: name + "/c", Effect: corev1.TaintEffectPreferNoSchedule},
 		}
 	}

@@ -66,7 +66,7 @@ func TestAPodThatAsksForTheImpossibleIsToldWhat(t *testing.T) {
 func TestARunningPodThatAsksForTheImpossibleLeavesNothingOfItsNode(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
-	node := foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
+	node := foreignNode("cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
 	c.Nodes = []corev1.Node{node}
 	for _, name := range []string{"a", "b", "c"} {
 		c.Pods = append(c.Pods, snapshottest.Pod(name, snapshottest.Running("foreign"), snapshottest.Asking("cpu", "9223372036854776", "memory", "9223372036854775807")))
@@ -77,9 +77,9 @@ func TestARunningPodThatAsksForTheImpossibleLeavesNothingOfItsNode(t *testing.T)
 	}
 }
 
-func foreignNode(name string, namesAndQuantities ...string) corev1.Node {
+func foreignNode(namesAndQuantities ...string) corev1.Node {
 	node := corev1.Node{}
-	node.Name, node.Labels = name, map[string]string{}
+	node.Name, node.Labels = "foreign", map[string]string{}
 	node.Status.Allocatable = snapshottest.Amounts(namesAndQuantities...)
 	return node
 }
@@ -99,7 +99,7 @@ func TestWhatANodeSaysOfItsGPUsIsBoundedByWhatItExposes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := snapshottest.Shared()
-			node := foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
+			node := foreignNode("cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")
 			node.Labels = c.labels
 			cluster.Nodes = []corev1.Node{node}
 			got := snapshot.Build(cluster).Nodes[0].GPUs
@@ -118,7 +118,7 @@ func TestWhatANodeSaysOfItsGPUsIsBoundedByWhatItExposes(t *testing.T) {
 func TestANodeThatExposesEnormousAmountsIsPlannedWith(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
-	node := foreignNode("foreign", "cpu", "9223372036854775807", "memory", "9223372036854775807", "pods", "9223372036854775807", v1alpha1.ResourceGPUShared, "9223372036854775807")
+	node := foreignNode("cpu", "9223372036854775807", "memory", "9223372036854775807", "pods", "9223372036854775807", v1alpha1.ResourceGPUShared, "9223372036854775807")
 	node.Labels["nvidia.com/gpu.count"] = "256"
 	c.Nodes = []corev1.Node{node}
 	c.Pods = []corev1.Pod{
@@ -201,7 +201,7 @@ func TestNodesOfOneNameAreOneRoom(t *testing.T) {
 	second.Status.NodeName = "a"
 	fresh := snapshottest.Claim("foreign", &c.NodePools[0], xlarge)
 	c.NodeClaims = append(c.NodeClaims, first, second, fresh)
-	c.Nodes = []corev1.Node{snapshottest.Node(&first, xlarge, 10), foreignNode("foreign", "cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")}
+	c.Nodes = []corev1.Node{snapshottest.Node(&first, xlarge, 10), foreignNode("cpu", "8", "memory", "32Gi", "pods", "110", v1alpha1.ResourceGPU, "4")}
 	view := snapshot.Build(c)
 	if err := planner.Validate(view.Snapshot); err != nil {
 		t.Error(err)

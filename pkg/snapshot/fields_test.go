@@ -78,7 +78,7 @@ var reported = []struct {
 	{
 		"more values than can be counted", "",
 		func(np *karpv1.NodePool) {
-			for _, key := range strings.Split("abcdefghijklmnopqrstuvwxyz", "") {
+			for key := range strings.SplitSeq("abcdefghijklmnopqrstuvwxyz", "") {
 				Requiring(key, corev1.NodeSelectorOpIn, strings.Split("abcdefghijklmnopqrstuvwxyz", "")...)(np)
 			}
 		},

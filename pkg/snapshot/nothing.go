@@ -23,20 +23,7 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	}
 	ref := p.Class.Spec.NodeClassRef
 	state := c.NodeClasses[ref]
-	ofTypes := scheduling.Requirements(maps.Clone(t.requirements))
-	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })
-	var parts, offered, unoffered []*catalog.InstanceType
-	for i := range t.types {
-		switch it := &t.types[i]; {
-		case !admits(it.Labels, t.fixed, ofTypes, t.described):
-		case it.GPU.Count <= 0:
-			parts = append(parts, it)
-		case len(it.Offerings) > 0:
-			offered = append(offered, it)
-		default:
-			unoffered = append(unoffered, it)
-		}
-	}
+	parts, offered, unoffered := t.candidates()
 	invalid := func(message string) *Problem {
 		return &Problem{karpv1.ConditionTypeValidationSucceeded, "NoInstanceTypes", message}
 	}
@@ -61,6 +48,24 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	default:
 		return invalid("no instance type with a GPU meets spec.template.spec.requirements: loosen them")
 	}
+}
+
+// candidates are the instance types that meet the template's requirements for types: those with a part of a GPU only, those that are offered, and those that are not.
+func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceType) {
+	ofTypes := maps.Clone(t.requirements)
+	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })
+	for i := range t.types {
+		switch it := &t.types[i]; {
+		case !admits(it.Labels, t.fixed, ofTypes, t.described):
+		case it.GPU.Count <= 0:
+			parts = append(parts, it)
+		case len(it.Offerings) > 0:
+			offered = append(offered, it)
+		default:
+			unoffered = append(unoffered, it)
+		}
+	}
+	return parts, offered, unoffered
 }
 
 // some names an instance type, and says how many others there are.

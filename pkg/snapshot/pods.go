@@ -76,7 +76,7 @@ func classKey(s *shape, found []int, v *volumes) string {
 	key := make([]byte, 0, len(s.key)+4*len(found)+1)
 	key = append(append(key, s.key...), 0)
 	for _, i := range found {
-		key = binary.BigEndian.AppendUint32(key, uint32(i)) //nolint:gosec // There are not as many.
+		key = binary.BigEndian.AppendUint32(key, uint32(i))
 	}
 	key = append(key, 0)
 	return string(key) + v.key()

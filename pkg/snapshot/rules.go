@@ -30,7 +30,8 @@ type rules struct {
 }
 
 func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *rules {
-	r := &rules{view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{},
+	r := &rules{
+		view: v, rooms: rooms, running: running, waiting: waiting, topologies: map[string]int{}, made: map[string]int{}, roomOf: map[string]int{},
 		foundBy: map[string][]int{}, eligibility: map[string][]int{},
 	}
 	for i, w := range waiting {

@@ -122,8 +122,8 @@ type html struct {
 func (h html) Error() string { return h.text }
 
 var (
-	unavailablePage = html{http.StatusServiceUnavailable, "<html><body><h1>503 Service Unavailable</h1></body></html>"}
-	garbledPage     = html{http.StatusOK, "<html><body>Please log in<br>"}
+	errUnavailable = html{http.StatusServiceUnavailable, "<html><body><h1>503 Service Unavailable</h1></body></html>"}
+	errGarbled     = html{http.StatusOK, "<html><body>Please log in<br>"}
 )
 
 // outlast waits for as long as calls of an action hang.
@@ -167,9 +167,9 @@ func (s *Server) admit(ctx context.Context, api service, action string) error {
 		s.outlast(ctx, api, action)
 		return errCut
 	case down:
-		return unavailablePage
+		return errUnavailable
 	case garbled:
-		return garbledPage
+		return errGarbled
 	}
 	return nil
 }

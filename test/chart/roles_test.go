@@ -2,6 +2,7 @@ package chart_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,9 +44,7 @@ func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
 		var values []string
 		want := map[role][]rbacv1.PolicyRule{}
 		add := func(name string) {
-			for r, rules := range generated[name] {
-				want[r] = rules
-			}
+			maps.Copy(want, generated[name])
 		}
 		add("role")
 		for i, f := range features {

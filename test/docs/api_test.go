@@ -23,23 +23,24 @@ func TestTheReferenceOfTheAPIIsThatOfTheCRDs(t *testing.T) {
 	if err != nil || len(files) != 2 {
 		t.Fatal(files, err)
 	}
-	want := "# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` prints the same.\n"
+	var page strings.Builder
+	page.WriteString("# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` prints the same.\n")
 	slices.Reverse(files) // GPUNodeClass first.
 	for _, file := range files {
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := yaml.UnmarshalStrict([]byte(read(t, file)), &crd); err != nil {
 			t.Fatal(err)
 		}
-		want += section(&crd)
+		page.WriteString(section(&crd))
 	}
-	page := filepath.Join(root, "docs/api.md")
+	want, file := page.String(), filepath.Join(root, "docs/api.md")
 	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	if diff := cmp.Diff(want, read(t, page)); diff != "" {
+	if diff := cmp.Diff(want, read(t, file)); diff != "" {
 		t.Errorf("docs/api.md differs from the CRDs; go test ./test/docs -run API -update rewrites it (-want +got):\n%s", diff)
 	}
 }

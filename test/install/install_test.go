@@ -109,8 +109,7 @@ func TestTheReadmesCommandsWork(t *testing.T) {
 func TestTheAgentsReadmeWorks(t *testing.T) {
 	w := newWorld(t)
 	document := blocks(t, w.root, "docs/install.md")
-	images := append(document[:1:1], only(document, "1. The images")...)
-	w.run(t, append(images, blocks(t, w.root, "charts/karve/charts/karve-node/README.md")...))
+	w.run(t, slices.Concat(document[:1], only(document, "1. The images"), blocks(t, w.root, "charts/karve/charts/karve-node/README.md")))
 	w.imagesExist(t)
 }
 

@@ -37,16 +37,7 @@ func (c *Controller) act(ctx context.Context, s *state, a action) error {
 		}
 		return c.patch(ctx, node, unmark)
 	case taint:
-		err := c.patch(ctx, node, func(n *corev1.Node) {
-			annotate(n, v1alpha1.DisruptingSinceAnnotation, now)
-			if !tainted(n) {
-				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
-			}
-		})
-		if err == nil {
-			log.FromContext(ctx).Info("Tainted a node that goes", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation], "reason", a.reason)
-		}
-		return err
+		return c.taint(ctx, node, now, a.reason)
 	case blocked:
 		c.tell(node, "IdleButKept", a.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
 	case stay:
@@ -62,6 +53,20 @@ func (c *Controller) act(ctx context.Context, s *state, a action) error {
 		return c.remove(ctx, s, a.machine)
 	}
 	return nil
+}
+
+// taint keeps pods off a node that goes.
+func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason string) error {
+	err := c.patch(ctx, node, func(n *corev1.Node) {
+		annotate(n, v1alpha1.DisruptingSinceAnnotation, now)
+		if !tainted(n) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.DisruptingTaintKey, Effect: corev1.TaintEffectNoSchedule})
+		}
+	})
+	if err == nil {
+		log.FromContext(ctx).Info("Tainted a node that goes", "node", klog.KObj(node), "idleSince", node.Annotations[v1alpha1.IdleSinceAnnotation], "reason", reason)
+	}
+	return err
 }
 
 // tell tells why a machine stays, once.

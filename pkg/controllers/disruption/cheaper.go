@@ -114,7 +114,7 @@ func (s *state) standing(before verdicts, stop func() bool) verdicts {
 		})
 	}
 	first := slices.DeleteFunc(slices.Clone(before.pending), func(name string) bool { return !slices.Contains(marked, name) })
-	order := append(first, slices.DeleteFunc(slices.Clone(marked), func(name string) bool { return slices.Contains(first, name) })...)
+	order := slices.Concat(first, slices.DeleteFunc(slices.Clone(marked), func(name string) bool { return slices.Contains(first, name) }))
 	for _, name := range marked {
 		verdict, stood := before.stand[name]
 		if !stood {

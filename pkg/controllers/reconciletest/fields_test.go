@@ -41,7 +41,7 @@ func (w *world) gains(crd, path string) {
 	})
 }
 
-// sets sets the field once the API server keeps it, which is a moment after its CRD has it.
+// sets writes the field once the API server keeps it, which is a moment after its CRD has it.
 func (w *world) sets(o client.Object, apiVersion, kind, path string) {
 	w.t.Helper()
 	fields := strings.Split(path, ".")

@@ -84,7 +84,7 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	if w.read(claim); claim.DeletionTimestamp.IsZero() || first {
 		t.Fatal("the claim was not deleted")
 	}
-	if r := w.wantPause("hang"); r.NotBefore.Time.After(w.clock.Now().Add(time.Minute)) || !strings.Contains(r.Message, "see that Karpenter runs") {
+	if r := w.wantPause("hang"); r.NotBefore.After(w.clock.Now().Add(time.Minute)) || !strings.Contains(r.Message, "see that Karpenter runs") {
 		t.Errorf("refused until %s: %s", r.NotBefore, r.Message)
 	}
 	w.wantTold(1, "Warning LaunchesPaused launches are paused until")

@@ -80,8 +80,12 @@ func TestAnswer(t *testing.T) {
 			&pluginapi.ContainerAllocateResponse{
 				Envs: map[string]string{"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"},
 				CdiDevices: []*pluginapi.CDIDevice{
-					{Name: "nvidia.com/gpu=0"}, {Name: "nvidia.com/gpu=1"}, {Name: "nvidia.com/imex-channel=0"},
-					{Name: "nvidia.com/gdrcopy=all"}, {Name: "nvidia.com/gds=all"}, {Name: "nvidia.com/mofed=all"},
+					{Name: "nvidia.com/gpu=0"},
+					{Name: "nvidia.com/gpu=1"},
+					{Name: "nvidia.com/imex-channel=0"},
+					{Name: "nvidia.com/gdrcopy=all"},
+					{Name: "nvidia.com/gds=all"},
+					{Name: "nvidia.com/mofed=all"},
 				},
 			},
 		},

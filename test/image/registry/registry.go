@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// Index, Manifest and Config are the media types of an image's parts.
-	Index    = "application/vnd.oci.image.index.v1+json"
+	// Index is the media type of a list of images.
+	Index = "application/vnd.oci.image.index.v1+json"
+	// Manifest is that of one image.
 	Manifest = "application/vnd.oci.image.manifest.v1+json"
-	Config   = "application/vnd.oci.image.config.v1+json"
+	// Config is that of an image's configuration.
+	Config = "application/vnd.oci.image.config.v1+json"
 )
 
 // Descriptor names a part of an image.
@@ -75,6 +77,7 @@ type manifest struct {
 
 // New serves a registry until the test ends.
 func New(t testing.TB) *Registry {
+	t.Helper()
 	r := &Registry{blobs: map[string][]byte{}, uploads: map[string][]byte{}, manifests: map[string]manifest{}}
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
