@@ -50,6 +50,7 @@ state = "DIR/containerd/state"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   disable_apparmor = true
+  cdi_spec_dirs = ["DIR/cdi"]
 
 [plugins."io.containerd.cri.v1.runtime".containerd]
   default_runtime_name = "runc"
