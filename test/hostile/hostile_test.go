@@ -149,11 +149,12 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 	}
 	before, after := decide(t, beside), decide(t, all)
 	delayed = compare(t, before, after, objects)
+	began := time.Now()
 	others(t, all)
 	if t.Failed() {
 		t.Fatalf("seed %d, %d objects", seed, n)
 	}
-	return max(before.took, after.took), ruling, delayed
+	return max(before.took, after.took, time.Since(began)), ruling, delayed
 }
 
 // others makes the other decisions that take such objects; none may panic.
@@ -167,6 +168,20 @@ func others(t *testing.T, c *snapshot.Cluster) {
 		}
 	}
 	snapshot.Hardware(view.Machines)
+	c.OtherNodes()
+	layout := snapshot.BuildLayout(c, c.PodKeeps())
+	found := planner.Search{Effort: 5000}.Cheaper(layout.Layout)
+	for _, step := range found.Steps {
+		for _, i := range step.Leave {
+			if i < 0 || i >= len(layout.Machines) {
+				t.Errorf("a step gives machine %d of %d back", i, len(layout.Machines))
+			}
+		}
+	}
+	whole := snapshot.Build(c)
+	headroom := whole.Headroom(planner.Plan{}, planner.Search{Effort: 5000})
+	headroom.Keeps()
+	snapshot.BuildAsIs(c, map[string]bool{hostile.SaneMachine: true})
 	c.Lessons(snapshot.Lessons{})
 }
 

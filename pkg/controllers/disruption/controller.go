@@ -210,7 +210,8 @@ func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) 
 // see is the state as far as the cluster alone tells it.
 func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state {
 	places := newPlaces(cluster, view.Machines)
-	plan := planner.Build(view.Snapshot)
+	var plan planner.Plan
+	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
 		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),

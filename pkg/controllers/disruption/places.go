@@ -184,7 +184,8 @@ func (p *places) plan(key string, effort int64, look func() snapshot.View) outco
 		return known
 	}
 	view := look()
-	plan := (planner.Search{Effort: effort}).Build(view.Snapshot)
+	var plan planner.Plan
+	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{Effort: effort})
 	o := outcome{homeless: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}, homes: map[string]home{}}
 	for _, u := range plan.Unplaced {
 		o.homeless[u.Pod] = u.Message
