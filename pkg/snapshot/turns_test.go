@@ -42,6 +42,51 @@ func TestAThousandClassesWithRulesOfTheirOwnArePlannedForAtOnce(t *testing.T) {
 	}
 }
 
+// TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime has 60 pods with 400 terms each, each with a selector of its own that finds one of them.
+func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
+	t.Parallel()
+	const pods, terms, budget = 60, 400, 200 * time.Millisecond
+	c := tenants(10)
+	for i := range pods {
+		var own []corev1.PodAffinityTerm
+		for j := range terms {
+			app := metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{fmt.Sprintf("many-%d", j%pods), fmt.Sprintf("nobody-%d-%d", i, j)}}
+			own = append(own, corev1.PodAffinityTerm{TopologyKey: []string{host, zone}[i%2], LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{app}}})
+		}
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("hundreds-%d", i), Asking("cpu", "100m", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), in("hundreds"), inApp(fmt.Sprintf("many-%d", i)), func(p *corev1.Pod) {
+			affinityOf(p).PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: own}
+		}))
+	}
+	c.Pods = append(c.Pods, Pod("plain", Asking("cpu", "100m", "memory", "1Gi", "nvidia.com/gpu.shared", "1")))
+	had := map[string]bool{}
+	for round := 0; len(had) < pods; round++ {
+		if round > pods {
+			t.Fatalf("%d of %d pods had a turn in %d rounds", len(had), pods, round)
+		}
+		started := time.Now()
+		v := snapshot.Build(c)
+		read := time.Now()
+		plan := planner.Search{Stop: func() bool { return time.Since(read) >= budget }}.Build(v.Snapshot)
+		took := time.Since(started)
+		t.Logf("round %d: %d classes, %d rules, read in %s, planned in %s", round, len(v.Classes), len(v.Rules), read.Sub(started), time.Since(read))
+		if took > 50*budget { // Twice the budget on a machine that does nothing else.
+			t.Fatalf("round %d took %s", round, took)
+		}
+		if err := planner.Check(v.Snapshot, plan); err != nil {
+			t.Fatal(err)
+		}
+		if v.Pods["default/plain"] == nil {
+			t.Fatalf("round %d: the pod without terms is not planned for", round)
+		}
+		for name, pod := range v.Pods {
+			if pod.Namespace == "hundreds" {
+				had[name] = true
+			}
+		}
+		c.Turns = v.NextTurns(c.Turns, refused(&v))
+	}
+}
+
 // Whoever cannot be served delays nobody for ever, and a namespace with many classes no other one at all.
 func TestEveryClassHasItsTurn(t *testing.T) {
 	t.Parallel()
