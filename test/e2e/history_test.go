@@ -42,6 +42,7 @@ const clock = "15:04:05.000"
 
 // lifetime is when a pod was there.
 type lifetime struct {
+	name               string
 	first, bound, gone time.Time
 	// homeless says that the scheduler once found no place for it.
 	homeless bool
@@ -115,7 +116,7 @@ func (h *history) pod(o any, gone bool) {
 	}
 	l := h.pods[pod.Namespace][pod.UID]
 	if l == nil {
-		l = &lifetime{first: time.Now()}
+		l = &lifetime{name: pod.Name, first: time.Now()}
 		h.pods[pod.Namespace][pod.UID] = l
 	}
 	if l.bound.IsZero() && pod.Spec.NodeName != "" {
@@ -216,6 +217,17 @@ func (h *history) waits(namespace string, after time.Time) (came int, longest ti
 		}
 	}
 	return came, longest, homeless
+}
+
+// bound is when each pod of a namespace was bound, by namespace and name.
+func (h *history) bound(namespace string) map[string]time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[string]time.Time{}
+	for _, l := range h.pods[namespace] {
+		all[namespace+"/"+l.name] = l.bound
+	}
+	return all
 }
 
 // most is how many of the claims were on their way out at once.

@@ -120,7 +120,7 @@ func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpe
 type poolOptions struct {
 	name         string
 	stock        bool
-	requirements map[string]string // more of them, or other values; "" for none of that key
+	requirements map[string]string // more of them, or other values, with commas between; "" for none of that key
 	minValues    map[string]int64  // choices that a claim must leave, by key
 	labels       map[string]string
 	taintKey     string // "none" for no taint
@@ -142,7 +142,11 @@ func (s *scene) pool(o poolOptions) {
 	var requirements []any
 	for _, key := range slices.Sorted(maps.Keys(wanted)) {
 		if wanted[key] != "" {
-			requirements = append(requirements, map[string]any{"key": key, "operator": "In", "values": []any{wanted[key]}})
+			var values []any
+			for value := range strings.SplitSeq(wanted[key], ",") {
+				values = append(values, value)
+			}
+			requirements = append(requirements, map[string]any{"key": key, "operator": "In", "values": values})
 		}
 	}
 	for key, n := range o.minValues {

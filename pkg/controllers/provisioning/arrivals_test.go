@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -82,7 +81,11 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	cluster.NodePools, cluster.GPUNodeClasses, cluster.Pods = w.pools, w.classes, pods
 	cluster.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Ready: true, InstanceTypes: w.types}
 	s := snapshot.Build(cluster).Snapshot
-	once, whole := int64(eachOnce(t, s, batches)), planner.Build(s)
+	once, err := plantest.PlannedOnce(s, batches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := planner.Build(s)
 	over := 100 * (float64(w.bill())/float64(once) - 1)
 	t.Logf("%d pods: %d machines cost %d micro-USD an hour, %d batches each planned for once %d (%+.2f %%), one plan for all %d (bound %d): %s", n, len(w.claims), w.bill(),
 		len(batches), once, over, whole.Price, whole.Bound, w.machines())
@@ -91,53 +94,16 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	}
 }
 
-// batchesOf are the numbers of the pods that the controller gathers together.
-func batchesOf(came []time.Time) [][]int {
-	var batches [][]int
+// batchesOf are the names of the pods that the controller gathers together.
+func batchesOf(came []time.Time) [][]string {
+	var batches [][]string
 	var first, last time.Time
 	for i, at := range came {
 		if len(batches) == 0 || at.After(last.Add(time.Second)) || at.After(first.Add(10*time.Second)) {
 			batches, first = append(batches, nil), at
 		}
 		last = at
-		batches[len(batches)-1] = append(batches[len(batches)-1], i)
+		batches[len(batches)-1] = append(batches[len(batches)-1], fmt.Sprintf("default/pod-%05d", i))
 	}
 	return batches
-}
-
-// eachOnce is what the machines cost when each batch is planned for once, on what those before it leave.
-func eachOnce(t *testing.T, s planner.Snapshot, batches [][]int) planner.MicroUSD {
-	t.Helper()
-	s = plantest.Clone(s)
-	class := map[string]int{}
-	for i := range s.Classes {
-		for _, pod := range s.Classes[i].Pods {
-			class[pod] = i
-		}
-		s.Classes[i].Pods = nil
-	}
-	var price planner.MicroUSD
-	for _, batch := range batches {
-		for _, i := range batch {
-			pod := fmt.Sprintf("default/pod-%05d", i)
-			s.Classes[class[pod]].Pods = append(s.Classes[class[pod]].Pods, pod)
-		}
-		plan := planner.Build(s)
-		if err := planner.Check(s, plan); err != nil || len(plan.Unplaced) > 0 {
-			t.Fatalf("a plan for a batch leaves %d pods out: %v", len(plan.Unplaced), err)
-		}
-		price += plan.Price
-		run := func(node int, pods []string) {
-			for _, pod := range slices.Clone(pods) {
-				plantest.Run(&s, node, planner.Running{Name: pod, Class: class[pod], GPU: -1})
-			}
-		}
-		for _, p := range plan.Placements {
-			run(p.Node, p.Pods)
-		}
-		for _, l := range plan.Launches {
-			run(plantest.Launched(&s, l.Offering).Node, l.Pods)
-		}
-	}
-	return price
 }

@@ -1,9 +1,11 @@
 package provisioning
 
 import (
+	"maps"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 )
@@ -17,23 +19,24 @@ type batch struct {
 	mu       sync.Mutex
 	hurried  bool
 	heldBack bool
-	seen     sets.Set[types.UID]
+	// seen are the pods that wait, and whether a plan was for them.
+	seen map[types.UID]bool
 	// came is when the pods that it gathers came.
 	came map[types.UID]time.Time
 }
 
 func newBatch(idle, longest time.Duration) *batch {
-	return &batch{idle: idle, longest: longest, seen: sets.New[types.UID](), came: map[types.UID]time.Time{}}
+	return &batch{idle: idle, longest: longest, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}}
 }
 
 // add notes a waiting pod; one that was seen before does not hold the batch open.
 func (b *batch) add(pod types.UID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.seen.Has(pod) {
+	if _, ok := b.seen[pod]; ok {
 		return
 	}
-	b.seen.Insert(pod)
+	b.seen[pod] = false
 	b.came[pod] = now
 }
 
@@ -103,5 +106,20 @@ func (b *batch) planned() {
 func (b *batch) keep(waiting sets.Set[types.UID]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.seen = b.seen.Intersection(waiting)
+	maps.DeleteFunc(b.seen, func(pod types.UID, _ bool) bool { return !waiting.Has(pod) })
+}
+
+// take notes that a plan is for pods, which hold the batch open no longer. It returns the names of those that no plan was for before.
+func (b *batch) take(pods []*corev1.Pod) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var fresh []string
+	for _, pod := range pods {
+		if !b.seen[pod.UID] {
+			fresh = append(fresh, pod.Namespace+"/"+pod.Name)
+		}
+		b.seen[pod.UID] = true
+		delete(b.came, pod.UID)
+	}
+	return fresh
 }

@@ -1,9 +1,11 @@
 package provisioning
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -111,6 +113,31 @@ func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
 	b.add("a", after(3*time.Second))
 	if wait := b.due(after(3 * time.Second)); wait != time.Second {
 		t.Errorf("a pod that waits again does not open a batch: wait %s", wait)
+	}
+}
+
+func TestAPodThatIsPlannedForAsItComesHoldsNoBatchOpen(t *testing.T) {
+	t.Parallel()
+	b := newBatch(time.Second, 10*time.Second)
+	uids := func(uids ...types.UID) (pods []*corev1.Pod) {
+		for _, uid := range uids {
+			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: string(uid), UID: uid}})
+		}
+		return pods
+	}
+	b.add("a", now)
+	b.due(after(time.Second))
+	b.add("b", after(time.Second)) // Between the end of the batch and the reading of the cluster.
+	if fresh := b.take(uids("a", "b", "c")); len(fresh) != 3 {
+		t.Errorf("new: %v, want 3 pods", fresh)
+	}
+	b.add("c", after(time.Second)) // The watch's handler comes after its cache.
+	if wait := b.due(after(time.Second)); wait != 0 {
+		t.Errorf("wait %s for pods that a plan was for, want none", wait)
+	}
+	b.add("d", after(time.Second))
+	if fresh := b.take(uids("a", "b", "c", "d")); !slices.Equal(fresh, []string{"default/d"}) {
+		t.Errorf("new: %v, want the pod d", fresh)
 	}
 }
 

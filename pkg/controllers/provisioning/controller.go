@@ -78,6 +78,9 @@ type Controller struct {
 	nominated nominations
 }
 
+// maxLogged bounds how many pods are named in one line of the log.
+const maxLogged = 1000
+
 // nextRound is how long pods that a plan had no room for wait for the next one.
 const nextRound = time.Second
 
@@ -199,6 +202,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	warm := cluster.WantsHeadroom()
 	c.remember(view, warm)
 	view.Leave(gathering)
+	fresh := c.batch.take(view.Waiting())
 	if len(view.Pods) == 0 && len(view.Postponed) > 0 {
 		c.turns = view.NextTurns(c.turns, planner.Plan{}) // All that had their turn are not ours to serve, or are still gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
@@ -221,7 +225,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		}
 	}
 	c.Metrics.Planned(plan, c.Clock.Now())
-	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "launches", len(plan.Launches), "placements", len(plan.Placements),
+	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	var errs []error
 	for _, change := range share.Changes(&view, plan.Placements) {
