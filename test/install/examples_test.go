@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	karpenteraws "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
@@ -56,9 +58,12 @@ func TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem(t *testing.T)
 			case "EC2NodeClass":
 				var class karpenteraws.EC2NodeClass
 				convert(t, o, &class)
-				disks := class.Spec.BlockDeviceMappings
-				if len(disks) != 1 || *disks[0].DeviceName != "/dev/xvda" || disks[0].EBS.VolumeSize.Cmp(resource.MustParse("80Gi")) < 0 || !*disks[0].EBS.Encrypted {
-					t.Errorf("%s: the disks %v are not for images with CUDA", path, disks)
+				images := map[string]string{"al2023": "/dev/xvda", "bottlerocket": "/dev/xvdb"}
+				family, _, _ := strings.Cut(class.Spec.AMISelectorTerms[0].Alias, "@")
+				if !slices.ContainsFunc(class.Spec.BlockDeviceMappings, func(m *karpenteraws.BlockDeviceMapping) bool {
+					return *m.DeviceName == images[family] && m.EBS.VolumeSize.Cmp(resource.MustParse("80Gi")) >= 0 && *m.EBS.Encrypted
+				}) {
+					t.Errorf("%s: the disk %s, on which %s has its images, is not for images with CUDA", path, images[family], family)
 				}
 			}
 		}
