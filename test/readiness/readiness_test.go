@@ -208,8 +208,8 @@ func (w *world) typed() {
 	w.eventually(func() error {
 		policies, err := w.clients.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(w.t.Context(), metav1.ListOptions{})
 		w.must(err)
-		if len(policies.Items) != 3 {
-			w.t.Fatalf("there are %d policies", len(policies.Items))
+		if len(policies.Items) == 0 {
+			w.t.Fatal("the chart has no policies")
 		}
 		for _, p := range policies.Items {
 			if p.Status.TypeChecking == nil {
