@@ -112,6 +112,11 @@ func (w *world) givesBack() {
 	}
 	disrupted := w.disrupted()
 	maps.Copy(disrupted, w.removal.disrupted)
+	for _, name := range w.removal.due {
+		if claim := find[*karpv1.NodeClaim](w.store, "", name); claim.Annotations[v1alpha1.ReplacingAnnotation] != "" {
+			disrupted[name] = true // It had its turn as an idle one before it was marked.
+		}
+	}
 	for _, claim := range w.claims() {
 		if !slices.Contains(w.removal.due, claim.Name) || !w.idlesStill(claim) {
 			continue
@@ -169,7 +174,7 @@ func (w *world) placed(pods []*corev1.Pod, also []string) (n int) {
 	}
 	for _, pod := range pods {
 		for _, node := range w.nodes() {
-			if there, ok := stays[node.Name]; ok && w.holds(node, append(slices.Clone(there), pod)) {
+			if there, ok := stays[node.Name]; ok && w.holds(node, there, pod) {
 				stays[node.Name] = append(there, pod)
 				n++
 				break

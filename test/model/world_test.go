@@ -282,16 +282,17 @@ func (w *world) admits(node *corev1.Node, pod *corev1.Pod) bool {
 			return false
 		}
 	}
-	return w.holds(node, append(w.on(node.Name), pod))
+	return w.holds(node, w.on(node.Name), pod)
 }
 
-func (w *world) holds(node *corev1.Node, pods []*corev1.Pod) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, v1alpha1.ResourceGPUShared} {
+// holds says whether a node with pods has what another one asks for. As in the scheduler, it does not matter what the others lack that this one does not ask for.
+func (w *world) holds(node *corev1.Node, there []*corev1.Pod, pod *corev1.Pod) bool {
+	for name, asks := range pod.Spec.Containers[0].Resources.Requests {
 		q := node.Status.Allocatable[name]
-		left := q.MilliValue()
-		for _, pod := range pods {
-			asks := pod.Spec.Containers[0].Resources.Requests[name]
-			left -= asks.MilliValue()
+		left := q.MilliValue() - asks.MilliValue()
+		for _, other := range there {
+			taken := other.Spec.Containers[0].Resources.Requests[name]
+			left -= taken.MilliValue()
 		}
 		if left < 0 {
 			return false
