@@ -1,5 +1,5 @@
-// Package lifecycle is the life of a machine as one table: for each state what the machine is good for, how long the state may last, who takes the next step and
-// what that is. The decisions read it, and docs/machines.md shows it. It is pure.
+// Package lifecycle describes the life of a machine in one table. For each state it says how many pods the machine counts for, how long the state may last, who
+// takes the next step, and what the step is. Decisions read the table, and docs/machines.md shows it. The package has no clock and no client.
 package lifecycle
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// State is where a machine is in its life.
+// State is a stage in the life of a machine.
 type State string
 
 // States of a machine, in the order of its life.
@@ -25,23 +25,23 @@ const (
 	Draining     State = "Draining"
 )
 
-// Room is what a machine is to pods that need a place.
+// Room says what capacity planning counts on for pods that wait.
 type Room string
 
 const (
-	// NoRoom is for machines that take no pods any more.
+	// NoRoom is for machines that take no more pods.
 	NoRoom Room = "none"
-	// Promised is for machines that start: they count as what they will have.
-	Promised Room = "what it promises"
-	// Exposed is for machines that run: they count as what their Node has.
-	Exposed Room = "what its Node has"
+	// Promised is for machines that are starting: what the NodeClaim says they will have.
+	Promised Room = "planned capacity"
+	// Exposed is for machines that have started: what their Node reports.
+	Exposed Room = "allocatable of its Node"
 )
 
 // Limit is how long a state may last.
 type Limit struct {
-	// Setting is the chart's setting or the API field that says it, "" for a constant.
+	// Setting is the chart value or API field that sets the limit. It is "" for a constant.
 	Setting string
-	// Default is the value without the setting; 0 where the state may last.
+	// Default is the limit without the setting, and 0 if the state may last forever.
 	Default time.Duration
 }
 
@@ -57,7 +57,7 @@ func (l Limit) String() string {
 	return fmt.Sprintf("`%s` (%s)", l.Setting, short(l.Default))
 }
 
-// short writes a duration without the units that are 0.
+// short formats a duration without units that are 0.
 func short(d time.Duration) string {
 	switch {
 	case d%time.Hour == 0:
@@ -68,17 +68,16 @@ func short(d time.Duration) string {
 	return d.String()
 }
 
-// Constants of the table that are no settings.
+// Limits that users cannot set.
 const (
-	// ReplacingPatience is how long the new place of a machine's pods may take: Karpenter lets a machine register for 15 minutes, and after that its
-	// replicas have to come.
+	// ReplacingPatience is how long a replacement may take to start. Karpenter gives a machine 15 minutes to register, and then its replicas have to appear.
 	ReplacingPatience = 30 * time.Minute
-	// ProbeRetries is how many times the retry of the breaker a pool stays half-open that nobody asks anything of.
+	// ProbeRetries times `settings.breakerRetry` is how long the breaker of a pool without waiting pods stays half-open.
 	ProbeRetries = 6
-	// LongestRest is how long a machine is left alone at most whose pods got no new place, and LongestRepairRest one that stands for others that were sick.
+	// LongestRest is the longest back-off after a replacement that failed. LongestRepairRest is that of a machine which replaced unhealthy ones.
 	LongestRest       = 6 * time.Hour
 	LongestRepairRest = 12 * time.Hour
-	// LayoutLook is how close together two looks for a cheaper layout may be.
+	// LayoutLook is the shortest time between two searches for a cheaper layout.
 	LayoutLook = 10 * time.Second
 )
 
@@ -88,77 +87,77 @@ var (
 	settle          = Limit{"settings.settleDuration", 10 * time.Second}
 )
 
-// Rule is what holds for a state.
+// Rule describes one state.
 type Rule struct {
 	State State
 	// Means says when a machine is in the state.
 	Means string
 	Room  Room
-	// Budgeted says that the machine counts towards its NodePool's disruption budgets: in the total, and when it is on its way out or not ready among those
-	// that are disrupted. As in Karpenter, machines that have not been initialised are in neither number.
+	// Budgeted says that the NodePool's disruption budgets count the machine: in the total, and among the disrupted ones if it is leaving or not ready.
+	// As in Karpenter, budgets do not count machines that have not been initialized.
 	Budgeted bool
-	// Breaks says that the machine is broken when the limit is over.
+	// Breaks says that the machine becomes Broken at the limit.
 	Breaks bool
 	Limit  Limit
-	// Since is from when on the limit counts.
+	// Since says when the limit starts to count.
 	Since string
 	// Owner takes the next step.
 	Owner string
-	// Next is what ends the state in time, Late what happens when the limit is over.
+	// Next is the event that ends the state, and Late what happens at the limit.
 	Next, Late string
 }
 
-// Table is the life of a machine.
+// Table has a rule for each state, in the order of a machine's life.
 var Table = []Rule{
 	{
-		State: Requested, Means: "the NodeClaim exists", Room: Promised, Limit: launchTimeout, Since: "the NodeClaim's creation",
-		Owner: "Karpenter", Next: "the cloud makes the machine: Launched", Late: "Karve deletes the NodeClaim and leaves the offering alone for a while (`refusedOfferings`)",
+		State: Requested, Means: "the NodeClaim was created", Room: Promised, Limit: launchTimeout, Since: "creation of the NodeClaim",
+		Owner: "Karpenter", Next: "the cloud launches the machine: Launched", Late: "Karve deletes the NodeClaim and avoids the offering for a while (`refusedOfferings`)",
 	},
 	{
-		State: Launched, Means: "the cloud has made the machine, which has no Node yet", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Launched`",
-		Owner: "the kubelet", Next: "its Node registers: Registered", Late: "Broken",
+		State: Launched, Means: "the cloud launched the machine, and it has no Node yet", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Launched`",
+		Owner: "the kubelet", Next: "the Node registers: Registered", Late: "Broken",
 	},
 	{
-		State: Registered, Means: "its Node lacks replicas that were promised", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
-		Owner: "the device plugin", Next: "the replicas come and Karve takes its startup taint off: Initializing", Late: "Broken",
+		State: Registered, Means: "the Node has fewer replicas than planned", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
+		Owner: "the device plugin", Next: "the replicas appear, and Karve removes its startup taint: Initializing", Late: "Broken",
 	},
 	{
-		State: Initializing, Means: "its replicas came, and something else is missing: another startup taint is there, or the Node is not ready", Room: Promised, Breaks: true,
-		Limit: replicasTimeout, Since: "`Registered` or the annotation `karve.sh/replicas-ready-since` of the Node, whichever is later",
-		Owner: "whoever set the startup taint; the kubelet", Next: "Karpenter initialises it: Started", Late: "Broken",
+		State: Initializing, Means: "the Node has its replicas, but also another startup taint, or it is not ready", Room: Promised, Breaks: true,
+		Limit: replicasTimeout, Since: "`Registered`, or the annotation `karve.sh/replicas-ready-since` of the Node if that is later",
+		Owner: "the owner of the startup taint; the kubelet", Next: "Karpenter initializes the NodeClaim: Started", Late: "Broken",
 	},
 	{
-		State: Broken, Means: "it has not started in time", Room: NoRoom, Limit: replicasTimeout, Since: "it became broken",
-		Owner: "Karve", Next: "its NodePool's breaker opens; without pods of workloads its NodeClaim is deleted: Draining. One without a Node is left to Karpenter, which deletes it 15m after its creation",
-		Late: "its NodeClaim is deleted, whatever pods are on it: Draining",
+		State: Broken, Means: "it did not start in time", Room: NoRoom, Limit: replicasTimeout, Since: "when it became Broken",
+		Owner: "Karve", Next: "the breaker of its NodePool opens. If only DaemonSets have pods on it, Karve deletes its NodeClaim: Draining. If it has no Node, Karpenter deletes it 15m after its creation",
+		Late: "Karve deletes its NodeClaim, whatever pods are on it: Draining",
 	},
 	{
-		State: NodeMissing, Means: "it has registered, and there is no Node", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
-		Owner: "the kubelet", Next: "its Node is seen: Registered", Late: "Broken, and its NodeClaim is deleted: Draining",
+		State: NodeMissing, Means: "it has registered, but its Node is gone", Room: Promised, Breaks: true, Limit: replicasTimeout, Since: "`Registered`",
+		Owner: "the kubelet", Next: "the Node appears: Registered", Late: "Broken, and Karve deletes its NodeClaim: Draining",
 	},
 	{
-		State: Started, Means: "it takes pods", Room: Exposed, Budgeted: true, Limit: Limit{Setting: "expireAfter"}, Since: "the NodeClaim's creation", Owner: "Karve",
-		Next: "it idles for `idleAfter`: Disrupting; it drifts or costs too much: Replacing", Late: "Karpenter deletes its NodeClaim: Draining; Karve has a place for its pods ready 15m before",
+		State: Started, Means: "it runs pods", Room: Exposed, Budgeted: true, Limit: Limit{Setting: "expireAfter"}, Since: "creation of the NodeClaim", Owner: "Karve",
+		Next: "it is idle for `idleAfter`: Disrupting. It drifts or costs too much: Replacing", Late: "Karpenter deletes its NodeClaim: Draining. Karve has room for its pods ready 15m before",
 	},
 	{
-		State: Unhealthy, Means: "it takes pods, and something ails it", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute}, Since: "the Node's condition",
-		Owner: "the kubelet; people", Next: "it is well again: Started", Late: "it is replaced: Replacing; one that is not heard of: Draining. Other ailments have [other limits](disruption.md#unhealthy-nodes)",
+		State: Unhealthy, Means: "it runs pods, and a condition says that it is unhealthy", Room: Exposed, Budgeted: true, Limit: Limit{"settings.notReadyTimeout", 30 * time.Minute}, Since: "transition of the condition",
+		Owner: "the kubelet; administrators", Next: "it recovers: Started", Late: "Karve replaces it: Replacing. If its kubelet does not respond: Draining. Other conditions have [other limits](disruption.md#unhealthy-nodes)",
 	},
 	{
-		State: Replacing, Means: "it is marked to go, and its pods need another place", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience}, Since: "the annotation `karve.sh/replacing-since`",
-		Owner: "Karve", Next: "its pods have another place: Disrupting", Late: "it stays: Started, and is left alone for 10m, twice as long each time, at most 6h",
+		State: Replacing, Means: "Karve replaces it: its pods wait for room elsewhere", Room: NoRoom, Budgeted: true, Limit: Limit{Default: ReplacingPatience}, Since: "the annotation `karve.sh/replacing-since`",
+		Owner: "Karve", Next: "there is room for its pods: Disrupting", Late: "it stays: Started. Karve tries again after 10m, then after twice as long each time, at most 6h",
 	},
 	{
 		State: Disrupting, Means: "it has the taint `karve.sh/disrupting`", Room: Exposed, Budgeted: true, Limit: settle, Since: "the annotation `karve.sh/disrupting-since`", Owner: "Karve",
-		Next: "a pod comes, or something keeps it: the taint goes, Started or Replacing", Late: "its NodeClaim is deleted: Draining",
+		Next: "a pod is bound to it, or something else keeps it: Karve removes the taint, Started or Replacing", Late: "Karve deletes its NodeClaim: Draining",
 	},
 	{
-		State: Draining, Means: "its NodeClaim is being deleted", Room: NoRoom, Budgeted: true, Limit: Limit{"terminationGracePeriod", time.Hour}, Since: "the NodeClaim's deletion", Owner: "Karpenter",
-		Next: "its pods are evicted as their PodDisruptionBudgets allow: it is gone", Late: "Karpenter deletes what is left of its pods: it is gone. With `Never` it waits for them",
+		State: Draining, Means: "its NodeClaim is being deleted", Room: NoRoom, Budgeted: true, Limit: Limit{"terminationGracePeriod", time.Hour}, Since: "deletion of the NodeClaim", Owner: "Karpenter",
+		Next: "Karpenter evicts its pods as PodDisruptionBudgets allow: it is gone", Late: "Karpenter deletes the remaining pods: it is gone. With `Never` it waits for them",
 	},
 }
 
-// Of is the rule of a state.
+// Of returns the rule of a state. It panics for an unknown state.
 func Of(s State) *Rule {
 	for i := range Table {
 		if Table[i].State == s {

@@ -23,7 +23,7 @@ const page = "../../docs/machines.md"
 
 func states() string {
 	var b strings.Builder
-	b.WriteString("| state | when | room for pods | at most | from | who | next | when it lasts too long |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| state | when | room for pods | limit | counts from | owner | next step | at the limit |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range Table {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, r.Limit, r.Since, r.Owner, r.Next, r.Late)
 	}
@@ -32,7 +32,7 @@ func states() string {
 
 func marks() string {
 	var b strings.Builder
-	b.WriteString("| mark | on | holds back | at most | who | ends when |\n|---|---|---|---|---|---|\n")
+	b.WriteString("| name | on | effect | limit | owner | ends when |\n|---|---|---|---|---|---|\n")
 	for _, m := range Marks {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.On, m.Holds, m.Limit, m.Owner, m.Ends)
 	}
@@ -92,7 +92,7 @@ func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 		if m.On == "" || m.Holds == "" || m.Owner == "" || m.Ends == "" {
 			t.Errorf("%s lacks something: %+v", m.Name, m)
 		}
-		if m.Limit == (Limit{}) && m.Owner != "people" {
+		if m.Limit == (Limit{}) && m.Owner != "administrators" {
 			t.Errorf("%s has no limit, and nobody is told: %+v", m.Name, m)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package install carries out the commands of README.md, docs/install.md and the charts' READMEs, as they are written, on a real API server, with images that `make image` pushes
+// Package install carries out the commands of README.md, docs/install.md, docs/upgrading.md and the charts' READMEs, as they are written, on a real API server, with images that `make image` pushes
 // to a registry.
 package install
 
@@ -44,7 +44,7 @@ const fromOldRelease = "From a release"
 func TestTheInstallationWorksWithPodIdentity(t *testing.T) {
 	w := newWorld(t)
 	w.forgetCRDs(t)
-	all := without(blocks(t, w.root, "docs/install.md"), "IRSA")
+	all := without(installation(t, w.root), "IRSA")
 	w.installs(t, all)
 	calls := w.calls(t)
 	association := calls["eks create-pod-identity-association"]
@@ -65,8 +65,8 @@ func TestTheInstallationWorksWithPodIdentity(t *testing.T) {
 func TestTheInstallationWorksWithIRSA(t *testing.T) {
 	w := newWorld(t)
 	w.forgetCRDs(t)
-	all := without(blocks(t, w.root, "docs/install.md"), "Pod Identity")
-	if n := strings.Count(script(without(all, "Upgrade")), "helm upgrade --install karve charts/karve "); n != 1 {
+	all := without(installation(t, w.root), "Pod Identity")
+	if n := strings.Count(script(without(all, "Upgrading")), "helm upgrade --install karve charts/karve "); n != 1 {
 		t.Errorf("the chart is installed in %d steps", n)
 	}
 	w.installs(t, all)
@@ -137,14 +137,20 @@ func TestTheBaseImagesHaveNames(t *testing.T) {
 	}
 }
 
-// installs carries the document out up to its end, but for what it says of older releases and of uninstalling.
+// installation is what docs/install.md and docs/upgrading.md have a user run, in this order.
+func installation(t *testing.T, root string) []block {
+	t.Helper()
+	return append(blocks(t, root, "docs/install.md"), blocks(t, root, "docs/upgrading.md")...)
+}
+
+// installs carries the documents out, but for what they say of older releases and of uninstalling.
 func (w *world) installs(t *testing.T, all []block) {
 	t.Helper()
 	w.run(t, without(without(all, fromOldRelease), "Uninstall"))
 	w.imagesExist(t)
 }
 
-// upgradesFromOldReleases has helm and the API server check what the document says of older releases.
+// upgradesFromOldReleases has helm and the API server check what the documents say of older releases.
 func (w *world) upgradesFromOldReleases(t *testing.T, all []block) {
 	t.Helper()
 	w.env = append(w.env, "DRY_RUN=1")
