@@ -44,6 +44,8 @@ type View struct {
 	keys  []string
 	keyOf func(*corev1.Pod) string
 	now   time.Time
+	// cluster is what the view was made of.
+	cluster *Cluster
 	// broken says of a machine that it has not started in time.
 	broken func(*Machine) bool
 }
@@ -54,39 +56,27 @@ func (v *View) Decided(m *Machine) bool {
 }
 
 // Build makes the planner's snapshot of a cluster.
-func Build(c *Cluster) View { return c.view(nil) }
-
-// BuildAsIs makes the snapshot of what there is at this moment: nothing is launched, and machines that have not started are no room. Of the machines that
-// are being replaced only those with the NodeClaims in going have pods that need a place; the others hold theirs still. So it shows whether
-// those may go now.
-func BuildAsIs(c *Cluster, going map[string]bool) View {
-	if going == nil {
-		going = map[string]bool{}
-	}
-	return c.view(going)
-}
-
-// view is all that is and is to come, or where going is not nil what there is when those go.
-func (c *Cluster) view(going map[string]bool) View {
+func Build(c *Cluster) View {
 	v := c.look()
-	v.fill(c, going, nil)
+	v.fill(nil, nil)
 	return v
 }
 
 // look is a view without a snapshot.
 func (c *Cluster) look() View {
 	v := View{
-		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), Pods: map[string]*corev1.Pod{},
+		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), cluster: c,
 		broken: func(m *Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },
 	}
 	v.stretch()
 	return v
 }
 
-// fill makes the snapshot of a view. It returns the classes of the pods that stay where they are as long as nobody moves them (settled), which the snapshot
-// has besides; those that are missing are not ours to serve.
-func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*corev1.Pod]int {
-	asIs := going != nil
+// fill makes the snapshot of a view: of all that is and is to come, or where going is not nil of what there is when those go. It returns the classes of the
+// pods that stay where they are as long as nobody moves them (settled), which the snapshot has besides; those that are missing are not ours to serve.
+func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
+	c, asIs := v.cluster, going != nil
+	v.Pods = map[string]*corev1.Pod{}
 	first := v.offer(c)
 	rooms := c.rooms(v.Machines)
 	if asIs {
@@ -100,7 +90,7 @@ func (v *View) fill(c *Cluster, going map[string]bool, settled moving) map[*core
 	shapes, storage := c.shapes(), c.storage()
 	others := c.shapes() // The selections of the shapes are settled once pods have been looked for with them.
 	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }
-	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || going[m.Claim.Name] })
+	moving := movingOf(v.Machines, func(m *Machine) bool { return !asIs || m.lost() || slices.Contains(going, m.Claim.Name) })
 	running := c.running(shapes, moving) // Before the classes, which differ by whom the terms of running pods find.
 	admissions := &admissions{view: v, rooms: rooms, first: first, stock: sync.OnceValue(c.stockPools), known: map[string]*admission{}}
 	var waiting []*waitingClass

@@ -182,7 +182,7 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 	if diff := cmp.Diff(without.Snapshot, with.Snapshot); diff != "" {
 		t.Errorf("the snapshot changes (-without +with):\n%s", diff)
 	}
-	as := snapshot.BuildAsIs(warm(100, edits...), nil)
+	as := asIs(warm(100, edits...))
 	if h := as.Headroom(planner.Plan{}, planner.Search{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
 		t.Errorf("headroom counts where only what there is does: %+v", h.Plan)
 	}

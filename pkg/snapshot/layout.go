@@ -51,7 +51,7 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 			settled[pod] = true
 		}
 	}
-	classes := l.View.fill(c, nil, settled)
+	classes := l.View.fill(nil, settled)
 	nodes := map[string]int{}
 	for i := range l.View.Nodes {
 		nodes[l.View.Nodes[i].Name] = i

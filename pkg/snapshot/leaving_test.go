@@ -113,21 +113,46 @@ func TestWhatThereIsAtThisMoment(t *testing.T) {
 	if diff := cmp.Diff([]string{"b", "c"}, nodes(snapshot.Build(c))); diff != "" {
 		t.Errorf("with all that is to come (-want +got):\n%s", diff)
 	}
-	v := snapshot.BuildAsIs(c, nil)
+	v := asIs(c)
 	if diff := cmp.Diff([]string{"b"}, nodes(v)); diff != "" || len(v.Pods) > 0 {
 		t.Errorf("%v need a place; rooms (-want +got):\n%s", wanting(v), diff)
 	}
-	v = snapshot.BuildAsIs(c, map[string]bool{"a": true})
+	v = asIs(c, "a")
 	if diff := cmp.Diff([]string{"default/db-0", "default/web"}, wanting(v)); diff != "" {
 		t.Errorf("pods of a machine that goes (-want +got):\n%s", diff)
 	}
-	if got := wanting(snapshot.BuildAsIs(two(deleted), nil)); len(got) != 2 {
+	if got := wanting(asIs(two(deleted))); len(got) != 2 {
 		t.Errorf("pods of a machine that somebody deletes: %v", got)
 	}
 	full := two(replacing, func(c *snapshot.Cluster) {
 		c.Pods = append(c.Pods, Pods("full", 9, Running("b"))...)
 	})
-	if p := planner.Build(snapshot.BuildAsIs(full, map[string]bool{"a": true}).Snapshot); len(p.Launches) > 0 || len(p.Unplaced) != 1 {
+	if p := planner.Build(asIs(full, "a").Snapshot); len(p.Launches) > 0 || len(p.Unplaced) != 1 {
 		t.Errorf("one place for two pods: %+v", p)
+	}
+}
+
+// asIs is the view of what there is now when machines go.
+func asIs(c *snapshot.Cluster, going ...string) snapshot.View {
+	v := snapshot.Build(c)
+	return v.AsIs(snapshot.WhatIf{}, going)
+}
+
+func TestAViewOfWhatIfIsThatOfAClusterWithTheChange(t *testing.T) {
+	t.Parallel()
+	cordoned := func(c *snapshot.Cluster) { c.Nodes[1].Spec.Unschedulable = true }
+	for name, tc := range map[string]struct {
+		before, after *snapshot.Cluster
+		change        snapshot.WhatIf
+	}{
+		"no change":          {two(replacing), two(replacing), snapshot.WhatIf{}},
+		"a machine leaves":   {two(), two(replacing), snapshot.WhatIf{Leaving: []string{"a"}}},
+		"a machine stays":    {two(replacing), two(), snapshot.WhatIf{Staying: []string{"a"}}},
+		"a node is cordoned": {two(replacing), two(replacing, cordoned), snapshot.WhatIf{Cordoned: []string{"b"}}},
+	} {
+		before := snapshot.Build(tc.before)
+		if diff := cmp.Diff(snapshot.Build(tc.after).Snapshot, before.WhatIf(tc.change).Snapshot); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

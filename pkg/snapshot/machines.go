@@ -32,6 +32,8 @@ type Machine struct {
 	Promise Promise
 	// MostPerGPU is how many replicas each of its GPUs may have where its class leaves a range; 0 where not.
 	MostPerGPU int64
+	// Assumed is what [View.WhatIf] assumes; zero for a machine as it was read.
+	Assumed Assumed
 }
 
 // Promise is what a machine was launched to expose, as written on its NodeClaim and Node.
@@ -64,7 +66,16 @@ func (m *Machine) Deleting() bool {
 }
 
 // Replacing is why the machine is about to go once its pods have a new place; "" when it stays.
-func (m *Machine) Replacing() string { return m.Claim.Annotations[v1alpha1.ReplacingAnnotation] }
+func (m *Machine) Replacing() string {
+	switch why := m.Claim.Annotations[v1alpha1.ReplacingAnnotation]; {
+	case m.Assumed.Staying:
+		return ""
+	case m.Assumed.Leaving && why == "":
+		return "WhatIf"
+	default:
+		return why
+	}
+}
 
 // Leaving says that the machine is going to be lost, whoever takes it: it is being deleted, Karpenter drains it, or it is being replaced. It is no room any
 // more, and its pods need a place before they wait for one.

@@ -93,7 +93,7 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Broken(c.Now, c.ReplicasTimeout) {
 		state = lifecycle.Broken
 	}
-	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Node != nil && !takesPods(m.Node) {
+	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Node != nil && !takesPods(m.Node) {
 		return room{}, false
 	}
 	if !m.Initialized() {

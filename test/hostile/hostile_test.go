@@ -160,7 +160,8 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 // others makes the other decisions that take such objects; none may panic.
 func others(t *testing.T, c *snapshot.Cluster) {
 	t.Helper()
-	view := snapshot.BuildAsIs(c, nil)
+	view := snapshot.Build(c)
+	view = view.AsIs(snapshot.WhatIf{}, nil)
 	repair.Diagnose(c, view.Machines, repair.Tolerations{})
 	for i := range view.Pools {
 		for j := range view.Machines {
@@ -181,7 +182,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	whole := snapshot.Build(c)
 	headroom := whole.Headroom(planner.Plan{}, planner.Search{Effort: 5000})
 	headroom.Keeps()
-	snapshot.BuildAsIs(c, map[string]bool{hostile.SaneMachine: true})
+	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})
 	c.Lessons(snapshot.Lessons{})
 }
 

@@ -202,7 +202,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			if len(p.claims) > s.budget {
 				continue
 			}
-			if saving, why := newPlaces(s.cluster, view.Machines).saves(nil, p); why == "" {
+			if saving, why := newPlaces(&view, s.cluster.OtherNodes()).saves(nil, p); why == "" {
 				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
 			}
 		}

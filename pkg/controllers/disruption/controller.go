@@ -209,13 +209,14 @@ func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) 
 
 // see is the state as far as the cluster alone tells it.
 func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state {
-	places := newPlaces(cluster, view.Machines)
+	others := cluster.OtherNodes()
+	places := newPlaces(view, others)
 	var plan planner.Plan
 	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
 		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
-		together: cluster.OtherNodes().Hold,
+		together: others.Hold,
 		targets:  map[string]string{}, waiting: view.Waiting(),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},
 		idleAfter: map[string]time.Duration{}, keepsIdle: map[string]string{}, allowed: map[string]map[karpv1.DisruptionReason]int{},

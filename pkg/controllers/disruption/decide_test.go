@@ -79,7 +79,7 @@ func given(machines ...snapshot.Machine) state {
 	return state{
 		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{}, causes: map[string]cause{},
 		homes: func([]string) map[string]home { return nil }, targets: map[string]string{},
-		places: newPlaces(nil, nil), stays: func(*snapshot.Machine) string { return "" },
+		places: newPlaces(&snapshot.View{}, nil), stays: func(*snapshot.Machine) string { return "" },
 		idleAfter: map[string]time.Duration{"gpu": idleAfter}, allowed: map[string]map[karpv1.DisruptionReason]int{"gpu": {karpv1.DisruptionReasonEmpty: 10}},
 	}
 }

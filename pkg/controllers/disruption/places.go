@@ -7,21 +7,18 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
 
 // places answers where the pods of machines would go that leave. It plans, and asks the planner the same thing once.
 type places struct {
-	cluster  *snapshot.Cluster
-	machines []snapshot.Machine
+	view *snapshot.View
 	// moving are the names of the pods that a claim's machine would give away.
 	moving map[string][]string
-	// sick are the names of Nodes that are no place to move to, though their pods may stay.
-	sick map[string]bool
+	// unhealthy are the names of Nodes that are no place to move to, though their pods may stay.
+	unhealthy []string
 	// others are where pods without a replica could go.
 	others *snapshot.OtherNodes
 	known  map[string]outcome
@@ -38,11 +35,11 @@ type outcome struct {
 	homes map[string]home
 }
 
-func newPlaces(cluster *snapshot.Cluster, machines []snapshot.Machine) *places {
-	p := &places{cluster: cluster, machines: machines, moving: map[string][]string{}, sick: map[string]bool{}, known: map[string]outcome{}, others: cluster.OtherNodes()}
-	for i := range machines {
-		for _, pod := range machines[i].Moving() {
-			name := machines[i].Claim.Name
+func newPlaces(view *snapshot.View, others *snapshot.OtherNodes) *places {
+	p := &places{view: view, moving: map[string][]string{}, known: map[string]outcome{}, others: others}
+	for i := range view.Machines {
+		for _, pod := range view.Machines[i].Moving() {
+			name := view.Machines[i].Claim.Name
 			p.moving[name] = append(p.moving[name], podName(pod))
 		}
 	}
@@ -53,7 +50,9 @@ func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 // planned says why the last of the claims, after the others, should not leave: whoever would have no place then, on machines to come either. "" when all have one.
 func (p *places) planned(claims []string) string {
-	return p.judge(claims, "planned", func(claims []string) snapshot.View { return snapshot.Build(p.leaving(claims)) })
+	return p.judge(claims, "planned", func(claims []string) snapshot.View {
+		return p.view.WhatIf(snapshot.WhatIf{Leaving: claims})
+	})
 }
 
 // now says it of the machines that have started and are well.
@@ -65,36 +64,7 @@ func (p *places) homes(claims []string) map[string]home {
 }
 
 func (p *places) asIs(claims []string) snapshot.View {
-	going := map[string]bool{}
-	for _, name := range claims {
-		going[name] = true
-	}
-	return snapshot.BuildAsIs(p.well(), going)
-}
-
-// well is the cluster in which sick machines take no pods.
-func (p *places) well() *snapshot.Cluster {
-	c := *p.cluster
-	c.Nodes = slices.Clone(c.Nodes)
-	for i := range c.Nodes {
-		if p.sick[c.Nodes[i].Name] {
-			c.Nodes[i].Spec.Unschedulable = true
-		}
-	}
-	return &c
-}
-
-// leaving is the cluster with the claims marked.
-func (p *places) leaving(claims []string) *snapshot.Cluster {
-	c := *p.cluster
-	c.NodeClaims = slices.Clone(c.NodeClaims)
-	for i := range c.NodeClaims {
-		if claim := &c.NodeClaims[i]; slices.Contains(claims, claim.Name) {
-			claim.Annotations = maps.Clone(claim.Annotations)
-			claim.Annotations[v1alpha1.ReplacingAnnotation] = "asked"
-		}
-	}
-	return &c
+	return p.view.AsIs(snapshot.WhatIf{Cordoned: p.unhealthy}, claims)
 }
 
 func (p *places) judge(claims []string, question string, view func([]string) snapshot.View) string {
@@ -144,8 +114,8 @@ func (p *places) saving(marked, claims []string) (planner.MicroUSD, string) {
 	}
 	saving := before.price - after.price
 	var going []*snapshot.Machine
-	for i := range p.machines {
-		if m := &p.machines[i]; slices.Contains(claims, m.Claim.Name) {
+	for i := range p.view.Machines {
+		if m := &p.view.Machines[i]; slices.Contains(claims, m.Claim.Name) {
 			saving += planner.MicroUSD(m.MicroUSDPerHour())
 			going = append(going, m)
 		}
@@ -166,15 +136,13 @@ func (p *places) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 func (p *places) cost(marked []string) outcome {
 	marked = slices.Sorted(slices.Values(marked))
 	return p.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
-		c := p.leaving(marked)
-		for i := range c.NodeClaims {
-			claim := &c.NodeClaims[i]
-			if claim.Annotations[v1alpha1.ReplacingAnnotation] == string(karpv1.DisruptionReasonUnderutilized) && !slices.Contains(marked, claim.Name) {
-				claim.Annotations = maps.Clone(claim.Annotations)
-				delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
+		change := snapshot.WhatIf{Leaving: marked}
+		for i := range p.view.Machines {
+			if m := &p.view.Machines[i]; underutilized(m) && !slices.Contains(marked, m.Claim.Name) {
+				change.Staying = append(change.Staying, m.Claim.Name)
 			}
 		}
-		return snapshot.Build(c)
+		return p.view.WhatIf(change)
 	})
 }
 

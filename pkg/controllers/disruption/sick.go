@@ -31,8 +31,8 @@ const force step = "Force"
 func (s *state) heed(d repair.Diagnosis) {
 	s.sick, s.lost = d.Cases, map[string]bool{}
 	for i := range s.machines {
-		if m := &s.machines[i]; m.Node != nil {
-			s.places.sick[m.Node.Name] = s.ails(m) != ""
+		if m := &s.machines[i]; m.Node != nil && s.ails(m) != "" {
+			s.places.unhealthy = append(s.places.unhealthy, m.Node.Name)
 		}
 	}
 	for name, sick := range d.Cases {
