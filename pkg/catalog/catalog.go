@@ -56,3 +56,13 @@ type Offering struct {
 	// Labels are the labels that machines of this offering carry besides those of their type, zone and capacity type included.
 	Labels map[string]string
 }
+
+// Named returns the instance type of a name among others; nil when it is not there.
+func Named(types []InstanceType, name string) *InstanceType {
+	for i := range types {
+		if types[i].Name == name {
+			return &types[i]
+		}
+	}
+	return nil
+}

@@ -149,15 +149,6 @@ func (c *Cluster) typesOf(ref *karpv1.NodeClassReference) []catalog.InstanceType
 	return c.InstanceTypes()
 }
 
-func typeNamed(name string, types []catalog.InstanceType) *catalog.InstanceType {
-	for i := range types {
-		if types[i].Name == name {
-			return &types[i]
-		}
-	}
-	return nil
-}
-
 // IsOurs says whether a NodePool names a GPUNodeClass and so is Karve's to serve; stock Karpenter ignores it.
 func IsOurs(np *karpv1.NodePool) bool {
 	ref := np.Spec.Template.Spec.NodeClassRef

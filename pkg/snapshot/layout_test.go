@@ -255,3 +255,5 @@ func onClaim(key, value string) func(*snapshot.Cluster) {
 func taintWith(node *corev1.Node, key string, effect corev1.TaintEffect) {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
 }
+
+func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }

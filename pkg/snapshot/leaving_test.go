@@ -37,7 +37,7 @@ func two(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 }
 
 func replacing(c *snapshot.Cluster) {
-	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = snapshot.DriftNodePool
+	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
 }
 
 func deleted(c *snapshot.Cluster) { c.NodeClaims[0].DeletionTimestamp = &metav1.Time{Time: Now} }

@@ -69,11 +69,11 @@ func (c *Cluster) lesson(claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Less
 	ref := claim.Spec.NodeClassRef
 	kind := Kind{
 		NodeClass: v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
-		Hash:      hashOf(claim.Annotations[nodeClassHash], claim.Annotations[nodeClassHashVersion]), Image: claim.Status.ImageID,
+		Hash:      hashOf(claim.Annotations[NodeClassHashAnnotation], claim.Annotations[NodeClassHashVersionAnnotation]), Image: claim.Status.ImageID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable],
 	}
 	state := c.NodeClasses[kind.NodeClass]
-	promised := typeNamed(kind.InstanceType, state.InstanceTypes)
+	promised := catalog.Named(state.InstanceTypes, kind.InstanceType)
 	if promised == nil || !state.Ready || !state.makes(kind.Image, kind.Hash) {
 		return Kind{}, Lesson{}, false
 	}

@@ -323,15 +323,15 @@ func (m *Machine) know(types []catalog.InstanceType) {
 	made := m.Claim.Labels[corev1.LabelInstanceTypeStable]
 	named := claimValues(m.Claim, corev1.LabelInstanceTypeStable)
 	if made == "" && len(named) > 0 {
-		m.Type = typeNamed(named[0], types)
+		m.Type = catalog.Named(types, named[0])
 		for _, name := range named[1:] {
-			if t := typeNamed(name, types); t != nil {
+			if t := catalog.Named(types, name); t != nil {
 				m.Others = append(m.Others, t)
 			}
 		}
 		return
 	}
-	m.Type = typeNamed(made, types)
+	m.Type = catalog.Named(types, made)
 	zone := m.Claim.Labels[corev1.LabelTopologyZone]
 	if m.Type == nil || len(named) == 0 || zone == "" || made == named[0] && slices.Index(claimValues(m.Claim, corev1.LabelTopologyZone), zone) == 0 {
 		return

@@ -9,6 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
+// Annotations by which Karpenter's AWS provider tells a changed EC2NodeClass, on the class and on the claims launched with it.
+const (
+	NodeClassHashAnnotation        = "karpenter.k8s.aws/ec2nodeclass-hash"
+	NodeClassHashVersionAnnotation = "karpenter.k8s.aws/ec2nodeclass-hash-version"
+)
+
 // NodeClassStateOf judges one of the cloud's node classes by its Ready condition, as Karpenter's providers do before they launch: it must be True and
 // of the class's present generation, where the condition tells a generation at all.
 func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
@@ -57,7 +63,7 @@ func judged(class *unstructured.Unstructured) NodeClassState {
 		}
 		return NodeClassState{
 			Ready: true, Images: imagesOf(class),
-			Hash: class.GetAnnotations()[nodeClassHash], HashVersion: class.GetAnnotations()[nodeClassHashVersion],
+			Hash: class.GetAnnotations()[NodeClassHashAnnotation], HashVersion: class.GetAnnotations()[NodeClassHashVersionAnnotation],
 		}
 	}
 	return NodeClassState{Reason: "NodeClassNotReady", Message: name + " has no Ready condition yet; see that the Karpenter provider for it runs"}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -56,7 +57,7 @@ func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool 
 	if r.Reason != v1alpha1.RefusalVCPULimit && r.Reason != v1alpha1.RefusalSpotQuota {
 		return covers(r.InstanceType, o.Type.Name)
 	}
-	named := typeNamed(r.InstanceType, state.InstanceTypes)
+	named := catalog.Named(state.InstanceTypes, r.InstanceType)
 	return vcpuQuota(r.InstanceType) == vcpuQuota(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
 }
 

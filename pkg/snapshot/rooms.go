@@ -73,7 +73,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 // foreignRoom is the room of a node that is not ours.
 func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
 	exposed := amounts(node.Status.Allocatable, gpu)
-	t := typeNamed(node.Labels[corev1.LabelInstanceTypeStable], types)
+	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
 	return room{
 		node: planner.Node{
 			Name: node.Name, Free: atLeastZero(minus(exposed, sum(pods, gpu))),
@@ -121,7 +121,7 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 // its startup taints go, its replicas and DaemonSets come.
 func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
 	gpu := m.Promise.Resource
-	r := room{machine: m, node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: c.expectedLabels(m)}
+	r := room{machine: m, node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: m.ExpectedLabels()}
 	if m.Node != nil {
 		r.node.Name, r.nodeName = m.Node.Name, m.Node.Name
 		if m.Registered() {
@@ -182,8 +182,8 @@ const (
 	assumedEphemeralBytes = 1 << 40
 )
 
-// expectedLabels are the labels that the machine's Node has or will have.
-func (c *Cluster) expectedLabels(m *Machine) map[string]string {
+// ExpectedLabels are the labels that the machine's Node has or will have.
+func (m *Machine) ExpectedLabels() map[string]string {
 	instanceType, zone, capacityType := ShapeOf(m.Claim)
 	labels := map[string]string{}
 	if m.Type != nil {

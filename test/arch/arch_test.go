@@ -59,9 +59,15 @@ var rules = []rule{
 		allows: anyOf(standard, ours("pkg/apis"), below("k8s.io/apimachinery")),
 	},
 	{
-		why:    "snapshot, render, repair, manifests and quote are functions of values: those who call them read the objects and files",
-		of:     anyOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote")),
+		why:    "snapshot, fleet, render, repair, manifests and quote are functions of values: those who call them read the objects and files",
+		of:     anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
+	},
+	{
+		why:          "snapshot says what there is, and fleet decides about it: objects are translated without any decision about machines",
+		of:           under("pkg/snapshot"),
+		allows:       noneOf(ours("pkg/fleet"), ours("pkg/repair"), ours("pkg/rollout"), ours("pkg/render")),
+		transitively: true,
 	},
 	{
 		why:    "a decision does not depend on who asks for it: controllers, operator and commands are on top",
@@ -75,7 +81,7 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
+		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
 			under("pkg/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
@@ -136,6 +142,8 @@ func TestABreachIsSeen(t *testing.T) {
 		"snapshot may use Karpenter's API":                  {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/apis/v1"), 0},
 		"snapshot may not use Karpenter's rest":             {pkg("pkg/snapshot", "sigs.k8s.io/karpenter/pkg/utils/pod"), 1},
 		"manifests may not use a client":                    {pkg("pkg/manifests", "k8s.io/client-go/rest"), 1},
+		"snapshot may not ask what is decided of machines":  {pkg("pkg/snapshot", module+"/pkg/fleet/drift"), 1},
+		"a decision may use the snapshot":                   {pkg("pkg/fleet/drift", module+"/pkg/snapshot"), 0},
 		"snapshot may not use a client":                     {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
 		"pkg/karpenter may use all of Karpenter":            {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
 		"metrics may not use Karpenter at all":              {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},

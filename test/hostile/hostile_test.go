@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -165,7 +166,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	repair.Diagnose(c, view.Machines, repair.Tolerations{})
 	for i := range view.Pools {
 		for j := range view.Machines {
-			c.Drift(&view.Pools[i], &view.Machines[j])
+			drift.Of(c, &view.Pools[i], &view.Machines[j])
 		}
 	}
 	snapshot.Hardware(view.Machines)

@@ -5,6 +5,7 @@ import (
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -29,8 +30,8 @@ type cause struct {
 	forceful bool
 }
 
-func drifted(drift *snapshot.Drift) cause {
-	return cause{kind: karpv1.DisruptionReasonDrifted, reason: drift.Reason, message: drift.Message, forceful: true}
+func drifted(d *drift.Drift) cause {
+	return cause{kind: karpv1.DisruptionReasonDrifted, reason: d.Reason, message: d.Message, forceful: true}
 }
 
 func unhealthy(sick repair.Case) cause {

@@ -28,6 +28,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -240,8 +241,8 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state 
 		}
 		for j := range view.Machines {
 			if m := &view.Machines[j]; m.Pool() == np.Name {
-				if drift := cluster.Drift(pool, m); drift != nil {
-					s.causes[m.Claim.Name] = drifted(drift)
+				if d := drift.Of(cluster, pool, m); d != nil {
+					s.causes[m.Claim.Name] = drifted(d)
 				}
 			}
 		}

@@ -10,13 +10,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/snapshot"
 )
 
 // replacingFor marks a machine as leaving since then.
 func replacingFor(d time.Duration) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
-		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = snapshot.DriftNodePool
+		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 		m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = ago(d)
 	}
 }
@@ -43,7 +44,7 @@ func allDrifted(machines ...snapshot.Machine) state {
 	s.causes, s.steady = map[string]cause{}, map[string]bool{}
 	for i := range machines {
 		name := machines[i].Claim.Name
-		s.causes[name], s.steady[name] = drifted(&snapshot.Drift{Reason: snapshot.DriftNodePool, Message: "it is old"}), true
+		s.causes[name], s.steady[name] = drifted(&drift.Drift{Reason: drift.NodePool, Message: "it is old"}), true
 	}
 	somewhere := func([]string) string { return "" }
 	s.planned, s.place = somewhere, somewhere
@@ -58,7 +59,7 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 		want    string
 		reason  string
 	}{
-		"one with pods is marked":                                {machine("a", busy), nil, "Replace a", snapshot.DriftNodePool},
+		"one with pods is marked":                                {machine("a", busy), nil, "Replace a", drift.NodePool},
 		"so is an empty one, however long it may idle":           {machine("a", of("never")), nil, "Replace a", ""},
 		"one that has just been changed is left alone":           {machine("a", busy), func(s *state) { s.steady = nil }, "", ""},
 		"one that pods are about to come to is left alone":       {machine("a", busy), func(s *state) { s.wanted["a"] = true }, "", ""},
@@ -81,7 +82,7 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 		"and is tainted when they have":                          {machine("a", busy, replacingFor(time.Minute)), nil, "Taint a", ""},
 		"an empty one at once":                                   {machine("a", replacingFor(0)), nil, "Taint a", ""},
 		"a tainted one is watched":                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle-time.Second)), nil, "", ""},
-		"and goes":                                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), nil, "Remove a", snapshot.DriftNodePool},
+		"and goes":                                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), nil, "Remove a", drift.NodePool},
 		"unless its pods have lost their place":                  {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "Hold a", "no room"},
 		"or it is protected meanwhile":                           {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle), protected), nil, "Hold a", karpv1.DoNotDisruptAnnotationKey},
 		"a marked one that is protected waits":                   {machine("a", busy, replacingFor(time.Minute), protected), nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
@@ -236,7 +237,7 @@ func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
 
 func TestEachCauseHasItsOwnBudgetAndForce(t *testing.T) {
 	t.Parallel()
-	old := cause{kind: karpv1.DisruptionReasonDrifted, reason: snapshot.DriftNodePool, forceful: true}
+	old := cause{kind: karpv1.DisruptionReasonDrifted, reason: drift.NodePool, forceful: true}
 	sick := cause{kind: Unhealthy, reason: Unhealthy}
 	cheaper := cause{kind: karpv1.DisruptionReasonUnderutilized, reason: string(karpv1.DisruptionReasonUnderutilized)}
 	for name, c := range map[string]struct {

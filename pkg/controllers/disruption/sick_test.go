@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -117,7 +118,7 @@ func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 	s.on("g4dn.xlarge", 5)
 	s.on("g4dn.xlarge", 0)
 	from, to := s.cluster.NodeClaims[0].Name, s.cluster.NodeClaims[1].Name
-	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = snapshot.DriftNodePool
+	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 	why := func() string {
 		view := snapshot.Build(s.cluster)
 		state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))

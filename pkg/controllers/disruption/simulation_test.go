@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
@@ -511,7 +512,7 @@ func (s *simulation) quiet() bool {
 	}
 	pool := s.cluster.Pools()[0]
 	for _, m := range s.machines() {
-		if m.Replacing() != "" || marked(&m) || sick(&m) || s.cluster.Drift(&pool, &m) != nil {
+		if m.Replacing() != "" || marked(&m) || sick(&m) || drift.Of(s.cluster, &pool, &m) != nil {
 			return false
 		}
 	}

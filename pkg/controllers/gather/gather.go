@@ -23,6 +23,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -135,7 +136,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.classes(ctx, c); err != nil {
 		return nil, err
 	}
-	c.Hold(rollouts.Items)
+	drift.AcceptGoodImages(c, rollouts.Items)
 	c.Heed(g.learn(ctx, c))
 	c.Refused = g.Ledger.Refused()
 	return c, nil

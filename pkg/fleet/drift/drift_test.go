@@ -1,4 +1,4 @@
-package snapshot_test
+package drift_test
 
 import (
 	"strings"
@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -86,38 +87,38 @@ func TestHowAMachineDrifts(t *testing.T) {
 	}{
 		"as it was launched": {},
 		"a label of the template": {
-			list(func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) }), snapshot.DriftNodePool, "gpu-shared",
+			list(func(c *snapshot.Cluster) { Labeled(map[string]string{"team": "ml"})(&c.NodePools[0]) }), drift.NodePool, "gpu-shared",
 		},
 		"a hash of another version": {list(claim(func(n *karpv1.NodeClaim) {
 			n.Annotations[karpv1.NodePoolHashAnnotationKey], n.Annotations[karpv1.NodePoolHashVersionAnnotationKey] = "1", "v2"
 		})), "", ""},
 		"no hash":                       {list(claim(func(n *karpv1.NodeClaim) { delete(n.Annotations, karpv1.NodePoolHashAnnotationKey) })), "", ""},
 		"a requirement that admits it":  {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g4dn", "g5")), "", ""},
-		"one that does not":             {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g5")), snapshot.DriftRequirements, `which has "g4dn"`},
-		"one by a number":               {list(require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "4")), snapshot.DriftRequirements, "instance-cpu"},
-		"one for the capacity type":     {list(require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), snapshot.DriftRequirements, "on-demand"},
+		"one that does not":             {list(require("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, "g5")), drift.Requirements, `which has "g4dn"`},
+		"one by a number":               {list(require("karpenter.k8s.aws/instance-cpu", corev1.NodeSelectorOpGt, "4")), drift.Requirements, "instance-cpu"},
+		"one for the capacity type":     {list(require(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")), drift.Requirements, "on-demand"},
 		"one for a label of no machine": {list(require("example.com/odd", corev1.NodeSelectorOpExists)), "", ""},
-		"one for a label of new ones":   {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), snapshot.DriftRequirements, "example.com/group"},
+		"one for a label of new ones":   {list(require("example.com/group", corev1.NodeSelectorOpIn, "a", "b")), drift.Requirements, "example.com/group"},
 		"one that a label be absent":    {list(require("example.com/odd", corev1.NodeSelectorOpDoesNotExist)), "", ""},
 		"another number of replicas":    {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.Replicas = new(int32(20)) }), "", ""},
-		"another resource":              {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), snapshot.DriftSharing, "nvidia.com/gpu now"},
-		"another node class":            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), snapshot.DriftNodeClass, "names EC2NodeClass new now"},
-		"a changed node class":          {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), snapshot.DriftNodeClass, "EC2NodeClass gpu has changed"},
+		"another resource":              {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU }), drift.Sharing, "nvidia.com/gpu now"},
+		"another node class":            {list(func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.NodeClassRef.Name = "new" }), drift.NodeClass, "names EC2NodeClass new now"},
+		"a changed node class":          {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Hash = "h2" }) }), drift.NodeClass, "EC2NodeClass gpu has changed"},
 		"hashes of other versions": {list(func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.HashVersion = "h2", "v5" })
 		}), "", ""},
 		"one that is not ready": {list(func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) { s.Hash, s.Ready = "h2", false })
 		}), "", ""},
-		"a new image":                 {list(image("image-2")), snapshot.DriftImage, "image-1, and EC2NodeClass gpu has image-2 now"},
-		"an image for other machines": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "image-0" })), snapshot.DriftImage, "image-0"},
+		"a new image":                 {list(image("image-2")), drift.Image, "image-1, and EC2NodeClass gpu has image-2 now"},
+		"an image for other machines": {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "image-0" })), drift.Image, "image-0"},
 		"no images for such machines": {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = s.Images[1:] }) }), "", ""},
 		"no images":                   {list(func(c *snapshot.Cluster) { class(c, func(s *snapshot.NodeClassState) { s.Images = nil }) }), "", ""},
 		"an image that is not known":  {list(image("image-2"), claim(func(n *karpv1.NodeClaim) { n.Status.ImageID = "" })), "", ""},
-		"a type that is gone":         {list(withoutType), snapshot.DriftInstanceType, "g4dn.xlarge"},
+		"a type that is gone":         {list(withoutType), drift.InstanceType, "g4dn.xlarge"},
 		"of a young machine":          {list(withoutType, claim(func(n *karpv1.NodeClaim) { n.CreationTimestamp = metav1.NewTime(Now.Add(-time.Minute)) })), "", ""},
 		"a catalogue that is empty":   {list(func(c *snapshot.Cluster) { c.UseInstanceTypes(nil) }), "", ""},
-		"a zone that is gone":         {list(elsewhere), snapshot.DriftZone, "us-east-1a"},
+		"a zone that is gone":         {list(elsewhere), drift.Zone, "us-east-1a"},
 		"a type that is offered nowhere": {list(elsewhere, func(c *snapshot.Cluster) {
 			class(c, func(s *snapshot.NodeClassState) {
 				for i := range s.InstanceTypes {
@@ -137,7 +138,7 @@ func TestHowAMachineDrifts(t *testing.T) {
 				edit(c)
 			}
 			pool, m := c.Pools()[0], c.Machines()[0]
-			got := c.Drift(&pool, &m)
+			got := drift.Of(c, &pool, &m)
 			switch {
 			case got == nil && tc.reason != "":
 				t.Errorf("it has not drifted, want %s", tc.reason)
@@ -176,7 +177,7 @@ func TestAMachineHasNotDriftedFromThePoolThatItIsLaunchedFor(t *testing.T) {
 			t.Parallel()
 			c := launched(t, edit)
 			pool, m := c.Pools()[0], c.Machines()[0]
-			if got := c.Drift(&pool, &m); got != nil {
+			if got := drift.Of(c, &pool, &m); got != nil {
 				t.Errorf("it has drifted: %+v", *got)
 			}
 		})
@@ -198,11 +199,11 @@ func TestNoMachineIsReplacedForItsImageWhileTheRolloutIsPaused(t *testing.T) {
 			t.Parallel()
 			c := launched(t)
 			class(c, func(s *snapshot.NodeClassState) { s.Images[0].ID = "image-2" })
-			c.Hold([]v1alpha1.GPUImageRollout{{
+			drift.AcceptGoodImages(c, []v1alpha1.GPUImageRollout{{
 				Spec:   v1alpha1.GPUImageRolloutSpec{NodeClassRef: NodeClassRef, Promotion: tc.promotion},
 				Status: v1alpha1.GPUImageRolloutStatus{Good: []v1alpha1.GPUImage{{Images: []v1alpha1.ArchitectureImage{{Architecture: "amd64", ID: tc.good}}}}},
 			}})
-			if d := c.Drift(&c.Pools()[0], &c.Machines()[0]); (d != nil) != tc.drifts {
+			if d := drift.Of(c, &c.Pools()[0], &c.Machines()[0]); (d != nil) != tc.drifts {
 				t.Errorf("drift is %+v, want any: %t", d, tc.drifts)
 			}
 		})

@@ -1,11 +1,12 @@
-package snapshot
+package drift
 
 import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
 )
 
-// Hold has machines stay that run an image which ran well before, while the rollout of their EC2NodeClass is paused: no machine is replaced for its image then.
-func (c *Cluster) Hold(rollouts []v1alpha1.GPUImageRollout) {
+// AcceptGoodImages adds the images that ran well before to the node classes whose rollouts are paused, so that no machine is replaced for its image then.
+func AcceptGoodImages(c *snapshot.Cluster, rollouts []v1alpha1.GPUImageRollout) {
 	for i := range rollouts {
 		r := &rollouts[i]
 		state, ok := c.NodeClasses[r.Spec.NodeClassRef]
@@ -14,7 +15,7 @@ func (c *Cluster) Hold(rollouts []v1alpha1.GPUImageRollout) {
 		}
 		for j := range r.Status.Good {
 			for _, id := range r.Status.Good[j].IDs() {
-				state.Images = append(state.Images, Image{ID: id})
+				state.Images = append(state.Images, snapshot.Image{ID: id})
 			}
 		}
 		c.NodeClasses[r.Spec.NodeClassRef] = state

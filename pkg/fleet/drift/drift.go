@@ -1,0 +1,170 @@
+// Package drift decides how a machine differs from what would be launched in its stead today. It is pure.
+package drift
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Drift is how a machine differs from what would be launched in its stead today.
+type Drift struct {
+	// Reason is one word, Karpenter's where Karpenter has one for it.
+	Reason string
+	// Message says what differs.
+	Message string
+}
+
+// Reasons of drift.
+const (
+	NodePool     = "NodePoolDrifted"
+	Requirements = "RequirementsDrifted"
+	Sharing      = "SharingDrifted"
+	NodeClass    = "NodeClassDrift"
+	Image        = "AMIDrift"
+	InstanceType = "InstanceTypeNotFound"
+	Zone         = "ZoneNotFound"
+)
+
+// catalogGrace is how old a machine is before it is held against it that the catalogue does not know its type or zone, as in Karpenter: a machine that was just
+// launched is proof that they exist.
+const catalogGrace = time.Hour
+
+// Of returns how a machine of the pool has drifted; nil when it has not, or when that cannot be told: a node class that is not Ready says nothing, since its
+// images may be missing for a moment. Karpenter's own condition Drifted on the claim is not asked: Karpenter looks for a node class by the name
+// of the GPUNodeClass, and finds none or another.
+//
+// A changed number of replicas is no drift: the node agent changes it while the pods run, once it is told.
+func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
+	if pool.Class == nil || !pool.NodePool.DeletionTimestamp.IsZero() || !m.Launched() {
+		return nil
+	}
+	labels := m.ExpectedLabels()
+	for _, drift := range []func() *Drift{
+		func() *Drift { return ofTemplate(pool, m) },
+		func() *Drift { return ofRequirements(pool, labels) },
+		func() *Drift { return ofSharing(pool, m) },
+		func() *Drift { return ofNodeClass(c, pool, m, labels) },
+	} {
+		if d := drift(); d != nil {
+			return d
+		}
+	}
+	return nil
+}
+
+// ofTemplate compares the hash of the pool's template with that which the machine was launched with; hashes of other versions are not comparable.
+func ofTemplate(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+	was := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey]
+	if was == "" || m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] != karpv1.NodePoolHashVersion || was == p.NodePool.Hash() {
+		return nil
+	}
+	return &Drift{NodePool, fmt.Sprintf("spec.template of NodePool %s has changed since it was launched", p.NodePool.Name)}
+}
+
+// ofRequirements asks whether the pool's requirements still admit the machine. A label that the machine lacks counts only where a machine that would be
+// launched today has it: else its replacement would have drifted as well, and so for ever.
+func ofRequirements(p *snapshot.Pool, labels map[string]string) *Drift {
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(p.NodePool.Spec.Template.Spec.Requirements...)
+	for _, key := range slices.Sorted(maps.Keys(requirements)) {
+		if !admitsLabel(requirements[key], labels, key) {
+			if _, has := labels[key]; !has && !slices.ContainsFunc(p.Offerings, func(o snapshot.Offering) bool { return o.Labels[key] != "" }) {
+				continue
+			}
+			return &Drift{Requirements, fmt.Sprintf("the requirement of NodePool %s for %s does not admit it, which has %q", p.NodePool.Name, key, labels[key])}
+		}
+	}
+	return nil
+}
+
+func admitsLabel(req *scheduling.Requirement, labels map[string]string, key string) bool {
+	value, ok := labels[key]
+	if op := req.Operator(); !ok {
+		return op == corev1.NodeSelectorOpNotIn || op == corev1.NodeSelectorOpDoesNotExist
+	}
+	return req.Has(value)
+}
+
+// ofSharing is about what the node agent cannot change while pods hold replicas: the name of the resource.
+func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
+	if now := p.Resource(); m.Promise.Resource != now {
+		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
+	}
+	return nil
+}
+
+func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, labels map[string]string) *Drift {
+	ref, was := pool.Class.Spec.NodeClassRef, m.Claim.Spec.NodeClassRef
+	if was != nil && (was.Group != ref.Group || was.Kind != ref.Kind || was.Name != ref.Name) {
+		return &Drift{NodeClass, fmt.Sprintf("it was launched with %s %s, and GPUNodeClass %s names %s %s now", was.Kind, was.Name, pool.Class.Name, ref.Kind, ref.Name)}
+	}
+	class := c.NodeClasses[ref]
+	if !class.Ready {
+		return nil
+	}
+	hash, version := m.Claim.Annotations[snapshot.NodeClassHashAnnotation], m.Claim.Annotations[snapshot.NodeClassHashVersionAnnotation]
+	if hash != "" && class.Hash != "" && version == class.HashVersion && hash != class.Hash {
+		return &Drift{NodeClass, fmt.Sprintf("%s %s has changed since it was launched", ref.Kind, ref.Name)}
+	}
+	if m.Type != nil { // Else it is not known which images are for it.
+		if d := ofImage(&class, ref.Kind+" "+ref.Name, m.Claim.Status.ImageID, labels); d != nil {
+			return d
+		}
+	}
+	if len(class.InstanceTypes) == 0 || c.Now.Before(m.Claim.CreationTimestamp.Add(catalogGrace)) {
+		return nil
+	}
+	return ofCatalog(&class, m)
+}
+
+// ofImage says that there are images for such machines, and the machine's is none of them. That there is none at all says nothing of the machine: Karpenter drops
+// the images of GPU machines from its list when it fails to look them up.
+func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]string) *Drift {
+	var ids []string
+	for _, i := range s.Images {
+		if isFor(&i, labels) {
+			ids = append(ids, i.ID)
+		}
+	}
+	if image == "" || len(ids) == 0 || slices.Contains(ids, image) {
+		return nil
+	}
+	return &Drift{Image, fmt.Sprintf("it runs image %s, and %s has %s now", image, class, strings.Join(ids, ", "))}
+}
+
+// isFor says whether machines with the labels are launched with the image.
+func isFor(i *snapshot.Image, labels map[string]string) bool {
+	requirements := scheduling.NewNodeSelectorRequirements(i.Requirements...)
+	for key, req := range requirements {
+		if !admitsLabel(req, labels, key) {
+			return false
+		}
+	}
+	return true
+}
+
+// ofCatalog says that the machine's type or zone is not to be had any more. That an offering is missing is no drift: prices and spot capacity come and go,
+// and a type without any, such as one for which there is no image at the moment, tells nothing of its zones.
+func ofCatalog(s *snapshot.NodeClassState, m *snapshot.Machine) *Drift {
+	name, zone, _ := snapshot.ShapeOf(m.Claim)
+	kind := catalog.Named(s.InstanceTypes, name)
+	if name != "" && kind == nil {
+		return &Drift{InstanceType, fmt.Sprintf("the cloud has no instance type %s any more", name)}
+	}
+	offered := func(t catalog.InstanceType) bool {
+		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.Zone == zone })
+	}
+	if zone != "" && kind != nil && len(kind.Offerings) > 0 && !slices.ContainsFunc(s.InstanceTypes, offered) {
+		return &Drift{Zone, fmt.Sprintf("nothing is offered in zone %s any more: the node class has no subnet there", zone)}
+	}
+	return nil
+}
