@@ -34,7 +34,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	ctrl.SetLogger(logr.Discard()) // What goes wrong is returned; libraries that log are not for the user.
 	root := &cobra.Command{
 		Use:         "kubectl-karve",
-		Short:       "Plan machines for pods that share GPUs",
+		Short:       "Plan nodes for pods that share GPUs",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl karve"},
 		// Errors are written below, once; how to use a command is not the answer to a manifest that is wrong.
 		SilenceErrors: true, SilenceUsage: true,

@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// planOptions is what the plan command is told.
+// planOptions are the flags of the plan command.
 type planOptions struct {
 	filenames     []string
 	recursive     bool
@@ -33,12 +33,12 @@ type planOptions struct {
 	kube          *genericclioptions.ConfigFlags
 }
 
-const planLong = `Say which machines would be launched for pods that share GPUs, and what they would cost: for the pods that wait in a
-cluster, or for manifests that have not been applied. Nothing is changed or bought.
+const planLong = `Show which machines Karve would launch for pods that share GPUs, and what they would cost. The pods are those that wait
+in a cluster, or those of manifests that have not been applied. The command changes nothing and launches nothing.
 
-Manifests are what kubectl apply takes: NodePools, GPUNodeClasses, Pods and what makes them (Deployments, StatefulSets,
-ReplicaSets, Jobs), DaemonSets, and, if you like, Nodes, NodeClaims and running Pods that are there already. Without
-instance types of your own the prices are those of EC2 in us-east-1, on demand.`
+Manifests are files for kubectl apply: NodePools, GPUNodeClasses, Pods and their owners (Deployments, StatefulSets,
+ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. Without --instance-types,
+prices are on-demand prices of EC2 in us-east-1.`
 
 const planExample = `  # What would these manifests cost?
   kubectl karve plan -f manifests/
@@ -52,36 +52,36 @@ const planExample = `  # What would these manifests cost?
 func planCommand(ctx context.Context, s streams) *cobra.Command {
 	o := planOptions{kube: clusterFlags()}
 	cmd := &cobra.Command{
-		Use: "plan", Short: "Say what would be launched for pods that share GPUs, and what it would cost",
+		Use: "plan", Short: "Show what Karve would launch for pods that share GPUs, and what it would cost",
 		Long: planLong, Example: planExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unexpected argument %q: manifests are named with -f", args[0])
+				return fmt.Errorf("unexpected argument %q: use -f to name manifests", args[0])
 			}
 			return nil
 		},
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVarP(&o.filenames, "filename", "f", nil, "manifests to plan for, instead of the cluster: files, folders, or - for standard input")
-	fs.BoolVarP(&o.recursive, "recursive", "R", false, "look for manifests in folders within the folders of -f too")
-	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types, in the schema of Karpenter's kwok provider, instead of those built in")
-	fs.StringVar(&o.replicas, "replicas", "", "instead of a plan, compare numbers of pods that share a GPU: 10, or 2,4,8, or 1..48")
-	fs.DurationVar(&o.budget, "budget", 0, "take the best plan found after this long, for instance 200ms; without it a plan does not depend on how fast the machine is")
-	fs.StringVarP(&o.output, "output", "o", "", "wide (each pod and its GPU), json or yaml")
+	fs.StringSliceVarP(&o.filenames, "filename", "f", nil, "manifests to plan for instead of the cluster: files, directories, or - for standard input")
+	fs.BoolVarP(&o.recursive, "recursive", "R", false, "process the directories in -f recursively")
+	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
+	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
+	fs.StringVarP(&o.output, "output", "o", "", "output format: wide (each pod and its GPU), json or yaml")
 	o.kube.AddFlags(fs)
 	return cmd
 }
 
-// run reads, plans and writes. Nothing is written before all is known.
+// run reads, plans and writes. It writes nothing if it fails.
 func (o *planOptions) run(ctx context.Context, s streams) error {
 	switch o.output {
 	case "", "wide", "json", "yaml":
 	default:
-		return fmt.Errorf("--output is wide, json or yaml, not %q", o.output)
+		return fmt.Errorf("--output must be wide, json or yaml, not %q", o.output)
 	}
 	if o.budget < 0 {
-		return fmt.Errorf("--budget must not be below zero, not %s", o.budget)
+		return fmt.Errorf("--budget must not be negative, but is %s", o.budget)
 	}
 	replicas, err := parseReplicas(o.replicas)
 	if err != nil {

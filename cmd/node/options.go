@@ -29,7 +29,7 @@ type options struct {
 	flag, env func(string) (string, bool)
 }
 
-// given is a flag that remembers that it was given.
+// given is a flag that records whether it was set.
 type given struct {
 	values     map[string]string
 	name       string
@@ -74,19 +74,19 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 		}
 		set.BoolVar(p, name, value, usage+" ["+variable+"]")
 	}
-	text(&o.kubeletSocket, "kubelet-socket", "KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock", "where the kubelet takes registrations")
-	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "where the kubelet says which devices pods hold; \"none\" to not ask")
-	text(&o.configFile, "config-file", "CONFIG_FILE", "", "a configuration in NVIDIA's format")
-	text(&o.configDir, "config-dir", "CONFIG_FILE_SRCDIR", "", "a folder of named configurations, picked by the node's label nvidia.com/device-plugin.config")
-	text(&o.defaultConfig, "default-config", "DEFAULT_CONFIG", "", "which of them is for nodes without the label")
-	text(&o.nodeName, "node-name", "NODE_NAME", "", "this Node; without it labels and annotations are not read")
-	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "where /metrics, /healthz and /readyz are served; \"none\" for nowhere")
-	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "a folder of the machine where it is kept which GPUs are out of service; \"none\" to forget it at each start")
-	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the machine's /var/log, whose folders name the pods in metrics; needs the machine's PID namespace, too; \"none\" for no metrics of pods")
+	text(&o.kubeletSocket, "kubelet-socket", "KUBELET_SOCKET", "/var/lib/kubelet/device-plugins/kubelet.sock", "socket on which the kubelet accepts registrations")
+	text(&o.podResourcesSocket, "pod-resources-socket", "POD_RESOURCES_SOCKET", "/var/lib/kubelet/pod-resources/kubelet.sock", "socket of the kubelet that lists the devices of pods; \"none\" disables it")
+	text(&o.configFile, "config-file", "CONFIG_FILE", "", "configuration file in NVIDIA's format")
+	text(&o.configDir, "config-dir", "CONFIG_FILE_SRCDIR", "", "directory of named configurations; the node's label nvidia.com/device-plugin.config selects one")
+	text(&o.defaultConfig, "default-config", "DEFAULT_CONFIG", "", "name of the configuration for nodes without the label")
+	text(&o.nodeName, "node-name", "NODE_NAME", "", "name of this Node; if empty, its labels and annotations are not read")
+	text(&o.metricsAddress, "metrics-address", "METRICS_ADDRESS", ":9450", "address that serves /metrics, /healthz and /readyz; \"none\" disables them")
+	text(&o.stateDir, "state-dir", "STATE_DIR", "/var/lib/karve", "directory on the host that records which GPUs are unhealthy across restarts; \"none\" disables it")
+	text(&o.podLogs, "pod-log-root", "POD_LOG_ROOT", none, "the host's /var/log, whose directory names identify pods in metrics; also needs the host's PID namespace; \"none\" disables metrics per pod")
 	cdiDirs := ""
-	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "the folders in which the container runtime looks for CDI specs, with commas")
-	truth(&o.strict, "strict", "STRICT", false, "refuse configurations with unknown keys instead of warning")
-	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write the GPUs' labels and conditions to the Node")
+	text(&cdiDirs, "cdi-spec-dirs", "CDI_SPEC_DIRS", strings.Join(cdi.Dirs, ","), "comma-separated directories in which the container runtime looks for CDI specs")
+	truth(&o.strict, "strict", "STRICT", false, "reject configurations with unknown keys instead of logging a warning")
+	truth(&o.writeNode, "write-node", "WRITE_NODE", true, "write labels and conditions about the GPUs to the Node")
 	truth(&o.dcgm, "dcgm-metrics", "DCGM_METRICS", false, "also serve metrics under the names of NVIDIA's DCGM exporter")
 	level := or("LOG_LEVEL", "info")
 	set.StringVar(&level, "log-level", level, "debug, info, warn or error [LOG_LEVEL]")

@@ -35,21 +35,21 @@ func TestTheDefaultsAreValid(t *testing.T) {
 func TestValidateNamesEachOptionThatIsWrong(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"--vm-memory-overhead-percent=7.5":        "--vm-memory-overhead-percent must be a part of 1, as 0.075, not 7.5",
-		"--reserved-enis=-1":                      "--reserved-enis must not be below 0, and is -1",
-		"--batch-idle-duration=0":                 "--batch-idle-duration must be above zero",
-		"--batch-max-duration=-1s":                "--batch-max-duration must be above zero",
-		"--plan-budget=0s":                        "--plan-budget must be above zero",
-		"--launch-timeout=0s":                     "--launch-timeout must be above zero",
-		"--replicas-timeout=0s":                   "--replicas-timeout must be above zero",
-		"--breaker-retry=0s":                      "--breaker-retry must be above zero",
-		"--settle-duration=0s":                    "--settle-duration must be above zero",
-		"--image-refresh-interval=0s":             "--image-refresh-interval must be above zero",
-		"--batch-max-duration=1ms":                "must not be below --batch-idle-duration",
+		"--vm-memory-overhead-percent=7.5":        "--vm-memory-overhead-percent must be a fraction of 1, such as 0.075, not 7.5",
+		"--reserved-enis=-1":                      "--reserved-enis must not be less than 0, but is -1",
+		"--batch-idle-duration=0":                 "--batch-idle-duration must be greater than zero",
+		"--batch-max-duration=-1s":                "--batch-max-duration must be greater than zero",
+		"--plan-budget=0s":                        "--plan-budget must be greater than zero",
+		"--launch-timeout=0s":                     "--launch-timeout must be greater than zero",
+		"--replicas-timeout=0s":                   "--replicas-timeout must be greater than zero",
+		"--breaker-retry=0s":                      "--breaker-retry must be greater than zero",
+		"--settle-duration=0s":                    "--settle-duration must be greater than zero",
+		"--image-refresh-interval=0s":             "--image-refresh-interval must be greater than zero",
+		"--batch-max-duration=1ms":                "must not be less than --batch-idle-duration",
 		"--max-unlaunched-claims=0":               "--max-unlaunched-claims must be at least 1",
 		"--image-rollouts --gpu-check-namespace=": "--gpu-check-namespace must not be empty",
 		"--log-level=trace":                       `--log-level must be info or debug, not "trace"`,
-		"--log-level= --settle-duration=-1s":      "--settle-duration must be above zero",
+		"--log-level= --settle-duration=-1s":      "--settle-duration must be greater than zero",
 	} {
 		o := parsed(t, strings.Fields(args)...)
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -84,7 +84,7 @@ func TestVariablesStandForFlagsThatAreNotGiven(t *testing.T) {
 	}
 	t.Setenv("RESERVED_ENIS", "one")
 	o = parsed(t)
-	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "RESERVED_ENIS stands for --reserved-enis") {
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "invalid value of RESERVED_ENIS for --reserved-enis") {
 		t.Errorf("a variable that is no number: %v", err)
 	}
 	t.Setenv("RESERVED_ENIS", "")
