@@ -15,13 +15,13 @@ import (
 // requests is what a pod asks of one node, init containers, sidecars, overhead and pod-level resources counted as the scheduler does;
 // Replicas counts the resource gpu.
 func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
-	r := amounts(podRequests(pod), gpu)
+	r := ResourcesOf(podRequests(pod), gpu)
 	r.Pods = 1
 	return r
 }
 
-// amounts are those of a list. None is more than [amount.Most], which no machine has.
-func amounts(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
+// ResourcesOf are the amounts of a list, Replicas of the resource gpu. None is more than [amount.Most], which no machine has.
+func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
 		EphemeralBytes: valueOf(list, corev1.ResourceEphemeralStorage), Pods: valueOf(list, corev1.ResourcePods), Replicas: valueOf(list, gpu),

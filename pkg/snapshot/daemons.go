@@ -25,7 +25,7 @@ func (c *Cluster) daemonDemands() []demand {
 func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, empty planner.Resources, gpu corev1.ResourceName) []*demand {
 	var on []*demand
 	for i := range daemons {
-		asks := amounts(daemons[i].requests, gpu)
+		asks := ResourcesOf(daemons[i].requests, gpu)
 		if asks != within(asks, empty) {
 			continue
 		}
@@ -40,7 +40,7 @@ func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[
 func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
 	var sum planner.Resources
 	for _, d := range daemons {
-		asked := amounts(d.requests, gpu)
+		asked := ResourcesOf(d.requests, gpu)
 		asked.Pods = 1
 		sum = plus(sum, asked)
 	}

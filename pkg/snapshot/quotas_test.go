@@ -17,7 +17,7 @@ import (
 )
 
 // amounts are the amounts by the names of their quotas.
-func amounts(s *planner.Snapshot, list []planner.Amount) map[string]int64 {
+func ResourcesOf(s *planner.Snapshot, list []planner.Amount) map[string]int64 {
 	byName := map[string]int64{}
 	for _, a := range list {
 		byName[s.Quotas[a.Quota].Name] = a.Count
@@ -54,7 +54,7 @@ func TestOtherResourcesAreQuotas(t *testing.T) {
 		t.Fatalf("quotas (-want +got):\n%s", diff)
 	}
 	for i, want := range []map[string]int64{{fpga: 1}, {}} {
-		if diff := cmp.Diff(want, amounts(&view.Snapshot, view.Classes[classOf(view, []string{"a", "b"}[i])].Quotas)); diff != "" {
+		if diff := cmp.Diff(want, ResourcesOf(&view.Snapshot, view.Classes[classOf(view, []string{"a", "b"}[i])].Quotas)); diff != "" {
 			t.Errorf("class %d takes (-want +got):\n%s", i, diff)
 		}
 	}
@@ -63,12 +63,12 @@ func TestOtherResourcesAreQuotas(t *testing.T) {
 		if o.InstanceType == "g4dn.xlarge" {
 			want[fpga] = 1
 		}
-		if diff := cmp.Diff(want, amounts(&view.Snapshot, o.Quotas)); diff != "" {
+		if diff := cmp.Diff(want, ResourcesOf(&view.Snapshot, o.Quotas)); diff != "" {
 			t.Errorf("%s has (-want +got):\n%s", o.InstanceType, diff)
 		}
 	}
 	for i, want := range []int64{1, 1} {
-		if got := amounts(&view.Snapshot, view.Nodes[i].Quotas); got[fpga] != want {
+		if got := ResourcesOf(&view.Snapshot, view.Nodes[i].Quotas); got[fpga] != want {
 			t.Errorf("node %s has %v left", view.Nodes[i].Name, got)
 		}
 	}
@@ -102,7 +102,7 @@ func TestHostPortsAreQuotasOfOne(t *testing.T) {
 	}
 	view := snapshot.Build(c)
 	want := map[string]int64{"host port 8080/TCP": 1, "host port 9100/TCP": 1, "host port 53/UDP": 1}
-	if diff := cmp.Diff(want, amounts(&view.Snapshot, view.Classes[classOf(view, "a")].Quotas)); diff != "" {
+	if diff := cmp.Diff(want, ResourcesOf(&view.Snapshot, view.Classes[classOf(view, "a")].Quotas)); diff != "" {
 		t.Errorf("the pod takes (-want +got):\n%s", diff)
 	}
 	for _, q := range view.Quotas {
@@ -118,7 +118,7 @@ func TestHostPortsAreQuotasOfOne(t *testing.T) {
 		"a node":               {view.Nodes[0].Quotas, map[string]int64{"host port 8080/TCP": 0}},
 		"a machine on its way": {view.Nodes[1].Quotas, map[string]int64{"host port 9100/TCP": 0}},
 	} {
-		if diff := cmp.Diff(tc.want, amounts(&view.Snapshot, tc.got)); diff != "" {
+		if diff := cmp.Diff(tc.want, ResourcesOf(&view.Snapshot, tc.got)); diff != "" {
 			t.Errorf("%s has (-want +got):\n%s", what, diff)
 		}
 	}
@@ -133,7 +133,7 @@ func TestAMachineThatStartsWillAttachAsManyVolumesAsOthersOfItsType(t *testing.T
 	}}}}
 	c.Pods = []corev1.Pod{Pod("a", Claiming("data"))}
 	view := snapshot.Build(c)
-	if got := amounts(&view.Snapshot, view.Nodes[0].Quotas); got["volumes of "+ebs] != 7 {
+	if got := ResourcesOf(&view.Snapshot, view.Nodes[0].Quotas); got["volumes of "+ebs] != 7 {
 		t.Errorf("the node has %v left", got)
 	}
 }
@@ -164,11 +164,11 @@ func TestAttachmentsOfVolumesAreLimitedWhereNodesSaySo(t *testing.T) {
 		if o.InstanceType == "g4dn.xlarge" {
 			want = "map[volumes of " + ebs + ":25]"
 		}
-		if got := fmt.Sprint(amounts(&view.Snapshot, o.Quotas)); got != want {
+		if got := fmt.Sprint(ResourcesOf(&view.Snapshot, o.Quotas)); got != want {
 			t.Errorf("offering %d, a %s, has %s", i, o.InstanceType, got)
 		}
 	}
-	if got := amounts(&view.Snapshot, view.Nodes[0].Quotas); got["volumes of "+ebs] != 24 {
+	if got := ResourcesOf(&view.Snapshot, view.Nodes[0].Quotas); got["volumes of "+ebs] != 24 {
 		t.Errorf("the node has %v left", got)
 	}
 }

@@ -72,7 +72,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 
 // foreignRoom is the room of a node that is not ours.
 func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
-	exposed := amounts(node.Status.Allocatable, gpu)
+	exposed := ResourcesOf(node.Status.Allocatable, gpu)
 	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
 	return room{
 		node: planner.Node{
@@ -104,7 +104,7 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // That steers the scheduler: machines are not launched to keep to it.
 	})
 	gpu := m.Promise.Resource
-	exposed := amounts(m.Node.Status.Allocatable, gpu)
+	exposed := ResourcesOf(m.Node.Status.Allocatable, gpu)
 	var more int64
 	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, c.Now)
 	return room{
@@ -162,13 +162,13 @@ func (m *Machine) expected() planner.Resources {
 	gpu := m.Promise.Resource
 	var e planner.Resources
 	if m.Node != nil {
-		e = amounts(m.Node.Status.Allocatable, gpu)
+		e = ResourcesOf(m.Node.Status.Allocatable, gpu)
 	}
-	e = orElse(e, amounts(m.Claim.Status.Allocatable, gpu))
+	e = orElse(e, ResourcesOf(m.Claim.Status.Allocatable, gpu))
 	if m.Type != nil {
 		e = orElse(e, allocatable(m.Type))
 	}
-	e = orElse(orElse(e, amounts(m.Claim.Spec.Resources.Requests, gpu)), planner.Resources{Pods: assumedPods, EphemeralBytes: assumedEphemeralBytes})
+	e = orElse(orElse(e, ResourcesOf(m.Claim.Spec.Resources.Requests, gpu)), planner.Resources{Pods: assumedPods, EphemeralBytes: assumedEphemeralBytes})
 	e.Replicas = m.Exposed()
 	if m.AwaitsReplicas() {
 		e.Replicas = max(e.Replicas, m.Promise.Replicas())

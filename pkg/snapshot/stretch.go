@@ -78,7 +78,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 
 // takes says whether an empty machine of the pool is large enough for a pod of the shape, as the scheduler sees it, which knows nothing of device memory.
 func (p *Pool) takes(s *shape) bool {
-	asks := amounts(s.demand.requests, s.gpu)
+	asks := ResourcesOf(s.demand.requests, s.gpu)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
 		has := o.Free()
 		_, most := p.Class.Spec.Sharing.ReplicasRange(o.Type.GPU.Name)

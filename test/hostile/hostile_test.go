@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
@@ -184,7 +185,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	headroom := whole.Headroom(planner.Plan{}, planner.Search{Effort: 5000})
 	headroom.Keeps()
 	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})
-	c.Lessons(snapshot.Lessons{})
+	capacity.Learn(c, nil)
 }
 
 func TestTheSaneClusterHasAPlaceForAllItsPods(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
@@ -55,9 +56,9 @@ type Gatherer struct {
 	// claims is held by whoever reads all NodeClaims, or writes to several together.
 	claims sync.RWMutex
 
-	// lessons are what machines were found to have, since the controller has started.
-	lessons   snapshot.Lessons
-	lessonsMu sync.Mutex
+	// learned is what machines were found to have, since the controller has started.
+	learned   capacity.Learned
+	learnedMu sync.Mutex
 }
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses;gpuimagerollouts,verbs=list;watch
@@ -137,7 +138,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		return nil, err
 	}
 	drift.AcceptGoodImages(c, rollouts.Items)
-	c.Heed(g.learn(ctx, c))
+	g.learn(ctx, c).Correct(c)
 	c.Refused = g.Ledger.Refused()
 	return c, nil
 }
@@ -178,19 +179,19 @@ func (g *Gatherer) Together(write func()) {
 	write()
 }
 
-// learn adds what the machines that are there teach to what is known.
-func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) snapshot.Lessons {
-	g.lessonsMu.Lock()
-	defer g.lessonsMu.Unlock()
-	learnt := c.Lessons(g.lessons)
-	for kind, lesson := range learnt {
-		if before, ok := g.lessons[kind]; !ok || before.Allocatable != lesson.Allocatable {
+// learn adds what the machines that are there show to what is known.
+func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
+	g.learnedMu.Lock()
+	defer g.learnedMu.Unlock()
+	now := capacity.Learn(c, g.learned)
+	for kind, seen := range now {
+		if before, ok := g.learned[kind]; !ok || before.Allocatable != seen.Allocatable {
 			log.FromContext(ctx).V(1).Info("A machine shows what its kind has for pods", "instanceType", kind.InstanceType, "nodeClass", kind.NodeClass.Name,
-				"image", kind.Image, "memoryBytes", lesson.MemoryBytes, "allocatable", lesson.Allocatable)
+				"image", kind.Image, "memoryBytes", seen.MemoryBytes, "allocatable", seen.Allocatable)
 		}
 	}
-	g.lessons = learnt
-	return learnt
+	g.learned = now
+	return now
 }
 
 // NodeClass reads the state of one of the cloud's node classes. It is read live: a class that was changed a moment ago is not Ready until

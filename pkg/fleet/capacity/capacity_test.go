@@ -1,4 +1,4 @@
-package snapshot_test
+package capacity_test
 
 import (
 	"fmt"
@@ -12,12 +12,17 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// school is a cluster whose node class has an image, and a g4dn.xlarge of it that has started; the catalogue promises 4 CPUs less 100m and 16 GiB less one.
-func school(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *snapshot.Cluster {
+const gib = 1 << 30
+
+var xlarge = TypeNamed("g4dn.xlarge")
+
+// running is a cluster whose node class has an image, and a g4dn.xlarge of it that has started; the catalogue promises 4 CPUs less 100m and 16 GiB less one.
+func running(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *snapshot.Cluster {
 	c := Shared()
 	state := c.NodeClasses[NodeClassRef]
 	state.Hash, state.HashVersion, state.Images = "17", "v4", []snapshot.Image{{ID: "ami-new"}}
@@ -62,7 +67,7 @@ func promised(c *snapshot.Cluster) catalog.InstanceType {
 	return catalog.InstanceType{}
 }
 
-func TestAMachineTeachesWhatItsKindHas(t *testing.T) {
+func TestAMachineShowsWhatItsKindHas(t *testing.T) {
 	t.Parallel()
 	whole := catalog.Resources{MilliCPU: 3900, MemoryBytes: 15 * gib, EphemeralBytes: 90 * gib, Pods: 29}
 	with := func(edit func(*catalog.Resources)) catalog.Resources {
@@ -103,15 +108,15 @@ func TestAMachineTeachesWhatItsKindHas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := school(tc.edits...)
-			c.Heed(c.Lessons(nil))
+			c := running(tc.edits...)
+			capacity.Learn(c, nil).Correct(c)
 			got := promised(c)
 			if diff := cmp.Diff(tc.want, got.Allocatable); diff != "" || got.Capacity.MemoryBytes != tc.capacity {
 				t.Errorf("memory %d, allocatable (-want +got):\n%s", got.Capacity.MemoryBytes, diff)
 			}
 			for _, other := range c.NodeClasses[NodeClassRef].InstanceTypes {
 				if other.Name != "g4dn.xlarge" && other.Allocatable != *typeOf(other.Name) {
-					t.Errorf("%s has learnt from it", other.Name)
+					t.Errorf("%s is corrected too", other.Name)
 				}
 			}
 		})
@@ -133,11 +138,11 @@ func TestLessIsRememberedAfterTheMachineHasGoneAndMoreIsNot(t *testing.T) {
 	for name, tc := range map[string]struct{ capacity, allocatable, after int64 }{
 		"less": {15 * gib, 14 * gib, 14 * gib}, "more": {17 * gib, 16 * gib, 15 * gib},
 	} {
-		lessons := school(has(tc.capacity, tc.allocatable)).Lessons(nil)
-		gone := school()
+		learned := capacity.Learn(running(has(tc.capacity, tc.allocatable)), nil)
+		gone := running()
 		gone.NodeClaims, gone.Nodes = nil, nil
-		lessons = gone.Lessons(gone.Lessons(lessons))
-		gone.Heed(lessons)
+		learned = capacity.Learn(gone, capacity.Learn(gone, learned))
+		learned.Correct(gone)
 		if got := promised(gone).Allocatable.MemoryBytes; got != tc.after {
 			t.Errorf("%s: %d bytes are promised after it has gone, want %d", name, got, tc.after)
 		}
@@ -146,45 +151,45 @@ func TestLessIsRememberedAfterTheMachineHasGoneAndMoreIsNot(t *testing.T) {
 
 func TestWhatWasLearntOfAFormerImageIsForgotten(t *testing.T) {
 	t.Parallel()
-	lessons := school(has(15*gib, 14*gib)).Lessons(nil)
+	learned := capacity.Learn(running(has(15*gib, 14*gib)), nil)
 	next := Shared()
 	away := next.NodeClasses[NodeClassRef]
 	away.Ready = false
 	next.NodeClasses[NodeClassRef] = away
-	if lessons = next.Lessons(lessons); len(lessons) != 1 {
-		t.Errorf("a class that is not Ready for a moment forgets: %v", lessons)
+	if learned = capacity.Learn(next, learned); len(learned) != 1 {
+		t.Errorf("a class that is not Ready for a moment forgets: %v", learned)
 	}
 	away.Ready, away.Images = true, []snapshot.Image{{ID: "ami-newer"}}
 	next.NodeClasses[NodeClassRef] = away
-	if lessons = next.Lessons(lessons); len(lessons) != 0 {
-		t.Errorf("lessons %v", lessons)
+	if learned = capacity.Learn(next, learned); len(learned) != 0 {
+		t.Errorf("%v is remembered", learned)
 	}
 }
 
 // What is learnt depends neither on the order in which the machines are read nor on when the controller was restarted, and never promises more CPU, pods or disk.
-func TestLessonsAreOfTheMachinesAlone(t *testing.T) {
+func TestWhatIsLearntDependsOnTheMachinesAlone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		c := school()
+		c := running()
 		for i := range rapid.IntRange(1, 5).Draw(t, "machines") {
 			memory := rapid.Int64Range(12*gib, 20*gib).Draw(t, "memory")
-			more := school(has(memory, memory-rapid.Int64Range(gib/2, 2*gib).Draw(t, "kept")),
+			more := running(has(memory, memory-rapid.Int64Range(gib/2, 2*gib).Draw(t, "kept")),
 				allocates("cpu", fmt.Sprintf("%dm", rapid.IntRange(3000, 4000).Draw(t, "cpu"))), allocates("pods", fmt.Sprint(rapid.IntRange(20, 40).Draw(t, "pods"))))
 			more.NodeClaims[0].Name, more.Nodes[0].Name = fmt.Sprint("m", i), fmt.Sprint("m", i)
 			more.NodeClaims[0].Status.ProviderID, more.Nodes[0].Spec.ProviderID = fmt.Sprint("aws:///", i), fmt.Sprint("aws:///", i)
 			c.NodeClaims, c.Nodes = append(c.NodeClaims, more.NodeClaims[0]), append(c.Nodes, more.Nodes[0])
 		}
-		want := c.Lessons(nil)
+		want := capacity.Learn(c, nil)
 		shuffled := *c
-		shuffled.NodeClaims, shuffled.Nodes = shuffle(t, "claims", c.NodeClaims), shuffle(t, "nodes", c.Nodes)
-		if got := shuffled.Lessons(want); !maps.Equal(got, want) {
-			t.Fatalf("a second look teaches more: %v, before %v", got, want)
+		shuffled.NodeClaims, shuffled.Nodes = rapid.Permutation(c.NodeClaims).Draw(t, "claims"), rapid.Permutation(c.Nodes).Draw(t, "nodes")
+		if got := capacity.Learn(&shuffled, want); !maps.Equal(got, want) {
+			t.Fatalf("a second look shows more: %v, before %v", got, want)
 		}
-		if got := shuffled.Lessons(nil); !maps.Equal(got, want) {
+		if got := capacity.Learn(&shuffled, nil); !maps.Equal(got, want) {
 			t.Fatalf("in another order: %v, want %v", got, want)
 		}
 		before := promised(c)
-		c.Heed(want)
+		want.Correct(c)
 		once := promised(c)
 		if now := once.Allocatable; now.MilliCPU > before.Allocatable.MilliCPU || now.Pods > before.Allocatable.Pods || now.EphemeralBytes > before.Allocatable.EphemeralBytes {
 			t.Fatalf("more is promised: %+v, before %+v", now, before.Allocatable)
@@ -194,9 +199,9 @@ func TestLessonsAreOfTheMachinesAlone(t *testing.T) {
 				t.Fatalf("%d bytes are promised, and %s has %s", once.Allocatable.MemoryBytes, c.Nodes[i].Name, c.Nodes[i].Status.Allocatable.Memory())
 			}
 		}
-		c.Heed(want)
+		want.Correct(c)
 		if diff := cmp.Diff(once, promised(c)); diff != "" {
-			t.Fatalf("to heed twice is not to heed once (-once +twice):\n%s", diff)
+			t.Fatalf("to correct twice is not to correct once (-once +twice):\n%s", diff)
 		}
 	})
 }
