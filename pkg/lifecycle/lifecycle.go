@@ -74,8 +74,8 @@ const (
 	ReplacingPatience = 30 * time.Minute
 	// ProbeRetries times `settings.breakerRetry` is how long the breaker of a pool without waiting pods stays half-open.
 	ProbeRetries = 6
-	// LongestRest is the longest back-off after a replacement that failed. LongestRepairRest is that of a machine which replaced unhealthy ones.
-	LongestRest       = 6 * time.Hour
+	// LongestBackoff is the longest back-off after a replacement that failed. LongestRepairRest is that of a machine which replaced unhealthy ones.
+	LongestBackoff    = 6 * time.Hour
 	LongestRepairRest = 12 * time.Hour
 	// LayoutLook is the shortest time between two searches for a cheaper layout.
 	LayoutLook = 10 * time.Second

@@ -26,7 +26,7 @@ type demand struct {
 
 func demandOf(pod *corev1.Pod) demand {
 	return demand{
-		pod: pod, requests: podRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
+		pod: pod, requests: PodRequests(pod), affinity: nodeaffinity.GetRequiredNodeAffinity(pod), selectors: sortedKeys(pod.Spec.NodeSelector),
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // requests is what a pod asks of one node, init containers, sidecars, overhead and pod-level resources counted as the scheduler does;
 // Replicas counts the resource gpu.
 func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
-	r := ResourcesOf(podRequests(pod), gpu)
+	r := ResourcesOf(PodRequests(pod), gpu)
 	r.Pods = 1
 	return r
 }
@@ -74,6 +74,7 @@ func orElse(a, b planner.Resources) planner.Resources {
 
 func sortedKeys[K cmp.Ordered, V any, M ~map[K]V](m M) []K { return slices.Sorted(maps.Keys(m)) }
 
-func podRequests(pod *corev1.Pod) corev1.ResourceList {
+// PodRequests are what a pod asks of one node, as the scheduler counts it.
+func PodRequests(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }

@@ -62,6 +62,18 @@ func Build(c *Cluster) View {
 	return v
 }
 
+// BuildWith also makes classes of pods that run and stay where they are as long as nobody moves them. It returns the class of each; one that is missing is not ours
+// to serve.
+func BuildWith(c *Cluster, running func([]Pool, []Machine) []*corev1.Pod) (View, map[*corev1.Pod]int) {
+	v := c.look()
+	settled := moving{}
+	for _, pod := range running(v.Pools, v.Machines) {
+		settled[pod] = true
+	}
+	classes := v.fill(nil, settled)
+	return v, classes
+}
+
 // look is a view without a snapshot.
 func (c *Cluster) look() View {
 	v := View{
@@ -114,8 +126,8 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 				classes[pod] = len(v.Classes)
 				continue
 			}
-			class.Pods = append(class.Pods, podName(pod))
-			v.Pods[podName(pod)] = pod
+			class.Pods = append(class.Pods, PodName(pod))
+			v.Pods[PodName(pod)] = pod
 		}
 		v.Classes = append(v.Classes, class)
 		v.keys = append(v.keys, w.short)
@@ -270,7 +282,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 func (v *View) remaining(pool *Pool) planner.Physical {
 	ours := slices.DeleteFunc(slices.Concat(v.Machines, v.canaries), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
 	remaining := pool.remaining(Hardware(ours))
-	if probing(pool) {
+	if pool.Probing() {
 		remaining.Nodes = min(remaining.Nodes, 1)
 	}
 	return remaining
@@ -297,7 +309,7 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 		}
 		// A broken machine closes the pool from the moment it is one, though its condition may say so a little later. One that the condition accounts for
 		// does not keep it closed, however long it is there.
-		if m.Fresh(changed(healthy), now, timeout) || probing(pool) && !m.Started() && !m.Broken(now, timeout) {
+		if m.Fresh(changed(healthy), now, timeout) || pool.Probing() && !m.Started() && !m.Broken(now, timeout) {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
 				"NodePool %s launches nothing more until it is seen whether %s starts and exposes its replicas", np.Name, m.Claim.Name)}
 		}

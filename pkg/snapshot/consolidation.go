@@ -51,9 +51,9 @@ func (p *Pool) consolidateAfter() time.Duration {
 	return 0
 }
 
-// quiet reports whether no pod came or went on a node for consolidateAfter, as in Karpenter: the NodeClaim says when the last one did. Where none has yet it
+// Quiet reports whether no pod came or went on a node for consolidateAfter, as in Karpenter: the NodeClaim says when the last one did. Where none has yet it
 // counts from when the node was initialized.
-func (p *Pool) quiet(m *Machine, now time.Time) bool {
+func (p *Pool) Quiet(m *Machine, now time.Time) bool {
 	last := m.Claim.Status.LastPodEventTime.Time
 	if last.IsZero() {
 		last = Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime.Time

@@ -194,7 +194,7 @@ func (v *View) expectsPods(r *room) bool {
 func (v *View) countsOn(r *room) counts {
 	c := counts{}
 	for _, pod := range r.pods {
-		if isWorkload(pod) && mentionsGPU(pod) {
+		if IsWorkload(pod) && mentionsGPU(pod) {
 			c[v.keyOf(pod)]++
 		}
 	}

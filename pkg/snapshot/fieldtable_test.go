@@ -70,10 +70,10 @@ const ofStrategy = "pkg/snapshot.TestAPoolOfWholeGPUsNeedsNoTaintAndNoSharedLimi
 var classFields = []decision{
 	{path: "spec.consolidation.idleAfter", by: ofGivingBack},
 	{path: "spec.consolidation.minSavingPerMove", by: "pkg/controllers/disruption.TestWhatRunsGetsCheaperUntilNothingIs"},
-	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/snapshot.TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough"},
+	{path: "spec.consolidation.nearEnoughPercent", by: "pkg/fleet/layout.TestThePoolThatWantsToBeNearestToTheBoundSaysWhatIsNearEnough"},
 	{path: "spec.consolidation.policy=WhenCheaper", by: ofGivingBack},
 	{path: "spec.consolidation.policy=WhenIdle", by: ofGivingBack},
-	{path: "spec.consolidation.settleAfter", by: "pkg/snapshot.TestWhichMachinesMayLeaveToMakeALayoutCheaper"},
+	{path: "spec.consolidation.settleAfter", by: "pkg/fleet/layout.TestWhichMachinesMayLeaveToMakeALayoutCheaper"},
 	{path: "spec.consolidation.unusedAfter", by: "pkg/controllers/reconciletest.TestAMachineThatNobodyUsesIsReportedWithItsPrice"},
 	{path: "spec.headroom[].duration", by: "pkg/snapshot.TestHeadroomBySchedule"},
 	{path: "spec.headroom[].replicas", by: "pkg/snapshot.TestHeadroom"},

@@ -161,3 +161,9 @@ func numberIn(values map[string]string, key string, most int64) int64 {
 	}
 	return n
 }
+
+// GPUsHeld returns on which GPU of the machine each of its pods is taken to be; -1 for one that states no device memory.
+func (m *Machine) GPUsHeld() map[*corev1.Pod]int {
+	_, on := gpusHeld(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), m.Exposed(), m.Pods, m.Promise.Resource)
+	return on
+}

@@ -107,8 +107,8 @@ func (h *Headroom) uses(node int) bool {
 	return slices.ContainsFunc(h.Plan.Placements, func(p planner.Placement) bool { return p.Node == node })
 }
 
-// headroom are the classes of the reserves.
-func (v *View) headroom() []planner.Class {
+// HeadroomClasses are the classes of what is kept free.
+func (v *View) HeadroomClasses() []planner.Class {
 	classes := make([]planner.Class, len(v.reserves))
 	for i := range v.reserves {
 		classes[i] = v.reserves[i].class
@@ -118,7 +118,7 @@ func (v *View) headroom() []planner.Class {
 
 // givingWay are the classes of the reserves, less those of pools whose limits leave out pods that wait: what the headroom has there would be theirs.
 func (v *View) givingWay(served planner.Plan) []planner.Class {
-	classes := v.headroom()
+	classes := v.HeadroomClasses()
 	class := map[string]*planner.Class{}
 	for i := range v.Classes {
 		for _, pod := range v.Classes[i].Pods {
@@ -161,7 +161,7 @@ func (v *View) turns(served planner.Plan) [][]int {
 		switch {
 		case r.starting:
 			return 2
-		case hasTaint(r.machine.Node, v1alpha1.DisruptingTaintKey):
+		case HasTaint(r.machine.Node, v1alpha1.DisruptingTaintKey):
 			return 1
 		}
 		return 0

@@ -83,7 +83,7 @@ func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
 
 // lost says that nothing keeps the machine any more.
 func (m *Machine) lost() bool {
-	return m.Deleting() || m.Node != nil && hasTaint(m.Node, karpv1.DisruptedTaintKey)
+	return m.Deleting() || m.Node != nil && HasTaint(m.Node, karpv1.DisruptedTaintKey)
 }
 
 // Moving are the pods of the machine that would come back elsewhere if it went, and that need a GPU resource there; by name.
@@ -115,7 +115,7 @@ func (m *Machine) passed(conditionType, nodeLabel string) bool {
 
 // AwaitsReplicas says that the machine has not exposed what it promised yet. The startup taint, which tells, may come only with the registration.
 func (m *Machine) AwaitsReplicas() bool {
-	return !m.Registered() || hasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
+	return !m.Registered() || HasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
 
 // Started says that the machine takes pods, or has taken them before.
@@ -145,7 +145,7 @@ func (m *Machine) State() lifecycle.State {
 		return lifecycle.Registered
 	case !m.Started():
 		return lifecycle.Initializing
-	case hasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+	case HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
 		return lifecycle.Disrupting
 	case m.Replacing() != "":
 		return lifecycle.Replacing
@@ -177,7 +177,7 @@ func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	since := m.reached()
-	if ready := timeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(since) {
+	if ready := TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(since) {
 		since = ready
 	}
 	return since.Add(timeout), true
@@ -236,9 +236,20 @@ func (m *Machine) ReplicasInUse() int64 {
 }
 
 // Empty says that the Node holds no pod but those that belong to it.
-func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, isWorkload) }
+func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload) }
 
-func isWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
+// IsWorkload says whether a pod does not belong to its node, as those of DaemonSets do.
+func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
+
+// ForeignPods are the pods of the machine that ask for no GPU and would come back elsewhere if it went; by name.
+func (m *Machine) ForeignPods() []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !IsForeign(pod) })
+}
+
+// Unused says that the machine holds no replica for anybody: its pods, if there are any, belong to it or are foreign.
+func (m *Machine) Unused() bool {
+	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && !IsForeign(pod) })
+}
 
 // Physical is what the machine counts against limits: while it is not known which one comes, what the largest does.
 func (m *Machine) Physical() planner.Physical {
@@ -297,7 +308,7 @@ func (c *Cluster) machines(wanted func(*karpv1.NodeClaim) bool) []Machine {
 			byProvider[id] = &c.Nodes[i]
 		}
 	}
-	pods := c.podsByNode()
+	pods := c.PodsByNode()
 	var machines []Machine
 	for i := range c.NodeClaims {
 		claim := &c.NodeClaims[i]
@@ -343,7 +354,8 @@ func (m *Machine) know(types []catalog.InstanceType) {
 	}
 }
 
-func (c *Cluster) podsByNode() map[string][]*corev1.Pod {
+// PodsByNode are the pods that have not ended by the names of their nodes, in the order of their names.
+func (c *Cluster) PodsByNode() map[string][]*corev1.Pod {
 	pods := map[string][]*corev1.Pod{}
 	for i := range c.Pods {
 		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && !karpenter.IsTerminal(pod) {
@@ -386,4 +398,17 @@ func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) 
 // Asks are the instance types and zones that a claim of ours leaves to the cloud, at its capacity type; what was chosen first.
 func Asks(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
+}
+
+// MicroUSDPerHour is what the machine costs today, where the catalogue knows: prices of spot capacity come and go. Else it is the price when it was chosen.
+func (m *Machine) MicroUSDPerHour() int64 {
+	_, zone, capacityType := ShapeOf(m.Claim)
+	if m.Type != nil {
+		for _, o := range m.Type.Offerings {
+			if o.Zone == zone && o.CapacityType == capacityType {
+				return o.MicroUSDPerHour
+			}
+		}
+	}
+	return m.Promise.MicroUSDPerHour
 }

@@ -174,7 +174,7 @@ func (v *View) Nominations(plan planner.Plan) []Nomination {
 	var nominations []Nomination
 	for _, pod := range v.Waiting() {
 		had, node := pod.Status.NominatedNodeName, ""
-		if r := planned[podName(pod)]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
+		if r := planned[PodName(pod)]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
 			node = r.nodeName
 		}
 		if node != had {
@@ -193,7 +193,7 @@ func (c *Cluster) nominating(machines []Machine) nominating {
 	for i := range c.Nodes {
 		n[c.Nodes[i].Name] = false
 	}
-	ends := func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && isWorkload(pod) }
+	ends := func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && IsWorkload(pod) }
 	for i := range machines {
 		if m := &machines[i]; m.Node != nil {
 			n[m.Node.Name] = m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) || !slices.ContainsFunc(m.Pods, ends)

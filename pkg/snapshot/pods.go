@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -105,14 +106,15 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	return "", false
 }
 
-func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
+// PodName is the name of a pod as the planner uses it.
+func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 // comparePods orders pods by their names as the planner uses them.
 func comparePods(a, b *corev1.Pod) int {
 	if a.Namespace == b.Namespace {
 		return strings.Compare(a.Name, b.Name)
 	}
-	return strings.Compare(podName(a), podName(b))
+	return strings.Compare(PodName(a), PodName(b))
 }
 
 // unsupported names the scheduling rule of a pod that is not planned for yet; "" when there is none.
@@ -128,3 +130,14 @@ func Waits(pod *corev1.Pod) bool {
 	_, gpu := gpuResource(pod)
 	return gpu && karpenter.IsProvisionable(pod)
 }
+
+// StartTime is when the kubelet began to run a pod, or when it was created where that is not known.
+func StartTime(pod *corev1.Pod) time.Time {
+	if pod.Status.StartTime != nil {
+		return pod.Status.StartTime.Time
+	}
+	return pod.CreationTimestamp.Time
+}
+
+// IsForeign says whether a pod asks for no GPU and would come back elsewhere if its node went.
+func IsForeign(pod *corev1.Pod) bool { return !mentionsGPU(pod) && karpenter.IsReschedulable(pod) }

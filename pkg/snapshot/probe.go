@@ -8,15 +8,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// probing says that one machine may be launched for the pool, to see whether its machines expose their replicas again.
-func probing(pool *Pool) bool {
-	healthy := Condition(pool.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
+// Probing says that one machine may be launched for the pool, to see whether its machines expose their replicas again.
+func (p *Pool) Probing() bool {
+	healthy := Condition(p.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	return healthy != nil && healthy.IsUnknown()
 }
 
 // limited is what pods are told that the one machine of a pool that is being probed does not hold.
 func limited(pool *Pool) *planner.Refusal {
-	if !probing(pool) {
+	if !pool.Probing() {
 		return nil
 	}
 	return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
@@ -27,12 +27,12 @@ func limited(pool *Pool) *planner.Refusal {
 // the planner would put as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
 func (v *View) limitProbes() {
 	for i := range v.Pools {
-		if !probing(&v.Pools[i]) {
+		if !v.Pools[i].Probing() {
 			continue
 		}
 		probe := v.cheapestUseful(i, v.Classes)
 		if probe < 0 {
-			probe = v.cheapestUseful(i, v.headroom())
+			probe = v.cheapestUseful(i, v.HeadroomClasses())
 		}
 		for j := range v.Snapshot.Offerings {
 			o := &v.Snapshot.Offerings[j]

@@ -182,10 +182,10 @@ func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
 	case q.resource != "":
 		var used, daemons int64
 		for _, pod := range r.pods {
-			used = amount.Add(used, valueOf(podRequests(pod), q.resource))
+			used = amount.Add(used, valueOf(PodRequests(pod), q.resource))
 		}
 		for _, pod := range daemonsOf(r.pods) {
-			daemons = amount.Add(daemons, valueOf(podRequests(pod), q.resource))
+			daemons = amount.Add(daemons, valueOf(PodRequests(pod), q.resource))
 		}
 		n := r.extended(q.resource)
 		return amount.Sub(n, amount.Add(used, max(0, amount.Sub(resourceOf(r.daemons, q.resource), daemons)))), n > 0

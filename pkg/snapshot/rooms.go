@@ -53,15 +53,15 @@ func (c *Cluster) rooms(machines []Machine) []room {
 			rooms = append(rooms, r)
 		}
 	}
-	pods, types := c.podsByNode(), c.InstanceTypes()
+	pods, types := c.PodsByNode(), c.InstanceTypes()
 	for i := range c.Nodes {
 		node := &c.Nodes[i]
-		if ours[node.Name] || !takesPods(node) {
+		if ours[node.Name] || !TakesPods(node) {
 			continue
 		}
 		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
 			if valueOf(node.Status.Allocatable, gpu) > 0 {
-				rooms = append(rooms, foreignRoom(node, gpu, pods[node.Name], types))
+				rooms = append(rooms, unmanagedRoom(node, gpu, pods[node.Name], types))
 				break
 			}
 		}
@@ -70,8 +70,8 @@ func (c *Cluster) rooms(machines []Machine) []room {
 	return rooms
 }
 
-// foreignRoom is the room of a node that is not ours.
-func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
+// unmanagedRoom is the room of a node that is not ours.
+func unmanagedRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
 	exposed := ResourcesOf(node.Status.Allocatable, gpu)
 	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
 	return room{
@@ -84,8 +84,9 @@ func foreignRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod,
 	}
 }
 
-func takesPods(node *corev1.Node) bool {
-	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !hasTaint(node, karpv1.DisruptedTaintKey)
+// TakesPods says whether the scheduler puts pods on a node that is to stay.
+func TakesPods(node *corev1.Node) bool {
+	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !HasTaint(node, karpv1.DisruptedTaintKey)
 }
 
 func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
@@ -93,7 +94,7 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Broken(c.Now, c.ReplicasTimeout) {
 		state = lifecycle.Broken
 	}
-	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Node != nil && !takesPods(m.Node) {
+	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Node != nil && !TakesPods(m.Node) {
 		return room{}, false
 	}
 	if !m.Initialized() {
@@ -216,7 +217,8 @@ func lasting(taints, startup []corev1.Taint) []corev1.Taint {
 	})
 }
 
-func hasTaint(node *corev1.Node, key string) bool {
+// HasTaint says whether a node has a taint with the key.
+func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }
 

@@ -42,7 +42,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 	for i := range c.DaemonSets {
 		pod := daemonPod(&c.DaemonSets[i])
 		if terms := c.apart(pod, r.selections); len(terms) > 0 {
-			r.daemons[podName(pod)] = terms
+			r.daemons[PodName(pod)] = terms
 		}
 	}
 	for i := range c.Nodes {
@@ -104,7 +104,7 @@ func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[strin
 		return t.kind == planner.Apart && (ok || t.perNode()) && r.selections.finds(found, t.selection)
 	}
 	return slices.ContainsFunc(w.terms.required, func(t term) bool { return parts(&t, r.selections.of(daemon)) }) ||
-		slices.ContainsFunc(r.daemons[podName(daemon)], func(t term) bool { return parts(&t, w.found) })
+		slices.ContainsFunc(r.daemons[PodName(daemon)], func(t term) bool { return parts(&t, w.found) })
 }
 
 // mindsDaemons says whether any DaemonSet's pod keeps waiting pods off a machine, or they it, wherever that is.

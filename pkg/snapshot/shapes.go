@@ -69,7 +69,7 @@ func textOf(pod *corev1.Pod) string {
 	}
 	b, err := spec.Marshal()
 	if err != nil {
-		return "pod " + podName(pod) // A pod that cannot be written down has a shape of its own.
+		return "pod " + PodName(pod) // A pod that cannot be written down has a shape of its own.
 	}
 	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation]
 	if hasTerms(pod) {
@@ -140,7 +140,7 @@ func (s *shape) written() string {
 func written(pod *corev1.Pod, thing any) string {
 	b, err := json.Marshal(thing)
 	if err != nil {
-		return podName(pod) // As in textOf.
+		return PodName(pod) // As in textOf.
 	}
 	return string(b)
 }

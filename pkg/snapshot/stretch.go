@@ -118,7 +118,7 @@ func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 // hasOrGets is how many replicas a machine has that exposes so many: those that it was just told to expose are on their way. more is how many each GPU could
 // get in addition; none while the machine does not expose what it promised.
 func (m *Machine) hasOrGets(exposed int64, now time.Time) (replicas, more int64) {
-	if at := timeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation]); !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising)) {
+	if at := TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation]); !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising)) {
 		exposed = max(exposed, m.Promise.Replicas())
 	}
 	if exposed >= m.Promise.Replicas() {
@@ -127,7 +127,8 @@ func (m *Machine) hasOrGets(exposed int64, now time.Time) (replicas, more int64)
 	return exposed + more*m.Promise.GPUs, more
 }
 
-func timeOf(value string) time.Time {
+// TimeOf is the time that an annotation holds; the zero time for what is none.
+func TimeOf(value string) time.Time {
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
 		return time.Time{}

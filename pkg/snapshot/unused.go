@@ -28,7 +28,7 @@ func UnusedFor(pod *corev1.Pod, report unused.Report, now time.Time) time.Durati
 	if pod.Status.StartTime == nil {
 		return 0
 	}
-	return report.For(podName(pod), pod.Status.StartTime.Time, now)
+	return report.For(PodName(pod), pod.Status.StartTime.Time, now)
 }
 
 // NobodyUses says whether the machine is there for nothing: pods hold replicas of it, and none of them has used a GPU for as long as its class allows. It says for how

@@ -1,6 +1,8 @@
 package snapshot
 
-import "slices"
+import (
+	"slices"
+)
 
 // WhatIf is a change to machines, for a view of what would come of it. The zero value changes nothing.
 type WhatIf struct {

@@ -15,6 +15,8 @@ import (
 
 	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -171,8 +173,8 @@ func others(t *testing.T, c *snapshot.Cluster) {
 		}
 	}
 	snapshot.Hardware(view.Machines)
-	c.OtherNodes()
-	layout := snapshot.BuildLayout(c, c.PodKeeps())
+	retention.NewOtherNodes(c)
+	layout := layout.Build(c, retention.Pods(c))
 	found := planner.Search{Effort: 5000}.Cheaper(layout.Layout)
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {

@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -92,9 +93,9 @@ func (c *Controller) mark(ctx context.Context, s *state, a action, now string) e
 		claim.Annotations[v1alpha1.ReplacingAnnotation] = a.reason
 		claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = now
 	case giveUp:
-		failed := m.Failures() + 1
+		failed := retention.Failures(m) + 1
 		claim.Annotations[v1alpha1.ReplacementFailuresAnnotation] = strconv.Itoa(failed)
-		claim.Annotations[v1alpha1.ReplaceAfterAnnotation] = s.now.Add(snapshot.RestAfter(failed)).UTC().Format(time.RFC3339)
+		claim.Annotations[v1alpha1.ReplaceAfterAnnotation] = s.now.Add(retention.Backoff(failed)).UTC().Format(time.RFC3339)
 		fallthrough
 	default:
 		delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
@@ -121,7 +122,7 @@ func (c *Controller) mark(ctx context.Context, s *state, a action, now string) e
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementGivenUp)).Inc()
 		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", wording.Shorten(fmt.Sprintf(
 			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, a.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), wording.MaxNote))
-		logger.Info("Gave up replacing a node", "reason", a.reason, "failures", (&snapshot.Machine{Claim: claim}).Failures())
+		logger.Info("Gave up replacing a node", "reason", a.reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
 	default:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementStopped)).Inc()
 		logger.Info("A node is not replaced after all", "reason", a.reason)

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
 )
 
 // The scheduler places the pods of a step, not the plan. Where it leaves no room for the last of them, another machine is launched, all is as dear as before, and the
@@ -69,7 +69,7 @@ func (a attempts) forget(s *state) {
 func (a attempts) inVain(s *state, pools []string) string {
 	for _, pool := range pools {
 		last := a[pool]
-		until := last.began.Add(snapshot.RestAfter(last.times))
+		until := last.began.Add(retention.Backoff(last.times))
 		if last.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
 			return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",
 				pool, until.UTC().Format(time.RFC3339))

@@ -10,6 +10,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -52,7 +54,7 @@ func BenchmarkLook(b *testing.B) {
 	})
 	b.Run("lay", func(b *testing.B) {
 		for b.Loop() {
-			snapshot.BuildLayout(c, c.PodKeeps())
+			layout.Build(c, retention.Pods(c))
 		}
 	})
 	b.Run("standing", func(b *testing.B) {

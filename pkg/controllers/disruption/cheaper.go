@@ -8,6 +8,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -39,7 +40,7 @@ type outlook struct {
 }
 
 // propose looks for a cheaper layout.
-func propose(l *snapshot.Layout, search planner.Search) outlook {
+func propose(l *layout.Layout, search planner.Search) outlook {
 	out := outlook{surplus: map[string]bool{}, kept: l.Kept}
 	found := search.Cheaper(l.Layout)
 	out.price, out.bound = found.Price, found.Bound

@@ -12,6 +12,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -154,7 +156,7 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 	s.cluster.GPUNodeClasses[0].Spec.Consolidation.MinSavingPerMove = "0.04"
 	s.on("g4dn.2xlarge", 6)
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
-	layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 {
 		t.Errorf("%v is surplus", out.surplus)
 	}
@@ -197,12 +199,12 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, len(s.cluster.Pods), s)
 		}
 		view := snapshot.Build(s.cluster)
-		layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+		layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
 		for _, p := range propose(&layout, planner.Search{Effort: 1}).proposals {
 			if len(p.claims) > s.budget {
 				continue
 			}
-			if saving, why := newPlaces(&view, s.cluster.OtherNodes()).saves(nil, p); why == "" {
+			if saving, why := newPlaces(&view, retention.NewOtherNodes(s.cluster)).saves(nil, p); why == "" {
 				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
 			}
 		}
@@ -256,7 +258,7 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 		s.on("g4dn.xlarge", 10)
 	}
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
-	layout := snapshot.BuildLayout(s.cluster, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -204,9 +205,9 @@ func (c *Controller) ask(cluster *snapshot.Cluster, s *state, kept map[string]st
 }
 
 // lay makes the layout of what may leave: not what keeps says something of.
-func (s *state) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) snapshot.Layout {
+func (s *state) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
-	layout := snapshot.BuildLayout(cluster, keeps)
+	layout := layout.Build(cluster, keeps)
 	for i := range layout.View.Pools {
 		// A pool whose budgets are used up gets one: that it is them which keep a machine is told when there is a step.
 		pool := layout.View.Pools[i].NodePool.Name

@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -210,13 +211,13 @@ func (c *Controller) observe(ctx context.Context) (state, snapshot.View, error) 
 
 // see is the state as far as the cluster alone tells it.
 func see(cluster *snapshot.Cluster, view *snapshot.View, clk clock.Clock) state {
-	others := cluster.OtherNodes()
+	others := retention.NewOtherNodes(cluster)
 	places := newPlaces(view, others)
 	var plan planner.Plan
 	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
 	headroom := view.Headroom(plan, planner.Search{})
 	s := state{
-		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: cluster.PodKeeps(),
+		now: cluster.Now, machines: view.Machines, planned: places.planned, place: places.now, homes: places.homes, saves: places.saves, places: places, stays: retention.Pods(cluster),
 		together: others.Hold,
 		targets:  map[string]string{}, waiting: view.Waiting(),
 		wanted: map[string]bool{}, warm: headroom.Keeps(), cold: map[string]bool{}, launching: map[string]bool{}, moves: map[string]bool{}, ripe: map[string]bool{}, surplus: map[string]bool{},

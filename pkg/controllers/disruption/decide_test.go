@@ -14,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -326,7 +327,7 @@ func TestIdleMachinesAreJudgedTogether(t *testing.T) {
 		edit(&c)
 		s := given(c.Machines()...)
 		s.moves, s.idleAfter, s.allowed = map[string]bool{"gpu-shared": true}, map[string]time.Duration{"gpu-shared": idleAfter}, map[string]map[karpv1.DisruptionReason]int{"gpu-shared": {karpv1.DisruptionReasonEmpty: 10}}
-		s.stays, s.together = c.PodKeeps(), c.OtherNodes().Hold
+		s.stays, s.together = retention.Pods(&c), retention.NewOtherNodes(&c).Hold
 		actions, _ := decide(s)
 		return steps(actions)
 	}

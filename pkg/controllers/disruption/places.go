@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -20,7 +21,7 @@ type places struct {
 	// unhealthy are the names of Nodes that are no place to move to, though their pods may stay.
 	unhealthy []string
 	// others are where pods without a replica could go.
-	others *snapshot.OtherNodes
+	others *retention.OtherNodes
 	known  map[string]outcome
 }
 
@@ -35,7 +36,7 @@ type outcome struct {
 	homes map[string]home
 }
 
-func newPlaces(view *snapshot.View, others *snapshot.OtherNodes) *places {
+func newPlaces(view *snapshot.View, others *retention.OtherNodes) *places {
 	p := &places{view: view, moving: map[string][]string{}, known: map[string]outcome{}, others: others}
 	for i := range view.Machines {
 		for _, pod := range view.Machines[i].Moving() {

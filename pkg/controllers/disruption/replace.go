@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -183,7 +184,7 @@ func (s *state) refuses(m *snapshot.Machine, c cause) string {
 	if why := s.keeps(m, c, m.Pods); why != "" {
 		return why
 	}
-	if after := m.RestsUntil(s.now); !after.IsZero() {
+	if after := retention.BackoffUntil(m, s.now); !after.IsZero() {
 		return fmt.Sprintf("no new place for its pods came, and the next try is after %s (remove the annotation %s to try now)",
 			after.Format(time.RFC3339), v1alpha1.ReplaceAfterAnnotation)
 	}

@@ -167,7 +167,7 @@ func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile
 	}
 	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(reason)).Inc()
 	c.Recorder.Eventf(m.Claim, nil, corev1.EventTypeWarning, string(reason), "GiveBack", "%s", wording.Shorten(
-		fmt.Sprintf("%s and is given back with %d pods%s", c.ails(m), len(m.Moving())+len(m.Squatters()), help), wording.MaxNote))
+		fmt.Sprintf("%s and is given back with %d pods%s", c.ails(m), len(m.Moving())+len(m.ForeignPods()), help), wording.MaxNote))
 	log.FromContext(ctx).Info("Gave back a node that did not start", "nodeClaim", klog.KObj(m.Claim), "node", m.Claim.Status.NodeName, "state", m.State(), "exposed", m.Exposed(),
 		"promised", m.Promise.Replicas())
 	return reconcile.Result{}, nil

@@ -1,4 +1,4 @@
-package snapshot_test
+package retention_test
 
 import (
 	"fmt"
@@ -6,19 +6,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// squatted is a cluster of so many machines, each with one pod that holds no replica, and so many other nodes and pods.
-func squatted(machines, nodes, pods int) *snapshot.Cluster {
+var xlarge = TypeNamed("g4dn.xlarge")
+
+// withForeignPods is a cluster of so many machines, each with one foreign pod, and so many other nodes and pods.
+func withForeignPods(machines, nodes, pods int) *snapshot.Cluster {
 	c := Shared()
-	squatter := []func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "100m")}
+	foreign := []func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "100m")}
 	for i := range machines {
 		claim := Claim(fmt.Sprintf("m-%04d", i), &c.NodePools[0], xlarge, Initialized(Now))
 		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, xlarge, 10))
-		c.Pods = append(c.Pods, Pod(fmt.Sprintf("squatter-%d", i), append(squatter, Running(claim.Name), func(p *corev1.Pod) { delete(p.Spec.Containers[0].Resources.Requests, "nvidia.com/gpu.shared") })...))
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("foreign-%d", i), append(foreign, Running(claim.Name), func(p *corev1.Pod) { delete(p.Spec.Containers[0].Resources.Requests, "nvidia.com/gpu.shared") })...))
 	}
 	for i := range nodes {
 		n := corev1.Node{}
@@ -28,19 +31,19 @@ func squatted(machines, nodes, pods int) *snapshot.Cluster {
 		c.Nodes = append(c.Nodes, n)
 	}
 	for i := range pods {
-		c.Pods = append(c.Pods, Pod(fmt.Sprintf("web-%d", i), append(squatter, Running(c.Nodes[machines+i%nodes].Name))...))
+		c.Pods = append(c.Pods, Pod(fmt.Sprintf("web-%d", i), append(foreign, Running(c.Nodes[machines+i%nodes].Name))...))
 	}
 	return c
 }
 
-// BenchmarkPodKeeps asks of each machine of a large cluster whether its squatter has another place.
-func BenchmarkPodKeeps(b *testing.B) {
+// BenchmarkPods asks of each machine of a large cluster whether its foreign has another place.
+func BenchmarkPods(b *testing.B) {
 	for _, machines := range []int{10, 20, 40, 400} {
 		b.Run(fmt.Sprint(machines, " machines"), func(b *testing.B) {
-			c := squatted(machines, 500, 50_000)
+			c := withForeignPods(machines, 500, 50_000)
 			all := c.Machines()
 			for b.Loop() {
-				keeps := c.PodKeeps()
+				keeps := retention.Pods(c)
 				for i := range all {
 					if why := keeps(&all[i]); why != "" {
 						b.Fatal(why)
@@ -53,11 +56,11 @@ func BenchmarkPodKeeps(b *testing.B) {
 
 // The cluster is read for the first machine and not again: what is asked of each one more costs what its own pods do.
 func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not parallel: it counts allocations.
-	c := squatted(40, 50, 1000)
+	c := withForeignPods(40, 50, 1000)
 	machines := c.Machines()
 	cost := func(n int) float64 {
 		return testing.AllocsPerRun(1, func() {
-			keeps := c.PodKeeps()
+			keeps := retention.Pods(c)
 			for i := range machines[:n] {
 				if why := keeps(&machines[i]); why != "" {
 					t.Error(why)
@@ -70,12 +73,12 @@ func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not p
 	}
 }
 
-// What one squatter takes is gone for the next, and comes back for the next question.
-func TestSquattersOfMachinesThatGoTogetherShareWhatIsFree(t *testing.T) {
+// What one foreign takes is gone for the next, and comes back for the next question.
+func TestForeignPodsOfMachinesThatGoTogetherShareWhatIsFree(t *testing.T) {
 	t.Parallel()
-	c := squatted(2, 1, 0)
+	c := withForeignPods(2, 1, 0)
 	c.Nodes[2].Status.Allocatable = Amounts("cpu", "150m", "memory", "64Gi", "pods", "110")
-	machines, others := c.Machines(), c.OtherNodes()
+	machines, others := c.Machines(), retention.NewOtherNodes(c)
 	both := []*snapshot.Machine{&machines[0], &machines[1]}
 	for range 2 {
 		if why := others.Hold(both, nil); why == "" {

@@ -1,4 +1,4 @@
-package snapshot_test
+package layout_test
 
 import (
 	"slices"
@@ -12,10 +12,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
+
+var xlarge = TypeNamed("g4dn.xlarge")
 
 var ofWeb = OwnedBy("apps/v1", "ReplicaSet", "web")
 
@@ -33,7 +37,7 @@ func since(d time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: Now.Add(-d)} }
 }
 
-func layoutOf(c *snapshot.Cluster) snapshot.Layout { return snapshot.BuildLayout(c, c.PodKeeps()) }
+func layoutOf(c *snapshot.Cluster) layout.Layout { return layout.Build(c, retention.Pods(c)) }
 
 func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
 	t.Parallel()
@@ -89,9 +93,9 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 			}))
 		}
 	}
-	squatting := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
+	withForeign := func(edits ...func(*corev1.Pod)) func(*snapshot.Cluster) {
 		return func(c *snapshot.Cluster) {
-			c.Pods = append(c.Pods, Pod("squatter", append([]func(*corev1.Pod){ofWeb, Running("m"), since(time.Hour), Asking("cpu", "1")}, edits...)...))
+			c.Pods = append(c.Pods, Pod("foreign", append([]func(*corev1.Pod){ofWeb, Running("m"), since(time.Hour), Asking("cpu", "1")}, edits...)...))
 		}
 	}
 	other := func(cpu string, edits ...func(*corev1.Node)) func(*snapshot.Cluster) {
@@ -149,13 +153,13 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 			c.NodePools = append(c.NodePools, StockPool("stock", Tainted(v1alpha1.ResourceGPUShared)))
 			c.Pods[0].Spec.Containers[0].Resources.Requests = Amounts(v1alpha1.ResourceGPU, "1")
 		}), -1, "pod default/web-000"},
-		"not one of a pool that is closed":          {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
-		"not one with a squatter that nobody takes": {list(squatting()), -1, "pod default/squatter, which holds no replica, would have no place on another node: there is none"},
-		"one with a squatter that has room":         {list(squatting(), other("1")), 100_000, ""},
-		"not without room":                          {list(squatting(), other("900m")), -1, "none that admits it has room"},
-		"nor where it is not admitted":              {list(squatting(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
-		"nor when it is alone in the world":         {list(squatting(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/squatter has no owner"},
-		"nor when it asks for others beside it":     {list(squatting(away(host, "web")), other("1")), -1, "asks for places by other pods"},
+		"not one of a pool that is closed":             {list(func(c *snapshot.Cluster) { c.NodePools[0].Spec.Template.Spec.Taints = nil }), -1, ""},
+		"not one with a foreign pod that nobody takes": {list(withForeign()), -1, "pod default/foreign, which holds no replica, would have no place on another node: there is none"},
+		"one with a foreign pod that has room":         {list(withForeign(), other("1")), 100_000, ""},
+		"not without room":                             {list(withForeign(), other("900m")), -1, "none that admits it has room"},
+		"nor where it is not admitted":                 {list(withForeign(), other("1", func(n *corev1.Node) { taintWith(n, "other", corev1.TaintEffectNoSchedule) })), -1, "none admits it"},
+		"nor when it is alone in the world":            {list(withForeign(func(p *corev1.Pod) { p.OwnerReferences = nil }), other("1")), -1, "pod default/foreign has no owner"},
+		"nor when it asks for others beside it":        {list(withForeign(alone), other("1")), -1, "asks for places by other pods"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -254,6 +258,13 @@ func onClaim(key, value string) func(*snapshot.Cluster) {
 
 func taintWith(node *corev1.Node, key string, effect corev1.TaintEffect) {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
+}
+
+// alone keeps a pod from all others.
+func alone(p *corev1.Pod) {
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+		{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}},
+	}}}
 }
 
 func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }

@@ -1,4 +1,4 @@
-package snapshot
+package retention
 
 import (
 	"fmt"
@@ -11,55 +11,43 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
 )
 
-// Squatters are the pods of the machine that hold no replica and could run anywhere; by name.
-func (m *Machine) Squatters() []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !squats(pod) })
-}
-
-func squats(pod *corev1.Pod) bool { return !mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
-
-// Unused says that the machine holds no replica for anybody: its pods, if there are any, belong to it or squat on it.
-func (m *Machine) Unused() bool {
-	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return isWorkload(pod) && !squats(pod) })
-}
-
-// OtherNodes finds places for squatters on the nodes that exist. It reads the cluster when it is first asked, and then no more.
+// OtherNodes finds places for foreign pods on the nodes that exist. It reads the cluster when it is first asked, and then no more.
 type OtherNodes struct {
-	cluster *Cluster
+	cluster *snapshot.Cluster
 	read    sync.Once
 	// nodes are those that take pods and stay, by name.
-	nodes   []freeNode
-	storage *storage
-	// draining are the Nodes of ours that are being deleted with squatters on them, promised the squatters of those by the Nodes that they have a place on.
+	nodes  []freeNode
+	filter *snapshot.NodeFilter
+	// draining are the Nodes of ours that are being deleted with foreign pods on them, promised the foreign pods of those by the Nodes that they have a place on.
 	draining func() map[string]bool
 	promised map[string][]*corev1.Pod
 	// admitting are the indices of the nodes whose taints and labels admit a pod, by what the pod asks of a node.
 	admitting map[string][]int
 }
 
-// OtherNodes returns the nodes of the cluster as places for squatters.
-func (c *Cluster) OtherNodes() *OtherNodes {
-	return &OtherNodes{cluster: c, draining: sync.OnceValue(c.drainingSquatters), promised: map[string][]*corev1.Pod{}, admitting: map[string][]int{}}
+// NewOtherNodes returns the nodes of the cluster as places for foreign pods.
+func NewOtherNodes(c *snapshot.Cluster) *OtherNodes {
+	return &OtherNodes{cluster: c, draining: sync.OnceValue(func() map[string]bool { return draining(c) }), promised: map[string][]*corev1.Pod{}, admitting: map[string][]int{}}
 }
 
-// drainingSquatters are the Nodes of ours that are being deleted with squatters on them.
-func (c *Cluster) drainingSquatters() map[string]bool {
-	gone, squatted := map[string]bool{}, map[string]bool{}
+// draining are the Nodes of ours that are being deleted with foreign pods on them.
+func draining(c *snapshot.Cluster) map[string]bool {
+	gone, held := map[string]bool{}, map[string]bool{}
 	for i := range c.NodeClaims {
-		if claim := &c.NodeClaims[i]; IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() {
+		if claim := &c.NodeClaims[i]; snapshot.IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() {
 			gone[claim.Status.NodeName] = true
 		}
 	}
 	for i := range c.Pods {
-		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && gone[pod.Spec.NodeName] && squats(pod) {
-			squatted[pod.Spec.NodeName] = true
+		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && gone[pod.Spec.NodeName] && snapshot.IsForeign(pod) {
+			held[pod.Spec.NodeName] = true
 		}
 	}
-	return squatted
+	return held
 }
 
 // freeNode is a node with what it has left.
@@ -68,15 +56,15 @@ type freeNode struct {
 	free corev1.ResourceList
 }
 
-// Hold says which of the squatters of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one. The squatters of machines that
-// are being deleted and have their place on one that goes are among them.
+// Hold says which of the foreign pods of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one. The foreign
+// pods of machines that are being deleted and have their place on one that goes are among them.
 // Taken is what others are to have of nodes, by their names. Machines are not launched for such pods: those that ask anything of other pods are taken to have no
 // place, and so are those that nobody would make again.
-func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) string {
+func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
 	var pods []*corev1.Pod
 	leaves := map[string]bool{}
 	for _, m := range going {
-		pods = append(pods, m.Squatters()...)
+		pods = append(pods, m.ForeignPods()...)
 		if m.Node != nil {
 			leaves[m.Node.Name] = true
 		}
@@ -91,19 +79,19 @@ func (o *OtherNodes) Hold(going []*Machine, taken map[string]planner.Resources) 
 	left := remainder{OtherNodes: o, leaves: leaves, taken: taken, changed: map[int]corev1.ResourceList{}}
 	for _, pod := range pods {
 		if _, why := left.settle(pod); why != "" {
-			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", podName(pod), why)
+			return fmt.Sprintf("pod %s, which holds no replica, would have no place on another node: %s", snapshot.PodName(pod), why)
 		}
 	}
 	return ""
 }
 
-// look reads the cluster. Squatters of machines that are being deleted already, and those that wait to be bound again, have the first claim to the places.
+// look reads the cluster. Foreign pods of machines that are being deleted already, and those that wait to be bound again, have the first claim to the places.
 func (o *OtherNodes) look() {
-	o.nodes, o.storage = o.cluster.freeNodes(), o.cluster.storage()
+	o.nodes, o.filter = freeNodes(o.cluster), o.cluster.NodeFilter()
 	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
 	for i := range o.cluster.Pods {
 		pod := &o.cluster.Pods[i]
-		if draining := o.draining()[pod.Spec.NodeName]; (draining || pod.Spec.NodeName == "") && squats(pod) {
+		if draining := o.draining()[pod.Spec.NodeName]; (draining || pod.Spec.NodeName == "") && snapshot.IsForeign(pod) {
 			// Who finds no place takes none.
 			if node, why := ahead.settle(pod); why == "" && draining {
 				o.promised[node] = append(o.promised[node], pod)
@@ -116,23 +104,23 @@ func (o *OtherNodes) look() {
 }
 
 // freeNodes are the nodes that take pods and stay, by name.
-func (c *Cluster) freeNodes() []freeNode {
+func freeNodes(c *snapshot.Cluster) []freeNode {
 	leaves := map[string]bool{}
 	for _, m := range c.Machines() {
 		if m.Node != nil && (m.Leaving() || !m.Started()) {
 			leaves[m.Node.Name] = true
 		}
 	}
-	pods := c.podsByNode()
+	pods := c.PodsByNode()
 	var nodes []freeNode
 	for i := range c.Nodes {
 		node := &c.Nodes[i]
-		if leaves[node.Name] || !takesPods(node) {
+		if leaves[node.Name] || !snapshot.TakesPods(node) {
 			continue
 		}
 		free := node.Status.Allocatable.DeepCopy()
 		for _, pod := range pods[node.Name] {
-			take(free, withSlot(podRequests(pod)))
+			take(free, withSlot(snapshot.PodRequests(pod)))
 		}
 		nodes = append(nodes, freeNode{node, free})
 	}
@@ -154,19 +142,16 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
 		return "", "it has no owner that would make it again"
 	}
-	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
-		return "", "it asks for places by other pods, ports or devices, which is not planned for"
+	demand, why := r.filter.Demand(pod)
+	if why != "" {
+		return "", why
 	}
-	v := r.storage.of(pod)
-	if v != nil && v.problem != "" {
-		return "", v.problem
-	}
-	asks := withSlot(podRequests(pod))
+	asks := withSlot(snapshot.PodRequests(pod))
 	why = "there is none"
 	if slices.ContainsFunc(r.nodes, func(n freeNode) bool { return !r.leaves[n.node.Name] }) {
 		why = "none admits it with room for it"
 	}
-	for _, i := range r.admit(pod, v) {
+	for _, i := range r.admit(demand) {
 		if r.leaves[r.nodes[i].node.Name] {
 			continue
 		}
@@ -195,23 +180,19 @@ func (r *remainder) free(i int) corev1.ResourceList {
 	return free
 }
 
-// admit returns the indices of the nodes that admit a pod with the volumes. Pods that ask the same of a node are matched once.
-func (o *OtherNodes) admit(pod *corev1.Pod, v *volumes) []int {
-	key := textOf(pod) + "\x00" + v.key()
-	if known, ok := o.admitting[key]; ok {
+// admit returns the indices of the nodes that admit a pod. Pods that ask the same of a node are matched once.
+func (o *OtherNodes) admit(demand snapshot.NodeDemand) []int {
+	if known, ok := o.admitting[demand.Key]; ok {
 		return known
 	}
-	demand := demandOf(pod)
-	if v != nil {
-		demand.places = v.places
-	}
+	admits := demand.Admits()
 	var admitting []int
 	for i := range o.nodes {
-		if node := o.nodes[i].node; demand.refusal(node.Spec.Taints, node.Name, node.Labels) == nil {
+		if admits(o.nodes[i].node) {
 			admitting = append(admitting, i)
 		}
 	}
-	o.admitting[key] = admitting
+	o.admitting[demand.Key] = admitting
 	return admitting
 }
 

@@ -1,4 +1,5 @@
-package snapshot
+// Package layout decides which machines a cheaper layout may do without, and what it counts to move their pods. It is pure.
+package layout
 
 import (
 	"fmt"
@@ -10,8 +11,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
 )
 
 // Layout is what runs where, for the planner to make cheaper, with the objects that it speaks of.
@@ -19,39 +22,40 @@ type Layout struct {
 	// Layout is what the planner gets; its Most is nil.
 	Layout planner.Layout
 	// View is its snapshot with the objects.
-	View View
+	View snapshot.View
 	// Machines are those of Layout.Machines, at the same indices.
-	Machines []*Machine
+	Machines []*snapshot.Machine
 	// Kept says of the claims of other machines that might have been among them what keeps them.
 	Kept map[string]string
 }
 
-// BuildLayout makes the layout of a cluster: the machines of pools whose pods may be moved, but for those that have just come, that are on their way out,
+// Build makes the layout of a cluster: the machines of pools whose pods may be moved, but for those that have just come, that are on their way out,
 // or that something on them keeps, as keeps says of a machine; "" when nothing does.
-func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
-	l := Layout{View: c.look(), Kept: map[string]string{}}
-	settled := moving{}
+func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
+	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
-		machine *Machine
+		machine *snapshot.Machine
 		pool    int
 	}
 	var candidates []candidate
-	for i := range l.View.Machines {
-		m := &l.View.Machines[i]
-		pool := slices.IndexFunc(l.View.Pools, func(p Pool) bool { return p.NodePool.Name == m.Pool() })
-		if pool < 0 || !c.movable(&l.View.Pools[pool], m) {
-			continue
+	var classes map[*corev1.Pod]int
+	l.View, classes = snapshot.BuildWith(c, func(pools []snapshot.Pool, machines []snapshot.Machine) []*corev1.Pod {
+		var moving []*corev1.Pod
+		for i := range machines {
+			m := &machines[i]
+			pool := slices.IndexFunc(pools, func(p snapshot.Pool) bool { return p.NodePool.Name == m.Pool() })
+			if pool < 0 || !movable(&pools[pool], m, c.Now) {
+				continue
+			}
+			if why := keeps(m); why != "" {
+				l.Kept[m.Claim.Name] = why
+				continue
+			}
+			candidates = append(candidates, candidate{m, pool})
+			moving = append(moving, m.Moving()...)
 		}
-		if why := keeps(m); why != "" {
-			l.Kept[m.Claim.Name] = why
-			continue
-		}
-		candidates = append(candidates, candidate{m, pool})
-		for _, pod := range m.Moving() {
-			settled[pod] = true
-		}
-	}
-	classes := l.View.fill(nil, settled)
+		return moving
+	})
 	nodes := map[string]int{}
 	for i := range l.View.Nodes {
 		nodes[l.View.Nodes[i].Name] = i
@@ -68,7 +72,7 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 			continue
 		}
 		counts := m.Physical()
-		if probing(pool) {
+		if pool.Probing() {
 			counts.Nodes = 0 // The one machine that the pool may launch does not become two when another goes.
 		}
 		near := pool.Class.Spec.Consolidation.NearEnough()
@@ -82,48 +86,28 @@ func BuildLayout(c *Cluster, keeps func(*Machine) string) Layout {
 		})
 	}
 	l.Layout.Snapshot = l.View.Snapshot
-	l.Layout.Snapshot.Classes = slices.Concat(l.View.Classes, l.View.headroom()) // It waits like pods: a layout has to leave it room.
+	l.Layout.Snapshot.Classes = slices.Concat(l.View.Classes, l.View.HeadroomClasses()) // It waits like pods: a layout has to leave it room.
 	return l
 }
 
 // movable says whether the pods of a machine may be moved to make the machines cheaper, as far as the pool, its class and the age of things say.
-func (c *Cluster) movable(pool *Pool, m *Machine) bool {
+func movable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) bool {
 	if !pool.MovesPods() || !pool.NodePool.DeletionTimestamp.IsZero() {
 		return false
 	}
 	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
-	if err != nil || !m.Started() || m.Leaving() || hasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !m.RestsUntil(c.Now).IsZero() {
+	if err != nil || !m.Started() || m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !retention.BackoffUntil(m, now).IsZero() {
 		return false // A duration that cannot be read is told by the class's Accepted condition.
 	}
 	if _, never := pool.IdleAfter(); m.Empty() && never {
 		return false // It stays, and is room for nothing.
 	}
-	started := Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
-	return !c.Now.Before(started.Add(settle)) && pool.quiet(m, c.Now)
-}
-
-func startOf(pod *corev1.Pod) time.Time {
-	if pod.Status.StartTime != nil {
-		return pod.Status.StartTime.Time
-	}
-	return pod.CreationTimestamp.Time
-}
-
-// MicroUSDPerHour is what the machine costs today, where the catalogue knows: prices of spot capacity come and go. Else it is the price when it was chosen.
-func (m *Machine) MicroUSDPerHour() int64 {
-	_, zone, capacityType := ShapeOf(m.Claim)
-	if m.Type != nil {
-		for _, o := range m.Type.Offerings {
-			if o.Zone == zone && o.CapacityType == capacityType {
-				return o.MicroUSDPerHour
-			}
-		}
-	}
-	return m.Promise.MicroUSDPerHour
+	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
+	return !now.Before(started.Add(settle)) && pool.Quiet(m, now)
 }
 
 // running are the pods of a machine that move when it goes, or why they cannot.
-func (l *Layout) running(m *Machine, pool *Pool, classes map[*corev1.Pod]int, now time.Time) (pods []planner.Running, why string) {
+func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int, now time.Time) (pods []planner.Running, why string) {
 	saving, err := pool.Class.Spec.Consolidation.SavingPerMove()
 	if err != nil {
 		return nil, err.Error()
@@ -132,21 +116,21 @@ func (l *Layout) running(m *Machine, pool *Pool, classes map[*corev1.Pod]int, no
 	if err != nil {
 		return nil, err.Error()
 	}
-	_, on := gpusHeld(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), m.Exposed(), m.Pods, m.Promise.Resource)
+	on := m.GPUsHeld()
 	for _, pod := range m.Moving() {
 		class, ok := classes[pod]
 		if !ok {
-			return nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", podName(pod))
+			return nil, fmt.Sprintf("pod %s is not Karve's to place: no NodePool of Karve's admits it any more", snapshot.PodName(pod))
 		}
 		if blocked := l.View.Classes[class].Blocked; blocked != nil {
-			return nil, fmt.Sprintf("pod %s would have no new place: %s", podName(pod), blocked.Message)
+			return nil, fmt.Sprintf("pod %s would have no new place: %s", snapshot.PodName(pod), blocked.Message)
 		}
 		gpu := -1
 		if held, ok := on[pod]; ok {
 			gpu = held
 		}
 		pods = append(pods, planner.Running{
-			Name: podName(pod), Class: class, GPU: gpu, Move: planner.MicroUSD(moveCost(saving, karpenter.EvictionCost(pod), now.Sub(startOf(pod)), settle)),
+			Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: planner.MicroUSD(moveCost(saving, karpenter.EvictionCost(pod), now.Sub(snapshot.StartTime(pod)), settle)),
 		})
 	}
 	return pods, ""
