@@ -8,9 +8,6 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// checkCommand is the argument with which the program looks at the GPUs that it was given, and ends. The controller runs it on machines that try an image.
-const checkCommand = "check"
-
 // check says whether the driver works: it opens it, and asks each GPU for its memory.
 func check(library gpu.Library, out io.Writer) (err error) {
 	driver, err := library.Init()

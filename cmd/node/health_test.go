@@ -10,15 +10,16 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 
 func metadata(annotation string) nodeapi.Metadata {
-	return nodeapi.Metadata{Annotations: map[string]string{health.ResetAnnotation: annotation}}
+	return nodeapi.Metadata{Annotations: map[string]string{nodecontract.GPUResetAnnotation: annotation}}
 }
 
-const hardware = health.ConditionType
+const hardware = nodecontract.HardwareCondition
 
 func TestABrokenGPUStaysOutOverAgentsAndNotOverBoots(t *testing.T) {
 	t.Parallel()
@@ -80,8 +81,8 @@ func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
 
 	// Neither is the word alone.
 	m.library.Lose("GPU-a")
-	api.annotate(health.ResetAnnotation, "GPU-a, GPU-of-another-machine")
-	m.eventually("what is not ours goes from the annotation", func() bool { return api.annotation(health.ResetAnnotation) == "GPU-a" })
+	api.annotate(nodecontract.GPUResetAnnotation, "GPU-a, GPU-of-another-machine")
+	m.eventually("what is not ours goes from the annotation", func() bool { return api.annotation(nodecontract.GPUResetAnnotation) == "GPU-a" })
 	if !m.allocatable(10)() {
 		t.Error("it is back and does not answer")
 	}
@@ -91,7 +92,7 @@ func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
 	m.agent.resets.mu.Unlock()
 	m.eventually("20 replicas", m.allocatable(20))
 	m.says(api, hardware, "True GPUsHealthy")
-	m.eventually("the annotation is gone", func() bool { return api.annotation(health.ResetAnnotation) == "" })
+	m.eventually("the annotation is gone", func() bool { return api.annotation(nodecontract.GPUResetAnnotation) == "" })
 	m.eventually("the event", func() bool { return api.count("GPURecovered", "GPU-a") == 1 })
 	m.library.Report("GPU-a", 48)
 	m.eventually("a new fault counts", m.allocatable(10))
@@ -144,7 +145,7 @@ func TestARecordThatCannotBeReadKeepsTheGPUsOut(t *testing.T) {
 	})
 	m.says(api, hardware, "False GPUFault", "2 of 2 GPUs", "the record of this boot cannot be read")
 	m.eventually("it is told", func() bool { return m.log.has("health-b.json") })
-	api.annotate(health.ResetAnnotation, "GPU-a,GPU-b")
+	api.annotate(nodecontract.GPUResetAnnotation, "GPU-a,GPU-b")
 	m.eventually("20 replicas", m.allocatable(20))
 }
 

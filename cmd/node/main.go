@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/nvml"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func main() {
@@ -26,7 +27,7 @@ func main() {
 }
 
 func run() error {
-	if len(os.Args) == 2 && os.Args[1] == checkCommand {
+	if len(os.Args) == 2 && os.Args[1] == nodecontract.CheckCommand {
 		return check(nvml.New(nvml.Options{}), os.Stdout)
 	}
 	o, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)

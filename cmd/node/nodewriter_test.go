@@ -10,6 +10,7 @@ import (
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 const countLabel = "nvidia.com/gpu.count"
@@ -21,17 +22,17 @@ func TestWhatOthersTakeAwayComesBackOnceAMinuteAtMost(t *testing.T) {
 		m.configure(replicas(10))
 		api = m.withNode()
 	})
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
 
 	// A feature discovery that prunes, and the next time somebody with another opinion.
 	api.change(func() {
 		api.patches = 0
 		clear(api.labels)
-		delete(api.conditions, sharingCondition)
+		delete(api.conditions, nodecontract.SharingCondition)
 	})
 	m.eventually("labels again", func() bool { return api.label(countLabel) == "2" })
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	for range 30 {
 		api.change(func() { api.labels[countLabel] = "7" })
 		time.Sleep(100 * time.Millisecond)
@@ -50,7 +51,7 @@ func TestANodeThatIsMadeAgainHasLabelsAndConditionsAgain(t *testing.T) {
 		m.configure(replicas(10))
 		api = m.withNode()
 	})
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.says(api, hardware, "True GPUsHealthy")
 	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
 	var before map[string]string
@@ -59,14 +60,14 @@ func TestANodeThatIsMadeAgainHasLabelsAndConditionsAgain(t *testing.T) {
 		clear(api.labels)
 		clear(api.conditions)
 	})
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.says(api, hardware, "True GPUsHealthy")
 	m.eventually("all labels", func() bool {
 		api.mu.Lock()
 		defer api.mu.Unlock()
 		return maps.Equal(api.labels, before)
 	})
-	if api.conditions[sharingCondition]["lastTransitionTime"] == "" {
+	if api.conditions[nodecontract.SharingCondition]["lastTransitionTime"] == "" {
 		t.Error("the condition has no time")
 	}
 }
@@ -101,7 +102,7 @@ func TestNoLabelsAreWrittenWhileStandingBack(t *testing.T) {
 		}
 		t.Cleanup(end)
 	})
-	m.says(api, sharingCondition, "False StandingBack", "nvidia.com/gpu.shared: another device plugin answers at "+m.dir+"/nvidia-gpu.sock")
+	m.says(api, nodecontract.SharingCondition, "False StandingBack", "nvidia.com/gpu.shared: another device plugin answers at "+m.dir+"/nvidia-gpu.sock")
 	m.eventually("the event", func() bool {
 		return api.count("StandingBack", "nvidia.com/gpu.shared is not served: another device plugin") == 1
 	})
@@ -114,7 +115,7 @@ func TestNoLabelsAreWrittenWhileStandingBack(t *testing.T) {
 	end()
 	m.later("20 replicas", func() bool { return m.kubelet.Allocatable("nvidia.com/gpu.shared") == 20 })
 	m.eventually("the labels", func() bool { return api.label(countLabel) == "2" })
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("the event", func() bool { return api.count("InCharge", "nvidia.com/gpu.shared") == 1 })
 }
 
@@ -126,13 +127,13 @@ func TestADRADriverForTheSameGPUsIsLetHaveThem(t *testing.T) {
 		api = m.withNode()
 		api.slices = []string{"n-gpu.nvidia.com-x7k2p"}
 	})
-	m.says(api, sharingCondition, "False StandingBack", "the DRA driver gpu.nvidia.com gives the node's GPUs away (ResourceSlice n-gpu.nvidia.com-x7k2p); take it off the node")
+	m.says(api, nodecontract.SharingCondition, "False StandingBack", "the DRA driver gpu.nvidia.com gives the node's GPUs away (ResourceSlice n-gpu.nvidia.com-x7k2p); take it off the node")
 	m.eventually("nothing is offered", m.allocatable(0))
 	api.change(func() { api.slices = nil })
 	m.eventually("20 replicas", m.allocatable(20))
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	api.change(func() { api.slices = []string{"n-gpu.nvidia.com-abcde"} })
-	m.says(api, sharingCondition, "False StandingBack", "abcde")
+	m.says(api, nodecontract.SharingCondition, "False StandingBack", "abcde")
 	m.eventually("nothing is offered", m.allocatable(0))
 	m.eventually("an event each time", func() bool { return api.count("StandingBack", "") == 2 && api.count("InCharge", "") == 1 })
 }

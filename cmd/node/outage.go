@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 const (
@@ -99,9 +100,9 @@ func (o *outage) suspend() {
 
 // driverLost takes all GPUs out of service.
 func (a *agent) driverLost(ctx context.Context, gpus []string, why error) {
-	c := health.Condition{Type: health.ConditionType, Status: "False", Reason: health.ReasonDriverLost}
+	c := health.Condition{Type: nodecontract.HardwareCondition, Status: "False", Reason: nodecontract.ReasonDriverLost}
 	if errors.Is(why, gpu.ErrHung) {
-		c.Reason = health.ReasonDriverHung
+		c.Reason = nodecontract.ReasonDriverHung
 	}
 	c.Message = fmt.Sprintf("No GPU can be used: %s. See what `nvidia-smi` and `dmesg | grep NVRM` say on the machine, load the driver anew, and reboot the machine "+
 		"when that does not help. karve-node goes on by itself when the driver is back, and starts anew after %s, so that its container is given the GPUs again.", strings.ReplaceAll(why.Error(), "\n", "; "), a.outage.patience)

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // lose has the driver go as when its module is unloaded; back has it come back.
@@ -54,7 +55,7 @@ func TestALostDriverTakesItsGPUsOutOfServiceUntilItIsBack(t *testing.T) {
 	m.loseDriver()
 	m.eventually("no replicas", m.allocatable(0))
 	m.says(api, hardware, "False DriverLost", "the driver is gone", "dmesg", "reboot the machine")
-	m.says(api, sharingCondition, "False NoGPUs", "not loaded")
+	m.says(api, nodecontract.SharingCondition, "False NoGPUs", "not loaded")
 	m.eventually("the event", func() bool { return api.count("DriverLost", "") == 1 })
 
 	// An agent that starts meanwhile knows that there were GPUs.
@@ -65,7 +66,7 @@ func TestALostDriverTakesItsGPUsOutOfServiceUntilItIsBack(t *testing.T) {
 	m.returnDriver()
 	m.eventually("10 replicas: the other GPU has a fault of its own", m.allocatable(10))
 	m.says(api, hardware, "False GPUNeedsReset", "1 of 2 GPUs")
-	m.says(api, sharingCondition, "True ConfigurationApplied")
+	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("the event that it is back", func() bool { return api.count("DriverBack", "") == 1 })
 }
 
@@ -223,7 +224,7 @@ func TestThePausedLabelClosesTheDriver(t *testing.T) {
 			}
 			m.eventually("no replicas", m.allocatable(0))
 			m.says(api, hardware, "Unknown DriverPaused", label+"=paused-for-driver-upgrade")
-			m.says(api, sharingCondition, "False DriverPaused")
+			m.says(api, nodecontract.SharingCondition, "False DriverPaused")
 			inits := m.library.Inits()
 			m.get("/metrics")
 			time.Sleep(200 * time.Millisecond)
@@ -233,7 +234,7 @@ func TestThePausedLabelClosesTheDriver(t *testing.T) {
 			api.change(func() { api.labels[label] = "true" })
 			m.eventually("20 replicas", m.allocatable(20))
 			m.says(api, hardware, "True GPUsHealthy")
-			m.says(api, sharingCondition, "True ConfigurationApplied")
+			m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 			if n := api.count("DriverPaused", ""); n != 1 {
 				t.Errorf("%d events", n)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // pausedLabels are those with which the GPU Operator's driver manager and MIG manager tell who uses the GPUs to let go of them, by a value that begins with
@@ -71,7 +72,7 @@ func (a *agent) waitOut(ctx context.Context, tracker *health.Tracker) {
 		a.manager.SetHealth(uuid, false)
 	}
 	c := health.Condition{
-		Type: health.ConditionType, Status: "Unknown", Reason: health.ReasonPaused,
+		Type: nodecontract.HardwareCondition, Status: "Unknown", Reason: nodecontract.ReasonPaused,
 		Message: "The Node has the label " + why + ": the driver is closed, and its GPUs are out of service, until the label has another value",
 	}
 	logr.FromContextOrDiscard(ctx).Info("Paused", "label", why)

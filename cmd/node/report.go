@@ -18,11 +18,9 @@ import (
 	"karve.sh/karve/pkg/node/metrics"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 )
-
-// sharingCondition is the node condition that says whether the configuration is in force.
-const sharingCondition = "KarveSharingReady"
 
 // report is what the agent tells: metrics, the Node's labels and conditions, and whether it is ready.
 type report struct {
@@ -86,7 +84,7 @@ func (r *report) hooks(ctx context.Context) plugin.Hooks {
 				delete(r.registered, resource)
 			})
 			if why != "" {
-				r.events.tell(ctx, health.Event{Reason: "StandingBack", Message: resource + " is not served: " + why})
+				r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonStandingBack, Message: resource + " is not served: " + why})
 			} else {
 				r.events.tell(ctx, health.Event{Reason: "InCharge", Message: resource + " is free; this agent serves it again"})
 			}
@@ -195,9 +193,9 @@ func (r *report) refused(ctx context.Context, err error) bool {
 		if inForce {
 			message = "The configuration is kept out, and the last good one stays in force: " + now
 		}
-		r.events.tell(ctx, health.Event{Warning: true, Reason: "ConfigurationRefused", Message: message})
+		r.events.tell(ctx, health.Event{Warning: true, Reason: nodecontract.ReasonRefused, Message: message})
 	case now == "" && before != "":
-		r.events.tell(ctx, health.Event{Reason: "ConfigurationApplied", Message: "The configuration is good again, and in force"})
+		r.events.tell(ctx, health.Event{Reason: nodecontract.ReasonApplied, Message: "The configuration is good again, and in force"})
 	}
 	r.sharingCondition()
 	return now != before
@@ -207,7 +205,7 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	s := labels.Sharing{Strategy: labels.None, Replicas: 1}
 	// The labels have one number for all GPUs; where they differ there is none to give.
 	if p, alike := c.Promise(); alike && p.Replicas > 1 {
-		s = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: p.Replicas, Renamed: p.Resource != sharing.ResourceGPU}
+		s = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: p.Replicas, Renamed: p.Resource != nodecontract.ResourceGPU}
 	}
 	resources, _ := c.Resources(devices) // It was just put in force.
 	settings, _ := c.Settings()
@@ -224,7 +222,7 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 }
 
 // timestamp is the label that says when the labels changed, in seconds since 1970.
-const timestamp = labels.Prefix + "gfd.timestamp"
+const timestamp = nodecontract.NVIDIAPrefix + "gfd.timestamp"
 
 // stamped puts the time on labels. It stays as long as they do.
 func stamped(next, before map[string]string, wanted bool, now time.Time) map[string]string {
@@ -243,7 +241,7 @@ func stamped(next, before map[string]string, wanted bool, now time.Time) map[str
 
 // sharingCondition says the worst that there is to say.
 func (r *report) sharingCondition() {
-	c := health.Condition{Type: sharingCondition, Status: "False"}
+	c := health.Condition{Type: nodecontract.SharingCondition, Status: "False"}
 	known := true
 	r.with(func() {
 		var aside []string
@@ -253,18 +251,18 @@ func (r *report) sharingCondition() {
 			}
 		}
 		switch {
-		case r.away != nil && r.away.Reason == health.ReasonPaused:
+		case r.away != nil && r.away.Reason == nodecontract.ReasonPaused:
 			c.Reason, c.Message = r.away.Reason, r.away.Message
 		case r.noGPUs != "":
-			c.Reason, c.Message = "NoGPUs", r.noGPUs
+			c.Reason, c.Message = nodecontract.ReasonNone, r.noGPUs
 		case r.refusal != "" && r.inForce:
-			c.Reason, c.Message = "ConfigurationRefused", "The last good configuration stays in force: "+r.refusal
+			c.Reason, c.Message = nodecontract.ReasonRefused, "The last good configuration stays in force: "+r.refusal
 		case r.refusal != "":
-			c.Reason, c.Message = "ConfigurationRefused", r.refusal
+			c.Reason, c.Message = nodecontract.ReasonRefused, r.refusal
 		case len(aside) > 0:
-			c.Reason, c.Message = "StandingBack", strings.Join(aside, "; ")
+			c.Reason, c.Message = nodecontract.ReasonStandingBack, strings.Join(aside, "; ")
 		case r.inForce:
-			c.Status, c.Reason, c.Message = "True", "ConfigurationApplied", "The GPUs are shared as configured"
+			c.Status, c.Reason, c.Message = "True", nodecontract.ReasonApplied, "The GPUs are shared as configured"
 		default:
 			known = false
 		}

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // lookForReset is how often the driver is opened anew for a GPU that somebody has reset and that does not answer yet.
@@ -34,7 +35,7 @@ func (r *resets) seen(m nodeapi.Metadata) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.uuids, r.version = nil, m.ResourceVersion
-	for uuid := range strings.SplitSeq(m.Annotations[health.ResetAnnotation], ",") {
+	for uuid := range strings.SplitSeq(m.Annotations[nodecontract.GPUResetAnnotation], ",") {
 		if uuid = strings.TrimSpace(uuid); uuid != "" && !slices.Contains(r.uuids, uuid) {
 			r.uuids = append(r.uuids, uuid)
 		}
@@ -95,7 +96,7 @@ func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string
 		value = strings.Join(left, ",")
 	}
 	err := node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{
-		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]any{health.ResetAnnotation: value}},
+		"metadata": map[string]any{"resourceVersion": version, "annotations": map[string]any{nodecontract.GPUResetAnnotation: value}},
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,9 +119,9 @@ func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	}
 	if len(done) > 0 {
 		if err := a.resets.remove(ctx, a.node, done); err != nil {
-			log.Info("The annotation is not removed; trying again", "annotation", health.ResetAnnotation, "error", err.Error())
+			log.Info("The annotation is not removed; trying again", "annotation", nodecontract.GPUResetAnnotation, "error", err.Error())
 		} else {
-			log.Info("Removed from the annotation", "annotation", health.ResetAnnotation, "gpus", done)
+			log.Info("Removed from the annotation", "annotation", nodecontract.GPUResetAnnotation, "gpus", done)
 		}
 	}
 	if reopen {

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/usage"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // lookForUse is how often it is looked which pods use their GPUs. NVML remembers the processes of a GPU for longer.
@@ -42,7 +42,7 @@ func newUseWatch(o options) *useWatch {
 // seen takes the Node's metadata.
 func (w *useWatch) seen(m nodeapi.Metadata) {
 	select {
-	case w.earlier <- m.Annotations[unused.Annotation]:
+	case w.earlier <- m.Annotations[nodecontract.UnusedSinceAnnotation]:
 	default:
 	}
 }
@@ -55,7 +55,7 @@ func (a *agent) watchUse(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	case annotation := <-a.use.earlier:
-		report, err := unused.Parse(annotation)
+		report, err := nodecontract.ParseUnused(annotation)
 		if err != nil {
 			log.Info("What an earlier agent said of unused replicas is not understood, and taken away", "error", err.Error())
 			err = a.sayUnused(ctx, report)
@@ -113,10 +113,10 @@ func ofGPUs(holders map[string][]string, devices []gpu.Device) map[string][]stri
 	return holders
 }
 
-func (a *agent) sayUnused(ctx context.Context, r unused.Report) error {
+func (a *agent) sayUnused(ctx context.Context, r nodecontract.UnusedReport) error {
 	var value any // Without pods it goes.
 	if text := r.String(); text != "" {
 		value = text
 	}
-	return a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{unused.Annotation: value}}})
+	return a.node.Patch(ctx, "", nodeapi.MergePatch, map[string]any{"metadata": map[string]any{"annotations": map[string]any{nodecontract.UnusedSinceAnnotation: value}}})
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // said is what the Node says of unused replicas.
-func (s *apiServer) said(t *testing.T) unused.Report {
+func (s *apiServer) said(t *testing.T) nodecontract.UnusedReport {
 	t.Helper()
-	r, err := unused.Parse(s.annotation(unused.Annotation))
+	r, err := nodecontract.ParseUnused(s.annotation(nodecontract.UnusedSinceAnnotation))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,8 +21,8 @@ func (s *apiServer) said(t *testing.T) unused.Report {
 func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 	t.Parallel()
 	since := time.Now().Add(-3 * time.Hour).UTC().Truncate(time.Second)
-	earlier := unused.Report{
-		AsOf:  time.Now().Add(-unused.Beat - time.Minute).UTC().Truncate(time.Second),
+	earlier := nodecontract.UnusedReport{
+		AsOf:  time.Now().Add(-nodecontract.UnusedBeat - time.Minute).UTC().Truncate(time.Second),
 		Since: map[string]time.Time{"default/notebook": since, "default/train": since, "default/gone": since},
 	}
 	var api *apiServer
@@ -39,7 +39,7 @@ func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 	// Memory that is held is no use.
 	m.library.SetUsage("GPU-a", gpu.Usage{MemoryUsedMiB: 9000, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000}}})
 	m.stop()
-	api.annotate(unused.Annotation, earlier.String())
+	api.annotate(nodecontract.UnusedSinceAnnotation, earlier.String())
 	m.run()
 	m.eventually("the next agent confirms what the one before it has seen", func() bool {
 		r := api.said(t)
@@ -53,7 +53,7 @@ func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 		return r.Since["default/notebook"].IsZero() && r.Since["default/train"].Equal(since)
 	})
 	m.kubelet.Delete("train")
-	m.eventually("without such pods there is no annotation", func() bool { return api.annotation(unused.Annotation) == "" })
+	m.eventually("without such pods there is no annotation", func() bool { return api.annotation(nodecontract.UnusedSinceAnnotation) == "" })
 }
 
 func TestWhatTheNodeSaysIsTakenAwayWhenNobodyUnderstandsIt(t *testing.T) {
@@ -62,7 +62,9 @@ func TestWhatTheNodeSaysIsTakenAwayWhenNobodyUnderstandsIt(t *testing.T) {
 	m := start(t, func(m *machine) {
 		m.configure(replicas(10))
 		api = m.withNode()
-		api.annotate(unused.Annotation, "since noon")
+		api.annotate(nodecontract.UnusedSinceAnnotation, "since noon")
 	})
-	m.eventually("it is gone", func() bool { return api.annotation(unused.Annotation) == "" && m.log.has("is not understood") })
+	m.eventually("it is gone", func() bool {
+		return api.annotation(nodecontract.UnusedSinceAnnotation) == "" && m.log.has("is not understood")
+	})
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Label keys with which the cloud describes the machine and its GPUs.
@@ -27,8 +28,6 @@ const (
 	labelGPUName      = "karpenter.k8s.aws/instance-gpu-name"
 	labelGPUCount     = "karpenter.k8s.aws/instance-gpu-count"
 	labelGPUMemory    = "karpenter.k8s.aws/instance-gpu-memory"
-
-	resourceGPU = "nvidia.com/gpu"
 )
 
 // What Karpenter's kwok provider keeps back of every machine (its newInstanceType).
@@ -104,7 +103,7 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 			EphemeralBytes: capacity.EphemeralBytes,
 			Pods:           capacity.Pods,
 		},
-		GPU:      GPU{Count: amount.Value(k.Resources[resourceGPU])},
+		GPU:      GPU{Count: amount.Value(k.Resources[nodecontract.ResourceGPU])},
 		Extended: k.extended(),
 	}
 	if k.Architecture == "" {
@@ -127,7 +126,7 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 	if !ok {
 		pods = *resource.NewQuantity(kwokDefaultPods, resource.DecimalSI)
 	}
-	cpu, gpus := k.Resources["cpu"], amount.Value(k.Resources[resourceGPU])
+	cpu, gpus := k.Resources["cpu"], amount.Value(k.Resources[nodecontract.ResourceGPU])
 	capacity := Resources{
 		MilliCPU:       amount.Milli(cpu),
 		MemoryBytes:    amount.Value(k.Resources["memory"]),
@@ -151,7 +150,7 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 func (k kwokInstanceType) extended() map[string]int64 {
 	var extended map[string]int64
 	for name, q := range k.Resources {
-		if slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods", resourceGPU}, name) || q.Sign() <= 0 {
+		if slices.Contains([]string{"cpu", "memory", "ephemeral-storage", "pods", nodecontract.ResourceGPU}, name) || q.Sign() <= 0 {
 			continue
 		}
 		if extended == nil {
@@ -221,7 +220,7 @@ func (t *InstanceType) describe() error {
 		t.GPU.MemoryMiB = mib
 	}
 	if s, ok := t.Labels[labelGPUCount]; ok && s != strconv.FormatInt(t.GPU.Count, 10) {
-		return fmt.Errorf("label %s is %s, but the machine has %d %s", labelGPUCount, s, t.GPU.Count, resourceGPU)
+		return fmt.Errorf("label %s is %s, but the machine has %d %s", labelGPUCount, s, t.GPU.Count, nodecontract.ResourceGPU)
 	}
 	return nil
 }

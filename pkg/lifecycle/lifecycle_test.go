@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 var update = flag.Bool("update", false, "rewrite the tables of docs/machines.md")
@@ -100,8 +101,8 @@ func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 
 // facts are the labels, annotations and taints that say what is, or that users write: they hold nothing back.
 var facts = []string{
-	v1alpha1.GPUNodeClassLabel, v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
-	v1alpha1.ReplacesAnnotation, v1alpha1.UnusedSinceAnnotation, v1alpha1.EvictWhenUnusedAnnotation, v1alpha1.GPUResetAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
+	v1alpha1.GPUNodeClassLabel, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
+	v1alpha1.ReplacesAnnotation, nodecontract.UnusedSinceAnnotation, v1alpha1.EvictWhenUnusedAnnotation, nodecontract.GPUResetAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
 	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }
 
@@ -112,30 +113,32 @@ func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
 	for _, m := range Marks {
 		known = append(known, m.Name)
 	}
-	parsed, err := parser.ParseFile(token.NewFileSet(), "../apis/v1alpha1/labels.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := 0
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		sum, ok := n.(*ast.BinaryExpr)
-		if !ok {
-			return true
-		}
-		suffix, ok := sum.Y.(*ast.BasicLit)
-		if !ok {
-			return true
-		}
-		name, err := strconv.Unquote(suffix.Value)
+	for _, file := range []string{"../apis/v1alpha1/labels.go", "../nodecontract/annotations.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found++
-		if !slices.Contains(known, v1alpha1.Group+name) {
-			t.Errorf("%s is neither a fact nor in Marks", v1alpha1.Group+name)
-		}
-		return true
-	})
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			sum, ok := n.(*ast.BinaryExpr)
+			if !ok {
+				return true
+			}
+			suffix, ok := sum.Y.(*ast.BasicLit)
+			if !ok {
+				return true
+			}
+			name, err := strconv.Unquote(suffix.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found++
+			if !slices.Contains(known, v1alpha1.Group+name) {
+				t.Errorf("%s is neither a fact nor in Marks", v1alpha1.Group+name)
+			}
+			return true
+		})
+	}
 	if found < len(facts) {
 		t.Errorf("only %d names were found", found)
 	}

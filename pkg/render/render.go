@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -187,9 +188,9 @@ func repairs(view *snapshot.View, pods []string) int {
 func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
-	a[v1alpha1.ResourceAnnotation] = string(pool.Resource())
-	a[v1alpha1.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
-	a[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
+	a[nodecontract.ResourceAnnotation] = string(pool.Resource())
+	a[nodecontract.GPUsAnnotation] = strconv.FormatInt(gpus, 10)
+	a[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(replicas, 10)
 	if len(replaced) > 0 {
 		a[v1alpha1.ReplacesAnnotation] = strings.Join(replaced, ",")
 	}

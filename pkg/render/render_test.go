@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -71,8 +72,8 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 			Name:   got.Name,
 			Labels: map[string]string{"owner": "ml", "team": "blue", karpv1.NodePoolLabelKey: "gpu-shared", v1alpha1.GPUNodeClassLabel: "gpu-shared"},
 			Annotations: map[string]string{
-				"example.com/note": "kept", v1alpha1.ResourceAnnotation: "nvidia.com/gpu.shared", v1alpha1.GPUsAnnotation: "4",
-				v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: "1304000", v1alpha1.PlannedPodsAnnotation: "97a7341947=1,c0354d3bfa=2",
+				"example.com/note": "kept", nodecontract.ResourceAnnotation: "nvidia.com/gpu.shared", nodecontract.GPUsAnnotation: "4",
+				nodecontract.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: "1304000", v1alpha1.PlannedPodsAnnotation: "97a7341947=1,c0354d3bfa=2",
 				karpv1.NodePoolHashAnnotationKey: pool.Hash(), karpv1.NodePoolHashVersionAnnotationKey: karpv1.NodePoolHashVersion,
 			},
 			OwnerReferences: []metav1.OwnerReference{{
@@ -167,7 +168,7 @@ func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
 			t.Errorf("requirement %s (-want +got):\n%s", want.Key, diff)
 		}
 	}
-	if gpus := claim.Annotations[v1alpha1.GPUsAnnotation]; gpus != "1" {
+	if gpus := claim.Annotations[nodecontract.GPUsAnnotation]; gpus != "1" {
 		t.Errorf("it promises %s GPUs, which the smallest of its machines does not have", gpus)
 	}
 	if claim.Name != plain.Name {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -81,7 +81,7 @@ func ailment(t *rapid.T) func(*snapshot.Machine) {
 		case 1:
 			ails(says(corev1.NodeReady, corev1.ConditionFalse, ago))
 		case 2:
-			ails(says(health.ConditionType, corev1.ConditionFalse, ago, rapid.SampledFrom([]string{health.ReasonLost, health.ReasonReset}).Draw(t, "reason")))
+			ails(says(nodecontract.HardwareCondition, corev1.ConditionFalse, ago, rapid.SampledFrom([]string{nodecontract.ReasonLost, nodecontract.ReasonReset}).Draw(t, "reason")))
 		case 3:
 			ails(short(rapid.Int64Range(0, 9).Draw(t, "replicas"), ago))
 		case 4:

@@ -11,7 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -73,21 +73,21 @@ func TestSickness(t *testing.T) {
 		"a Node that nobody hears of":                         {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
 		"one that says that it is not ready":                  {machine("m", says(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
 		"one of which nobody says since when":                 {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
-		"a GPU that a reset may mend":                         {machine("m", says(health.ConditionType, corev1.ConditionFalse, 4*time.Minute, health.ReasonReset)), health.ConditionType, 6 * time.Minute, false},
-		"a GPU that is lost":                                  {machine("m", says(health.ConditionType, corev1.ConditionFalse, 4*time.Minute, health.ReasonLost)), health.ConditionType, -3 * time.Minute, false},
-		"a GPU that asks for another machine":                 {machine("m", says(health.ConditionType, corev1.ConditionFalse, 30*time.Second, health.ReasonReplace)), health.ConditionType, 30 * time.Second, false},
-		"GPUs of which nothing is known":                      {machine("m", says(health.ConditionType, corev1.ConditionUnknown, time.Hour)), "", 0, false},
-		"GPUs that are in service":                            {machine("m", says(health.ConditionType, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"a GPU that a reset may mend":                         {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
+		"a GPU that is lost":                                  {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
+		"a GPU that asks for another machine":                 {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
+		"GPUs of which nothing is known":                      {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},
+		"GPUs that are in service":                            {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionTrue, time.Hour)), "", 0, false},
 		"a network that is down":                              {machine("m", says("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
 		"pressure on the disk":                                {machine("m", says(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
 		"replicas that are gone for a moment":                 {machine("m", short(0, 4*time.Minute)), "", 0, false},
 		"replicas that stay away":                             {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
 		"replicas that came back":                             {machine("m", short(10, time.Hour)), "", 0, false},
-		"replicas that another plugin keeps away":             {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
-		"replicas that a configuration keeps away":            {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
-		"replicas that an agent without GPUs cannot have":     {machine("m", short(0, time.Hour), says(sharing, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
-		"what is borne for the shortest time counts":          {machine("m", notReady(time.Minute), says(health.ConditionType, corev1.ConditionFalse, time.Minute)), health.ConditionType, 9 * time.Minute, false},
-		"what calls for force by now counts before":           {machine("m", notReady(30*time.Minute), says(health.ConditionType, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
+		"replicas that another plugin keeps away":             {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
+		"replicas that a configuration keeps away":            {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
+		"replicas that an agent without GPUs cannot have":     {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
+		"what is borne for the shortest time counts":          {machine("m", notReady(time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
+		"what calls for force by now counts before":           {machine("m", notReady(30*time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
 		"a machine that has not started is broken, not sick":  {starting(), "", 0, false},
 		"a machine whose Node has not come is nothing so far": {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
 	} {
@@ -139,7 +139,7 @@ func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
 func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 	t.Parallel()
 	sick := notReady(time.Hour)
-	borneStill := says(health.ConditionType, corev1.ConditionFalse, time.Minute)
+	borneStill := says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
 	for name, c := range map[string]struct {
 		machines int
 		edits    []func(*snapshot.Machine)
@@ -203,7 +203,7 @@ func list(edits ...func(*snapshot.Machine)) []func(*snapshot.Machine) { return e
 
 func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
 	t.Parallel()
-	cluster, machines := fleet(5, notReady(time.Hour), says(health.ConditionType, corev1.ConditionFalse, time.Hour))
+	cluster, machines := fleet(5, notReady(time.Hour), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	d := Diagnose(cluster, machines, borne)
 	for _, part := range []string{"2 of 5", "more than 1", "m-00 (Ready), m-01 (AcceleratedHardwareReady)", "delete the NodeClaims"} {
 		if message := d.Wards["gpu"].Message; !strings.Contains(message, part) {
@@ -229,7 +229,7 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 	both := func(a, b func(*snapshot.Machine)) func(*snapshot.Machine) {
 		return func(m *snapshot.Machine) { a(m); b(m) }
 	}
-	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), says(health.ConditionType, corev1.ConditionFalse, time.Hour))
+	out, broken := both(zone("b"), notReady(time.Hour)), both(zone("b"), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	for name, c := range map[string]struct {
 		edits []func(*snapshot.Machine)
 		want  []bool

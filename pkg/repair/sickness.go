@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -54,7 +54,7 @@ func (t Tolerations) policies() []policy {
 	return []policy{
 		{corev1.NodeReady, corev1.ConditionFalse, t.NotReady, true},
 		{corev1.NodeReady, corev1.ConditionUnknown, t.NotReady, true},
-		{health.ConditionType, corev1.ConditionFalse, t.GPUFault, false},
+		{nodecontract.HardwareCondition, corev1.ConditionFalse, t.GPUFault, false},
 		// Those of EKS' node monitoring agent.
 		{"StorageReady", corev1.ConditionFalse, t.NotReady, false},
 		{"NetworkingReady", corev1.ConditionFalse, t.NotReady, false},
@@ -100,7 +100,7 @@ func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
 		since = now // Nobody says since when, so it is borne.
 	}
 	borne := p.borne
-	if p.condition == health.ConditionType && (c.Reason == health.ReasonReplace || c.Reason == health.ReasonLost) {
+	if p.condition == nodecontract.HardwareCondition && (c.Reason == nodecontract.ReasonReplace || c.Reason == nodecontract.ReasonLost) {
 		borne = min(borne, hopeless)
 	}
 	return Sickness{
@@ -122,16 +122,13 @@ func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Sickness {
 	}
 }
 
-// sharing is the condition in which the node agent says whether it serves; what a configuration or another plugin keeps it from, another machine would not mend.
-const sharing = "KarveSharingReady"
-
 // Short says that a machine which has started exposes less than it promised, for no reason that its agent tells of.
 func Short(m *snapshot.Machine) bool {
 	if m.Node == nil || !m.Started() || m.Exposed() >= m.Promise.Replicas() {
 		return false
 	}
-	c := conditionOf(m.Node, sharing)
-	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == health.ReasonNone
+	c := conditionOf(m.Node, nodecontract.SharingCondition)
+	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == nodecontract.ReasonNone
 }
 
 // ShortSince is since when the Node was seen to be short of replicas; nil when it was not.

@@ -14,10 +14,6 @@ const Version = "v1"
 
 // Resource names and what they are made of.
 const (
-	// Prefix is the domain that each resource name is in.
-	Prefix = "nvidia.com/"
-	// ResourceGPU is the resource that GPUs are before anything is shared or renamed.
-	ResourceGPU = Prefix + "gpu"
 	// SharedSuffix is what renameByDefault puts behind the name.
 	SharedSuffix = ".shared"
 	// MaxNameLength is how long a resource name may be, prefix included.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"karve.sh/karve/pkg/nodecontract"
 	"sigs.k8s.io/yaml"
 )
 
@@ -52,7 +53,7 @@ func readConfig(o *object) Config {
 	o.object("resources", func(o *object) {
 		c.Names = Names{GPUs: readPatterns(o, "gpus"), MIG: readPatterns(o, "mig")}
 		if len(c.Names.GPUs)+len(c.Names.MIG) > 0 {
-			o.r.warn("%s: names by product are ignored, as NVIDIA's plugin does: every GPU is %s; use sharing.timeSlicing.resources[].rename", o.path, ResourceGPU)
+			o.r.warn("%s: names by product are ignored, as NVIDIA's plugin does: every GPU is %s; use sharing.timeSlicing.resources[].rename", o.path, nodecontract.ResourceGPU)
 		}
 	})
 	o.object("sharing", func(o *object) {
@@ -161,8 +162,8 @@ func readEntry(o *object, rename bool) Entry {
 	var e Entry
 	if name := o.text("name"); name == nil {
 		o.r.fail(o.at("name"), "no resource name specified")
-	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != ResourceGPU {
-		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s", o.at("name"), e.Name, ResourceGPU)
+	} else if e.Name = o.r.name(o.at("name"), *name); e.Name != "" && e.Name != nodecontract.ResourceGPU {
+		o.r.warn("%s: no GPU is %s, so this has no effect; GPUs are %s", o.at("name"), e.Name, nodecontract.ResourceGPU)
 	}
 	if v, ok := o.take("devices"); ok {
 		if e.Devices = readDevices(o.r, o.at("devices"), v); !e.Devices.All() {
@@ -308,20 +309,20 @@ func (r *reader) name(path, name string) string {
 }
 
 func resourceName(name string) (string, error) {
-	if !strings.HasPrefix(name, Prefix) {
-		name = Prefix + name
+	if !strings.HasPrefix(name, nodecontract.NVIDIAPrefix) {
+		name = nodecontract.NVIDIAPrefix + name
 	}
 	if len(name) > MaxNameLength {
 		return "", fmt.Errorf("%q is longer than the %d characters that a resource name can have", name, MaxNameLength)
 	}
-	for part := range strings.SplitSeq(strings.TrimPrefix(name, Prefix), ".") {
+	for part := range strings.SplitSeq(strings.TrimPrefix(name, nodecontract.NVIDIAPrefix), ".") {
 		edge := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 		valid := part != "" && edge(part[0]) && edge(part[len(part)-1])
 		for i := range len(part) {
 			valid = valid && (edge(part[i]) || part[i] == '-')
 		}
 		if !valid {
-			return "", fmt.Errorf("%q cannot be a resource name: after %q come lower case letters, digits, '-' and '.', beginning and ending with a letter or digit", name, Prefix)
+			return "", fmt.Errorf("%q cannot be a resource name: after %q come lower case letters, digits, '-' and '.', beginning and ending with a letter or digit", name, nodecontract.NVIDIAPrefix)
 		}
 	}
 	return name, nil

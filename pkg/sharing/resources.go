@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Resource is one extended resource of a machine.
@@ -57,7 +58,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	var out []Resource
 	total := 0
 	for i, d := range devices {
-		name, replicas, fail := ResourceGPU, 1, false
+		name, replicas, fail := nodecontract.ResourceGPU, 1, false
 		if e := picked[i]; e != nil {
 			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(c.Sharing.TimeSlicing.FailRequestsGreaterThanOne, false)
 		}
@@ -89,7 +90,7 @@ func (c Config) pick(devices []gpu.Device) ([]*Entry, error) {
 		if e.Replicas < 2 || e.Replicas > MaxReplicas {
 			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, MaxReplicas)
 		}
-		if e.Name != ResourceGPU {
+		if e.Name != nodecontract.ResourceGPU {
 			continue
 		}
 		of, err := e.Devices.of(devices)
@@ -153,25 +154,25 @@ func FromPromise(resource string, replicas int) (Config, error) {
 	case err != nil:
 		return Config{}, err
 	case name != resource:
-		return Config{}, fmt.Errorf("%q is not in %s", resource, Prefix)
+		return Config{}, fmt.Errorf("%q is not in %s", resource, nodecontract.NVIDIAPrefix)
 	case replicas < 1 || replicas > MaxReplicas:
 		return Config{}, fmt.Errorf("%d replicas of %s on each GPU were promised; possible are 1 to %d", replicas, resource, MaxReplicas)
-	case replicas == 1 && name != ResourceGPU:
-		return Config{}, fmt.Errorf("one replica of %s on each GPU was promised, and a GPU that is not shared is %s", resource, ResourceGPU)
+	case replicas == 1 && name != nodecontract.ResourceGPU:
+		return Config{}, fmt.Errorf("one replica of %s on each GPU was promised, and a GPU that is not shared is %s", resource, nodecontract.ResourceGPU)
 	case replicas == 1:
 		return c, nil
 	}
-	e := Entry{Name: ResourceGPU, Replicas: replicas}
-	if name != ResourceGPU {
+	e := Entry{Name: nodecontract.ResourceGPU, Replicas: replicas}
+	if name != nodecontract.ResourceGPU {
 		e.Rename = name
 	}
-	c.Sharing.TimeSlicing = &Replicated{RenameByDefault: name == ResourceGPU+SharedSuffix, Resources: []Entry{e}}
+	c.Sharing.TimeSlicing = &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
 	return c, nil
 }
 
 // Promise says what the configuration makes of every GPU alike; ok is false when it does not treat them alike.
 func (c Config) Promise() (p Promise, ok bool) {
-	p = Promise{Resource: ResourceGPU, Replicas: 1}
+	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1}
 	if c.Sharing.MPS != nil {
 		return Promise{}, false
 	}
@@ -180,7 +181,7 @@ func (c Config) Promise() (p Promise, ok bool) {
 	}
 	for _, e := range c.Sharing.TimeSlicing.Resources {
 		switch {
-		case e.Name != ResourceGPU:
+		case e.Name != nodecontract.ResourceGPU:
 		case !e.Devices.All() || p.Replicas > 1:
 			return Promise{}, false
 		default:

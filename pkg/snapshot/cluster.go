@@ -20,6 +20,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Cluster is what was read from the API and the cloud. The objects are not changed.
@@ -157,7 +158,7 @@ func IsOurs(np *karpv1.NodePool) bool {
 
 // IsOurClaim says whether a NodeClaim was made by Karve for pods.
 func IsOurClaim(claim *karpv1.NodeClaim) bool {
-	return claim.Annotations[v1alpha1.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
+	return claim.Annotations[nodecontract.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
 }
 
 // IsCanary says whether a NodeClaim was made by Karve to try a machine image: no pod is planned for it.

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -136,7 +137,7 @@ func TestAPromiseBeyondAnyMachineIsNone(t *testing.T) {
 	t.Parallel()
 	huge := "4611686018427387904"
 	p := snapshot.PromiseOf(map[string]string{
-		v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: huge, v1alpha1.ReplicasPerGPUAnnotation: huge, v1alpha1.PriceAnnotation: huge,
+		nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared, nodecontract.GPUsAnnotation: huge, nodecontract.ReplicasPerGPUAnnotation: huge, v1alpha1.PriceAnnotation: huge,
 	})
 	if p.Replicas() != 0 || p.MicroUSDPerHour != 0 {
 		t.Errorf("promises %+v", p)

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // FieldReport says that a field of a NodePool or GPUNodeClass is set to something that has no effect, or not the one that it has in Karpenter. Nodes are
@@ -97,7 +98,7 @@ func (p *Pool) unhonoredDisruption() []FieldReport {
 var (
 	// ownAnnotations and ownLabels are written to NodeClaims by Karve, whatever the template says.
 	ownAnnotations = []string{
-		v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, karpv1.NodePoolHashAnnotationKey,
+		nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, karpv1.NodePoolHashAnnotationKey,
 		karpv1.NodePoolHashVersionAnnotationKey,
 	}
 	ownLabels = []string{v1alpha1.GPUNodeClassLabel, karpv1.NodePoolLabelKey}

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -45,7 +46,7 @@ var reported = []struct {
 	{
 		"an annotation of Karve's", "",
 		func(np *karpv1.NodePool) {
-			np.Spec.Template.Annotations = map[string]string{v1alpha1.GPUsAnnotation: "8", "example.com/note": "kept"}
+			np.Spec.Template.Annotations = map[string]string{nodecontract.GPUsAnnotation: "8", "example.com/note": "kept"}
 		},
 		fieldsHonored, "ReservedKey", "spec.template.metadata.annotations: karve.sh/gpus is written by Karve and has no effect here: remove it",
 	},

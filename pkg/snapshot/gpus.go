@@ -12,13 +12,8 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
-)
-
-// What a node's agent says of its GPUs: their number, and the memory of each in MiB.
-const (
-	labelGPUCount  = "nvidia.com/gpu.count"
-	labelGPUMemory = "nvidia.com/gpu.memory"
 )
 
 const bytesPerMiB = 1 << 20
@@ -134,7 +129,7 @@ func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 
 // memoryMiB is the device memory of each GPU of a node, as the node says or else as the catalogue does.
 func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
-	if mib := numberIn(labels, labelGPUMemory, catalog.MaxMemoryMiB); mib > 0 {
+	if mib := numberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
 		return mib
 	}
 	if t != nil {
@@ -146,7 +141,7 @@ func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 // gpuCount is the number of GPUs of a node that is not ours; 0 when it is not known. Its label may be anybody's, so it is no more than the replicas that the
 // kubelet exposes, of which each GPU has one at least.
 func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) int64 {
-	n := numberIn(labels, labelGPUCount, catalog.MaxGPUs)
+	n := numberIn(labels, nodecontract.GPUCountLabel, catalog.MaxGPUs)
 	if n == 0 && t != nil {
 		n = t.GPU.Count
 	}

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -51,8 +52,8 @@ func (p Promise) Replicas() int64 { return p.GPUs * p.ReplicasPerGPU }
 // PromiseOf reads the promise from the annotations of a NodeClaim or Node; numbers that are missing, no numbers, or more than a machine can have are 0.
 func PromiseOf(annotations map[string]string) Promise {
 	return Promise{
-		Resource: corev1.ResourceName(annotations[v1alpha1.ResourceAnnotation]),
-		GPUs:     numberIn(annotations, v1alpha1.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, v1alpha1.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
+		Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
+		GPUs:     numberIn(annotations, nodecontract.GPUsAnnotation, catalog.MaxGPUs), ReplicasPerGPU: numberIn(annotations, nodecontract.ReplicasPerGPUAnnotation, maxReplicasPerGPU),
 		MicroUSDPerHour: numberIn(annotations, v1alpha1.PriceAnnotation, planner.MaxPrice),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -230,7 +231,7 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 		"its replicas gone again, and not initialised": {uninitialized(func(n *corev1.Node) { n.Status.Allocatable = nil }), timeout, true},
 		"never launched":           {machine(func(*karpv1.NodeClaim) {}, 0, noNode), timeout, false},
 		"admitted long ago":        {machine(Initialized(Now), 0), timeout, false},
-		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[v1alpha1.GPUsAnnotation] = "" }), timeout, true},
+		"that never promised them": {machine(Registered(Now), 0, func(c *snapshot.Cluster) { c.NodeClaims[0].Annotations[nodecontract.GPUsAnnotation] = "" }), timeout, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -310,7 +311,7 @@ func TestOnlyClaimsWithAPromiseAndAPoolAreOurs(t *testing.T) {
 	pool := Pool("p", "p")
 	ours := Claim("m", &pool, xlarge)
 	noPromise, noPool := ours.DeepCopy(), ours.DeepCopy()
-	delete(noPromise.Annotations, v1alpha1.ResourceAnnotation)
+	delete(noPromise.Annotations, nodecontract.ResourceAnnotation)
 	delete(noPool.Labels, karpv1.NodePoolLabelKey)
 	if !snapshot.IsOurClaim(&ours) || snapshot.IsOurClaim(noPromise) || snapshot.IsOurClaim(noPool) {
 		t.Error("wrong claims are ours")

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Holders are the pods that hold replicas of the machine; by name.
@@ -16,15 +16,15 @@ func (m *Machine) Holders() []*corev1.Pod {
 }
 
 // Usage is what the machine's agent says of replicas that are held and not used.
-func (m *Machine) Usage() (unused.Report, error) {
+func (m *Machine) Usage() (nodecontract.UnusedReport, error) {
 	if m.Node == nil {
-		return unused.Report{}, nil
+		return nodecontract.UnusedReport{}, nil
 	}
-	return unused.Parse(m.Node.Annotations[v1alpha1.UnusedSinceAnnotation])
+	return nodecontract.ParseUnused(m.Node.Annotations[nodecontract.UnusedSinceAnnotation])
 }
 
 // UnusedFor is how long a pod of the machine is known not to have used its GPUs.
-func UnusedFor(pod *corev1.Pod, report unused.Report, now time.Time) time.Duration {
+func UnusedFor(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) time.Duration {
 	if pod.Status.StartTime == nil {
 		return 0
 	}

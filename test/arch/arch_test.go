@@ -45,7 +45,7 @@ var rules = []rule{
 	{
 		why:    "the catalog knows quantities and nothing else of Kubernetes",
 		of:     is("pkg/catalog"),
-		allows: anyOf(standard, ours("pkg/catalog"), ours("pkg/amount"), exactly("k8s.io/apimachinery/pkg/api/resource")),
+		allows: anyOf(standard, ours("pkg/catalog"), ours("pkg/amount"), ours("pkg/nodecontract"), exactly("k8s.io/apimachinery/pkg/api/resource")),
 	},
 	{
 		why:          "others import our API types, and should not get a client or Karpenter with them",
@@ -56,7 +56,24 @@ var rules = []rule{
 	{
 		why:    "our API types need only the machinery of Kubernetes' own",
 		of:     under("pkg/apis"),
-		allows: anyOf(standard, ours("pkg/apis"), below("k8s.io/apimachinery")),
+		allows: anyOf(standard, ours("pkg/apis"), ours("pkg/nodecontract"), below("k8s.io/apimachinery")),
+	},
+	{
+		why:          "the contract between controller and agent is for both: it brings nothing with it",
+		of:           under("pkg/nodecontract"),
+		allows:       anyOf(standard, ours("pkg/nodecontract")),
+		transitively: true,
+	},
+	{
+		why:    "what the agent and the others share is pkg/nodecontract",
+		of:     noneOf(under("pkg/node"), under("pkg/sharing"), under("cmd/node"), under("test")),
+		allows: noneOf(ours("pkg/node"), ours("pkg/sharing")),
+	},
+	{
+		why:          "the agent runs on every node: it does without API types and clients, which are most of a program's size",
+		of:           anyOf(under("pkg/node"), under("cmd/node")),
+		allows:       noneOf(ours("pkg/apis"), ours("pkg/snapshot"), ours("pkg/controllers"), below("k8s.io/api"), below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
+		transitively: true,
 	},
 	{
 		why:    "snapshot, fleet, render, repair, manifests and quote are functions of values: those who call them read the objects and files",
@@ -152,6 +169,9 @@ func TestABreachIsSeen(t *testing.T) {
 		"controllers may not ask AWS":                       {pkg("pkg/controllers/pool", "github.com/aws/aws-sdk-go-v2/service/ec2"), 1},
 		"controllers may read EC2NodeClasses":               {pkg("pkg/controllers/pool", "github.com/aws/karpenter-provider-aws/pkg/apis/v1"), 0},
 		"kubectl-karve may not carry AWS, even by a detour": {listed{ImportPath: module + "/cmd/kubectl-karve", Deps: []string{"github.com/aws/smithy-go"}}, 1},
+		"the contract may not use API types":                {pkg("pkg/nodecontract", "k8s.io/api/core/v1"), 1},
+		"a controller may not use the agent's packages":     {pkg("pkg/repair", module+"/pkg/node/health"), 1},
+		"the agent may not carry API types":                 {pkg("pkg/node/plugin", module+"/pkg/apis/v1alpha1"), 1},
 		"API types may not use a client":                    {pkg("pkg/apis/v1alpha1", "k8s.io/client-go/rest"), 2},
 		"no package uses controllers from below":            {pkg("pkg/render", module+"/pkg/controllers/launch"), 1},
 		"a test package may use what it likes":              {pkg("test/demo", "sigs.k8s.io/karpenter/pkg/operator", module+"/pkg/operator"), 0},

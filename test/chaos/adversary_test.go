@@ -22,7 +22,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/aws"
 	"karve.sh/karve/test/cluster/simulator"
 )
@@ -75,8 +75,8 @@ func foreign(of string) []client.Object {
 					corev1.LabelInstanceTypeStable: "g4dn.xlarge", corev1.LabelTopologyZone: "us-east-1a", karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeOnDemand,
 				},
 				Annotations: map[string]string{
-					v1alpha1.GPUsAnnotation: "1099511627776", v1alpha1.ReplicasPerGPUAnnotation: most, v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared,
-					v1alpha1.UnusedSinceAnnotation: "{", v1alpha1.IdleSinceAnnotation: "yesterday", v1alpha1.ReplicasShortSinceAnnotation: most,
+					nodecontract.GPUsAnnotation: "1099511627776", nodecontract.ReplicasPerGPUAnnotation: most, nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared,
+					nodecontract.UnusedSinceAnnotation: "{", v1alpha1.IdleSinceAnnotation: "yesterday", v1alpha1.ReplicasShortSinceAnnotation: most,
 				},
 			},
 			Spec:   corev1.NodeSpec{Unschedulable: true},
@@ -429,7 +429,7 @@ func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
 // condition has a Node say whether its GPUs work.
 func (c *chaos) condition(ctx context.Context, node string, is corev1.ConditionStatus) error {
 	now := time.Now().UTC().Format(time.RFC3339)
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"lastTransitionTime":%q}]}}`, health.ConditionType, is, health.ReasonHealthy, now)
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"lastTransitionTime":%q}]}}`, nodecontract.HardwareCondition, is, nodecontract.ReasonHealthy, now)
 	return c.insist(ctx, func(ctx context.Context) error {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		return client.IgnoreNotFound(c.api.Status().Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, patch)))

@@ -12,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 const (
@@ -87,7 +88,7 @@ var hostiles = []hostile{
 	{name: "kept", runs: true, edit: all(annotates(karpv1.DoNotDisruptAnnotationKey, "true"), annotates("controller.kubernetes.io/pod-deletion-cost", "2147483647"))},
 	{name: "cheap", runs: true, edit: all(annotates("controller.kubernetes.io/pod-deletion-cost", "-2147483648"), annotates(v1alpha1.EvictWhenUnusedAnnotation, "-9223372036854775808h"))},
 	{name: "posing", runs: true, edit: func(p *corev1.Pod) {
-		for _, key := range append([]string{v1alpha1.ReplacingAnnotation, v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation}, times...) {
+		for _, key := range append([]string{v1alpha1.ReplacingAnnotation, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation}, times...) {
 			annotates(key, most)(p)
 		}
 		p.Labels[v1alpha1.CanaryLabel], p.Labels[v1alpha1.GPUNodeClassLabel], p.Labels[karpv1.NodePoolLabelKey] = "x", "x", "x"

@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/test/aws"
 )
@@ -253,7 +254,7 @@ func settledPicture() *picture {
 		jobs:         []batchv1.Job{{ObjectMeta: meta, Spec: batchv1.JobSpec{Completions: new(int32(1))}, Status: batchv1.JobStatus{Succeeded: 1}}},
 		nodes: []corev1.Node{{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-1", Annotations: map[string]string{
-				v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: "1", v1alpha1.ReplicasPerGPUAnnotation: "10",
+				nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared, nodecontract.GPUsAnnotation: "1", nodecontract.ReplicasPerGPUAnnotation: "10",
 			}},
 			Spec:   corev1.NodeSpec{ProviderID: claim.Status.ProviderID},
 			Status: corev1.NodeStatus{Allocatable: replicas},

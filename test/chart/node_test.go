@@ -19,6 +19,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
@@ -93,7 +94,7 @@ func TestTheRecipesValuesWorkAsTheyAre(t *testing.T) {
 		if err != nil || len(warnings) > 0 {
 			t.Fatalf("%s: %v, %q", name, err, warnings)
 		}
-		if promise, alike := config.Promise(); !alike || promise != (sharing.Promise{Resource: sharing.ResourceGPU, Replicas: replicas}) {
+		if promise, alike := config.Promise(); !alike || promise != (sharing.Promise{Resource: nodecontract.ResourceGPU, Replicas: replicas}) {
 			t.Errorf("%s promises %v", name, promise)
 		}
 	}

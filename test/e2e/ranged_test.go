@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
@@ -62,8 +63,8 @@ func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
 	s.until(enough, "no machine is shared into more than it has to be", func() (bool, string) {
 		now, all := "", true
 		for _, n := range s.nodes(s.name) {
-			now += fmt.Sprintln(n.Name, n.Annotations[v1alpha1.ReplicasPerGPUAnnotation])
-			all = all && n.Annotations[v1alpha1.ReplicasPerGPUAnnotation] == "2"
+			now += fmt.Sprintln(n.Name, n.Annotations[nodecontract.ReplicasPerGPUAnnotation])
+			all = all && n.Annotations[nodecontract.ReplicasPerGPUAnnotation] == "2"
 		}
 		return all, now
 	})

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // hasRun makes a pod one that has run for a time.
@@ -30,11 +30,11 @@ func (s *scene) hasRun(name string, d time.Duration) {
 // nobodyUsed has the node say what its agent would say.
 func (s *scene) nobodyUsed(node corev1.Node, d time.Duration, pods ...string) {
 	s.t.Helper()
-	r := unused.Report{AsOf: time.Now().UTC().Truncate(time.Second), Since: map[string]time.Time{}}
+	r := nodecontract.UnusedReport{AsOf: time.Now().UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for _, pod := range pods {
 		r.Since[s.name+"/"+pod] = r.AsOf.Add(-d)
 	}
-	s.patch(&node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.UnusedSinceAnnotation, r.String()))
+	s.patch(&node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, nodecontract.UnusedSinceAnnotation, r.String()))
 }
 
 func TestAMachineThatNobodyUsesIsReportedAndRunsEmptyWhereItsPodsAllowIt(t *testing.T) {

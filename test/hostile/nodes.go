@@ -12,15 +12,16 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // promises are the annotations in which machines say what they are.
 var promises = []string{
-	v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation, v1alpha1.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
+	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation,
 	v1alpha1.ReplacementFailuresAnnotation, v1alpha1.ReplaceAfterAnnotation, v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.RepairsAnnotation,
-	v1alpha1.UnusedSinceAnnotation, v1alpha1.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
+	nodecontract.UnusedSinceAnnotation, nodecontract.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
 }
 
 // Node makes a node that Karve has not launched, whatever it says.
@@ -152,7 +153,7 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 	claim.Labels, claim.Annotations = g.labels(100), g.annotations(promises...)
 	claim.Labels[karpv1.NodePoolLabelKey] = g.known("NodePool")
 	if g.maybe(0.5) {
-		claim.Annotations[v1alpha1.ResourceAnnotation] = pick(g, v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU, g.text(200))
+		claim.Annotations[nodecontract.ResourceAnnotation] = pick(g, v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU, g.text(200))
 		claim.Labels[v1alpha1.GPUNodeClassLabel] = pick(g, "sane", g.known("GPUNodeClass"))
 	}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: snapshottest.NodeClassRef.Group, Kind: snapshottest.NodeClassRef.Kind, Name: pick(g, "gpu", "missing")}

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // The PriorityClasses that pods may name; they have to be there before the pods are created.
@@ -19,7 +20,7 @@ var PriorityClasses = map[string]int32{"hostile-lowest": math.MinInt32, "hostile
 func (g *Generator) Pod() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: g.namespaced("Pod"), Spec: g.podSpec(true)}
 	pod.Labels = g.labels(500)
-	pod.Annotations = g.annotations(v1alpha1.GPUMemoryAnnotation, v1alpha1.GPUMemoryAnnotation, v1alpha1.EvictWhenUnusedAnnotation, v1alpha1.ResourceAnnotation, v1alpha1.GPUsAnnotation,
+	pod.Annotations = g.annotations(v1alpha1.GPUMemoryAnnotation, v1alpha1.GPUMemoryAnnotation, v1alpha1.EvictWhenUnusedAnnotation, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation,
 		v1alpha1.ReplacingAnnotation, "karpenter.sh/do-not-disrupt", "kubectl.kubernetes.io/last-applied-configuration", "kubernetes.io/config.mirror")
 	delete(pod.Annotations, "kubernetes.io/config.mirror") // Only kubelets may create mirror pods.
 	pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{

@@ -22,6 +22,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
@@ -103,8 +104,8 @@ func (w *world) claim() *karpv1.NodeClaim {
 				karpv1.NodePoolLabelKey: "shared", v1alpha1.GPUNodeClassLabel: "shared", corev1.LabelInstanceTypeStable: "g4dn.12xlarge",
 			},
 			Annotations: map[string]string{
-				v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: fmt.Sprint(gpus),
-				v1alpha1.ReplicasPerGPUAnnotation: fmt.Sprint(replicas), v1alpha1.PriceAnnotation: "3912000",
+				nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared, nodecontract.GPUsAnnotation: fmt.Sprint(gpus),
+				nodecontract.ReplicasPerGPUAnnotation: fmt.Sprint(replicas), v1alpha1.PriceAnnotation: "3912000",
 			},
 		},
 		Spec: karpv1.NodeClaimSpec{

@@ -1,18 +1,13 @@
 package v1alpha1
 
-// Labels, annotations and taints. They are API: users select by them and other tools read them.
+import "karve.sh/karve/pkg/nodecontract"
+
+// Labels, annotations and taints. They are API: users select by them and other tools read them. Those that the node agent writes or reads are in pkg/nodecontract.
 const (
 	// GPUNodeClassLabel names the GPUNodeClass of a NodeClaim and its Node. Written by the controller on NodeClaims, synced to the Node by Karpenter; read by everybody.
 	GPUNodeClassLabel = Group + "/gpunodeclass"
 
-	// ResourceAnnotation is the resource that the machine promises to expose, for instance "nvidia.com/gpu.shared".
-	// Written on NodeClaims, synced to the Node by Karpenter; read by the controller and by the node agent.
-	ResourceAnnotation = Group + "/resource"
-	// GPUsAnnotation is the number of physical GPUs of the machine. Written and read as ResourceAnnotation.
-	GPUsAnnotation = Group + "/gpus"
-	// ReplicasPerGPUAnnotation is the number of replicas that each GPU of the machine is shared into. Written and read as ResourceAnnotation.
-	ReplicasPerGPUAnnotation = Group + "/replicas-per-gpu"
-	// ReplicasRaisedAnnotation is the time (RFC 3339) at which ReplicasPerGPUAnnotation was raised, from when on the machine has a minute to follow. Written and
+	// ReplicasRaisedAnnotation is the time (RFC 3339) at which nodecontract.ReplicasPerGPUAnnotation was raised, from when on the machine has a minute to follow. Written and
 	// read by the controller on NodeClaims.
 	ReplicasRaisedAnnotation = Group + "/replicas-raised"
 	// PriceAnnotation is the price of the machine when it was chosen, in micro-dollars an hour. Written on NodeClaims, read by status and by people.
@@ -59,16 +54,9 @@ const (
 	// as soon as they were. Written by the controller on NodeClaims; read by it, and people may remove it.
 	RepairsAnnotation = Group + "/repairs"
 
-	// UnusedSinceAnnotation says since when pods have held replicas without using a GPU: a JSON object with times (RFC 3339) by namespace/name of the pod, and until
-	// when that was seen. Written by the node agent on its Node; read by the controller.
-	UnusedSinceAnnotation = Group + "/unused-since"
 	// EvictWhenUnusedAnnotation lets a pod be evicted that has not used the GPU for as long as it says, for instance "2h": 10m to 720h. Written by users on
 	// pods (templates), read by the controller.
 	EvictWhenUnusedAnnotation = Group + "/evict-when-unused"
-
-	// GPUResetAnnotation names GPUs (their UUIDs, with commas between) of the Node that were reset. Written by whoever reset them; read by the
-	// node agent, which takes those off that it has put back into service.
-	GPUResetAnnotation = Group + "/gpu-reset"
 
 	// CanaryLabel names the GPUImageRollout of a NodeClaim, EC2NodeClass or pod of a canary node, which tries a machine image. Such a NodeClaim holds no pods of
 	// users and is not planned with; it counts against its NodePool's limits. Written by the controller; read by everybody.
@@ -93,10 +81,10 @@ const (
 	DisruptingTaintKey = Group + "/disrupting"
 )
 
-// Resource names that a GPU's replicas can have, as in NVIDIA's device plugin.
+// Names of resources that pods ask for, as in NVIDIA's device plugin.
 const (
-	// ResourceGPU is the name of a whole GPU, and of a replica that is not renamed.
-	ResourceGPU = "nvidia.com/gpu"
-	// ResourceGPUShared is the name of a renamed replica (renameByDefault: true).
-	ResourceGPUShared = "nvidia.com/gpu.shared"
+	// ResourceGPU is a whole GPU, and a replica that is not renamed.
+	ResourceGPU = nodecontract.ResourceGPU
+	// ResourceGPUShared is a renamed replica.
+	ResourceGPUShared = nodecontract.ResourceGPUShared
 )

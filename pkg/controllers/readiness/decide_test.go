@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -43,7 +43,7 @@ func TestDecide(t *testing.T) {
 			pool := snapshottest.Pool("gpu", "gpu")
 			xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 			claim := snapshottest.Claim("gpu-1", &pool, xlarge, c.claim)
-			claim.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = c.promise
+			claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] = c.promise
 			node := snapshottest.Node(&claim, xlarge, c.replicas)
 			m := snapshot.Machine{Claim: &claim, Node: &node, Promise: snapshot.PromiseOf(claim.Annotations)}
 			if got, again := decide(&m, now, timeout); got != c.want || again != c.again {

@@ -23,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -243,7 +244,7 @@ func (w *world) outcome() []string {
 			for _, key := range slices.Sorted(maps.Keys(o.GetAnnotations())) {
 				if strings.HasPrefix(key, v1alpha1.Group+"/") {
 					line.WriteString(", " + key)
-					if key == v1alpha1.ReplicasPerGPUAnnotation {
+					if key == nodecontract.ReplicasPerGPUAnnotation {
 						line.WriteString(": " + o.GetAnnotations()[key])
 					}
 				}

@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -330,20 +331,20 @@ func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
 	w.read(node)
 	w.read(starting)
 	for what, o := range map[string]metav1.Object{"NodeClaim": claim, "Node": node} {
-		if got := o.GetAnnotations()[v1alpha1.ReplicasPerGPUAnnotation]; got != "20" {
+		if got := o.GetAnnotations()[nodecontract.ReplicasPerGPUAnnotation]; got != "20" {
 			t.Errorf("the %s says %s replicas, want 20", what, got)
 		}
 	}
-	if got := starting.Annotations[v1alpha1.ReplicasPerGPUAnnotation]; got != "10" {
+	if got := starting.Annotations[nodecontract.ReplicasPerGPUAnnotation]; got != "10" {
 		t.Errorf("a machine that has not started is to have %s replicas, want the 10 that it was promised with", got)
 	}
 	w.wantTold(1, "Normal ReplicasChanged each GPU is to have 20 nvidia.com/gpu.shared instead of 10")
 	w.wantReplacing(claim, "")
 	// A controller that died between the two writes ends what it began.
-	node.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = "10"
+	node.Annotations[nodecontract.ReplicasPerGPUAnnotation] = "10"
 	w.update(node)
 	w.reconciles(w.disruption(), "")
-	if w.read(node); node.Annotations[v1alpha1.ReplicasPerGPUAnnotation] != "20" {
+	if w.read(node); node.Annotations[nodecontract.ReplicasPerGPUAnnotation] != "20" {
 		t.Error("the Node still promises what the NodeClaim does not")
 	}
 }
@@ -370,7 +371,7 @@ func TestAChangeThatTwoControllersHaveSeenIsToldOnce(t *testing.T) {
 	w.read(claim)
 	w.read(node)
 	for what, o := range map[string]metav1.Object{"NodeClaim": claim, "Node": node} {
-		if got := o.GetAnnotations()[v1alpha1.ReplicasPerGPUAnnotation]; got != "8" {
+		if got := o.GetAnnotations()[nodecontract.ReplicasPerGPUAnnotation]; got != "8" {
 			t.Errorf("the %s says %s replicas, want 8", what, got)
 		}
 	}
@@ -392,7 +393,7 @@ func TestReplicasWithinARangeFollowThePods(t *testing.T) {
 		w.read(claim)
 		w.read(node)
 		for what, o := range map[string]metav1.Object{"NodeClaim": claim, "Node": node} {
-			if got := o.GetAnnotations()[v1alpha1.ReplicasPerGPUAnnotation]; got != want {
+			if got := o.GetAnnotations()[nodecontract.ReplicasPerGPUAnnotation]; got != want {
 				t.Errorf("the %s says %s replicas, want %s", what, got, want)
 			}
 		}

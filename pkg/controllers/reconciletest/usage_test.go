@@ -14,7 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/usage"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func (w *world) usage() *usage.Controller {
@@ -31,12 +31,12 @@ func (w *world) looksAtUse(controller *usage.Controller) {
 // unusedFor has the node's agent say now that the pods have not used their GPUs for a time.
 func (w *world) unusedFor(node *corev1.Node, d time.Duration, pods ...string) {
 	w.t.Helper()
-	r := unused.Report{AsOf: w.clock.Now(), Since: map[string]time.Time{}}
+	r := nodecontract.UnusedReport{AsOf: w.clock.Now(), Since: map[string]time.Time{}}
 	for _, pod := range pods {
 		r.Since["default/"+pod] = w.clock.Now().Add(-d)
 	}
 	w.read(node)
-	node.Annotations[v1alpha1.UnusedSinceAnnotation] = r.String()
+	node.Annotations[nodecontract.UnusedSinceAnnotation] = r.String()
 	w.update(node)
 }
 
@@ -83,7 +83,7 @@ func TestAMachineThatNobodyUsesIsReportedWithItsPrice(t *testing.T) {
 	w.wantTold(0, "")
 
 	// Nobody has heard of the agent since.
-	w.clock.Step(unused.Fresh)
+	w.clock.Step(nodecontract.UnusedFresh)
 	w.looksAtUse(controller)
 	says(0, 0, "0.000")
 	w.unusedFor(node, 4*time.Hour, "a", "b")
@@ -91,7 +91,7 @@ func TestAMachineThatNobodyUsesIsReportedWithItsPrice(t *testing.T) {
 	w.wantTold(1, "Normal Unused")
 
 	w.read(node)
-	node.Annotations[v1alpha1.UnusedSinceAnnotation] = "since yesterday"
+	node.Annotations[nodecontract.UnusedSinceAnnotation] = "since yesterday"
 	w.update(node)
 	w.looksAtUse(controller)
 	w.looksAtUse(controller)
@@ -121,7 +121,7 @@ func TestAPodThatDoesNotUseItsGPUIsEvictedIfItSaysSo(t *testing.T) {
 
 	// The agent died, and then nobody knows.
 	w.unusedFor(node, 2*time.Hour, "asks", "silent", "wrong")
-	w.clock.Step(unused.Fresh)
+	w.clock.Step(nodecontract.UnusedFresh)
 	w.looksAtUse(controller)
 	stays(asks, silent, busy, wrong)
 
@@ -148,7 +148,7 @@ type stale struct {
 func (s stale) Get(ctx context.Context, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
 	err := s.Reader.Get(ctx, key, o, options...)
 	if node, ok := o.(*corev1.Node); ok {
-		node.Annotations[v1alpha1.UnusedSinceAnnotation] = s.annotation
+		node.Annotations[nodecontract.UnusedSinceAnnotation] = s.annotation
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/rollout"
@@ -27,7 +28,7 @@ import (
 var unwellWhen = map[corev1.NodeConditionType]corev1.ConditionStatus{
 	corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,
 	corev1.NodePIDPressure: corev1.ConditionFalse, corev1.NodeNetworkUnavailable: corev1.ConditionFalse,
-	"AcceleratedHardwareReady": corev1.ConditionTrue,
+	nodecontract.HardwareCondition: corev1.ConditionTrue,
 }
 
 // place is an offering for a canary node.
@@ -130,7 +131,7 @@ func (c *Controller) checkImage(r *v1alpha1.GPUImageRollout) string {
 // checkArgs are for the agent's own image, which is what the controller's image for checks is.
 func (c *Controller) checkArgs(r *v1alpha1.GPUImageRollout) []string {
 	if r.Spec.Check.Image == "" && len(r.Spec.Check.Command) == 0 {
-		return []string{"check"}
+		return []string{nodecontract.CheckCommand}
 	}
 	return nil
 }

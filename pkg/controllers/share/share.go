@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -90,7 +91,7 @@ func nameOf(m *snapshot.Machine) string {
 func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, change Change, now time.Time) error {
 	m, replicas := change.Machine, strconv.FormatInt(change.Replicas, 10)
 	claim := m.Claim.DeepCopy()
-	claim.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = replicas
+	claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] = replicas
 	switch {
 	case change.Replicas > m.Promise.ReplicasPerGPU:
 		claim.Annotations[v1alpha1.ReplicasRaisedAnnotation] = now.UTC().Format(time.RFC3339)
@@ -112,7 +113,7 @@ func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, 
 	if node.Annotations == nil {
 		node.Annotations = map[string]string{}
 	}
-	node.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = replicas
+	node.Annotations[nodecontract.ReplicasPerGPUAnnotation] = replicas
 	if err := c.Patch(ctx, node, client.MergeFrom(m.Node)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the replicas to node %s: %w", node.Name, err)
 	}

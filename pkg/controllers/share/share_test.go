@@ -13,6 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -41,7 +42,7 @@ func small(mib int64) func(*corev1.Pod) {
 func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
 	t := snapshottest.TypeNamed(instanceType)
 	claim := snapshottest.Claim(name, &c.NodePools[0], t, snapshottest.Initialized(c.Now), func(claim *karpv1.NodeClaim) {
-		claim.Annotations[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(perGPU, 10)
+		claim.Annotations[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(perGPU, 10)
 	})
 	c.NodeClaims = append(c.NodeClaims, claim)
 	c.Nodes = append(c.Nodes, snapshottest.Node(&claim, t, perGPU*t.GPU.Count))
@@ -133,9 +134,9 @@ func TestAMachineGetsMoreReplicasBeforeAnotherIsLaunched(t *testing.T) {
 	}
 
 	// While the agent follows nothing is launched, and nothing is counted twice.
-	c.NodeClaims[0].Annotations[v1alpha1.ReplicasPerGPUAnnotation] = "14"
+	c.NodeClaims[0].Annotations[nodecontract.ReplicasPerGPUAnnotation] = "14"
 	c.NodeClaims[0].Annotations[v1alpha1.ReplicasRaisedAnnotation] = c.Now.Format("2006-01-02T15:04:05Z07:00")
-	c.Nodes[0].Annotations[v1alpha1.ReplicasPerGPUAnnotation] = "14"
+	c.Nodes[0].Annotations[nodecontract.ReplicasPerGPUAnnotation] = "14"
 	if _, plan, changes := decided(c); len(plan.Launches) > 0 || len(changes) > 0 {
 		t.Errorf("a moment later %d are launched, and %+v", len(plan.Launches), changes)
 	}
@@ -190,8 +191,8 @@ func (w *world) look() {
 	for _, change := range changes {
 		for i := range w.NodeClaims {
 			if w.NodeClaims[i].Name == change.Machine.Claim.Name {
-				w.NodeClaims[i].Annotations[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(change.Replicas, 10)
-				w.Nodes[i].Annotations[v1alpha1.ReplicasPerGPUAnnotation] = strconv.FormatInt(change.Replicas, 10)
+				w.NodeClaims[i].Annotations[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(change.Replicas, 10)
+				w.Nodes[i].Annotations[nodecontract.ReplicasPerGPUAnnotation] = strconv.FormatInt(change.Replicas, 10)
 			}
 		}
 	}

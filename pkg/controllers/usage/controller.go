@@ -24,6 +24,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 const (
@@ -77,7 +78,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 
 // saysOfUse lets Nodes of ours through that begin to say something else of unused replicas.
 func saysOfUse() predicate.Predicate {
-	said := func(o client.Object) string { return o.GetAnnotations()[v1alpha1.UnusedSinceAnnotation] }
+	said := func(o client.Object) string { return o.GetAnnotations()[nodecontract.UnusedSinceAnnotation] }
 	return predicate.And(
 		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.GPUNodeClassLabel] != "" }),
 		predicate.Funcs{

@@ -6,8 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
-	"karve.sh/karve/pkg/unused"
 )
 
 // step is what is done about a machine or one of its pods.
@@ -73,7 +73,7 @@ func decide(s state) []action {
 }
 
 // about is what to do about a pod that holds replicas; nil for nothing.
-func (s *state) about(pod *corev1.Pod, usage unused.Report) *action {
+func (s *state) about(pod *corev1.Pod, usage nodecontract.UnusedReport) *action {
 	overdue, d, err := overdue(pod, usage, s.now)
 	switch {
 	case err != nil:
@@ -88,7 +88,7 @@ func (s *state) about(pod *corev1.Pod, usage unused.Report) *action {
 }
 
 // overdue says whether a pod has not used its GPU for as long as it allows, and for how long it has not.
-func overdue(pod *corev1.Pod, usage unused.Report, now time.Time) (bool, time.Duration, error) {
+func overdue(pod *corev1.Pod, usage nodecontract.UnusedReport, now time.Time) (bool, time.Duration, error) {
 	after, asks, err := v1alpha1.EvictWhenUnused(pod.Annotations)
 	if err != nil || !asks || !pod.DeletionTimestamp.IsZero() {
 		return false, 0, err

@@ -12,9 +12,9 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
-	"karve.sh/karve/pkg/unused"
 )
 
 var now = snapshottest.Now
@@ -27,11 +27,11 @@ func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
 	claim := snapshottest.Claim("gpu-1", &pool, xlarge, snapshottest.Initialized(ago(24*time.Hour)))
 	node := snapshottest.Node(&claim, xlarge, 10)
-	r := unused.Report{AsOf: ago(said), Since: map[string]time.Time{}}
+	r := nodecontract.UnusedReport{AsOf: ago(said), Since: map[string]time.Time{}}
 	for pod, d := range since {
 		r.Since["default/"+pod] = r.AsOf.Add(-d)
 	}
-	node.Annotations[v1alpha1.UnusedSinceAnnotation] = r.String()
+	node.Annotations[nodecontract.UnusedSinceAnnotation] = r.String()
 	m := snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
 	for i := range pods {
 		m.Pods = append(m.Pods, &pods[i])
@@ -85,7 +85,7 @@ func TestDecide(t *testing.T) {
 	leaving := machine(0, both, pod("a", day, evictWhenUnused("2h")), pod("b", day))
 	leaving.Claim.Annotations[v1alpha1.ReplacingAnnotation] = "NodePoolDrifted"
 	unread := machine(0, both, pod("a", day, evictWhenUnused("2h")))
-	unread.Node.Annotations[v1alpha1.UnusedSinceAnnotation] = "a: yesterday"
+	unread.Node.Annotations[nodecontract.UnusedSinceAnnotation] = "a: yesterday"
 	for name, c := range map[string]struct {
 		state state
 		want  string
@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 		"one is new and has its predecessor's name":   {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", time.Minute))), ""},
 		"no pod holds a replica":                      {view(class("1h"), "", machine(0, both, pod("c", day, cpuOnly))), ""},
 		"and not even in no time at all":              {view(class("0s"), "", machine(0, times{}, pod("a", day))), ""},
-		"the agent is gone":                           {view(class("1h"), "", machine(unused.Fresh+time.Second, both, pod("a", day, evictWhenUnused("1h")), pod("b", day))), ""},
+		"the agent is gone":                           {view(class("1h"), "", machine(nodecontract.UnusedFresh+time.Second, both, pod("a", day, evictWhenUnused("1h")), pod("b", day))), ""},
 		"it is leaving":                               {view(class("1h"), "", leaving), ""},
 		"the agent is not understood":                 {view(class("1h"), "", unread), "Unreadable gpu-1"},
 		"a pod that allows it is evicted":             {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("3h")), pod("b", day))), "Evict a"},
@@ -112,8 +112,8 @@ func TestDecide(t *testing.T) {
 		"one that may not be":                         {view(class("Never"), "because", machine(0, both, pod("a", day, evictWhenUnused("2h")))), "Blocked a"},
 		"one whose wish is not understood":            {view(class("Never"), "", machine(0, both, pod("a", day, evictWhenUnused("tomorrow")))), "Refuse a"},
 		"it is told of machine and pods":              {view(class("1h"), "", machine(0, both, pod("a", day, evictWhenUnused("2h")), pod("b", day, evictWhenUnused("1d")))), "Report gpu-1, Evict a, Refuse b"},
-		"what is confirmed still counts for a while":  {view(class("2h"), "", machine(unused.Fresh, both, pod("a", day), pod("b", day))), "Report gpu-1"},
-		"and the time since then counts for nothing":  {view(class("2h1m"), "", machine(unused.Fresh, both, pod("a", day), pod("b", day))), ""},
+		"what is confirmed still counts for a while":  {view(class("2h"), "", machine(nodecontract.UnusedFresh, both, pod("a", day), pod("b", day))), "Report gpu-1"},
+		"and the time since then counts for nothing":  {view(class("2h1m"), "", machine(nodecontract.UnusedFresh, both, pod("a", day), pod("b", day))), ""},
 		"a machine without a Node":                    {view(class("1h"), "", withoutNode()), ""},
 		"one whose pods have not begun to run counts": {view(class("1h"), "", machine(0, both, pod("a", day), pod("b", day), unstarted("c"))), ""},
 	} {
@@ -185,7 +185,7 @@ func TestNoPodIsEvictedThatMayHaveUsedItsGPU(t *testing.T) {
 			return ""
 		}
 		unusedFor := func(name string) time.Duration {
-			if said.Abs() > unused.Fresh {
+			if said.Abs() > nodecontract.UnusedFresh {
 				return 0
 			}
 			return ago(said).Sub(lastUse[name])

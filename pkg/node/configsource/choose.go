@@ -20,16 +20,8 @@ import (
 	"strconv"
 	"strings"
 
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
-)
-
-// ConfigLabel picks one of the named configurations.
-const ConfigLabel = sharing.Prefix + "device-plugin.config"
-
-// The annotations of the promise are those of pkg/apis/v1alpha1, whose types are not linked into the agent: they are a quarter of its size.
-const (
-	ResourceAnnotation = "karve.sh/resource"
-	ReplicasAnnotation = "karve.sh/replicas-per-gpu"
 )
 
 // defaultName is the named configuration of nodes without the label, unless another is said to be.
@@ -92,7 +84,7 @@ func Choose(in Inputs) (Answer, error) {
 func (a *Answer) document(in Inputs) (*Document, error) {
 	switch {
 	case in.Dir == "" && in.Label != "":
-		a.say("the label %s=%s has no effect: no folder of configurations is given (--config-dir)", ConfigLabel, in.Label)
+		a.say("the label %s=%s has no effect: no folder of configurations is given (--config-dir)", nodecontract.ConfigLabel, in.Label)
 	case in.Dir != "" && in.DirErr != nil:
 		return nil, fmt.Errorf("reading the configurations in %s: %w", in.Dir, in.DirErr)
 	case in.Dir != "":
@@ -126,13 +118,13 @@ func pick(in Inputs) (name, why string, err error) {
 	}
 	switch {
 	case in.Label != "" && !known(in.Label):
-		return "", "", fmt.Errorf("the label %s names %q, which is not in %s; %s", ConfigLabel, in.Label, in.Dir, has)
+		return "", "", fmt.Errorf("the label %s names %q, which is not in %s; %s", nodecontract.ConfigLabel, in.Label, in.Dir, has)
 	case in.Label != "":
-		return in.Label, "the node's label " + ConfigLabel + " names it, and the file is for all nodes", nil
+		return in.Label, "the node's label " + nodecontract.ConfigLabel + " names it, and the file is for all nodes", nil
 	case in.Default != "" && !known(in.Default):
 		return "", "", fmt.Errorf("the default configuration is %q, which is not in %s; %s", in.Default, in.Dir, has)
 	case in.Default != "":
-		return in.Default, "it is the default for nodes without the label " + ConfigLabel, nil
+		return in.Default, "it is the default for nodes without the label " + nodecontract.ConfigLabel, nil
 	case in.Path != "":
 		return "", "", nil
 	case known(defaultName):
@@ -171,12 +163,12 @@ func (a *Answer) keep(in Inputs) error {
 	}
 	replicas, err := strconv.Atoi(in.Replicas)
 	if err != nil {
-		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", ReplicasAnnotation, in.Replicas)
+		return fmt.Errorf("the Node's annotation %s is %q, and must be a number", nodecontract.ReplicasPerGPUAnnotation, in.Replicas)
 	}
 	promise := sharing.Promise{Resource: in.Resource, Replicas: replicas}
 	promised, err := sharing.FromPromise(promise.Resource, promise.Replicas)
 	if err != nil {
-		return fmt.Errorf("the Node's annotations %s and %s: %w", ResourceAnnotation, ReplicasAnnotation, err)
+		return fmt.Errorf("the Node's annotations %s and %s: %w", nodecontract.ResourceAnnotation, nodecontract.ReplicasPerGPUAnnotation, err)
 	}
 	given, alike := a.Config.Promise()
 	if alike && given == promise && a.Source != "" {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // NodeWatcher tells of the Node's metadata, at first and whenever it changes, until ctx ends.
@@ -147,7 +148,7 @@ func (s Source) settled(ctx context.Context, in Inputs, meta nodeapi.Metadata) I
 func (s Source) read(meta nodeapi.Metadata) Inputs {
 	in := Inputs{
 		Path: s.File, Dir: s.Dir, Default: s.Default, Strict: s.Strict,
-		Label: meta.Labels[ConfigLabel], Resource: meta.Annotations[ResourceAnnotation], Replicas: meta.Annotations[ReplicasAnnotation],
+		Label: meta.Labels[nodecontract.ConfigLabel], Resource: meta.Annotations[nodecontract.ResourceAnnotation], Replicas: meta.Annotations[nodecontract.ReplicasPerGPUAnnotation],
 	}
 	if s.File != "" {
 		in.File = read(s.File)

@@ -12,9 +12,9 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -183,21 +183,21 @@ func TestAConfigMapIsReadAgainWhenTheKubeletExchangesIt(t *testing.T) {
 	mount(t, dir, "1", map[string]string{"a": slices(2), "b": slices(3)})
 	labels := make(node)
 	next := run(t, configsource.Source{Dir: dir, Node: labels})
-	labels <- nodeapi.Metadata{Labels: map[string]string{configsource.ConfigLabel: "a"}}
+	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "a"}}
 	next(gives(2))
 	mount(t, dir, "2", map[string]string{"a": slices(5), "b": slices(7)})
 	next(gives(5))
-	labels <- nodeapi.Metadata{Labels: map[string]string{configsource.ConfigLabel: "b", "other": "changed"}}
+	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "b", "other": "changed"}}
 	next(gives(7))
-	labels <- nodeapi.Metadata{Labels: map[string]string{configsource.ConfigLabel: "b", "other": "again"}} // Not about us.
-	labels <- nodeapi.Metadata{Labels: map[string]string{configsource.ConfigLabel: "c"}}
+	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "b", "other": "again"}} // Not about us.
+	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "c"}}
 	next(fails(`names "c"`))
 }
 
 func TestAPromiseNeedsNoFile(t *testing.T) {
 	t.Parallel()
 	promise := func(n string) nodeapi.Metadata {
-		return nodeapi.Metadata{Annotations: map[string]string{v1alpha1.ResourceAnnotation: "nvidia.com/gpu.shared", v1alpha1.ReplicasPerGPUAnnotation: n}}
+		return nodeapi.Metadata{Annotations: map[string]string{nodecontract.ResourceAnnotation: "nvidia.com/gpu.shared", nodecontract.ReplicasPerGPUAnnotation: n}}
 	}
 	meta := make(node)
 	path := filepath.Join(t.TempDir(), "config.yaml")
@@ -214,7 +214,7 @@ func TestAPromiseNeedsNoFile(t *testing.T) {
 
 func TestTheAnnotationsAreTheControllers(t *testing.T) {
 	t.Parallel()
-	if configsource.ResourceAnnotation != v1alpha1.ResourceAnnotation || configsource.ReplicasAnnotation != v1alpha1.ReplicasPerGPUAnnotation {
+	if nodecontract.ResourceAnnotation != nodecontract.ResourceAnnotation || nodecontract.ReplicasPerGPUAnnotation != nodecontract.ReplicasPerGPUAnnotation {
 		t.Error("the agent reads other annotations than the controller writes")
 	}
 }

@@ -8,12 +8,8 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 )
-
-// ConditionType is the node condition that EKS' node monitoring agent has for accelerators, and that Karpenter's node repair watches: it
-// replaces a node for which it has been False for ten minutes. Where that agent runs, it writes the condition too, and one of the
-// two has to leave it alone.
-const ConditionType = "AcceleratedHardwareReady"
 
 // Condition is the content of a node condition.
 type Condition struct {
@@ -29,11 +25,11 @@ const mostInMessage = 4
 
 // Condition says whether all GPUs are in service. It changes when a fault comes or goes, and not with time.
 func (t *Tracker) Condition() Condition {
-	c := Condition{Type: ConditionType, Status: "True", Reason: ReasonHealthy}
+	c := Condition{Type: nodecontract.HardwareCondition, Status: "True", Reason: nodecontract.ReasonHealthy}
 	faulty, unusable := t.faulty(), t.unusableOnly()
 	switch {
 	case len(t.devices) == 0 && len(faulty) == 0 && len(unusable) == 0:
-		c.Status, c.Reason, c.Message = "Unknown", ReasonNone, "NVML lists no GPU"
+		c.Status, c.Reason, c.Message = "Unknown", nodecontract.ReasonNone, "NVML lists no GPU"
 		return c
 	case len(faulty) == 0 && len(unusable) == 0:
 		c.Message = fmt.Sprintf("%s in service", gpus(len(t.devices)))
@@ -62,7 +58,7 @@ func (t *Tracker) Condition() Condition {
 	if more := out - len(parts); more > 0 {
 		parts = append(parts, fmt.Sprintf("And %d more.", more))
 	}
-	c.Reason = ReasonUnusable
+	c.Reason = nodecontract.ReasonUnusable
 	if len(faulty) > 0 {
 		c.Reason = worst.reason()
 	}
@@ -100,11 +96,11 @@ func (t *Tracker) faulty() []string {
 
 func severity(f Fault) int {
 	switch f.reason() {
-	case ReasonLost:
+	case nodecontract.ReasonLost:
 		return 3
-	case ReasonReplace:
+	case nodecontract.ReasonReplace:
 		return 2
-	case ReasonReset:
+	case nodecontract.ReasonReset:
 		return 1
 	default:
 		return 0

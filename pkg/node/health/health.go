@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Fault is why a GPU is out of service.
@@ -56,31 +57,16 @@ type Event struct {
 	Message string
 }
 
-// Reasons of events and of the condition.
+// Reasons of events alone.
 const (
-	ReasonHealthy     = "GPUsHealthy"
-	ReasonNone        = "NoGPUs"
-	ReasonReset       = "GPUNeedsReset"
-	ReasonReplace     = "GPUNeedsReplacement"
-	ReasonLost        = "GPULost"
-	ReasonUnknown     = "GPUFault"
 	ReasonApplication = "GPUApplicationError"
 	ReasonIgnored     = "GPUFaultIgnored"
 	ReasonRecovered   = "GPURecovered"
-	// ReasonUnusable: a GPU is in the machine and the driver does not offer it.
-	ReasonUnusable = "GPUUnusable"
-	// ReasonDriverLost and ReasonDriverHung: no GPU can be used, for the driver does not answer, or does not return. ReasonDriverBack: it does again.
-	ReasonDriverLost = "DriverLost"
-	ReasonDriverHung = "DriverHung"
+	// ReasonDriverBack: the driver answers again.
 	ReasonDriverBack = "DriverBack"
-	// ReasonPaused: the driver is about to be unloaded, and the agent has let go of it.
-	ReasonPaused = "DriverPaused"
 )
 
-// ResetAnnotation is written to the Node by who has reset GPUs: their UUIDs, with commas. The agent removes each once it has dealt with it.
-const ResetAnnotation = "karve.sh/gpu-reset"
-
-const annotate = "annotate the Node with " + ResetAnnotation + "=<its UUID>"
+const annotate = "annotate the Node with " + nodecontract.GPUResetAnnotation + "=<its UUID>"
 
 // mostXIDs bounds what is kept of one fault.
 const mostXIDs = 8
@@ -241,7 +227,7 @@ func (t *Tracker) SetUnusable(unusable []gpu.Unusable) []Event {
 	var events []Event
 	for _, u := range unusable {
 		if !slices.ContainsFunc(t.unusable, func(had gpu.Unusable) bool { return had.Where == u.Where }) {
-			events = append(events, Event{Warning: true, Reason: ReasonUnusable, Message: describeUnusable(u)})
+			events = append(events, Event{Warning: true, Reason: nodecontract.ReasonUnusable, Message: describeUnusable(u)})
 		}
 	}
 	t.unusable = unusable
@@ -326,13 +312,13 @@ func (f Fault) class() Class {
 func (f Fault) reason() string {
 	switch {
 	case f.Lost:
-		return ReasonLost
+		return nodecontract.ReasonLost
 	case f.class() == ClassReplace:
-		return ReasonReplace
+		return nodecontract.ReasonReplace
 	case f.class() == ClassReset:
-		return ReasonReset
+		return nodecontract.ReasonReset
 	default:
-		return ReasonUnknown
+		return nodecontract.ReasonUnknown
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // opened is a tracker whose driver was opened on these GPUs.
@@ -287,18 +288,18 @@ func TestAGPUThatTheDriverDoesNotOfferMakesTheConditionFalse(t *testing.T) {
 	devices := gputest.T4s(3)
 	tracker := opened("b", devices, health.State{})
 	events := tracker.SetUnusable(unusable)
-	if len(events) != 1 || !events[0].Warning || events[0].Reason != health.ReasonUnusable || !strings.Contains(events[0].Message, "0000:00:1b.0") {
+	if len(events) != 1 || !events[0].Warning || events[0].Reason != nodecontract.ReasonUnusable || !strings.Contains(events[0].Message, "0000:00:1b.0") {
 		t.Errorf("events %+v", events)
 	}
 	if again := tracker.SetUnusable(unusable); len(again) != 0 {
 		t.Errorf("told again: %+v", again)
 	}
 	c := tracker.Condition()
-	if c.Status != "False" || c.Reason != health.ReasonUnusable || !strings.HasPrefix(c.Message, "1 of 4 GPUs out of service. The GPU at PCI 0000:00:1b.0 cannot be used") {
+	if c.Status != "False" || c.Reason != nodecontract.ReasonUnusable || !strings.HasPrefix(c.Message, "1 of 4 GPUs out of service. The GPU at PCI 0000:00:1b.0 cannot be used") {
 		t.Errorf("%+v", c)
 	}
 	tracker.Observe(gpu.Event{UUID: devices[0].UUID, XID: 95}, noon)
-	if c := tracker.Condition(); c.Reason != health.ReasonReset || !strings.HasPrefix(c.Message, "2 of 4 GPUs") || !strings.Contains(c.Message, "1b.0") {
+	if c := tracker.Condition(); c.Reason != nodecontract.ReasonReset || !strings.HasPrefix(c.Message, "2 of 4 GPUs") || !strings.Contains(c.Message, "1b.0") {
 		t.Errorf("with a fault: %+v", c)
 	}
 	tracker.SetUnusable(nil)
@@ -315,7 +316,7 @@ func TestAGPUThatTheDriverDoesNotOfferMakesTheConditionFalse(t *testing.T) {
 	// One that was offered earlier in this boot is lost, and not two.
 	tracker = opened("b", devices[:2], health.State{Boot: "b", GPUs: []string{devices[0].UUID, devices[1].UUID, devices[2].UUID}})
 	tracker.SetUnusable(unusable)
-	if c := tracker.Condition(); c.Reason != health.ReasonLost || !strings.HasPrefix(c.Message, "1 of 3 GPUs") {
+	if c := tracker.Condition(); c.Reason != nodecontract.ReasonLost || !strings.HasPrefix(c.Message, "1 of 3 GPUs") {
 		t.Errorf("%+v", c)
 	}
 	// Nobody wants to know.

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
@@ -108,7 +109,7 @@ func TestAGPUThatWasListedInThisBootAndIsNotAnyMoreIsLost(t *testing.T) {
 	tr := opened("b", devices, health.State{})
 	again := health.New(health.Policy{}, "b", tr.State())
 	changes, events := again.Reopened(devices[:1], all, noon)
-	if len(changes) != 1 || changes[0].UUID != devices[1].UUID || len(events) != 1 || again.Condition().Reason != health.ReasonLost {
+	if len(changes) != 1 || changes[0].UUID != devices[1].UUID || len(events) != 1 || again.Condition().Reason != nodecontract.ReasonLost {
 		t.Errorf("%+v %+v %+v", changes, events, again.Condition())
 	}
 	if changes, _ := again.Reopened(devices, all, noon); len(changes) != 0 || again.Healthy(devices[1].UUID) {

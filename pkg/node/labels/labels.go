@@ -9,10 +9,8 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 )
-
-// Prefix is that of all labels of this package.
-const Prefix = "nvidia.com/"
 
 // Strategy is how GPUs are shared.
 type Strategy string
@@ -63,21 +61,21 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		}
 	}
 	out := map[string]string{}
-	set := func(key, value string) { out[Prefix+key] = valid(value) }
+	set := func(key, value string) { out[nodecontract.NVIDIAPrefix+key] = valid(value) }
 	set("gpu.present", "true")
 	set("gpu.machine", cmp.Or(productName(machine.Type, ""), unknown))
 	set("gpu.mode", Mode(machine.PCIClasses))
 	if sharing.MIGStrategy != "" && sharing.MIGStrategy != string(None) {
 		set("mig.strategy", sharing.MIGStrategy)
 	}
-	set("gpu.count", strconv.Itoa(len(devices)))
+	out[nodecontract.GPUCountLabel] = strconv.Itoa(len(devices))
 	set("gpu.replicas", strconv.Itoa(replicas))
 	set("gpu.sharing-strategy", string(strategy))
 	if product := productName(d.Product, suffix); product != "" {
 		set("gpu.product", product)
 	}
 	if d.MemoryMiB > 0 {
-		set("gpu.memory", strconv.FormatInt(d.MemoryMiB, 10))
+		out[nodecontract.GPUMemoryLabel] = strconv.FormatInt(d.MemoryMiB, 10)
 	}
 	if d.ComputeMajor > 0 {
 		set("gpu.family", Family(d.ComputeMajor, d.ComputeMinor))

@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 func TestASharedT4(t *testing.T) {
@@ -81,7 +82,7 @@ func TestMachinesThatAreNotSimple(t *testing.T) {
 		"gpu.count": "3", "gpu.product": "NVIDIA-H100-80GB-HBM3", "gpu.family": "hopper", "gpu.memory": "81559", "mig.capable": "true",
 		"cuda.driver-version.revision": "", "cuda.driver.rev": "", "cuda.driver-version.minor": "54", "cuda.runtime-version.full": "12.2",
 	} {
-		if value, ok := got[labels.Prefix+key]; !ok || value != want {
+		if value, ok := got[nodecontract.NVIDIAPrefix+key]; !ok || value != want {
 			t.Errorf("%s is %q, want %q", key, value, want)
 		}
 	}

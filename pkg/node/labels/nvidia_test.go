@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/labels"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // The vectors of NVIDIA's GPU feature discovery v0.20.0: internal/lm/{nvml,resource,mig-strategy}_test.go and tests/expected-output*.txt.
@@ -62,7 +63,7 @@ func TestLabelsOfGPUsAreNVIDIAs(t *testing.T) {
 		}
 		got := map[string]string{}
 		for key, value := range labels.For(c.devices, gpu.Driver{}, c.sharing, labels.Machine{}) {
-			key = strings.TrimPrefix(key, labels.Prefix)
+			key = strings.TrimPrefix(key, nodecontract.NVIDIAPrefix)
 			if !slices.Contains([]string{"gpu.present", "gpu.machine", "gpu.mode", "mig.capable", "mps.capable"}, key) {
 				got[key] = value
 			}
@@ -155,7 +156,7 @@ func TestTheKeysAreNVIDIAs(t *testing.T) {
 	slices.Sort(want)
 	var got []string
 	for key := range labels.For([]gpu.Device{full()}, gpu.Driver{Version: "400.300", CUDAMajor: 1, CUDAMinor: 1}, labels.Sharing{}, labels.Machine{}) {
-		got = append(got, strings.TrimPrefix(key, labels.Prefix))
+		got = append(got, strings.TrimPrefix(key, nodecontract.NVIDIAPrefix))
 	}
 	slices.Sort(got)
 	if diff := cmp.Diff(want, got); diff != "" {

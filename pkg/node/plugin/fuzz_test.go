@@ -11,6 +11,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -27,9 +28,9 @@ func FuzzAllocate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, renamed bool, replicas byte, failMany bool, list byte) {
 		m := New(Config{KubeletSocket: "/plugins/kubelet.sock", Network: &plugintest.Memory{}, CDIMissing: func([]string) error { return nil }})
 		c := sharing.Config{Version: sharing.Version, Flags: sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: lists[int(list)%len(lists)]}}}
-		resource := sharing.ResourceGPU
+		resource := nodecontract.ResourceGPU
 		if replicas > 1 {
-			e := sharing.Entry{Name: sharing.ResourceGPU, Replicas: int(replicas)}
+			e := sharing.Entry{Name: nodecontract.ResourceGPU, Replicas: int(replicas)}
 			if renamed {
 				resource += sharing.SharedSuffix
 				e.Rename = resource

@@ -22,6 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -340,7 +341,7 @@ func (m *Manager) learn(ctx context.Context, used map[string][]string, err error
 	}
 	for resource, ids := range used {
 		for _, id := range ids {
-			if _, ours := m.devices[alloc.UUID(id)]; strings.HasPrefix(resource, sharing.Prefix) && (ours || m.listed.has(resource, id)) {
+			if _, ours := m.devices[alloc.UUID(id)]; strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && (ours || m.listed.has(resource, id)) {
 				put(resource, id, time.Time{})
 			}
 		}
@@ -468,5 +469,5 @@ func (m *Manager) packed() bool {
 
 // socket is where a resource is served; the names are NVIDIA's, so that two plugins for the same GPUs meet.
 func (m *Manager) socket(resource string) string {
-	return path.Join(path.Dir(m.config.KubeletSocket), socketPrefix+strings.TrimPrefix(resource, sharing.Prefix)+socketSuffix)
+	return path.Join(path.Dir(m.config.KubeletSocket), socketPrefix+strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)+socketSuffix)
 }

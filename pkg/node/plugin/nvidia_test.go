@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/sharing"
 )
 
@@ -42,7 +43,7 @@ func TestAllocateAnswersAsNVIDIAs(t *testing.T) {
 		"single device":        {[]string{"foo"}, &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "foo"}}},
 		"duplicate device IDs": {[]string{"foo", "bar", "foo"}, &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": "foo,bar"}}},
 	} {
-		got, err := managed(t, "version: v1", "foo", "bar").allocate(t.Context(), sharing.ResourceGPU, c.ids)
+		got, err := managed(t, "version: v1", "foo", "bar").allocate(t.Context(), nodecontract.ResourceGPU, c.ids)
 		if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" || err != nil {
 			t.Errorf("%s: %v %s", name, err, diff)
 		}
@@ -65,7 +66,7 @@ func TestRequestsAreRefusedAsNVIDIAs(t *testing.T) {
 		"timeslicing with two devices":                             {sliced(""), []string{"device0::1", "device1::0"}, ""},
 		"timeslicing with two devices, failRequestsGreaterThanOne": {sliced("failRequestsGreaterThanOne: true, "), []string{"device0::1", "device1::0"}, "maximum request size for shared resources is 1; found 2"},
 	} {
-		_, err := managed(t, c.yaml, "device0", "device1").allocate(t.Context(), sharing.ResourceGPU, c.ids)
+		_, err := managed(t, c.yaml, "device0", "device1").allocate(t.Context(), nodecontract.ResourceGPU, c.ids)
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // others are who else gives the machine's GPUs away. Two that do not know of each other give the same GPU to two pods, whatever they call it.
@@ -113,7 +113,7 @@ func servedAs(registered map[string][]string, ours func(string) bool, devices ma
 		if ours(resource) {
 			continue
 		}
-		partitions := strings.HasPrefix(resource, sharing.Prefix)
+		partitions := strings.HasPrefix(resource, nodecontract.NVIDIAPrefix)
 		for _, id := range registered[resource] {
 			if _, same := devices[alloc.UUID(id)]; same || partitions && strings.HasPrefix(id, "MIG-") {
 				return fmt.Sprintf("another device plugin serves these GPUs as %s; %s", resource, disable)
@@ -133,7 +133,7 @@ func (m *Manager) onNode(ctx context.Context, ours func(string) bool) (why strin
 	}
 	for _, resource := range slices.Sorted(maps.Keys(all)) {
 		// A socket that nobody answers is of whoever had the resource last, and so is the number.
-		if strings.HasPrefix(resource, sharing.Prefix) && all[resource] > 0 && !ours(resource) && !m.config.Network.Exists(m.socket(resource)) {
+		if strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && all[resource] > 0 && !ours(resource) && !m.config.Network.Exists(m.socket(resource)) {
 			return nodeHas(all[resource], resource), true
 		}
 	}
@@ -156,5 +156,5 @@ func resourceOf(socket string) (resource string, ok bool) {
 	if ok {
 		name, ok = strings.CutSuffix(name, socketSuffix)
 	}
-	return sharing.Prefix + name, ok
+	return nodecontract.NVIDIAPrefix + name, ok
 }

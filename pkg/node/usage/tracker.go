@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Tracker knows since when pods have not used their GPUs. When in doubt a pod has used them.
@@ -15,11 +15,11 @@ type Tracker struct {
 	holds map[string][]string
 	since map[string]time.Time
 	// written is what the Node says.
-	written unused.Report
+	written nodecontract.UnusedReport
 }
 
 // Adopt begins with what an earlier agent wrote to the Node. If that is older than unused.Fresh the first look forgets it.
-func (t *Tracker) Adopt(r unused.Report) {
+func (t *Tracker) Adopt(r nodecontract.UnusedReport) {
 	t.last, t.since, t.written = r.AsOf, maps.Clone(r.Since), r
 }
 
@@ -29,7 +29,7 @@ func (t *Tracker) Look(now time.Time, holds map[string][]string, seen map[string
 	if holds == nil && t.holds == nil {
 		return
 	}
-	if gap := now.Sub(t.last); gap < 0 || gap > unused.Fresh {
+	if gap := now.Sub(t.last); gap < 0 || gap > nodecontract.UnusedFresh {
 		t.since = nil // Nobody looked, or the clock was set.
 	}
 	t.last = now
@@ -61,10 +61,10 @@ func (t *Tracker) uses(pod, uuid string, seen map[string]Seen) bool {
 
 // Report is what the Node should say, and whether it is time to write it: at once when a pod in it has used its GPU or is gone, and with each beat. Pods come in
 // with a beat, so that one that pauses now and then does not have the Node written all the time.
-func (t *Tracker) Report() (report unused.Report, due bool) {
-	report = unused.Report{AsOf: t.last.UTC().Truncate(time.Second), Since: map[string]time.Time{}}
+func (t *Tracker) Report() (report nodecontract.UnusedReport, due bool) {
+	report = nodecontract.UnusedReport{AsOf: t.last.UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for pod, since := range t.since {
-		if t.last.Sub(since) >= unused.Beat {
+		if t.last.Sub(since) >= nodecontract.UnusedBeat {
 			// A second later at most, and never earlier.
 			report.Since[pod] = since.UTC().Add(time.Second - 1).Truncate(time.Second)
 		}
@@ -75,8 +75,8 @@ func (t *Tracker) Report() (report unused.Report, due bool) {
 		}
 	}
 	age := report.AsOf.Sub(t.written.AsOf)
-	return report, len(report.Since) > 0 && (age < 0 || age >= unused.Beat)
+	return report, len(report.Since) > 0 && (age < 0 || age >= nodecontract.UnusedBeat)
 }
 
 // Written notes that the Node says so now.
-func (t *Tracker) Written(r unused.Report) { t.written = r }
+func (t *Tracker) Written(r nodecontract.UnusedReport) { t.written = r }

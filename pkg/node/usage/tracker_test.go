@@ -13,7 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/usage"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -90,7 +90,7 @@ func (l *looks) pods() []string {
 func TestPodsThatDoNotUseTheirGPUAreReported(t *testing.T) {
 	t.Parallel()
 	l := looks{now: noon}
-	l.pass(unused.Beat, shared, used("a/one"))
+	l.pass(nodecontract.UnusedBeat, shared, used("a/one"))
 	if got := l.pods(); len(got) != 0 {
 		t.Errorf("%q are reported before a beat has passed", got)
 	}
@@ -101,7 +101,7 @@ func TestPodsThatDoNotUseTheirGPUAreReported(t *testing.T) {
 		t.Errorf("%q are reported", got)
 	}
 	r, _ := l.Report()
-	if got := r.For("a/two", noon, l.now); got != time.Hour+unused.Beat-time.Minute {
+	if got := r.For("a/two", noon, l.now); got != time.Hour+nodecontract.UnusedBeat-time.Minute {
 		t.Errorf("unused for %s", got)
 	}
 	if n := l.pass(time.Minute, shared, used("a/two")); n != 1 {
@@ -132,7 +132,7 @@ func TestWhatCannotBeToldCountsAsUse(t *testing.T) {
 
 func TestTheNextAgentGoesOn(t *testing.T) {
 	t.Parallel()
-	for gap, want := range map[time.Duration]bool{0: true, unused.Fresh - time.Minute: true, unused.Fresh + time.Minute: false, -time.Hour: false} {
+	for gap, want := range map[time.Duration]bool{0: true, nodecontract.UnusedFresh - time.Minute: true, nodecontract.UnusedFresh + time.Minute: false, -time.Hour: false} {
 		l := looks{now: noon}
 		l.pass(time.Hour, shared, used())
 		r, _ := l.Report()
@@ -142,7 +142,7 @@ func TestTheNextAgentGoesOn(t *testing.T) {
 		if got := len(next.pods()) > 0; got != want {
 			t.Errorf("after %s: %t, want %t", gap, got, want)
 		}
-		if _, due := next.Report(); due == want && gap < unused.Beat {
+		if _, due := next.Report(); due == want && gap < nodecontract.UnusedBeat {
 			t.Errorf("after %s: to be written: %t", gap, due)
 		}
 	}
@@ -163,7 +163,7 @@ func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tracker, now := &usage.Tracker{}, noon
-		var node unused.Report
+		var node nodecontract.UnusedReport
 		last := map[string]time.Time{} // when each pod last used its GPU, or began to hold it
 		holds := map[string][]string{}
 		pending := false // The Node says something that is not true any more: whoever starts now cannot know.

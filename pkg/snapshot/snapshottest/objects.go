@@ -17,6 +17,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 // Amounts are the resources, as name and quantity in turn.
@@ -166,8 +167,8 @@ func Claim(name string, pool *karpv1.NodePool, t *catalog.InstanceType, edits ..
 			karpv1.NodePoolLabelKey: pool.Name, v1alpha1.GPUNodeClassLabel: pool.Spec.Template.Spec.NodeClassRef.Name,
 		},
 		Annotations: map[string]string{
-			v1alpha1.ResourceAnnotation: v1alpha1.ResourceGPUShared, v1alpha1.GPUsAnnotation: strconv.FormatInt(t.GPU.Count, 10),
-			v1alpha1.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: strconv.FormatInt(t.Offerings[0].MicroUSDPerHour, 10),
+			nodecontract.ResourceAnnotation: v1alpha1.ResourceGPUShared, nodecontract.GPUsAnnotation: strconv.FormatInt(t.GPU.Count, 10),
+			nodecontract.ReplicasPerGPUAnnotation: "10", v1alpha1.PriceAnnotation: strconv.FormatInt(t.Offerings[0].MicroUSDPerHour, 10),
 		},
 	}}
 	maps.Copy(claim.Labels, pool.Spec.Template.Labels)
@@ -241,8 +242,8 @@ func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edit
 	if node.Labels[karpv1.NodeInitializedLabelKey] == "" {
 		node.Spec.Taints = append(node.Spec.Taints, claim.Spec.StartupTaints...)
 	}
-	node.Status.Capacity = list(t.Capacity, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)
-	node.Status.Allocatable = list(t.Allocatable, claim.Annotations[v1alpha1.ResourceAnnotation], replicas)
+	node.Status.Capacity = list(t.Capacity, claim.Annotations[nodecontract.ResourceAnnotation], replicas)
+	node.Status.Allocatable = list(t.Allocatable, claim.Annotations[nodecontract.ResourceAnnotation], replicas)
 	return edited(node, edits)
 }
 

@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/aws"
 )
 
@@ -47,7 +48,7 @@ func node(i aws.Instance, claim *karpv1.NodeClaim, lacks resource.Quantity) (*co
 			Capacity: reported(claim.Status.Capacity, lacks), Allocatable: reported(claim.Status.Allocatable, lacks),
 		},
 	}
-	if gpus, ok := claim.Status.Capacity[v1alpha1.ResourceGPU]; ok && claim.Annotations[v1alpha1.ResourceAnnotation] == "" {
+	if gpus, ok := claim.Status.Capacity[v1alpha1.ResourceGPU]; ok && claim.Annotations[nodecontract.ResourceAnnotation] == "" {
 		// The machines of Karpenter's own pools have NVIDIA's plugin, and it is there at once. Those of Karve's wait for what the simulator plays.
 		n.Status.Capacity[v1alpha1.ResourceGPU], n.Status.Allocatable[v1alpha1.ResourceGPU] = gpus, gpus
 	}

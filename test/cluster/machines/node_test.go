@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/aws"
 )
 
@@ -68,7 +68,7 @@ func TestAMachineRegistersAsItsUserDataAndItsPromiseSay(t *testing.T) {
 
 func TestAMachineOfKarvesHasNoGPUBeforeItsPlugin(t *testing.T) {
 	t.Parallel()
-	instance, claim := machineOf(map[string]string{v1alpha1.ResourceAnnotation: "nvidia.com/gpu"})
+	instance, claim := machineOf(map[string]string{nodecontract.ResourceAnnotation: "nvidia.com/gpu"})
 	n, err := node(instance, claim, resource.Quantity{})
 	if err != nil {
 		t.Fatal(err)

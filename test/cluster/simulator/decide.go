@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/test/cluster/machines"
 )
 
@@ -103,7 +104,7 @@ func ruleOf(node *corev1.Node, past history, rules Rules) Rule {
 	if !named {
 		rule, named = rules[node.Labels[nodePoolLabel]]
 	}
-	if _, ours := node.Annotations[v1alpha1.ResourceAnnotation]; ours && !named {
+	if _, ours := node.Annotations[nodecontract.ResourceAnnotation]; ours && !named {
 		return rules[DefaultKey]
 	}
 	return rule
@@ -117,9 +118,9 @@ func keepsTaint(node *corev1.Node, past history, rules Rules) bool {
 func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	p := plugin{rule: ruleOf(node, past, rules), resource: v1alpha1.ResourceGPUShared}
 	gpus, perGPU := node.Labels[gpuCountLabel], ""
-	if name, ok := node.Annotations[v1alpha1.ResourceAnnotation]; ok {
+	if name, ok := node.Annotations[nodecontract.ResourceAnnotation]; ok {
 		p.resource = corev1.ResourceName(name)
-		gpus, perGPU = node.Annotations[v1alpha1.GPUsAnnotation], node.Annotations[v1alpha1.ReplicasPerGPUAnnotation]
+		gpus, perGPU = node.Annotations[nodecontract.GPUsAnnotation], node.Annotations[nodecontract.ReplicasPerGPUAnnotation]
 	} else if p.rule.ReplicasPerGPU == 0 {
 		return p, false
 	}

@@ -1,4 +1,4 @@
-package unused_test
+package nodecontract_test
 
 import (
 	"testing"
@@ -7,35 +7,27 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/unused"
+	"karve.sh/karve/pkg/nodecontract"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func TestTheAnnotationIsTheOneOfTheAPI(t *testing.T) {
-	t.Parallel()
-	if unused.Annotation != v1alpha1.UnusedSinceAnnotation {
-		t.Errorf("%s and %s", unused.Annotation, v1alpha1.UnusedSinceAnnotation)
-	}
-}
-
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	t.Parallel()
-	r := unused.Report{AsOf: noon, Since: map[string]time.Time{"team/train-0": noon.Add(-3 * time.Hour)}}
+	r := nodecontract.UnusedReport{AsOf: noon, Since: map[string]time.Time{"team/train-0": noon.Add(-3 * time.Hour)}}
 	const want = `{"asOf":"2026-03-01T12:00:00Z","since":{"team/train-0":"2026-03-01T09:00:00Z"}}`
 	if r.String() != want {
 		t.Errorf("written %s, want %s", r, want)
 	}
-	back, err := unused.Parse(want)
+	back, err := nodecontract.ParseUnused(want)
 	if diff := cmp.Diff(r, back); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	if empty, err := unused.Parse(""); err != nil || empty.String() != "" {
+	if empty, err := nodecontract.ParseUnused(""); err != nil || empty.String() != "" {
 		t.Errorf("an empty one is %q, %v", empty, err)
 	}
 	for _, bad := range []string{"x", "[]", `{"asOf":"noon"}`, `{"since":["a"]}`, `{"asOf":"2026-03-01T12:00:00Z"`} {
-		if r, err := unused.Parse(bad); err == nil || r.Since != nil {
+		if r, err := nodecontract.ParseUnused(bad); err == nil || r.Since != nil {
 			t.Errorf("%s was read as %v", bad, r)
 		}
 	}
@@ -43,7 +35,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 
 func TestWhatCountsIsWhatTheAgentHasSeen(t *testing.T) {
 	t.Parallel()
-	r := unused.Report{AsOf: noon, Since: map[string]time.Time{"a/p": noon.Add(-3 * time.Hour), "a/later": noon.Add(time.Hour)}}
+	r := nodecontract.UnusedReport{AsOf: noon, Since: map[string]time.Time{"a/p": noon.Add(-3 * time.Hour), "a/later": noon.Add(time.Hour)}}
 	old := noon.Add(-24 * time.Hour)
 	for name, c := range map[string]struct {
 		pod     string
@@ -52,10 +44,10 @@ func TestWhatCountsIsWhatTheAgentHasSeen(t *testing.T) {
 		want    time.Duration
 	}{
 		"until the agent looked":                     {"a/p", old, noon, 3 * time.Hour},
-		"it does not grow by itself":                 {"a/p", old, noon.Add(unused.Fresh), 3 * time.Hour},
-		"a report that is not confirmed is nothing":  {"a/p", old, noon.Add(unused.Fresh + 1), 0},
-		"the node's clock may be ahead a little":     {"a/p", old, noon.Add(-unused.Fresh), 3 * time.Hour},
-		"and not much":                               {"a/p", old, noon.Add(-unused.Fresh - 1), 0},
+		"it does not grow by itself":                 {"a/p", old, noon.Add(nodecontract.UnusedFresh), 3 * time.Hour},
+		"a report that is not confirmed is nothing":  {"a/p", old, noon.Add(nodecontract.UnusedFresh + 1), 0},
+		"the node's clock may be ahead a little":     {"a/p", old, noon.Add(-nodecontract.UnusedFresh), 3 * time.Hour},
+		"and not much":                               {"a/p", old, noon.Add(-nodecontract.UnusedFresh - 1), 0},
 		"another pod of the name counts from itself": {"a/p", noon.Add(-time.Hour), noon, time.Hour},
 		"one that has just started":                  {"a/p", noon.Add(time.Minute), noon, 0},
 		"one of which nobody knows when it started":  {"a/p", time.Time{}, noon, 0},
@@ -73,17 +65,17 @@ func FuzzParse(f *testing.F) {
 	f.Add("")
 	f.Add(`{"since":{"":"0001-01-01T00:00:00Z"}}`)
 	f.Fuzz(func(t *testing.T, annotation string) {
-		r, err := unused.Parse(annotation)
+		r, err := nodecontract.ParseUnused(annotation)
 		if err != nil {
 			return
 		}
 		for pod := range r.Since {
-			if d := r.For(pod, noon.Add(-time.Hour), noon); d < 0 || d > time.Hour+unused.Fresh {
+			if d := r.For(pod, noon.Add(-time.Hour), noon); d < 0 || d > time.Hour+nodecontract.UnusedFresh {
 				t.Errorf("%q: %s", annotation, d)
 			}
 		}
 		if text := r.String(); text != "" {
-			again, err := unused.Parse(text)
+			again, err := nodecontract.ParseUnused(text)
 			if err != nil || again.String() != text {
 				t.Errorf("%q became %q and then %q, %v", annotation, text, again, err)
 			}
@@ -97,10 +89,10 @@ func TestAPodIsNeverSaidToBeUnusedForLongerThanItIsThere(t *testing.T) {
 		at := func(name string) time.Time {
 			return noon.Add(time.Duration(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, name)))
 		}
-		r := unused.Report{AsOf: at("as of"), Since: map[string]time.Time{"a/p": at("since")}}
+		r := nodecontract.UnusedReport{AsOf: at("as of"), Since: map[string]time.Time{"a/p": at("since")}}
 		started, now := at("started"), at("now")
 		d := r.For("a/p", started, now)
-		if d < 0 || d > 0 && (d > r.AsOf.Sub(started) || d > r.AsOf.Sub(r.Since["a/p"]) || now.Sub(r.AsOf).Abs() > unused.Fresh) {
+		if d < 0 || d > 0 && (d > r.AsOf.Sub(started) || d > r.AsOf.Sub(r.Since["a/p"]) || now.Sub(r.AsOf).Abs() > nodecontract.UnusedFresh) {
 			t.Fatalf("%s by %v, started %s, now %s", d, r, started, now)
 		}
 	})
