@@ -76,8 +76,9 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why:    "snapshot, fleet, render, repair, manifests and quote are functions of values: those who call them read the objects and files",
-		of:     anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote")),
+		why: "snapshot, fleet, render, repair, manifests, quote and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
+		of: anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
+			under("pkg/controllers/disruption/reason")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{

@@ -15,9 +15,7 @@ import (
 // The scheduler places the pods of a step, not the plan. Where it leaves no room for the last of them, another machine is launched, all is as dear as before, and the
 // same step pays again. So a step is not taken again among the same pods for a while, twice as long each time, unless the last one has made the machines cheaper.
 
-// attempts are the last steps that were begun, by NodePool. After a restart there are none, and a step in vain is begun once more.
-type attempts map[string]attempt
-
+// attempt is the last step to a cheaper layout of a NodePool that was begun; zero where none was, or where it has made the machines cheaper.
 type attempt struct {
 	fleet fleet
 	began time.Time
@@ -34,10 +32,9 @@ type fleet struct {
 	still bool
 }
 
-func (s *state) fleet(pool string) fleet {
+func (s *pass) fleet(pool string) fleet {
 	f := fleet{pods: map[types.UID]int{}, still: true}
-	for i := range s.machines {
-		m := &s.machines[i]
+	for _, m := range s.machines {
 		if m.Pool() != pool {
 			continue
 		}
@@ -48,7 +45,7 @@ func (s *state) fleet(pool string) fleet {
 			}
 			f.pods[owner]++
 		}
-		if m.Replacing() != "" || marked(m) || m.Leaving() {
+		if m.Replacing() != "" || marked(m.Machine) || m.Leaving() {
 			f.still = false
 			continue
 		}
@@ -57,39 +54,32 @@ func (s *state) fleet(pool string) fleet {
 	return f
 }
 
-// forget leaves out the steps that have made the machines cheaper.
-func (a attempts) forget(s *state) {
-	maps.DeleteFunc(a, func(pool string, last attempt) bool {
-		f := s.fleet(pool)
-		return f.still && maps.Equal(f.pods, last.fleet.pods) && f.price < last.fleet.price
-	})
+// worked says that the step has made the machines cheaper.
+func (a attempt) worked(s *pass, pool string) bool {
+	f := s.fleet(pool)
+	return f.still && maps.Equal(f.pods, a.fleet.pods) && f.price < a.fleet.price
 }
 
-// inVain says why a step of the pools is not to be begun: the last one among the same pods has led nowhere.
-func (a attempts) inVain(s *state, pools []string) string {
-	for _, pool := range pools {
-		last := a[pool]
-		until := last.began.Add(retention.Backoff(last.times))
-		if last.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
-			return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",
-				pool, until.UTC().Format(time.RFC3339))
-		}
+// inVain says why another step of the pool is not to be begun: this one among the same pods has led nowhere.
+func (a attempt) inVain(s *pass, pool string) string {
+	until := a.began.Add(retention.Backoff(a.times))
+	if a.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
+		return fmt.Sprintf("the last step among the same pods did not make the machines of NodePool %s cheaper, since the scheduler placed them otherwise; it is tried again at %s",
+			pool, until.UTC().Format(time.RFC3339))
 	}
 	return ""
 }
 
-// begin notes that a step of the pools is begun.
-func (a attempts) begin(s *state, pools []string) {
-	for _, pool := range pools {
-		next := attempt{s.fleet(pool), s.now, 1}
-		if last := a[pool]; last.repeats(next.fleet, s.now) {
-			next.times += last.times
-		}
-		a[pool] = next
+// again returns the attempt after this one, which begins now.
+func (a attempt) again(s *pass, pool string) attempt {
+	next := attempt{s.fleet(pool), s.now, 1}
+	if a.repeats(next.fleet, s.now) {
+		next.times += a.times
 	}
+	return next
 }
 
-// repeats reports whether a step would begin where an earlier one did. Steps of one look are all begun from there.
+// repeats reports whether a step would begin where this one did. Steps of one pass are all begun from there.
 func (a attempt) repeats(f fleet, now time.Time) bool {
 	return a.began.Before(now) && maps.Equal(f.pods, a.fleet.pods) && f.price >= a.fleet.price
 }

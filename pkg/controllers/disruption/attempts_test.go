@@ -15,9 +15,10 @@ import (
 func (s *simulation) begins(c *Controller, after time.Duration) string {
 	s.cluster.Now = s.cluster.Now.Add(after)
 	state := s.seen()
-	state.saves = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
+	state.fakeWhatIf().saves_ = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
+	c.memory.keep(state)
 	c.consider(s.cluster, state)
-	_, why := state.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
+	_, why := remembering{simulator: state.whatIf, pass: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
 	return why
 }
 
@@ -72,7 +73,7 @@ func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
 	if why := s.begins(c, 0); why != "" {
 		t.Fatal(why)
 	}
-	last := c.tried["gpu-shared"]
+	last := c.memory.pools["gpu-shared"].attempt
 	last.fleet.price++
 	for _, settled := range []bool{false, true} {
 		again := s
@@ -80,9 +81,8 @@ func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
 			again = halfEmpty(t)
 			again.interrupt(again.cluster.NodeClaims[0].Name)
 		}
-		tried := attempts{"gpu-shared": last}
-		if tried.forget(again.seen()); (len(tried) == 0) != settled {
-			t.Errorf("where no machine goes is %t: %v", settled, tried)
+		if last.worked(again.seen(), "gpu-shared") != settled {
+			t.Errorf("where no machine goes is %t: %v", settled, last)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -39,9 +40,9 @@ func BenchmarkLook(b *testing.B) {
 	b.Run("propose", func(b *testing.B) {
 		for b.Loop() {
 			view := snapshot.Build(c)
-			s := see(c, &view, clocktesting.NewFakeClock(c.Now))
-			s.blocker = nobody
-			layout := s.lay(c, func(m *snapshot.Machine) string { return s.stays(m) })
+			s := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			s.fakePods().blocker = nobody
+			layout := s.lay(c, func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
 			out := propose(&layout, planner.Search{})
 			b.ReportMetric(float64(len(out.proposals)), "proposals")
 		}
@@ -49,7 +50,7 @@ func BenchmarkLook(b *testing.B) {
 	b.Run("see", func(b *testing.B) {
 		for b.Loop() {
 			view := snapshot.Build(c)
-			see(c, &view, clocktesting.NewFakeClock(c.Now))
+			see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 		}
 	})
 	b.Run("lay", func(b *testing.B) {
@@ -63,7 +64,7 @@ func BenchmarkLook(b *testing.B) {
 		}
 		for b.Loop() {
 			view := snapshot.Build(c)
-			s := see(c, &view, clocktesting.NewFakeClock(c.Now))
+			s := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 			b.ReportMetric(float64(len(s.standing(verdicts{}, func() bool { return false }).stand)), "standing")
 		}
 	})

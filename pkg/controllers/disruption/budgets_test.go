@@ -9,6 +9,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -45,11 +46,11 @@ func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
 				cluster.NodeClaims, cluster.Nodes = append(cluster.NodeClaims, claim), append(cluster.Nodes, snapshottest.Node(&claim, kind, 10))
 			}
 			view := snapshot.Build(cluster)
-			s := see(cluster, &view, clocktesting.NewFakeClock(now))
+			s := see(cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(now))
 			want := map[karpv1.DisruptionReason]int{
 				karpv1.DisruptionReasonEmpty: c.empty, karpv1.DisruptionReasonDrifted: c.drifted, karpv1.DisruptionReasonUnderutilized: c.underutilized,
 			}
-			if diff := cmp.Diff(want, s.allowed[pool.Name]); diff != "" {
+			if diff := cmp.Diff(want, s.pools[pool.Name].Budgets); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -23,16 +24,30 @@ func halfEmpty(t *testing.T) *simulation {
 	return s
 }
 
-// seen is the state, in which every pod may be evicted.
-func (s *simulation) seen() *state {
+// seen is the pass, in which every pod may be evicted.
+func (s *simulation) seen() *pass {
 	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
-	state.blocker = nothingBlocks
-	return &state
+	state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	state.fakePods().blocker = nothingBlocks
+	return state
 }
 
 // looks has the controller look for a cheaper layout.
-func (s *simulation) looks(c *Controller) { c.look(s.cluster, s.seen()) }
+func (s *simulation) looks(c *Controller) {
+	state := s.seen()
+	c.memory.keep(state)
+	c.searchLayout(s.cluster, state)
+}
+
+// unprofitable are the NodeClaims of which the controller remembers that it does not pay that they leave.
+func (s *simulation) unprofitable(c *Controller) (names []string) {
+	for uid, r := range c.memory.machines {
+		if r.unprofitable.at(s.cluster.Now) != "" {
+			names = append(names, string(uid))
+		}
+	}
+	return names
+}
 
 func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller {
 	return New(Config{Clock: clk, Metrics: metrics.New(registry)})
@@ -47,11 +62,11 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 		t.Fatal("nothing is proposed")
 	}
 	for _, claim := range s.cluster.NodeClaims {
-		c.vain[claim.Name] = refusal{"it did not save enough", s.cluster.Now.Add(vainFor)}
+		c.memory.machines[claim.UID].unprofitable = refusal{"it did not save enough", s.cluster.Now.Add(vainFor)}
 	}
 	s.looks(c)
-	if len(c.outlook.proposals) > 0 || len(c.vain) != 2 {
-		t.Fatalf("%v is proposed, %v is in vain", c.outlook.proposals, c.vain)
+	if len(c.outlook.proposals) > 0 || len(s.unprofitable(c)) != 2 {
+		t.Fatalf("%v is proposed, %v is in vain", c.outlook.proposals, s.unprofitable(c))
 	}
 	types := snapshottest.Types()
 	for i := range types {
@@ -61,8 +76,8 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	}
 	s.cluster.UseInstanceTypes(types)
 	s.looks(c)
-	if len(c.outlook.proposals) == 0 || len(c.vain) > 0 {
-		t.Errorf("%v is proposed, %v is in vain", c.outlook.proposals, c.vain)
+	if len(c.outlook.proposals) == 0 || len(s.unprofitable(c)) > 0 {
+		t.Errorf("%v is proposed, %v is in vain", c.outlook.proposals, s.unprofitable(c))
 	}
 }
 

@@ -14,7 +14,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -75,27 +77,123 @@ func of(pool string) func(*snapshot.Machine) {
 
 func nothingBlocks([]*corev1.Pod) string { return "" }
 
-// given is the state with the machines, all of which may go.
-func given(machines ...snapshot.Machine) state {
-	return state{
-		now: now, machines: machines, settle: settle, blocker: nothingBlocks, wanted: map[string]bool{}, causes: map[string]cause{},
-		homes: func([]string) map[string]home { return nil }, targets: map[string]string{},
-		places: newPlaces(&snapshot.View{}, nil), stays: func(*snapshot.Machine) string { return "" },
-		idleAfter: map[string]time.Duration{"gpu": idleAfter}, allowed: map[string]map[karpv1.DisruptionReason]int{"gpu": {karpv1.DisruptionReasonEmpty: 10}},
-	}
+// fakePods answers with its functions, and for those that are nil that nothing keeps a pod.
+type fakePods struct {
+	blocker func([]*corev1.Pod) string
+	budgets func([]*corev1.Pod) []string
+	stays   func(*snapshot.Machine) string
+	hold    func([]*snapshot.Machine, map[string]planner.Resources) string
 }
 
-// steps are the actions, as "step machine".
-func steps(actions []action) []string {
+func (f *fakePods) Blocker(pods []*corev1.Pod) string {
+	if f.blocker == nil {
+		return ""
+	}
+	return f.blocker(pods)
+}
+
+func (f *fakePods) Budgets(pods []*corev1.Pod) []string {
+	if f.budgets == nil {
+		return nil
+	}
+	return f.budgets(pods)
+}
+
+func (f *fakePods) Keeps(m *snapshot.Machine) string {
+	if f.stays == nil {
+		return ""
+	}
+	return f.stays(m)
+}
+
+func (f *fakePods) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
+	if f.hold == nil {
+		return ""
+	}
+	return f.hold(going, taken)
+}
+
+// fakeWhatIf answers with its functions, and for those that are nil as the simulator.
+type fakeWhatIf struct {
+	simulator
+	planned_, place_ func([]string) string
+	homes_           func([]string) map[string]home
+	saves_           func([]string, proposal) (planner.MicroUSD, string)
+}
+
+func (f *fakeWhatIf) planned(claims []string) string {
+	if f.planned_ == nil {
+		return f.simulator.planned(claims)
+	}
+	return f.planned_(claims)
+}
+
+func (f *fakeWhatIf) place(claims []string) string {
+	if f.place_ == nil {
+		return f.simulator.place(claims)
+	}
+	return f.place_(claims)
+}
+
+func (f *fakeWhatIf) homes(claims []string) map[string]home {
+	if f.homes_ == nil {
+		return f.simulator.homes(claims)
+	}
+	return f.homes_(claims)
+}
+
+func (f *fakeWhatIf) saves(marked []string, p proposal) (planner.MicroUSD, string) {
+	if f.saves_ == nil {
+		return f.simulator.saves(marked, p)
+	}
+	return f.saves_(marked, p)
+}
+
+// fakes are what answers for the pods and the simulator of a pass.
+func (s *pass) fakePods() *fakePods {
+	f, ok := s.pods.(*fakePods)
+	if !ok {
+		f = &fakePods{stays: s.pods.Keeps, hold: s.pods.Hold}
+		s.pods = f
+	}
+	return f
+}
+
+func (s *pass) fakeWhatIf() *fakeWhatIf {
+	f, ok := s.whatIf.(*fakeWhatIf)
+	if !ok {
+		f = &fakeWhatIf{simulator: s.whatIf}
+		s.whatIf = f
+	}
+	return f
+}
+
+// given is a pass with the machines, all of which may go.
+func given(machines ...snapshot.Machine) *pass {
+	s := &pass{now: now, settle: settle, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil)}
+	s.fakeWhatIf().homes_ = func([]string) map[string]home { return nil }
+	s.pools["gpu"] = poolOf("gpu", idleAfter, map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10})
+	for i := range machines {
+		s.add(&machines[i])
+	}
+	return s
+}
+
+func poolOf(name string, idleAfter time.Duration, budgets map[karpv1.DisruptionReason]int) *pool {
+	return &pool{Pool: reason.Pool{Name: name, IdleAfter: &idleAfter, Budgets: budgets}}
+}
+
+// steps are the commands, as "step machine".
+func steps(commands []command) []string {
 	var s []string
-	for _, a := range actions {
+	for _, a := range commands {
 		s = append(s, string(a.step)+" "+a.machine.Claim.Name)
 	}
 	return s
 }
 
 // wantSteps has it decided what to do, and returns it.
-func wantSteps(t *testing.T, s state, want ...string) []action {
+func wantSteps(t *testing.T, s *pass, want ...string) []command {
 	t.Helper()
 	actions, _ := decide(s)
 	if diff := cmp.Diff(want, steps(actions)); diff != "" {
@@ -116,14 +214,14 @@ func TestAnIdleMachineOfANodePoolThatNeverConsolidatesStaysAndSaysWhy(t *testing
 		{machine("a", idle(idleAfter), tainting(settle), withTaint), []string{"Keep a"}},
 	} {
 		s := given(c.machine)
-		s.keepsIdle = map[string]string{"gpu": "consolidateAfter is Never"}
+		s.pools["gpu"].KeepsIdle = "consolidateAfter is Never"
 		for _, a := range wantSteps(t, s, c.want...) {
 			if (a.step == blocked || a.step == keep) && a.reason != "consolidateAfter is Never" {
 				t.Errorf("%s for %q", a.step, a.reason)
 			}
 		}
 		live := c.machine
-		if why := s.holdsBack(&c.machine, &live); tainted(live.Node) && why != "consolidateAfter is Never" {
+		if why := s.holdsBack(s.machines[0], &live); tainted(live.Node) && why != "consolidateAfter is Never" {
 			t.Errorf("a last look says %q", why)
 		}
 	}
@@ -183,7 +281,7 @@ func notInitialized(m *snapshot.Machine) {
 func TestAMachineThatWaitingPodsWillGoToIsKept(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(time.Hour), tainting(time.Hour), withTaint), machine("b"), machine("c", idle(time.Hour)))
-	s.wanted = map[string]bool{"a": true, "b": true}
+	s.named("a").Wanted, s.named("b").Wanted = true, true
 	wantSteps(t, s, "Keep a", "Taint c")
 }
 
@@ -206,7 +304,7 @@ func TestWhatBlocksAMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := given(c.machine)
-			s.blocker = func([]*corev1.Pod) string { return c.blocker }
+			s.fakePods().blocker = func([]*corev1.Pod) string { return c.blocker }
 			actions, _ := decide(s)
 			if got := strings.Join(steps(actions), ", "); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -249,7 +347,7 @@ func TestBudgets(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := given(c.machines...)
-			s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = c.budget
+			s.pools["gpu"].Budgets[karpv1.DisruptionReasonEmpty] = c.budget
 			wantSteps(t, s, c.want...)
 		})
 	}
@@ -268,8 +366,8 @@ func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
 	}
 	s := given(machines...)
 	s.count()
-	if s.draining["gpu"] != 2 || s.leaving["gpu"] != 2 {
-		t.Errorf("%d drain and %d leave, want 2 and 2", s.draining["gpu"], s.leaving["gpu"])
+	if p := s.pools["gpu"]; p.draining != 2 || p.leaving != 2 {
+		t.Errorf("%d drain and %d leave, want 2 and 2", p.draining, p.leaving)
 	}
 }
 
@@ -302,7 +400,7 @@ func TestOneMachineOfAPodDisruptionBudgetIsRemovedAtATime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := given(c.machines...)
-			s.moves, s.budgets = map[string]bool{"gpu": true}, c.budgets
+			s.pools["gpu"].MovesPods, s.fakePods().budgets = true, c.budgets
 			wantSteps(t, s, c.want...)
 		})
 	}
@@ -326,8 +424,9 @@ func TestIdleMachinesAreJudgedTogether(t *testing.T) {
 		c.NodeClaims, c.Pods = slices.Clone(c.NodeClaims), slices.Clone(c.Pods)
 		edit(&c)
 		s := given(c.Machines()...)
-		s.moves, s.idleAfter, s.allowed = map[string]bool{"gpu-shared": true}, map[string]time.Duration{"gpu-shared": idleAfter}, map[string]map[karpv1.DisruptionReason]int{"gpu-shared": {karpv1.DisruptionReasonEmpty: 10}}
-		s.stays, s.together = retention.Pods(&c), retention.NewOtherNodes(&c).Hold
+		p := s.pools["gpu-shared"]
+		p.MovesPods, p.IdleAfter, p.Budgets = true, new(idleAfter), map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10}
+		s.fakePods().stays, s.fakePods().hold = retention.Pods(&c), retention.NewOtherNodes(&c).Hold
 		actions, _ := decide(s)
 		return steps(actions)
 	}
@@ -357,7 +456,7 @@ func TestIdleMachinesAreJudgedTogether(t *testing.T) {
 func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(2*time.Minute)), machine("b", of("fast"), idle(2*time.Minute)), machine("c", of("fast"), idle(2*time.Minute)))
-	s.idleAfter["fast"], s.allowed["fast"] = time.Minute, map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 1}
+	s.pools["fast"].IdleAfter, s.pools["fast"].Budgets = new(time.Minute), map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 1}
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Taint b", "Blocked c"}, steps(actions)); diff != "" || again != settle {
 		t.Errorf("again in %s; (-want +got):\n%s", again, diff)
@@ -370,7 +469,7 @@ func TestEachPoolHasItsOwnBudgetAndTime(t *testing.T) {
 func TestAMachineThatMayIdleNoTimeAtAllGoesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := given(machine("a", idle(0)))
-	s.idleAfter["gpu"] = 0
+	s.pools["gpu"].IdleAfter = new(time.Duration(0))
 	if actions, _ := decide(s); len(actions) != 1 || actions[0].step != taint {
 		t.Errorf("got %v, want Taint", steps(actions))
 	}
@@ -384,14 +483,12 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := given()
-		s.allowed["gpu"][karpv1.DisruptionReasonEmpty] = rapid.IntRange(0, 5).Draw(t, "budget")
+		s.pools["gpu"].Budgets[karpv1.DisruptionReasonEmpty] = rapid.IntRange(0, 5).Draw(t, "budget")
 		for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
-			s.machines = append(s.machines, anyMachine(t, fmt.Sprint("m", i)))
-			if rapid.IntRange(0, 5).Draw(t, "wanted") == 0 {
-				s.wanted[fmt.Sprint("m", i)] = true
-			}
+			machine := anyMachine(t, fmt.Sprint("m", i))
+			s.add(&machine).Wanted = rapid.IntRange(0, 5).Draw(t, "wanted") == 0
 		}
-		s.blocker = func(pods []*corev1.Pod) string {
+		s.fakePods().blocker = func(pods []*corev1.Pod) string {
 			for _, pod := range pods {
 				if pod.Annotations["blocks"] != "" {
 					return "blocked"
@@ -400,8 +497,8 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 			return ""
 		}
 		before := 0
-		for i := range s.machines {
-			if m := &s.machines[i]; m.Pool() == "gpu" && (m.Deleting() || marked(m)) {
+		for _, m := range s.machines {
+			if m.Pool() == "gpu" && (m.Deleting() || marked(m.Machine)) {
 				before++
 			}
 		}
@@ -421,14 +518,14 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 				removed++
 				mayGo(t, s, a.machine)
 			case taint:
-				if !a.machine.Empty() || s.wanted[name] || a.machine.AwaitsReplicas() {
+				if !a.machine.Empty() || a.machine.Wanted || a.machine.AwaitsReplicas() {
 					t.Fatalf("%s is tainted though it is in use", name)
 				}
-				if !marked(a.machine) {
+				if !marked(a.machine.Machine) {
 					more++
 				}
 			case keep:
-				if marked(a.machine) {
+				if marked(a.machine.Machine) {
 					kept++
 				}
 			case blocked:
@@ -440,28 +537,28 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 				t.Fatalf("%s of %s, which has not drifted", a.step, name)
 			}
 		}
-		if after := before + more - kept; more+removed > 0 && after > s.allowed["gpu"][karpv1.DisruptionReasonEmpty] {
-			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.allowed["gpu"][karpv1.DisruptionReasonEmpty], steps(actions))
+		if after := before + more - kept; more+removed > 0 && after > s.pools["gpu"].Budgets[karpv1.DisruptionReasonEmpty] {
+			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.pools["gpu"].Budgets[karpv1.DisruptionReasonEmpty], steps(actions))
 		}
-		for i := range s.machines {
-			if m := &s.machines[i]; m.Node != nil && !m.Deleting() && marked(m) && !m.Empty() && !seen[m.Claim.Name] {
+		for _, m := range s.machines {
+			if m.Node != nil && !m.Deleting() && marked(m.Machine) && !m.Empty() && !seen[m.Claim.Name] {
 				t.Fatalf("%s is in use and stays tainted", m.Claim.Name)
 			}
 		}
 	})
 }
 
-func mayGo(t *rapid.T, s state, m *snapshot.Machine) {
+func mayGo(t *rapid.T, s *pass, m *reason.Machine) {
 	t.Helper()
-	disrupting, idle := since(m, v1alpha1.DisruptingSinceAnnotation), since(m, v1alpha1.IdleSinceAnnotation)
+	disrupting, idle := since(m.Machine, v1alpha1.DisruptingSinceAnnotation), since(m.Machine, v1alpha1.IdleSinceAnnotation)
 	switch {
-	case !m.Empty(), m.Deleting(), m.AwaitsReplicas(), s.wanted[m.Node.Name]:
+	case !m.Empty(), m.Deleting(), m.AwaitsReplicas(), m.Wanted:
 		t.Fatalf("%s is given back though it is in use, or gone already", m.Claim.Name)
 	case !tainted(m.Node), disrupting == nil, disrupting.Add(settle).After(now):
 		t.Fatalf("%s is given back though it was not watched with its taint for %s", m.Claim.Name, settle)
 	case idle == nil, idle.Add(idleAfter).After(now), m.Pool() != "gpu":
 		t.Fatalf("%s is given back though it has not idled, or its pool keeps idle ones", m.Claim.Name)
-	case s.protects(m) != "":
+	case reason.Protected(m, m.Pods, s.pods) != "":
 		t.Fatalf("%s is given back though it is protected", m.Claim.Name)
 	}
 }

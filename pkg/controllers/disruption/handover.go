@@ -9,16 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/snapshot"
 )
 
 // A drain evicts all pods of a machine at once, and the scheduler spreads them over whatever has room, so that a layout with little room to spare is not reached:
 // the last of the pods, often the largest, find none, and another machine is launched for them. So the pods go in turn: those together that a plan puts on one
 // machine, while the others of the pool are steered away from, and the next when they are there. The last of these groups is left to the drain.
-
-// handOver evicts the pods of a machine whose turn it is.
-const handOver step = "HandOver"
 
 const (
 	// landing is how long pods that were evicted may take to be bound again before others go: a busy scheduler needs less.
@@ -41,47 +38,63 @@ type group struct {
 	largest planner.Resources
 }
 
-// handed is when pods of a NodePool's machines were last evicted in turn. After a restart it is not known, and the next ones go a little early.
+// handed is when pods of a NodePool's machines were last evicted in groups.
 type handed struct {
 	at time.Time
-	// claims are whose pods they were, owners who makes them again.
+	// claims are the NodeClaims whose pods they were, owners the controllers that make them again.
 	claims map[string]bool
 	owners map[types.UID]bool
 }
 
+// note returns h after pods of a machine were evicted at a time.
+func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
+	if !h.at.Equal(now) {
+		h.owners = map[types.UID]bool{}
+	}
+	if h.claims == nil || !now.Before(h.at.Add(persistence)) {
+		h.claims = map[string]bool{}
+	}
+	h.at, h.claims[claim] = now, true
+	for _, pod := range pods {
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			h.owners[owner.UID] = true
+		}
+	}
+	return h
+}
+
 // underway says that pods of the machine have been handed over lately.
-func (s *state) underway(m *snapshot.Machine) bool {
-	h := s.handed[m.Pool()]
+func (s *pass) underway(m *reason.Machine) bool {
+	h := s.pool(m).handed
 	return h.claims[m.Claim.Name] && s.now.Before(h.at.Add(persistence))
 }
 
 // handsOver are the next steps of the machines of a pool that are about to go with pods on them.
-func (s *state) handsOver(pool string, machines []*snapshot.Machine) []action {
-	groups := s.groups(machines)
-	movable := func(pod *corev1.Pod) bool { return s.blocker([]*corev1.Pod{pod}) == "" }
+func (s *pass) handsOver(p *pool) []command {
+	groups := s.groups(p.leavers)
+	movable := func(pod *corev1.Pod) bool { return s.pods.Blocker([]*corev1.Pod{pod}) == "" }
 	turn := groups[max(0, slices.IndexFunc(groups, func(g group) bool { return slices.ContainsFunc(g.pods, movable) }))]
-	s.targets[pool] = turn.node
-	if s.inFlight(pool) || slices.ContainsFunc(s.steered(), func(m *snapshot.Machine) bool { return m.Pool() == pool }) {
+	p.target = &turn.node
+	if s.inFlight(p) || slices.ContainsFunc(s.steered(), func(m *reason.Machine) bool { return m.Pool() == p.Name }) {
 		return nil
 	}
-	var actions []action
-	for _, m := range machines {
+	var commands []command
+	for _, m := range p.leavers {
 		pods := slices.DeleteFunc(m.Moving(), func(pod *corev1.Pod) bool { return !movable(pod) || !slices.Contains(turn.pods, pod) })
-		c := s.causes[m.Claim.Name]
-		last := len(groups) == 1
+		c, last := m.Candidate, len(groups) == 1
 		switch {
-		case last && s.blocker(m.Pods) == "", (last || len(pods) == 0) && c.forceful && s.bounded[pool]:
-			actions = append(actions, *s.removal(m, c.reason))
+		case last && s.pods.Blocker(m.Pods) == "", (last || len(pods) == 0) && c.Eventual && p.DrainBounded:
+			commands = append(commands, *s.removal(m, c.Word))
 		case len(pods) > 0:
-			actions = append(actions, action{step: handOver, machine: m, reason: c.message, pods: pods})
+			commands = append(commands, command{step: handOver, machine: m, reason: c.Message, pods: pods})
 		}
 	}
-	return actions
+	return commands
 }
 
 // groups are the pods that leave machines by where they are to go, those first that find the hardest another place.
-func (s *state) groups(machines []*snapshot.Machine) []group {
-	homes := s.homes(s.going)
+func (s *pass) groups(machines []*reason.Machine) []group {
+	homes := s.whatIf.homes(s.going)
 	var groups []group
 	for _, m := range machines {
 		for _, pod := range m.Moving() {
@@ -107,8 +120,8 @@ func bySize(a, b planner.Resources) int {
 }
 
 // inFlight says that pods of the pool which were handed over a moment ago may not be bound yet.
-func (s *state) inFlight(pool string) bool {
-	h := s.handed[pool]
+func (s *pass) inFlight(p *pool) bool {
+	h := p.handed
 	switch {
 	case s.now.Before(h.at.Add(soon)):
 		return true // Who makes them again may not have done so.
@@ -119,22 +132,4 @@ func (s *state) inFlight(pool string) bool {
 		owner := metav1.GetControllerOf(pod)
 		return owner != nil && h.owners[owner.UID]
 	})
-}
-
-// hand notes that pods of a machine were evicted in turn.
-func (c *Controller) hand(s *state, m *snapshot.Machine, pods []*corev1.Pod) {
-	h := c.handed[m.Pool()]
-	if !h.at.Equal(s.now) {
-		h.owners = map[types.UID]bool{}
-	}
-	if h.claims == nil || !s.now.Before(h.at.Add(persistence)) {
-		h.claims = map[string]bool{}
-	}
-	h.at, h.claims[m.Claim.Name] = s.now, true
-	for _, pod := range pods {
-		if owner := metav1.GetControllerOf(pod); owner != nil {
-			h.owners[owner.UID] = true
-		}
-	}
-	c.handed[m.Pool()] = h
 }

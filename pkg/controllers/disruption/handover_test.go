@@ -13,6 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -32,8 +33,8 @@ func leaver(name string, pods ...string) snapshot.Machine {
 func steeredFrom(m *snapshot.Machine) { turnAway(m.Node, true) }
 
 // planned has the pods go to Nodes and ask for so many replicas.
-func planned(s *state, homes map[string]string, replicas map[string]int64) {
-	s.homes = func([]string) map[string]home {
+func planned(s *pass, homes map[string]string, replicas map[string]int64) {
+	s.fakeWhatIf().homes_ = func([]string) map[string]home {
 		all := map[string]home{}
 		for pod, node := range homes {
 			all["default/"+pod] = home{node, planner.Resources{Replicas: max(1, replicas[pod])}}
@@ -46,20 +47,20 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 	t.Parallel()
 	two := map[string]string{"small": "b", "big": "c"}
 	// Pods of a are to go to b and c; pods are steered away from b.
-	given := func(change func(*state)) state {
+	given := func(change func(*pass)) *pass {
 		s := allDrifted(leaver("a", "small", "big"), machine("b", busy, steeredFrom), machine("c", busy))
-		planned(&s, two, map[string]int64{"big": 4})
+		planned(s, two, map[string]int64{"big": 4})
 		for _, name := range []string{"b", "c"} {
-			delete(s.causes, name)
+			s.named(name).Candidate = nil
 		}
 		if change != nil {
-			change(&s)
+			change(s)
 		}
 		return s
 	}
-	blocking := func(pods ...string) func(*state) {
-		return func(s *state) {
-			s.blocker = func(asked []*corev1.Pod) string {
+	blocking := func(pods ...string) func(*pass) {
+		return func(s *pass) {
+			s.fakePods().blocker = func(asked []*corev1.Pod) string {
 				for _, pod := range asked {
 					for _, name := range pods {
 						if pod.Name == name {
@@ -71,46 +72,46 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 			}
 		}
 	}
-	before := func(d time.Duration, owners ...types.UID) func(*state) {
-		return func(s *state) {
+	before := func(d time.Duration, owners ...types.UID) func(*pass) {
+		return func(s *pass) {
 			h := handed{at: now.Add(-d), claims: map[string]bool{"a": true}, owners: map[types.UID]bool{}}
 			for _, o := range owners {
 				h.owners[o] = true
 			}
-			s.handed = map[string]handed{"gpu": h}
+			s.pools["gpu"].handed = h
 		}
 	}
-	waits := func(owner string) func(*state) {
-		return func(s *state) { s.waiting = []*corev1.Pod{waitingPod(owner)} }
+	waits := func(owner string) func(*pass) {
+		return func(s *pass) { s.waiting = []*corev1.Pod{waitingPod(owner)} }
 	}
 	ofBig := waitingPod("of-big").OwnerReferences[0].UID
 	for name, c := range map[string]struct {
-		change func(*state)
+		change func(*pass)
 		want   string
 	}{
 		"the largest go first":                                    {nil, "HandOver a big"},
-		"once pods are steered away from the others":              {func(s *state) { s.machines[1] = machine("b", busy) }, ""},
-		"and not from where they are to go":                       {func(s *state) { s.machines[2] = machine("c", busy, steeredFrom) }, ""},
+		"once pods are steered away from the others":              {func(s *pass) { *s.machines[1].Machine = machine("b", busy) }, ""},
+		"and not from where they are to go":                       {func(s *pass) { *s.machines[2].Machine = machine("c", busy, steeredFrom) }, ""},
 		"the others when these are there":                         {with(before(soon), only("small")), "Remove a"},
 		"not at once, since they may not have been made again":    {before(soon - time.Millisecond), ""},
 		"not while they are not bound":                            {with(before(5*time.Second, ofBig), waits("of-big")), ""},
 		"others that wait do not count":                           {with(before(5*time.Second, ofBig), waits("another")), "HandOver a big"},
 		"nor do they that are not bound for long":                 {with(before(landing, ofBig), waits("of-big")), "HandOver a big"},
-		"what goes to one machine is left to the drain":           {func(s *state) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }, "Remove a"},
+		"what goes to one machine is left to the drain":           {func(s *pass) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }, "Remove a"},
 		"a pod that may not be evicted keeps a machine":           {blocking("big"), "Hold a"},
 		"but not when others have gone: those go that may":        {with(blocking("big"), before(time.Minute), to("b")), "HandOver a small"},
-		"so does what goes to one machine":                        {with(blocking("big"), before(time.Minute), func(s *state) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }), "HandOver a small"},
+		"so does what goes to one machine":                        {with(blocking("big"), before(time.Minute), func(s *pass) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }), "HandOver a small"},
 		"all may be waited for":                                   {with(blocking("big", "small"), before(persistence-time.Second)), ""},
 		"for a while":                                             {with(blocking("big", "small"), before(persistence)), "Hold a"},
 		"where the pool bounds the drain the others go, and then": {with(blocking("big"), forceful, to("b")), "HandOver a small"},
 		"it drains":                        {with(blocking("big", "small"), forceful), "Remove a"},
-		"a sick machine is not waited for": {func(s *state) { s.causes["a"] = cause{kind: Unhealthy} }, "Remove a"},
+		"a sick machine is not waited for": {func(s *pass) { s.named("a").Candidate = &reason.Candidate{Reason: reason.Unhealthy, Urgent: true} }, "Remove a"},
 		"one that has lost its place goes on waiting for one": {with(before(time.Minute), nowhereNow), "Hold a"},
 		"where it was to make the machines cheaper it stays":  {with(before(time.Minute), nowhereNow, onlyCheaper), "Stop a"},
 		"unless nothing has happened to its pods":             {with(nowhereNow, onlyCheaper), "Hold a"},
-		"squatters and what belongs to the machine are not handed over": {func(s *state) {
-			s.machines[0] = leaver("a")
-			withDaemon(&s.machines[0])
+		"squatters and what belongs to the machine are not handed over": {func(s *pass) {
+			*s.machines[0].Machine = leaver("a")
+			withDaemon(s.machines[0].Machine)
 		}, "Remove a"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,32 +141,32 @@ func waitingPod(owner string) *corev1.Pod {
 }
 
 // only leaves the machine a pod.
-func only(pod string) func(*state) {
-	return func(s *state) {
-		s.machines[0] = leaver("a", pod)
+func only(pod string) func(*pass) {
+	return func(s *pass) {
+		*s.machines[0].Machine = leaver("a", pod)
 		to("b")(s)
 	}
 }
 
 // to has pods steered to a Node, and away from the other one.
-func to(node string) func(*state) {
-	return func(s *state) {
+func to(node string) func(*pass) {
+	return func(s *pass) {
 		for i, name := range []string{"b", "c"} {
-			s.machines[i+1] = machine(name, busy)
+			*s.machines[i+1].Machine = machine(name, busy)
 			if name != node {
-				steeredFrom(&s.machines[i+1])
+				steeredFrom(s.machines[i+1].Machine)
 			}
 		}
 	}
 }
 
-func nowhereNow(s *state) { s.place = nowhere }
+func nowhereNow(s *pass) { s.fakeWhatIf().place_ = nowhere }
 
-func onlyCheaper(s *state) {
-	s.causes["a"] = cheaper(1, 1)
+func onlyCheaper(s *pass) {
+	s.named("a").Candidate = reason.Cheaper(1, 1)
 	s.machines[0].Claim.Annotations[v1alpha1.ReplacingAnnotation] = string(karpv1.DisruptionReasonUnderutilized)
-	s.allowed["gpu"][karpv1.DisruptionReasonUnderutilized] = 10
-	steeredFrom(&s.machines[0])
+	s.pools["gpu"].Budgets[karpv1.DisruptionReasonUnderutilized] = 10
+	steeredFrom(s.machines[0].Machine)
 }
 
 // spreads is what the default scheduler prefers: a Node that it is not steered away from, and of those the one of whose processors the least is asked for.

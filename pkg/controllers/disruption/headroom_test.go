@@ -14,6 +14,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
@@ -66,8 +68,8 @@ func (w warm) launch() {
 // givesBack has Karve take the next steps. A machine that goes leaves the headroom as it was: what has to be launched for it does not become more.
 func (w warm) givesBack() {
 	view := snapshot.Build(w.cluster)
-	state := see(w.cluster, &view, clocktesting.NewFakeClock(w.cluster.Now))
-	state.settle, state.blocker = settle, func([]*corev1.Pod) string { return "" }
+	state := see(w.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(w.cluster.Now))
+	state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
 	before := w.headroom()
 	actions, _ := decide(state)
 	for _, a := range actions {
@@ -191,10 +193,10 @@ func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) 
 	c.Nodes = []corev1.Node{snapshottest.Node(&c.NodeClaims[0], xlarge, 10)}
 	next := func() []string {
 		view := snapshot.Build(c)
-		state := see(c, &view, clocktesting.NewFakeClock(c.Now))
-		state.settle, state.blocker = settle, func([]*corev1.Pod) string { return "" }
-		state.causes["a"] = cause{kind: karpv1.DisruptionReasonDrifted, reason: "NodePoolDrifted"}
-		state.steady["a"] = true
+		state := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+		state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
+		state.named("a").Candidate = &reason.Candidate{Reason: karpv1.DisruptionReasonDrifted, Word: "NodePoolDrifted"}
+		state.named("a").Steady = true
 		actions, _ := decide(state)
 		return steps(actions)
 	}

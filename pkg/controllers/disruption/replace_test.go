@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -36,18 +37,17 @@ func expiringIn(d time.Duration) func(*snapshot.Machine) {
 }
 
 // allDrifted is a state in which all machines have drifted, and their pods have places.
-func allDrifted(machines ...snapshot.Machine) state {
+func allDrifted(machines ...snapshot.Machine) *pass {
 	s := given(machines...)
 	for _, pool := range []string{"gpu", "never"} {
-		s.allowed[pool] = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10}
+		s.poolNamed(pool).Budgets = map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10, karpv1.DisruptionReasonDrifted: 10}
 	}
-	s.causes, s.steady = map[string]cause{}, map[string]bool{}
-	for i := range machines {
-		name := machines[i].Claim.Name
-		s.causes[name], s.steady[name] = drifted(&drift.Drift{Reason: drift.NodePool, Message: "it is old"}), true
+	for _, m := range s.machines {
+		m.Drift, m.Steady = &drift.Drift{Reason: drift.NodePool, Message: "it is old"}, true
 	}
+	s.choose()
 	somewhere := func([]string) string { return "" }
-	s.planned, s.place = somewhere, somewhere
+	s.fakeWhatIf().planned_, s.fakeWhatIf().place_ = somewhere, somewhere
 	return s
 }
 
@@ -55,20 +55,20 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		machine snapshot.Machine
-		change  func(*state)
+		change  func(*pass)
 		want    string
 		reason  string
 	}{
 		"one with pods is marked":                                {machine("a", busy), nil, "Replace a", drift.NodePool},
 		"so is an empty one, however long it may idle":           {machine("a", of("never")), nil, "Replace a", ""},
-		"one that has just been changed is left alone":           {machine("a", busy), func(s *state) { s.steady = nil }, "", ""},
-		"one that pods are about to come to is left alone":       {machine("a", busy), func(s *state) { s.wanted["a"] = true }, "", ""},
+		"one that has just been changed is left alone":           {machine("a", busy), unsteady, "", ""},
+		"one that pods are about to come to is left alone":       {machine("a", busy), wanted, "", ""},
 		"one that has not started is left alone":                 {machine("a", busy, notInitialized), nil, "", ""},
 		"one whose replicas are not there is left alone":         {machine("a", busy, startupTainted), nil, "", ""},
 		"one that others delete is left alone":                   {machine("a", busy, deleting), nil, "", ""},
 		"one that Karpenter drains is left alone":                {machine("a", busy, karpentersTaint), nil, "", ""},
 		"one that goes because it is idle goes on":               {machine("a", idle(time.Hour), tainting(settle), withTaint), nil, "Remove a", ""},
-		"one whose pods would have no place stays":               {machine("a", busy), func(s *state) { s.planned = nowhere }, "Stay a", "no room"},
+		"one whose pods would have no place stays":               {machine("a", busy), unplanned, "Stay a", "no room"},
 		"so does one of a pool that launches nothing":            {machine("a", busy), shut, "Stay a", "it is shut"},
 		"unless it is empty":                                     {machine("a"), shut, "Replace a", ""},
 		"one that must not be disrupted stays":                   {machine("a", busy, protected), nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
@@ -78,30 +78,30 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 		"one that got no new place rests":                        {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(-time.Second))), nil, "Stay a", v1alpha1.ReplaceAfterAnnotation},
 		"and is tried again after that":                          {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(0))), nil, "Replace a", ""},
 		"nor rests it longer than it may":                        {machine("a", busy, onClaim(v1alpha1.ReplaceAfterAnnotation, ago(-time.Hour))), nil, "Replace a", ""},
-		"a marked one waits while its pods have no place":        {machine("a", busy, replacingFor(time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
+		"a marked one waits while its pods have no place":        {machine("a", busy, replacingFor(time.Minute)), nowhereNow, "", ""},
 		"and is tainted when they have":                          {machine("a", busy, replacingFor(time.Minute)), nil, "Taint a", ""},
 		"an empty one at once":                                   {machine("a", replacingFor(0)), nil, "Taint a", ""},
 		"a tainted one is watched":                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle-time.Second)), nil, "", ""},
 		"and goes":                                               {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), nil, "Remove a", drift.NodePool},
-		"unless its pods have lost their place":                  {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "Hold a", "no room"},
+		"unless its pods have lost their place":                  {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), nowhereNow, "Hold a", "no room"},
 		"or it is protected meanwhile":                           {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle), protected), nil, "Hold a", karpv1.DoNotDisruptAnnotationKey},
 		"a marked one that is protected waits":                   {machine("a", busy, replacingFor(time.Minute), protected), nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
 		"but not for ever":                                       {machine("a", busy, replacingFor(patience), protected), nil, "GiveUp a", karpv1.DoNotDisruptAnnotationKey},
-		"nor for a place":                                        {machine("a", busy, replacingFor(patience)), func(s *state) { s.place = nowhere }, "GiveUp a", "no room"},
-		"also not with its taint":                                {machine("a", busy, replacingFor(patience), withTaint, tainting(settle)), func(s *state) { s.place = nowhere }, "GiveUp a", "no room"},
+		"nor for a place":                                        {machine("a", busy, replacingFor(patience)), nowhereNow, "GiveUp a", "no room"},
+		"also not with its taint":                                {machine("a", busy, replacingFor(patience), withTaint, tainting(settle)), nowhereNow, "GiveUp a", "no room"},
 		"one that has a place at last goes":                      {machine("a", busy, replacingFor(patience)), nil, "Taint a", ""},
-		"a mark without its time does not wait":                  {machine("a", busy, replacingFor(0), onClaim(v1alpha1.ReplacingSinceAnnotation, "")), func(s *state) { s.place = nowhere }, "GiveUp a", ""},
-		"nor does one with the time of a clock that was ahead":   {machine("a", busy, replacingFor(-time.Hour)), func(s *state) { s.place = nowhere }, "GiveUp a", ""},
-		"a little ahead is as good as now":                       {machine("a", busy, replacingFor(-time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
+		"a mark without its time does not wait":                  {machine("a", busy, replacingFor(0), onClaim(v1alpha1.ReplacingSinceAnnotation, "")), nowhereNow, "GiveUp a", ""},
+		"nor does one with the time of a clock that was ahead":   {machine("a", busy, replacingFor(-time.Hour)), nowhereNow, "GiveUp a", ""},
+		"a little ahead is as good as now":                       {machine("a", busy, replacingFor(-time.Minute)), nowhereNow, "", ""},
 		"one that has not drifted any more stays":                {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), notAnyMore, "Stop a", ""},
 		"unless that cannot be told at present":                  {machine("a", busy, replacingFor(time.Minute)), with(notAnyMore, unknown), "", ""},
 		"it is not drained meanwhile":                            {machine("a", busy, replacingFor(time.Minute), withTaint, tainting(settle)), with(notAnyMore, unknown), "Hold a", ""},
-		"one that expires soon is marked":                        {machine("a", busy, expiringIn(expiryLead)), notAnyMore, "Replace a", Expiring},
-		"whatever its pods and the budgets say":                  {machine("a", busy, protected, expiringIn(time.Minute)), with(notAnyMore, blocks, closed), "Replace a", Expiring},
-		"one that is empty has nothing to replace":               {machine("a", of("never"), expiringIn(expiryLead)), notAnyMore, "", ""},
-		"one that expires later is left alone":                   {machine("a", busy, expiringIn(expiryLead+time.Second)), notAnyMore, "", ""},
+		"one that expires soon is marked":                        {machine("a", busy, expiringIn(reason.ExpiryLead)), notAnyMore, "Replace a", reason.Expiring},
+		"whatever its pods and the budgets say":                  {machine("a", busy, protected, expiringIn(time.Minute)), with(notAnyMore, blocks, closed), "Replace a", reason.Expiring},
+		"one that is empty has nothing to replace":               {machine("a", of("never"), expiringIn(reason.ExpiryLead)), notAnyMore, "", ""},
+		"one that expires later is left alone":                   {machine("a", busy, expiringIn(reason.ExpiryLead+time.Second)), notAnyMore, "", ""},
 		"a marked one is left to Karpenter":                      {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), notAnyMore, "", ""},
-		"and is not given up":                                    {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), func(s *state) { s.place = nowhere }, "", ""},
+		"and is not given up":                                    {machine("a", busy, replacingFor(patience), expiringIn(time.Minute)), nowhereNow, "", ""},
 		"one that drifted too goes before when its pods can":     {machine("a", busy, replacingFor(time.Minute), expiringIn(time.Minute)), nil, "Taint a", ""},
 		"a marked one whose Node is gone is left to Karpenter":   {machine("a", replacingFor(time.Minute), func(m *snapshot.Machine) { m.Node = nil }), nil, "", ""},
 		"budgets that close while it waits keep it from leaving": {machine("a", busy, replacingFor(time.Minute)), closed, "Stay a", "allow 0"},
@@ -111,7 +111,7 @@ func TestEachStepOfAMachineThatIsReplaced(t *testing.T) {
 			t.Parallel()
 			s := allDrifted(c.machine)
 			if c.change != nil {
-				c.change(&s)
+				c.change(s)
 			}
 			actions, again := decide(s)
 			if got := strings.Join(steps(actions), ", "); got != c.want {
@@ -135,20 +135,36 @@ func protected(m *snapshot.Machine) { m.Node.Annotations[karpv1.DoNotDisruptAnno
 
 func nowhere([]string) string { return "no room" }
 
-func blocks(s *state) { s.blocker = func([]*corev1.Pod) string { return "pod x may not be evicted" } }
+func unplanned(s *pass) { s.fakeWhatIf().planned_ = nowhere }
 
-func forceful(s *state) { s.bounded = map[string]bool{"gpu": true} }
+func wanted(s *pass) { s.named("a").Wanted = true }
 
-func shut(s *state) { s.closed = map[string]string{"gpu": "it is shut"} }
+func unsteady(s *pass) {
+	for _, m := range s.machines {
+		m.Steady = false
+	}
+}
 
-func unknown(s *state) { s.unknown = map[string]bool{"gpu": true} }
+func blocks(s *pass) {
+	s.fakePods().blocker = func([]*corev1.Pod) string { return "pod x may not be evicted" }
+}
 
-func closed(s *state) { s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = 0 }
+func forceful(s *pass) { s.pools["gpu"].DrainBounded = true }
 
-func notAnyMore(s *state) { s.causes = nil }
+func shut(s *pass) { s.pools["gpu"].Closed = "it is shut" }
 
-func with(changes ...func(*state)) func(*state) {
-	return func(s *state) {
+func unknown(s *pass) { s.pools["gpu"].Unready = true }
+
+func closed(s *pass) { s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = 0 }
+
+func notAnyMore(s *pass) {
+	for _, m := range s.machines {
+		m.Drift, m.Candidate = nil, nil
+	}
+}
+
+func with(changes ...func(*pass)) func(*pass) {
+	return func(s *pass) {
 		for _, change := range changes {
 			change(s)
 		}
@@ -188,7 +204,7 @@ func TestMachinesAreReplacedWithinBudgetsTheEmptyFirstThenTheOldest(t *testing.T
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := allDrifted(c.machines...)
-			s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = c.budget
+			s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = c.budget
 			wantSteps(t, s, c.want...)
 		})
 	}
@@ -202,21 +218,25 @@ func TestAMachineWithAShortLifeIsReplacedLate(t *testing.T) {
 		m.Claim.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &life}
 	})
 	s := given(m)
-	if s.expires(&m) {
+	if reason.Expires(s.machines[0], s.now) {
 		t.Error("six minutes of twenty are left, and it is replaced")
 	}
 	s.now = now.Add(time.Minute)
-	if !s.expires(&m) {
+	if !reason.Expires(s.machines[0], s.now) {
 		t.Error("five minutes of twenty are left, and it is not replaced")
 	}
 }
 
 func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
 	t.Parallel()
-	c := New(Config{})
+	memory := newMemory()
+	s := given(machine("a"), machine("before"))
+	memory.keep(s)
 	asked, answer := 0, "no room"
 	ask := func(at time.Duration, claims ...string) string {
-		return c.seldom(now.Add(at), func([]string) string { asked++; return answer })(claims)
+		s.now = now.Add(at)
+		s.fakeWhatIf().planned_ = func([]string) string { asked++; return answer }
+		return remembering{simulator: s.whatIf, pass: s, memory: &memory}.planned(claims)
 	}
 	for at, want := range map[time.Duration]string{0: "no room", time.Second: "no room", longestWait - 1: "no room"} {
 		if got := ask(at, "before", "a"); got != want {
@@ -237,12 +257,12 @@ func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
 
 func TestEachCauseHasItsOwnBudgetAndForce(t *testing.T) {
 	t.Parallel()
-	old := cause{kind: karpv1.DisruptionReasonDrifted, reason: drift.NodePool, forceful: true}
-	sick := cause{kind: Unhealthy, reason: Unhealthy}
-	cheaper := cause{kind: karpv1.DisruptionReasonUnderutilized, reason: string(karpv1.DisruptionReasonUnderutilized)}
+	old := reason.Candidate{Reason: karpv1.DisruptionReasonDrifted, Word: drift.NodePool, Eventual: true}
+	sick := reason.Candidate{Reason: reason.Unhealthy, Word: reason.Unhealthy}
+	cheaper := reason.Candidate{Reason: karpv1.DisruptionReasonUnderutilized, Word: string(karpv1.DisruptionReasonUnderutilized)}
 	for name, c := range map[string]struct {
-		cause  cause
-		change func(*state)
+		cause  reason.Candidate
+		change func(*pass)
 		want   string
 	}{
 		"drift asks the budgets for drift":           {old, closed, "Stay a"},
@@ -256,19 +276,19 @@ func TestEachCauseHasItsOwnBudgetAndForce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := allDrifted(machine("a", busy))
-			s.causes["a"] = c.cause
-			c.change(&s)
+			s.named("a").Candidate = &c.cause
+			c.change(s)
 			actions, _ := decide(s)
 			if got := strings.Join(steps(actions), ", "); got != c.want {
 				t.Fatalf("got %q, want %q", got, c.want)
 			}
-			if actions[0].step == replace && actions[0].reason != c.cause.reason {
-				t.Errorf("marked for %q, want %q", actions[0].reason, c.cause.reason)
+			if actions[0].step == replace && actions[0].reason != c.cause.Word {
+				t.Errorf("marked for %q, want %q", actions[0].reason, c.cause.Word)
 			}
 		})
 	}
 }
 
-func allowing(allowed int) func(*state) {
-	return func(s *state) { s.allowed["gpu"][karpv1.DisruptionReasonUnderutilized] = allowed }
+func allowing(allowed int) func(*pass) {
+	return func(s *pass) { s.pools["gpu"].Budgets[karpv1.DisruptionReasonUnderutilized] = allowed }
 }

@@ -16,7 +16,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
@@ -273,9 +275,9 @@ func (s *simulation) drift() {
 // decides has Karve take the next steps, checks each, and carries them out.
 func (s *simulation) decides() {
 	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
+	state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 	state.settle = settle
-	state.blocker = func(pods []*corev1.Pod) string {
+	state.fakePods().blocker = func(pods []*corev1.Pod) string {
 		for _, pod := range pods {
 			if s.blocking[pod.UID] {
 				return "blocked"
@@ -283,17 +285,17 @@ func (s *simulation) decides() {
 		}
 		return ""
 	}
-	state.heed(repair.Diagnose(s.cluster, view.Machines, borne))
-	for name := range state.causes {
-		state.steady[name] = true
+	heed(state, repair.Diagnose(s.cluster, view.Machines, borne))
+	for _, m := range state.machines {
+		m.Steady = m.Candidate != nil
 	}
 	if s.cheaper {
-		s.consider(&state)
+		s.consider(state)
 	}
 	before := s.draining()
 	actions, _ := decide(state)
 	for _, m := range state.steered() {
-		turnAway(s.node(m.Node.Name), !steeredAway(m))
+		turnAway(s.node(m.Node.Name), !steeredAway(m.Machine))
 	}
 	seen := map[string]bool{}
 	for _, a := range actions {
@@ -309,27 +311,29 @@ func (s *simulation) decides() {
 }
 
 // consider has a cheaper layout looked for, without regard to how long anything has been so.
-func (s *simulation) consider(state *state) {
-	for name, cause := range state.standing(verdicts{}, func() bool { return false }).stand {
-		if _, ok := state.causes[name]; !ok {
-			state.causes[name] = cause
-		}
+func (s *simulation) consider(state *pass) {
+	for name, candidate := range state.standing(verdicts{}, func() bool { return false }).stand {
+		state.named(name).Saving = candidate
 	}
+	state.choose()
 	layout := state.lay(s.cluster, func(m *snapshot.Machine) string {
 		if s.cluster.Now.Before(s.vain[m.Claim.Name]) {
 			return "in vain"
 		}
-		return cmp.Or(state.protects(m), state.stays(m))
+		return cmp.Or(reason.Protected(state.named(m.Claim.Name), m.Pods, state.pods), state.pods.Keeps(m))
 	})
 	out := propose(&layout, planner.Search{Effort: 1000})
-	state.proposals, state.surplus = out.proposals, out.surplus
+	state.proposals = out.proposals
+	for _, m := range state.machines {
+		m.Surplus = slices.Contains(out.surplus, m.Claim.Name)
+	}
 	for _, p := range out.proposals {
 		for _, name := range p.claims {
-			state.ripe[name] = true
+			state.named(name).Proposed = true
 		}
 	}
-	saves := state.saves
-	state.saves = func(marked []string, p proposal) (planner.MicroUSD, string) {
+	saves := state.whatIf.saves
+	state.fakeWhatIf().saves_ = func(marked []string, p proposal) (planner.MicroUSD, string) {
 		saving, why := saves(marked, p)
 		for _, name := range p.claims {
 			if why != "" {
@@ -351,7 +355,7 @@ func (s *simulation) price() (sum planner.MicroUSD) {
 func (s *simulation) draining() int {
 	n := 0
 	for _, m := range s.machines() {
-		if (m.Deleting() || marked(&m)) && m.Replacing() != Unhealthy && !sick(&m) {
+		if (m.Deleting() || marked(&m)) && m.Replacing() != reason.Unhealthy && !sick(&m) {
 			n++
 		}
 	}
@@ -389,27 +393,27 @@ func sick(m *snapshot.Machine) bool {
 // goesAnyway says that a machine is on its way out for another cause, and has not been sick for long.
 func (s *simulation) goesAnyway(m *snapshot.Machine) bool {
 	sickness := borne.Sickness(m, s.cluster.Now)
-	return m.Deleting() && m.Replacing() != Unhealthy && sickness != nil && sickness.Until.After(s.cluster.Now)
+	return m.Deleting() && m.Replacing() != reason.Unhealthy && sickness != nil && sickness.Until.After(s.cluster.Now)
 }
 
 // mayRepair checks that a machine that goes because it is sick is, and that at most a fifth of all are.
-func (s *simulation) mayRepair(a action) {
+func (s *simulation) mayRepair(a command) {
 	all, ill := 0, 0
 	for _, m := range s.machines() {
 		if m.Node == nil {
 			continue
 		}
 		all++
-		if sick(&m) && !s.goesAnyway(&m) || m.Replacing() == Unhealthy && m.Claim.Name != a.machine.Claim.Name {
+		if sick(&m) && !s.goesAnyway(&m) || m.Replacing() == reason.Unhealthy && m.Claim.Name != a.machine.Claim.Name {
 			ill++
 		}
 	}
-	if !sick(a.machine) || ill > (all+4)/5 || a.step == force && !notReady(a.machine.Node) {
+	if !sick(a.machine.Machine) || ill > (all+4)/5 || a.step == force && !notReady(a.machine.Node) {
 		s.Fatalf("%s of %s, when %d of %d machines are sick: %v", a.step, a.machine.Node.Name, ill, all, a.machine.Node.Status.Conditions)
 	}
 }
 
-func (s *simulation) apply(a action) {
+func (s *simulation) apply(a command) {
 	claim, node := s.claim(a.machine.Claim.Name), s.node(a.machine.Node.Name)
 	now := s.cluster.Now.Format(time.RFC3339)
 	switch a.step {
@@ -418,10 +422,10 @@ func (s *simulation) apply(a action) {
 		if claim.DeletionTimestamp == nil {
 			claim.DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
 		}
-		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = Unhealthy, now
+		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = reason.Unhealthy, now
 		claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey] = now
 	case replace:
-		if a.reason == Unhealthy {
+		if a.reason == reason.Unhealthy {
 			s.mayRepair(a)
 		}
 		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = a.reason, now
@@ -454,7 +458,7 @@ func (s *simulation) apply(a action) {
 }
 
 // mayDrain checks that the pods of a machine that goes have room on machines that have started, after all others that wait for it or are about to.
-func (s *simulation) mayDrain(a action) {
+func (s *simulation) mayDrain(a command) {
 	ahead := 0
 	for i := range s.cluster.Pods {
 		if s.cluster.Pods[i].Spec.NodeName == "" {

@@ -8,24 +8,24 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// places answers where the pods of machines would go that leave. It plans, and asks the planner the same thing once.
-type places struct {
+// whatIf answers what would become of pods and prices if machines left. It plans for a view in which they have, once for each question.
+type whatIf struct {
 	view *snapshot.View
-	// moving are the names of the pods that a claim's machine would give away.
-	moving map[string][]string
-	// unhealthy are the names of Nodes that are no place to move to, though their pods may stay.
-	unhealthy []string
+	// cordoned are the names of Nodes that are no place to move to, though their pods may stay.
+	cordoned []string
 	// others are where pods without a replica could go.
 	others *retention.OtherNodes
-	known  map[string]outcome
+	// known are the outcomes of the questions that were asked, by question.
+	known map[string]outcome
 }
 
-// outcome is what a plan comes to.
+// outcome is what a plan comes to. Pods and nodes are named.
 type outcome struct {
 	// homeless are the pods without a place, and why.
 	homeless map[string]string
@@ -36,55 +36,60 @@ type outcome struct {
 	homes map[string]home
 }
 
-func newPlaces(view *snapshot.View, others *retention.OtherNodes) *places {
-	p := &places{view: view, moving: map[string][]string{}, known: map[string]outcome{}, others: others}
-	for i := range view.Machines {
-		for _, pod := range view.Machines[i].Moving() {
-			name := view.Machines[i].Claim.Name
-			p.moving[name] = append(p.moving[name], podName(pod))
+func newWhatIf(view *snapshot.View, others *retention.OtherNodes) *whatIf {
+	return &whatIf{view: view, others: others, known: map[string]outcome{}}
+}
+
+// moving are the names of the pods that a machine would give away.
+func (w *whatIf) moving(claim string) []string {
+	var names []string
+	for i := range w.view.Machines {
+		if m := &w.view.Machines[i]; m.Claim.Name == claim {
+			for _, pod := range m.Moving() {
+				names = append(names, podName(pod))
+			}
 		}
 	}
-	return p
+	return names
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-// planned says why the last of the claims, after the others, should not leave: whoever would have no place then, on machines to come either. "" when all have one.
-func (p *places) planned(claims []string) string {
-	return p.judge(claims, "planned", func(claims []string) snapshot.View {
-		return p.view.WhatIf(snapshot.WhatIf{Leaving: claims})
+func (w *whatIf) cordon(nodes []string) { w.cordoned = nodes }
+
+func (w *whatIf) planned(claims []string) string {
+	return w.judge(claims, "planned", func(claims []string) snapshot.View {
+		return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
 	})
 }
 
-// now says it of the machines that have started and are well.
-func (p *places) now(claims []string) string { return p.judge(claims, "now", p.asIs) }
+func (w *whatIf) place(claims []string) string { return w.judge(claims, "now", w.asIs) }
 
-// homes are where the pods of machines that leave would go now.
-func (p *places) homes(claims []string) map[string]home {
-	return p.ask("now", claims, p.asIs).homes
+func (w *whatIf) homes(claims []string) map[string]home {
+	return w.ask("now", claims, w.asIs).homes
 }
 
-func (p *places) asIs(claims []string) snapshot.View {
-	return p.view.AsIs(snapshot.WhatIf{Cordoned: p.unhealthy}, claims)
+func (w *whatIf) asIs(claims []string) snapshot.View {
+	return w.view.AsIs(snapshot.WhatIf{Cordoned: w.cordoned}, claims)
 }
 
-func (p *places) judge(claims []string, question string, view func([]string) snapshot.View) string {
+func (w *whatIf) judge(claims []string, question string, view func([]string) snapshot.View) string {
 	last := len(claims) - 1
-	if len(p.moving[claims[last]]) == 0 {
+	if len(w.moving(claims[last])) == 0 {
 		return ""
 	}
-	return p.worse(p.ask(question, claims[:last], view), p.ask(question, claims, view), claims[last:])
+	return w.worse(w.ask(question, claims[:last], view), w.ask(question, claims, view), claims[last:])
 }
 
-func (p *places) ask(question string, claims []string, view func([]string) snapshot.View) outcome {
-	return p.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
+func (w *whatIf) ask(question string, claims []string, view func([]string) snapshot.View) outcome {
+	return w.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
 }
 
 // worse says who has no place after the claims have left and had one before; "" when everybody has.
-func (p *places) worse(before, after outcome, claims []string) string {
+func (w *whatIf) worse(before, after outcome, claims []string) string {
 	var homeless []string
 	for _, claim := range claims {
-		for _, pod := range p.moving[claim] {
+		for _, pod := range w.moving(claim) {
 			if _, ok := after.homeless[pod]; ok {
 				homeless = append(homeless, pod)
 			}
@@ -106,27 +111,26 @@ const (
 	some = planner.DefaultEffort / 10
 )
 
-// saving is by how much the machines cost less an hour when those of claims leave besides those that are marked because the rest costs less without them, and why
-// they should not; "" when everybody has a place then.
-func (p *places) saving(marked, claims []string) (planner.MicroUSD, string) {
-	before, after := p.cost(marked), p.cost(append(slices.Clone(marked), claims...))
-	if why := p.worse(before, after, claims); why != "" {
+// saving is for machines that are marked as underutilized: it compares the cluster in which only those have left with the one in which claims have as well.
+func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
+	before, after := w.cost(marked), w.cost(append(slices.Clone(marked), claims...))
+	if why := w.worse(before, after, claims); why != "" {
 		return 0, why
 	}
 	saving := before.price - after.price
 	var going []*snapshot.Machine
-	for i := range p.view.Machines {
-		if m := &p.view.Machines[i]; slices.Contains(claims, m.Claim.Name) {
+	for i := range w.view.Machines {
+		if m := &w.view.Machines[i]; slices.Contains(claims, m.Claim.Name) {
 			saving += planner.MicroUSD(m.MicroUSDPerHour())
 			going = append(going, m)
 		}
 	}
-	return saving, p.others.Hold(going, after.taken)
+	return saving, w.others.Hold(going, after.taken)
 }
 
-// saves says whether it saves more to take a proposal than moving the pods counts, and why not.
-func (p *places) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
-	saving, why := p.saving(marked, proposed.claims)
+// saves refuses a proposal that saves no more than it counts to move its pods.
+func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
+	saving, why := w.saving(marked, proposed.claims)
 	if why == "" && saving <= proposed.moves {
 		why = fmt.Sprintf("without it the machines would cost %s an hour less at the least, and moving its pods counts %s", usd(max(0, saving)), usd(proposed.moves))
 	}
@@ -134,22 +138,22 @@ func (p *places) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 }
 
 // cost is what all come to when exactly these claims are marked because the rest costs less without them, in whatever order.
-func (p *places) cost(marked []string) outcome {
+func (w *whatIf) cost(marked []string) outcome {
 	marked = slices.Sorted(slices.Values(marked))
-	return p.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
+	return w.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
 		change := snapshot.WhatIf{Leaving: marked}
-		for i := range p.view.Machines {
-			if m := &p.view.Machines[i]; underutilized(m) && !slices.Contains(marked, m.Claim.Name) {
+		for i := range w.view.Machines {
+			if m := &w.view.Machines[i]; reason.MarkedUnderutilized(m) && !slices.Contains(marked, m.Claim.Name) {
 				change.Staying = append(change.Staying, m.Claim.Name)
 			}
 		}
-		return p.view.WhatIf(change)
+		return w.view.WhatIf(change)
 	})
 }
 
 // plan plans for what there is in a view.
-func (p *places) plan(key string, effort int64, look func() snapshot.View) outcome {
-	if known, ok := p.known[key]; ok {
+func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outcome {
+	if known, ok := w.known[key]; ok {
 		return known
 	}
 	view := look()
@@ -185,7 +189,7 @@ func (p *places) plan(key string, effort int64, look func() snapshot.View) outco
 			o.price += price
 		}
 	}
-	p.known[key] = o
+	w.known[key] = o
 	return o
 }
 
@@ -222,4 +226,21 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 		prices[name] = planner.MicroUSD(m.MicroUSDPerHour())
 	}
 	return prices
+}
+
+// soundly plans, without the classes of pods for which no plan keeps its own rules, and returns the snapshot that the plan is for. Where there is no sound plan for
+// anybody, nobody has a place: no machine whose pods would have to move goes.
+func soundly(s planner.Snapshot, search planner.Search) (planner.Snapshot, planner.Plan) {
+	kept, plan, _, err := planner.Contain(s, nil, search.Build, func() bool { return false })
+	if err == nil {
+		return kept, plan
+	}
+	why := planner.Refusal{Reason: planner.ReasonSetAside, Message: err.Error()}
+	plan = planner.Plan{}
+	for i := range s.Classes {
+		for _, pod := range s.Classes[i].Pods {
+			plan.Unplaced = append(plan.Unplaced, planner.Unplaced{Pod: pod, Refusal: why})
+		}
+	}
+	return s, plan
 }

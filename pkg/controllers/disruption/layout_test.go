@@ -12,8 +12,10 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -204,7 +206,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			if len(p.claims) > s.budget {
 				continue
 			}
-			if saving, why := newPlaces(&view, retention.NewOtherNodes(s.cluster)).saves(nil, p); why == "" {
+			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster)).saves(nil, p); why == "" {
 				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
 			}
 		}
@@ -239,7 +241,9 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := given(c.machines...)
-			s.surplus, s.wanted["wanted"] = map[string]bool{c.surplus: true}, true
+			for _, m := range s.machines {
+				m.Surplus, m.Wanted = m.Claim.Name == c.surplus, m.Claim.Name == "wanted"
+			}
 			var names []string
 			for _, m := range s.steered() {
 				names = append(names, m.Claim.Name)
@@ -265,7 +269,7 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 }
 
 // allMarked is the state of so many machines with half of their replicas in use, all of them marked because the rest would cost less without them.
-func allMarked(t *testing.T, machines int) *state {
+func allMarked(t *testing.T, machines int) *pass {
 	t.Helper()
 	s := newSimulation(t, 0, 1, true, true)
 	for range machines {
@@ -275,18 +279,17 @@ func allMarked(t *testing.T, machines int) *state {
 		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
 	}
 	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
-	return &state
+	return see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 }
 
 func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {
 	t.Parallel()
 	s := allMarked(t, 10)
-	s.places.known = map[string]outcome{}
+	known := s.whatIf.(*whatIf).known
 	found := s.standing(verdicts{}, func() bool { return false })
 	fell := 10 - len(found.stand)
 	// With each that falls, the rest is judged again.
-	if plans := len(s.places.known); plans > 11*(fell+1) || len(found.stand) == 0 {
+	if plans := len(known); plans > 11*(fell+1) || len(found.stand) == 0 {
 		t.Errorf("%d plans for 10 marks of which %d fall", plans, fell)
 	}
 }
@@ -299,7 +302,7 @@ func TestMarksThatALookHasNoTimeForAreJudgedByTheNextOnes(t *testing.T) {
 	for range 10 * 10 { // Ten marks, each of which may have the others judged again.
 		found = s.standing(found, func() bool { return true })
 		for name, cause := range found.stand {
-			judged[name] = judged[name] || cause != cheaper(0, 1)
+			judged[name] = judged[name] || *cause != *reason.Cheaper(0, 1)
 		}
 	}
 	for name := range found.stand {

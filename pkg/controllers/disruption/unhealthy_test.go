@@ -11,7 +11,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -21,6 +23,12 @@ func replacingAs(reason string) func(*snapshot.Machine) {
 		replacingFor(time.Minute)(m)
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = reason
 	}
+}
+
+// heed has the candidates chosen after a diagnosis.
+func heed(s *pass, d repair.Diagnosis) {
+	s.diagnosed(d)
+	s.choose()
 }
 
 func hurriedAt(at string) func(*snapshot.Machine) {
@@ -36,23 +44,23 @@ func TestEachStepOfASickMachine(t *testing.T) {
 	for name, c := range map[string]struct {
 		machine snapshot.Machine
 		sick    repair.Case
-		change  func(*state)
+		change  func(*pass)
 		want    string
 		reason  string
 	}{
-		"one with pods is marked":                                  {machine("a", busy), gentle, nil, "Replace a", Unhealthy},
-		"also when pods are about to come to it":                   {machine("a", busy), gentle, func(s *state) { s.wanted["a"] = true }, "Replace a", Unhealthy},
-		"whatever the budgets allow":                               {machine("a", busy), gentle, closed, "Replace a", Unhealthy},
+		"one with pods is marked":                                  {machine("a", busy), gentle, nil, "Replace a", reason.Unhealthy},
+		"also when pods are about to come to it":                   {machine("a", busy), gentle, wanted, "Replace a", reason.Unhealthy},
+		"whatever the budgets allow":                               {machine("a", busy), gentle, closed, "Replace a", reason.Unhealthy},
 		"one that is borne yet is left alone":                      {machine("a", busy), borne(gentle), nil, "", ""},
-		"one that was seen to be sick just now is looked at again": {machine("a", busy), gentle, func(s *state) { s.steady = nil }, "", ""},
+		"one that was seen to be sick just now is looked at again": {machine("a", busy), gentle, unsteady, "", ""},
 		"one that is kept says why":                                {machine("a", busy), kept(gentle), nil, "Stay a", "too many are"},
 		"do-not-disrupt keeps it":                                  {machine("a", busy, protected), gentle, nil, "Stay a", karpv1.DoNotDisruptAnnotationKey},
 		"so does a pod":                                            {machine("a", busy), gentle, blocks, "Stay a", "pod x"},
 		"but not where the pool bounds how long it may drain":      {machine("a", busy), gentle, with(blocks, forceful), "Replace a", ""},
-		"and the lack of a place":                                  {machine("a", busy), gentle, func(s *state) { s.planned = nowhere }, "Stay a", "no room"},
-		"a marked one goes when its pods have a place":             {machine("a", busy, replacingAs(Unhealthy)), gentle, nil, "Taint a", ""},
-		"it stops when too many others are sick":                   {machine("a", busy, replacingAs(Unhealthy), withTaint, tainting(settle)), kept(gentle), nil, "Hold a", "too many are"},
-		"and when it is well again":                                {machine("a", busy, replacingAs(Unhealthy), withTaint, tainting(settle)), borne(gentle), unknown, "Stop a", "well"},
+		"and the lack of a place":                                  {machine("a", busy), gentle, unplanned, "Stay a", "no room"},
+		"a marked one goes when its pods have a place":             {machine("a", busy, replacingAs(reason.Unhealthy)), gentle, nil, "Taint a", ""},
+		"it stops when too many others are sick":                   {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), kept(gentle), nil, "Hold a", "too many are"},
+		"and when it is well again":                                {machine("a", busy, replacingAs(reason.Unhealthy), withTaint, tainting(settle)), borne(gentle), unknown, "Stop a", "well"},
 
 		"one that nobody hears of goes at once":                 {machine("a", busy), forced, nil, "Force a", "nobody hears of it"},
 		"whatever keeps it":                                     {machine("a", busy, protected), forced, with(blocks, closed, shut), "Force a", ""},
@@ -67,11 +75,11 @@ func TestEachStepOfASickMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := allDrifted(c.machine)
-			s.causes, s.steady = map[string]cause{}, map[string]bool{"a": true}
+			notAnyMore(s)
 			if c.change != nil {
-				c.change(&s)
+				c.change(s)
 			}
-			s.heed(repair.Diagnosis{Cases: map[string]repair.Case{"a": c.sick}})
+			heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": c.sick}})
 			actions, again := decide(s)
 			if got := strings.Join(steps(actions), ", "); got != c.want {
 				t.Fatalf("got %q, want %q", got, c.want)
@@ -89,8 +97,8 @@ func TestEachStepOfASickMachine(t *testing.T) {
 func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy), machine("c", busy))
-	s.allowed["gpu"][karpv1.DisruptionReasonDrifted] = 1
-	s.heed(repair.Diagnosis{Cases: map[string]repair.Case{
+	s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = 1
+	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{
 		"b": {Sickness: repair.Sickness{Message: "it is sick"}},
 		"a": {Sickness: repair.Sickness{Message: "it is sick"}, Kept: "people keep it"},
 	}})
@@ -104,7 +112,7 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
-	s.heed(repair.Diagnosis{Cases: map[string]repair.Case{"a": {Sickness: repair.Sickness{Forceful: true}}}})
+	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Sickness: repair.Sickness{Forceful: true}}}})
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Force a"}, steps(actions)); diff != "" || again != soon {
 		t.Errorf("look again after %s; %s", again, diff)
@@ -121,9 +129,9 @@ func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 	why := func() string {
 		view := snapshot.Build(s.cluster)
-		state := see(s.cluster, &view, clocktesting.NewFakeClock(s.cluster.Now))
-		state.heed(repair.Diagnose(s.cluster, view.Machines, borne))
-		return state.place([]string{from})
+		state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+		heed(state, repair.Diagnose(s.cluster, view.Machines, borne))
+		return state.whatIf.place([]string{from})
 	}
 	if why() != "" {
 		t.Errorf("a machine that is well is no place: %s", why())

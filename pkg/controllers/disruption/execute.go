@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
@@ -22,36 +23,40 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func (c *Controller) act(ctx context.Context, s *state, a action) error {
+// execute does what a command says.
+func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
-	node := a.machine.Node
-	if a.step != blocked && a.step != stay {
-		delete(c.told, node.UID)
+	m, node := cmd.machine, cmd.machine.Node
+	if cmd.step != blocked && cmd.step != stay {
+		c.memory.of(m).told = ""
 	}
-	switch a.step {
+	switch cmd.step {
 	case markIdle:
 		return c.patch(ctx, node, func(n *corev1.Node) { annotate(n, v1alpha1.IdleSinceAnnotation, now) })
 	case keep, hold:
-		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", a.reason)
-		if a.step == keep && a.reason != "" {
+		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", cmd.reason)
+		if cmd.step == keep && cmd.reason != "" {
 			return c.patch(ctx, node, spare) // It idles still, and goes when nothing blocks it any more.
 		}
 		return c.patch(ctx, node, unmark)
 	case taint:
-		return c.taint(ctx, node, now, a.reason)
+		return c.taint(ctx, node, now, cmd.reason)
 	case blocked:
-		c.tell(node, "IdleButKept", a.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
+		c.tell(m, "IdleButKept", cmd.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
 	case stay:
-		cause := s.causes[a.machine.Claim.Name]
-		c.tell(node, string(cause.kind)+"ButKept", a.reason, cause.message)
+		var candidate reason.Candidate
+		if m.Candidate != nil {
+			candidate = *m.Candidate
+		}
+		c.tell(m, string(candidate.Reason)+"ButKept", cmd.reason, candidate.Message)
 	case replace, stop, giveUp:
-		return c.mark(ctx, s, a, now)
+		return c.mark(ctx, s, cmd, now)
 	case force:
-		return c.force(ctx, a)
+		return c.force(ctx, cmd)
 	case handOver:
-		return c.handOver(ctx, s, a)
+		return c.handOver(ctx, s, cmd)
 	case remove:
-		return c.remove(ctx, s, a.machine)
+		return c.remove(ctx, s, m)
 	}
 	return nil
 }
@@ -70,30 +75,22 @@ func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason s
 	return err
 }
 
-// tell tells why a machine stays, once.
-func (c *Controller) tell(node *corev1.Node, event, reason, what string) {
-	if c.told[node.UID] != reason {
-		c.told[node.UID] = reason
-		c.Recorder.Eventf(node, nil, corev1.EventTypeNormal, event, "Keep", "%s", wording.Shorten(what+", and kept: "+reason, wording.MaxNote))
-	}
-}
-
 // mark writes to the NodeClaim that its machine is leaving, or that it is not any more.
-func (c *Controller) mark(ctx context.Context, s *state, a action, now string) error {
-	m := a.machine
-	if marked(m) && a.step != replace {
+func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string) error {
+	m := cmd.machine
+	if marked(m.Machine) && cmd.step != replace {
 		if err := c.patch(ctx, m.Node, unmark); err != nil {
 			return err
 		}
 	}
 	claim := m.Claim.DeepCopy()
 	was := m.Replacing()
-	switch a.step {
+	switch cmd.step {
 	case replace:
-		claim.Annotations[v1alpha1.ReplacingAnnotation] = a.reason
+		claim.Annotations[v1alpha1.ReplacingAnnotation] = cmd.reason
 		claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = now
 	case giveUp:
-		failed := retention.Failures(m) + 1
+		failed := retention.Failures(m.Machine) + 1
 		claim.Annotations[v1alpha1.ReplacementFailuresAnnotation] = strconv.Itoa(failed)
 		claim.Annotations[v1alpha1.ReplaceAfterAnnotation] = s.now.Add(retention.Backoff(failed)).UTC().Format(time.RFC3339)
 		fallthrough
@@ -108,26 +105,34 @@ func (c *Controller) mark(ctx context.Context, s *state, a action, now string) e
 		return fmt.Errorf("marking NodeClaim %s: %w", claim.Name, err)
 	}
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(claim), "nodePool", m.Pool())
-	switch a.step {
+	switch cmd.step {
 	case replace:
-		what := s.why(m, a.reason)
-		c.Metrics.Replacements.WithLabelValues(m.Pool(), a.reason, string(metrics.ReplacementBegun)).Inc()
+		what := why(m, cmd.reason)
+		c.Metrics.Replacements.WithLabelValues(m.Pool(), cmd.reason, string(metrics.ReplacementBegun)).Inc()
 		kind, word := corev1.EventTypeNormal, "Replacing"
-		if a.reason == Unhealthy {
-			kind, word = corev1.EventTypeWarning, Unhealthy
+		if cmd.reason == reason.Unhealthy {
+			kind, word = corev1.EventTypeWarning, reason.Unhealthy
 		}
 		c.Recorder.Eventf(m.Node, claim, kind, word, "Replace", "%s", wording.Shorten(what+"; its pods get a new place first", wording.MaxNote))
-		logger.Info("Replacing a node", "reason", a.reason, "why", what)
+		logger.Info("Replacing a node", "reason", cmd.reason, "why", what)
 	case giveUp:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementGivenUp)).Inc()
 		c.Recorder.Eventf(m.Node, claim, corev1.EventTypeWarning, "ReplacementFailed", "Replace", "%s", wording.Shorten(fmt.Sprintf(
-			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, a.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), wording.MaxNote))
-		logger.Info("Gave up replacing a node", "reason", a.reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
+			"stays, since its pods got no new place within %s: %s; tried again after %s", patience, cmd.reason, claim.Annotations[v1alpha1.ReplaceAfterAnnotation]), wording.MaxNote))
+		logger.Info("Gave up replacing a node", "reason", cmd.reason, "failures", retention.Failures(&snapshot.Machine{Claim: claim}))
 	default:
 		c.Metrics.Replacements.WithLabelValues(m.Pool(), was, string(metrics.ReplacementStopped)).Inc()
-		logger.Info("A node is not replaced after all", "reason", a.reason)
+		logger.Info("A node is not replaced after all", "reason", cmd.reason)
 	}
 	return nil
+}
+
+// why says why a machine is marked with a word.
+func why(m *reason.Machine, word string) string {
+	if m.Candidate == nil || word == reason.Expiring {
+		return "it expires soon"
+	}
+	return m.Candidate.Message
 }
 
 func annotate(n *corev1.Node, key, value string) {
@@ -161,29 +166,30 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, change func(*
 }
 
 // handOver evicts pods, of which those stay that their PodDisruptionBudgets keep at this moment.
-func (c *Controller) handOver(ctx context.Context, s *state, a action) error {
+func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 	var gone []*corev1.Pod
 	var errs []error
-	for _, pod := range a.pods {
+	for _, pod := range cmd.pods {
 		err := karpenter.Evict(ctx, c.Client, pod)
 		switch {
 		case err == nil:
 			gone = append(gone, pod)
-			c.Recorder.Eventf(pod, a.machine.Node, corev1.EventTypeNormal, "Moved", "Evict", "has room on another node: %s", wording.Shorten(a.reason, wording.MaxNote/2))
+			c.Recorder.Eventf(pod, cmd.machine.Node, corev1.EventTypeNormal, "Moved", "Evict", "has room on another node: %s", wording.Shorten(cmd.reason, wording.MaxNote/2))
 		case !apierrors.IsTooManyRequests(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
 			errs = append(errs, fmt.Errorf("evicting pod %s: %w", podName(pod), err))
 		}
 	}
 	if len(gone) > 0 {
-		c.Metrics.HandedOver.WithLabelValues(a.machine.Pool()).Add(float64(len(gone)))
-		c.hand(s, a.machine, gone)
-		log.FromContext(ctx).Info("Handed pods over", "node", klog.KObj(a.machine.Node), "pods", len(gone), "to", s.targets[a.machine.Pool()])
+		c.Metrics.HandedOver.WithLabelValues(cmd.machine.Pool()).Add(float64(len(gone)))
+		record := c.memory.pools[cmd.machine.Pool()]
+		record.handed = record.handed.note(cmd.machine.Claim.Name, gone, s.now)
+		log.FromContext(ctx).Info("Handed pods over", "node", klog.KObj(cmd.machine.Node), "pods", len(gone), "to", *s.pool(cmd.machine).target)
 	}
 	return errors.Join(errs...)
 }
 
 // remove looks at the Node and its pods once more, live, and deletes the NodeClaim.
-func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine) error {
+func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) error {
 	live := &corev1.Node{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
 		return client.IgnoreNotFound(err)
@@ -198,8 +204,8 @@ func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine) 
 			look.Pods = append(look.Pods, pod)
 		}
 	}
-	if reason := s.holdsBack(m, &look); reason != "" {
-		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", reason)
+	if why := s.holdsBack(m, &look); why != "" {
+		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", why)
 		return c.patch(ctx, live, unmark)
 	}
 	uid := m.Claim.UID
@@ -209,23 +215,6 @@ func (c *Controller) remove(ctx context.Context, s *state, m *snapshot.Machine) 
 		}
 		return fmt.Errorf("deleting NodeClaim %s: %w", m.Claim.Name, err)
 	}
-	c.removed(ctx, s, &look)
+	c.removed(ctx, m, &look)
 	return nil
-}
-
-// removed tells that a machine is given back.
-func (c *Controller) removed(ctx context.Context, s *state, m *snapshot.Machine) {
-	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
-	if reason := m.Replacing(); reason != "" {
-		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(s.causes[m.Claim.Name].kind)).Inc()
-		c.Metrics.Replacements.WithLabelValues(m.Pool(), reason, string(metrics.ReplacementDone)).Inc()
-		c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Replaced", "GiveBack", "node %s is given back, its %d pods have a new place: %s",
-			m.Node.Name, len(m.Moving()), wording.Shorten(s.causes[m.Claim.Name].message, wording.MaxNote/2))
-		logger.Info("Gave back a replaced node", "reason", reason, "pods", len(m.Moving()))
-		return
-	}
-	c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), string(metrics.DeletionIdle)).Inc()
-	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeNormal, "Idle", "GiveBack", "node %s has been idle since %s (idleAfter %s) and is given back",
-		m.Node.Name, m.Node.Annotations[v1alpha1.IdleSinceAnnotation], s.idleAfter[m.Pool()])
-	logger.Info("Gave back an idle node", "microUSDPerHour", m.Promise.MicroUSDPerHour)
 }

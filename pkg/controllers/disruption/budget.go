@@ -1,0 +1,137 @@
+package disruption
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// budget counts the machines of a pool that use up its disruption budgets.
+type budget struct {
+	// draining are on their way out, leaving those and the ones that are marked and wait for a place for their pods.
+	draining, leaving int
+}
+
+// counts says that a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
+// neither number, as in Karpenter.
+func counts(m *snapshot.Machine) bool {
+	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
+}
+
+// budgeted is the number of a pool's machines of which budgets take their parts: as in Karpenter those to come do not count.
+func budgeted(machines []snapshot.Machine, pool string) int {
+	n := 0
+	for i := range machines {
+		if m := &machines[i]; m.Pool() == pool && counts(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// count counts the machines that are on their way out. One that is not ready counts, as in Karpenter: its pods are as good as disrupted.
+func (s *pass) count() {
+	for _, p := range s.pools {
+		p.budget = budget{}
+	}
+	for _, m := range s.machines {
+		if !counts(m.Machine) {
+			continue
+		}
+		draining := m.Deleting() || marked(m.Machine) || notReady(m.Node)
+		if draining {
+			s.pool(m).draining++
+		}
+		if draining || m.Leaving() {
+			s.pool(m).leaving++
+		}
+	}
+}
+
+// follow counts what a command changes.
+func (s *pass) follow(c *command) {
+	m := c.machine
+	if !counts(m.Machine) || notReady(m.Node) {
+		return // It counts in no case, or in any.
+	}
+	p, was := s.pool(m), marked(m.Machine)
+	switch c.step {
+	case taint:
+		if !was {
+			p.draining++
+			if !m.Leaving() {
+				p.leaving++
+			}
+		}
+	case keep:
+		if was {
+			p.draining--
+			p.leaving--
+		}
+	case hold:
+		p.draining--
+	case stop, giveUp:
+		if was {
+			p.draining--
+		}
+		p.leaving--
+	case markIdle, remove, blocked, replace, stay, force, handOver:
+	}
+}
+
+// notReady says that a Node which has reported its readiness is not ready.
+func notReady(node *corev1.Node) bool {
+	if node == nil {
+		return false
+	}
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	return i >= 0 && node.Status.Conditions[i].Status != corev1.ConditionTrue
+}
+
+func overBudget(m *reason.Machine, allowed int) string {
+	return fmt.Sprintf("the disruption budgets of NodePool %s allow %d at present", m.Pool(), allowed)
+}
+
+// drained notes which machines are being drained with pods of PodDisruptionBudgets.
+func (s *pass) drained() {
+	s.drains = map[string]string{}
+	for _, m := range s.machines {
+		if m.Deleting() {
+			s.drain(m)
+		}
+	}
+}
+
+func (s *pass) drain(m *reason.Machine) {
+	for _, pdb := range s.pods.Budgets(m.Pods) {
+		if s.drains[pdb] == "" {
+			s.drains[pdb] = m.Claim.Name
+		}
+	}
+}
+
+// removal removes a machine, unless another one is being drained with pods of the same PodDisruptionBudget: each was judged as if that were for it alone, and the pods that
+// wait for it when the drain's time is over are deleted.
+func (s *pass) removal(m *reason.Machine, word string) *command {
+	for _, pdb := range s.pods.Budgets(m.Pods) {
+		other := s.drains[pdb]
+		if other == "" || other == m.Claim.Name {
+			continue
+		}
+		why := fmt.Sprintf("%s is drained first, which has pods of the same PodDisruptionBudget %s", other, pdb)
+		if m.Replacing() == "" {
+			return &command{step: blocked, machine: m, reason: why}
+		}
+		if c := s.wait(m, why, true); c.step == giveUp {
+			return c
+		}
+		return &command{step: stay, machine: m, reason: why}
+	}
+	s.drain(m)
+	return &command{step: remove, machine: m, reason: word}
+}

@@ -1,0 +1,88 @@
+package disruption
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// force deletes first and hurries then: what is written to a claim that is not being deleted would hurry whoever deletes it later. When nothing comes of the
+// second, the next look finds a machine that still drains.
+func (c *Controller) force(ctx context.Context, cmd command) error {
+	m := cmd.machine
+	live := &corev1.Node{}
+	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	now := c.Clock.Now()
+	look := snapshot.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
+	if sick := c.Tolerations.Sickness(&look, now); sick == nil || !sick.Forceful || sick.Until.After(now) {
+		log.FromContext(ctx).Info("Keeping a node that has come back", "node", klog.KObj(live))
+		return nil
+	}
+	if !m.Deleting() {
+		uid := m.Claim.UID
+		if err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &uid}); err != nil {
+			return ignoreGone(err, "deleting", m)
+		}
+		c.Metrics.ClaimsDeleted.WithLabelValues(m.Pool(), reason.Unhealthy).Inc()
+		c.Recorder.Eventf(m.Node, m.Claim, corev1.EventTypeWarning, reason.Unhealthy, "Delete", "%s", wording.Shorten(
+			fmt.Sprintf("%s, and is deleted without waiting for its %d pods, which its kubelet does not answer for", cmd.reason, len(m.Moving())), wording.MaxNote))
+		log.FromContext(ctx).Info("Deleted an unhealthy node", "node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool(), "why", cmd.reason)
+	}
+	claim, at := m.Claim.DeepCopy(), now.UTC().Format(time.RFC3339)
+	claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey] = at
+	if m.Replacing() != reason.Unhealthy {
+		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = reason.Unhealthy, at
+	}
+	if err := c.Client.Patch(ctx, claim, client.MergeFrom(m.Claim)); err != nil {
+		return ignoreGone(err, "hurrying", m)
+	}
+	return nil
+}
+
+func ignoreGone(err error, doing string, m *reason.Machine) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("%s NodeClaim %s: %w", doing, m.Claim.Name, err)
+}
+
+// noteShortages writes to Nodes since when they expose fewer replicas than they promised, since no condition of a Node says it.
+func (c *Controller) noteShortages(ctx context.Context, s *pass) error {
+	var errs []error
+	for _, m := range s.machines {
+		if m.Node == nil || m.Deleting() {
+			continue
+		}
+		_, noted := m.Node.Annotations[v1alpha1.ReplicasShortSinceAnnotation]
+		since := repair.ShortSince(m.Node)
+		var err error
+		switch short := repair.Short(m.Machine); {
+		case short && (since == nil || since.After(s.now)): // What lies ahead was written by another clock.
+			err = c.patch(ctx, m.Node, func(n *corev1.Node) {
+				annotate(n, v1alpha1.ReplicasShortSinceAnnotation, s.now.UTC().Format(time.RFC3339))
+			})
+		case !short && noted:
+			err = c.patch(ctx, m.Node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.ReplicasShortSinceAnnotation) })
+		}
+		if !apierrors.IsConflict(err) { // The Node has changed, and is looked at again.
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

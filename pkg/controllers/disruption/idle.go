@@ -1,0 +1,74 @@
+package disruption
+
+import (
+	"slices"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// nextIdle is the next step of a machine that is not being replaced; nil when there is none now.
+func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
+	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
+	if empty == nil {
+		if since(m.Machine, v1alpha1.IdleSinceAnnotation) != nil || marked(m.Machine) {
+			return &command{step: keep, machine: m}, 0
+		}
+		return nil, 0
+	}
+	idleSince, disruptingSince := s.since(m, v1alpha1.IdleSinceAnnotation), s.since(m, v1alpha1.DisruptingSinceAnnotation)
+	if idleSince == nil {
+		return &command{step: markIdle, machine: m}, *m.NodePool.IdleAfter
+	}
+	if left := idleSince.Add(*m.NodePool.IdleAfter).Sub(s.now); left > 0 {
+		return nil, left
+	}
+	if why := s.blockedIdle(m, empty); why != "" {
+		if marked(m.Machine) {
+			return &command{step: keep, machine: m, reason: why}, 0
+		}
+		return &command{step: blocked, machine: m, reason: why}, 0
+	}
+	s.idle = append(s.idle, m)
+	if disruptingSince == nil || !tainted(m.Node) {
+		return &command{step: taint, machine: m}, s.settle
+	}
+	if left := disruptingSince.Add(s.settle).Sub(s.now); left > 0 {
+		return nil, left
+	}
+	return s.removal(m, ""), 0
+}
+
+// blockedIdle returns what keeps an idle machine; "" when nothing does.
+func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
+	if why := s.holdsIdle(m, empty); why != "" {
+		return why
+	}
+	draining := s.pool(m).draining
+	if !marked(m.Machine) && !notReady(m.Node) {
+		draining++
+	}
+	// Asked again of a machine that is tainted: a schedule may have closed the budget meanwhile.
+	if allowed := s.allowed(m, empty); draining > allowed {
+		return overBudget(m, allowed)
+	}
+	return ""
+}
+
+// holdsIdle returns what on an idle machine keeps it, on its own or because of the others that are about to go; "" when nothing does.
+func (s *pass) holdsIdle(m *reason.Machine, empty *reason.Candidate) string {
+	if why := s.blocked(m, empty, m.Pods); why != "" {
+		return why
+	}
+	var going []*snapshot.Machine
+	for _, other := range s.idle {
+		if other.Claim.Name != m.Claim.Name {
+			going = append(going, other.Machine)
+		}
+	}
+	return s.pods.Hold(slices.Concat(going, []*snapshot.Machine{m.Machine}), nil)
+}

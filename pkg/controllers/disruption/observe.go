@@ -1,0 +1,135 @@
+package disruption
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+func (c *Controller) observe(ctx context.Context) (*pass, snapshot.View, error) {
+	cluster, err := c.Gatherer.Cluster(ctx)
+	if err != nil {
+		return nil, snapshot.View{}, fmt.Errorf("reading the cluster: %w", err)
+	}
+	evictions, err := karpenter.NewEvictions(ctx, c.Client, c.Clock)
+	if err != nil {
+		return nil, snapshot.View{}, err
+	}
+	view := snapshot.Build(cluster)
+	s := see(cluster, &view, evictions, c.Clock)
+	s.settle = c.Settle
+	s.diagnosed(repair.Diagnose(cluster, view.Machines, c.Tolerations))
+	c.memory.keep(s)
+	s.whatIf = remembering{simulator: s.whatIf, pass: s, memory: &c.memory, metrics: c.Metrics}
+	for name, p := range s.pools {
+		p.handed = c.memory.pools[name].handed
+	}
+	c.consider(cluster, s)
+	s.choose()
+	for _, m := range s.machines {
+		m.Steady = c.memory.of(m).candidate.note(m.Candidate != nil, s)
+	}
+	return s, view, nil
+}
+
+// see is the pass as far as the cluster alone tells it. Candidates are to be chosen.
+func see(cluster *snapshot.Cluster, view *snapshot.View, evictions karpenter.Evictions, clk clock.Clock) *pass {
+	others := retention.NewOtherNodes(cluster)
+	s := &pass{
+		now: cluster.Now, pools: map[string]*pool{}, waiting: view.Waiting(),
+		pods: clusterPods{evictions, others, retention.Pods(cluster)}, whatIf: newWhatIf(view, others),
+	}
+	var plan planner.Plan
+	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
+	headroom := view.Headroom(plan, planner.Search{})
+	for i := range view.Pools {
+		np := &view.Pools[i]
+		p := s.poolNamed(np.NodePool.Name)
+		p.observe(np, budgeted(view.Machines, p.Name), clk)
+		reserve, _ := headroom.Of(p.Name)
+		p.HeadroomComing = reserve.Coming > 0
+		if closed := view.Snapshot.Pools[i].Closed; closed != nil {
+			p.Closed = closed.Message
+		}
+	}
+	wanted, warm := map[string]bool{}, headroom.Keeps()
+	for _, placement := range plan.Placements {
+		wanted[view.Nodes[placement.Node].Name] = true
+	}
+	for i := range view.Machines {
+		m := s.add(&view.Machines[i])
+		if m.Node != nil {
+			m.Wanted, m.Headroom = wanted[m.Node.Name], warm[m.Node.Name]
+		}
+		if np := view.PoolNamed(m.Pool()); np != nil {
+			m.Drift = drift.Of(cluster, np, m.Machine)
+		}
+		if !m.Started() && !m.Deleting() && !m.Broken(s.now, cluster.ReplicasTimeout) {
+			m.NodePool.Launching = true
+		}
+	}
+	for _, launch := range plan.Launches {
+		s.poolNamed(view.Snapshot.Pools[view.Snapshot.Offerings[launch.Offering].Pool].Name).Launching = true
+	}
+	return s
+}
+
+// observe takes from a NodePool and its GPUNodeClass what they say of disruption. Budgets are parts of so many machines.
+func (p *pool) observe(np *snapshot.Pool, machines int, clk clock.Clock) {
+	p.Unready = len(np.Problems) > 0
+	p.DrainBounded = np.NodePool.Spec.Template.Spec.TerminationGracePeriod != nil
+	p.MovesPods, p.KeepsIdle = np.MovesPods(), np.KeepsIdle()
+	if idle, never := np.IdleAfter(); !never {
+		p.IdleAfter = &idle
+	}
+	p.Budgets = map[karpv1.DisruptionReason]int{}
+	for _, name := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonDrifted, karpv1.DisruptionReasonUnderutilized} {
+		p.Budgets[name] = np.NodePool.MustGetAllowedDisruptions(clk, machines, name)
+	}
+}
+
+// poolNamed returns the record of a pool, a new one where there is none.
+func (s *pass) poolNamed(name string) *pool {
+	if s.pools[name] == nil {
+		s.pools[name] = &pool{Pool: reason.Pool{Name: name}}
+	}
+	return s.pools[name]
+}
+
+// add adds the record of a machine.
+func (s *pass) add(m *snapshot.Machine) *reason.Machine {
+	record := &reason.Machine{Machine: m, NodePool: &s.poolNamed(m.Pool()).Pool}
+	s.machines = append(s.machines, record)
+	return record
+}
+
+// diagnosed notes which machines are unhealthy. They are no place for pods to move to, though their own may stay.
+func (s *pass) diagnosed(d repair.Diagnosis) {
+	var unhealthy []string
+	for _, m := range s.machines {
+		if sick, ok := d.Cases[m.Claim.Name]; ok {
+			m.Health = &sick
+			if m.Node != nil {
+				unhealthy = append(unhealthy, m.Node.Name)
+			}
+		}
+	}
+	s.whatIf.cordon(unhealthy)
+}
+
+// choose has the reasons name the candidates.
+func (s *pass) choose() {
+	for _, m := range s.machines {
+		m.Candidate = reason.First(m, s.now)
+	}
+}

@@ -1,0 +1,36 @@
+package reason
+
+import (
+	"math"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+)
+
+// unhealthy is for machines that have been unhealthy for longer than is tolerated (package repair). Machines whose kubelet does not answer are not replaced but
+// deleted: see Forced.
+type unhealthy struct{}
+
+func (unhealthy) Name() karpv1.DisruptionReason { return Unhealthy }
+
+func (unhealthy) Candidate(m *Machine, _ time.Time) *Candidate {
+	if m.Health == nil || m.Health.Wait > 0 || Forced(m) {
+		return nil
+	}
+	return &Candidate{Reason: Unhealthy, Word: Unhealthy, Message: m.Health.Message, Kept: m.Health.Kept, Eventual: true, Urgent: true}
+}
+
+func (unhealthy) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
+	return blocked(m, c, asked, pods)
+}
+
+// Allowed is not bounded: Karpenter has no budgets for unhealthy machines, and package repair keeps all where too many are.
+func (unhealthy) Allowed(*Pool) int { return math.MaxInt }
+
+func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
+
+// Forced says that the machine is deleted at once, without a place for its pods: its kubelet does not answer for them any more.
+func Forced(m *Machine) bool {
+	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == ""
+}

@@ -1,0 +1,64 @@
+package disruption
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// steered are the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
+// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they are handed over to one machine after the other
+// only that one is chosen.
+func (s *pass) steered() []*reason.Machine {
+	moving := map[string]bool{}
+	for _, m := range s.machines {
+		if m.Replacing() != "" && (m.Deleting() || marked(m.Machine)) {
+			moving[m.Pool()] = true
+		}
+	}
+	var machines []*reason.Machine
+	for _, m := range s.machines {
+		if m.Node == nil || m.Deleting() {
+			continue
+		}
+		if steeredAway(m.Machine) != s.away(m, moving[m.Pool()]) {
+			machines = append(machines, m)
+		}
+	}
+	return machines
+}
+
+// away says whether pods are to be steered away from a machine of a pool of which pods are moving or not.
+func (s *pass) away(m *reason.Machine, moving bool) bool {
+	target := s.pool(m).target
+	handing := target != nil
+	chosen := handing && m.Node.Name == *target
+	room := m.Started() && m.Replacing() == "" && m.Exposed() > m.ReplicasInUse() && (handing || !m.Wanted)
+	return reason.MarkedUnderutilized(m.Machine) || !chosen && (m.Surplus || moving && room)
+}
+
+func steeredAway(m *snapshot.Machine) bool {
+	return m.Node != nil && slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
+}
+
+// steer puts the taint on a machine, or takes it off.
+func (c *Controller) steer(ctx context.Context, m *reason.Machine) error {
+	away := steeredAway(m.Machine)
+	log.FromContext(ctx).V(1).Info("Steering new pods", "node", klog.KObj(m.Node), "away", !away)
+	return c.patch(ctx, m.Node, func(n *corev1.Node) { turnAway(n, !away) })
+}
+
+// turnAway has the scheduler prefer other Nodes, or not any more.
+func turnAway(n *corev1.Node, away bool) {
+	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
+	if away {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})
+	}
+}

@@ -1,0 +1,82 @@
+package disruption
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// podLeftOrCame lets through what can make a node idle or busy.
+func podLeftOrCame() predicate.Predicate {
+	bound := func(o client.Object) bool {
+		pod, ok := o.(*corev1.Pod)
+		return ok && pod.Spec.NodeName != "" && !karpenter.IsDaemon(pod)
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return bound(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return bound(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, okBefore := e.ObjectOld.(*corev1.Pod)
+			after, okAfter := e.ObjectNew.(*corev1.Pod)
+			return okBefore && okAfter && bound(after) &&
+				(before.Spec.NodeName != after.Spec.NodeName || karpenter.IsTerminal(before) != karpenter.IsTerminal(after))
+		},
+	}
+}
+
+func ours() predicate.Predicate {
+	return predicate.And(
+		predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.GPUNodeClassLabel] != "" }),
+		predicate.Or(predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}, taintsChanged(), healthChanged()),
+	)
+}
+
+// claimsOfOurs lets through what can make a machine drift, or a place of its pods.
+func claimsOfOurs() predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(o client.Object) bool {
+		claim, ok := o.(*karpv1.NodeClaim)
+		return ok && snapshot.IsOurClaim(claim)
+	})
+}
+
+func taintsChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*corev1.Node)
+		after, okAfter := e.ObjectNew.(*corev1.Node)
+		return okBefore && okAfter && len(before.Spec.Taints) != len(after.Spec.Taints)
+	}}
+}
+
+// healthChanged lets through what can make a machine sick or well again. The heartbeats of conditions are not that.
+func healthChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, okBefore := e.ObjectOld.(*corev1.Node)
+		after, okAfter := e.ObjectNew.(*corev1.Node)
+		if !okBefore || !okAfter {
+			return false
+		}
+		exposed := func(n *corev1.Node) int64 {
+			return amount.Value(n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource])
+		}
+		return statuses(before) != statuses(after) || exposed(before) != exposed(after)
+	}}
+}
+
+// statuses are those of a Node's conditions.
+func statuses(n *corev1.Node) string {
+	var all strings.Builder
+	for _, c := range n.Status.Conditions {
+		fmt.Fprintf(&all, "%s=%s(%s) ", c.Type, c.Status, c.Reason)
+	}
+	return all.String()
+}
