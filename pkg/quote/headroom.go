@@ -5,6 +5,7 @@ import (
 	"path"
 	"slices"
 
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -21,7 +22,7 @@ type Headroom struct {
 
 // headroom plans for what is to be kept free when the pods that wait are served; nil where nothing is.
 func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search) (*Headroom, error) {
-	kept := view.Headroom(served, search())
+	kept := headroom.Build(view, served, search())
 	if len(kept.Classes) == 0 {
 		return nil, nil //nolint:nilnil // Nothing is kept free.
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // buffered is the headroom that CapacityBuffers ask for: those whose pods would go to pools of ours and to no pool of stock Karpenter's, which answers the others.
-func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []reserve {
-	var reserves []reserve
+func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Reserve {
+	var reserves []Reserve
 	for i := range c.Buffers {
 		b := &c.Buffers[i]
 		w := &waitingClass{shape: shapes.of(podOf(b))}
@@ -30,7 +30,7 @@ func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []re
 				heaviest = pool
 			}
 		}
-		reserves = append(reserves, reserve{v.indexOf(heaviest), planner.Class{
+		reserves = append(reserves, Reserve{v.indexOf(heaviest), planner.Class{
 			Pods: namesOf(fmt.Sprintf("buffer/%s/%s", b.Namespace, b.Name), b.Replicas), Requests: requests(w.pod(), w.gpu), Offerings: a.offerings, Nodes: a.nodes,
 			Blocked: a.blocked(w), GPUMemoryBytes: w.gpuMemory, Priority: lowest,
 		}, w})

@@ -38,8 +38,8 @@ type View struct {
 	shapeOf func(*corev1.Pod) *shape
 	// rooms are those of the nodes, at the same indices.
 	rooms []room
-	// reserves are what is kept free beside.
-	reserves []reserve
+	// Reserves are what is to be kept free beside.
+	Reserves []Reserve
 	// keys are those of the shapes of the Classes, in short and at the same indices; keyOf gives that of any pod.
 	keys  []string
 	keyOf func(*corev1.Pod) string
@@ -138,12 +138,23 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		rules.place(i)
 	}
 	if !asIs {
-		v.reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions)...)
+		v.Reserves = append(v.reserved(c, first), v.buffered(c, shapes, admissions)...)
 	}
 	v.quotas(c, rooms, waiting, storage)
 	v.limitProbes()
 	return classes
 }
+
+// MachineOn returns the machine of ours that a node of the snapshot is or will be; nil for others.
+func (v *View) MachineOn(node int) *Machine {
+	if node >= len(v.rooms) {
+		return nil
+	}
+	return v.rooms[node].machine
+}
+
+// Starting says that a node of the snapshot has not started, so that no pod starts there at once.
+func (v *View) Starting(node int) bool { return v.rooms[node].starting }
 
 // PoolNamed returns the pool of the name; nil when there is none.
 func (v *View) PoolNamed(name string) *Pool {

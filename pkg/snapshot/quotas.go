@@ -105,8 +105,8 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
 	asked := map[string]quota{}
 	all := slices.Clone(waiting)
-	for i := range v.reserves {
-		if w := v.reserves[i].waiting; w != nil {
+	for i := range v.Reserves {
+		if w := v.Reserves[i].waiting; w != nil {
 			all = append(all, w)
 		}
 	}
@@ -130,9 +130,9 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 	for i, w := range waiting {
 		v.Classes[i].Quotas = takes(w)
 	}
-	for i := range v.reserves {
-		if w := v.reserves[i].waiting; w != nil {
-			v.reserves[i].class.Quotas = takes(w)
+	for i := range v.Reserves {
+		if w := v.Reserves[i].waiting; w != nil {
+			v.Reserves[i].Class.Quotas = takes(w)
 		}
 	}
 	limits := c.attachable()

@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
@@ -184,7 +185,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 		}
 	}
 	whole := snapshot.Build(c)
-	headroom := whole.Headroom(planner.Plan{}, planner.Search{Effort: 5000})
+	headroom := headroom.Build(&whole, planner.Plan{}, planner.Search{Effort: 5000})
 	headroom.Keeps()
 	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})
 	capacity.Learn(c, nil)

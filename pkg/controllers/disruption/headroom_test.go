@@ -15,6 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
@@ -38,9 +39,9 @@ func (w warm) wants(replicas int32) {
 }
 
 // headroom is what Karve plans to keep free.
-func (w warm) headroom() snapshot.Headroom {
+func (w warm) headroom() headroom.Headroom {
 	view := snapshot.Build(w.cluster)
-	h := view.Headroom(planner.Search{Effort: 1}.Build(view.Snapshot), planner.Search{Effort: 1})
+	h := headroom.Build(&view, planner.Search{Effort: 1}.Build(view.Snapshot), planner.Search{Effort: 1})
 	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
 		w.Fatal(err)
 	}

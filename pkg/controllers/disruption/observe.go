@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
@@ -51,7 +52,7 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, evictions karpenter.Evi
 	}
 	var plan planner.Plan
 	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
-	headroom := view.Headroom(plan, planner.Search{})
+	headroom := headroom.Build(view, plan, planner.Search{})
 	for i := range view.Pools {
 		np := &view.Pools[i]
 		p := s.poolNamed(np.NodePool.Name)

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -181,7 +182,7 @@ func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outco
 			}
 		}
 	}
-	headroom := view.Headroom(plan, planner.Search{Effort: effort})
+	headroom := headroom.Build(&view, plan, planner.Search{Effort: effort})
 	o.price += atMost(headroom.Snapshot, headroom.Plan)
 	maps.Copy(used, headroom.Keeps())
 	for node, price := range unused(&view) {

@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -151,7 +152,7 @@ func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 }
 
 func (c *Controller) pool(
-	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, ward repair.Ward, headroom *snapshot.Headroom,
+	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, ward repair.Ward, headroom *headroom.Headroom,
 ) error {
 	stored := pool.NodePool
 	np := stored.DeepCopy()

@@ -7,22 +7,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
 
 // headroomOf plans for the headroom of a cluster, with little effort: what is there of it matters, and not what the rest would cost.
-func headroomOf(cluster *snapshot.Cluster) *snapshot.Headroom {
+func headroomOf(cluster *snapshot.Cluster) *headroom.Headroom {
 	if !cluster.WantsHeadroom() {
-		return &snapshot.Headroom{}
+		return &headroom.Headroom{}
 	}
 	view, search := snapshot.Build(cluster), planner.Search{Effort: 1}
-	headroom := view.Headroom(search.Build(view.Snapshot), search)
+	headroom := headroom.Build(&view, search.Build(view.Snapshot), search)
 	return &headroom
 }
 
 // warm says how much of a pool's headroom is there.
-func warm(pool *snapshot.Pool, r snapshot.Reserve) status.Condition {
+func warm(pool *snapshot.Pool, r headroom.Pool) status.Condition {
 	free := fmt.Sprintf("%d of %d replicas are free", r.Free, r.Wanted)
 	if len(pool.Class.Spec.Headroom) > 0 {
 		share, _ := pool.ReplicaShare()

@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/controllers/share"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -254,7 +255,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 
 // warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
 func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
-	headroom := view.Headroom(served, c.search(c.Clock.Now(), c.PlanBudget))
+	headroom := headroom.Build(view, served, c.search(c.Clock.Now(), c.PlanBudget))
 	first := planner.WithAlternatives(headroom.Snapshot, headroom.Plan)
 	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search planner.Search) planner.Plan {
 		return planner.WithAlternatives(s, search.Build(s)) // A plain plan for the rest of it will do.

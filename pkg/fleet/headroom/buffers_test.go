@@ -1,4 +1,4 @@
-package snapshot_test
+package headroom_test
 
 import (
 	"math"
@@ -69,7 +69,7 @@ func TestCapacityBuffersAreHeadroomOfTheirOwnShape(t *testing.T) {
 			if x.edit != nil {
 				x.edit(c)
 			}
-			h := headroom(t, c)
+			h := headroomOf(t, c)
 			r, _ := h.Of("gpu-shared")
 			if r.Wanted != x.wanted || r.Coming != x.coming || len(h.Plan.Launches) != x.launches {
 				t.Errorf("%d wanted, %d coming on %d machines; want %d, %d, %d (%+v)", r.Wanted, r.Coming, len(h.Plan.Launches), x.wanted, x.coming, x.launches, r.Refused)
@@ -83,7 +83,7 @@ func TestABufferWithoutEndIsHeadroomWithin(t *testing.T) {
 	c := Shared()
 	c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", "2"))
 	c.Buffers = []karpenter.Buffer{buffer(math.MaxInt32)}
-	h := headroom(t, c)
+	h := headroomOf(t, c)
 	if r, _ := h.Of("gpu-shared"); r.Wanted != 10_000 || r.Coming != 20 || r.Refused == nil {
 		t.Errorf("%+v", r)
 	}

@@ -1,4 +1,4 @@
-package snapshot_test
+package headroom_test
 
 import (
 	"fmt"
@@ -14,10 +14,13 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
+
+var xlarge = TypeNamed("g4dn.xlarge")
 
 // warm is a cluster whose pool is to have so many replicas free.
 func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
@@ -45,6 +48,11 @@ func coming(name string) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) { c.NodeClaims = append(c.NodeClaims, Claim(name, &c.NodePools[0], xlarge)) }
 }
 
+// replacing marks the first machine as one that leaves.
+func replacing(c *snapshot.Cluster) {
+	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "Drifted"
+}
+
 func waiting(pods int) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) { c.Pods = append(c.Pods, Pods("waiting", pods)...) }
 }
@@ -53,12 +61,12 @@ func limited(gpus string) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
 }
 
-// headroom plans for the pods of a cluster and then for its headroom.
-func headroom(t *testing.T, c *snapshot.Cluster) snapshot.Headroom {
+// headroomOf plans for the pods of a cluster and then for its headroom.
+func headroomOf(t *testing.T, c *snapshot.Cluster) headroom.Headroom {
 	t.Helper()
 	v := snapshot.Build(c)
 	plan := planner.Build(v.Snapshot)
-	h := v.Headroom(plan, planner.Search{})
+	h := headroom.Build(&v, plan, planner.Search{})
 	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +157,7 @@ func TestHeadroom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := headroom(t, x.cluster)
+			h := headroomOf(t, x.cluster)
 			r, asked := h.Of("gpu-shared")
 			if asked != (x.wanted > 0) || r.Wanted != x.wanted || r.Free != x.free || r.Coming != x.coming {
 				t.Errorf("%d wanted, %d free, %d coming; want %d, %d, %d", r.Wanted, r.Free, r.Coming, x.wanted, x.free, x.coming)
@@ -182,8 +190,9 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 	if diff := cmp.Diff(without.Snapshot, with.Snapshot); diff != "" {
 		t.Errorf("the snapshot changes (-without +with):\n%s", diff)
 	}
-	as := asIs(warm(100, edits...))
-	if h := as.Headroom(planner.Plan{}, planner.Search{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
+	view := snapshot.Build(warm(100, edits...))
+	as := view.AsIs(snapshot.WhatIf{}, nil)
+	if h := headroom.Build(&as, planner.Plan{}, planner.Search{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
 		t.Errorf("headroom counts where only what there is does: %+v", h.Plan)
 	}
 }
@@ -191,7 +200,7 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 func TestABurstOfPodsWithTheirShareFitsTheHeadroom(t *testing.T) {
 	t.Parallel()
 	c := warm(10, having("a", "g4dn.xlarge", 3), having("b", "g4dn.xlarge", 0))
-	h := headroom(t, c)
+	h := headroomOf(t, c)
 	share, memory := h.Pools[0].ReplicaShare()
 	if want := (planner.Resources{MilliCPU: 351, MemoryBytes: 15 << 30 / 10 * 9 / 10, Pods: 1, Replicas: 1}); share != want {
 		t.Errorf("a replica comes with %+v, want %+v", share, want)
@@ -230,7 +239,7 @@ func TestHeadroomBySchedule(t *testing.T) {
 		"2026-03-02T09:00:00+02:00": 10,
 	} {
 		c := warm(1, func(c *snapshot.Cluster) { c.GPUNodeClasses[0].Spec.Headroom, c.Now = entries, at(when) })
-		h := headroom(t, c)
+		h := headroomOf(t, c)
 		if r, _ := h.Of("gpu-shared"); r.Wanted != want {
 			t.Errorf("at %s %d are wanted, want %d", when, r.Wanted, want)
 		}
@@ -249,7 +258,7 @@ func TestHeadroomThatCannotBeReadIsNamedAndKeepsNothing(t *testing.T) {
 		if err := snapshot.HeadroomError(class); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want one that begins with %s", err, want)
 		}
-		h := headroom(t, c)
+		h := headroomOf(t, c)
 		if r, _ := h.Of("gpu-shared"); r.Wanted != 2 {
 			t.Errorf("%d are wanted, want those of the other entry", r.Wanted)
 		}
