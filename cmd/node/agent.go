@@ -21,8 +21,8 @@ import (
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/node/usage"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // agent puts the parts together.

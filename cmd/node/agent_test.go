@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 const resource = "nvidia.com/gpu"

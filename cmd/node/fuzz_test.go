@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/node/gputest"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // FuzzOptions: whatever flags, environment and configuration say, there are valid settings or a sentence that says what is wrong.

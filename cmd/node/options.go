@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/node/cdi"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // options are what flags and environment say besides the settings of NVIDIA's configuration.

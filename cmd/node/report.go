@@ -18,8 +18,8 @@ import (
 	"karve.sh/karve/pkg/node/metrics"
 	"karve.sh/karve/pkg/node/nodeapi"
 	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // report is what the agent tells: metrics, the Node's labels and conditions, and whether it is ready.

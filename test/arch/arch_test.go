@@ -66,8 +66,8 @@ var rules = []rule{
 	},
 	{
 		why:    "what the agent and the others share is pkg/nodecontract",
-		of:     noneOf(under("pkg/node"), under("pkg/sharing"), under("cmd/node"), under("test")),
-		allows: noneOf(ours("pkg/node"), ours("pkg/sharing")),
+		of:     noneOf(under("pkg/node"), under("cmd/node"), under("test")),
+		allows: noneOf(ours("pkg/node")),
 	},
 	{
 		why:          "the agent runs on every node: it does without API types and clients, which are most of a program's size",
@@ -100,24 +100,24 @@ var rules = []rule{
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
 		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
-			under("pkg/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
+			under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
 	{
 		why: "the rest of Karpenter changes from release to release: pkg/karpenter wraps what is needed",
-		of:  noneOf(under("pkg/aws"), under("pkg/karpenter"), under("test")),
+		of:  noneOf(under("pkg/cloud/aws"), under("pkg/karpenter"), under("test")),
 		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly(
 			"sigs.k8s.io/karpenter/pkg/apis", "sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/apis/v1alpha1", "sigs.k8s.io/karpenter/pkg/scheduling")),
 	},
 	{
-		why: "Karpenter's AWS provider brings its own Karpenter and AWS with it: pkg/aws may have what the provider's resolvers take and return",
-		of:  under("pkg/aws"),
+		why: "Karpenter's AWS provider brings its own Karpenter and AWS with it: pkg/cloud/aws may have what the provider's resolvers take and return",
+		of:  under("pkg/cloud/aws"),
 		allows: anyOf(noneOf(below("sigs.k8s.io/karpenter")), exactly("sigs.k8s.io/karpenter/pkg/apis/v1", "sigs.k8s.io/karpenter/pkg/cloudprovider",
 			"sigs.k8s.io/karpenter/pkg/operator/options", "sigs.k8s.io/karpenter/pkg/scheduling")),
 	},
 	{
-		why:    "only pkg/aws speaks to AWS, and with the help of Karpenter's AWS provider; its API types are for all who read EC2NodeClasses",
-		of:     noneOf(under("pkg/aws"), under("test")),
+		why:    "only pkg/cloud/aws speaks to AWS, and with the help of Karpenter's AWS provider; its API types are for all who read EC2NodeClasses",
+		of:     noneOf(under("pkg/cloud/aws"), under("test")),
 		allows: anyOf(noneOf(below("github.com/aws")), below("github.com/aws/karpenter-provider-aws/pkg/apis")),
 	},
 	{
@@ -165,8 +165,8 @@ func TestABreachIsSeen(t *testing.T) {
 		"snapshot may not use a client":                     {pkg("pkg/snapshot", "sigs.k8s.io/controller-runtime/pkg/client"), 1},
 		"pkg/karpenter may use all of Karpenter":            {pkg("pkg/karpenter", "sigs.k8s.io/karpenter/pkg/utils/pod"), 0},
 		"metrics may not use Karpenter at all":              {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},
-		"the provider's resolvers may be used to ask AWS":   {pkg("pkg/aws/instancetype", "github.com/aws/karpenter-provider-aws/pkg/providers/pricing", "sigs.k8s.io/karpenter/pkg/cloudprovider"), 0},
-		"the rest of Karpenter may not":                     {pkg("pkg/aws/instancetype", "sigs.k8s.io/karpenter/pkg/controllers/state"), 1},
+		"the provider's resolvers may be used to ask AWS":   {pkg("pkg/cloud/aws/instancetype", "github.com/aws/karpenter-provider-aws/pkg/providers/pricing", "sigs.k8s.io/karpenter/pkg/cloudprovider"), 0},
+		"the rest of Karpenter may not":                     {pkg("pkg/cloud/aws/instancetype", "sigs.k8s.io/karpenter/pkg/controllers/state"), 1},
 		"controllers may not ask AWS":                       {pkg("pkg/controllers/pool", "github.com/aws/aws-sdk-go-v2/service/ec2"), 1},
 		"controllers may read EC2NodeClasses":               {pkg("pkg/controllers/pool", "github.com/aws/karpenter-provider-aws/pkg/apis/v1"), 0},
 		"kubectl-karve may not carry AWS, even by a detour": {listed{ImportPath: module + "/cmd/kubectl-karve", Deps: []string{"github.com/aws/smithy-go"}}, 1},

@@ -8,7 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 	localaws "karve.sh/karve/test/aws"
 )
 

@@ -19,8 +19,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
 )

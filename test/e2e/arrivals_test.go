@@ -20,8 +20,8 @@ import (
 	realclock "k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/aws"
-	"karve.sh/karve/pkg/aws/instancetype"
+	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/metrics"

@@ -16,9 +16,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/aws"
-	"karve.sh/karve/pkg/aws/instancetype"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/metrics"
 	localaws "karve.sh/karve/test/aws"
 	"karve.sh/karve/test/cluster"

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/aws/images"
+	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/rollout"
 )
 

@@ -20,8 +20,8 @@ import (
 	"strconv"
 	"strings"
 
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // defaultName is the named configuration of nodes without the label, unless another is said to be.

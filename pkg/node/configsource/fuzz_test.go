@@ -8,7 +8,7 @@ import (
 
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/gputest"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // FuzzChoose: whatever files, label and annotations say, there is an answer or a reason, the same each time, and a promise that can be kept is.

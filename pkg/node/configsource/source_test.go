@@ -14,8 +14,8 @@ import (
 
 	"karve.sh/karve/pkg/node/configsource"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // clk is the system's clock, or that of the bubble that a test is in.

@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // FuzzAllocate: whatever ids the kubelet sends, in whatever configuration, the answer names only GPUs that the ids are of, once each and all of them,

@@ -22,8 +22,8 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/cdi"
 	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // InUse tells what the kubelet knows of devices, by resource.

@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 const (

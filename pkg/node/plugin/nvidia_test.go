@@ -10,8 +10,8 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/pkg/node/sharing"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/pkg/sharing"
 )
 
 // The vectors of NVIDIA's device plugin v0.20.0, internal/plugin/server_test.go and internal/rm/rm_test.go. docs/node.md has the differences.

@@ -15,7 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // onSockets starts an agent and a kubelet on real sockets.

@@ -26,9 +26,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"karve.sh/karve/pkg/aws"
-	"karve.sh/karve/pkg/aws/instancetype"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/metrics"
 	fakeaws "karve.sh/karve/test/aws"
 )

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/aws"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/metrics"
 )
 

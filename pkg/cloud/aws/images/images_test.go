@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/aws"
-	"karve.sh/karve/pkg/aws/images"
+	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/images"
 	localaws "karve.sh/karve/test/aws"
 )
 

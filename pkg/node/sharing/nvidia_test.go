@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // The vectors of NVIDIA's device plugin v0.20.0, api/config/v1/{replicas,flags,imex}_test.go. They give pieces of JSON to its types; here each is

@@ -9,7 +9,7 @@ import (
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 // How often the APIs are asked. Machines, zones and on-demand prices change when AWS announces so; Karpenter asks for them as seldom, and a type that it does

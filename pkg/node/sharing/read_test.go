@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"karve.sh/karve/pkg/node/gpu"
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // The two named configurations of the common recipe for a pool of whole GPUs beside a pool of shared ones.

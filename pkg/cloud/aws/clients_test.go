@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/metrics"
 	fakeaws "karve.sh/karve/test/aws"
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 // known is what AWS has told. What its fields hold is never changed, only replaced.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 // Reason is why AWS did not tell, in one word of a condition.

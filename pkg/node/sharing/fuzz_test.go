@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"karve.sh/karve/pkg/sharing"
+	"karve.sh/karve/pkg/node/sharing"
 )
 
 // FuzzRead: nothing makes Read panic, and what it read and Marshal wrote reads the same.

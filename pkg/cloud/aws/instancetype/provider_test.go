@@ -26,9 +26,9 @@ import (
 	coreoptions "sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
-	"karve.sh/karve/pkg/aws"
-	"karve.sh/karve/pkg/aws/instancetype"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	fakeaws "karve.sh/karve/test/aws"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
-	"karve.sh/karve/pkg/aws"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 // problem is why something cannot be known, in the words of a condition.
