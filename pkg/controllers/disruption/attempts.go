@@ -45,7 +45,7 @@ func (s *pass) fleet(pool string) fleet {
 			}
 			f.pods[owner]++
 		}
-		if m.Replacing() != "" || marked(m.Machine) || m.Leaving() {
+		if m.Replacing() != "" || disrupting(m.Machine) || m.Leaving() {
 			f.still = false
 			continue
 		}

@@ -18,7 +18,7 @@ func (s *simulation) begins(c *Controller, after time.Duration) string {
 	state.fakeWhatIf().saves_ = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
 	c.memory.keep(state)
 	c.consider(s.cluster, state)
-	_, why := remembering{simulator: state.whatIf, pass: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
+	_, why := remembering{simulator: state.whatIf, s: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
 	return why
 }
 

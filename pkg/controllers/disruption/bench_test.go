@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -40,7 +41,7 @@ func BenchmarkLook(b *testing.B) {
 	b.Run("propose", func(b *testing.B) {
 		for b.Loop() {
 			view := snapshot.Build(c)
-			s := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			s := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 			s.fakePods().blocker = nobody
 			layout := s.lay(c, func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
 			out := propose(&layout, planner.Search{})
@@ -50,7 +51,7 @@ func BenchmarkLook(b *testing.B) {
 	b.Run("see", func(b *testing.B) {
 		for b.Loop() {
 			view := snapshot.Build(c)
-			see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 		}
 	})
 	b.Run("lay", func(b *testing.B) {
@@ -64,7 +65,7 @@ func BenchmarkLook(b *testing.B) {
 		}
 		for b.Loop() {
 			view := snapshot.Build(c)
-			s := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			s := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 			b.ReportMetric(float64(len(s.standing(verdicts{}, func() bool { return false }).stand)), "standing")
 		}
 	})

@@ -43,7 +43,7 @@ func (s *pass) count() {
 		if !counts(m.Machine) {
 			continue
 		}
-		draining := m.Deleting() || marked(m.Machine) || notReady(m.Node)
+		draining := m.Deleting() || disrupting(m.Machine) || notReady(m.Node)
 		if draining {
 			s.pool(m).draining++
 		}
@@ -59,7 +59,7 @@ func (s *pass) follow(c *command) {
 	if !counts(m.Machine) || notReady(m.Node) {
 		return // It counts in no case, or in any.
 	}
-	p, was := s.pool(m), marked(m.Machine)
+	p, was := s.pool(m), disrupting(m.Machine)
 	switch c.step {
 	case taint:
 		if !was {

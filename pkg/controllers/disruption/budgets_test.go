@@ -10,6 +10,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -46,7 +47,7 @@ func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
 				cluster.NodeClaims, cluster.Nodes = append(cluster.NodeClaims, claim), append(cluster.Nodes, snapshottest.Node(&claim, kind, 10))
 			}
 			view := snapshot.Build(cluster)
-			s := see(cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(now))
+			s := newPass(cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(now))
 			want := map[karpv1.DisruptionReason]int{
 				karpv1.DisruptionReasonEmpty: c.empty, karpv1.DisruptionReasonDrifted: c.drifted, karpv1.DisruptionReasonUnderutilized: c.underutilized,
 			}

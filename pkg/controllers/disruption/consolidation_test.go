@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -27,7 +28,7 @@ func halfEmpty(t *testing.T) *simulation {
 // seen is the pass, in which every pod may be evicted.
 func (s *simulation) seen() *pass {
 	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	state := newPass(s.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 	state.fakePods().blocker = nothingBlocks
 	return state
 }
@@ -58,15 +59,15 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
 	s.looks(c)
-	if len(c.outlook.proposals) == 0 {
+	if len(c.search.outlook.proposals) == 0 {
 		t.Fatal("nothing is proposed")
 	}
 	for _, claim := range s.cluster.NodeClaims {
 		c.memory.machines[claim.UID].unprofitable = refusal{"it did not save enough", s.cluster.Now.Add(vainFor)}
 	}
 	s.looks(c)
-	if len(c.outlook.proposals) > 0 || len(s.unprofitable(c)) != 2 {
-		t.Fatalf("%v is proposed, %v is in vain", c.outlook.proposals, s.unprofitable(c))
+	if len(c.search.outlook.proposals) > 0 || len(s.unprofitable(c)) != 2 {
+		t.Fatalf("%v is proposed, %v is in vain", c.search.outlook.proposals, s.unprofitable(c))
 	}
 	types := snapshottest.Types()
 	for i := range types {
@@ -76,8 +77,8 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	}
 	s.cluster.UseInstanceTypes(types)
 	s.looks(c)
-	if len(c.outlook.proposals) == 0 || len(s.unprofitable(c)) > 0 {
-		t.Errorf("%v is proposed, %v is in vain", c.outlook.proposals, s.unprofitable(c))
+	if len(c.search.outlook.proposals) == 0 || len(s.unprofitable(c)) > 0 {
+		t.Errorf("%v is proposed, %v is in vain", c.search.outlook.proposals, s.unprofitable(c))
 	}
 }
 

@@ -46,7 +46,7 @@ type Config struct {
 type Controller struct {
 	Config
 	memory memory
-	consolidation
+	search layoutSearch
 }
 
 // New makes the controller.

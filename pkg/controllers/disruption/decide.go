@@ -102,7 +102,7 @@ func (s *pass) inTurn() []*reason.Machine {
 
 func turn(m *reason.Machine) int {
 	switch {
-	case m.Replacing() != "" && marked(m.Machine):
+	case m.Replacing() != "" && disrupting(m.Machine):
 		return 0
 	case !m.Unused():
 		return 1
@@ -140,8 +140,8 @@ func (s *pass) untilSteady() time.Duration {
 	return longestWait
 }
 
-// marked says that the Node of the machine says that it is on its way out, also half of it.
-func marked(m *snapshot.Machine) bool {
+// disrupting says that the Node has the taint of a machine that is on its way out, or since when, also one of both.
+func disrupting(m *snapshot.Machine) bool {
 	return m.Node != nil && (tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }
 

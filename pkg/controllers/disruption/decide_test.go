@@ -117,7 +117,7 @@ func (f *fakePods) Hold(going []*snapshot.Machine, taken map[string]planner.Reso
 type fakeWhatIf struct {
 	simulator
 	planned_, place_ func([]string) string
-	homes_           func([]string) map[string]home
+	placements_      func([]string) map[string]placement
 	saves_           func([]string, proposal) (planner.MicroUSD, string)
 }
 
@@ -135,11 +135,11 @@ func (f *fakeWhatIf) place(claims []string) string {
 	return f.place_(claims)
 }
 
-func (f *fakeWhatIf) homes(claims []string) map[string]home {
-	if f.homes_ == nil {
-		return f.simulator.homes(claims)
+func (f *fakeWhatIf) placements(claims []string) map[string]placement {
+	if f.placements_ == nil {
+		return f.simulator.placements(claims)
 	}
-	return f.homes_(claims)
+	return f.placements_(claims)
 }
 
 func (f *fakeWhatIf) saves(marked []string, p proposal) (planner.MicroUSD, string) {
@@ -170,8 +170,8 @@ func (s *pass) fakeWhatIf() *fakeWhatIf {
 
 // given is a pass with the machines, all of which may go.
 func given(machines ...snapshot.Machine) *pass {
-	s := &pass{now: now, settle: settle, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil)}
-	s.fakeWhatIf().homes_ = func([]string) map[string]home { return nil }
+	s := &pass{now: now, settle: settle, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil, nil)}
+	s.fakeWhatIf().placements_ = func([]string) map[string]placement { return nil }
 	s.pools["gpu"] = poolOf("gpu", idleAfter, map[karpv1.DisruptionReason]int{karpv1.DisruptionReasonEmpty: 10})
 	for i := range machines {
 		s.add(&machines[i])
@@ -498,7 +498,7 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 		}
 		before := 0
 		for _, m := range s.machines {
-			if m.Pool() == "gpu" && (m.Deleting() || marked(m.Machine)) {
+			if m.Pool() == "gpu" && (m.Deleting() || disrupting(m.Machine)) {
 				before++
 			}
 		}
@@ -521,11 +521,11 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 				if !a.machine.Empty() || a.machine.Wanted || a.machine.AwaitsReplicas() {
 					t.Fatalf("%s is tainted though it is in use", name)
 				}
-				if !marked(a.machine.Machine) {
+				if !disrupting(a.machine.Machine) {
 					more++
 				}
 			case keep:
-				if marked(a.machine.Machine) {
+				if disrupting(a.machine.Machine) {
 					kept++
 				}
 			case blocked:
@@ -541,7 +541,7 @@ func TestNothingGoesThatMayStay(t *testing.T) {
 			t.Fatalf("%d machines are on their way out, the budget is %d: %v", after, s.pools["gpu"].Budgets[karpv1.DisruptionReasonEmpty], steps(actions))
 		}
 		for _, m := range s.machines {
-			if m.Node != nil && !m.Deleting() && marked(m.Machine) && !m.Empty() && !seen[m.Claim.Name] {
+			if m.Node != nil && !m.Deleting() && disrupting(m.Machine) && !m.Empty() && !seen[m.Claim.Name] {
 				t.Fatalf("%s is in use and stays tainted", m.Claim.Name)
 			}
 		}

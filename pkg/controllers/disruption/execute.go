@@ -28,7 +28,7 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
 	m, node := cmd.machine, cmd.machine.Node
 	if cmd.step != blocked && cmd.step != stay {
-		c.memory.of(m).told = ""
+		c.memory.of(m).reported = ""
 	}
 	switch cmd.step {
 	case markIdle:
@@ -36,19 +36,15 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	case keep, hold:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", cmd.reason)
 		if cmd.step == keep && cmd.reason != "" {
-			return c.patch(ctx, node, spare) // It idles still, and goes when nothing blocks it any more.
+			return c.patch(ctx, node, untaint) // It is idle still, and goes when nothing blocks it any more.
 		}
-		return c.patch(ctx, node, unmark)
+		return c.patch(ctx, node, clearNode)
 	case taint:
 		return c.taint(ctx, node, now, cmd.reason)
 	case blocked:
-		c.tell(m, "IdleButKept", cmd.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
+		c.reportStay(m, "IdleButKept", cmd.reason, "idle since "+node.Annotations[v1alpha1.IdleSinceAnnotation])
 	case stay:
-		var candidate reason.Candidate
-		if m.Candidate != nil {
-			candidate = *m.Candidate
-		}
-		c.tell(m, string(candidate.Reason)+"ButKept", cmd.reason, candidate.Message)
+		c.reportStay(m, string(m.Candidate.Reason)+"ButKept", cmd.reason, m.Candidate.Message)
 	case replace, stop, giveUp:
 		return c.mark(ctx, s, cmd, now)
 	case force:
@@ -75,11 +71,11 @@ func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason s
 	return err
 }
 
-// mark writes to the NodeClaim that its machine is leaving, or that it is not any more.
+// mark writes to the NodeClaim that its machine is being replaced, or that it is not any more.
 func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string) error {
 	m := cmd.machine
-	if marked(m.Machine) && cmd.step != replace {
-		if err := c.patch(ctx, m.Node, unmark); err != nil {
+	if disrupting(m.Machine) && cmd.step != replace {
+		if err := c.patch(ctx, m.Node, clearNode); err != nil {
 			return err
 		}
 	}
@@ -142,14 +138,14 @@ func annotate(n *corev1.Node, key, value string) {
 	n.Annotations[key] = value
 }
 
-// unmark takes every mark of ours off.
-func unmark(n *corev1.Node) {
+// clearNode removes from the Node what says that the machine is idle or about to go.
+func clearNode(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.IdleSinceAnnotation)
-	spare(n)
+	untaint(n)
 }
 
-// spare takes the marks off that say that the machine is about to be given back.
-func spare(n *corev1.Node) {
+// untaint removes what says that the machine is about to go.
+func untaint(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.DisruptingSinceAnnotation)
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
 }
@@ -188,7 +184,7 @@ func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 	return errors.Join(errs...)
 }
 
-// remove looks at the Node and its pods once more, live, and deletes the NodeClaim.
+// remove reads the Node and its pods once more, live, and deletes the NodeClaim.
 func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) error {
 	live := &corev1.Node{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {
@@ -206,7 +202,7 @@ func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) err
 	}
 	if why := s.holdsBack(m, &look); why != "" {
 		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", why)
-		return c.patch(ctx, live, unmark)
+		return c.patch(ctx, live, clearNode)
 	}
 	uid := m.Claim.UID
 	if err := c.Client.Delete(ctx, m.Claim, client.Preconditions{UID: &uid}); err != nil {

@@ -13,19 +13,19 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// A drain evicts all pods of a machine at once, and the scheduler spreads them over whatever has room, so that a layout with little room to spare is not reached:
+// A drain evicts all pods of a machine at once, and the scheduler spreads them over whatever has room, so that a layout with little room to untaint is not reached:
 // the last of the pods, often the largest, find none, and another machine is launched for them. So the pods go in turn: those together that a plan puts on one
 // machine, while the others of the pool are steered away from, and the next when they are there. The last of these groups is left to the drain.
 
 const (
-	// landing is how long pods that were evicted may take to be bound again before others go: a busy scheduler needs less.
-	landing = 10 * time.Second
-	// persistence is how long a machine of which pods were handed over waits for PodDisruptionBudgets to allow the next ones. Then it keeps those.
-	persistence = 2 * time.Minute
+	// rebindWithin is how long pods that were evicted may take to be bound again before others go: a busy scheduler needs less.
+	rebindWithin = 10 * time.Second
+	// evictionPatience is how long a machine of which pods were handed over waits for PodDisruptionBudgets to allow the next ones. Then it keeps those.
+	evictionPatience = 2 * time.Minute
 )
 
-// home is where a plan puts a pod, and what it takes there.
-type home struct {
+// placement is where a plan puts a pod, and what it takes there.
+type placement struct {
 	node string
 	asks planner.Resources
 }
@@ -51,7 +51,7 @@ func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
 	if !h.at.Equal(now) {
 		h.owners = map[types.UID]bool{}
 	}
-	if h.claims == nil || !now.Before(h.at.Add(persistence)) {
+	if h.claims == nil || !now.Before(h.at.Add(evictionPatience)) {
 		h.claims = map[string]bool{}
 	}
 	h.at, h.claims[claim] = now, true
@@ -66,7 +66,7 @@ func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
 // underway says that pods of the machine have been handed over lately.
 func (s *pass) underway(m *reason.Machine) bool {
 	h := s.pool(m).handed
-	return h.claims[m.Claim.Name] && s.now.Before(h.at.Add(persistence))
+	return h.claims[m.Claim.Name] && s.now.Before(h.at.Add(evictionPatience))
 }
 
 // handsOver are the next steps of the machines of a pool that are about to go with pods on them.
@@ -92,13 +92,13 @@ func (s *pass) handsOver(p *pool) []command {
 	return commands
 }
 
-// groups are the pods that leave machines by where they are to go, those first that find the hardest another place.
+// groups groups the pods that leave machines by the Node that they are to go to, the hardest to place first.
 func (s *pass) groups(machines []*reason.Machine) []group {
-	homes := s.whatIf.homes(s.going)
+	placements := s.whatIf.placements(s.going)
 	var groups []group
 	for _, m := range machines {
 		for _, pod := range m.Moving() {
-			h := homes[podName(pod)]
+			h := placements[podName(pod)]
 			i := slices.IndexFunc(groups, func(g group) bool { return g.node == h.node })
 			if i < 0 {
 				i = len(groups)
@@ -125,7 +125,7 @@ func (s *pass) inFlight(p *pool) bool {
 	switch {
 	case s.now.Before(h.at.Add(soon)):
 		return true // Who makes them again may not have done so.
-	case !s.now.Before(h.at.Add(landing)):
+	case !s.now.Before(h.at.Add(rebindWithin)):
 		return false
 	}
 	return slices.ContainsFunc(s.waiting, func(pod *corev1.Pod) bool {

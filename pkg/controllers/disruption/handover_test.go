@@ -33,11 +33,11 @@ func leaver(name string, pods ...string) snapshot.Machine {
 func steeredFrom(m *snapshot.Machine) { turnAway(m.Node, true) }
 
 // planned has the pods go to Nodes and ask for so many replicas.
-func planned(s *pass, homes map[string]string, replicas map[string]int64) {
-	s.fakeWhatIf().homes_ = func([]string) map[string]home {
-		all := map[string]home{}
-		for pod, node := range homes {
-			all["default/"+pod] = home{node, planner.Resources{Replicas: max(1, replicas[pod])}}
+func planned(s *pass, placements map[string]string, replicas map[string]int64) {
+	s.fakeWhatIf().placements_ = func([]string) map[string]placement {
+		all := map[string]placement{}
+		for pod, node := range placements {
+			all["default/"+pod] = placement{node, planner.Resources{Replicas: max(1, replicas[pod])}}
 		}
 		return all
 	}
@@ -96,13 +96,13 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 		"not at once, since they may not have been made again":    {before(soon - time.Millisecond), ""},
 		"not while they are not bound":                            {with(before(5*time.Second, ofBig), waits("of-big")), ""},
 		"others that wait do not count":                           {with(before(5*time.Second, ofBig), waits("another")), "HandOver a big"},
-		"nor do they that are not bound for long":                 {with(before(landing, ofBig), waits("of-big")), "HandOver a big"},
+		"nor do they that are not bound for long":                 {with(before(rebindWithin, ofBig), waits("of-big")), "HandOver a big"},
 		"what goes to one machine is left to the drain":           {func(s *pass) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }, "Remove a"},
 		"a pod that may not be evicted keeps a machine":           {blocking("big"), "Hold a"},
 		"but not when others have gone: those go that may":        {with(blocking("big"), before(time.Minute), to("b")), "HandOver a small"},
 		"so does what goes to one machine":                        {with(blocking("big"), before(time.Minute), func(s *pass) { planned(s, map[string]string{"small": "c", "big": "c"}, nil) }), "HandOver a small"},
-		"all may be waited for":                                   {with(blocking("big", "small"), before(persistence-time.Second)), ""},
-		"for a while":                                             {with(blocking("big", "small"), before(persistence)), "Hold a"},
+		"all may be waited for":                                   {with(blocking("big", "small"), before(evictionPatience-time.Second)), ""},
+		"for a while":                                             {with(blocking("big", "small"), before(evictionPatience)), "Hold a"},
 		"where the pool bounds the drain the others go, and then": {with(blocking("big"), forceful, to("b")), "HandOver a small"},
 		"it drains":                        {with(blocking("big", "small"), forceful), "Remove a"},
 		"a sick machine is not waited for": {func(s *pass) { s.named("a").Candidate = &reason.Candidate{Reason: reason.Unhealthy, Urgent: true} }, "Remove a"},

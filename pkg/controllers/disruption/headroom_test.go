@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -69,7 +70,7 @@ func (w warm) launch() {
 // givesBack has Karve take the next steps. A machine that goes leaves the headroom as it was: what has to be launched for it does not become more.
 func (w warm) givesBack() {
 	view := snapshot.Build(w.cluster)
-	state := see(w.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(w.cluster.Now))
+	state := newPass(w.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(w.cluster.Now))
 	state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
 	before := w.headroom()
 	actions, _ := decide(state)
@@ -194,7 +195,7 @@ func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) 
 	c.Nodes = []corev1.Node{snapshottest.Node(&c.NodeClaims[0], xlarge, 10)}
 	next := func() []string {
 		view := snapshot.Build(c)
-		state := see(c, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+		state := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 		state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
 		state.named("a").Candidate = &reason.Candidate{Reason: karpv1.DisruptionReasonDrifted, Word: "NodePoolDrifted"}
 		state.named("a").Steady = true

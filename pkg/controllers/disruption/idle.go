@@ -15,7 +15,7 @@ import (
 func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
 	if empty == nil {
-		if since(m.Machine, v1alpha1.IdleSinceAnnotation) != nil || marked(m.Machine) {
+		if since(m.Machine, v1alpha1.IdleSinceAnnotation) != nil || disrupting(m.Machine) {
 			return &command{step: keep, machine: m}, 0
 		}
 		return nil, 0
@@ -28,7 +28,7 @@ func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 		return nil, left
 	}
 	if why := s.blockedIdle(m, empty); why != "" {
-		if marked(m.Machine) {
+		if disrupting(m.Machine) {
 			return &command{step: keep, machine: m, reason: why}, 0
 		}
 		return &command{step: blocked, machine: m, reason: why}, 0
@@ -49,7 +49,7 @@ func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
 		return why
 	}
 	draining := s.pool(m).draining
-	if !marked(m.Machine) && !notReady(m.Node) {
+	if !disrupting(m.Machine) && !notReady(m.Node) {
 		draining++
 	}
 	// Asked again of a machine that is tainted: a schedule may have closed the budget meanwhile.

@@ -1,18 +1,14 @@
 package disruption
 
 import (
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/layout"
-	"karve.sh/karve/pkg/lifecycle"
-	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -20,32 +16,6 @@ import (
 // A cheaper layout is reached in steps. A step is a set of machines without which the others, and those that are launched for their pods, cost less an hour by more than
 // moving the pods counts. All that is done about it is to mark them together: what follows is as for all machines that are replaced, and each machine keeps its mark
 // as long as the others cost less without it.
-
-const (
-	// layoutEvery is how close together two searches for a cheaper layout may be, and two judgements of whether the marks that one has led to still pay.
-	layoutEvery = lifecycle.LayoutLook
-	// layoutFor is how long one may take; the best that is found until then counts.
-	layoutFor = time.Second
-	// vainFor is how long machines are no part of layouts that could not go when their pods were planned for with all that they ask.
-	vainFor = 5 * time.Minute
-)
-
-// consolidation is what the controller remembers of layouts beside what it remembers of each machine and pool. After a restart all of it is found again.
-type consolidation struct {
-	// searched is when a cheaper layout was searched, layout what it was searched in, outlook what was found. missed says that this pass was too early for a search.
-	searched time.Time
-	layout   planner.Layout
-	outlook  outlook
-	missed   bool
-	// judged is when the marks were last judged, marked the NodeClaims that had them, verdicts what came of it.
-	judged   time.Time
-	marked   []string
-	verdicts verdicts
-	// offered is what could be launched at the last search.
-	offered offers
-	// asked is when it was last asked which machines a layout would do without if nothing kept them.
-	asked time.Time
-}
 
 // proposal is such a step.
 type proposal struct {
@@ -98,161 +68,6 @@ func propose(l *layout.Layout, search planner.Search) outlook {
 		}
 	}
 	return out
-}
-
-// consider adds to the pass what a cheaper layout asks for.
-func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
-	c.judgeMarks(s)
-	c.missed = s.now.Before(c.searched.Add(layoutEvery))
-	if !c.missed {
-		c.searchLayout(cluster, s)
-	}
-	for name, p := range c.memory.pools {
-		if p.attempt.worked(s, name) {
-			p.attempt = attempt{}
-		}
-	}
-	s.proposals = c.outlook.proposals
-	for _, m := range s.machines {
-		r := c.memory.of(m)
-		m.KeptInLayout = r.keptInLayout
-		m.Proposed = r.proposed.note(slices.ContainsFunc(s.proposals, func(p proposal) bool { return slices.Contains(p.claims, m.Claim.Name) }), s)
-		// Pods are not steered away from where they are to go, nor from where they cannot.
-		surplus := slices.Contains(c.outlook.surplus, m.Claim.Name) && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
-		m.Surplus = r.surplus.note(surplus, s)
-		// What has been surplus stays so until it has not been for a while, unless its pods are not to be moved at all.
-		if used := r.used.note(steeredAway(m.Machine) && !surplus, s); steeredAway(m.Machine) && m.NodePool.MovesPods && !used {
-			m.Surplus = true
-		}
-	}
-}
-
-// judgeMarks has the marks stand that still pay.
-func (c *Controller) judgeMarks(s *pass) {
-	if marked := marking(s.machines); len(marked) == 0 || !slices.Equal(marked, c.marked) || !s.now.Before(c.judged.Add(layoutEvery)) {
-		started := c.Clock.Now()
-		c.marked, c.judged = marked, s.now
-		c.verdicts = s.standing(c.verdicts, func() bool { return c.Clock.Since(started) >= layoutFor })
-	}
-	for _, m := range s.machines {
-		m.Saving = c.verdicts.stand[m.Claim.Name]
-	}
-}
-
-// searchLayout searches for a cheaper layout, unless it has been searched for among the same machines before.
-func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
-	c.searched = s.now
-	keeps := func(m *snapshot.Machine) string {
-		return s.keepsInLayout(s.named(m.Claim.Name), c.memory.machines[m.Claim.UID].unprofitable)
-	}
-	layout := s.lay(cluster, keeps)
-	before := c.offered
-	c.offered = offersOf(layout.View.Snapshot)
-	if !c.memory.settled(s.now) && c.offered.betters(before) {
-		c.memory.retry() // What did not pay may do now.
-		layout = s.lay(cluster, keeps)
-	}
-	if reflect.DeepEqual(layout.Layout, c.layout) {
-		return
-	}
-	started, cut := c.Clock.Now(), false
-	c.outlook = propose(&layout, planner.Search{Stop: func() bool {
-		cut = c.Clock.Since(started) >= layoutFor
-		return cut
-	}})
-	c.layout = layout.Layout
-	if cut {
-		c.layout = planner.Layout{} // It is searched again: the processor may have had much else to do.
-	}
-	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
-	c.searchKept(cluster, s, layout.Kept)
-	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.outlook.price)))
-	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.outlook.bound)))
-}
-
-// keepsInLayout returns what keeps a machine that a layout might do without; "" when nothing does. The dearest question comes last.
-func (s *pass) keepsInLayout(m *reason.Machine, unprofitable refusal) string {
-	if m.Health != nil {
-		return "it is unhealthy: " + m.Health.Message
-	}
-	if why := unprofitable.at(s.now); why != "" {
-		return why
-	}
-	if why := reason.Protected(m, m.Pods, s.pods); why != "" {
-		return why
-	}
-	return s.pods.Keeps(m.Machine)
-}
-
-// offers are the prices of what may be launched.
-type offers map[offer]planner.MicroUSD
-
-// offer is a kind of machine.
-type offer struct {
-	pool, instanceType, zone, capacityType string
-}
-
-func offersOf(s planner.Snapshot) offers {
-	all := offers{}
-	for _, o := range s.Offerings {
-		if pool := &s.Pools[o.Pool]; o.Unavailable == nil && pool.Closed == nil {
-			all[offer{pool.Name, o.InstanceType, o.Zone, o.CapacityType}] = o.Price
-		}
-	}
-	return all
-}
-
-// betters says that something may be launched that could not before, or costs less than it did.
-func (o offers) betters(before offers) bool {
-	for key, price := range o {
-		if was, ok := before[key]; !ok || price < was {
-			return true
-		}
-	}
-	return false
-}
-
-// searchKept asks now and then which of the machines that something keeps would leave otherwise: events tell of those.
-func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[string]string) {
-	if len(kept) == 0 || !s.now.Before(c.asked.Add(vainFor)) {
-		for _, r := range c.memory.machines {
-			r.keptInLayout = ""
-		}
-	}
-	if len(kept) == 0 || s.now.Before(c.asked.Add(vainFor)) {
-		return
-	}
-	c.asked = s.now
-	started := c.Clock.Now()
-	layout := s.lay(cluster, func(*snapshot.Machine) string { return "" })
-	for _, p := range propose(&layout, planner.Search{Stop: func() bool { return c.Clock.Since(started) >= layoutFor }}).proposals {
-		for _, name := range p.claims {
-			if why := kept[name]; why != "" {
-				c.memory.of(s.named(name)).keptInLayout = why
-			}
-		}
-	}
-}
-
-// lay makes the layout of what may leave: not what keeps says something of.
-func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) layout.Layout {
-	s.count()
-	layout := layout.Build(cluster, keeps)
-	for i := range layout.View.Pools {
-		// A pool whose budgets are used up gets one: that it is them which keep a machine is told when there is a step.
-		p := s.pools[layout.View.Pools[i].NodePool.Name]
-		allowed := reason.Of(karpv1.DisruptionReasonUnderutilized).Allowed(&p.Pool)
-		layout.Layout.Most = append(layout.Layout.Most, max(1, allowed-p.leaving))
-	}
-	return layout
-}
-
-// searchAgain is when to search for a cheaper layout where this pass was too early.
-func (c *Controller) searchAgain(now time.Time) time.Duration {
-	if !c.missed {
-		return longestWait
-	}
-	return max(soon, c.searched.Add(layoutEvery).Sub(now))
 }
 
 func usd(amount planner.MicroUSD) string {
@@ -374,7 +189,7 @@ func (s *pass) ready(p proposal) []*reason.Machine {
 
 // free says that nothing has been decided about the machine yet.
 func free(m *reason.Machine) bool {
-	return m.Candidate == nil && !m.Leaving() && m.Started() && !marked(m.Machine)
+	return m.Candidate == nil && !m.Leaving() && m.Started() && !disrupting(m.Machine)
 }
 
 // holdsUp says why machines do not go now though the rest would cost less; "" when they may.

@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -206,7 +207,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			if len(p.claims) > s.budget {
 				continue
 			}
-			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster)).saves(nil, p); why == "" {
+			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster), nil).saves(nil, p); why == "" {
 				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
 			}
 		}
@@ -279,7 +280,7 @@ func allMarked(t *testing.T, machines int) *pass {
 		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
 	}
 	view := snapshot.Build(s.cluster)
-	return see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	return newPass(s.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 }
 
 func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {

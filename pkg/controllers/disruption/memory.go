@@ -21,8 +21,8 @@ type memory struct {
 
 // machineMemory is what is remembered of a machine as long as its NodeClaim is there.
 type machineMemory struct {
-	// told is why it was last reported to stay, so that an event is sent once; "" once it takes another step.
-	told string
+	// reported is why it was last reported to stay, so that an event is sent once; "" once it takes another step.
+	reported string
 	// candidate, proposed and surplus are since when it has been a candidate, part of a proposal and surplus. used is since when it has not been surplus while new
 	// pods are still steered away from it.
 	candidate, proposed, surplus, used lasting
@@ -83,7 +83,7 @@ func (m *memory) keep(s *pass) {
 			m.machines[uid] = &machineMemory{}
 		}
 		if machine.Node == nil {
-			m.machines[uid].told = ""
+			m.machines[uid].reported = ""
 		}
 	}
 	maps.DeleteFunc(m.machines, func(uid types.UID, _ *machineMemory) bool { return !there[uid] })
@@ -126,27 +126,27 @@ func (m *memory) retry() {
 // remembering is a simulator that asks another one only after a while about what was refused, and that notes which proposals are taken.
 type remembering struct {
 	simulator
-	*pass
+	s       *pass
 	memory  *memory
 	metrics *metrics.Metrics
 }
 
 func (r remembering) planned(claims []string) string {
-	m := r.memory.of(r.named(claims[len(claims)-1]))
-	if why := m.noPlace.at(r.now); why != "" {
+	m := r.memory.of(r.s.named(claims[len(claims)-1]))
+	if why := m.noPlace.at(r.s.now); why != "" {
 		return why
 	}
 	why := r.simulator.planned(claims)
 	if why != "" {
-		m.noPlace = refusal{why, r.now.Add(longestWait)}
+		m.noPlace = refusal{why, r.s.now.Add(longestWait)}
 	}
 	return why
 }
 
 func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, string) {
-	pools := r.poolsOf(p)
+	pools := r.s.poolsOf(p)
 	for _, pool := range pools {
-		if why := r.memory.pools[pool].attempt.inVain(r.pass, pool); why != "" {
+		if why := r.memory.pools[pool].attempt.inVain(r.s, pool); why != "" {
 			return 0, why
 		}
 	}
@@ -155,11 +155,11 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 	if why != "" {
 		result = metrics.StepRefused
 		for _, name := range p.claims {
-			r.memory.of(r.named(name)).unprofitable = refusal{why, r.now.Add(vainFor)}
+			r.memory.of(r.s.named(name)).unprofitable = refusal{why, r.s.now.Add(vainFor)}
 		}
 	} else {
 		for _, pool := range pools {
-			r.memory.pools[pool].attempt = r.memory.pools[pool].attempt.again(r.pass, pool)
+			r.memory.pools[pool].attempt = r.memory.pools[pool].attempt.again(r.s, pool)
 		}
 	}
 	r.metrics.LayoutSteps.WithLabelValues(pools[0], string(result)).Inc()

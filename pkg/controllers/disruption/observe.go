@@ -27,11 +27,10 @@ func (c *Controller) observe(ctx context.Context) (*pass, snapshot.View, error) 
 		return nil, snapshot.View{}, err
 	}
 	view := snapshot.Build(cluster)
-	s := see(cluster, &view, evictions, c.Clock)
+	s := newPass(cluster, &view, repair.Diagnose(cluster, view.Machines, c.Tolerations), evictions, c.Clock)
 	s.settle = c.Settle
-	s.diagnosed(repair.Diagnose(cluster, view.Machines, c.Tolerations))
 	c.memory.keep(s)
-	s.whatIf = remembering{simulator: s.whatIf, pass: s, memory: &c.memory, metrics: c.Metrics}
+	s.whatIf = remembering{simulator: s.whatIf, s: s, memory: &c.memory, metrics: c.Metrics}
 	for name, p := range s.pools {
 		p.handed = c.memory.pools[name].handed
 	}
@@ -43,12 +42,12 @@ func (c *Controller) observe(ctx context.Context) (*pass, snapshot.View, error) 
 	return s, view, nil
 }
 
-// see is the pass as far as the cluster alone tells it. Candidates are to be chosen.
-func see(cluster *snapshot.Cluster, view *snapshot.View, evictions karpenter.Evictions, clk clock.Clock) *pass {
+// newPass returns a pass without what the controller remembers and without candidates, and takes from the view the pods of which no plan keeps its own rules.
+func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock) *pass {
 	others := retention.NewOtherNodes(cluster)
 	s := &pass{
 		now: cluster.Now, pools: map[string]*pool{}, waiting: view.Waiting(),
-		pods: clusterPods{evictions, others, retention.Pods(cluster)}, whatIf: newWhatIf(view, others),
+		pods: clusterPods{evictions, others, retention.Pods(cluster)},
 	}
 	var plan planner.Plan
 	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
@@ -63,14 +62,17 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, evictions karpenter.Evi
 			p.Closed = closed.Message
 		}
 	}
-	wanted, warm := map[string]bool{}, headroom.Keeps()
+	wanted, reserved := map[string]bool{}, headroom.Keeps()
 	for _, placement := range plan.Placements {
 		wanted[view.Nodes[placement.Node].Name] = true
 	}
 	for i := range view.Machines {
 		m := s.add(&view.Machines[i])
+		if found, ok := diagnosis.Cases[m.Claim.Name]; ok {
+			m.Health = &found
+		}
 		if m.Node != nil {
-			m.Wanted, m.Headroom = wanted[m.Node.Name], warm[m.Node.Name]
+			m.Wanted, m.Headroom = wanted[m.Node.Name], reserved[m.Node.Name]
 		}
 		if np := view.PoolNamed(m.Pool()); np != nil {
 			m.Drift = drift.Of(cluster, np, m.Machine)
@@ -82,6 +84,7 @@ func see(cluster *snapshot.Cluster, view *snapshot.View, evictions karpenter.Evi
 	for _, launch := range plan.Launches {
 		s.poolNamed(view.Snapshot.Pools[view.Snapshot.Offerings[launch.Offering].Pool].Name).Launching = true
 	}
+	s.whatIf = newWhatIf(view, others, s.unhealthy())
 	return s
 }
 
@@ -114,18 +117,15 @@ func (s *pass) add(m *snapshot.Machine) *reason.Machine {
 	return record
 }
 
-// diagnosed notes which machines are unhealthy. They are no place for pods to move to, though their own may stay.
-func (s *pass) diagnosed(d repair.Diagnosis) {
-	var unhealthy []string
+// unhealthy are the names of Nodes of unhealthy machines.
+func (s *pass) unhealthy() []string {
+	var names []string
 	for _, m := range s.machines {
-		if sick, ok := d.Cases[m.Claim.Name]; ok {
-			m.Health = &sick
-			if m.Node != nil {
-				unhealthy = append(unhealthy, m.Node.Name)
-			}
+		if m.Health != nil && m.Node != nil {
+			names = append(names, m.Node.Name)
 		}
 	}
-	s.whatIf.cordon(unhealthy)
+	return names
 }
 
 // choose has the reasons name the candidates.

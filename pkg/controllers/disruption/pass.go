@@ -71,14 +71,12 @@ type simulator interface {
 	planned(claims []string) string
 	// place returns the same for the machines that have started and are healthy.
 	place(claims []string) string
-	// homes returns where the pods of the machines would go now, by the pods' names.
-	homes(claims []string) map[string]home
+	// placements returns where the pods of the machines would go now, by the pods' names.
+	placements(claims []string) map[string]placement
 	// saving returns by how much the machines cost less an hour when those of claims leave after those that are marked, and why they should not; "" when they may.
 	saving(marked, claims []string) (planner.MicroUSD, string)
 	// saves returns the saving of a proposal after those that are marked, and why it is not to be taken; "" when it is.
 	saves(marked []string, p proposal) (planner.MicroUSD, string)
-	// cordon has Nodes take no pods that move.
-	cordon(nodes []string)
 }
 
 // pool returns the record of a machine's pool.

@@ -59,7 +59,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 		return s.wait(m, why, true), true
 	}
 	allowed := s.allowed(m, c)
-	if draining := s.pool(m).draining; draining > allowed || !marked(m.Machine) && !notReady(m.Node) && draining == allowed {
+	if draining := s.pool(m).draining; draining > allowed || !disrupting(m.Machine) && !notReady(m.Node) && draining == allowed {
 		return s.wait(m, overBudget(m, allowed), true), true
 	}
 	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
@@ -79,7 +79,7 @@ func (s *pass) ended(m *reason.Machine) *command {
 	why, known := reason.Of(m.Replacing()).Ended(m)
 	switch {
 	case m.Replacing() != reason.Unhealthy && reason.Expires(m, s.now):
-		if marked(m.Machine) {
+		if disrupting(m.Machine) {
 			return &command{step: hold, machine: m, reason: "it expires soon"}
 		}
 		return nil // Karpenter takes it when its time is over, and asks nobody.
@@ -95,7 +95,7 @@ func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	switch {
 	case !reason.Expires(m, s.now) && (marking == nil || !s.now.Before(marking.Add(patience)) || marking.After(s.now.Add(patience))):
 		return &command{step: giveUp, machine: m, reason: why}
-	case marked(m.Machine):
+	case disrupting(m.Machine):
 		return &command{step: hold, machine: m, reason: why}
 	case tell:
 		return &command{step: stay, machine: m, reason: why}
@@ -115,7 +115,7 @@ func (s *pass) marks() []command {
 		s.pool(m).leaving++
 	}
 	for _, m := range s.machines {
-		if m.Leaving() || !m.Started() || marked(m.Machine) {
+		if m.Leaving() || !m.Started() || disrupting(m.Machine) {
 			continue
 		}
 		if c := reason.Of(reason.Expiring).Candidate(m, s.now); c != nil {

@@ -236,7 +236,7 @@ func TestAMachineWhosePodsHaveNoPlaceIsAskedAboutOnceAMinute(t *testing.T) {
 	ask := func(at time.Duration, claims ...string) string {
 		s.now = now.Add(at)
 		s.fakeWhatIf().planned_ = func([]string) string { asked++; return answer }
-		return remembering{simulator: s.whatIf, pass: s, memory: &memory}.planned(claims)
+		return remembering{simulator: s.whatIf, s: s, memory: &memory}.planned(claims)
 	}
 	for at, want := range map[time.Duration]string{0: "no room", time.Second: "no room", longestWait - 1: "no room"} {
 		if got := ask(at, "before", "a"); got != want {

@@ -16,10 +16,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// tell reports why a machine stays, once.
-func (c *Controller) tell(m *reason.Machine, event, why, what string) {
-	if r := c.memory.of(m); r.told != why {
-		r.told = why
+// reportStay reports why a machine stays, once.
+func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
+	if r := c.memory.of(m); r.reported != why {
+		r.reported = why
 		c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, event, "Keep", "%s", wording.Shorten(what+", and kept: "+why, wording.MaxNote))
 	}
 }
@@ -59,7 +59,7 @@ func (c *Controller) measure(s *pass) {
 			if m.Replacing() != "" {
 				replacing++
 			}
-			if slices.Contains(c.outlook.surplus, m.Claim.Name) {
+			if slices.Contains(c.search.outlook.surplus, m.Claim.Name) {
 				surplus++
 			}
 		}

@@ -275,7 +275,7 @@ func (s *simulation) drift() {
 // decides has Karve take the next steps, checks each, and carries them out.
 func (s *simulation) decides() {
 	view := snapshot.Build(s.cluster)
-	state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	state := newPass(s.cluster, &view, repair.Diagnose(s.cluster, view.Machines, borne), karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 	state.settle = settle
 	state.fakePods().blocker = func(pods []*corev1.Pod) string {
 		for _, pod := range pods {
@@ -285,7 +285,7 @@ func (s *simulation) decides() {
 		}
 		return ""
 	}
-	heed(state, repair.Diagnose(s.cluster, view.Machines, borne))
+	state.choose()
 	for _, m := range state.machines {
 		m.Steady = m.Candidate != nil
 	}
@@ -355,7 +355,7 @@ func (s *simulation) price() (sum planner.MicroUSD) {
 func (s *simulation) draining() int {
 	n := 0
 	for _, m := range s.machines() {
-		if (m.Deleting() || marked(&m)) && m.Replacing() != reason.Unhealthy && !sick(&m) {
+		if (m.Deleting() || disrupting(&m)) && m.Replacing() != reason.Unhealthy && !sick(&m) {
 			n++
 		}
 	}
@@ -431,9 +431,9 @@ func (s *simulation) apply(a command) {
 		claim.Annotations[v1alpha1.ReplacingAnnotation], claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = a.reason, now
 	case stop, giveUp:
 		delete(claim.Annotations, v1alpha1.ReplacingAnnotation)
-		unmark(node)
+		clearNode(node)
 	case hold, keep:
-		unmark(node)
+		clearNode(node)
 	case markIdle:
 		node.Annotations[v1alpha1.IdleSinceAnnotation] = now
 	case taint:
@@ -466,7 +466,7 @@ func (s *simulation) mayDrain(a command) {
 		}
 	}
 	for _, m := range s.machines() {
-		if m.Deleting() || m.Replacing() != "" && marked(&m) && m.Claim.Name != a.machine.Claim.Name {
+		if m.Deleting() || m.Replacing() != "" && disrupting(&m) && m.Claim.Name != a.machine.Claim.Name {
 			ahead += len(m.Moving())
 		}
 		if m.Claim.Name == a.machine.Claim.Name && slices.ContainsFunc(m.Pods, func(p *corev1.Pod) bool { return s.blocking[p.UID] }) {
@@ -516,7 +516,7 @@ func (s *simulation) quiet() bool {
 	}
 	pool := s.cluster.Pools()[0]
 	for _, m := range s.machines() {
-		if m.Replacing() != "" || marked(&m) || sick(&m) || drift.Of(s.cluster, &pool, &m) != nil {
+		if m.Replacing() != "" || disrupting(&m) || sick(&m) || drift.Of(s.cluster, &pool, &m) != nil {
 			return false
 		}
 	}
@@ -550,7 +550,7 @@ func (s *simulation) goesOn(t *rapid.T, move string) {
 func (s *simulation) String() string {
 	var b strings.Builder
 	for _, m := range s.machines() {
-		fmt.Fprintf(&b, "%s pods %d replacing %q marked %t deleting %t\n", m.Claim.Name, len(m.Pods), m.Replacing(), marked(&m), m.Deleting())
+		fmt.Fprintf(&b, "%s pods %d replacing %q marked %t deleting %t\n", m.Claim.Name, len(m.Pods), m.Replacing(), disrupting(&m), m.Deleting())
 	}
 	return b.String()
 }

@@ -19,7 +19,7 @@ import (
 func (s *pass) steered() []*reason.Machine {
 	moving := map[string]bool{}
 	for _, m := range s.machines {
-		if m.Replacing() != "" && (m.Deleting() || marked(m.Machine)) {
+		if m.Replacing() != "" && (m.Deleting() || disrupting(m.Machine)) {
 			moving[m.Pool()] = true
 		}
 	}

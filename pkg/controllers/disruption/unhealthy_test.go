@@ -27,7 +27,11 @@ func replacingAs(reason string) func(*snapshot.Machine) {
 
 // heed has the candidates chosen after a diagnosis.
 func heed(s *pass, d repair.Diagnosis) {
-	s.diagnosed(d)
+	for _, m := range s.machines {
+		if found, ok := d.Cases[m.Claim.Name]; ok {
+			m.Health = &found
+		}
+	}
 	s.choose()
 }
 
@@ -129,8 +133,7 @@ func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 	why := func() string {
 		view := snapshot.Build(s.cluster)
-		state := see(s.cluster, &view, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
-		heed(state, repair.Diagnose(s.cluster, view.Machines, borne))
+		state := newPass(s.cluster, &view, repair.Diagnose(s.cluster, view.Machines, borne), karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
 		return state.whatIf.place([]string{from})
 	}
 	if why() != "" {

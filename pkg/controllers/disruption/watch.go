@@ -57,7 +57,7 @@ func taintsChanged() predicate.Predicate {
 	}}
 }
 
-// healthChanged lets through what can make a machine sick or well again. The heartbeats of conditions are not that.
+// healthChanged lets through what can make a machine unhealthy or healthy again. The heartbeats of conditions are not that.
 func healthChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*corev1.Node)

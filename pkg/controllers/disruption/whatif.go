@@ -28,17 +28,17 @@ type whatIf struct {
 
 // outcome is what a plan comes to. Pods and nodes are named.
 type outcome struct {
-	// homeless are the pods without a place, and why.
-	homeless map[string]string
+	// unplaced are the pods without a place, and why.
+	unplaced map[string]string
 	// price is what has to be launched at most, also for headroom, and what stays only for this, since nobody has used it before.
 	price planner.MicroUSD
-	// taken is what the plan takes of nodes, by their names, homes where it puts pods, by theirs.
-	taken map[string]planner.Resources
-	homes map[string]home
+	// taken is what the plan takes of nodes, by their names, placements where it puts pods, by theirs.
+	taken      map[string]planner.Resources
+	placements map[string]placement
 }
 
-func newWhatIf(view *snapshot.View, others *retention.OtherNodes) *whatIf {
-	return &whatIf{view: view, others: others, known: map[string]outcome{}}
+func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []string) *whatIf {
+	return &whatIf{view: view, others: others, cordoned: cordoned, known: map[string]outcome{}}
 }
 
 // moving are the names of the pods that a machine would give away.
@@ -56,8 +56,6 @@ func (w *whatIf) moving(claim string) []string {
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-func (w *whatIf) cordon(nodes []string) { w.cordoned = nodes }
-
 func (w *whatIf) planned(claims []string) string {
 	return w.judge(claims, "planned", func(claims []string) snapshot.View {
 		return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
@@ -66,8 +64,8 @@ func (w *whatIf) planned(claims []string) string {
 
 func (w *whatIf) place(claims []string) string { return w.judge(claims, "now", w.asIs) }
 
-func (w *whatIf) homes(claims []string) map[string]home {
-	return w.ask("now", claims, w.asIs).homes
+func (w *whatIf) placements(claims []string) map[string]placement {
+	return w.ask("now", claims, w.asIs).placements
 }
 
 func (w *whatIf) asIs(claims []string) snapshot.View {
@@ -88,18 +86,18 @@ func (w *whatIf) ask(question string, claims []string, view func([]string) snaps
 
 // worse says who has no place after the claims have left and had one before; "" when everybody has.
 func (w *whatIf) worse(before, after outcome, claims []string) string {
-	var homeless []string
+	var unplaced []string
 	for _, claim := range claims {
 		for _, pod := range w.moving(claim) {
-			if _, ok := after.homeless[pod]; ok {
-				homeless = append(homeless, pod)
+			if _, ok := after.unplaced[pod]; ok {
+				unplaced = append(unplaced, pod)
 			}
 		}
 	}
-	if len(homeless) > 0 {
-		return fmt.Sprintf("%s would have no place: %s", homeless[0], after.homeless[homeless[0]])
+	if len(unplaced) > 0 {
+		return fmt.Sprintf("%s would have no place: %s", unplaced[0], after.unplaced[unplaced[0]])
 	}
-	if more := len(after.homeless) - len(before.homeless); more > 0 {
+	if more := len(after.unplaced) - len(before.unplaced); more > 0 {
 		return fmt.Sprintf("its pods would take the places of %d others", more)
 	}
 	return ""
@@ -160,9 +158,9 @@ func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outco
 	view := look()
 	var plan planner.Plan
 	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{Effort: effort})
-	o := outcome{homeless: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}, homes: map[string]home{}}
+	o := outcome{unplaced: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}, placements: map[string]placement{}}
 	for _, u := range plan.Unplaced {
-		o.homeless[u.Pod] = u.Message
+		o.unplaced[u.Pod] = u.Message
 	}
 	asks := map[string]planner.Resources{}
 	for i := range view.Classes {
@@ -171,12 +169,12 @@ func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outco
 		}
 	}
 	used := map[string]bool{}
-	for _, placement := range plan.Placements {
-		node := view.Nodes[placement.Node].Name
+	for _, p := range plan.Placements {
+		node := view.Nodes[p.Node].Name
 		used[node] = true
-		for _, pod := range placement.Pods {
+		for _, pod := range p.Pods {
 			t, r := o.taken[node], asks[pod]
-			o.homes[pod] = home{node, r}
+			o.placements[pod] = placement{node, r}
 			o.taken[node] = planner.Resources{
 				MilliCPU: t.MilliCPU + r.MilliCPU, MemoryBytes: t.MemoryBytes + r.MemoryBytes, EphemeralBytes: t.EphemeralBytes + r.EphemeralBytes, Pods: t.Pods + r.Pods,
 			}
