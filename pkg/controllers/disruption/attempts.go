@@ -54,13 +54,13 @@ func (s *pass) fleet(pool string) fleet {
 	return f
 }
 
-// worked says that the step has made the machines cheaper.
+// worked reports whether the step has made the machines cheaper.
 func (a attempt) worked(s *pass, pool string) bool {
 	f := s.fleet(pool)
 	return f.still && maps.Equal(f.pods, a.fleet.pods) && f.price < a.fleet.price
 }
 
-// inVain says why another step of the pool is not to be begun: this one among the same pods has led nowhere.
+// inVain returns why another step of the pool is not to be begun: this one among the same pods has led nowhere.
 func (a attempt) inVain(s *pass, pool string) string {
 	until := a.began.Add(retention.Backoff(a.times))
 	if a.repeats(s.fleet(pool), s.now) && s.now.Before(until) {

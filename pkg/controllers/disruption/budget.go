@@ -17,13 +17,13 @@ type budget struct {
 	draining, leaving int
 }
 
-// counts says that a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
+// counts reports whether a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
 // neither number, as in Karpenter.
 func counts(m *snapshot.Machine) bool {
 	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
 }
 
-// budgeted is the number of a pool's machines of which budgets take their parts: as in Karpenter those to come do not count.
+// budgeted returns the number of a pool's machines of which budgets take their parts: as in Karpenter those to come do not count.
 func budgeted(machines []snapshot.Machine, pool string) int {
 	n := 0
 	for i := range machines {
@@ -84,7 +84,7 @@ func (s *pass) follow(c *command) {
 	}
 }
 
-// notReady says that a Node which has reported its readiness is not ready.
+// notReady reports whether a Node which has reported its readiness is not ready.
 func notReady(node *corev1.Node) bool {
 	if node == nil {
 		return false

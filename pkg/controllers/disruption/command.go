@@ -56,5 +56,5 @@ const (
 	remove step = "Remove"
 )
 
-// marks says that the step changes the mark.
+// marks reports whether the step changes the mark.
 func (s step) marks() bool { return s == replace || s == stop || s == giveUp }

@@ -59,15 +59,15 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	s := halfEmpty(t)
 	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
 	s.looks(c)
-	if len(c.search.outlook.proposals) == 0 {
+	if len(c.search.found.proposals) == 0 {
 		t.Fatal("nothing is proposed")
 	}
 	for _, claim := range s.cluster.NodeClaims {
-		c.memory.machines[claim.UID].unprofitable = refusal{"it did not save enough", s.cluster.Now.Add(vainFor)}
+		c.memory.machines[claim.UID].unprofitable = refusal{"it did not save enough", s.cluster.Now.Add(unprofitableFor)}
 	}
 	s.looks(c)
-	if len(c.search.outlook.proposals) > 0 || len(s.unprofitable(c)) != 2 {
-		t.Fatalf("%v is proposed, %v is in vain", c.search.outlook.proposals, s.unprofitable(c))
+	if len(c.search.found.proposals) > 0 || len(s.unprofitable(c)) != 2 {
+		t.Fatalf("%v is proposed, %v is in vain", c.search.found.proposals, s.unprofitable(c))
 	}
 	types := snapshottest.Types()
 	for i := range types {
@@ -77,8 +77,8 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	}
 	s.cluster.UseInstanceTypes(types)
 	s.looks(c)
-	if len(c.search.outlook.proposals) == 0 || len(s.unprofitable(c)) > 0 {
-		t.Errorf("%v is proposed, %v is in vain", c.search.outlook.proposals, s.unprofitable(c))
+	if len(c.search.found.proposals) == 0 || len(s.unprofitable(c)) > 0 {
+		t.Errorf("%v is proposed, %v is in vain", c.search.found.proposals, s.unprofitable(c))
 	}
 }
 
@@ -97,7 +97,7 @@ func TestWhichOffersAreBetter(t *testing.T) {
 		"the first ones there are": {nil, offers{a: 2}, true},
 		"none any more":            {offers{a: 2}, offers{}, false},
 	} {
-		if got := c.now.betters(c.before); got != c.want {
+		if got := c.now.improves(c.before); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
 		}
 	}

@@ -107,7 +107,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		c.Gatherer.Together(func() { execute(true) })
 	}
 	execute(false)
-	for _, m := range s.steered() {
+	for _, m := range s.toSteer() {
 		err := c.steer(ctx, m)
 		if apierrors.IsConflict(err) {
 			again = min(again, soon)

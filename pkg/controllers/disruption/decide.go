@@ -35,7 +35,7 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	for _, c := range forced {
 		add(c)
 	}
-	for _, m := range s.inTurn() {
+	for _, m := range s.ordered() {
 		if reason.Forced(m) || m.Deleting() || m.Node == nil {
 			continue
 		}
@@ -54,7 +54,7 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.pools)) {
 		if p := s.pools[name]; len(p.leavers) > 0 {
-			for _, c := range s.handsOver(p) {
+			for _, c := range s.nextHandOvers(p) {
 				add(c)
 			}
 			again = min(again, soon)
@@ -74,10 +74,10 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	return commands, again
 }
 
-// forced are the machines that are deleted at once. While one of them is not being deleted yet they go alone: whether others may go is asked when its
+// forced returns the commands for machines that are deleted at once. While one of them is not being deleted yet nothing else is done: whether others may go is asked when its
 // pods are demand.
 func (s *pass) forced() (commands []command, alone bool) {
-	for _, m := range s.inTurn() {
+	for _, m := range s.ordered() {
 		if reason.Forced(m) && !drainOver(m.Machine, s.now) {
 			commands = append(commands, command{step: force, machine: m, reason: m.Health.Message})
 			alone = alone || !m.Deleting()
@@ -86,21 +86,21 @@ func (s *pass) forced() (commands []command, alone bool) {
 	return commands, alone
 }
 
-// drainOver says that a machine is on its way out and drains no longer.
+// drainOver reports whether a machine is on its way out and drains no longer.
 func drainOver(m *snapshot.Machine, now time.Time) bool {
 	until := timeIn(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
 	return m.Deleting() && until != nil && !until.After(now)
 }
 
-// inTurn are the machines, those first that drain already: their pods have the first claim to a place. Of those that are idle the empty ones come before those with pods that
-// could run elsewhere: an empty one that goes is no place for them.
-func (s *pass) inTurn() []*reason.Machine {
+// ordered returns the machines in the order in which they are decided on. Those that drain already come first: their pods have the first claim to a place. Of those that are
+// idle the empty ones come before those with pods that could run elsewhere: an empty one that goes is no place for them.
+func (s *pass) ordered() []*reason.Machine {
 	machines := slices.Clone(s.machines)
-	slices.SortStableFunc(machines, func(a, b *reason.Machine) int { return cmp.Compare(turn(a), turn(b)) })
+	slices.SortStableFunc(machines, func(a, b *reason.Machine) int { return cmp.Compare(rank(a), rank(b)) })
 	return machines
 }
 
-func turn(m *reason.Machine) int {
+func rank(m *reason.Machine) int {
 	switch {
 	case m.Replacing() != "" && disrupting(m.Machine):
 		return 0
@@ -112,7 +112,7 @@ func turn(m *reason.Machine) int {
 	return 3
 }
 
-// untilUnhealthy is how long the next unhealthy machine is tolerated.
+// untilUnhealthy returns how long the next unhealthy machine is tolerated.
 func (s *pass) untilUnhealthy() time.Duration {
 	soonest := longestWait
 	for _, m := range s.machines {
@@ -123,7 +123,7 @@ func (s *pass) untilUnhealthy() time.Duration {
 	return soonest
 }
 
-// untilSteady is how long it takes until all candidates and proposals have been so for the settle time.
+// untilSteady returns how long it takes until all candidates and proposals have been so for the settle time.
 func (s *pass) untilSteady() time.Duration {
 	for _, m := range s.machines {
 		if m.Candidate != nil && !m.Steady {
@@ -140,7 +140,7 @@ func (s *pass) untilSteady() time.Duration {
 	return longestWait
 }
 
-// disrupting says that the Node has the taint of a machine that is on its way out, or since when, also one of both.
+// disrupting reports whether the Node has the taint of a machine that is on its way out, or since when, also one of both.
 func disrupting(m *snapshot.Machine) bool {
 	return m.Node != nil && (tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }

@@ -221,7 +221,7 @@ func TestAnIdleMachineOfANodePoolThatNeverConsolidatesStaysAndSaysWhy(t *testing
 			}
 		}
 		live := c.machine
-		if why := s.holdsBack(s.machines[0], &live); tainted(live.Node) && why != "consolidateAfter is Never" {
+		if why := s.blockedLive(s.machines[0], &live); tainted(live.Node) && why != "consolidateAfter is Never" {
 			t.Errorf("a last look says %q", why)
 		}
 	}

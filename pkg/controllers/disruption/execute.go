@@ -123,7 +123,7 @@ func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string)
 	return nil
 }
 
-// why says why a machine is marked with a word.
+// why returns why a machine is marked with a word.
 func why(m *reason.Machine, word string) string {
 	if m.Candidate == nil || word == reason.Expiring {
 		return "it expires soon"
@@ -200,7 +200,7 @@ func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) err
 			look.Pods = append(look.Pods, pod)
 		}
 	}
-	if why := s.holdsBack(m, &look); why != "" {
+	if why := s.blockedLive(m, &look); why != "" {
 		log.FromContext(ctx).Info("Keeping node after a last look", "node", klog.KObj(live), "pods", len(look.Pods), "reason", why)
 		return c.patch(ctx, live, clearNode)
 	}

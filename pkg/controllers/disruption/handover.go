@@ -63,19 +63,19 @@ func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
 	return h
 }
 
-// underway says that pods of the machine have been handed over lately.
+// underway reports whether pods of the machine have been handed over lately.
 func (s *pass) underway(m *reason.Machine) bool {
 	h := s.pool(m).handed
 	return h.claims[m.Claim.Name] && s.now.Before(h.at.Add(evictionPatience))
 }
 
-// handsOver are the next steps of the machines of a pool that are about to go with pods on them.
-func (s *pass) handsOver(p *pool) []command {
+// nextHandOvers returns the next steps of the machines of a pool that are about to go with pods on them.
+func (s *pass) nextHandOvers(p *pool) []command {
 	groups := s.groups(p.leavers)
 	movable := func(pod *corev1.Pod) bool { return s.pods.Blocker([]*corev1.Pod{pod}) == "" }
 	turn := groups[max(0, slices.IndexFunc(groups, func(g group) bool { return slices.ContainsFunc(g.pods, movable) }))]
 	p.target = &turn.node
-	if s.inFlight(p) || slices.ContainsFunc(s.steered(), func(m *reason.Machine) bool { return m.Pool() == p.Name }) {
+	if s.inFlight(p) || slices.ContainsFunc(s.toSteer(), func(m *reason.Machine) bool { return m.Pool() == p.Name }) {
 		return nil
 	}
 	var commands []command
@@ -119,7 +119,7 @@ func bySize(a, b planner.Resources) int {
 	return cmp.Or(cmp.Compare(b.Replicas, a.Replicas), cmp.Compare(b.MilliCPU, a.MilliCPU), cmp.Compare(b.MemoryBytes, a.MemoryBytes))
 }
 
-// inFlight says that pods of the pool which were handed over a moment ago may not be bound yet.
+// inFlight reports whether pods of the pool which were handed over a moment ago may not be bound yet.
 func (s *pass) inFlight(p *pool) bool {
 	h := p.handed
 	switch {

@@ -30,7 +30,7 @@ func leaver(name string, pods ...string) snapshot.Machine {
 }
 
 // steeredFrom is a machine that pods are steered away from.
-func steeredFrom(m *snapshot.Machine) { turnAway(m.Node, true) }
+func steeredFrom(m *snapshot.Machine) { setSurplusTaint(m.Node, true) }
 
 // planned has the pods go to Nodes and ask for so many replicas.
 func planned(s *pass, placements map[string]string, replicas map[string]int64) {
@@ -179,7 +179,7 @@ func (s *simulation) spreads(nodes []string) string {
 			}
 		}
 		share := float64(asked) / float64(node.Status.Allocatable.Cpu().MilliValue())
-		if steeredAway(&snapshot.Machine{Node: node}) {
+		if hasSurplusTaint(&snapshot.Machine{Node: node}) {
 			share += 3 // Taints weigh three times as much.
 		}
 		return share

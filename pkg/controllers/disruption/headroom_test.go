@@ -106,7 +106,7 @@ func (w warm) end(pick func(int) int) {
 }
 
 // turn lets everybody do their part once.
-func (w warm) turn(pick func([]string) string) {
+func (w warm) rank(pick func([]string) string) {
 	w.cluster.Now = w.cluster.Now.Add(settle)
 	for w.bind(pick) {
 	}
@@ -135,7 +135,7 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 			move := rapid.SampledFrom([]string{"turn", "turn", "give back", "give back", "launch", "start", "refuse", "bind", "drain", "come", "come", "end", "interrupt", "edit"}).Draw(t, "move")
 			switch move {
 			case "turn":
-				w.turn(one(t))
+				w.rank(one(t))
 			case "give back":
 				w.givesBack()
 			case "launch":
@@ -159,7 +159,7 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 			}
 		}
 		for range 20 {
-			w.turn(first)
+			w.rank(first)
 		}
 		h := w.headroom()
 		r, asked := h.Of("gpu-shared")
@@ -175,7 +175,7 @@ func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 		machines := len(w.machines())
 		w.wants(0)
 		for range 20 {
-			w.turn(first)
+			w.rank(first)
 		}
 		for _, m := range w.machines() {
 			if m.Empty() {

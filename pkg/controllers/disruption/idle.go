@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nextIdle is the next step of a machine that is not being replaced; nil when there is none now.
+// nextIdle returns the next step of a machine that is not being replaced; nil when there is none now.
 func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
 	if empty == nil {
@@ -27,7 +27,7 @@ func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	if left := idleSince.Add(*m.NodePool.IdleAfter).Sub(s.now); left > 0 {
 		return nil, left
 	}
-	if why := s.blockedIdle(m, empty); why != "" {
+	if why := s.refusesIdle(m, empty); why != "" {
 		if disrupting(m.Machine) {
 			return &command{step: keep, machine: m, reason: why}, 0
 		}
@@ -43,9 +43,9 @@ func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, ""), 0
 }
 
-// blockedIdle returns what keeps an idle machine; "" when nothing does.
-func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
-	if why := s.holdsIdle(m, empty); why != "" {
+// refusesIdle returns why an idle machine does not go now; "" when it does.
+func (s *pass) refusesIdle(m *reason.Machine, empty *reason.Candidate) string {
+	if why := s.blockedIdle(m, empty); why != "" {
 		return why
 	}
 	draining := s.pool(m).draining
@@ -59,8 +59,8 @@ func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
 	return ""
 }
 
-// holdsIdle returns what on an idle machine keeps it, on its own or because of the others that are about to go; "" when nothing does.
-func (s *pass) holdsIdle(m *reason.Machine, empty *reason.Candidate) string {
+// blockedIdle returns what on an idle machine keeps it, on its own or because of the others that are about to go; "" when nothing does.
+func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if why := s.blocked(m, empty, m.Pods); why != "" {
 		return why
 	}

@@ -27,8 +27,8 @@ type proposal struct {
 
 func (p proposal) String() string { return strings.Join(p.claims, " ") }
 
-// outlook is how the machines could cost less.
-type outlook struct {
+// searchResult is what a search for a cheaper layout has found.
+type searchResult struct {
 	// proposals are steps in the order in which they are best taken, as far as the planner knows: what pods ask of each other is looked at before one is taken.
 	proposals []proposal
 	// surplus are the NodeClaims of the machines that the cheapest layout does without.
@@ -37,10 +37,10 @@ type outlook struct {
 	price, bound planner.MicroUSD
 }
 
-// propose looks for a cheaper layout.
-func propose(l *layout.Layout, search planner.Search) outlook {
+// propose searches for a cheaper layout.
+func propose(l *layout.Layout, search planner.Search) searchResult {
 	found := search.Cheaper(l.Layout)
-	out := outlook{price: found.Price, bound: found.Bound}
+	out := searchResult{price: found.Price, bound: found.Bound}
 	nodes := map[int]string{}
 	for i, m := range l.Machines {
 		nodes[l.Layout.Machines[i].Node] = m.Claim.Name
@@ -79,17 +79,17 @@ type verdicts struct {
 	// stand are why they go of those whose marks stand, by NodeClaim; judged are all that were looked at.
 	stand  map[string]*reason.Candidate
 	judged []string
-	// pending are those that the last look had no time for. The next look begins with them.
+	// pending are those that there was no time for. The next judgement begins with them.
 	pending []string
 }
 
-// standing judges whether the machines that are marked because the others cost less without them still do: prices change, and pods come. One by
-// one, a machine without which they do not cost less stays, and the rest is looked at with it. Each judgement costs a plan of the whole cluster, so it ends after
+// standing judges whether the others still cost less without the machines that are marked as underutilized: prices change, and pods come. One by
+// one, a machine without which they do not cost less stays, and the rest is judged with it. Each judgement costs a plan of the whole cluster, so it ends after
 // the first one for which stop returns true. Marks that it had no time for keep their former verdict; new ones stand.
 func (s *pass) standing(before verdicts, stop func() bool) verdicts {
-	marked := slices.DeleteFunc(marking(s.machines), func(name string) bool { return !s.named(name).NodePool.MovesPods })
+	marked := slices.DeleteFunc(markedForCost(s.machines), func(name string) bool { return !s.named(name).NodePool.MovesPods })
 	now := verdicts{stand: map[string]*reason.Candidate{}, judged: slices.Clone(marked)}
-	if len(before.pending) > 0 { // This look goes on where the last one ended: what fell then stays where it is.
+	if len(before.pending) > 0 { // This judgement goes on where the last one ended: the marks that fell then stay so.
 		marked = slices.DeleteFunc(marked, func(name string) bool {
 			_, stood := before.stand[name]
 			return !stood && slices.Contains(before.judged, name)
@@ -127,16 +127,16 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	return now
 }
 
-// steps are the machines that are marked from now on so that the rest costs less, and those that should be and stay.
+// steps returns the commands for the steps to a cheaper layout that are taken now, and for machines that should go and stay.
 func (s *pass) steps() []command {
 	var commands []command
-	names := marking(s.machines)
+	names := markedForCost(s.machines)
 	for _, p := range s.proposals {
 		machines := s.ready(p)
 		if machines == nil {
 			continue
 		}
-		why := s.holdsUp(machines)
+		why := s.refusesTogether(machines)
 		var saving planner.MicroUSD
 		if why == "" {
 			saving, why = s.whatIf.saves(names, p)
@@ -153,7 +153,7 @@ func (s *pass) steps() []command {
 		}
 	}
 	for _, m := range s.machines {
-		if m.KeptInLayout == "" || !free(m) {
+		if m.KeptInLayout == "" || !undecided(m) {
 			continue
 		}
 		m.Candidate = reason.Cheaper(0, 1)
@@ -162,8 +162,8 @@ func (s *pass) steps() []command {
 	return commands
 }
 
-// marking are the claims of machines that are marked because the rest costs less without them.
-func marking(machines []*reason.Machine) []string {
+// markedForCost returns the NodeClaims of machines that are marked as underutilized.
+func markedForCost(machines []*reason.Machine) []string {
 	var names []string
 	for _, m := range machines {
 		if reason.MarkedUnderutilized(m.Machine) && !m.Deleting() {
@@ -173,13 +173,13 @@ func marking(machines []*reason.Machine) []string {
 	return names
 }
 
-// ready are the machines of a proposal; nil when one of them goes anyway, is about to be used, or has not been proposed for a while, and while machines of their
-// pools are on their way: what they are for is not settled yet.
+// ready returns the machines of a proposal; nil when one of them goes anyway, is about to be used or has not been proposed for the settle time, and while machines of their
+// pools are on their way: their pods may change the layout.
 func (s *pass) ready(p proposal) []*reason.Machine {
 	var machines []*reason.Machine
 	for _, name := range p.claims {
 		m := s.named(name)
-		if m == nil || !free(m) || m.Wanted || !m.Proposed || m.NodePool.Launching {
+		if m == nil || !undecided(m) || m.Wanted || !m.Proposed || m.NodePool.Launching {
 			return nil
 		}
 		machines = append(machines, m)
@@ -187,13 +187,13 @@ func (s *pass) ready(p proposal) []*reason.Machine {
 	return machines
 }
 
-// free says that nothing has been decided about the machine yet.
-func free(m *reason.Machine) bool {
+// undecided reports whether nothing has been decided about the machine yet.
+func undecided(m *reason.Machine) bool {
 	return m.Candidate == nil && !m.Leaving() && m.Started() && !disrupting(m.Machine)
 }
 
-// holdsUp says why machines do not go now though the rest would cost less; "" when they may.
-func (s *pass) holdsUp(machines []*reason.Machine) string {
+// refusesTogether returns why the machines of a step are not marked now; "" when they are.
+func (s *pass) refusesTogether(machines []*reason.Machine) string {
 	more := map[string]int{}
 	for _, m := range machines {
 		more[m.Pool()]++

@@ -246,7 +246,7 @@ func TestWhereNewPodsAreSteered(t *testing.T) {
 				m.Surplus, m.Wanted = m.Claim.Name == c.surplus, m.Claim.Name == "wanted"
 			}
 			var names []string
-			for _, m := range s.steered() {
+			for _, m := range s.toSteer() {
 				names = append(names, m.Claim.Name)
 			}
 			if got := strings.Join(names, " "); got != c.want {

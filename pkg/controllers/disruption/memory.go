@@ -98,7 +98,7 @@ func (m *memory) keep(s *pass) {
 // of returns the record of a machine.
 func (m *memory) of(machine *reason.Machine) *machineMemory { return m.machines[machine.Claim.UID] }
 
-// settled says that nothing is remembered of steps that were refused or taken.
+// settled reports whether nothing is remembered of steps that were refused or taken.
 func (m *memory) settled(now time.Time) bool {
 	for _, r := range m.machines {
 		if r.unprofitable.at(now) != "" {
@@ -155,7 +155,7 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 	if why != "" {
 		result = metrics.StepRefused
 		for _, name := range p.claims {
-			r.memory.of(r.s.named(name)).unprofitable = refusal{why, r.s.now.Add(vainFor)}
+			r.memory.of(r.s.named(name)).unprofitable = refusal{why, r.s.now.Add(unprofitableFor)}
 		}
 	} else {
 		for _, pool := range pools {
@@ -166,7 +166,7 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 	return saving, why
 }
 
-// poolsOf are those of a proposal's machines, that of the first one first.
+// poolsOf returns those of a proposal's machines, that of the first one first.
 func (s *pass) poolsOf(p proposal) []string {
 	var pools []string
 	for _, name := range p.claims {

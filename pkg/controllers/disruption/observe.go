@@ -50,7 +50,7 @@ func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Di
 		pods: clusterPods{evictions, others, retention.Pods(cluster)},
 	}
 	var plan planner.Plan
-	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{})
+	view.Snapshot, plan = containedPlan(view.Snapshot, planner.Search{})
 	headroom := headroom.Build(view, plan, planner.Search{})
 	for i := range view.Pools {
 		np := &view.Pools[i]
@@ -117,7 +117,7 @@ func (s *pass) add(m *snapshot.Machine) *reason.Machine {
 	return record
 }
 
-// unhealthy are the names of Nodes of unhealthy machines.
+// unhealthy returns the names of Nodes of unhealthy machines.
 func (s *pass) unhealthy() []string {
 	var names []string
 	for _, m := range s.machines {

@@ -20,7 +20,7 @@ import (
 // patience is how long the pods of a marked machine may be without a new place.
 const patience = lifecycle.ReplacingPatience
 
-// nextReplaced is the next step of a machine that is marked; nil when there is none now.
+// nextReplaced returns the next step of a machine that is marked; nil when there is none now.
 func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	c := m.Candidate
 	if m.Node == nil {
@@ -48,7 +48,7 @@ func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, c.Word), 0
 }
 
-// awaits says whether a marked machine cannot go now, and what is its step then; nil when there is none.
+// awaits reports whether a marked machine cannot go now, and returns its step then; nil when there is none.
 func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	asked := m.Pods
 	if s.underway(m) {
@@ -74,7 +74,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	return nil, false
 }
 
-// ended is the next step of a machine that is marked and no candidate any more, as far as that can be told.
+// ended returns the next step of a machine that is marked and no candidate any more, as far as that can be told.
 func (s *pass) ended(m *reason.Machine) *command {
 	why, known := reason.Of(m.Replacing()).Ended(m)
 	switch {
@@ -89,7 +89,7 @@ func (s *pass) ended(m *reason.Machine) *command {
 	return &command{step: stop, machine: m, reason: why}
 }
 
-// wait is the step of a marked machine that cannot go now. A mark whose time lies further ahead than it may last was written by a clock that was ahead.
+// wait returns the step of a marked machine that cannot go now. A mark whose time lies further ahead than it may last was written by a clock that was ahead.
 func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	marking := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation])
 	switch {
@@ -103,7 +103,7 @@ func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	return nil
 }
 
-// marks are the machines that are to be replaced from now on, and those that should be and stay: those that expire first, whatever the budgets say, since Karpenter
+// marks returns the commands for machines that are marked from now on, and for candidates that stay: those that expire first, whatever the budgets say, since Karpenter
 // does not ask them either, and then the other candidates, the urgent ones first, then the empty ones and of others the oldest.
 func (s *pass) marks() []command {
 	var commands []command
@@ -125,11 +125,11 @@ func (s *pass) marks() []command {
 		}
 	}
 	slices.SortStableFunc(due, func(a, b *reason.Machine) int {
-		return cmp.Or(cmp.Compare(urgency(a.Candidate), urgency(b.Candidate)), cmp.Compare(full(a), full(b)), a.Claim.CreationTimestamp.Compare(b.Claim.CreationTimestamp.Time))
+		return cmp.Or(cmp.Compare(urgency(a.Candidate), urgency(b.Candidate)), cmp.Compare(occupied(a), occupied(b)), a.Claim.CreationTimestamp.Compare(b.Claim.CreationTimestamp.Time))
 	})
 	for _, m := range due {
 		why := s.refuses(m, m.Candidate)
-		if why == "" && full(m) > 0 {
+		if why == "" && occupied(m) > 0 {
 			why = s.whatIf.planned(append(slices.Clone(names), m.Claim.Name))
 		}
 		if why != "" {
@@ -141,7 +141,7 @@ func (s *pass) marks() []command {
 	return commands
 }
 
-// urgency is 0 for an urgent candidate and 1 for others.
+// urgency returns 0 for an urgent candidate and 1 for others.
 func urgency(c *reason.Candidate) int {
 	if c.Urgent {
 		return 0
@@ -149,15 +149,15 @@ func urgency(c *reason.Candidate) int {
 	return 1
 }
 
-// full is 0 for an empty machine and 1 for others.
-func full(m *reason.Machine) int {
+// occupied returns 0 for an empty machine and 1 for others.
+func occupied(m *reason.Machine) int {
 	if m.Empty() {
 		return 0
 	}
 	return 1
 }
 
-// refuses says why a candidate is not marked now; "" when it is.
+// refuses returns why a candidate is not marked now; "" when it is.
 func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	if why := s.blocked(m, c, m.Pods); why != "" {
 		return why
@@ -169,14 +169,14 @@ func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	if allowed := s.allowed(m, c); s.pool(m).leaving >= allowed {
 		return overBudget(m, allowed)
 	}
-	if full(m) > 0 {
+	if occupied(m) > 0 {
 		return m.NodePool.Closed
 	}
 	return ""
 }
 
-// holdsBack says why a machine does not go after all, as its Node and pods are live; "" when it does. A pod that the decision did not know of has no new place.
-func (s *pass) holdsBack(m *reason.Machine, live *snapshot.Machine) string {
+// blockedLive returns what keeps a machine that was about to go, by its Node and pods as they were read live; "" when nothing does. A pod that came after the decision has no new place.
+func (s *pass) blockedLive(m *reason.Machine, live *snapshot.Machine) string {
 	if !tainted(live.Node) {
 		return "its taint is gone"
 	}
@@ -186,7 +186,7 @@ func (s *pass) holdsBack(m *reason.Machine, live *snapshot.Machine) string {
 		if !now.Idle() {
 			return "it is not empty"
 		}
-		return s.holdsIdle(&now, &reason.Candidate{Reason: karpv1.DisruptionReasonEmpty})
+		return s.blockedIdle(&now, &reason.Candidate{Reason: karpv1.DisruptionReasonEmpty})
 	}
 	known := map[types.UID]bool{}
 	for _, pod := range m.Pods {

@@ -59,7 +59,7 @@ func (c *Controller) measure(s *pass) {
 			if m.Replacing() != "" {
 				replacing++
 			}
-			if slices.Contains(c.search.outlook.surplus, m.Claim.Name) {
+			if slices.Contains(c.search.found.surplus, m.Claim.Name) {
 				surplus++
 			}
 		}

@@ -20,16 +20,16 @@ const (
 	layoutEvery = lifecycle.LayoutLook
 	// layoutFor is how long one may take; the best that is found until then counts.
 	layoutFor = time.Second
-	// vainFor is how long machines are no part of layouts that could not go when their pods were planned for with all that they ask.
-	vainFor = 5 * time.Minute
+	// unprofitableFor is how long machines are no part of layouts that could not go when their pods were planned for with all that they ask.
+	unprofitableFor = 5 * time.Minute
 )
 
 // layoutSearch is what the controller remembers of its search for cheaper layouts, beside what it remembers of each machine and pool. After a restart all of it is found again.
 type layoutSearch struct {
-	// searched is when a cheaper layout was searched, layout what it was searched in, outlook what was found. missed says that this pass was too early for a search.
+	// searched is when a cheaper layout was searched, layout what it was searched in, found what was found. missed says that this pass was too early for a search.
 	searched time.Time
 	layout   planner.Layout
-	outlook  outlook
+	found    searchResult
 	missed   bool
 	// judged is when the marks were last judged, marked the NodeClaims that had them, verdicts what came of it.
 	judged   time.Time
@@ -53,16 +53,16 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
 			p.attempt = attempt{}
 		}
 	}
-	s.proposals = c.search.outlook.proposals
+	s.proposals = c.search.found.proposals
 	for _, m := range s.machines {
 		r := c.memory.of(m)
 		m.KeptInLayout = r.keptInLayout
 		m.Proposed = r.proposed.note(slices.ContainsFunc(s.proposals, func(p proposal) bool { return slices.Contains(p.claims, m.Claim.Name) }), s)
 		// Pods are not steered away from where they are to go, nor from where they cannot.
-		surplus := slices.Contains(c.search.outlook.surplus, m.Claim.Name) && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
+		surplus := slices.Contains(c.search.found.surplus, m.Claim.Name) && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
 		m.Surplus = r.surplus.note(surplus, s)
 		// What has been surplus stays so until it has not been for a while, unless its pods are not to be moved at all.
-		if used := r.used.note(steeredAway(m.Machine) && !surplus, s); steeredAway(m.Machine) && m.NodePool.MovesPods && !used {
+		if used := r.used.note(hasSurplusTaint(m.Machine) && !surplus, s); hasSurplusTaint(m.Machine) && m.NodePool.MovesPods && !used {
 			m.Surplus = true
 		}
 	}
@@ -70,7 +70,7 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
 
 // judgeMarks has the marks stand that still pay.
 func (c *Controller) judgeMarks(s *pass) {
-	if marked := marking(s.machines); len(marked) == 0 || !slices.Equal(marked, c.search.marked) || !s.now.Before(c.search.judged.Add(layoutEvery)) {
+	if marked := markedForCost(s.machines); len(marked) == 0 || !slices.Equal(marked, c.search.marked) || !s.now.Before(c.search.judged.Add(layoutEvery)) {
 		started := c.Clock.Now()
 		c.search.marked, c.search.judged = marked, s.now
 		c.search.verdicts = s.standing(c.search.verdicts, func() bool { return c.Clock.Since(started) >= layoutFor })
@@ -89,7 +89,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	layout := s.lay(cluster, keeps)
 	before := c.search.offered
 	c.search.offered = offersOf(layout.View.Snapshot)
-	if !c.memory.settled(s.now) && c.search.offered.betters(before) {
+	if !c.memory.settled(s.now) && c.search.offered.improves(before) {
 		c.memory.retry() // What did not pay may do now.
 		layout = s.lay(cluster, keeps)
 	}
@@ -97,7 +97,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 		return
 	}
 	started, cut := c.Clock.Now(), false
-	c.search.outlook = propose(&layout, planner.Search{Stop: func() bool {
+	c.search.found = propose(&layout, planner.Search{Stop: func() bool {
 		cut = c.Clock.Since(started) >= layoutFor
 		return cut
 	}})
@@ -107,8 +107,8 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	}
 	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
 	c.searchKept(cluster, s, layout.Kept)
-	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.search.outlook.price)))
-	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.outlook.bound)))
+	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.search.found.price)))
+	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.found.bound)))
 }
 
 // keepsInLayout returns what keeps a machine that a layout might do without; "" when nothing does. The dearest question comes last.
@@ -143,8 +143,8 @@ func offersOf(s planner.Snapshot) offers {
 	return all
 }
 
-// betters says that something may be launched that could not before, or costs less than it did.
-func (o offers) betters(before offers) bool {
+// improves reports whether something may be launched that could not before, or costs less than before.
+func (o offers) improves(before offers) bool {
 	for key, price := range o {
 		if was, ok := before[key]; !ok || price < was {
 			return true
@@ -153,14 +153,14 @@ func (o offers) betters(before offers) bool {
 	return false
 }
 
-// searchKept asks now and then which of the machines that something keeps would leave otherwise: events tell of those.
+// searchKept searches now and then for a layout in which nothing keeps machines. Events report what keeps those that would leave.
 func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[string]string) {
-	if len(kept) == 0 || !s.now.Before(c.search.asked.Add(vainFor)) {
+	if len(kept) == 0 || !s.now.Before(c.search.asked.Add(unprofitableFor)) {
 		for _, r := range c.memory.machines {
 			r.keptInLayout = ""
 		}
 	}
-	if len(kept) == 0 || s.now.Before(c.search.asked.Add(vainFor)) {
+	if len(kept) == 0 || s.now.Before(c.search.asked.Add(unprofitableFor)) {
 		return
 	}
 	c.search.asked = s.now
@@ -175,12 +175,12 @@ func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[str
 	}
 }
 
-// lay makes the layout of what may leave: not what keeps says something of.
+// lay returns the layout in which machines may leave, but for those that keeps returns a reason for.
 func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
 	layout := layout.Build(cluster, keeps)
 	for i := range layout.View.Pools {
-		// A pool whose budgets are used up gets one: that it is them which keep a machine is told when there is a step.
+		// A pool whose budgets are used up gets one: the event says that they keep a machine once there is a step.
 		p := s.pools[layout.View.Pools[i].NodePool.Name]
 		allowed := reason.Of(karpv1.DisruptionReasonUnderutilized).Allowed(&p.Pool)
 		layout.Layout.Most = append(layout.Layout.Most, max(1, allowed-p.leaving))
@@ -188,7 +188,7 @@ func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) stri
 	return layout
 }
 
-// searchAgain is when to search for a cheaper layout where this pass was too early.
+// searchAgain returns when to search for a cheaper layout where this pass was too early.
 func (c *Controller) searchAgain(now time.Time) time.Duration {
 	if !c.search.missed {
 		return longestWait

@@ -294,8 +294,8 @@ func (s *simulation) decides() {
 	}
 	before := s.draining()
 	actions, _ := decide(state)
-	for _, m := range state.steered() {
-		turnAway(s.node(m.Node.Name), !steeredAway(m.Machine))
+	for _, m := range state.toSteer() {
+		setSurplusTaint(s.node(m.Node.Name), !hasSurplusTaint(m.Machine))
 	}
 	seen := map[string]bool{}
 	for _, a := range actions {
@@ -337,7 +337,7 @@ func (s *simulation) consider(state *pass) {
 		saving, why := saves(marked, p)
 		for _, name := range p.claims {
 			if why != "" {
-				s.vain[name] = s.cluster.Now.Add(vainFor)
+				s.vain[name] = s.cluster.Now.Add(unprofitableFor)
 			}
 		}
 		return saving, why
@@ -503,7 +503,7 @@ func (s *simulation) settles() bool {
 		} else if quiet++; !s.cheaper || quiet > 3 {
 			return true
 		} else {
-			s.cluster.Now = s.cluster.Now.Add(vainFor)
+			s.cluster.Now = s.cluster.Now.Add(unprofitableFor)
 		}
 	}
 	return false

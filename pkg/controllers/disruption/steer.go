@@ -13,10 +13,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// steered are the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
+// toSteer returns the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
 // the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they are handed over to one machine after the other
 // only that one is chosen.
-func (s *pass) steered() []*reason.Machine {
+func (s *pass) toSteer() []*reason.Machine {
 	moving := map[string]bool{}
 	for _, m := range s.machines {
 		if m.Replacing() != "" && (m.Deleting() || disrupting(m.Machine)) {
@@ -28,14 +28,14 @@ func (s *pass) steered() []*reason.Machine {
 		if m.Node == nil || m.Deleting() {
 			continue
 		}
-		if steeredAway(m.Machine) != s.away(m, moving[m.Pool()]) {
+		if hasSurplusTaint(m.Machine) != s.away(m, moving[m.Pool()]) {
 			machines = append(machines, m)
 		}
 	}
 	return machines
 }
 
-// away says whether pods are to be steered away from a machine of a pool of which pods are moving or not.
+// away reports whether pods are to be steered away from a machine; moving is whether pods of its pool are.
 func (s *pass) away(m *reason.Machine, moving bool) bool {
 	target := s.pool(m).target
 	handing := target != nil
@@ -44,19 +44,19 @@ func (s *pass) away(m *reason.Machine, moving bool) bool {
 	return reason.MarkedUnderutilized(m.Machine) || !chosen && (m.Surplus || moving && room)
 }
 
-func steeredAway(m *snapshot.Machine) bool {
+func hasSurplusTaint(m *snapshot.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 }
 
 // steer puts the taint on a machine, or takes it off.
 func (c *Controller) steer(ctx context.Context, m *reason.Machine) error {
-	away := steeredAway(m.Machine)
+	away := hasSurplusTaint(m.Machine)
 	log.FromContext(ctx).V(1).Info("Steering new pods", "node", klog.KObj(m.Node), "away", !away)
-	return c.patch(ctx, m.Node, func(n *corev1.Node) { turnAway(n, !away) })
+	return c.patch(ctx, m.Node, func(n *corev1.Node) { setSurplusTaint(n, !away) })
 }
 
-// turnAway has the scheduler prefer other Nodes, or not any more.
-func turnAway(n *corev1.Node, away bool) {
+// setSurplusTaint has the scheduler prefer other Nodes where away is true, and not where it is false.
+func setSurplusTaint(n *corev1.Node, away bool) {
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 	if away {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: v1alpha1.SurplusTaintKey, Effect: corev1.TaintEffectPreferNoSchedule})

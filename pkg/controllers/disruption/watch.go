@@ -72,7 +72,7 @@ func healthChanged() predicate.Predicate {
 	}}
 }
 
-// statuses are those of a Node's conditions.
+// statuses returns those of a Node's conditions.
 func statuses(n *corev1.Node) string {
 	var all strings.Builder
 	for _, c := range n.Status.Conditions {

@@ -30,7 +30,7 @@ type whatIf struct {
 type outcome struct {
 	// unplaced are the pods without a place, and why.
 	unplaced map[string]string
-	// price is what has to be launched at most, also for headroom, and what stays only for this, since nobody has used it before.
+	// price is what the launches cost at most, those for headroom included, and the machines that stay only because the plan uses them.
 	price planner.MicroUSD
 	// taken is what the plan takes of nodes, by their names, placements where it puts pods, by theirs.
 	taken      map[string]planner.Resources
@@ -41,7 +41,7 @@ func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []str
 	return &whatIf{view: view, others: others, cordoned: cordoned, known: map[string]outcome{}}
 }
 
-// moving are the names of the pods that a machine would give away.
+// moving returns the names of the pods that a machine would give away.
 func (w *whatIf) moving(claim string) []string {
 	var names []string
 	for i := range w.view.Machines {
@@ -57,12 +57,12 @@ func (w *whatIf) moving(claim string) []string {
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
 func (w *whatIf) planned(claims []string) string {
-	return w.judge(claims, "planned", func(claims []string) snapshot.View {
+	return w.displacedBy(claims, "planned", func(claims []string) snapshot.View {
 		return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
 	})
 }
 
-func (w *whatIf) place(claims []string) string { return w.judge(claims, "now", w.asIs) }
+func (w *whatIf) place(claims []string) string { return w.displacedBy(claims, "now", w.asIs) }
 
 func (w *whatIf) placements(claims []string) map[string]placement {
 	return w.ask("now", claims, w.asIs).placements
@@ -72,20 +72,20 @@ func (w *whatIf) asIs(claims []string) snapshot.View {
 	return w.view.AsIs(snapshot.WhatIf{Cordoned: w.cordoned}, claims)
 }
 
-func (w *whatIf) judge(claims []string, question string, view func([]string) snapshot.View) string {
+func (w *whatIf) displacedBy(claims []string, question string, view func([]string) snapshot.View) string {
 	last := len(claims) - 1
 	if len(w.moving(claims[last])) == 0 {
 		return ""
 	}
-	return w.worse(w.ask(question, claims[:last], view), w.ask(question, claims, view), claims[last:])
+	return w.displaced(w.ask(question, claims[:last], view), w.ask(question, claims, view), claims[last:])
 }
 
 func (w *whatIf) ask(question string, claims []string, view func([]string) snapshot.View) outcome {
-	return w.plan(question+" "+strings.Join(claims, " "), little, func() snapshot.View { return view(claims) })
+	return w.plan(question+" "+strings.Join(claims, " "), placeEffort, func() snapshot.View { return view(claims) })
 }
 
-// worse says who has no place after the claims have left and had one before; "" when everybody has.
-func (w *whatIf) worse(before, after outcome, claims []string) string {
+// displaced returns which pod has no place after machines have left and had one before, and why; "" when there is none.
+func (w *whatIf) displaced(before, after outcome, claims []string) string {
 	var unplaced []string
 	for _, claim := range claims {
 		for _, pod := range w.moving(claim) {
@@ -104,16 +104,16 @@ func (w *whatIf) worse(before, after outcome, claims []string) string {
 }
 
 const (
-	// little effort finds places where there are some; which they are does not matter.
-	little = 1
-	// some effort finds cheap ones.
-	some = planner.DefaultEffort / 10
+	// placeEffort is enough to find places where there are some; which they are does not matter.
+	placeEffort = 1
+	// costEffort is enough to find cheap ones.
+	costEffort = planner.DefaultEffort / 10
 )
 
 // saving is for machines that are marked as underutilized: it compares the cluster in which only those have left with the one in which claims have as well.
 func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
 	before, after := w.cost(marked), w.cost(append(slices.Clone(marked), claims...))
-	if why := w.worse(before, after, claims); why != "" {
+	if why := w.displaced(before, after, claims); why != "" {
 		return 0, why
 	}
 	saving := before.price - after.price
@@ -136,10 +136,10 @@ func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 	return saving, why
 }
 
-// cost is what all come to when exactly these claims are marked because the rest costs less without them, in whatever order.
+// cost returns the outcome where exactly these machines are marked as underutilized. Their order does not matter.
 func (w *whatIf) cost(marked []string) outcome {
 	marked = slices.Sorted(slices.Values(marked))
-	return w.plan("cost "+strings.Join(marked, " "), some, func() snapshot.View {
+	return w.plan("cost "+strings.Join(marked, " "), costEffort, func() snapshot.View {
 		change := snapshot.WhatIf{Leaving: marked}
 		for i := range w.view.Machines {
 			if m := &w.view.Machines[i]; reason.MarkedUnderutilized(m) && !slices.Contains(marked, m.Claim.Name) {
@@ -151,14 +151,14 @@ func (w *whatIf) cost(marked []string) outcome {
 }
 
 // plan plans for what there is in a view.
-func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outcome {
+func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outcome {
 	if known, ok := w.known[key]; ok {
 		return known
 	}
-	view := look()
+	view := build()
 	var plan planner.Plan
-	view.Snapshot, plan = soundly(view.Snapshot, planner.Search{Effort: effort})
-	o := outcome{unplaced: map[string]string{}, price: atMost(view.Snapshot, plan), taken: map[string]planner.Resources{}, placements: map[string]placement{}}
+	view.Snapshot, plan = containedPlan(view.Snapshot, planner.Search{Effort: effort})
+	o := outcome{unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan), taken: map[string]planner.Resources{}, placements: map[string]placement{}}
 	for _, u := range plan.Unplaced {
 		o.unplaced[u.Pod] = u.Message
 	}
@@ -181,7 +181,7 @@ func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outco
 		}
 	}
 	headroom := headroom.Build(&view, plan, planner.Search{Effort: effort})
-	o.price += atMost(headroom.Snapshot, headroom.Plan)
+	o.price += highestPrice(headroom.Snapshot, headroom.Plan)
 	maps.Copy(used, headroom.Keeps())
 	for node, price := range unused(&view) {
 		if used[node] {
@@ -192,9 +192,9 @@ func (w *whatIf) plan(key string, effort int64, look func() snapshot.View) outco
 	return o
 }
 
-// atMost is what the launches of a plan may come to: the cloud picks among what each leaves to it, and has not always what is cheapest. What saves only if it picks
-// well would be begun again and again.
-func atMost(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
+// highestPrice returns what the launches of a plan cost at most: the cloud picks among the alternatives of each, and has not always the cheapest. A step that saves only with
+// the cheapest would be begun again and again.
+func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	var total planner.MicroUSD
 	for _, l := range planner.WithAlternatives(s, plan).Launches {
 		price := s.Offerings[l.Offering].Price
@@ -206,7 +206,7 @@ func atMost(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	return total
 }
 
-// unused are the prices of machines that hold no replica for anybody and would go, by the names of the planner's nodes.
+// unused returns the prices of machines whose replicas nobody uses and that would be deleted, by the names of the planner's nodes.
 func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	prices := map[string]planner.MicroUSD{}
 	for i := range view.Machines {
@@ -227,9 +227,9 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	return prices
 }
 
-// soundly plans, without the classes of pods for which no plan keeps its own rules, and returns the snapshot that the plan is for. Where there is no sound plan for
-// anybody, nobody has a place: no machine whose pods would have to move goes.
-func soundly(s planner.Snapshot, search planner.Search) (planner.Snapshot, planner.Plan) {
+// containedPlan plans without the classes of pods for which no plan passes the planner's Check, and returns the snapshot that the plan is for. Where no plan passes at all, no pod
+// has a place: no machine whose pods would have to move goes.
+func containedPlan(s planner.Snapshot, search planner.Search) (planner.Snapshot, planner.Plan) {
 	kept, plan, _, err := planner.Contain(s, nil, search.Build, func() bool { return false })
 	if err == nil {
 		return kept, plan

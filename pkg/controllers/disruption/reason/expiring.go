@@ -34,7 +34,7 @@ func (expiring) Allowed(*Pool) int { return math.MaxInt }
 
 func (expiring) Ended(m *Machine) (string, bool) { return drifted{}.Ended(m) }
 
-// Expires says that Karpenter will delete the machine soon because its time is over.
+// Expires reports whether Karpenter will delete the machine soon because its time is over.
 func Expires(m *Machine, now time.Time) bool {
 	life := m.Claim.Spec.ExpireAfter.Duration
 	return life != nil && !now.Before(m.Claim.CreationTimestamp.Add(*life-min(ExpiryLead, *life/shortLife)))

@@ -65,8 +65,8 @@ type Pool struct {
 	HeadroomComing bool
 }
 
-// Idle says that the machine holds nothing that counts. Pods without a replica do not count where pods may be moved.
+// Idle reports whether the machine holds nothing that counts. Pods without a replica do not count where pods may be moved.
 func (m *Machine) Idle() bool { return m.Empty() || m.NodePool.MovesPods && m.Unused() }
 
-// needed says that an idle machine is needed, for waiting pods or for headroom.
+// needed reports whether an idle machine is needed, for waiting pods or for headroom.
 func (m *Machine) needed() bool { return m.Wanted || m.Headroom || m.NodePool.HeadroomComing }

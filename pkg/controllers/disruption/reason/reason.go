@@ -106,7 +106,7 @@ func Protected(m *Machine, asked []*corev1.Pod, pods Pods) string {
 	return pods.Blocker(asked)
 }
 
-// blocked is what keeps a candidate that is replaced, whatever the reason.
+// blocked returns what keeps a candidate that is replaced, whatever the reason.
 func blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
 	if c.Eventual && m.NodePool.DrainBounded {
 		return cmp.Or(c.Kept, protectedNode(m))

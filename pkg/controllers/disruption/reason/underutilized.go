@@ -38,7 +38,7 @@ func (underutilized) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionRe
 
 func (underutilized) Ended(*Machine) (string, bool) { return asToday, true }
 
-// MarkedUnderutilized says that the machine is marked to go because the others cost less without it.
+// MarkedUnderutilized reports whether the machine is marked to go because the others cost less without it.
 func MarkedUnderutilized(m *snapshot.Machine) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
 }

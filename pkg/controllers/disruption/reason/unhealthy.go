@@ -25,12 +25,12 @@ func (unhealthy) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pod
 	return blocked(m, c, asked, pods)
 }
 
-// Allowed is not bounded: Karpenter has no budgets for unhealthy machines, and package repair keeps all where too many are.
+// Allowed is unlimited: Karpenter has no budgets for unhealthy machines, and package repair keeps all where too many are.
 func (unhealthy) Allowed(*Pool) int { return math.MaxInt }
 
 func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
 
-// Forced says that the machine is deleted at once, without a place for its pods: its kubelet does not answer for them any more.
+// Forced reports whether the machine is deleted at once, without a place for its pods: its kubelet does not answer for them any more.
 func Forced(m *Machine) bool {
 	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == ""
 }
