@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/snapshot"
@@ -66,7 +67,7 @@ func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: gather.SameForAll(types), Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: cloud.SameForAll(types), Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
 	}
 	return gatherer.Cluster(ctx)

@@ -16,6 +16,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/quote"
@@ -168,7 +169,7 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--instance-types: %w", err)
 	}
-	types, err := catalog.ReadKWOK(bytes.NewReader(content))
+	types, err := catalog.ReadKWOK(bytes.NewReader(content), aws.GPULabels)
 	if err != nil {
 		return nil, fmt.Errorf("--instance-types %s: %w", o.instanceTypes, err)
 	}

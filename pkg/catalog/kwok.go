@@ -18,17 +18,20 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Label keys with which the cloud describes the machine and its GPUs.
+// Label keys with which every cloud describes the machine.
 const (
 	labelInstanceType = "node.kubernetes.io/instance-type"
 	labelArch         = "kubernetes.io/arch"
 	labelOS           = "kubernetes.io/os"
 	labelZone         = "topology.kubernetes.io/zone"
 	labelCapacityType = "karpenter.sh/capacity-type"
-	labelGPUName      = "karpenter.k8s.aws/instance-gpu-name"
-	labelGPUCount     = "karpenter.k8s.aws/instance-gpu-count"
-	labelGPUMemory    = "karpenter.k8s.aws/instance-gpu-memory"
 )
+
+// GPULabels are the keys of the labels with which a cloud describes the GPUs of a machine.
+type GPULabels struct {
+	// Name is the name of the model, Count how many there are, and Memory what each of them has, in MiB.
+	Name, Count, Memory string
+}
 
 // What Karpenter's kwok provider keeps back of every machine (its newInstanceType).
 const (
@@ -57,9 +60,9 @@ type kwokOffering struct {
 
 // ReadKWOK reads instance types from the JSON that Karpenter's kwok provider takes, so that both see the same machines.
 // Every requirement of an offering must be `In` with one value; it becomes a label. The GPUs are those of the resource
-// nvidia.com/gpu, described by the labels karpenter.k8s.aws/instance-gpu-name and -gpu-memory; other resources are Extended. All that is wrong
+// nvidia.com/gpu, described by the cloud's labels gpus; other resources are Extended. All that is wrong
 // with the file is told at once. The result is sorted by name.
-func ReadKWOK(r io.Reader) ([]InstanceType, error) {
+func ReadKWOK(r io.Reader, gpus GPULabels) ([]InstanceType, error) {
 	var read []kwokInstanceType
 	dec := json.NewDecoder(r)
 	if err := dec.Decode(&read); err != nil {
@@ -72,7 +75,7 @@ func ReadKWOK(r io.Reader) ([]InstanceType, error) {
 	names := map[string]bool{}
 	var errs []error
 	for _, k := range read {
-		t, err := k.instanceType()
+		t, err := k.instanceType(gpus)
 		if names[k.Name] {
 			err = errors.Join(err, errors.New("the name occurs twice"))
 		}
@@ -87,7 +90,7 @@ func ReadKWOK(r io.Reader) ([]InstanceType, error) {
 	return types, errors.Join(errs...)
 }
 
-func (k kwokInstanceType) instanceType() (InstanceType, error) {
+func (k kwokInstanceType) instanceType(gpus GPULabels) (InstanceType, error) {
 	if k.Name == "" {
 		return InstanceType{}, errors.New("it has no name")
 	}
@@ -117,7 +120,7 @@ func (k kwokInstanceType) instanceType() (InstanceType, error) {
 		errs = append(errs, err)
 		t.Offerings = append(t.Offerings, offering)
 	}
-	errs = append(errs, t.describe())
+	errs = append(errs, t.describe(gpus))
 	return t, errors.Join(errs...)
 }
 
@@ -190,7 +193,7 @@ func (o kwokOffering) offering(i int, machine map[string]string) (Offering, erro
 }
 
 // describe moves the labels that all offerings share to the type and reads the GPU's description from them.
-func (t *InstanceType) describe() error {
+func (t *InstanceType) describe(gpus GPULabels) error {
 	if len(t.Offerings) == 0 {
 		return errors.New("it has no offerings")
 	}
@@ -208,19 +211,19 @@ func (t *InstanceType) describe() error {
 	if t.GPU.Count == 0 {
 		return nil
 	}
-	t.GPU.Name = t.Labels[labelGPUName]
-	if s, ok := t.Labels[labelGPUMemory]; ok {
+	t.GPU.Name = t.Labels[gpus.Name]
+	if s, ok := t.Labels[gpus.Memory]; ok {
 		mib, err := strconv.ParseInt(s, 10, 64)
 		if err != nil {
-			return fmt.Errorf("label %s: %w", labelGPUMemory, err)
+			return fmt.Errorf("label %s: %w", gpus.Memory, err)
 		}
 		if mib <= 0 || mib > MaxMemoryMiB {
-			return fmt.Errorf("label %s: %d MiB is not above zero, or more than any GPU has", labelGPUMemory, mib)
+			return fmt.Errorf("label %s: %d MiB is not above zero, or more than any GPU has", gpus.Memory, mib)
 		}
 		t.GPU.MemoryMiB = mib
 	}
-	if s, ok := t.Labels[labelGPUCount]; ok && s != strconv.FormatInt(t.GPU.Count, 10) {
-		return fmt.Errorf("label %s is %s, but the machine has %d %s", labelGPUCount, s, t.GPU.Count, nodecontract.ResourceGPU)
+	if s, ok := t.Labels[gpus.Count]; ok && s != strconv.FormatInt(t.GPU.Count, 10) {
+		return fmt.Errorf("label %s is %s, but the machine has %d %s", gpus.Count, s, t.GPU.Count, nodecontract.ResourceGPU)
 	}
 	return nil
 }

@@ -14,6 +14,10 @@ import (
 )
 
 // requirement is one of an offering, as JSON.
+var awsGPULabels = GPULabels{
+	Name: "karpenter.k8s.aws/instance-gpu-name", Count: "karpenter.k8s.aws/instance-gpu-count", Memory: "karpenter.k8s.aws/instance-gpu-memory",
+}
+
 func requirement(key, operator string, values ...string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {
@@ -48,7 +52,7 @@ func TestReadKWOKReadsTheTypesOfTheTestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	types, err := ReadKWOK(f)
+	types, err := ReadKWOK(f, awsGPULabels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +69,13 @@ func TestReadKWOKReadsTheTypesOfTheTestCluster(t *testing.T) {
 func TestReadKWOKDescribesAType(t *testing.T) {
 	t.Parallel()
 	gpu := []string{
-		requirement(labelGPUName, "In", "t4"), requirement(labelGPUCount, "In", "1"), requirement(labelGPUMemory, "In", "16384"),
+		requirement(awsGPULabels.Name, "In", "t4"), requirement(awsGPULabels.Count, "In", "1"), requirement(awsGPULabels.Memory, "In", "16384"),
 	}
-	got, err := ReadKWOK(strings.NewReader("[" + instanceType("g4dn.xlarge", oneGPU,
+	got, err := ReadKWOK(strings.NewReader("["+instanceType("g4dn.xlarge", oneGPU,
 		offering("0.526", "a", "on-demand", append(gpu, requirement("example.com/rack", "In", "1"))...),
 		offering("0.1578", "b", "spot", append(gpu, requirement("example.com/rack", "In", "2"))...),
 		offering("0.2", "b", "on-demand", gpu...),
-	) + "," + instanceType("c5.xlarge", cpuOnly, offering("0.17", "a", "on-demand")) + "]"))
+	)+","+instanceType("c5.xlarge", cpuOnly, offering("0.17", "a", "on-demand"))+"]"), awsGPULabels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +92,7 @@ func TestReadKWOKDescribesAType(t *testing.T) {
 		Name: "g4dn.xlarge",
 		Labels: map[string]string{
 			labelInstanceType: "g4dn.xlarge", labelArch: "amd64", labelOS: "linux",
-			labelGPUName: "t4", labelGPUCount: "1", labelGPUMemory: "16384",
+			awsGPULabels.Name: "t4", awsGPULabels.Count: "1", awsGPULabels.Memory: "16384",
 		},
 		Capacity:    Resources{MilliCPU: 4000, MemoryBytes: 16 << 30, EphemeralBytes: 100 << 30, Pods: 29},
 		Allocatable: Resources{MilliCPU: 3900, MemoryBytes: 16<<30 - 10<<20, EphemeralBytes: 100 << 30, Pods: 29},
@@ -106,8 +110,8 @@ func TestReadKWOKDescribesAType(t *testing.T) {
 
 func TestReadKWOKTakesOtherResourcesAsTheyAre(t *testing.T) {
 	t.Parallel()
-	got, err := ReadKWOK(strings.NewReader("[" + instanceType("p4d.24xlarge", oneGPU+`,"vpc.amazonaws.com/efa":"4","hugepages-2Mi":"1Gi","example.com/none":"0"`,
-		offering("1", "a", "spot")) + "]"))
+	got, err := ReadKWOK(strings.NewReader("["+instanceType("p4d.24xlarge", oneGPU+`,"vpc.amazonaws.com/efa":"4","hugepages-2Mi":"1Gi","example.com/none":"0"`,
+		offering("1", "a", "spot"))+"]"), awsGPULabels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,14 +148,14 @@ func TestReadKWOKSaysWhatIsWrong(t *testing.T) {
 		"no price":           {"[" + instanceType("x", cpuOnly, offering("0", "a", "spot")) + "]", []string{"offering 0: the price 0 is not between 0 and a million dollars an hour"}},
 		"a negative price":   {"[" + instanceType("x", cpuOnly, offering("-1", "a", "spot")) + "]", []string{"offering 0: the price -1 is not between"}},
 		"an enormous price":  {"[" + instanceType("x", cpuOnly, offering("1e300", "a", "spot")) + "]", []string{"offering 0: the price 1e+300 is not between"}},
-		"GPU memory no int":  {"[" + instanceType("x", oneGPU, gpuOffering(labelGPUMemory, "lots")) + "]", []string{`label karpenter.k8s.aws/instance-gpu-memory: strconv.ParseInt: parsing "lots"`}},
-		"no GPU memory":      {"[" + instanceType("x", oneGPU, gpuOffering(labelGPUMemory, "0")) + "]", []string{"label karpenter.k8s.aws/instance-gpu-memory: 0 MiB is not above zero"}},
-		"another GPU count":  {"[" + instanceType("x", oneGPU, gpuOffering(labelGPUCount, "2")) + "]", []string{"label karpenter.k8s.aws/instance-gpu-count is 2, but the machine has 1 nvidia.com/gpu"}},
+		"GPU memory no int":  {"[" + instanceType("x", oneGPU, gpuOffering(awsGPULabels.Memory, "lots")) + "]", []string{`label karpenter.k8s.aws/instance-gpu-memory: strconv.ParseInt: parsing "lots"`}},
+		"no GPU memory":      {"[" + instanceType("x", oneGPU, gpuOffering(awsGPULabels.Memory, "0")) + "]", []string{"label karpenter.k8s.aws/instance-gpu-memory: 0 MiB is not above zero"}},
+		"another GPU count":  {"[" + instanceType("x", oneGPU, gpuOffering(awsGPULabels.Count, "2")) + "]", []string{"label karpenter.k8s.aws/instance-gpu-count is 2, but the machine has 1 nvidia.com/gpu"}},
 		"everything at once": {"[" + instanceType("x", cpuOnly) + "," + instanceType("y", cpuOnly, offering("0", "", "spot")) + "]", []string{`instance type "x": it has no offerings`, "offering 0: it needs requirements", "offering 0: the price 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := ReadKWOK(strings.NewReader(tc.file))
+			_, err := ReadKWOK(strings.NewReader(tc.file), awsGPULabels)
 			if err == nil {
 				t.Fatal("no error")
 			}
@@ -166,8 +170,8 @@ func TestReadKWOKSaysWhatIsWrong(t *testing.T) {
 
 func TestReadKWOKKeepsALabelThatOnlySomeOfferingsHaveWithThem(t *testing.T) {
 	t.Parallel()
-	types, err := ReadKWOK(strings.NewReader("[" + instanceType("x", cpuOnly,
-		offering("1", "a", "spot", requirement("k", "In", "")), offering("1", "b", "spot")) + "]"))
+	types, err := ReadKWOK(strings.NewReader("["+instanceType("x", cpuOnly,
+		offering("1", "a", "spot", requirement("k", "In", "")), offering("1", "b", "spot"))+"]"), awsGPULabels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,12 +206,12 @@ func wantSound(t *testing.T, types []InstanceType) {
 }
 
 func FuzzReadKWOK(f *testing.F) {
-	f.Add([]byte("[" + instanceType("x", oneGPU, offering("1", "a", "spot", requirement(labelGPUMemory, "In", "1"))) + "]"))
+	f.Add([]byte("[" + instanceType("x", oneGPU, offering("1", "a", "spot", requirement(awsGPULabels.Memory, "In", "1"))) + "]"))
 	f.Add([]byte("[" + instanceType("x", `"cpu":"9223372036854775807","memory":"1e30","pods":"-1"`, offering("1e-9", "a", "spot")) + "]"))
 	f.Add([]byte(`null`))
 	f.Add([]byte(`[null]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		types, err := ReadKWOK(bytes.NewReader(data))
+		types, err := ReadKWOK(bytes.NewReader(data), awsGPULabels)
 		if err != nil {
 			return
 		}

@@ -26,7 +26,9 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
@@ -122,7 +124,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // It was only read.
-	types, err := catalog.ReadKWOK(f)
+	types, err := catalog.ReadKWOK(f, aws.GPULabels)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -189,12 +191,9 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 
 var nodeOverlay = schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
-// ec2NodeClass is the kind whose machines AWS tells of.
-var ec2NodeClass = schema.GroupKind{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass"}
-
 // newCatalog has AWS tell of the machines of EC2NodeClasses, and the file of those of all other node classes. Where there is no EC2NodeClass, AWS is never
 // called.
-func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (gather.Catalog, error) {
+func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
 	onAWS := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, ReservedENIs: o.ReservedENIs, IsolatedVPC: o.IsolatedVPC},
 		Load:    loader(all),
@@ -203,16 +202,16 @@ func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metri
 	if err := m.Add(onAWS); err != nil {
 		return nil, fmt.Errorf("adding the catalogue: %w", err)
 	}
-	machines := gather.ByKind{Kinds: map[schema.GroupKind]gather.Catalog{ec2NodeClass: onAWS}}
+	machines := cloud.ByKind{Kinds: map[schema.GroupKind]cloud.Catalog{aws.NodeClassKind: onAWS}}
 	if types != nil {
-		machines.Others = gather.SameForAll(types)
+		machines.Others = cloud.SameForAll(types)
 	}
 	return machines, nil
 }
 
 // loader makes AWS clients whose calls are counted.
-func loader(all *metrics.Metrics) func(context.Context) (*aws.Clients, error) {
-	return func(ctx context.Context) (*aws.Clients, error) { return aws.Load(ctx, aws.Counted(all.AWSCalls)) }
+func loader(all *metrics.Metrics) func(context.Context) (*api.Clients, error) {
+	return func(ctx context.Context) (*api.Clients, error) { return api.Load(ctx, api.Counted(all.AWSCalls)) }
 }
 
 // kubernetesVersion asks the API server for its version, as Karpenter's AWS provider does.

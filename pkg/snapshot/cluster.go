@@ -19,6 +19,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/nodecontract"
 )
@@ -87,11 +88,7 @@ func (s *NodeClassState) Learn(listing catalog.Listing) {
 }
 
 // Image is a machine image that a node class has found.
-type Image struct {
-	ID string
-	// Requirements say for which machines it is.
-	Requirements []corev1.NodeSelectorRequirement
-}
+type Image = cloud.Image
 
 // Problem is why a pool launches nothing, in the words of a condition.
 type Problem struct {

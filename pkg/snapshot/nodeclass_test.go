@@ -43,7 +43,7 @@ func TestANodeClassIsReadyWhenItsConditionIsTrueOfItsPresentGeneration(t *testin
 			if tc.deleted {
 				metadata["deletionTimestamp"] = "2026-03-01T12:00:00Z"
 			}
-			class := &unstructured.Unstructured{Object: map[string]any{"kind": "EC2NodeClass", "metadata": metadata}}
+			class := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata}}
 			switch status := tc.status.(type) {
 			case nil:
 			case map[string]any:
@@ -95,7 +95,7 @@ func TestWhatANodeClassSaysOfItsImagesAndItsSpec(t *testing.T) {
 	t.Parallel()
 	class := func(amis any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
-			"kind": "EC2NodeClass",
+			"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass",
 			"metadata": map[string]any{"name": "gpu", "annotations": map[string]any{
 				"karpenter.k8s.aws/ec2nodeclass-hash": "17", "karpenter.k8s.aws/ec2nodeclass-hash-version": "v4",
 			}},

@@ -11,10 +11,11 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 )
 
 // ofOfferings are the labels that differ between the offerings of an instance type.
-var ofOfferings = []string{corev1.LabelTopologyZone, "topology.k8s.aws/zone-id", karpv1.CapacityTypeLabelKey}
+var ofOfferings = append(clouds.PlaceLabels(), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
 // nothingOffered says why a pool has nothing to launch; nil when it has, or when its classes say why already.
 func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
@@ -36,7 +37,7 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	case len(unoffered) > 0 && len(state.Images) == 0:
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
 	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool {
-		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return i.isFor(&Offering{Type: it}) })
+		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
 	}):
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
 			"%s %q has no image for %s (%s, with GPUs): see that its spec.amiSelectorTerms select one, or allow other instance types", ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable])}

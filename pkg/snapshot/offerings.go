@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -194,7 +195,7 @@ func admits(machine, fixed map[string]string, requirements scheduling.Requiremen
 
 // describes says whether the cloud, not the user, gives a label its value.
 func describes(described map[string]bool, key string) bool {
-	return karpv1.WellKnownLabels.Has(key) || strings.HasPrefix(key, "karpenter.k8s.aws/") || strings.HasPrefix(key, "karpenter.kwok.sh/") || described[key]
+	return karpv1.WellKnownLabels.Has(key) || clouds.Describes(key) || described[key]
 }
 
 // describedLabels are the labels by which the catalogue describes machines.

@@ -28,7 +28,7 @@ func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offeri
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
 		return reasonNoSubnet, fmt.Sprintf("%s has no subnet in zone %s: add one to what its spec.subnetSelectorTerms select, or leave the zone out of the NodePool's requirements", name, o.Zone)
 	}
-	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool { return i.isFor(o) }) {
+	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool { return isFor(i, o) }) {
 		return reasonNoImage, fmt.Sprintf("%s has no image for %s (%s, with GPUs): see that its spec.amiSelectorTerms select one, or leave the type out of the NodePool's requirements",
 			name, o.Type.Name, cmp.Or(o.Labels[corev1.LabelArchStable], "of unknown architecture"))
 	}
@@ -37,7 +37,7 @@ func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offeri
 
 // isFor says whether machines of the offering's type are launched with the image, by Karpenter's own algebra (MapToInstanceTypes in the AWS provider's
 // pkg/providers/amifamily, v1.14.1).
-func (i Image) isFor(o *Offering) bool {
+func isFor(i Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }
 

@@ -121,6 +121,17 @@ var rules = []rule{
 		allows: anyOf(noneOf(below("github.com/aws")), below("github.com/aws/karpenter-provider-aws/pkg/apis")),
 	},
 	{
+		why:    "what is particular about a cloud is behind pkg/cloud: those that may know AWS wire it, or are for its EC2NodeClasses by their API",
+		of:     noneOf(under("pkg/cloud"), under("pkg/operator"), under("pkg/controllers/rollout"), under("pkg/catalog/builtin"), under("cmd"), under("test")),
+		allows: noneOf(ours("pkg/cloud/aws")),
+	},
+	{
+		why:          "what Karve knows of clouds without asking them is for all, so it brings no clients with it",
+		of:           anyOf(is("pkg/cloud"), is("pkg/cloud/aws"), under("pkg/cloud/clouds")),
+		allows:       noneOf(below("github.com/aws"), below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
+		transitively: true,
+	},
+	{
 		why: "what runs on nodes and on people's machines does not carry AWS's clients with it",
 		of: anyOf(under("cmd/kubectl-karve"), under("cmd/node"), under("pkg/node"), under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"),
 			under("pkg/controllers/gather")),
@@ -167,6 +178,8 @@ func TestABreachIsSeen(t *testing.T) {
 		"metrics may not use Karpenter at all":              {pkg("pkg/metrics", "sigs.k8s.io/karpenter/pkg/apis/v1"), 1},
 		"the provider's resolvers may be used to ask AWS":   {pkg("pkg/cloud/aws/instancetype", "github.com/aws/karpenter-provider-aws/pkg/providers/pricing", "sigs.k8s.io/karpenter/pkg/cloudprovider"), 0},
 		"the rest of Karpenter may not":                     {pkg("pkg/cloud/aws/instancetype", "sigs.k8s.io/karpenter/pkg/controllers/state"), 1},
+		"controllers see clouds through one interface":      {pkg("pkg/controllers/launch", module+"/pkg/cloud/aws"), 1},
+		"what is known of AWS needs none of its clients":    {listed{ImportPath: module + "/pkg/cloud/aws", Deps: []string{"github.com/aws/aws-sdk-go-v2/aws"}}, 1},
 		"controllers may not ask AWS":                       {pkg("pkg/controllers/pool", "github.com/aws/aws-sdk-go-v2/service/ec2"), 1},
 		"controllers may read EC2NodeClasses":               {pkg("pkg/controllers/pool", "github.com/aws/karpenter-provider-aws/pkg/apis/v1"), 0},
 		"kubectl-karve may not carry AWS, even by a detour": {listed{ImportPath: module + "/cmd/kubectl-karve", Deps: []string{"github.com/aws/smithy-go"}}, 1},

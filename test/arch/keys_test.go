@@ -45,6 +45,29 @@ func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
 	}
 }
 
+// Another cloud is another folder: whoever needs a key of AWS's asks pkg/cloud for it.
+func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
+	t.Parallel()
+	const group = "karpenter.k8s.aws"
+	for dir, p := range parseAll(t, "../..", "pkg", "cmd") {
+		if under("pkg/cloud/aws")(dir) || strings.HasSuffix(dir, "test") {
+			continue
+		}
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				literal, ok := n.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					return true
+				}
+				if value, err := strconv.Unquote(literal.Value); err == nil && (value == group || strings.HasPrefix(value, group+"/")) {
+					t.Errorf("%s writes %q: put it into pkg/cloud/aws", p.fset.Position(n.Pos()), value)
+				}
+				return true
+			})
+		}
+	}
+}
+
 // source is the files of a package that ship, and its constants.
 type source struct {
 	fset   *token.FileSet

@@ -8,7 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	localaws "karve.sh/karve/test/aws"
 )
 
@@ -18,7 +18,7 @@ func TestOutages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := aws.New(localaws.ClientConfig(s.URL))
+	clients := api.New(localaws.ClientConfig(s.URL))
 	call := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -36,13 +36,13 @@ func TestOutages(t *testing.T) {
 	} {
 		c.fault("EC2")
 		err := call()
-		if got := aws.Garbled(err); err == nil || len(got) < len(c.garbled) || got[:len(c.garbled)] != c.garbled {
+		if got := api.Garbled(err); err == nil || len(got) < len(c.garbled) || got[:len(c.garbled)] != c.garbled {
 			t.Errorf("%s: %q of %v, want %q", c.name, got, err, c.garbled)
 		}
 		s.Heal()
 	}
 	s.Hang("EC2")
-	if err := call(); !errors.Is(err, context.DeadlineExceeded) || aws.Garbled(err) != "" {
+	if err := call(); !errors.Is(err, context.DeadlineExceeded) || api.Garbled(err) != "" {
 		t.Errorf("a call that hangs gives %v", err)
 	}
 	s.Heal()

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/test/cluster"
 )
 
@@ -187,7 +187,7 @@ func (w *world) wrongs(ctx context.Context) ([]wrong, error) {
 }
 
 // tooDear is as well that the machines cost too much.
-func (w *world) tooDear(ctx context.Context, machines gather.Catalog) ([]wrong, error) {
+func (w *world) tooDear(ctx context.Context, machines cloud.Catalog) ([]wrong, error) {
 	if all, err := w.wrongs(ctx); err != nil || len(all) > 0 {
 		return all, err
 	}
@@ -199,7 +199,7 @@ func (w *world) tooDear(ctx context.Context, machines gather.Catalog) ([]wrong, 
 }
 
 // priceless is that nobody knows what the machines should cost.
-func (w *world) priceless(ctx context.Context, machines gather.Catalog) []wrong {
+func (w *world) priceless(ctx context.Context, machines cloud.Catalog) []wrong {
 	if _, err := w.bill(ctx, machines); err != nil {
 		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}
 	}

@@ -15,7 +15,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
@@ -28,11 +29,11 @@ import (
 )
 
 // catalogue is one of the cluster's machines, as the controller has it.
-func catalogue(t *testing.T, w *world) gather.Catalog {
+func catalogue(t *testing.T, w *world) cloud.Catalog {
 	t.Helper()
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},
-		Load: func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(w.AWS().URL)), nil },
+		Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.AWS().URL)), nil },
 	})
 	go func() { _ = machines.Start(t.Context()) }()
 	return machines
@@ -62,7 +63,7 @@ func (b bill) wrongs() []wrong {
 }
 
 // gather is the cluster as the controller sees it, without what can never run and what is not of the pools.
-func (w *world) gather(ctx context.Context, machines gather.Catalog) (*snapshot.Cluster, error) {
+func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
 	g := gather.Gatherer{
 		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}
@@ -76,7 +77,7 @@ func (w *world) gather(ctx context.Context, machines gather.Catalog) (*snapshot.
 	return c, nil
 }
 
-func (w *world) bill(ctx context.Context, machines gather.Catalog) (bill, error) {
+func (w *world) bill(ctx context.Context, machines cloud.Catalog) (bill, error) {
 	c, err := w.gather(ctx, machines)
 	if err != nil {
 		return bill{}, err

@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -24,7 +24,7 @@ const growth = 14
 
 // grows adds pods to an app of each pool while nothing goes wrong and no machine is given back, and looks that what is launched is what a plan for them needs: no
 // machine stays empty, and where all are launched at once they cost no more than the plan's.
-func (w *world) grows(t *testing.T, machines gather.Catalog, atOnce bool) {
+func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 	t.Helper()
 	ctx := t.Context()
 	for _, p := range pools {

@@ -20,7 +20,7 @@ import (
 	realclock "k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
@@ -155,7 +155,7 @@ func (s *scene) asTheyCame() planner.Snapshot {
 	s.t.Helper()
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},
-		Load: func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(s.AWS().URL)), nil },
+		Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(s.AWS().URL)), nil },
 	})
 	go func() { _ = machines.Start(s.t.Context()) }() // That it does not start is seen when it knows of no instance type.
 	g := gather.Gatherer{

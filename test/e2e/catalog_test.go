@@ -17,7 +17,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/metrics"
 	localaws "karve.sh/karve/test/aws"
@@ -101,7 +101,7 @@ func (s *scene) catalogue() catalog.Listing {
 	}
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},
-		Load: func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(s.AWS().URL)), nil },
+		Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(s.AWS().URL)), nil },
 	})
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
@@ -131,10 +132,10 @@ func (w *world) reconciles(part string) (again time.Duration) {
 }
 
 // catalogOf are the machines that can be launched: the cheaper holds four replicas' worth of pods, the other one more CPU.
-func catalogOf() gather.SameForAll {
+func catalogOf() cloud.SameForAll {
 	small := *snapshottest.TypeNamed("g4dn.xlarge")
 	large := *snapshottest.TypeNamed("g4dn.2xlarge")
-	types := gather.SameForAll{small, large}
+	types := cloud.SameForAll{small, large}
 	for i := range types {
 		types[i].Offerings = types[i].Offerings[:1:1]
 	}

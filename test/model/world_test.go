@@ -20,7 +20,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -41,7 +41,7 @@ type world struct {
 	rng     *rand.Rand
 	clock   *clocktesting.FakeClock
 	store   *store
-	catalog gather.SameForAll
+	catalog cloud.SameForAll
 	karve   karve
 	// acting is the reconciler that runs, "" when somebody else acts.
 	acting  string

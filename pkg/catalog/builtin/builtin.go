@@ -7,6 +7,7 @@ import (
 	_ "embed"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 //go:embed instance-types.json
@@ -14,5 +15,5 @@ var file []byte
 
 // InstanceTypes are the built-in instance types, by name.
 func InstanceTypes() ([]catalog.InstanceType, error) {
-	return catalog.ReadKWOK(bytes.NewReader(file))
+	return catalog.ReadKWOK(bytes.NewReader(file), aws.GPULabels)
 }

@@ -22,6 +22,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/fleet/capacity"
 	"karve.sh/karve/pkg/fleet/drift"
@@ -39,7 +40,7 @@ type Gatherer struct {
 	Live client.Reader
 	// Mapper knows which kinds the API server serves.
 	Mapper  meta.RESTMapper
-	Catalog Catalog
+	Catalog cloud.Catalog
 	Ledger  *launch.Ledger
 	Clock   clock.PassiveClock
 	// Metrics may be nil.

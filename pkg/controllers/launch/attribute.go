@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/cloud/clouds"
 )
 
 // Refusal is what of a claim's choice is to be left alone, and why: each of the instance types in each of the zones.
@@ -25,20 +27,17 @@ type Cloud struct {
 	Subnets map[string]string
 }
 
-// codes are the words of CreateFleet's errors that Karpenter's AWS provider takes for a lack of capacity (pkg/errors, v1.14.1), and those of Karpenter
-// itself, with what they mean.
-var codes = []struct{ code, reason string }{
-	{"InsufficientInstanceCapacity:", v1alpha1.RefusalInsufficientCapacity},
-	{"UnfulfillableCapacity:", v1alpha1.RefusalInsufficientCapacity},
-	{"all requested instance types were unavailable", v1alpha1.RefusalInsufficientCapacity},
-	{"MaxSpotInstanceCountExceeded:", v1alpha1.RefusalSpotQuota},
-	{"VcpuLimitExceeded:", v1alpha1.RefusalVCPULimit},
-	{"Unsupported:", v1alpha1.RefusalUnsupported},
-	{"InsufficientFreeAddressesInSubnet:", v1alpha1.RefusalNoAddresses},
-	{"MaxFleetCountExceeded:", v1alpha1.RefusalFleetQuota},
-	{"AuthFailure.ServiceLinkedRoleCreationNotPermitted:", v1alpha1.RefusalSpotRole},
-	{"resolving nodeclass", v1alpha1.RefusalNodeClassNotFound},
-}
+// refusals are the texts in messages that tell of a refusal: those of Karpenter itself, and those of the clouds.
+var refusals = func() []cloud.Error {
+	all := []cloud.Error{
+		{Text: "all requested instance types were unavailable", Reason: v1alpha1.RefusalInsufficientCapacity},
+		{Text: "resolving nodeclass", Reason: v1alpha1.RefusalNodeClassNotFound},
+	}
+	for _, p := range clouds.All {
+		all = append(all, p.Errors...)
+	}
+	return all
+}()
 
 // fault is one error of several in a message.
 type fault struct {
@@ -54,14 +53,14 @@ func faults(message string) []fault {
 		reason string
 	}
 	var places []place
-	for _, c := range codes {
+	for _, r := range refusals {
 		for from := 0; ; {
-			i := strings.Index(message[from:], c.code)
+			i := strings.Index(message[from:], r.Text)
 			if i < 0 {
 				break
 			}
-			places = append(places, place{from + i, c.reason})
-			from += i + len(c.code)
+			places = append(places, place{from + i, r.Reason})
+			from += i + len(r.Text)
 		}
 	}
 	slices.SortFunc(places, func(a, b place) int { return a.at - b.at })
@@ -78,14 +77,14 @@ func faults(message string) []fault {
 
 // attribute reads what Karpenter tells of a claim that it gave up for lack of capacity (the event InsufficientCapacityError). Karpenter cuts the message
 // off after 300 characters, so whatever of the claim it does not explain was refused for lack of capacity as well: the cloud had none of it.
-func attribute(s Shape, message string, cloud Cloud) []Refusal {
+func attribute(s Shape, message string, class Cloud) []Refusal {
 	var out []Refusal
 	for _, f := range faults(message) {
 		// An error for lack of capacity names one machine of those that were all tried.
 		if f.reason == v1alpha1.RefusalInsufficientCapacity || f.reason == v1alpha1.RefusalUnsupported && !s.named(f.text) {
 			continue
 		}
-		r := s.within(causes[f.reason].scope, f.text, cloud)
+		r := s.within(causes[f.reason].Scope, f.text, class)
 		r.Reason, r.Message = f.reason, message
 		out = append(out, r)
 	}
@@ -102,24 +101,24 @@ func (s Shape) named(text string) bool {
 func inParentheses(text, zone string) bool { return strings.Contains(text, "("+zone+")") }
 
 // within is the part of the shape that a refusal of the scope is about: what the text names of it, or all of it.
-func (s Shape) within(of scope, text string, cloud Cloud) Refusal {
+func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	everything := []string{v1alpha1.Any}
 	r := Refusal{InstanceTypes: everything, Zones: everything, CapacityType: v1alpha1.Any}
 	switch of {
-	case aboutPairs:
+	case cloud.AboutOfferings:
 		r.InstanceTypes, r.CapacityType = those(s.InstanceTypes, func(t string) bool { return mentions(text, t) }), s.CapacityType
 		r.Zones = those(s.Zones, func(z string) bool { return inParentheses(text, z) })
-	case aboutTypes:
+	case cloud.AboutTypes:
 		r.InstanceTypes = s.InstanceTypes
-	case aboutQuota:
+	case cloud.AboutQuota:
 		r.InstanceTypes, r.CapacityType = those(s.InstanceTypes, func(t string) bool { return mentions(text, t) }), s.CapacityType
-	case aboutZones:
-		r.Zones = s.withoutAddresses(text, cloud)
-	case aboutCapacity:
+	case cloud.AboutZones:
+		r.Zones = s.withoutAddresses(text, class)
+	case cloud.AboutCapacityType:
 		r.CapacityType = s.CapacityType
-	case aboutClass:
-		r.Generation = cloud.Generation
-	case aboutAccount:
+	case cloud.AboutClass:
+		r.Generation = class.Generation
+	case cloud.AboutAccount:
 	}
 	return r
 }
@@ -151,9 +150,9 @@ func mentions(text, name string) bool {
 }
 
 // withoutAddresses are the zones of the subnets that a text names, or all of the shape's.
-func (s Shape) withoutAddresses(text string, cloud Cloud) []string {
+func (s Shape) withoutAddresses(text string, class Cloud) []string {
 	var zones []string
-	for id, zone := range cloud.Subnets {
+	for id, zone := range class.Subnets {
 		if mentions(text, id) && !slices.Contains(zones, zone) {
 			zones = append(zones, zone)
 		}
@@ -195,9 +194,9 @@ func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 }
 
 // refusalFor is what is to be left alone for a reason of which no more is known.
-func refusalFor(s Shape, reason, message string, cloud Cloud) Refusal {
+func refusalFor(s Shape, reason, message string, class Cloud) Refusal {
 	reason = known(reason)
-	r := s.within(causes[reason].scope, "", cloud)
+	r := s.within(causes[reason].Scope, "", class)
 	r.Reason, r.Message = reason, message
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
 )
 
 // Errors of CreateFleet in the words of EC2.
@@ -119,10 +120,10 @@ func TestEveryReasonOfTheProviderIsKnown(t *testing.T) {
 		}
 	}
 	for reason, c := range causes {
-		if c.first <= 0 || c.most < c.first {
-			t.Errorf("%s is left alone for %s, and at most %s", reason, c.first, c.most)
+		if c.First <= 0 || c.Most < c.First {
+			t.Errorf("%s is left alone for %s, and at most %s", reason, c.First, c.Most)
 		}
-		if r := refusalFor(flexible, reason, "", aCloud); len(r.InstanceTypes) == 0 || len(r.Zones) == 0 || r.CapacityType == "" || (r.Generation == 7) != (c.scope == aboutClass) {
+		if r := refusalFor(flexible, reason, "", aCloud); len(r.InstanceTypes) == 0 || len(r.Zones) == 0 || r.CapacityType == "" || (r.Generation == 7) != (c.Scope == cloud.AboutClass) {
 			t.Errorf("%s has %+v left alone", reason, r)
 		}
 	}

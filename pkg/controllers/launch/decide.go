@@ -7,6 +7,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -56,7 +57,7 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 		if d.reason == v1alpha1.RefusalLaunchFailed {
 			d.message += "; Karpenter's log has the error"
 		}
-		limit = min(timeout, causes[d.reason].patience)
+		limit = min(timeout, causes[d.reason].Patience)
 	}
 	if !claim.DeletionTimestamp.IsZero() {
 		d.verdict = refused
@@ -69,6 +70,6 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 	if left := limit - age; left > 0 {
 		return decision{verdict: wait, again: left}
 	}
-	d.held = age >= failingGrace
+	d.held = age >= cloud.FailingGrace
 	return d
 }

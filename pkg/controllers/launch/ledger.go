@@ -268,10 +268,10 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 // what is refused, so that not everything is tried again in the same moment.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c := causes[known(r.Reason)]
-	d := c.first
+	d := c.First
 	for range r.Failures - 1 {
-		if d *= 2; d >= c.most {
-			d = c.most
+		if d *= 2; d >= c.Most {
+			d = c.Most
 			break
 		}
 	}

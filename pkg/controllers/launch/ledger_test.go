@@ -70,8 +70,8 @@ func TestEachReasonHasItsOwnPatience(t *testing.T) {
 	t.Parallel()
 	for reason, c := range causes {
 		r, _ := refuse(NewLedger(), "g4dn.xlarge", reason, "", now)
-		if got := r.NotBefore.Sub(now); got < c.first || got > c.first+c.first/10+time.Second || r.Reason != reason {
-			t.Errorf("%s is left alone for %s for %s, want %s", reason, got, r.Reason, c.first)
+		if got := r.NotBefore.Sub(now); got < c.First || got > c.First+c.First/10+time.Second || r.Reason != reason {
+			t.Errorf("%s is left alone for %s for %s, want %s", reason, got, r.Reason, c.First)
 		}
 	}
 }
@@ -380,7 +380,7 @@ func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 			case "refuse":
 				reason := rapid.SampledFrom(reasons).Draw(t, "reason")
 				switch r, news := refuse(l, instanceType, reason, "no", at); {
-				case news && (r.NotBefore.Sub(at) < causes[reason].first || r.NotBefore.Sub(at) > causes[reason].most*11/10+time.Second):
+				case news && (r.NotBefore.Sub(at) < causes[reason].First || r.NotBefore.Sub(at) > causes[reason].Most*11/10+time.Second):
 					t.Fatalf("refused for %s at %s and left alone until %s", reason, at, r.NotBefore)
 				case !news && !r.NotBefore.After(at):
 					t.Fatalf("an offering that may be tried was refused at %s, and that is no news: %v", at, r)

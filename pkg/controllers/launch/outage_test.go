@@ -13,6 +13,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
 )
 
 // request is how the SDK begins an error of CreateFleet.
@@ -21,33 +22,33 @@ const request = "operation error EC2: CreateFleet, "
 // failures are errors of CreateFleet as the SDK and Karpenter's AWS provider word them, and whether they name an offering.
 var failures = map[string]struct {
 	text  string
-	about scope
+	about cloud.Scope
 }{
-	"a connection that is refused": {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp 10.0.0.1:443: connect: connection refused`, aboutClass},
-	"a connection that is reset":   {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": read tcp 10.0.0.2:51874->10.0.0.1:443: read: connection reset by peer`, aboutClass},
-	"a connection that is closed":  {request + `exceeded maximum number of attempts, 3, https response error StatusCode: 0, RequestID: , request send failed, Post "http://127.0.0.1:4566/": EOF`, aboutClass},
-	"no name server":               {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp: lookup ec2.us-east-1.amazonaws.com: i/o timeout`, aboutClass},
-	"a timeout":                    {request + `https response error StatusCode: 0, RequestID: , canceled, context deadline exceeded`, aboutClass},
-	"a client's timeout":           {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)`, aboutClass},
-	"an answer of HTML":            {request + `https response error StatusCode: 503, RequestID: , deserialization failed, failed to decode response body, expected element type <Response> but have <html>`, aboutClass},
-	"an answer cut short":          {request + `https response error StatusCode: 200, RequestID: , deserialization failed, failed to decode response body, XML syntax error on line 1: unexpected EOF`, aboutClass},
-	"no words":                     {request + `https response error StatusCode: 503, RequestID: , api error UnknownError: UnknownError`, aboutClass},
-	"a service that is away":       {request + `https response error StatusCode: 503, RequestID: 0, api error Unavailable: The service is unavailable. Please try again shortly.`, aboutClass},
-	"an error of the service":      {request + `https response error StatusCode: 500, RequestID: 0, api error InternalError: An internal error has occurred`, aboutAccount},
-	"throttling":                   {request + `https response error StatusCode: 503, RequestID: 0, api error RequestLimitExceeded: Request limit exceeded.`, aboutAccount},
-	"a token that has expired":     {request + `https response error StatusCode: 400, RequestID: 0, api error RequestExpired: Request has expired.`, aboutClass},
-	"wrong credentials":            {request + `https response error StatusCode: 401, RequestID: 0, api error AuthFailure: AWS was not able to validate the provided access credentials`, aboutClass},
-	"a missing right":              {request + `https response error StatusCode: 403, RequestID: 0, api error UnauthorizedOperation: You are not authorized to perform this operation.`, aboutClass},
-	"a mistake":                    {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidParameterValue: Value (x) for parameter y is invalid.`, aboutClass},
-	"a launch template":            {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateName.NotFoundException: At least one of the launch templates specified in the request does not exist.`, aboutClass},
-	"a launch template's id":       {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateId.NotFound: The specified launch template does not exist.`, aboutClass},
-	"an image":                     {"InvalidAMIID.NotFound: The image id '[ami-0123456789abcdef0]' does not exist", aboutClass},
-	"fewer machines than asked":    {"too few instances returned: too few instances returned", aboutClass},
-	"a spot quota among others":    {overSpot + "; " + "InvalidParameterValue: x", aboutQuota},
-	"a vCPU quota among others":    {overLimit + "; " + "InvalidParameterValue: x", aboutQuota},
-	"addresses among others":       {noAddresses + "; " + "InvalidParameterValue: x", aboutZones},
-	"a free tier":                  {"InvalidParameterCombination: The specified instance type is not eligible for Free Tier.", aboutQuota},
-	"capacity among others":        {noCapacity + "; " + "InvalidParameterValue: x", aboutClass}, // The provider tells neither.
+	"a connection that is refused": {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp 10.0.0.1:443: connect: connection refused`, cloud.AboutClass},
+	"a connection that is reset":   {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": read tcp 10.0.0.2:51874->10.0.0.1:443: read: connection reset by peer`, cloud.AboutClass},
+	"a connection that is closed":  {request + `exceeded maximum number of attempts, 3, https response error StatusCode: 0, RequestID: , request send failed, Post "http://127.0.0.1:4566/": EOF`, cloud.AboutClass},
+	"no name server":               {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": dial tcp: lookup ec2.us-east-1.amazonaws.com: i/o timeout`, cloud.AboutClass},
+	"a timeout":                    {request + `https response error StatusCode: 0, RequestID: , canceled, context deadline exceeded`, cloud.AboutClass},
+	"a client's timeout":           {request + `https response error StatusCode: 0, RequestID: , request send failed, Post "https://ec2.us-east-1.amazonaws.com/": net/http: request canceled (Client.Timeout exceeded while awaiting headers)`, cloud.AboutClass},
+	"an answer of HTML":            {request + `https response error StatusCode: 503, RequestID: , deserialization failed, failed to decode response body, expected element type <Response> but have <html>`, cloud.AboutClass},
+	"an answer cut short":          {request + `https response error StatusCode: 200, RequestID: , deserialization failed, failed to decode response body, XML syntax error on line 1: unexpected EOF`, cloud.AboutClass},
+	"no words":                     {request + `https response error StatusCode: 503, RequestID: , api error UnknownError: UnknownError`, cloud.AboutClass},
+	"a service that is away":       {request + `https response error StatusCode: 503, RequestID: 0, api error Unavailable: The service is unavailable. Please try again shortly.`, cloud.AboutClass},
+	"an error of the service":      {request + `https response error StatusCode: 500, RequestID: 0, api error InternalError: An internal error has occurred`, cloud.AboutAccount},
+	"throttling":                   {request + `https response error StatusCode: 503, RequestID: 0, api error RequestLimitExceeded: Request limit exceeded.`, cloud.AboutAccount},
+	"a token that has expired":     {request + `https response error StatusCode: 400, RequestID: 0, api error RequestExpired: Request has expired.`, cloud.AboutClass},
+	"wrong credentials":            {request + `https response error StatusCode: 401, RequestID: 0, api error AuthFailure: AWS was not able to validate the provided access credentials`, cloud.AboutClass},
+	"a missing right":              {request + `https response error StatusCode: 403, RequestID: 0, api error UnauthorizedOperation: You are not authorized to perform this operation.`, cloud.AboutClass},
+	"a mistake":                    {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidParameterValue: Value (x) for parameter y is invalid.`, cloud.AboutClass},
+	"a launch template":            {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateName.NotFoundException: At least one of the launch templates specified in the request does not exist.`, cloud.AboutClass},
+	"a launch template's id":       {request + `https response error StatusCode: 400, RequestID: 0, api error InvalidLaunchTemplateId.NotFound: The specified launch template does not exist.`, cloud.AboutClass},
+	"an image":                     {"InvalidAMIID.NotFound: The image id '[ami-0123456789abcdef0]' does not exist", cloud.AboutClass},
+	"fewer machines than asked":    {"too few instances returned: too few instances returned", cloud.AboutClass},
+	"a spot quota among others":    {overSpot + "; " + "InvalidParameterValue: x", cloud.AboutQuota},
+	"a vCPU quota among others":    {overLimit + "; " + "InvalidParameterValue: x", cloud.AboutQuota},
+	"addresses among others":       {noAddresses + "; " + "InvalidParameterValue: x", cloud.AboutZones},
+	"a free tier":                  {"InvalidParameterCombination: The specified instance type is not eligible for Free Tier.", cloud.AboutQuota},
+	"capacity among others":        {noCapacity + "; " + "InvalidParameterValue: x", cloud.AboutClass}, // The provider tells neither.
 }
 
 // pauses says whether a refusal is about everything.
@@ -59,10 +60,10 @@ func TestOnlyAnErrorThatNamesAnOfferingCountsAgainstIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range failures {
 		reason, _ := awserrors.ToReasonMessage(errors.New(c.text))
-		if got := causes[known(reason)].scope; got != c.about {
+		if got := causes[known(reason)].Scope; got != c.about {
 			t.Errorf("%s: %s is about %d, want %d", name, reason, got, c.about)
 		}
-		if r := NewLedger().judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == aboutClass || c.about == aboutAccount) {
+		if r := NewLedger().judge(flexible, reason, "", aCloud, now, now); pauses(r) != (c.about == cloud.AboutClass || c.about == cloud.AboutAccount) {
 			t.Errorf("%s: %s refuses %+v", name, reason, r)
 		}
 	}
@@ -148,9 +149,9 @@ func (w *world) launch(s Shape) {
 
 // outages are the reasons that a cloud which is away shows, for as long as launches pause for each of them.
 var outages = map[string]time.Duration{
-	v1alpha1.RefusalLaunchFailed: longestPause, v1alpha1.RefusalSilent: longestPause, v1alpha1.RefusalVanished: longestPause,
-	v1alpha1.RefusalNodeClassNotReady: longestPause, "InternalError": longestPause, "InstanceTypeResolutionFailed": longestPause,
-	"NodeClassReadinessUnknown": longestPause, "RequestLimitExceeded": 5 * time.Minute, "Unauthorized": 5 * time.Minute,
+	v1alpha1.RefusalLaunchFailed: cloud.LongestPause, v1alpha1.RefusalSilent: cloud.LongestPause, v1alpha1.RefusalVanished: cloud.LongestPause,
+	v1alpha1.RefusalNodeClassNotReady: cloud.LongestPause, "InternalError": cloud.LongestPause, "InstanceTypeResolutionFailed": cloud.LongestPause,
+	"NodeClassReadinessUnknown": cloud.LongestPause, "RequestLimitExceeded": 5 * time.Minute, "Unauthorized": 5 * time.Minute,
 }
 
 // Whatever an outage looks like, no offering is refused for it, nor when it comes back, and launches resume soon after it is over.
@@ -233,7 +234,7 @@ func TestATypeIsSetAsideOnceItAloneFails(t *testing.T) {
 					l.Launched("claim", s.Class, s.InstanceTypes[0], s.Zones[0], s.CapacityType, at)
 				case '-':
 					created := at.Add(time.Second)
-					at = created.Add(failingGrace)
+					at = created.Add(cloud.FailingGrace)
 					var r Refusal
 					for range 4 { // The claims of one plan are one failure.
 						r = l.judge(s, v1alpha1.RefusalLaunchFailed, "", aCloud, created, at)

@@ -27,6 +27,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/metrics"
@@ -110,7 +111,7 @@ func (w *town) restart() {
 	w.controller = New(Config{
 		Client: w, Ledger: ledger, Metrics: metrics.New(prometheus.NewRegistry()), Recorder: &events.FakeRecorder{}, Clock: w.clock,
 		Gatherer: &gather.Gatherer{
-			Cached: w, Live: w, Mapper: mapper, Catalog: gather.SameForAll(w.types), Ledger: ledger, Clock: w.clock, ReplicasTimeout: 10 * time.Minute,
+			Cached: w, Live: w, Mapper: mapper, Catalog: cloud.SameForAll(w.types), Ledger: ledger, Clock: w.clock, ReplicasTimeout: 10 * time.Minute,
 		},
 		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second, Nominations: true,
 	})

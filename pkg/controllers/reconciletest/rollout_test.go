@@ -17,7 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/controllers/rollout"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/aws"
@@ -83,7 +83,7 @@ func (w *rollouts) forget() {
 	w.controller = rollout.New(rollout.Config{
 		Enabled: true,
 		Client:  w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
-		AWS:               func(context.Context) (*aws.Clients, error) { return aws.New(localaws.ClientConfig(w.aws.URL)), nil },
+		AWS:               func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.aws.URL)), nil },
 		KubernetesVersion: func() (string, error) { return "1.36", nil },
 		Namespace:         checks, CheckImage: "check", Refresh: time.Minute,
 	})

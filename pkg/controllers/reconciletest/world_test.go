@@ -28,6 +28,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/metrics"
@@ -115,7 +116,7 @@ func (w *world) restart() {
 
 func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
-		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: gather.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
+		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
 		ReplicasTimeout: replicasTimeout, NodeOverlays: true,
 	}
 }

@@ -24,7 +24,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/wording"
@@ -43,7 +43,7 @@ type Config struct {
 	Mapper   meta.RESTMapper
 	Gatherer *gather.Gatherer
 	// AWS makes the clients of the AWS APIs.
-	AWS func(context.Context) (*aws.Clients, error)
+	AWS func(context.Context) (*api.Clients, error)
 	// KubernetesVersion is the control plane's, such as 1.34, for which images are made.
 	KubernetesVersion func() (string, error)
 	Metrics           *metrics.Metrics

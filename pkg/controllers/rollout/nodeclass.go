@@ -17,15 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/snapshot"
-)
-
-// The labels by which Karpenter's provider says which machines an image is for.
-const (
-	gpuCountLabel         = "karpenter.k8s.aws/instance-gpu-count"
-	acceleratorCountLabel = "karpenter.k8s.aws/instance-accelerator-count"
 )
 
 // nodeClass is an EC2NodeClass, as far as it matters here. The object itself is kept as it was read, so that fields of newer versions are neither lost in a copy
@@ -104,8 +99,8 @@ func (r *resolved) forGPUs(architecture string) bool {
 	for _, req := range r.Requirements {
 		switch {
 		case req.Key == corev1.LabelArchStable && req.Operator == corev1.NodeSelectorOpIn && !slices.Contains(req.Values, architecture),
-			req.Key == gpuCountLabel && req.Operator == corev1.NodeSelectorOpDoesNotExist,
-			req.Key == acceleratorCountLabel && req.Operator == corev1.NodeSelectorOpExists:
+			req.Key == aws.GPULabels.Count && req.Operator == corev1.NodeSelectorOpDoesNotExist,
+			req.Key == aws.AcceleratorCountLabel && req.Operator == corev1.NodeSelectorOpExists:
 			return false
 		}
 	}
@@ -191,8 +186,6 @@ func (c *nodeClass) pinTo(r *v1alpha1.GPUImageRollout, image *v1alpha1.GPUImage)
 func owned(r *v1alpha1.GPUImageRollout) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUImageRollout", Name: r.Name, UID: r.UID, Controller: new(true)}}
 }
-
-var ec2NodeClass = schema.GroupKind{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass"}
 
 // nodeClass reads the EC2NodeClass of a rollout, live. It is nil with the reason where there is none to work with.
 func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind, name string) (*nodeClass, *rollout.Blocked, error) {

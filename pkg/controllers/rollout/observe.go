@@ -17,6 +17,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/snapshot"
@@ -55,7 +56,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.Blocked = &disabled
 		return w, nil
 	}
-	mapping, err := c.Mapper.RESTMapping(ec2NodeClass)
+	mapping, err := c.Mapper.RESTMapping(aws.NodeClassKind)
 	switch {
 	case err == nil:
 		w.classes = mapping.GroupVersionKind

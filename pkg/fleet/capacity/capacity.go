@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -71,7 +72,7 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 	ref := claim.Spec.NodeClassRef
 	kind := Kind{
 		NodeClass: v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name},
-		Hash:      hashOf(claim.Annotations[snapshot.NodeClassHashAnnotation], claim.Annotations[snapshot.NodeClassHashVersionAnnotation]), Image: claim.Status.ImageID,
+		Hash:      hashOf(clouds.NodeClassHash(claim.Annotations)), Image: claim.Status.ImageID,
 		InstanceType: claim.Labels[corev1.LabelInstanceTypeStable],
 	}
 	state := c.NodeClasses[kind.NodeClass]

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -111,7 +112,7 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 	if !class.Ready {
 		return nil
 	}
-	hash, version := m.Claim.Annotations[snapshot.NodeClassHashAnnotation], m.Claim.Annotations[snapshot.NodeClassHashVersionAnnotation]
+	hash, version := clouds.NodeClassHash(m.Claim.Annotations)
 	if hash != "" && class.Hash != "" && version == class.HashVersion && hash != class.Hash {
 		return &Drift{NodeClass, fmt.Sprintf("%s %s has changed since it was launched", ref.Kind, ref.Name)}
 	}

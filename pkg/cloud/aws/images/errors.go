@@ -7,7 +7,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
 // Reason is why AWS did not tell, in one word of a condition.
@@ -39,7 +39,7 @@ func (e *Error) Unwrap() error { return e.err }
 // explained says what was asked for, what came of it, and what to do.
 func explained(err error, what, right string) error {
 	e := &Error{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), err: err}
-	if garbled := aws.Garbled(err); garbled != "" {
+	if garbled := api.Garbled(err); garbled != "" {
 		e.Message = fmt.Sprintf("%s cannot be read, and is tried again: AWS, or a proxy on the way to it, gives %s", what, garbled)
 		return e
 	}

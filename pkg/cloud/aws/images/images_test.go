@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"k8s.io/utils/clock"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	localaws "karve.sh/karve/test/aws"
 )
@@ -23,7 +23,7 @@ func found(t *testing.T) (*localaws.Server, *images.Finder) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := aws.New(localaws.ClientConfig(s.URL))
+	clients := api.New(localaws.ClientConfig(s.URL))
 	return s, &images.Finder{SSM: clients.SSM, EC2: clients.EC2, Now: clock.RealClock{}.Now}
 }
 
@@ -164,7 +164,7 @@ func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
 func TestWithoutCredentialsThatIsSaid(t *testing.T) {
 	t.Parallel()
 	s, _ := found(t)
-	clients, err := aws.Load(t.Context(), config.WithRegion("us-east-1"), config.WithBaseEndpoint(s.URL), config.WithCredentialsProvider(nobody{}))
+	clients, err := api.Load(t.Context(), config.WithRegion("us-east-1"), config.WithBaseEndpoint(s.URL), config.WithCredentialsProvider(nobody{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/metrics"
 )
 
@@ -35,7 +35,7 @@ type Options struct {
 type Config struct {
 	Options
 	// Load makes the clients of the AWS APIs.
-	Load    func(context.Context) (*aws.Clients, error)
+	Load    func(context.Context) (*api.Clients, error)
 	Metrics *metrics.Metrics
 	Clock   clock.Clock
 }
@@ -102,7 +102,7 @@ func (c *Catalog) Start(ctx context.Context) error {
 }
 
 // load makes the clients, however often it takes; nil when the context ends first.
-func (c *Catalog) load(ctx context.Context) *aws.Clients {
+func (c *Catalog) load(ctx context.Context) *api.Clients {
 	for failures := 0; ; failures++ {
 		clients, err := c.config.Load(ctx)
 		if err == nil {

@@ -27,7 +27,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/metrics"
 	fakeaws "karve.sh/karve/test/aws"
@@ -57,7 +57,7 @@ func newWorld(t *testing.T, region fakeaws.Config, edits ...func(*instancetype.C
 	}
 	config := instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: w.metrics, Clock: w.clock,
-		Load: func(context.Context) (*aws.Clients, error) { return aws.New(fakeaws.ClientConfig(server.URL)), nil },
+		Load: func(context.Context) (*api.Clients, error) { return api.New(fakeaws.ClientConfig(server.URL)), nil },
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -413,11 +413,11 @@ func TestClientsThatTryAgainAreToldToBeThrottled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {
 		load := c.Load
-		c.Load = func(ctx context.Context) (*aws.Clients, error) {
+		c.Load = func(ctx context.Context) (*api.Clients, error) {
 			quick, err := load(ctx)
 			server := *quick.EC2.Options().BaseEndpoint
 			patient := awssdk.Config{Region: "us-east-1", BaseEndpoint: &server, Credentials: quick.EC2.Options().Credentials}
-			return aws.New(patient), err
+			return api.New(patient), err
 		}
 	})
 	w.server.Throttle()
@@ -429,30 +429,30 @@ func TestCredentialsAndRegionThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	class := object(t, nodeClass("gpu"))
 	for name, tc := range map[string]struct {
-		load   func(*fakeaws.Server) (*aws.Clients, error)
+		load   func(*fakeaws.Server) (*api.Clients, error)
 		reason string
 		words  string
 	}{
 		"no configuration": {
-			func(*fakeaws.Server) (*aws.Clients, error) {
+			func(*fakeaws.Server) (*api.Clients, error) {
 				return nil, errors.New("finding the AWS region, which AWS_REGION would tell: none")
 			},
 			"NoConfiguration", "AWS_REGION",
 		},
-		"no credentials": {func(s *fakeaws.Server) (*aws.Clients, error) {
+		"no credentials": {func(s *fakeaws.Server) (*api.Clients, error) {
 			c := fakeaws.ClientConfig(s.URL)
 			c.Credentials = awssdk.CredentialsProviderFunc(func(context.Context) (awssdk.Credentials, error) {
 				return awssdk.Credentials{}, errors.New("no EC2 IMDS role found")
 			})
-			return aws.New(c), nil
+			return api.New(c), nil
 		}, "NoCredentials", "EKS Pod Identity or IRSA"},
-		"a region that does not exist": {func(s *fakeaws.Server) (*aws.Clients, error) {
+		"a region that does not exist": {func(s *fakeaws.Server) (*api.Clients, error) {
 			c := fakeaws.ClientConfig(s.URL)
 			c.Region, c.BaseEndpoint = "us-nowhere-9", nil
 			c.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
 				return nil, fmt.Errorf("lookup %s: no such host", r.URL.Host)
 			})
-			return aws.New(c), nil
+			return api.New(c), nil
 		}, "Unreachable", "us-nowhere-9"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -462,7 +462,7 @@ func TestCredentialsAndRegionThatAreNotThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {
-				c.Load = func(context.Context) (*aws.Clients, error) { return tc.load(server) }
+				c.Load = func(context.Context) (*api.Clients, error) { return tc.load(server) }
 			})
 			listing := w.until(class, "told", because(tc.reason))
 			if len(listing.InstanceTypes) != 0 || !strings.Contains(listing.Message, tc.words) {

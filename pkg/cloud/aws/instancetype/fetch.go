@@ -10,7 +10,7 @@ import (
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
 // known is what AWS has told. What its fields hold is never changed, only replaced.
@@ -32,7 +32,7 @@ const (
 )
 
 // describeTypes asks as Karpenter does, and keeps what has an NVIDIA GPU.
-func describeTypes(ctx context.Context, clients *aws.Clients) (map[ec2types.InstanceType]ec2types.InstanceTypeInfo, error) {
+func describeTypes(ctx context.Context, clients *api.Clients) (map[ec2types.InstanceType]ec2types.InstanceTypeInfo, error) {
 	infos := map[ec2types.InstanceType]ec2types.InstanceTypeInfo{}
 	pages := ec2.NewDescribeInstanceTypesPaginator(clients.EC2, &ec2.DescribeInstanceTypesInput{
 		Filters: []ec2types.Filter{
@@ -62,7 +62,7 @@ func hasNVIDIA(info ec2types.InstanceTypeInfo) bool {
 }
 
 // describeZones asks where each type is offered.
-func describeZones(ctx context.Context, clients *aws.Clients) (zones map[ec2types.InstanceType][]string, all sets.Set[string], err error) {
+func describeZones(ctx context.Context, clients *api.Clients) (zones map[ec2types.InstanceType][]string, all sets.Set[string], err error) {
 	zones, all = map[ec2types.InstanceType][]string{}, sets.New[string]()
 	pages := ec2.NewDescribeInstanceTypeOfferingsPaginator(clients.EC2, &ec2.DescribeInstanceTypeOfferingsInput{
 		LocationType: ec2types.LocationTypeAvailabilityZone, MaxResults: new(zonesPerPage),

@@ -8,7 +8,7 @@ import (
 
 	"github.com/aws/smithy-go"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
 // problem is why something cannot be known, in the words of a condition.
@@ -33,12 +33,12 @@ var (
 )
 
 // diagnose says why a call has failed and what to do about it.
-func (c *Catalog) diagnose(ctx context.Context, clients *aws.Clients, err error) *problem {
+func (c *Catalog) diagnose(ctx context.Context, clients *api.Clients, err error) *problem {
 	action := "the call"
 	if operation := (*smithy.OperationError)(nil); errors.As(err, &operation) {
 		action = operation.Service() + " " + operation.Operation()
 	}
-	if what := aws.Garbled(err); what != "" {
+	if what := api.Garbled(err); what != "" {
 		return &problem{reasonGarbled, fmt.Sprintf("%s gets %s: see whether AWS has an outage, and what proxies are on the way to it (%v)", action, what, err)}
 	}
 	if api := smithy.APIError(nil); errors.As(err, &api) {

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	fakeaws "karve.sh/karve/test/aws"
 )
@@ -41,7 +41,7 @@ type karpenter struct {
 func newKarpenter(t *testing.T, server *fakeaws.Server, options awsoptions.Options) karpenter {
 	t.Helper()
 	ctx := coreoptions.ToContext(awsoptions.ToContext(t.Context(), &options), &coreoptions.Options{FeatureGates: coreoptions.FeatureGates{ReservedCapacity: true}})
-	c := aws.New(fakeaws.ClientConfig(server.URL))
+	c := api.New(fakeaws.ClientConfig(server.URL))
 	fresh := func() *cache.Cache { return cache.New(cache.NoExpiration, 0) }
 	prices := awspricing.NewDefaultProvider(c.Pricing, c.EC2, c.Region, false)
 	k := karpenter{provider.NewDefaultProvider(

@@ -9,7 +9,7 @@ import (
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
 // How often the APIs are asked. Machines, zones and on-demand prices change when AWS announces so; Karpenter asks for them as seldom, and a type that it does
@@ -37,7 +37,7 @@ type source struct {
 	instead string
 	every   time.Duration
 	// read returns what is to be done with what it read.
-	read func(context.Context, *aws.Clients) (func(*known), error)
+	read func(context.Context, *api.Clients) (func(*known), error)
 
 	// The rest is guarded by Catalog.mu.
 	attempted bool
@@ -49,21 +49,21 @@ func (c *Catalog) allSources() []*source {
 	return []*source{
 		{
 			name: "instance-types", words: "instance types", every: seldom,
-			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+			read: func(ctx context.Context, clients *api.Clients) (func(*known), error) {
 				infos, err := describeTypes(ctx, clients)
 				return func(k *known) { k.infos = infos }, err
 			},
 		},
 		{
 			name: "zones", words: "zones of the instance types", every: seldom,
-			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+			read: func(ctx context.Context, clients *api.Clients) (func(*known), error) {
 				zones, all, err := describeZones(ctx, clients)
 				return func(k *known) { k.zones, k.allZones = zones, all }, err
 			},
 		},
 		{
 			name: "on-demand-prices", words: "on-demand prices", instead: "those that Karpenter's AWS provider was released with are used", every: seldom,
-			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+			read: func(ctx context.Context, clients *api.Clients) (func(*known), error) {
 				fresh := c.prices(clients)
 				err := fresh.UpdateOnDemandPricing(ctx)
 				return func(k *known) { k.onDemand = fresh }, err
@@ -71,7 +71,7 @@ func (c *Catalog) allSources() []*source {
 		},
 		{
 			name: "spot-prices", words: "spot prices", instead: "spot machines are taken to cost as much as on demand", every: often,
-			read: func(ctx context.Context, clients *aws.Clients) (func(*known), error) {
+			read: func(ctx context.Context, clients *api.Clients) (func(*known), error) {
 				fresh := c.prices(clients)
 				err := fresh.UpdateSpotPricing(ctx)
 				return func(k *known) { k.spot = fresh }, err
@@ -82,12 +82,12 @@ func (c *Catalog) allSources() []*source {
 
 // prices is a price list to read into. One that has been read is never read into again: the provider locks a list for as long as AWS takes to answer, and
 // plans must not wait for that.
-func (c *Catalog) prices(clients *aws.Clients) *pricing.DefaultProvider {
+func (c *Catalog) prices(clients *api.Clients) *pricing.DefaultProvider {
 	return pricing.NewDefaultProvider(clients.Pricing, clients.EC2, clients.Region, c.config.IsolatedVPC)
 }
 
 // keep reads a source on its schedule until the context ends.
-func (c *Catalog) keep(ctx context.Context, clients *aws.Clients, s *source) {
+func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 	for failures := 0; ; {
 		wait := s.every
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws"
 )
 
 const (
@@ -45,7 +46,7 @@ func TestKarveReadsTheFileToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	types, err := catalog.ReadKWOK(file)
+	types, err := catalog.ReadKWOK(file, aws.GPULabels)
 	if err != nil {
 		t.Fatal(err)
 	}

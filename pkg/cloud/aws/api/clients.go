@@ -1,5 +1,5 @@
 // Package aws speaks to AWS: for the catalogue of instance types and for GPU images.
-package aws
+package api
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package aws_test
+package api_test
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"karve.sh/karve/pkg/cloud/aws"
+	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/metrics"
 	fakeaws "karve.sh/karve/test/aws"
 )
@@ -31,7 +31,7 @@ func TestClientsComeFromTheEnvironmentAndCountTheirCalls(t *testing.T) {
 	environ(t, server.Env()...)
 	environ(t, "AWS_MAX_ATTEMPTS=2")
 	m := metrics.New(prometheus.NewRegistry())
-	clients, err := aws.Load(t.Context(), aws.Counted(m.AWSCalls))
+	clients, err := api.Load(t.Context(), api.Counted(m.AWSCalls))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestClientsComeFromTheEnvironmentAndCountTheirCalls(t *testing.T) {
 
 func TestWithoutARegionThereAreNoClients(t *testing.T) {
 	environ(t, "AWS_REGION=", "AWS_DEFAULT_REGION=", "AWS_EC2_METADATA_DISABLED=true", "AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null")
-	if _, err := aws.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_REGION") {
+	if _, err := api.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "AWS_REGION") {
 		t.Errorf("got %v", err)
 	}
 }

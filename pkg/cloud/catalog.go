@@ -1,4 +1,4 @@
-package gather
+package cloud
 
 import (
 	"context"

@@ -1,0 +1,119 @@
+// Package aws is what Karve knows of AWS and of Karpenter's provider for it. It calls nothing: api, images and instancetype do.
+package aws
+
+import (
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud"
+)
+
+const group = "karpenter.k8s.aws"
+
+// NodeClassKind is the kind of AWS's node classes.
+var NodeClassKind = schema.GroupKind{Group: group, Kind: "EC2NodeClass"}
+
+// GPULabels are the labels with which Karpenter's AWS provider describes the GPUs of a machine.
+var GPULabels = catalog.GPULabels{Name: group + "/instance-gpu-name", Count: group + "/instance-gpu-count", Memory: group + "/instance-gpu-memory"}
+
+// AcceleratorCountLabel is the number of accelerators of a machine that are no GPUs, such as Inferentia.
+const AcceleratorCountLabel = group + "/instance-accelerator-count"
+
+// Provider is AWS.
+var Provider = cloud.Provider{
+	NodeClass:             NodeClassKind,
+	LabelPrefix:           group + "/",
+	PlaceLabels:           []string{"topology.k8s.aws/zone-id"},
+	HashAnnotation:        group + "/ec2nodeclass-hash",
+	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",
+	Images:                imagesOf,
+	Subnets:               subnetsOf,
+	Errors:                launchErrors,
+	Causes:                causes,
+}
+
+// launchErrors are the words of CreateFleet's errors that Karpenter's AWS provider takes for a lack of capacity (pkg/errors, v1.14.1).
+var launchErrors = []cloud.Error{
+	{Text: "InsufficientInstanceCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
+	{Text: "UnfulfillableCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
+	{Text: "MaxSpotInstanceCountExceeded:", Reason: v1alpha1.RefusalSpotQuota},
+	{Text: "VcpuLimitExceeded:", Reason: v1alpha1.RefusalVCPULimit},
+	{Text: "Unsupported:", Reason: v1alpha1.RefusalUnsupported},
+	{Text: "InsufficientFreeAddressesInSubnet:", Reason: v1alpha1.RefusalNoAddresses},
+	{Text: "MaxFleetCountExceeded:", Reason: v1alpha1.RefusalFleetQuota},
+	{Text: "AuthFailure.ServiceLinkedRoleCreationNotPermitted:", Reason: v1alpha1.RefusalSpotRole},
+}
+
+// causes are for the reasons of the condition Launched that the AWS provider writes (ToReasonMessage in its pkg/errors, and NewCreateError in pkg/cloudprovider and
+// pkg/providers/instance, v1.14.1).
+var causes = map[string]cloud.Cause{
+	"FreeTierIneligible": {Scope: cloud.AboutQuota, First: time.Hour, Most: 6 * time.Hour},
+
+	// InternalError, like LaunchFailed, is what connections that are refused or closed, hangs, timeouts, answers that cannot be decoded and errors of the service look
+	// like: the provider does not tell them apart.
+	"InternalError":                {Scope: cloud.AboutAccount, First: cloud.Pause, Most: cloud.LongestPause, Patience: cloud.UntilTimeout},
+	"InstanceTypeResolutionFailed": {Scope: cloud.AboutAccount, First: cloud.Pause, Most: cloud.LongestPause, Patience: cloud.UntilTimeout},
+	"RequestLimitExceeded":         {Scope: cloud.AboutAccount, First: cloud.Pause, Most: 5 * time.Minute, Patience: cloud.UntilTimeout},
+	"AccountPendingVerification":   {Scope: cloud.AboutAccount, First: 5 * time.Minute, Most: time.Hour},
+
+	"NodeClassReadinessUnknown": {Scope: cloud.AboutClass, First: 10 * time.Second, Most: cloud.LongestPause, Patience: cloud.FailingGrace},
+	// Credentials that have expired are a missing right as well, and get better without a change of the node class.
+	"Unauthorized":                   {Scope: cloud.AboutClass, First: time.Minute, Most: 5 * time.Minute},
+	"SubnetResolutionFailed":         {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	"SecurityGroupSubnetVPCMismatch": {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	"AMIAuthorizationFailure":        {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	"InvalidAMIID":                   {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	"AMINotFound":                    {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	"UserDataSizeLimitExceeded":      {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
+	// A new instance profile or launch template is not known everywhere at once.
+	"InstanceProfileNameInvalid": {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
+	"LaunchTemplateNotFound":     {Scope: cloud.AboutClass, First: time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
+}
+
+// subnetsOf are the zones of the subnets in the status of an EC2NodeClass, by id.
+func subnetsOf(class *unstructured.Unstructured) map[string]string {
+	found, _, err := unstructured.NestedSlice(class.Object, "status", "subnets")
+	if err != nil || len(found) == 0 {
+		return nil
+	}
+	zones := map[string]string{}
+	for _, f := range found {
+		subnet, _ := f.(map[string]any)
+		id, _ := subnet["id"].(string)
+		zone, _ := subnet["zone"].(string)
+		if id != "" && zone != "" {
+			zones[id] = zone
+		}
+	}
+	return zones
+}
+
+// imagesOf are those in the status of an EC2NodeClass.
+func imagesOf(class *unstructured.Unstructured) []cloud.Image {
+	found, _, err := unstructured.NestedSlice(class.Object, "status", "amis")
+	if err != nil {
+		return nil
+	}
+	b, err := json.Marshal(found)
+	if err != nil {
+		return nil
+	}
+	var amis []struct {
+		ID           string                           `json:"id"`
+		Requirements []corev1.NodeSelectorRequirement `json:"requirements"`
+	}
+	if err := json.Unmarshal(b, &amis); err != nil {
+		return nil
+	}
+	var images []cloud.Image
+	for _, ami := range amis {
+		images = append(images, cloud.Image{ID: ami.ID, Requirements: ami.Requirements})
+	}
+	return images
+}
