@@ -39,11 +39,7 @@ func decide(s *pass) (commands []command, again time.Duration) {
 		if reason.Forced(m) || m.Deleting() || m.Node == nil {
 			continue
 		}
-		next := s.nextIdle
-		if m.Replacing() != "" {
-			next = s.nextReplaced
-		}
-		c, wait := next(m)
+		c, wait := s.next(m)
 		if c != nil {
 			s.follow(c)
 			add(*c)
@@ -72,6 +68,14 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	}
 	slices.SortStableFunc(commands, func(a, b command) int { return strings.Compare(a.machine.Claim.Name, b.machine.Claim.Name) })
 	return commands, again
+}
+
+// next returns the next step of a machine, nil when there is none now, and after how long another one may be due; 0 when that is not known.
+func (s *pass) next(m *reason.Machine) (*command, time.Duration) {
+	if m.Replacing() != "" {
+		return s.nextReplaced(m)
+	}
+	return s.nextIdle(m)
 }
 
 // forced returns the commands for machines that are deleted at once. While one of them is not being deleted yet nothing else is done: whether others may go is asked when its

@@ -92,7 +92,7 @@ func (s *pass) nextHandOvers(p *pool) []command {
 	return commands
 }
 
-// groups groups the pods that leave machines by the Node that they are to go to, the hardest to place first.
+// groups returns the pods that leave machines by the Node that they are to go to, the hardest to place first.
 func (s *pass) groups(machines []*reason.Machine) []group {
 	placements := s.whatIf.placements(s.going)
 	var groups []group
