@@ -33,7 +33,7 @@ func WithAlternatives(s Snapshot, p Plan) Plan {
 	}
 	for _, l := range p.Launches {
 		o := s.Offerings[l.Offering]
-		f.left[o.Pool].take(greatest(s, variant{l.Offering, l.Alternatives}))
+		f.left[o.Pool].Take(greatest(s, variant{l.Offering, l.Alternatives}))
 	}
 	p.Launches = slices.Clone(p.Launches)
 	for i := range p.Launches {
@@ -108,7 +108,7 @@ func (f *flexer) alternatives(l Launch) []int {
 		return cmp.Or(cmp.Compare(x.Price, y.Price), strings.Compare(x.InstanceType, y.InstanceType), strings.Compare(x.Zone, y.Zone), cmp.Compare(i, j))
 	})
 	was := greatest(s, variant{offering: l.Offering})
-	f.left[o.Pool].take(minusPhysical(greatest(s, variant{l.Offering, out}), was))
+	f.left[o.Pool].Take(greatest(s, variant{l.Offering, out}).Minus(was))
 	return out
 }
 
@@ -228,7 +228,7 @@ func domainOf(domains []int, topology int) int {
 
 // allowed reports whether the limits of the pool leave room for a machine in the place of what was chosen.
 func (f *flexer) allowed(o, x Offering) bool {
-	left, more := f.left[o.Pool], minusPhysical(x.Physical, o.Physical)
+	left, more := f.left[o.Pool], x.Physical.Minus(o.Physical)
 	return more.MilliCPU <= max(0, left.MilliCPU) && more.MemoryBytes <= max(0, left.MemoryBytes) && more.GPUs <= max(0, left.GPUs) &&
 		more.Replicas <= max(0, left.Replicas)
 }

@@ -27,7 +27,7 @@ func widest(sound map[pair]bool, chosen pair) []pair {
 		for j, zone := range zones {
 			if is, ok := sound[pair{t, zone}]; ok {
 				offered[i] |= 1 << j
-				good[i] |= uint(truth(is)) << j
+				good[i] |= bit(is) << j
 			}
 		}
 	}
@@ -69,7 +69,14 @@ func axes(sound map[pair]bool, chosen string) (types, zones []string) {
 	}
 	slices.Sort(types)
 	zones = slices.SortedFunc(maps.Keys(many), func(a, b string) int {
-		return cmp.Or(-cmp.Compare(truth(a == chosen), truth(b == chosen)), cmp.Compare(many[b], many[a]), strings.Compare(a, b))
+		return cmp.Or(-cmp.Compare(bit(a == chosen), bit(b == chosen)), cmp.Compare(many[b], many[a]), strings.Compare(a, b))
 	})
 	return slices.Compact(types), zones[:min(len(zones), maxZones)]
+}
+
+func bit(b bool) uint {
+	if b {
+		return 1
+	}
+	return 0
 }

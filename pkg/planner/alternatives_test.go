@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // flexible draws a snapshot with few types in few zones, so that several offerings are of one type, and pools that pay some more for a choice.
@@ -38,7 +39,7 @@ func servedByAll(t *rapid.T) {
 	before := planner.Build(s)
 	after := planner.WithAlternatives(s, before)
 	if err := planner.Check(s, after); err != nil {
-		t.Fatalf("%v: %v%s", err, after, outline(s))
+		t.Fatalf("%v: %v%s", err, after, plantest.Outline(s))
 	}
 	for i := range after.Launches {
 		if len(s.Pools[s.Offerings[after.Launches[i].Offering].Pool].MinValues) == 0 {
@@ -61,7 +62,7 @@ func widestChoice(t *rapid.T) {
 				other.Launches = slices.Clone(plan.Launches)
 				other.Launches[i].Alternatives = product(s, l, types, zones)
 				if pairs(s, other.Launches[i]) > pairs(s, l) && planner.Check(s, other) == nil {
-					t.Fatalf("launch %d has alternatives %v, where %v are sound%s", i, l.Alternatives, other.Launches[i].Alternatives, outline(s))
+					t.Fatalf("launch %d has alternatives %v, where %v are sound%s", i, l.Alternatives, other.Launches[i].Alternatives, plantest.Outline(s))
 				}
 			}
 		}
@@ -128,15 +129,17 @@ func chosenByTheCloud(t *rapid.T) {
 		l.Offering = rapid.SampledFrom(append([]int{l.Offering}, l.Alternatives...)).Draw(t, "came")
 	}
 	if again := planner.Build(plantest.Applied(s, came)); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
-		t.Fatalf("launches again: %v after %v%s", again, first, outline(s))
+		t.Fatalf("launches again: %v after %v%s", again, first, plantest.Outline(s))
 	}
 }
 
-func TestEverythingThatAClaimAdmitsServesItsPods(t *testing.T)    { property(servedByAll)(t) }
-func TestALaunchLeavesTheWidestChoice(t *testing.T)               { property(widestChoice)(t) }
-func TestTheOrderMakesNoDifferenceToTheChoice(t *testing.T)       { property(choiceOrderFree)(t) }
-func TestWhateverMachinesComeThePodsNeedNothingMore(t *testing.T) { property(chosenByTheCloud)(t) }
-func FuzzAlternatives(f *testing.F)                               { f.Fuzz(rapid.MakeFuzz(servedByAll)) }
+func TestEverythingThatAClaimAdmitsServesItsPods(t *testing.T) { properties.Check(servedByAll)(t) }
+func TestALaunchLeavesTheWidestChoice(t *testing.T)            { properties.Check(widestChoice)(t) }
+func TestTheOrderMakesNoDifferenceToTheChoice(t *testing.T)    { properties.Check(choiceOrderFree)(t) }
+func TestWhateverMachinesComeThePodsNeedNothingMore(t *testing.T) {
+	properties.Check(chosenByTheCloud)(t)
+}
+func FuzzAlternatives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(servedByAll)) }
 
 // spotPrices are those of a day of us-east-1, in micro-dollars an hour, by type and zone.
 var spotPrices = map[string]map[string]planner.MicroUSD{

@@ -155,23 +155,10 @@ func compareProducts(a, b, c, d int64) int {
 	return 1
 }
 
-// cost orders plans: fewer pods left out, then less money, then fewer machines.
-type cost struct {
-	left     int64
-	price    int64
-	machines int64
-}
-
-func (c cost) less(o cost) bool {
-	if c.left != o.left {
-		return c.left < o.left
+// saturating returns a+b for amounts ≥ 0, and MaxInt64 where that does not fit.
+func saturating(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
 	}
-	if c.price != o.price {
-		return c.price < o.price
-	}
-	return c.machines < o.machines
-}
-
-func (c cost) plus(o cost) cost {
-	return cost{c.left + o.left, c.price + o.price, c.machines + o.machines}
+	return a + b
 }

@@ -25,27 +25,25 @@ func benchmark(b *testing.B, s planner.Snapshot) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func zones() []string { return []string{"zone-a", "zone-b", "zone-c"} }
-
 func BenchmarkBuild1000Pods20Shapes(b *testing.B) {
 	for seed := range uint64(3) {
 		b.Run(fmt.Sprint("seed=", seed), func(b *testing.B) {
-			benchmark(b, plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 1000, 20, seed))
+			benchmark(b, plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 1000, 20, seed))
 		})
 	}
 }
 
 func BenchmarkBuild10000Pods50Shapes(b *testing.B) {
-	benchmark(b, plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 10_000, 50, 1))
+	benchmark(b, plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 10_000, 50, 1))
 }
 
 func BenchmarkBuild10000IdenticalPods(b *testing.B) {
-	benchmark(b, plantest.Identical(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 10_000, plantest.Request(300, 1024, 1)))
+	benchmark(b, plantest.Identical(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 10_000, plantest.Request(300, 1024, 1)))
 }
 
 // BenchmarkBuildAmongBusyNodes is a large cluster in which some pods find room.
 func BenchmarkBuildAmongBusyNodes(b *testing.B) {
-	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), 300, 15, 1)
+	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 300, 15, 1)
 	for i := range 500 {
 		free := plantest.Request(int64(i*37%700), int64(i*131%2500), int64(i%3))
 		s.Nodes = append(s.Nodes, planner.Node{Name: fmt.Sprint("node-", i), Free: free})

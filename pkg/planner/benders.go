@@ -47,38 +47,38 @@ func (h *prover) draw(c cover, at load) {
 
 // count raises the bound by numbers of machines, and goes on while the effort is not down to until. It reports whether the bound is higher.
 func (h *prover) count(t *branching, until int64) bool {
-	b, before := &h.benders, h.bound
+	b, before := &h.benders, h.side.bound
 	if !h.countable() {
 		return false
 	}
 	h.byResource(b)
 	for b.fresh && !b.ended {
-		low := h.bound
+		low := h.side.bound
 		numbers, whole := h.numbers()
 		if !whole {
 			b.reach /= 2
-			b.ended = b.reach <= h.bound/bendersReach
+			b.ended = b.reach <= h.side.bound/bendersReach
 		}
-		if h.closed() || h.effort.left <= until || h.effort.done() {
+		if h.side.closed() || h.side.ctx.effort.left <= until || h.side.ctx.effort.done() {
 			break
 		}
 		if numbers == nil {
-			b.ended = b.ended || whole && h.bound == low
+			b.ended = b.ended || whole && h.side.bound == low
 			continue
 		}
 		b.fresh = false
-		if !h.refute(t, numbers, until) && whole && h.effort.left > until {
+		if !h.refute(t, numbers, until) && whole && h.side.ctx.effort.left > until {
 			b.ended = true
 		}
 	}
-	return h.bound > before
+	return h.side.bound > before
 }
 
 // countable reports whether a search for numbers of machines is worth it: there is a cover that the last one did not have. It is for plans of few machines,
 // where each cover drawn is used for all that it says. With many shapes, and more than the fewest machines, the searches do not come to an end.
 func (h *prover) countable() bool {
 	b := &h.benders
-	return b.fresh && !b.ended && h.few() && (h.fewest() || len(h.shapes) <= liftShapes) && len(h.nodes) <= liftNodes
+	return b.fresh && !b.ended && h.side.few() && (h.side.fewest() || len(h.side.ctx.problem.shapes) <= liftShapes) && len(h.side.ctx.problem.nodes) <= liftNodes
 }
 
 // byResource makes the covers by resource, unless there are some.
@@ -96,15 +96,15 @@ func (h *prover) byResource(b *benders) {
 // numbers looks for the cheapest numbers of machines that keep all covers, as far as it reaches, and raises the bound. It returns the best that it found,
 // nil where there are none, and whether the search came to its end.
 func (h *prover) numbers() (numbers []int64, whole bool) {
-	b, best := &h.benders, h.best.cost(h.problem).price
+	b, best := &h.benders, h.side.best.cost(h.side.ctx.problem).price
 	if b.reach == 0 {
-		b.reach = best - h.bound
+		b.reach = best - h.side.bound
 	}
-	l := newLifting(h.problem, slices.Concat(b.resources, b.drawn), min(best, h.bound+b.reach), bendersSteps)
+	l := newLifting(h.side.ctx.problem, slices.Concat(b.resources, b.drawn), min(best, h.side.bound+b.reach), bendersSteps)
 	bound := l.search()
-	h.effort.spend(int64(bendersSteps-l.steps) * bendersCost)
-	if bound > h.bound {
-		h.bound, h.shown = bound, &branch{covers: l.covers}
+	h.side.ctx.effort.spend(int64(bendersSteps-l.steps) * bendersCost)
+	if bound > h.side.bound {
+		h.side.bound, h.shown = bound, &branch{covers: l.covers}
 	}
 	return l.found, l.steps > 0
 }
@@ -115,31 +115,31 @@ func (h *prover) refute(t *branching, numbers []int64, until int64) bool {
 	for i, extra := range bendersExtra {
 		g := t.whole.clone()
 		g.restrict(numbers, extra)
-		h.reoptimise(g)
+		h.side.ctx.reoptimise(g)
 		for range bendersRounds {
 			prices, _ := h.charge(p, h.tolls(p, g))
 			asked := h.counting(p, g, prices)
 			for t := range asked {
 				asked[t] += int64(g.surcharge[t])
 			}
-			found := h.priceAll(g.values, p.placed, branchCare, func(t int) int64 { return above(asked[t], branchPart) })
-			_, c := h.farley(g.values, p.placed, found, asked)
+			found := h.side.ctx.priceAll(g.values, p.placed, branchCare, func(t int) int64 { return above(asked[t], branchPart) })
+			_, c := h.side.ctx.farley(g.values, p.placed, found, asked)
 			h.draw(c, p.placed)
 			moved := h.learn(g, found)
-			h.take(t.whole, found)
+			h.side.ctx.take(t.whole, found)
 			if !c.kept(numbers) {
 				return true
 			}
 			if !moved {
 				break
 			}
-			if h.effort.left <= until || h.effort.done() {
+			if h.side.ctx.effort.left <= until || h.side.ctx.effort.done() {
 				return false
 			}
-			h.reoptimise(g)
+			h.side.ctx.reoptimise(g)
 		}
 		if i == 0 {
-			h.diveFrom(g, h.effort.left-until)
+			h.side.diveFrom(g, h.side.ctx.effort.left-until)
 		}
 	}
 	return false

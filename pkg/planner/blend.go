@@ -141,3 +141,19 @@ func (b *blend) move(enter int) bool {
 	b.moves++
 	return true
 }
+
+// eliminate divides a row by its factor and takes it, each by its own factor, from the others.
+func eliminate(rows [][]float64, row int, factors []float64) {
+	of := rows[row]
+	f := 1 / factors[row]
+	for j := range of {
+		of[j] = float64(of[j] * f)
+	}
+	for i, to := range rows {
+		if f := factors[i]; i != row && f != 0 {
+			for j, v := range of {
+				to[j] -= float64(f * v)
+			}
+		}
+	}
+}

@@ -10,8 +10,8 @@ import (
 // branching is a branch and bound over the numbers of machines of each offer: a relaxation launches fractions of machines, and where plans have few of
 // them that is most of what it misses. The branch with the lowest bound is split first, by the offer whose fraction weighs most.
 type branching struct {
-	proof
-	root *branch
+	proof proof
+	root  *branch
 	// whole is the relaxation of the root.
 	whole *master
 	// open are the branches that may be split, the lowest bound first; closed is the lowest bound of all others that are not.
@@ -64,14 +64,14 @@ const branchPart = 2000
 
 // branchOut splits branches until the best plan is proven or the slice is spent. It reports whether it did anything.
 func (h *prover) branchOut(slice int64) bool {
-	if h.effort.done() || h.closed() || !h.ended() || h.many() {
+	if h.side.ctx.effort.done() || h.side.closed() || !h.ended() || h.side.many() {
 		return false
 	}
-	if h.branching == nil || !slices.Equal(h.branching.placed, h.proof.placed) {
+	if h.branching == nil || !slices.Equal(h.branching.proof.placed, h.proof.placed) {
 		h.branching = h.beginBranching()
 	}
 	t, before, counted := h.branching, h.branching.grown, false
-	for until := h.effort.left - slice; !h.effort.done() && !h.closed(); {
+	for until := h.side.ctx.effort.left - slice; !h.side.ctx.effort.done() && !h.side.closed(); {
 		counted = h.count(t, until) || counted
 		b := h.next(t, until)
 		if b == nil {
@@ -80,8 +80,8 @@ func (h *prover) branchOut(slice int64) bool {
 		t.open = t.open[1:]
 		t.grown++
 		h.grow(t, b, until)
-		if low := min(t.lowest(), h.best.cost(h.problem).price); low > h.bound {
-			h.bound, h.shown = low, t.root
+		if low := min(t.lowest(), h.side.best.cost(h.side.ctx.problem).price); low > h.side.bound {
+			h.side.bound, h.shown = low, t.root
 		}
 	}
 	return counted || t.grown > before
@@ -89,10 +89,10 @@ func (h *prover) branchOut(slice int64) bool {
 
 // next is the branch to grow, nil where none is or where the effort is down to until.
 func (h *prover) next(t *branching, until int64) *branch {
-	if h.effort.left <= until || h.effort.done() || h.closed() || len(t.open) == 0 || t.grown == maxBranches {
+	if h.side.ctx.effort.left <= until || h.side.ctx.effort.done() || h.side.closed() || len(t.open) == 0 || t.grown == maxBranches {
 		return nil
 	}
-	if b := t.open[0]; b.bound < h.best.cost(h.problem).price {
+	if b := t.open[0]; b.bound < h.side.best.cost(h.side.ctx.problem).price {
 		return b
 	}
 	return nil
@@ -101,7 +101,7 @@ func (h *prover) next(t *branching, until int64) *branch {
 func (h *prover) beginBranching() *branching {
 	t := &branching{
 		proof:  proof{demand: h.proof.demand, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
-		root:   &branch{least: make([]int64, len(h.offers)), most: make([]int64, len(h.offers))},
+		root:   &branch{least: make([]int64, len(h.side.ctx.problem.offers)), most: make([]int64, len(h.side.ctx.problem.offers))},
 		closed: math.MaxInt64,
 	}
 	for i := range t.root.most {
@@ -122,13 +122,13 @@ func (t *branching) lowest() int64 {
 
 // grow bounds a branch, and splits it unless no plan in it is better than the best.
 func (h *prover) grow(t *branching, b *branch, until int64) {
-	h.effort.spend(branchCost)
+	h.side.ctx.effort.spend(branchCost)
 	g := b.from
 	b.from = nil
 	if b.row != nil {
 		g = g.clone()
 		g.require(*b.row)
-		h.reoptimise(g)
+		h.side.ctx.reoptimise(g)
 		b.row = nil
 	}
 	if done, moves := h.settle(t, b, g, until); done {
@@ -141,13 +141,13 @@ func (h *prover) grow(t *branching, b *branch, until int64) {
 	}
 	offer, few := h.fraction(g)
 	if offer < 0 || t.grown <= branchDives || t.grown%branchDive == 0 {
-		h.diveFrom(g, math.MaxInt64)
+		h.side.diveFrom(g, math.MaxInt64)
 	}
 	if offer < 0 {
 		t.closed = min(t.closed, b.bound)
 		return
 	}
-	serves := make([]bool, len(h.offers))
+	serves := make([]bool, len(h.side.ctx.problem.offers))
 	serves[offer] = true
 	b.offer, b.few = offer, few
 	b.atMost, b.more = b.child(g), b.child(g)
@@ -178,13 +178,13 @@ func (h *prover) settle(t *branching, b *branch, g *master, until int64) (done, 
 		if between {
 			values = halfway(values, b.steady)
 		}
-		found := h.priceAll(values, p.placed, branchCare, func(t int) int64 { return above(asked[t], branchPart) })
-		_, c := h.farley(values, p.placed, found, prices)
+		found := h.side.ctx.priceAll(values, p.placed, branchCare, func(t int) int64 { return above(asked[t], branchPart) })
+		_, c := h.side.ctx.farley(values, p.placed, found, prices)
 		h.draw(c, p.placed)
 		if bound := saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
 			b.bound, b.covers, b.steady = bound, append(p.demanding(), c), slices.Clone(values)
 		}
-		if b.bound >= h.best.cost(h.problem).price {
+		if b.bound >= h.side.best.cost(h.side.ctx.problem).price {
 			return true, false
 		}
 		moved := h.learn(g, found)
@@ -193,10 +193,10 @@ func (h *prover) settle(t *branching, b *branch, g *master, until int64) (done, 
 		}
 		pivots := g.pivots
 		if moved {
-			h.reoptimise(g)
+			h.side.ctx.reoptimise(g)
 		}
 		swung = between && g.pivots == pivots
-		if h.effort.done() || h.effort.left <= until {
+		if h.side.ctx.effort.done() || h.side.ctx.effort.left <= until {
 			return false, true
 		}
 	}
@@ -221,7 +221,7 @@ func (h *prover) counting(p *proof, g *master, prices []int64) []int64 {
 func (h *prover) within(b *branch, c *cover, prices []int64) int64 {
 	need, price := c.need, int64(0)
 	var order []int
-	for t := range h.offers {
+	for t := range h.side.ctx.problem.offers {
 		need -= mulDiv(c.most[t], b.least[t], 1)
 		price = saturating(price, mulDiv(prices[t], b.least[t], 1))
 		if c.most[t] > 0 && b.most[t] != b.least[t] {
@@ -248,7 +248,7 @@ func (h *prover) within(b *branch, c *cover, prices []int64) int64 {
 
 // fraction is the offer of whose machines a relaxation launches the fraction that weighs most, and how many whole ones; -1 where there are whole ones only.
 func (h *prover) fraction(g *master) (offer int, few int64) {
-	n := make([]float64, len(h.offers))
+	n := make([]float64, len(h.side.ctx.problem.offers))
 	for i, b := range g.basis {
 		if b >= 0 && g.entries[b].offer >= 0 {
 			n[g.entries[b].offer] += g.x[i]
@@ -261,7 +261,7 @@ func (h *prover) fraction(g *master) (offer int, few int64) {
 		if f < branchNear {
 			continue
 		}
-		if w := min(f, 1-f) * float64(h.offers[t].price); w > weight {
+		if w := min(f, 1-f) * float64(h.side.ctx.problem.offers[t].price); w > weight {
 			offer, few, weight = t, int64(whole), w
 		}
 	}

@@ -14,7 +14,7 @@ type Search struct {
 }
 
 // DefaultEffort is some 200 ms of search on two cores for a thousand pods in twenty shapes.
-const DefaultEffort = 700_000
+const DefaultEffort = defaultEffort
 
 // Build is Search{}.Build.
 func Build(s Snapshot) Plan { return Search{}.Build(s) }
@@ -25,17 +25,22 @@ func Build(s Snapshot) Plan { return Search{}.Build(s) }
 //
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
-func (search Search) Build(s Snapshot) Plan {
+func (with Search) Build(s Snapshot) Plan {
 	if plainly(s) {
-		return search.plain(s)
+		return with.plain(s)
 	}
-	first := search.First
-	search.First = nil
-	plan := orFirstFit(s, arrange(s, func(s Snapshot, share int64) Plan {
-		some := search
-		some.Effort = max(1, search.effort().left/share)
-		return some.plain(s)
-	}, search.Stop), search.Stop)
+	first := with.First
+	with.First = nil
+	plan := arrange(s, solver{
+		plain: func(s Snapshot, share int64) Plan {
+			some := with
+			some.Effort = max(1, newEffort(with.Effort, with.Stop).left/share)
+			return some.plain(s)
+		},
+		orFirstFit: func(s Snapshot, found Plan) Plan { return orFirstFit(s, found, with.Stop) },
+		stop:       with.Stop,
+	})
+	plan = orFirstFit(s, plan, with.Stop)
 	// Its bound is put together from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
@@ -46,42 +51,15 @@ func (search Search) Build(s Snapshot) Plan {
 
 // plain plans with what each machine has and with the rules that keep pods apart on one machine, and with no other rule, nor with wishes,
 // priorities, weights and choices.
-func (search Search) plain(s Snapshot) Plan {
+func (with Search) plain(s Snapshot) Plan {
 	p := compile(s)
 	var first func(*solution)
-	if search.First != nil {
-		first = func(s *solution) { search.First(p.plan(s)) }
+	if with.First != nil {
+		first = func(s *solution) { with.First(planOf(p, s)) }
 	}
-	best, bound, shown := p.solve(search.effort(), first)
-	plan := p.plan(best)
+	best, bound, shown := solve(p, newEffort(with.Effort, with.Stop), first)
+	plan := planOf(p, best)
 	plan.Bound = min(plan.Price, MicroUSD(bound))
-	plan.Proof = p.show(shown)
-	return orFirstFit(s, plan, search.Stop)
-}
-
-// solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
-// solution, and returns what the bound rests on as well.
-func (p *problem) solve(e *effort, first func(*solution)) (*solution, int64, *branch) {
-	demand := p.demand()
-	switch {
-	case len(p.shapes) == 0:
-		return p.told(newSolution(p), 0, nil, first)
-	case len(p.shapes) == 1:
-		if s, ok := p.coverOne(); ok {
-			return p.told(s, s.cost(p).price, &branch{covers: p.coverAlone(0, s)}, first)
-		}
-	case p.small(demand):
-		if s, c, ok := p.exact(); ok {
-			return p.told(s, c.price, nil, first)
-		}
-	}
-	return p.mix(e, first)
-}
-
-// told tells first of a solution that is the last as well.
-func (p *problem) told(s *solution, bound int64, shown *branch, first func(*solution)) (*solution, int64, *branch) {
-	if first != nil {
-		first(s)
-	}
-	return s, bound, shown
+	plan.Proof = showProof(p, shown)
+	return orFirstFit(s, plan, with.Stop)
 }

@@ -57,7 +57,7 @@ func (c *capacity) alone(s *shape, most int32) int32 {
 	if s.states() && c.binned {
 		var each int64
 		for _, g := range c.gpus {
-			each += int64(g.fit(s, n))
+			each += int64(fitGPU(&g, s, n))
 		}
 		n = int32(min(int64(n), each))
 	}

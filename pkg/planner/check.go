@@ -133,7 +133,7 @@ func (c *checker) pods(where string, pods []string, free Resources, admitted fun
 	if len(pods) == 0 {
 		c.bad("%s: has no pods", where)
 	}
-	if !ascending(pods) {
+	if !sortedOnce(pods) {
 		c.bad("%s: pods are not sorted or repeat", where)
 	}
 	for _, pod := range pods {
@@ -259,4 +259,9 @@ func (c *checker) price(p Plan) {
 	if p.Bound < 0 || p.Bound > p.Price {
 		c.bad("the bound %d is not within 0 and the price %d", p.Bound, p.Price)
 	}
+}
+
+// sortedOnce reports whether names are sorted and none repeats.
+func sortedOnce(names []string) bool {
+	return slices.IsSorted(names) && len(slices.Compact(slices.Clone(names))) == len(names)
 }

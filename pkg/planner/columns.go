@@ -17,21 +17,21 @@ const mostCare = 100_000
 // columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
 // It spends the budget at most, a part of the slice of the round.
 func (h *hunt) columns(slice, budget int64) {
-	if h.g == nil {
-		h.g = newMaster(h.problem, h.base.left)
-		for _, x := range h.best.machines {
-			h.g.add(column(x))
+	if h.side.g == nil {
+		h.side.g = newMaster(h.side.ctx.problem, h.side.base.left)
+		for _, x := range h.side.best.machines {
+			h.side.g.add(column(x))
 		}
-		h.reoptimise(h.g)
-	} else if pivots := h.g.pivots; h.ready {
+		h.side.ctx.reoptimise(h.side.g)
+	} else if pivots := h.side.g.pivots; h.ready {
 		// The proof may have found columns since.
-		h.reoptimise(h.g)
-		h.ready = h.g.pivots == pivots
+		h.side.ctx.reoptimise(h.side.g)
+		h.ready = h.side.g.pivots == pivots
 	}
-	for level, until := 0, h.effort.left-budget; !h.ready && h.effort.left > until && !h.effort.done(); {
-		found := h.priceAll(h.g.values, h.base.left, pricingCare[level], func(t int) int64 { return above(h.offers[t].price, 10_000) })
-		if h.take(h.g, found) {
-			h.reoptimise(h.g)
+	for level, until := 0, h.side.ctx.effort.left-budget; !h.ready && h.side.ctx.effort.left > until && !h.side.ctx.effort.done(); {
+		found := h.side.ctx.priceAll(h.side.g.values, h.side.base.left, pricingCare[level], func(t int) int64 { return above(h.side.ctx.problem.offers[t].price, 10_000) })
+		if h.side.ctx.take(h.side.g, found) {
+			h.side.ctx.reoptimise(h.side.g)
 			level = 0
 			continue
 		}
@@ -65,7 +65,7 @@ func (m *mixer) reoptimise(g *master) {
 // launch buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any. Where too few pods wait for
 // a load, and for a column that was made smaller before, GPUs have to be found anew, and it may be that none are.
 func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool {
-	bought, o := false, &m.offers[c.offer]
+	bought, o := false, &m.problem.offers[c.offer]
 	for ; times > 0 && limits[o.pool].admits(o.uses); times-- {
 		l, whole := c.load, c.load.under(s.left)
 		if !whole {
@@ -85,9 +85,9 @@ func (m *mixer) launch(s *solution, c column, times int32, limits []usage) bool 
 // narrowed is the relaxation for what a plan leaves, with the columns of another one as far as they go, and with the cuts of the proof as far as
 // the machines of the plan do not keep them. It is good until the one after the next is asked for, unless it is kept.
 func (h *half) narrowed(g *master, s *solution) *master {
-	next := h.narrow[0]
-	h.narrow[0], h.narrow[1] = h.narrow[1], next
-	next.begin(h.problem, s.left)
+	next := h.ctx.narrow[0]
+	h.ctx.narrow[0], h.ctx.narrow[1] = h.ctx.narrow[1], next
+	next.begin(h.ctx.problem, s.left)
 	next.expect(len(g.columns))
 	for _, c := range g.columns {
 		if c.load.under(s.left) {

@@ -9,7 +9,7 @@ import (
 // composition looks for the cheapest plan of machines that are loaded as known columns say: a branch and bound over how many there are of each. The
 // relaxation of a part begins where that of the part before ended and takes a few dual steps, so that many parts are looked at in the time in which one is priced.
 type composition struct {
-	*master
+	master *master
 	live   []int // the entries that may be in a cheaper plan
 	near   []int // those of them that may be in one of the part
 	costs  []float64
@@ -52,21 +52,21 @@ const (
 
 // compose spends at most a slice on plans of the columns that there are: first on what is left beside the whole machines of the relaxation, then on all.
 func (h *hunt) compose(slice int64) {
-	if len(h.g.rows) > composeRows || h.best.left.total() > 0 {
+	if len(h.side.g.rows) > composeRows || h.side.best.left.total() > 0 {
 		return
 	}
-	until := h.effort.left - slice
+	until := h.side.ctx.effort.left - slice
 	c := h.composition()
-	root := &composed{basis: slices.Clone(c.basis), bound: c.total()}
+	root := &composed{basis: slices.Clone(c.master.basis), bound: c.master.total()}
 	rest := &composed{basis: root.basis, bound: root.bound}
-	for i, b := range c.basis {
-		if n := math.Floor(c.x[i] + composeNear); n > 0 && b >= 0 && c.entries[b].column >= 0 {
+	for i, b := range c.master.basis {
+		if n := math.Floor(c.master.x[i] + composeNear); n > 0 && b >= 0 && c.master.entries[b].column >= 0 {
 			rest.taken = append(rest.taken, taking{b, n})
 		}
 	}
 	for _, from := range []*composed{rest, root} {
 		for c.open = append(c.open[:0], from); len(c.open) > 0; {
-			if h.effort.left <= until || h.effort.done() {
+			if h.side.ctx.effort.left <= until || h.side.ctx.effort.done() {
 				return
 			}
 			next := c.open[0]
@@ -80,19 +80,19 @@ func (h *hunt) compose(slice int64) {
 
 // composition is one of the columns of the relaxation, with those that dives met and the machines of the best plan.
 func (h *hunt) composition() *composition {
-	c := &composition{master: h.narrowed(h.g, h.base)}
-	c.expect(len(h.best.machines) + len(h.met.columns))
-	for _, x := range h.best.machines {
-		c.add(column(x))
+	c := &composition{master: h.side.narrowed(h.side.g, h.side.base)}
+	c.master.expect(len(h.side.best.machines) + len(h.side.met.columns))
+	for _, x := range h.side.best.machines {
+		c.master.add(column(x))
 	}
-	for _, x := range h.met.columns {
-		c.add(x)
+	for _, x := range h.side.met.columns {
+		c.master.add(x)
 	}
-	h.reoptimise(c.master)
-	c.barred = make([]bool, len(c.entries))
-	room := h.cheaper() - c.total()
-	for i := range c.entries {
-		if c.entries[i].basic || c.reduced(i) <= room {
+	h.side.ctx.reoptimise(c.master)
+	c.barred = make([]bool, len(c.master.entries))
+	room := h.cheaper() - c.master.total()
+	for i := range c.master.entries {
+		if c.master.entries[i].basic || c.master.reduced(i) <= room {
 			c.live = append(c.live, i)
 		}
 	}
@@ -100,12 +100,12 @@ func (h *hunt) composition() *composition {
 }
 
 // cheaper is the highest price of a plan that is cheaper than the best.
-func (h *hunt) cheaper() float64 { return float64(h.best.cost(h.problem).price - 1) }
+func (h *hunt) cheaper() float64 { return float64(h.side.best.cost(h.side.ctx.problem).price - 1) }
 
 // composeFrom makes a part smaller and smaller until it is a plan or has none that is cheaper, and leaves the other sides open.
 func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 	c.begin(part)
-	for h.effort.left > until && !h.effort.done() {
+	for h.side.ctx.effort.left > until && !h.side.ctx.effort.done() {
 		most := h.cheaper()
 		ok := c.settle(most)
 		if ok {
@@ -115,7 +115,7 @@ func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 		if ok {
 			at = c.fraction(most)
 		}
-		h.effort.spend(1 + int64(c.work/composeCost))
+		h.side.ctx.effort.spend(1 + int64(c.work/composeCost))
 		c.work = 0
 		if !ok {
 			return
@@ -124,7 +124,7 @@ func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 			h.composePlan(c)
 			return
 		}
-		entry, whole, now := c.basis[at.row], math.Floor(c.x[at.row]), c.price()
+		entry, whole, now := c.master.basis[at.row], math.Floor(c.master.x[at.row]), c.price()
 		switch {
 		case now+min(at.up, at.down) > most:
 			return
@@ -144,17 +144,17 @@ func (h *hunt) composeFrom(c *composition, part *composed, until int64) {
 }
 
 // price is that of the relaxation of the part, and of what is taken.
-func (c *composition) price() float64 { return c.paid + c.total() }
+func (c *composition) price() float64 { return c.paid + c.master.total() }
 
 // begin goes to a part.
 func (c *composition) begin(part *composed) {
-	for i := range c.entries {
-		c.entries[i].basic, c.barred[i] = false, false
+	for i := range c.master.entries {
+		c.master.entries[i].basic, c.barred[i] = false, false
 	}
-	copy(c.basis, part.basis)
-	for _, b := range c.basis {
+	copy(c.master.basis, part.basis)
+	for _, b := range c.master.basis {
 		if b >= 0 {
-			c.entries[b].basic = true
+			c.master.entries[b].basic = true
 		}
 	}
 	for _, b := range part.barred {
@@ -162,7 +162,7 @@ func (c *composition) begin(part *composed) {
 	}
 	c.taken, c.paid = append(c.taken[:0], part.taken...), 0
 	for _, x := range c.taken {
-		c.paid += float64(x.times * c.entries[x.entry].price)
+		c.paid += float64(x.times * c.master.entries[x.entry].price)
 	}
 	c.near = append(c.near[:0], c.live...)
 	c.refresh()
@@ -170,17 +170,17 @@ func (c *composition) begin(part *composed) {
 
 // refresh computes the inverse, the amounts and the duals afresh.
 func (c *composition) refresh() {
-	demand := slices.Clone(c.demand)
+	demand := slices.Clone(c.master.demand)
 	for _, x := range c.taken {
-		e := &c.entries[x.entry]
+		e := &c.master.entries[x.entry]
 		for j, r := range e.rows {
 			demand[r] -= float64(x.times * e.counts[j])
 		}
 	}
-	c.invert()
-	c.setAmounts(demand)
-	c.setDuals()
-	c.pivots = 0
+	c.master.invert()
+	c.master.setAmounts(demand)
+	c.master.setDuals()
+	c.master.pivots = 0
 	c.work += len(demand) * len(demand) * len(demand)
 }
 
@@ -191,10 +191,10 @@ func (c *composition) settle(most float64) bool {
 			return false
 		}
 		row, worst, down := -1, composeNear, false
-		for i, x := range c.x {
+		for i, x := range c.master.x {
 			if -x > worst {
 				row, worst, down = i, -x, false
-			} else if b := c.basis[i]; x > worst && b >= 0 && c.barred[b] {
+			} else if b := c.master.basis[i]; x > worst && b >= 0 && c.barred[b] {
 				row, worst, down = i, x, true
 			}
 		}
@@ -205,13 +205,13 @@ func (c *composition) settle(most float64) bool {
 		if enter == noEntry {
 			return false
 		}
-		gain := c.reduced(enter)
-		if c.setDirection(enter); math.Abs(c.w[row]) < pivotMin {
+		gain := c.master.reduced(enter)
+		if c.master.setDirection(enter); math.Abs(c.master.w[row]) < pivotMin {
 			return false
 		}
-		c.exchange(enter, row, gain, c.x[row]/c.w[row])
-		c.work += len(c.x) * len(c.x)
-		if c.pivots++; c.pivots > refactorEvery {
+		c.master.exchange(enter, row, gain, c.master.x[row]/c.master.w[row])
+		c.work += len(c.master.x) * len(c.master.x)
+		if c.master.pivots++; c.master.pivots > refactorEvery {
 			c.refresh()
 		}
 	}
@@ -220,25 +220,25 @@ func (c *composition) settle(most float64) bool {
 
 // replacing is the entry, or surplus, that costs least for more of what is in a row of the basis, or for less of it.
 func (c *composition) replacing(row int, down bool) int {
-	of, best, least := c.inverse[row], noEntry, math.Inf(1)
+	of, best, least := c.master.inverse[row], noEntry, math.Inf(1)
 	sign := -1.0
 	if down {
 		sign = 1
 	}
 	c.work += 2 * entryWork * len(c.near)
 	for _, i := range c.near {
-		if c.entries[i].basic || c.barred[i] {
+		if c.master.entries[i].basic || c.barred[i] {
 			continue
 		}
-		if a := sign * c.entries[i].in(of); a > composePivot {
-			if t := max(0, c.reduced(i)) / a; t < least {
+		if a := sign * c.master.entries[i].in(of); a > composePivot {
+			if t := max(0, c.master.reduced(i)) / a; t < least {
 				best, least = i, t
 			}
 		}
 	}
 	for r, v := range of {
 		if a := -sign * v; a > composePivot {
-			if t := max(0, c.y[r]) / a; t < least {
+			if t := max(0, c.master.y[r]) / a; t < least {
 				best, least = -1-r, t
 			}
 		}
@@ -256,8 +256,8 @@ func (c *composition) narrow(most float64) {
 	c.costs = c.costs[:0]
 	for _, i := range c.near {
 		cost := 0.0
-		if !c.entries[i].basic {
-			if cost = c.reduced(i); c.barred[i] || cost > room {
+		if !c.master.entries[i].basic {
+			if cost = c.master.reduced(i); c.barred[i] || cost > room {
 				continue
 			}
 		}
@@ -293,8 +293,8 @@ func (c *composition) fraction(most float64) split {
 // fractions are the rows of the basis with fractions of machines, of many those whose fractions are worth most.
 func (c *composition) fractions() []int {
 	c.uneven = c.uneven[:0]
-	for i, b := range c.basis {
-		if f := c.part(i); b >= 0 && c.entries[b].column >= 0 && f >= composeNear && f <= 1-composeNear {
+	for i, b := range c.master.basis {
+		if f := c.part(i); b >= 0 && c.master.entries[b].column >= 0 && f >= composeNear && f <= 1-composeNear {
 			c.uneven = append(c.uneven, i)
 		}
 	}
@@ -307,11 +307,11 @@ func (c *composition) fractions() []int {
 }
 
 // part is the fraction of a machine in a row of the basis.
-func (c *composition) part(row int) float64 { return c.x[row] - math.Floor(c.x[row]) }
+func (c *composition) part(row int) float64 { return c.master.x[row] - math.Floor(c.master.x[row]) }
 
 // steepness is what it costs at least to have one more, and one less, of what is in a row of the basis.
 func (c *composition) steepness(row int) (up, down float64) {
-	of := c.inverse[row]
+	of := c.master.inverse[row]
 	up, down = math.Inf(1), math.Inf(1)
 	look := func(a, cost float64) {
 		if a > composePivot {
@@ -322,12 +322,12 @@ func (c *composition) steepness(row int) (up, down float64) {
 	}
 	c.work += entryWork * len(c.near)
 	for at, i := range c.near {
-		if !c.entries[i].basic {
-			look(c.entries[i].in(of), c.costs[at])
+		if !c.master.entries[i].basic {
+			look(c.master.entries[i].in(of), c.costs[at])
 		}
 	}
 	for r, v := range of {
-		look(-v, max(0, c.y[r]))
+		look(-v, max(0, c.master.y[r]))
 	}
 	return up, down
 }
@@ -335,10 +335,10 @@ func (c *composition) steepness(row int) (up, down float64) {
 // take makes machines of a row of the basis part of the plan.
 func (c *composition) take(row int, times float64) {
 	if times > 0 {
-		entry := c.basis[row]
-		c.x[row] -= times
+		entry := c.master.basis[row]
+		c.master.x[row] -= times
 		c.taken = append(c.taken, taking{entry, times})
-		c.paid += float64(times * c.entries[entry].price)
+		c.paid += float64(times * c.master.entries[entry].price)
 	}
 }
 
@@ -357,7 +357,7 @@ func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 			c.bars = append(c.bars, i)
 		}
 	}
-	part := &composed{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(c.basis), taken: c.taken, barred: slices.Clone(c.bars)}
+	part := &composed{bound: bound, guess: bound + float64(fractions/2), basis: slices.Clone(c.master.basis), taken: c.taken, barred: slices.Clone(c.bars)}
 	if more.times > 0 {
 		part.taken = append(part.taken, more)
 	}
@@ -369,17 +369,17 @@ func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 // composePlan makes a plan of a part whose amounts are whole.
 func (h *hunt) composePlan(c *composition) {
 	all := slices.Clone(c.taken)
-	for i, b := range c.basis {
-		if n := math.Round(c.x[i]); b >= 0 && n > 0 {
+	for i, b := range c.master.basis {
+		if n := math.Round(c.master.x[i]); b >= 0 && n > 0 {
 			all = append(all, taking{b, n})
 		}
 	}
-	s, limits := h.base.clone(), slices.Clone(h.limits)
+	s, limits := h.side.base.clone(), slices.Clone(h.side.ctx.problem.limits)
 	for _, x := range all {
-		if e := &c.entries[x.entry]; e.column >= 0 {
-			h.launch(s, c.columns[e.column], int32(x.times), limits)
+		if e := &c.master.entries[x.entry]; e.column >= 0 {
+			h.side.ctx.launch(s, c.master.columns[e.column], int32(x.times), limits)
 		}
 	}
-	h.downsize(s)
-	h.best = h.better(h.best, s)
+	h.side.ctx.downsize(s)
+	h.side.best = better(h.side.ctx.problem, h.side.best, s)
 }

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // many is a snapshot with so many classes of two pods each, every one of which a machine holds.
@@ -87,7 +88,7 @@ func TestABugForOneClassSetsThatClassAside(t *testing.T) {
 					t.Fatal(err)
 				}
 				left := without(s, bad)
-				if diff := cmp.Diff(placedPods(planner.Search{Effort: 1}.Build(left)), placedPods(plan)); diff != "" {
+				if diff := cmp.Diff(plantest.PlacedPods(planner.Search{Effort: 1}.Build(left)), plantest.PlacedPods(plan)); diff != "" {
 					t.Fatalf("the others have other places (-want +got):\n%s", diff)
 				}
 			})
@@ -239,7 +240,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 			if err := planner.Check(kept, plan); err != nil {
 				t.Error(err)
 			}
-			if placed := len(placedPods(plan)); placed < 10-2*len(x.aside) {
+			if placed := len(plantest.PlacedPods(plan)); placed < 10-2*len(x.aside) {
 				t.Errorf("%d pods have a place: %+v", placed, plan.Unplaced)
 			}
 			for _, u := range plan.Unplaced {
@@ -252,7 +253,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 }
 
 func TestNonsenseIsContained(t *testing.T) {
-	property(func(t *rapid.T) {
+	properties.Check(func(t *rapid.T) {
 		s := plantest.Nonsense().Draw(t, "snapshot")
 		if len(s.Pools) == 0 {
 			s.Pools = []planner.Pool{plantest.Pool("p")}

@@ -2,14 +2,14 @@ package planner
 
 import "math"
 
-// cover is an exact answer for identical pods: which offers to buy, and how many of each, so that together they hold at
+// coverShape is an exact answer for identical pods: which offers to buy, and how many of each, so that together they hold at
 // least n pods at the least price, then with the fewest machines.
 //
 // It is an unbounded knapsack cover. Let the best offer be the one with the least price a pod, and b the pods it holds. Of
 // any b machines of other offers some subset holds a multiple of b pods, and the best offer holds as many for no more
 // money, so some optimum has fewer than b others. Beyond b times the largest fit the best offer is therefore bought
 // without a search, which keeps the table short for any n.
-func (p *problem) cover(k int, n int32) (bought []int32, c cost, ok bool) {
+func coverShape(p *problem, k int, n int32) (bought []int32, c cost, ok bool) {
 	bought = make([]int32, len(p.offers))
 	best, largest := -1, int32(0)
 	for t := range p.offers {
@@ -18,7 +18,7 @@ func (p *problem) cover(k int, n int32) (bought []int32, c cost, ok bool) {
 			continue
 		}
 		largest = max(largest, f)
-		if best < 0 || p.cheaperFor(t, best, f, min(p.offers[best].fits[k], n)) {
+		if best < 0 || cheaperFor(p, t, best, f, min(p.offers[best].fits[k], n)) {
 			best = t
 		}
 	}
@@ -58,7 +58,7 @@ func (p *problem) cover(k int, n int32) (bought []int32, c cost, ok bool) {
 
 // cheaperFor reports whether offer a has a lower price a pod than b when they hold fa and fb pods; at the same price a
 // pod the one that holds more wins, which makes fewer machines.
-func (p *problem) cheaperFor(a, b int, fa, fb int32) bool {
+func cheaperFor(p *problem, a, b int, fa, fb int32) bool {
 	switch compareProducts(p.offers[a].price, int64(fb), p.offers[b].price, int64(fa)) {
 	case -1:
 		return true
@@ -68,9 +68,9 @@ func (p *problem) cheaperFor(a, b int, fa, fb int32) bool {
 	return false
 }
 
-// coverOne plans for a problem of one shape: nodes first, since they are paid for, then an exact cover. It reports
+// coverOnly plans for a problem of one shape: nodes first, since they are paid for, then an exact cover. It reports
 // whether that is within the limits.
-func (p *problem) coverOne() (*solution, bool) {
+func coverOnly(p *problem) (*solution, bool) {
 	s := newSolution(p)
 	for i := range p.nodes {
 		n := min(p.nodes[i].fits[0], s.left[0])
@@ -80,7 +80,7 @@ func (p *problem) coverOne() (*solution, bool) {
 	if s.left[0] == 0 || !p.shapes[0].launchable {
 		return s, true
 	}
-	bought, _, _ := p.cover(0, s.left[0])
+	bought, _, _ := coverShape(p, 0, s.left[0])
 	for t, times := range bought {
 		for ; times > 0; times-- {
 			n := min(p.offers[t].fits[0], s.left[0])

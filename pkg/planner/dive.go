@@ -18,15 +18,15 @@ const (
 // Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many, and unless the machines are
 // many dives from the one that does not as well: the two lead to different plans.
 func (h *hunt) dive(slice int64) {
-	h.met.turns = nil
-	if len(h.cuts) > 0 {
-		g := h.narrowed(h.g, h.base)
-		h.reoptimise(g)
-		if h.diveFrom(g, slice); h.many() {
+	h.side.met.turns = nil
+	if len(h.side.cuts) > 0 {
+		g := h.side.narrowed(h.side.g, h.side.base)
+		h.side.ctx.reoptimise(g)
+		if h.side.diveFrom(g, slice); h.side.many() {
 			return
 		}
 	}
-	h.diveFrom(h.g, slice)
+	h.side.diveFrom(h.side.g, slice)
 }
 
 // turn is where a dive chooses: the relaxation for what a plan leaves buys no whole machine, so it buys one of the column with the largest fraction.
@@ -38,39 +38,39 @@ type turn struct {
 
 // diveFrom is dive from a given relaxation.
 func (h *half) diveFrom(g *master, slice int64) {
-	h.descend(turn{g, h.base.clone(), slices.Clone(h.limits)}, false, slice)
+	h.descend(turn{g, h.base.clone(), slices.Clone(h.ctx.problem.limits)}, false, slice)
 }
 
 // turnOff spends a slice, at most, on dives that go on from the turns of those of the round, the first turns first, each with the second choice there:
 // the first choices decide most, and are as often wrong as others.
 func (h *hunt) turnOff(slice int64) {
-	for until := h.effort.left - slice; len(h.met.turns) > 0 && h.effort.left > until && !h.effort.done() && !h.closed(); {
-		next := h.met.turns[0]
-		h.met.turns = h.met.turns[1:]
-		h.descend(next, true, h.effort.left-until)
+	for until := h.side.ctx.effort.left - slice; len(h.side.met.turns) > 0 && h.side.ctx.effort.left > until && !h.side.ctx.effort.done() && !h.side.closed(); {
+		next := h.side.met.turns[0]
+		h.side.met.turns = h.side.met.turns[1:]
+		h.side.descend(next, true, h.side.ctx.effort.left-until)
 	}
 }
 
 // descend dives from a place on. A dive ends where it has become as dear as the best plan, one that turns off there already where its relaxation has.
 func (h *half) descend(from turn, off bool, slice int64) {
 	g, s, limits := from.g, from.s, from.limits
-	until := h.effort.left - slice
+	until := h.ctx.effort.left - slice
 	for level := range maxDives {
-		values := h.guide(g.values)
-		if h.effort.left <= until || h.effort.done() || !h.choose(g, s, limits, off, level) {
+		values := h.ctx.guide(g.values)
+		if h.ctx.effort.left <= until || h.ctx.effort.done() || !h.choose(g, s, limits, off, level) {
 			return
 		}
 		room := h.room(s)
 		if room.left == 0 && room.price <= 0 {
 			return
 		}
-		t := newRebuy(h.mixer, values, slices.Clone(limits), diveSteps, room)
+		t := newRebuy(h.ctx, values, slices.Clone(limits), diveSteps, room)
 		if t.run(s.left) {
 			done := s.clone()
 			done.machines, done.left = slices.Concat(s.machines, t.kept), t.left
 			h.met.machines(t.kept)
-			h.downsize(done)
-			h.best = h.better(h.best, done)
+			h.ctx.downsize(done)
+			h.best = better(h.ctx.problem, h.best, done)
 		}
 		if s.left.empty() || h.closed() {
 			return
@@ -84,7 +84,7 @@ func (h *half) descend(from turn, off bool, slice int64) {
 
 // room is what a plan that is cheaper than the best one may cost beside what it has so far.
 func (h *half) room(s *solution) cost {
-	best, so := h.best.cost(h.problem), s.cost(h.problem)
+	best, so := h.best.cost(h.ctx.problem), s.cost(h.ctx.problem)
 	if best.left > 0 {
 		return cost{left: math.MaxInt64}
 	}
@@ -93,14 +93,14 @@ func (h *half) room(s *solution) cost {
 
 // diveColumns solves a relaxation of a dive, with a few more columns.
 func (h *half) diveColumns(g *master, s *solution) *master {
-	h.reoptimise(g)
+	h.ctx.reoptimise(g)
 	for range diveRounds {
-		found := h.priceAll(g.values, s.left, care{steps: diveSteps}, func(t int) int64 { return above(h.offers[t].price, 1000) })
+		found := h.ctx.priceAll(g.values, s.left, care{steps: diveSteps}, func(t int) int64 { return above(h.ctx.problem.offers[t].price, 1000) })
 		h.met.found(found)
-		if !h.take(g, found) {
+		if !h.ctx.take(g, found) {
 			break
 		}
-		h.reoptimise(g)
+		h.ctx.reoptimise(g)
 	}
 	return g
 }
@@ -115,14 +115,14 @@ func (h *half) choose(g *master, s *solution, limits []usage, off bool, level in
 		case off && level == 0:
 			choice = 1
 		case !off && len(parts) > 1 && h.met != nil:
-			h.keep(g)
+			h.ctx.keep(g)
 			h.met.turns = append(h.met.turns, turn{g, s.clone(), slices.Clone(limits)})
 		}
 		whole = map[int]int32{parts[choice]: 1}
 	}
 	bought := false
 	for c := range g.columns {
-		bought = h.launch(s, g.columns[c], whole[c], limits) || bought
+		bought = h.ctx.launch(s, g.columns[c], whole[c], limits) || bought
 	}
 	return bought
 }

@@ -21,13 +21,15 @@ type clock struct {
 	stop func() bool
 }
 
-func (s Search) effort() *effort {
-	e := &effort{left: s.Effort, clock: &clock{stop: s.Stop}}
-	if s.Effort == 0 {
-		e.left = DefaultEffort
+// defaultEffort is some 200 ms of search on two cores for a thousand pods in twenty shapes.
+const defaultEffort = 700_000
+
+// newEffort is so many steps, defaultEffort where steps is 0. It ends early once stop, when not nil, says so.
+func newEffort(steps int64, stop func() bool) *effort {
+	if steps == 0 {
+		steps = defaultEffort
 	}
-	e.most = e.left
-	return e
+	return &effort{most: steps, left: steps, clock: &clock{stop: stop}}
 }
 
 // shapesPerEffort is the number of shapes that an effort is meant for: more of them get more of it, in proportion, up to maxShare times.
@@ -75,4 +77,10 @@ func (c *clock) stopped() bool {
 	c.ask.Lock()
 	defer c.ask.Unlock()
 	return c.stop()
+}
+
+// part is a part of an effort.
+func (e *effort) part(of int64) *effort {
+	n := max(1, e.most/of)
+	return &effort{most: n, left: n, clock: e.clock}
 }

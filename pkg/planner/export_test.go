@@ -2,28 +2,17 @@ package planner
 
 import "slices"
 
-// BuildByMix is Build without its exact methods, so that the heuristics and their bound meet the oracle, which is only good for
-// problems so small that Build never leaves them to the heuristics.
-func BuildByMix(s Snapshot) Plan {
-	p := compile(s)
-	best, bound, shown := p.mix(Search{}.effort(), nil)
-	plan := p.plan(best)
-	plan.Bound = MicroUSD(bound)
-	plan.Proof = p.show(shown)
-	return plan
-}
-
 // Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.
 func Composed(s Snapshot) (first, composed Plan) {
 	p := compile(s)
-	h := &hunt{half: half{mixer: newMixer(p, Search{Effort: 1 << 30}.effort()), base: newSolution(p), met: &met{}}}
-	h.fill(h.base, h.alone)
-	h.best = h.base.clone()
-	h.buy(h.best, h.alone, slices.Clone(p.limits))
-	first = p.plan(h.best)
+	h := &hunt{side: half{ctx: newMixer(p, newEffort(1<<30, nil)), base: newSolution(p), met: &met{}}}
+	h.side.ctx.fill(h.side.base, h.side.ctx.alone)
+	h.side.best = h.side.base.clone()
+	h.side.ctx.buy(h.side.best, h.side.ctx.alone, slices.Clone(p.limits))
+	first = planOf(p, h.side.best)
 	h.columns(1<<20, 1<<20)
 	h.compose(1 << 20)
-	return first, p.plan(h.best)
+	return first, planOf(p, h.side.best)
 }
 
 // MostOnGPUs is what a machine of the first offering holds that is worth most, when the pods of the k-th shape are worth worths[k] each: by trying
@@ -58,7 +47,7 @@ func MostOnGPUs(s Snapshot, worths []int64, parts int) (most, found, upper int64
 // these parts are not found GPUs for, as they are looked for, and the first of which anything was lost: it neither waits nor is launched for on GPUs.
 func LaunchedParts(s Snapshot, ways int) (without int, lost []int32) {
 	p := compile(s)
-	m := newMixer(p, Search{}.effort())
+	m := newMixer(p, newEffort(0, nil))
 	var choice sequence
 	for range ways {
 		whole := make(load, len(p.shapes))

@@ -22,6 +22,35 @@ const firstFitSteps = 20_000_000
 // Rules are kept pod by pod. Wishes, priorities and minValues are not looked at. Its bound is 0.
 func FirstFit(s Snapshot) Plan { return newFirstFit(s).pack() }
 
+// fitLimits bound the work of [firstFitWithin].
+type fitLimits struct {
+	// sorted is for how many pods times machines the machines are sorted for every pod, as Karpenter does. Beyond that pods are dealt class by class.
+	sorted int64
+	// ruledPods is how many pods, of those that rules speak of, are placed one by one.
+	ruledPods int
+}
+
+// firstFitWithin is [FirstFit] within limits; false where rules speak of more pods.
+func firstFitWithin(s Snapshot, limits fitLimits) (Plan, bool) {
+	f := newFirstFit(s)
+	if f.ruledPods() > limits.ruledPods {
+		return Plan{}, false
+	}
+	f.steps = limits.sorted
+	return f.pack(), true
+}
+
+// ruledPods is how many pods a rule speaks of.
+func (f *firstFit) ruledPods() int {
+	pods := 0
+	for _, b := range f.batches {
+		if f.ruled(b.class) {
+			pods += len(b.pods)
+		}
+	}
+	return pods
+}
+
 // firstFit is a snapshot while it is packed. What fits is computed by class, never pod by pod.
 type firstFit struct {
 	snapshot Snapshot

@@ -17,22 +17,20 @@ func orFirstFit(s Snapshot, found Plan, stop func() bool) Plan {
 	if pods := podsOf(s); late && pods*(len(s.Nodes)+len(found.Launches)+1) > lateFirstFitSteps {
 		return found
 	}
-	f := newFirstFit(s)
-	switch {
-	case late:
-		f.steps = 0
-	case stop != nil:
-		f.steps = min(f.steps, 10*lateFirstFitSteps)
+	limits := fitLimits{sorted: firstFitSteps, ruledPods: firstFitPods}
+	if stop != nil {
+		limits.sorted = 10 * lateFirstFitSteps
+		limits.ruledPods = min(limits.ruledPods, 2*lateFirstFitSteps/(len(s.Nodes)+len(found.Launches)+1))
 	}
-	if pods := f.ruledPods(); pods > firstFitPods || stop != nil && pods*(len(s.Nodes)+len(found.Launches)+1) > 2*lateFirstFitSteps {
-		return found
+	if late {
+		limits.sorted = 0
 	}
-	first := f.pack()
-	if !costOf(first).less(costOf(found)) || len(f.headcounts) > 0 && Check(s, first) != nil {
+	first, ok := firstFitWithin(s, limits)
+	if !ok || !costOf(first).less(costOf(found)) || !plainly(s) && Check(s, first) != nil {
 		return found
 	}
 	if late {
-		first.postpone()
+		postpone(&first)
 	}
 	samePods := slices.EqualFunc(first.Unplaced, found.Unplaced, func(a, b Unplaced) bool { return a.Pod == b.Pod })
 	if samePods {
@@ -41,19 +39,8 @@ func orFirstFit(s Snapshot, found Plan, stop func() bool) Plan {
 	return first
 }
 
-// ruledPods is how many pods a rule speaks of.
-func (f *firstFit) ruledPods() int {
-	pods := 0
-	for _, b := range f.batches {
-		if f.ruled(b.class) {
-			pods += len(b.pods)
-		}
-	}
-	return pods
-}
-
 // postpone leaves pods that a rule left without a place for the next round: the first fit does not look for another place of those that others follow.
-func (p *Plan) postpone() {
+func postpone(p *Plan) {
 	for i := range p.Unplaced {
 		if p.Unplaced[i].Reason == ReasonRule {
 			p.Unplaced[i].Refusal = NextRound
@@ -63,22 +50,6 @@ func (p *Plan) postpone() {
 
 // lateFirstFitSteps is how many pods times machines [orFirstFit] looks at once the search is to end: some hundredths of a second.
 const lateFirstFitSteps = 100_000
-
-// onlyPrice reports whether of two plans for as many pods the cheaper is the better, whichever the pods: nobody is more important, no pool
-// heavier, and nothing is wished for.
-func onlyPrice(s Snapshot) bool {
-	for _, p := range s.Pools {
-		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
-			return false
-		}
-	}
-	for _, c := range s.Classes {
-		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
-			return false
-		}
-	}
-	return true
-}
 
 func costOf(p Plan) cost {
 	return cost{left: int64(len(p.Unplaced)), price: int64(p.Price), machines: int64(len(p.Launches))}

@@ -89,10 +89,10 @@ func sidings(apart []Rule, classes int) [][]siding {
 		out[class] = append(out[class], siding{rule, is})
 	}
 	for r, rule := range apart {
-		for _, c := range sound(rule.Classes, classes) {
+		for _, c := range inRange(rule.Classes, classes) {
 			note(c, r, demands)
 		}
-		for _, c := range sound(rule.Counted, classes) {
+		for _, c := range inRange(rule.Counted, classes) {
 			note(c, r, counted)
 		}
 	}
@@ -120,9 +120,9 @@ func (f *firstFit) measure(x *filling) {
 
 // placing is what is needed while one batch is placed.
 type placing struct {
-	*firstFit
-	batch int
-	class Class
+	firstFit *firstFit
+	batch    int
+	class    Class
 	// request is what a pod takes.
 	request vec
 	// admitted is, by option, whether it admits the pods.
@@ -198,7 +198,7 @@ func (p *placing) lets(x *filling) int32 {
 
 // fit returns how many pods of the batch fit onto a filling if it is the given option, at most most.
 func (p *placing) fit(x *filling, o int32, most int32) int32 {
-	can := &p.options[o]
+	can := &p.firstFit.options[o]
 	var left vec
 	for d := range left {
 		left[d] = can.free[d] - x.used[d]
@@ -211,7 +211,7 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 		if a.Quota < 0 || a.Quota >= len(x.quotas) {
 			return 0
 		}
-		if has := can.quota(p.snapshot.Quotas, a.Quota); has != Unlimited {
+		if has := can.quota(p.firstFit.snapshot.Quotas, a.Quota); has != Unlimited {
 			n = int32(min(int64(n), max(0, has-x.quotas[a.Quota])/a.Count))
 		}
 	}
@@ -219,7 +219,7 @@ func (p *placing) fit(x *filling, o int32, most int32) int32 {
 		return n
 	}
 	var onGPUs int64
-	for _, g := range p.gpusOf(x, can.layout) {
+	for _, g := range p.firstFit.gpusOf(x, can.layout) {
 		onGPUs += min(int64(n), fitsOn(g, p.class))
 	}
 	return int32(min(int64(n), onGPUs))
@@ -326,17 +326,17 @@ func (p *placing) settle(x *order, options []int32, pods int32) {
 	for _, s := range p.sides {
 		now.sides[s.rule] |= s.side
 	}
-	p.measure(now)
+	p.firstFit.measure(now)
 	x.filling = now
 }
 
 // putOnGPUs packs pods that state device memory onto the GPUs of each layout that the machine can still have.
 func (p *placing) putOnGPUs(was, now *filling, pods int32) {
-	packed := make([]bool, len(p.layouts))
+	packed := make([]bool, len(p.firstFit.layouts))
 	for _, o := range now.options {
-		if l := p.options[o].layout; !packed[l] {
+		if l := p.firstFit.options[o].layout; !packed[l] {
 			packed[l] = true
-			gpus := slices.Clone(p.gpusOf(was, l))
+			gpus := slices.Clone(p.firstFit.gpusOf(was, l))
 			fill(gpus, p.class, pods, func(int, int32) {})
 			now.gpus[l] = gpus
 		}
@@ -345,11 +345,11 @@ func (p *placing) putOnGPUs(was, now *filling, pods int32) {
 
 // fresh returns an empty machine that can be those of the given options that hold a pod of the batch, nil when none does.
 func (p *placing) fresh(pool int, within []int32) *filling {
-	unlimited := p.left[pool].unlimited()
+	unlimited := p.firstFit.left[pool].unlimited()
 	if x, ok := p.freshly[pool]; ok && unlimited {
 		return x
 	}
-	none := p.empty(nil)
+	none := p.firstFit.empty(nil)
 	var holding []int32
 	if most := p.lets(none); most > 0 {
 		for _, o := range within {
@@ -360,7 +360,7 @@ func (p *placing) fresh(pool int, within []int32) *filling {
 	}
 	var x *filling
 	if len(holding) > 0 {
-		x = p.empty(holding)
+		x = p.firstFit.empty(holding)
 	}
 	if unlimited {
 		p.freshly[pool] = x

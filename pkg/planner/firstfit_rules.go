@@ -17,7 +17,7 @@ type headcount struct {
 
 // relation is a headcount that is about a class: whether its pods make the demand, and whether they are counted.
 type relation struct {
-	*headcount
+	headcount    *headcount
 	asks, counts bool
 }
 
@@ -31,10 +31,10 @@ func relations(headcounts []*headcount, classes int) [][]relation {
 		return &out[c][len(out[c])-1]
 	}
 	for _, h := range headcounts {
-		for _, c := range sound(h.Classes, classes) {
+		for _, c := range inRange(h.Classes, classes) {
 			note(c, h).asks = true
 		}
-		for _, c := range sound(h.Counted, classes) {
+		for _, c := range inRange(h.Counted, classes) {
 			note(c, h).counts = true
 		}
 	}
@@ -161,14 +161,16 @@ func (f *firstFit) allowed(c relation, x *order, options []int32) []int32 {
 	}
 	alike := func(int) int64 { return 0 }
 	switch {
-	case c.Kind == Apart:
-		return keep(func(d int) bool { return d < 0 || (!asks || c.counted[d] == 0) && (!counts || c.asking[d] == 0) })
+	case c.headcount.Kind == Apart:
+		return keep(func(d int) bool {
+			return d < 0 || (!asks || c.headcount.counted[d] == 0) && (!counts || c.headcount.asking[d] == 0)
+		})
 	case !asks:
 		return f.oneDomain(c.headcount, x, options, alike)
-	case c.Kind == Spread:
-		return f.oneDomain(c.headcount, x, keep(f.spreads(c.headcount, counts)), func(d int) int64 { return c.counted[d] })
-	case c.anywhere > 0:
-		return f.oneDomain(c.headcount, x, keep(func(d int) bool { return d >= 0 && c.counted[d] > 0 }), alike)
+	case c.headcount.Kind == Spread:
+		return f.oneDomain(c.headcount, x, keep(f.spreads(c.headcount, counts)), func(d int) int64 { return c.headcount.counted[d] })
+	case c.headcount.anywhere > 0:
+		return f.oneDomain(c.headcount, x, keep(func(d int) bool { return d >= 0 && c.headcount.counted[d] > 0 }), alike)
 	case !counts:
 		return nil
 	}
@@ -226,7 +228,7 @@ func (f *firstFit) record(class int, x *order) {
 	for _, c := range f.about[class] {
 		asks, counts := c.asks, c.counts
 		if counts {
-			c.anywhere++
+			c.headcount.anywhere++
 		}
 		seen := map[int]bool{}
 		for _, o := range x.filling.options {
@@ -236,10 +238,10 @@ func (f *firstFit) record(class int, x *order) {
 			}
 			seen[d] = true
 			if counts {
-				c.counted[d]++
+				c.headcount.counted[d]++
 			}
 			if asks {
-				c.asking[d]++
+				c.headcount.asking[d]++
 			}
 		}
 	}

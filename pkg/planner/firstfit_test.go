@@ -11,7 +11,10 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
+
+var anySnapshot = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
 
 func TestFirstFitBuysWhatKarpenterBuys(t *testing.T) {
 	t.Parallel()
@@ -147,8 +150,8 @@ func TestFirstFitGoesToTheHeaviestPool(t *testing.T) {
 }
 
 func TestFirstFitKeepsEveryRule(t *testing.T) {
-	property(func(t *rapid.T) {
-		s := anything.Draw(t, "snapshot")
+	properties.Check(func(t *rapid.T) {
+		s := anySnapshot.Draw(t, "snapshot")
 		if err := planner.Check(s, planner.FirstFit(s)); err != nil {
 			t.Fatal(err)
 		}
@@ -159,10 +162,10 @@ func TestFirstFitKeepsEveryRule(t *testing.T) {
 }
 
 func TestFirstFitOfNonsenseNamesEachPodOnce(t *testing.T) {
-	property(func(t *rapid.T) {
+	properties.Check(func(t *rapid.T) {
 		s := plantest.Nonsense().Draw(t, "snapshot")
 		p := planner.FirstFit(s)
-		seen := placedPods(p)
+		seen := plantest.PlacedPods(p)
 		for _, x := range p.Unplaced {
 			seen = append(seen, x.Pod)
 		}
@@ -179,8 +182,8 @@ func TestFirstFitOfNonsenseNamesEachPodOnce(t *testing.T) {
 }
 
 func TestFirstFitIsTheSameInAnyOrder(t *testing.T) {
-	property(func(t *rapid.T) {
-		s := anything.Draw(t, "snapshot")
+	properties.Check(func(t *rapid.T) {
+		s := anySnapshot.Draw(t, "snapshot")
 		shuffled := plantest.Shuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
 		if diff := cmp.Diff(plantest.Names(s, planner.FirstFit(s)), plantest.Names(shuffled, planner.FirstFit(shuffled))); diff != "" {
 			t.Fatal(diff)
@@ -189,8 +192,8 @@ func TestFirstFitIsTheSameInAnyOrder(t *testing.T) {
 }
 
 func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
-	property(func(t *rapid.T) {
-		s := anything.Draw(t, "snapshot")
+	properties.Check(func(t *rapid.T) {
+		s := anySnapshot.Draw(t, "snapshot")
 		p := planner.FirstFit(s)
 		split := plantest.Clone(s)
 		split.Classes = nil
@@ -215,7 +218,7 @@ func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
 }
 
 func TestFirstFitByLevelIsTheSameWhileItsMachinesAreFew(t *testing.T) {
-	property(func(t *rapid.T) {
+	properties.Check(func(t *rapid.T) {
 		s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
 		p := planner.FirstFit(s)
 		if len(p.Launches) > 12 {
@@ -243,7 +246,7 @@ func sizes(p planner.Plan) []string {
 func BenchmarkFirstFit(b *testing.B) {
 	for _, c := range []struct{ pods, shapes int }{{10_000, 50}, {100_000, 50}, {10_000, 10_000}} {
 		b.Run(fmt.Sprintf("pods=%d/shapes=%d", c.pods, c.shapes), func(b *testing.B) {
-			s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), c.pods, c.shapes, 1)
+			s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), c.pods, c.shapes, 1)
 			for b.Loop() {
 				planner.FirstFit(s)
 			}

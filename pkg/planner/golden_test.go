@@ -100,7 +100,7 @@ func describe(s planner.Snapshot, p planner.Plan) string {
 	for _, x := range p.Launches {
 		o := s.Offerings[x.Offering]
 		launched = append(launched, fmt.Sprintf("launch %s %s%s %s %s at %s: %s",
-			s.Pools[o.Pool].Name, o.InstanceType, alternatives(s, x), o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
+			s.Pools[o.Pool].Name, o.InstanceType, alternativesOf(s, x), o.Zone, o.CapacityType, dollars(o.Price), classes(x.Pods)+onGPUs(x.Pods, x.GPUs)))
 	}
 	for _, x := range p.Unplaced {
 		left = append(left, fmt.Sprintf("unplaced %s: %s: %s", classes([]string{x.Pod})[2:], x.Reason, x.Message))

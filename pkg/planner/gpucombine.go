@@ -15,11 +15,11 @@ import (
 // others replace, as labels are in shortest paths under resource constraints. Where there are too many, those with the most slack are left out,
 // and the bound says what they could be worth.
 type combination struct {
-	*gpuRelaxation
-	items  []combined
-	shared []int // the dimensions that all GPUs share and that can run out
-	limits [mostPlanes]int64
-	planes []plane
+	relaxation *gpuRelaxation
+	items      []combined
+	shared     []int // the dimensions that all GPUs share and that can run out
+	limits     [mostPlanes]int64
+	planes     []plane
 
 	// byMemory and byReplicas say how much slack the items from one on can take away in what is free of a GPU.
 	byMemory, byReplicas table
@@ -46,7 +46,7 @@ type plane struct {
 
 // combined is an item, how much slack one of it takes away at each plane, and its size in the units of the tables, rounded down.
 type combined struct {
-	*item
+	item            *item
 	gain            [mostPlanes]int64
 	memory, replica int
 	pod             pods // one of it, where there are few
@@ -95,7 +95,7 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 		switch {
 		case gain <= 0:
 		case w == 0:
-			all := mulDiv(gain, int64(it.most), 1)
+			all := mulDiv(gain, int64(it.item.most), 1)
 			for m := range row {
 				row[m] = saturating(row[m], all)
 			}
@@ -111,8 +111,8 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 // best first, and an upper bound on the value of any. It does not look at what only the machine as a whole knows, nor, where very many
 // shapes have few pods, at the demand of all of them: whoever asks has to check the loads.
 func (c *combination) combine(g *gpuRelaxation, values []int64, demand load, floor int64, most int) (loads []load, upper int64) {
-	c.gpuRelaxation, c.steps, c.most = g, 0, most
-	c.planes = c.best(mostPlanes)
+	c.relaxation, c.steps, c.most = g, 0, most
+	c.planes = c.relaxation.best(mostPlanes)
 	upper = c.planes[0].upper
 	if upper <= floor {
 		return nil, floor
@@ -121,7 +121,7 @@ func (c *combination) combine(g *gpuRelaxation, values []int64, demand load, flo
 	c.open = upper - floor
 	c.prepare(values, demand)
 	c.enumerate()
-	last := bits.Len(uint(c.count)) - 2
+	last := bits.Len(uint(c.relaxation.count)) - 2
 	for i := range last {
 		c.double(i)
 	}
@@ -143,18 +143,18 @@ func (c *combination) limit(floor int64) {
 }
 
 func (c *combination) prepare(values []int64, demand load) {
-	gpu := &c.whole.gpus[0]
+	gpu := &c.relaxation.whole.capacity.gpus[0]
 	c.items, c.shared = c.items[:0], c.shared[:0]
-	for i := range c.whole.items {
-		it := &c.whole.items[i]
+	for i := range c.relaxation.whole.items {
+		it := &c.relaxation.whole.items[i]
 		it.most = min(it.fits, demand[it.shape])
 		if values[it.shape] <= 0 || it.most == 0 {
 			continue
 		}
 		x := combined{item: it}
-		x.value = values[it.shape]
+		x.item.value = values[it.shape]
 		for j, p := range c.planes {
-			x.gain[j] = x.value - p.scarcity[it.shape]
+			x.gain[j] = x.item.value - p.scarcity[it.shape]
 			for d, w := range it.scaled {
 				if p.paid[d] > 0 && w > 0 {
 					x.gain[j] -= mulDiv(p.paid[d], w, unit)
@@ -167,17 +167,19 @@ func (c *combination) prepare(values []int64, demand load) {
 		}
 		c.items = append(c.items, x)
 	}
-	slices.SortStableFunc(c.items, func(a, b combined) int { return cmp.Compare(b.request[dimGPUMemory], a.request[dimGPUMemory]) })
+	slices.SortStableFunc(c.items, func(a, b combined) int {
+		return cmp.Compare(b.item.request[dimGPUMemory], a.item.request[dimGPUMemory])
+	})
 	for _, d := range []int{dimCPU, dimMemory, dimEphemeral, dimPods} {
-		if slices.ContainsFunc(c.items, func(x combined) bool { return x.request[d] > 0 }) {
+		if slices.ContainsFunc(c.items, func(x combined) bool { return x.item.request[d] > 0 }) {
 			c.shared = append(c.shared, d)
 		}
 	}
 	c.scarce.begin()
 	for i := range c.items {
 		x := &c.items[i]
-		if demand[x.shape] < x.filled {
-			x.pod = c.scarce.add(demand[x.shape])
+		if demand[x.item.shape] < x.item.filled {
+			x.pod = c.scarce.add(demand[x.item.shape])
 		}
 	}
 	c.byMemory.fill(memoryUnits, c.items, func(x *combined) int { return x.memory })
@@ -197,7 +199,7 @@ func (c *combination) enumerate() {
 	e := enumeration{combination: c, counts: make([]int32, len(c.items))}
 	for e.below = c.limits[0]; ; e.below /= 2 {
 		c.parts[0], c.picks = c.parts[0][:0], c.picks[:0]
-		e.gpu, e.looks = c.whole.gpus[0], walkParts*c.most
+		e.gpu, e.looks = c.relaxation.whole.capacity.gpus[0], walkParts*c.most
 		if e.below == 0 || e.from(0, none, c.byMemory.units, c.byReplicas.units) {
 			break
 		}
@@ -208,19 +210,19 @@ func (c *combination) enumerate() {
 		for i := range c.parts[0] {
 			most = max(most, c.parts[0][i].use[d])
 		}
-		return most <= c.whole.free[d]/int64(c.count)
+		return most <= c.relaxation.whole.capacity.free[d]/int64(c.relaxation.count)
 	})
 	c.parts[0] = c.undominated(c.parts[0])
 }
 
 // enumeration walks over patterns.
 type enumeration struct {
-	*combination
-	below  int64 // the least slack that is too much
-	looks  int   // how many patterns may still be begun
-	gpu    GPU   // what is left of it
-	counts []int32
-	stack  []int32
+	combination *combination
+	below       int64 // the least slack that is too much
+	looks       int   // how many patterns may still be begun
+	gpu         GPU   // what is left of it
+	counts      []int32
+	stack       []int32
 }
 
 // from notes a pattern and goes on with all that have more of the items from the i-th on. It reports false when there are too many.
@@ -229,55 +231,55 @@ func (e *enumeration) from(i int, p subload, memory, replicas int) bool {
 		return false
 	}
 	ok := true
-	for ; i < len(e.items) && ok; i++ {
-		x := &e.items[i]
-		if x.memory > memory || x.replica > replicas || e.counts[i] == x.most || !e.gpu.holds(x.of) {
+	for ; i < len(e.combination.items) && ok; i++ {
+		x := &e.combination.items[i]
+		if x.memory > memory || x.replica > replicas || e.counts[i] == x.item.most || !gpuHolds(&e.gpu, x.item.of) {
 			continue
 		}
 		m, r := memory-x.memory, replicas-x.replica
-		if p.slack[0]-x.gain[0]-min(e.byMemory.at(i, m), e.byReplicas.at(i, r)) >= e.below {
+		if p.slack[0]-x.gain[0]-min(e.combination.byMemory.at(i, m), e.combination.byReplicas.at(i, r)) >= e.below {
 			continue
 		}
 		next, fits := p, true
-		next.value += x.value
+		next.value += x.item.value
 		next.pods.add(&x.pod)
-		for _, d := range e.shared {
-			next.use[d] += x.request[d]
-			fits = fits && next.use[d] <= e.whole.free[d]
+		for _, d := range e.combination.shared {
+			next.use[d] += x.item.request[d]
+			fits = fits && next.use[d] <= e.combination.relaxation.whole.capacity.free[d]
 		}
 		if !fits {
 			continue
 		}
-		for j := range e.planes {
+		for j := range e.combination.planes {
 			next.slack[j] -= x.gain[j]
 		}
-		e.gpu.take(x.of, 1)
+		takeGPU(&e.gpu, x.item.of, 1)
 		e.counts[i]++
 		e.stack = append(e.stack, int32(i))
 		ok = e.from(i, next, m, r)
 		e.stack = e.stack[:len(e.stack)-1]
 		e.counts[i]--
-		e.gpu.take(x.of, -1)
+		takeGPU(&e.gpu, x.item.of, -1)
 	}
 	return ok
 }
 
 // note makes the pattern of the stack a part if it is of use. It reports false when there are too many, of use or not.
 func (e *enumeration) note(p subload) bool {
-	e.steps++
+	e.combination.steps++
 	if e.looks--; e.looks < 0 {
 		return false
 	}
-	if p.slack[0] >= e.below || !e.useful(&p) {
+	if p.slack[0] >= e.below || !e.combination.useful(&p) {
 		return true
 	}
-	if len(e.parts[0]) == keepParts*e.most {
+	if len(e.combination.parts[0]) == keepParts*e.combination.most {
 		return false
 	}
-	p.a = int32(len(e.picks))
-	e.picks = append(e.picks, e.stack...)
-	p.b = int32(len(e.picks))
-	e.parts[0] = append(e.parts[0], p)
+	p.a = int32(len(e.combination.picks))
+	e.combination.picks = append(e.combination.picks, e.stack...)
+	p.b = int32(len(e.combination.picks))
+	e.combination.parts[0] = append(e.combination.parts[0], p)
 	return true
 }
 
@@ -469,7 +471,7 @@ func (c *combination) finish(halves []subload, floor int64) int64 {
 // fit reports whether two parts go together on the machine and may still be of use.
 func (c *combination) fit(a, b *subload) bool {
 	for _, d := range c.shared {
-		if b.use[d] > c.whole.free[d]-a.use[d] {
+		if b.use[d] > c.relaxation.whole.capacity.free[d]-a.use[d] {
 			return false
 		}
 	}
@@ -500,7 +502,7 @@ func (c *combination) unfold(i int, at int32, l load) {
 	p := &c.parts[i][at]
 	if i == 0 {
 		for _, x := range c.picks[p.a:p.b] {
-			l[c.items[x].shape]++
+			l[c.items[x].item.shape]++
 		}
 		return
 	}

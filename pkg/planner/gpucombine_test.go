@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // severalGPUs is one offering with several GPUs, and a few pods that all state device memory.
@@ -52,7 +53,7 @@ func combinationHolds(t *rapid.T) {
 	}
 }
 
-func TestTheBoundOfAMachineWithSeveralGPUsHolds(t *testing.T) { property(combinationHolds)(t) }
+func TestTheBoundOfAMachineWithSeveralGPUsHolds(t *testing.T) { properties.Check(combinationHolds)(t) }
 func FuzzCombination(f *testing.F)                            { f.Fuzz(rapid.MakeFuzz(combinationHolds)) }
 
 func TestTheBestLoadOfAMachineWithSeveralGPUsIsFound(t *testing.T) {

@@ -44,13 +44,13 @@ const (
 
 // newGPURelaxation returns nil for machines for which it is of no use.
 func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
-	if !k.binned || len(k.gpus) < 2 || k.gpus[0] != k.gpus[len(k.gpus)-1] {
+	if !k.capacity.binned || len(k.capacity.gpus) < 2 || k.capacity.gpus[0] != k.capacity.gpus[len(k.capacity.gpus)-1] {
 		return nil
 	}
 	n := len(p.shapes)
-	g := &gpuRelaxation{problem: p, whole: k, count: len(k.gpus), reduced: make([]int64, n), scarcity: make([]int64, n), rounded: make(load, n), mixture: make([]float64, n)}
-	one := &capacity{free: k.free, quotas: k.quotas, fits: make([]int32, n)}
-	one.free[dimReplicas], one.free[dimGPUMemory] = k.gpus[0].Replicas, k.gpus[0].MemoryBytes
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.capacity.gpus), reduced: make([]int64, n), scarcity: make([]int64, n), rounded: make(load, n), mixture: make([]float64, n)}
+	one := &capacity{free: k.capacity.free, quotas: k.capacity.quotas, fits: make([]int32, n)}
+	one.free[dimReplicas], one.free[dimGPUMemory] = k.capacity.gpus[0].Replicas, k.capacity.gpus[0].MemoryBytes
 	g.rowOf = make([]int32, n)
 	for i := range k.items {
 		it := &k.items[i]
@@ -69,7 +69,7 @@ func newGPURelaxation(p *problem, k *knapsack) *gpuRelaxation {
 				it.request[d], it.scaled[d], col.use[d] = 0, 0, 0
 			}
 		}
-		it.filled = g.one.free.fit(it.request, math.MaxInt32)
+		it.filled = g.one.capacity.free.fit(it.request, math.MaxInt32)
 		it.fits = min(it.filled, int32(len(it.of.pods)))
 	}
 	g.combines = len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1
@@ -89,7 +89,7 @@ func (g *gpuRelaxation) begin(demand load) {
 	}
 	for i := range g.whole.items {
 		it := &g.whole.items[i]
-		if most := min(it.filled, int32(g.count)*g.one.fits[it.shape]); demand[it.shape] < most || !it.of.states() {
+		if most := min(it.filled, int32(g.count)*g.one.capacity.fits[it.shape]); demand[it.shape] < most || !it.of.states() {
 			g.rowOf[it.shape] = int32(len(g.relaxed.limit))
 			g.relaxed.limit = append(g.relaxed.limit, float64(min(it.fits, demand[it.shape])))
 		}
@@ -118,7 +118,7 @@ func (g *gpuRelaxation) column(l load, pattern bool) blended {
 		}
 		for d, r := range it.request {
 			if r > 0 && d != dimGPUMemory {
-				use[d] += float64(float64(float64(r)/float64(g.whole.free[d])) * n)
+				use[d] += float64(float64(float64(r)/float64(g.whole.capacity.free[d])) * n)
 			}
 		}
 		if r := g.rowOf[it.shape]; r >= 0 {

@@ -8,8 +8,8 @@ const assignSteps = 400
 // states reports whether pods of the shape state device memory, so that each is on one GPU.
 func (s *shape) states() bool { return s.request[dimGPUMemory] > 0 }
 
-// fit returns how many pods of a shape that states device memory fit on the GPU, at most most.
-func (g *GPU) fit(s *shape, most int32) int32 {
+// fitGPU returns how many pods of a shape that states device memory fit on the GPU, at most most.
+func fitGPU(g *GPU, s *shape, most int32) int32 {
 	n := min(int64(most), g.MemoryBytes/s.request[dimGPUMemory])
 	if r := s.request[dimReplicas]; r > 0 {
 		n = min(n, g.Replicas/r)
@@ -17,13 +17,13 @@ func (g *GPU) fit(s *shape, most int32) int32 {
 	return int32(n)
 }
 
-// holds reports whether one pod of a shape that states device memory fits on the GPU.
-func (g *GPU) holds(s *shape) bool {
+// gpuHolds reports whether one pod of a shape that states device memory fits on the GPU.
+func gpuHolds(g *GPU, s *shape) bool {
 	r := s.request[dimReplicas]
 	return g.MemoryBytes >= s.request[dimGPUMemory] && (r == 0 || g.Replicas >= r)
 }
 
-func (g *GPU) take(s *shape, n int32) {
+func takeGPU(g *GPU, s *shape, n int32) {
 	g.MemoryBytes -= s.request[dimGPUMemory] * int64(n)
 	g.Replicas -= s.request[dimReplicas] * int64(n)
 }
@@ -41,15 +41,15 @@ func bestFit(gpus []GPU, s *shape, most int32, note func(gpu int, n int32)) int3
 	for placed < most {
 		best := -1
 		for i := range gpus {
-			if gpus[i].holds(s) && (best < 0 || compareGPUs(gpus[i], gpus[best]) < 0) {
+			if gpuHolds(&gpus[i], s) && (best < 0 || compareGPUs(gpus[i], gpus[best]) < 0) {
 				best = i
 			}
 		}
 		if best < 0 {
 			break
 		}
-		n := gpus[best].fit(s, most-placed)
-		gpus[best].take(s, n)
+		n := fitGPU(&gpus[best], s, most-placed)
+		takeGPU(&gpus[best], s, n)
 		placed += n
 		if note != nil {
 			note(best, n)
@@ -122,23 +122,23 @@ func (p *problem) spare(c *capacity, l load) (GPU, bool) {
 // is left goes to one, with as many others that nothing more fits (bin completion, Gent and Walsh), and what the full GPUs leave over is no more than
 // there is to spare.
 type assignment struct {
-	*problem
-	left   load
-	gpus   []GPU
-	full   []bool
-	spare  GPU
-	steps  int
-	chosen []onGPU
+	problem *problem
+	left    load
+	gpus    []GPU
+	full    []bool
+	spare   GPU
+	steps   int
+	chosen  []onGPU
 }
 
 // place finds GPUs for all pods that are left. Of GPUs that are alike only one is tried.
 func (a *assignment) place() bool {
-	first := slices.IndexFunc(a.byGPU, func(k int) bool { return a.left[k] > 0 })
+	first := slices.IndexFunc(a.problem.byGPU, func(k int) bool { return a.left[k] > 0 })
 	if first < 0 {
 		return true
 	}
 	for g := range a.gpus {
-		if a.full[g] || !a.gpus[g].holds(&a.shapes[a.byGPU[first]]) {
+		if a.full[g] || !gpuHolds(&a.gpus[g], &a.problem.shapes[a.problem.byGPU[first]]) {
 			continue
 		}
 		same := false
@@ -159,20 +159,20 @@ func (a *assignment) place() bool {
 
 // fill chooses the pods of one GPU, from the i-th shape of byGPU on, and of that one at least so many.
 func (a *assignment) fill(g, i int, least int32) bool {
-	for i < len(a.byGPU) && a.left[a.byGPU[i]] == 0 {
+	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
 		i++
 	}
 	if a.steps <= 0 {
 		return false
 	}
 	a.steps--
-	if i == len(a.byGPU) {
+	if i == len(a.problem.byGPU) {
 		return a.finish(g)
 	}
-	k := a.byGPU[i]
-	s := &a.shapes[k]
-	for n := a.gpus[g].fit(s, a.left[k]); n >= least; n-- {
-		a.gpus[g].take(s, n)
+	k := a.problem.byGPU[i]
+	s := &a.problem.shapes[k]
+	for n := fitGPU(&a.gpus[g], s, a.left[k]); n >= least; n-- {
+		takeGPU(&a.gpus[g], s, n)
 		a.left[k] -= n
 		if n > 0 {
 			a.chosen = append(a.chosen, onGPU{k, g, n})
@@ -184,7 +184,7 @@ func (a *assignment) fill(g, i int, least int32) bool {
 			a.chosen = a.chosen[:len(a.chosen)-1]
 		}
 		a.left[k] += n
-		a.gpus[g].take(s, -n)
+		takeGPU(&a.gpus[g], s, -n)
 	}
 	return false
 }
@@ -195,8 +195,8 @@ func (a *assignment) finish(g int) bool {
 	if over.MemoryBytes > a.spare.MemoryBytes || over.Replicas > a.spare.Replicas {
 		return false
 	}
-	for _, k := range a.byGPU {
-		if a.left[k] > 0 && over.holds(&a.shapes[k]) {
+	for _, k := range a.problem.byGPU {
+		if a.left[k] > 0 && gpuHolds(&over, &a.problem.shapes[k]) {
 			return false
 		}
 	}

@@ -6,7 +6,7 @@ import "slices"
 // dive that rounds it, improvement, and at the same time a proof. What a round does depends only on what came before, so that a hunt that is cut short is
 // the beginning of a longer one: more effort never gives a dearer plan.
 type hunt struct {
-	half
+	side   half
 	ready  bool // no more columns are to be found
 	ruin   *ruiner
 	prover *prover
@@ -14,7 +14,7 @@ type hunt struct {
 
 // half is what the search for plans and the proof have each of their own, as they go on at the same time. What the other half found they are told between rounds.
 type half struct {
-	*mixer
+	ctx   *mixer
 	base  *solution // nodes filled, nothing launched
 	best  *solution
 	g     *master
@@ -23,37 +23,37 @@ type half struct {
 	met   *met    // what dives met for later ones and for plans to be composed of, nil where that is not kept
 }
 
-// mix plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
-func (p *problem) mix(e *effort, first func(*solution)) (*solution, int64, *branch) {
-	h := p.hunt(e, first)
+// priceAndBranch plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
+func priceAndBranch(p *problem, e *effort, first func(*solution)) (*solution, int64, *branch) {
+	h := runPrimal(p, e, first)
 	bound := h.proven()
-	return h.best, bound, h.prover.shown
+	return h.side.best, bound, h.prover.shown
 }
 
-// hunt looks for a plan for several shapes.
-func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
+// runPrimal looks for a plan for several shapes.
+func runPrimal(p *problem, e *effort, first func(*solution)) *hunt {
 	if len(p.shapes) <= maxRows {
 		e.share(len(p.shapes))
 	}
 	m := newMixer(p, e)
-	h := &hunt{half: half{mixer: m, base: newSolution(p)}}
-	h.prover = &prover{half: h.half}
-	h.met = &met{known: map[string]bool{}}
-	m.fill(h.base, m.alone)
-	h.best = h.base.clone()
-	m.buy(h.best, m.alone, slices.Clone(p.limits))
-	m.downsize(h.best)
+	h := &hunt{side: half{ctx: m, base: newSolution(p)}}
+	h.prover = &prover{side: h.side}
+	h.side.met = &met{known: map[string]bool{}}
+	m.fill(h.side.base, m.alone)
+	h.side.best = h.side.base.clone()
+	m.buy(h.side.best, m.alone, slices.Clone(p.limits))
+	m.downsize(h.side.best)
 	if p.limited {
-		h.best = p.better(h.best, m.frugal(h.base))
+		h.side.best = better(p, h.side.best, m.frugal(h.side.base))
 	}
 	if first != nil {
-		first(h.best)
+		first(h.side.best)
 	}
 	h.run()
-	m.downsize(h.best)
-	if h.best.cost(p) != (cost{}) {
+	m.downsize(h.side.best)
+	if h.side.best.cost(p) != (cost{}) {
 		if again := m.replay(); again != nil {
-			h.best = p.better(h.best, again)
+			h.side.best = better(p, h.side.best, again)
 		}
 	}
 	return h
@@ -62,21 +62,21 @@ func (p *problem) hunt(e *effort, first func(*solution)) *hunt {
 // run makes rounds until the plan is proven best, the effort is spent, or two rounds, the second with twice as much to spend, have found nothing new and
 // there is nothing left to try but the same again.
 func (h *hunt) run() {
-	if h.base.left.empty() {
+	if h.side.base.left.empty() {
 		// All pods are on nodes: there is nothing to launch.
 		return
 	}
-	if len(h.shapes) > maxRows {
+	if len(h.side.ctx.problem.shapes) > maxRows {
 		h.rough()
 		return
 	}
-	for slice, idle := h.firstSlice(), 0; idle < 2 && h.effort.spend(roundCost) && !h.closed(); slice *= 2 {
-		cost, bound := h.best.cost(h.problem), h.bound
+	for slice, idle := h.firstSlice(), 0; idle < 2 && h.side.ctx.effort.spend(roundCost) && !h.side.closed(); slice *= 2 {
+		cost, bound := h.side.best.cost(h.side.ctx.problem), h.side.bound
 		grown := h.round(slice)
-		if h.effort.done() || h.closed() {
+		if h.side.ctx.effort.done() || h.side.closed() {
 			return
 		}
-		if h.ready && h.prover.ended() && !grown && h.bound == bound && h.best.cost(h.problem) == cost {
+		if h.ready && h.prover.ended() && !grown && h.side.bound == bound && h.side.best.cost(h.side.ctx.problem) == cost {
 			idle++
 		} else {
 			idle = 0
@@ -87,35 +87,35 @@ func (h *hunt) run() {
 // round spends a slice on each part of a round, and reports whether branches had any part in its proof. In the first round of the fewest machines the plan
 // has to be there before there is anything to prove; that of more is dived for beside the proof, which needs no good one yet.
 func (h *hunt) round(slice int64) (grown bool) {
-	later := h.g != nil
+	later := h.side.g != nil
 	if !later {
 		h.columns(slice, slice)
-		if h.stated && !h.few() {
+		if h.side.ctx.problem.stated && !h.side.few() {
 			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
 			h.tell()
 			h.prover.prepare()
 			h.hear()
 		}
 	}
-	dived := !later && h.fewest()
+	dived := !later && h.side.fewest()
 	if dived {
 		h.dive(slice)
 	}
 	proving, improving := h.shares(slice, later)
-	if h.effort.done() || h.closed() {
+	if h.side.ctx.effort.done() || h.side.closed() {
 		return false
 	}
 	return h.both(proving, func() {
-		until := h.effort.left - proving
+		until := h.side.ctx.effort.left - proving
 		if later {
 			h.columns(slice, h.laterColumns(slice))
 		}
 		if !dived {
 			h.dive(slice)
 		}
-		if !later || h.few() {
+		if !later || h.side.few() {
 			// A round takes as long as its proof.
-			improving = max(improving, h.effort.left-until)
+			improving = max(improving, h.side.ctx.effort.left-until)
 		}
 		h.refine(improving, later)
 	})
@@ -124,7 +124,7 @@ func (h *hunt) round(slice int64) (grown bool) {
 // laterColumns is how much of a slice later rounds spend on columns. For plans of not too many machines it is a quarter: the proof finds most of the loads
 // that are missing, others are slow to find, and their plans miss more by what is not whole.
 func (h *hunt) laterColumns(slice int64) int64 {
-	if h.many() {
+	if h.side.many() {
 		return slice
 	}
 	return slice / 4
@@ -134,7 +134,7 @@ func (h *hunt) laterColumns(slice int64) int64 {
 // too few loads to compose plans of many machines. Improvement rarely finds any, and the next round comes sooner.
 func (h *hunt) refine(improving int64, later bool) {
 	h.turnOff(improving / 2)
-	if later || h.fewest() {
+	if later || h.side.fewest() {
 		h.compose(improving / 2)
 	}
 	h.improve(improving / 4)
@@ -142,7 +142,7 @@ func (h *hunt) refine(improving int64, later bool) {
 
 // firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.
 func (h *hunt) firstSlice() int64 {
-	if h.fewest() {
+	if h.side.fewest() {
 		return 40_000
 	}
 	return 60_000
@@ -151,11 +151,11 @@ func (h *hunt) firstSlice() int64 {
 // shares are what is spent on the proof and on the plan, so that both take about as long: beside what is spent on the plan there are columns and dives in
 // later rounds. Where more is known to be missing of the plan, more is spent on it.
 func (h *hunt) shares(slice int64, later bool) (proving, improving int64) {
-	z, price := int64(h.g.total()), h.best.cost(h.problem).price
+	z, price := int64(h.side.g.total()), h.side.best.cost(h.side.ctx.problem).price
 	switch {
-	case later && (h.fewest() || !h.few() && price-z > z-h.bound):
+	case later && (h.side.fewest() || !h.side.few() && price-z > z-h.side.bound):
 		return slice * 2, slice * 2
-	case h.few(), !later:
+	case h.side.few(), !later:
 		return slice * 2, slice
 	}
 	return slice * 3, slice / 2
@@ -169,40 +169,37 @@ func (h *hunt) rough() {
 	h.tell()
 	h.prover.begin()
 	h.hear()
-	h.improve(h.effort.left)
+	h.improve(h.side.ctx.effort.left)
 }
-
-// rough is how offers are priced for a first bound, and for the last one when a clock ends the search.
-var rough = care{steps: 20}
 
 // roundCost is what a round costs at least, in steps.
 const roundCost = 1000
 
 // closed reports whether the plan is known to be the best.
 func (h *half) closed() bool {
-	return h.best.left.empty() && h.best.cost(h.problem).price <= h.bound
+	return h.best.left.empty() && h.best.cost(h.ctx.problem).price <= h.bound
 }
 
 // values are what pods are worth to choose by.
 func (h *half) values() []int64 {
 	if h.g == nil {
-		return h.alone
+		return h.ctx.alone
 	}
-	return h.guide(h.g.values)
+	return h.ctx.guide(h.g.values)
 }
 
 // proven returns the bound for the pods that the best plan places.
 func (h *hunt) proven() int64 {
-	if len(h.best.machines) == 0 {
+	if len(h.side.best.machines) == 0 {
 		return 0
 	}
 	h.tell()
 	h.prover.renew()
-	return h.prover.bound
+	return h.prover.side.bound
 }
 
 // coverAlone is the cover of one shape by itself.
-func (p *problem) coverAlone(k int, s *solution) []cover {
+func coverAlone(p *problem, k int, s *solution) []cover {
 	alone := cover{values: make([]int64, len(p.shapes)), need: int64(placed(p, s)[k])}
 	alone.values[k] = 1
 	for t := range p.offers {
@@ -216,10 +213,10 @@ func (p *problem) coverAlone(k int, s *solution) []cover {
 }
 
 // few reports whether the plan has so few machines that the proof is left to branches: one bound for all plans is of less use.
-func (h *half) few() bool { return h.best.cost(h.problem).machines <= liftMachines }
+func (h *half) few() bool { return h.best.cost(h.ctx.problem).machines <= liftMachines }
 
 // fewest reports whether the plan has half as many machines as few are.
-func (h *half) fewest() bool { return h.best.cost(h.problem).machines <= liftMachines/2 }
+func (h *half) fewest() bool { return h.best.cost(h.ctx.problem).machines <= liftMachines/2 }
 
 // many reports whether the plan has more machines than branches of all of it are looked at for.
-func (h *half) many() bool { return h.best.cost(h.problem).machines > branchMachines }
+func (h *half) many() bool { return h.best.cost(h.ctx.problem).machines > branchMachines }

@@ -34,21 +34,21 @@ func (q *sequence) below(n int) int {
 // buys for the rest anew, and keeps what is no dearer.
 func (h *hunt) improve(slice int64) {
 	if h.ruin == nil {
-		h.ruin = &ruiner{mixer: h.mixer}
+		h.ruin = &ruiner{ctx: h.side.ctx}
 	}
 	r := h.ruin
-	r.s, r.values, r.limits = h.best, h.values(), h.best.limits(h.problem)
+	r.s, r.values, r.limits = h.side.best, h.side.values(), h.side.best.limits(h.side.ctx.problem)
 	r.noisy = make([]int64, len(r.values))
-	h.aimAll(r.values)
-	if h.known = nil; h.few() && h.g != nil {
-		h.known = h.g.columns
+	h.side.ctx.aimAll(r.values)
+	if h.side.ctx.known = nil; h.side.few() && h.side.g != nil {
+		h.side.ctx.known = h.side.g.columns
 	}
 	idle := 0
-	for until := h.effort.left - slice; idle < maxIdle && h.effort.left > until && !h.effort.done(); {
-		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) || h.closed() {
+	for until := h.side.ctx.effort.left - slice; idle < maxIdle && h.side.ctx.effort.left > until && !h.side.ctx.effort.done(); {
+		if len(r.s.machines) == 0 && (r.s.left.empty() || len(r.s.onNodes) == 0) || h.side.closed() {
 			break
 		}
-		h.effort.spend(ruinCost + int64(len(h.shapes)*(len(h.offers)+refillMost)/200))
+		h.side.ctx.effort.spend(ruinCost + int64(len(h.side.ctx.problem.shapes)*(len(h.side.ctx.problem.offers)+refillMost)/200))
 		idle++
 		if r.ruin() {
 			idle = 0
@@ -58,7 +58,7 @@ func (h *hunt) improve(slice int64) {
 
 // ruiner is the state of the improvement.
 type ruiner struct {
-	*mixer
+	ctx    *mixer
 	s      *solution
 	values []int64
 	noisy  []int64
@@ -69,7 +69,7 @@ type ruiner struct {
 // waste is what a machine costs beyond what its load is worth.
 func (r *ruiner) waste(i int) int64 {
 	x := &r.s.machines[i]
-	return r.offers[x.offer].price*valueScale - worth(r.values, x.load)
+	return r.ctx.problem.offers[x.offer].price*valueScale - worth(r.values, x.load)
 }
 
 // pick chooses up to four machines to take apart, each the most wasteful of three.
@@ -93,21 +93,21 @@ func (r *ruiner) pick() []int {
 
 // ruin makes one attempt and reports whether the plan got better; one that is as good is kept too, which leads elsewhere.
 func (r *ruiner) ruin() bool {
-	before := r.s.cost(r.problem)
+	before := r.s.cost(r.ctx.problem)
 	picked := r.pick()
 	waiting := slices.Clone(r.s.left)
 	old := cost{left: r.s.left.total()}
 	for _, i := range picked {
 		x := &r.s.machines[i]
 		waiting.add(x.load, 1)
-		o := &r.offers[x.offer]
+		o := &r.ctx.problem.offers[x.offer]
 		r.limits[o.pool].giveBack(o.uses)
 		old.price += o.price
 		old.machines++
 	}
 	undo := func() bool {
 		for _, i := range picked {
-			o := &r.offers[r.s.machines[i].offer]
+			o := &r.ctx.problem.offers[r.s.machines[i].offer]
 			r.limits[o.pool].launch(o.uses)
 		}
 		return false
@@ -117,7 +117,7 @@ func (r *ruiner) ruin() bool {
 	}
 	nodes := r.refillNodes(waiting)
 	machines := r.refill(picked, waiting)
-	t := newRebuy(r.mixer, r.noisy, r.limits, rebuySteps, old)
+	t := newRebuy(r.ctx, r.noisy, r.limits, rebuySteps, old)
 	if !t.run(waiting) {
 		return undo()
 	}
@@ -133,41 +133,41 @@ func (r *ruiner) ruin() bool {
 	}
 	for _, x := range t.kept {
 		r.s.machines = append(r.s.machines, x)
-		o := &r.offers[x.offer]
+		o := &r.ctx.problem.offers[x.offer]
 		r.limits[o.pool].launch(o.uses)
 	}
 	r.s.left = t.left
-	return r.s.cost(r.problem).less(before)
+	return r.s.cost(r.ctx.problem).less(before)
 }
 
 // refillNodes empties a few nodes and fills them anew from what waits and what they held.
 func (r *ruiner) refillNodes(waiting load) map[int]load {
 	out := map[int]load{}
-	if len(r.noded) == 0 {
+	if len(r.ctx.noded) == 0 {
 		return out
 	}
 	var emptied []int
-	for range min(len(r.noded), 1+r.seq.below(4)) {
-		if i := r.seq.below(len(r.noded)); !slices.Contains(emptied, i) {
+	for range min(len(r.ctx.noded), 1+r.seq.below(4)) {
+		if i := r.seq.below(len(r.ctx.noded)); !slices.Contains(emptied, i) {
 			emptied = append(emptied, i)
 			waiting.add(r.s.onNodes[i], 1)
 		}
 	}
 	for _, i := range emptied {
-		k := r.noded[i]
+		k := r.ctx.noded[i]
 		k.price(r.noisy, waiting)
 		k.search(waiting, 40, 0)
 		out[i] = slices.Clone(k.best)
 		waiting.add(k.best, -1)
 	}
-	start := r.seq.below(len(r.noded))
-	for j := range min(len(r.noded), refillMost) {
-		i := (start + j) % len(r.noded)
+	start := r.seq.below(len(r.ctx.noded))
+	for j := range min(len(r.ctx.noded), refillMost) {
+		i := (start + j) % len(r.ctx.noded)
 		l := out[i]
 		if l == nil {
 			l = r.s.onNodes[i]
 		}
-		if more := r.topUp(&r.nodes[i].capacity, l, waiting); more != nil {
+		if more := r.ctx.topUp(&r.ctx.problem.nodes[i].capacity, l, waiting); more != nil {
 			out[i] = more
 		}
 	}
@@ -187,8 +187,8 @@ func (r *ruiner) refill(picked []int, waiting load) map[int]load {
 		if slices.Contains(picked, i) {
 			continue
 		}
-		o := &r.offers[r.s.machines[i].offer]
-		if l := r.topUp(&o.capacity, r.s.machines[i].load, waiting); l != nil {
+		o := &r.ctx.problem.offers[r.s.machines[i].offer]
+		if l := r.ctx.topUp(&o.capacity, r.s.machines[i].load, waiting); l != nil {
 			out[i] = l
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 // keeper finds what still holds of an earlier plan.
 type keeper struct {
-	*problem
-	s Snapshot
+	problem *problem
+	s       Snapshot
 	// shape is by the names of the pods that have no place yet.
 	shape map[string]int
 	// offers are the capacities of what may be launched, by offering; only of those without alternatives.
@@ -25,9 +25,9 @@ type keeper struct {
 func keep(s Snapshot, earlier Plan, leaveOut []bool) Plan {
 	k := keeper{problem: compile(s), s: s, shape: map[string]int{}, offers: map[int]*capacity{}, without: leaveOut}
 	k.room = room{ledger: newLedger(k.problem)}
-	k.leaves = slices.Clone(k.limits)
-	for i := range k.shapes {
-		for _, pod := range k.shapes[i].pods {
+	k.leaves = slices.Clone(k.problem.limits)
+	for i := range k.problem.shapes {
+		for _, pod := range k.problem.shapes[i].pods {
 			if leaveOut == nil || !leaveOut[pod.class] {
 				k.shape[pod.name] = i
 			}
@@ -38,14 +38,14 @@ func keep(s Snapshot, earlier Plan, leaveOut []bool) Plan {
 		k.usable[i] = true
 	}
 	var kept Plan
-	_, nodeAt := k.places(s)
+	_, nodeAt := k.problem.places(s)
 	placed := make([]bool, len(s.Nodes))
 	for _, x := range earlier.Placements {
 		if x.Node < 0 || x.Node >= len(nodeAt) || nodeAt[x.Node] < 0 || placed[x.Node] {
 			continue
 		}
 		placed[x.Node] = true
-		if pods, gpus := k.take(&k.nodes[nodeAt[x.Node]].capacity, x.Pods); len(pods) > 0 {
+		if pods, gpus := k.take(&k.problem.nodes[nodeAt[x.Node]].capacity, x.Pods); len(pods) > 0 {
 			kept.Placements = append(kept.Placements, Placement{Node: x.Node, Pods: pods, GPUs: gpus})
 		}
 	}
@@ -81,12 +81,12 @@ func (k *keeper) launchable(l Launch) *capacity {
 	}
 	has, _ := least(k.s, l.Offering, l.Alternatives)
 	c := newCapacity(k.problem, has.Free, has.GPUs, has.Quotas)
-	c.fits = make([]int32, len(k.shapes))
-	for i := range k.shapes {
-		class := k.s.Classes[k.shapes[i].pods[0].class]
+	c.fits = make([]int32, len(k.problem.shapes))
+	for i := range k.problem.shapes {
+		class := k.s.Classes[k.problem.shapes[i].pods[0].class]
 		missing := func(o int) bool { return !slices.Contains(class.Offerings, o) }
 		if !missing(l.Offering) && !slices.ContainsFunc(l.Alternatives, missing) {
-			c.fits[i] = c.alone(&k.shapes[i], int32(len(k.shapes[i].pods)))
+			c.fits[i] = c.alone(&k.problem.shapes[i], int32(len(k.problem.shapes[i].pods)))
 		}
 	}
 	if len(l.Alternatives) == 0 {
@@ -97,7 +97,7 @@ func (k *keeper) launchable(l Launch) *capacity {
 
 // take gives a machine as many of the pods as wait and fit, all of them where it can, and returns them with their GPUs.
 func (k *keeper) take(c *capacity, pods []string) ([]string, []int) {
-	l, of := make(load, len(k.shapes)), make([][]string, len(k.shapes))
+	l, of := make(load, len(k.problem.shapes)), make([][]string, len(k.problem.shapes))
 	var known []string
 	for _, pod := range slices.Compact(slices.Sorted(slices.Values(pods))) {
 		if i, ok := k.shape[pod]; ok {
@@ -134,7 +134,7 @@ func (k *keeper) asManyOf(c *capacity, wanted load) load {
 		}
 	}
 	slices.SortStableFunc(order, func(i, j int) int {
-		a, b := &k.shapes[i], &k.shapes[j]
+		a, b := &k.problem.shapes[i], &k.problem.shapes[j]
 		return cmp.Or(slices.Compare(b.request[:], a.request[:]), strings.Compare(a.pods[0].name, b.pods[0].name))
 	})
 	l := make(load, len(wanted))

@@ -13,18 +13,15 @@ const unit = 1 << 20
 // valueScale is how many units of value make a micro-dollar an hour: the worth of a pod is finer than money.
 const valueScale = 1 << 10
 
-// relaxSteps bounds the steps of a machine's relaxation; any prices that it ends with give valid bounds.
-const relaxSteps = 60
-
 // knapsack finds the most valuable load of one machine: branch and bound by value for room, where the room taken is a
 // weighted sum of the dimensions. The weights are the prices of the relaxation's dimensions; any weights give a valid bound.
 type knapsack struct {
-	*capacity
-	problem *problem
-	items   []item
-	byRoom  []int // the items, those with the most device memory first
-	relaxed relaxation
-	lean    [dims]int64
+	capacity *capacity
+	problem  *problem
+	items    []item
+	byRoom   []int // the items, those with the most device memory first
+	relaxed  relaxation
+	lean     [dims]int64
 
 	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
 	ranked []*item
@@ -251,9 +248,9 @@ func (k *knapsack) search(demand load, steps int, floor int64) (value, upper int
 	if len(k.order) >= steps {
 		// A dive might not even come to its end.
 		k.build(func(int) int32 { return 0 })
-		k.upper = max(k.upper, k.bound(0, k.fit(k.order[0], &k.free), &k.free, k.room))
+		k.upper = max(k.upper, k.bound(0, k.fit(k.order[0], &k.capacity.free), &k.capacity.free, k.room))
 	} else {
-		k.branch(0, 0, k.free, k.room)
+		k.branch(0, 0, k.capacity.free, k.room)
 	}
 	if upper = max(k.upper, k.value); k.value == floor {
 		return 0, upper
@@ -354,7 +351,7 @@ func (k *knapsack) keep(l load, value int64) {
 // reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
 // what of it has GPUs, with whatever else fits then, may be kept instead.
 func (k *knapsack) reach(value int64) {
-	if !k.binned || k.problem.assignAtOnce(k.capacity, k.current, &k.rest, nil) {
+	if !k.capacity.binned || k.problem.assignAtOnce(k.capacity, k.current, &k.rest, nil) {
 		k.keep(k.current, value)
 		return
 	}
@@ -387,7 +384,7 @@ func (k *knapsack) build(wanted func(shape int) int32) {
 	for _, it := range k.order {
 		add(it, it.most-k.spare[it.shape])
 	}
-	if value > k.value && (!k.binned || k.problem.assignAtOnce(k.capacity, k.spare, &k.rest, nil)) {
+	if value > k.value && (!k.capacity.binned || k.problem.assignAtOnce(k.capacity, k.spare, &k.rest, nil)) {
 		k.keep(k.spare, value)
 	}
 }

@@ -38,7 +38,7 @@ func BenchmarkCheaper(b *testing.B) {
 			var o planner.Outlook
 			before := spent()
 			for b.Loop() {
-				o = planner.Search{}.Cheaper(l)
+				o = planner.Cheaper(planner.Search{}, l)
 			}
 			pods, moved, price := 0, 0, o.Price
 			for _, m := range l.Machines {

@@ -47,7 +47,7 @@ func (f *fleet) bound(e *effort) MicroUSD {
 		}
 		s.Offerings = append(s.Offerings, o)
 	}
-	_, bound, _ := compile(s).solve(e, nil)
+	_, bound, _ := solve(compile(s), e, nil)
 	return MicroUSD(bound)
 }
 
@@ -102,10 +102,4 @@ func (h *host) breaks(r Rule) bool {
 		}
 	}
 	return false
-}
-
-// part is a part of an effort.
-func (e *effort) part(of int64) *effort {
-	n := max(1, e.most/of)
-	return &effort{most: n, left: n, clock: e.clock}
 }

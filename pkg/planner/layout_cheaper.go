@@ -15,7 +15,7 @@ import (
 // Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with
 // moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give
 // back, larger parts are taken to pieces as far as that pays.
-func (search Search) Cheaper(l Layout) Outlook {
+func Cheaper(solver Search, l Layout) Outlook {
 	var out Outlook
 	for _, m := range l.Machines {
 		out.Price += m.Price
@@ -23,12 +23,12 @@ func (search Search) Cheaper(l Layout) Outlook {
 	if Validate(l.Snapshot) != nil {
 		return out
 	}
-	f := newFleet(search, l)
+	f := newFleet(solver, l)
 	if len(f.hosts) == 0 {
 		return out
 	}
 	p := compile(f.everybody())
-	e := search.effort()
+	e := newEffort(solver.Effort, solver.Stop)
 	if e.left < 1<<40 {
 		e.left = e.left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
 		e.most = e.left
@@ -36,7 +36,7 @@ func (search Search) Cheaper(l Layout) Outlook {
 	out.Bound = min(out.Price, f.bound(e.part(2)))
 	m := newMixer(p, e)
 	homes := f.homes(p)
-	v := &settler{mixer: m, homes: homes}
+	v := &settler{ctx: m, homes: homes}
 	dear := v.look(maxSettled)
 	out.Steps = f.steps(newParter(f, v.spare(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
 	for _, s := range out.Steps {
@@ -68,10 +68,10 @@ const (
 
 // look looks for the cheapest housing, with so many ruins in vain at the end, and says by home whether it is dear.
 func (v *settler) look(idle int) (dear []bool) {
-	e := v.effort
-	r := newRelaxed(v.mixer, v.homes)
+	e := v.ctx.effort
+	r := newRelaxed(v.ctx, v.homes)
 	r.run(maxRelaxed, e.left/2)
-	v.values = v.guide(r.values)
+	v.values = v.ctx.guide(r.master.values)
 	dear = r.dear()
 	v.try(r.parting())
 	r.dive(e.left - e.most/8)
@@ -84,7 +84,7 @@ func (v *settler) look(idle int) (dear []bool) {
 // dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
 func (r *relaxed) dear() []bool {
 	out := make([]bool, len(r.homes))
-	for i, over := range r.y[len(r.rows):] {
+	for i, over := range r.master.y[len(r.master.rows):] {
 		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
 	}
 	return out

@@ -8,7 +8,7 @@ import (
 
 // fleet is a layout from which steps are taken, one after the other.
 type fleet struct {
-	search Search
+	solver Search
 	layout Layout
 	// now is what there is: its nodes have what the pods that wait, and those of the steps taken, leave of them, its pools what their launches leave. Its
 	// classes have no pods, and only the nodes that take some.
@@ -36,9 +36,9 @@ type host struct {
 	settled bool
 }
 
-func newFleet(search Search, l Layout) *fleet {
-	f := &fleet{search: search, layout: l, now: l.Snapshot, gone: make([]bool, len(l.Snapshot.Nodes))}
-	f.search.First = nil
+func newFleet(solver Search, l Layout) *fleet {
+	f := &fleet{solver: solver, layout: l, now: l.Snapshot, gone: make([]bool, len(l.Snapshot.Nodes))}
+	f.solver.First = nil
 	f.now.Pools, f.now.Nodes = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes)
 	f.now.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range f.now.Classes {
@@ -130,7 +130,7 @@ func (f *fleet) seatWaiting() {
 	if !slices.ContainsFunc(waiting.Classes, func(c Class) bool { return len(c.Pods) > 0 }) {
 		return
 	}
-	plan := f.search.Build(waiting)
+	plan := f.solver.Build(waiting)
 	class := map[string]int{}
 	for c := range waiting.Classes {
 		for _, pod := range waiting.Classes[c].Pods {
@@ -158,25 +158,25 @@ func (f *fleet) occupy(plan Plan, class map[string]int) {
 		n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
 		for i, pod := range p.Pods {
 			c := f.now.Classes[class[pod]]
-			n.Free.take(c.Requests)
+			takeResources(&n.Free, c.Requests)
 			if p.GPUs != nil && p.GPUs[i] >= 0 {
 				n.GPUs[p.GPUs[i]].Replicas -= c.Requests.Replicas
 				n.GPUs[p.GPUs[i]].MemoryBytes -= c.GPUMemoryBytes
 			}
 			for _, q := range c.Quotas {
-				n.use(f.now, q)
+				takeQuota(n, f.now, q)
 			}
 			f.keepApart(p.Node, class[pod])
 		}
 	}
 	for _, x := range plan.Launches {
 		o := f.now.Offerings[x.Offering]
-		f.now.Pools[o.Pool].Remaining.take(greatest(f.now, variant{x.Offering, x.Alternatives}))
+		f.now.Pools[o.Pool].Remaining.Take(greatest(f.now, variant{x.Offering, x.Alternatives}))
 	}
 }
 
-// take removes what a pod asks for.
-func (r *Resources) take(asks Resources) {
+// takeResources removes what a pod asks for.
+func takeResources(r *Resources, asks Resources) {
 	r.MilliCPU -= asks.MilliCPU
 	r.MemoryBytes -= asks.MemoryBytes
 	r.EphemeralBytes -= asks.EphemeralBytes
@@ -184,8 +184,8 @@ func (r *Resources) take(asks Resources) {
 	r.Replicas -= asks.Replicas
 }
 
-// use takes so much of a quota from what is left of it on the node.
-func (n *Node) use(s Snapshot, q Amount) {
+// takeQuota takes so much of a quota from what is left of it on the node.
+func takeQuota(n *Node, s Snapshot, q Amount) {
 	has := quotaOf(s, n.Quotas, q.Quota)
 	if has == Unlimited {
 		return
@@ -232,7 +232,7 @@ func (f *fleet) without(leave []int) Snapshot {
 	for _, i := range leave {
 		h := &f.hosts[i]
 		leaves[h.node] = true
-		s.Pools[h.pool].Remaining.giveBack(h.counts)
+		giveBackPhysical(&s.Pools[h.pool].Remaining, h.counts)
 		for _, pod := range h.pods {
 			c := &s.Classes[pod.Class]
 			c.Pods = append(c.Pods, pod.Name)
@@ -245,9 +245,9 @@ func (f *fleet) without(leave []int) Snapshot {
 	return s
 }
 
-// giveBack undoes take.
-func (left *Physical) giveBack(counts Physical) {
-	left.take(minusPhysical(Physical{}, counts))
+// giveBackPhysical undoes take.
+func giveBackPhysical(left *Physical, counts Physical) {
+	left.Take(Physical{}.Minus(counts))
 }
 
 // step is the step of some hosts by a plan for their pods, and whether it is one.
@@ -285,8 +285,8 @@ func (f *fleet) relaunch(leave []int, plan Plan) Plan {
 
 // small is a search for the pods of a few machines.
 func (f *fleet) small() Search {
-	s := f.search
-	s.Effort = max(1, f.search.effort().left/200)
+	s := f.solver
+	s.Effort = max(1, newEffort(f.solver.Effort, f.solver.Stop).left/200)
 	return s
 }
 
@@ -297,7 +297,7 @@ func (f *fleet) allows(leave []int, plan Plan) bool {
 		left[i] = p.Remaining
 	}
 	for _, i := range leave {
-		left[f.hosts[i].pool].giveBack(f.hosts[i].counts)
+		giveBackPhysical(&left[f.hosts[i].pool], f.hosts[i].counts)
 	}
 	for _, x := range plan.Launches {
 		counts := greatest(f.now, variant{x.Offering, x.Alternatives})
@@ -305,7 +305,7 @@ func (f *fleet) allows(leave []int, plan Plan) bool {
 		if !usageOf(left[pool]).admits(usageOf(counts)) {
 			return false
 		}
-		left[pool].take(counts)
+		left[pool].Take(counts)
 	}
 	return true
 }
@@ -316,7 +316,7 @@ func (f *fleet) take(leave []int, plan Plan) {
 	for _, i := range leave {
 		h := &f.hosts[i]
 		h.settled = true
-		f.now.Pools[h.pool].Remaining.giveBack(h.counts)
+		giveBackPhysical(&f.now.Pools[h.pool].Remaining, h.counts)
 		for _, pod := range h.pods {
 			class[pod.Name] = pod.Class
 		}

@@ -94,14 +94,14 @@ func (v *settler) cost(s *housing) cost {
 		}
 	}
 	for _, m := range s.machines {
-		c.price += v.offers[m.offer].price
+		c.price += v.ctx.problem.offers[m.offer].price
 	}
 	return c
 }
 
 // settler looks for the cheapest housing.
 type settler struct {
-	*mixer
+	ctx    *mixer
 	homes  []home
 	best   *housing
 	values []int64
@@ -135,11 +135,11 @@ func (v *settler) try(stays []bool, more []load) {
 
 // house houses everybody when just these stay: first what they take by the given loads, then whatever fits, then launches.
 func (v *settler) house(stays []bool, more []load) *housing {
-	s := &housing{stays: slices.Clone(stays), more: make([]load, len(v.homes)), left: make(load, len(v.shapes))}
-	limits := slices.Clone(v.problem.limits)
+	s := &housing{stays: slices.Clone(stays), more: make([]load, len(v.homes)), left: make(load, len(v.ctx.problem.shapes))}
+	limits := slices.Clone(v.ctx.problem.limits)
 	for i := range v.homes {
 		x := &v.homes[i]
-		s.more[i] = make(load, len(v.shapes))
+		s.more[i] = make(load, len(v.ctx.problem.shapes))
 		if !s.stays[i] {
 			s.left.add(x.load, 1)
 		} else if x.pool >= 0 {
@@ -154,14 +154,14 @@ func (v *settler) house(stays []bool, more []load) *housing {
 	}
 	for i := range v.homes {
 		if s.stays[i] && v.homes[i].node >= 0 && !s.left.empty() {
-			if l := v.topUp(&v.nodes[v.homes[i].node].capacity, s.more[i], s.left); l != nil {
+			if l := v.ctx.topUp(&v.ctx.problem.nodes[v.homes[i].node].capacity, s.more[i], s.left); l != nil {
 				s.more[i] = l
 			}
 		}
 	}
 	t := &solution{left: s.left}
-	v.buy(t, v.values, limits)
-	v.downsizeWithin(t, limits)
+	v.ctx.buy(t, v.values, limits)
+	v.ctx.downsizeWithin(t, limits)
 	s.machines = t.machines
 	v.limits = limits
 	return s

@@ -15,9 +15,9 @@ type change struct {
 // parter cuts a housing into parts. Pods of a shape are alike, so it is free to say whose pods go where: launches tie together whose pods they take,
 // rooms tie nothing.
 type parter struct {
-	*settler
-	fleet *fleet
-	s     *housing
+	settler *settler
+	fleet   *fleet
+	s       *housing
 	// rest are the pods of each home that have no place yet, in loads and by name.
 	rest  []load
 	names [][][]string
@@ -30,8 +30,8 @@ type parter struct {
 func newParter(f *fleet, v *settler) *parter {
 	t := &parter{settler: v, fleet: f, s: v.best, of: make([]int, len(v.homes)), net: make([]int64, len(v.homes))}
 	shape := map[string]int{}
-	for k := range v.shapes {
-		for _, pod := range v.shapes[k].pods {
+	for k := range v.ctx.problem.shapes {
+		for _, pod := range v.ctx.problem.shapes[k].pods {
 			shape[pod.name] = k
 		}
 	}
@@ -39,7 +39,7 @@ func newParter(f *fleet, v *settler) *parter {
 		x := &v.homes[i]
 		t.of[i], t.net[i] = i, x.keeps()
 		t.rest = append(t.rest, slices.Clone(x.load))
-		names := make([][]string, len(v.shapes))
+		names := make([][]string, len(v.ctx.problem.shapes))
 		if !t.s.stays[i] {
 			for _, pod := range f.hosts[x.host].pods {
 				names[shape[pod.Name]] = append(names[shape[pod.Name]], pod.Name)
@@ -86,17 +86,17 @@ func (t *parter) parts() []change {
 	var launches []launch
 	order := slices.Clone(t.s.machines)
 	slices.SortStableFunc(order, func(a, b machine) int {
-		return cmp.Or(cmp.Compare(t.offers[b.offer].price, t.offers[a.offer].price), cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
+		return cmp.Or(cmp.Compare(t.settler.ctx.problem.offers[b.offer].price, t.settler.ctx.problem.offers[a.offer].price), cmp.Compare(a.offer, b.offer), -slices.Compare(a.load, b.load))
 	})
 	for _, m := range order {
 		home, names := t.source(m)
-		o := &t.offers[m.offer]
+		o := &t.settler.ctx.problem.offers[m.offer]
 		pods, gpus := names.pick(&o.capacity, m.load)
 		launches = append(launches, launch{home, Launch{Offering: o.index, Pods: pods, GPUs: gpus}})
 	}
 	byPart := map[int]*change{}
 	var parts []*change
-	for i := range t.homes {
+	for i := range t.settler.homes {
 		if t.s.stays[i] {
 			continue
 		}
@@ -105,7 +105,7 @@ func (t *parter) parts() []change {
 			byPart[at] = &change{}
 			parts = append(parts, byPart[at])
 		}
-		byPart[at].leave = append(byPart[at].leave, t.homes[i].host)
+		byPart[at].leave = append(byPart[at].leave, t.settler.homes[i].host)
 	}
 	for _, x := range launches {
 		plan := &byPart[t.part(x.home)].plan
@@ -126,17 +126,17 @@ func (t *parter) parts() []change {
 // source chooses whose pods a launch takes: of one part that has them all, the one that saves most, or else of as few as possible.
 func (t *parter) source(m machine) (home int, names naming) {
 	need := slices.Clone(m.load)
-	taken := make([][]string, len(t.shapes))
+	taken := make([][]string, len(t.settler.ctx.problem.shapes))
 	home = -1
 	for !need.empty() {
 		best, most, gain := -1, int64(0), int64(0)
-		for i := range t.homes {
+		for i := range t.settler.homes {
 			if t.s.stays[i] {
 				continue
 			}
 			n := t.rest[i].within(need).total()
 			if home >= 0 && n > 0 && t.part(i) == t.part(home) {
-				n += int64(len(t.homes)) + need.total()
+				n += int64(len(t.settler.homes)) + need.total()
 			}
 			if net := t.net[t.part(i)]; n > most || n > 0 && n == most && net > gain {
 				best, most, gain = i, n, net
@@ -150,7 +150,7 @@ func (t *parter) source(m machine) (home int, names naming) {
 		}
 		if home < 0 {
 			home = best
-			t.net[t.part(home)] -= t.offers[m.offer].price
+			t.net[t.part(home)] -= t.settler.ctx.problem.offers[m.offer].price
 		}
 		t.tie(home, best)
 	}
@@ -159,7 +159,7 @@ func (t *parter) source(m machine) (home int, names naming) {
 
 // given names pods from lists by shape.
 func (t *parter) given(lists [][]string) naming {
-	return naming{problem: t.problem, room: room{ledger: newLedger(t.problem)}, take: func(k int, count int32) []string {
+	return naming{problem: t.settler.ctx.problem, room: room{ledger: newLedger(t.settler.ctx.problem)}, take: func(k int, count int32) []string {
 		out := lists[k][:count]
 		lists[k] = lists[k][count:]
 		return out
@@ -168,12 +168,12 @@ func (t *parter) given(lists [][]string) naming {
 
 // seat gives the pods that are not launched for their rooms.
 func (t *parter) seat(parts map[int]*change) {
-	at := make([]int, len(t.shapes)) // by shape, the first home that may have pods left
-	for j := range t.homes {
+	at := make([]int, len(t.settler.ctx.problem.shapes)) // by shape, the first home that may have pods left
+	for j := range t.settler.homes {
 		if t.s.more[j].empty() {
 			continue
 		}
-		lists, of := make([][]string, len(t.shapes)), map[string]int{}
+		lists, of := make([][]string, len(t.settler.ctx.problem.shapes)), map[string]int{}
 		for k, n := range t.s.more[j] {
 			for n > 0 {
 				i := at[k]
@@ -189,7 +189,7 @@ func (t *parter) seat(parts map[int]*change) {
 				n -= int32(len(some))
 			}
 		}
-		node := &t.nodes[t.homes[j].node]
+		node := &t.settler.ctx.problem.nodes[t.settler.homes[j].node]
 		names := t.given(lists)
 		pods, gpus := names.pick(&node.capacity, t.s.more[j])
 		for n, pod := range pods {

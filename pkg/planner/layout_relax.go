@@ -9,10 +9,10 @@ import "slices"
 // Beside the rows of shapes there is one row a machine, which says that it stays or leaves. A basis has as many columns as rows, so all but a few
 // of the machines, no more than there are shapes, do one or the other as a whole.
 type relaxed struct {
-	*master
-	mixer *mixer
-	homes []home
-	of    map[int]stay // by entry
+	master *master
+	mixer  *mixer
+	homes  []home
+	of     map[int]stay // by entry
 	// decided is by home whether only one of its columns is left.
 	decided []bool
 }
@@ -26,11 +26,11 @@ type stay struct {
 // newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
 // machines as they are, where all shapes are covered exactly.
 func newRelaxed(m *mixer, homes []home) *relaxed {
-	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: newMaster(m.problem, m.demand())}
-	shapes := len(r.rows)
+	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: newMaster(m.problem, m.problem.demand())}
+	shapes := len(r.master.rows)
 	n := shapes + len(homes)
-	for i := range r.inverse {
-		r.inverse[i] = append(r.inverse[i], make([]float64, len(homes))...)
+	for i := range r.master.inverse {
+		r.master.inverse[i] = append(r.master.inverse[i], make([]float64, len(homes))...)
 	}
 	for i := range homes {
 		row := make([]float64, n)
@@ -39,13 +39,13 @@ func newRelaxed(m *mixer, homes []home) *relaxed {
 		if homes[i].fixed {
 			price = 2 * homes[i].staying(m.problem)
 		}
-		r.inverse, r.x, r.demand = append(r.inverse, row), append(r.x, 1), append(r.demand, 1)
-		r.basis = append(r.basis, len(r.entries))
-		r.entries = append(r.entries, entry{price: price, column: -1, offer: -1, rows: []int32{int32(shapes + i)}, counts: []float64{1}, basic: true})
+		r.master.inverse, r.master.x, r.master.demand = append(r.master.inverse, row), append(r.master.x, 1), append(r.master.demand, 1)
+		r.master.basis = append(r.master.basis, len(r.master.entries))
+		r.master.entries = append(r.master.entries, entry{price: price, column: -1, offer: -1, rows: []int32{int32(shapes + i)}, counts: []float64{1}, basic: true})
 	}
-	r.y, r.w = make([]float64, n), make([]float64, n)
+	r.master.y, r.master.w = make([]float64, n), make([]float64, n)
 	for i := range homes {
-		r.stay(i, make(load, len(m.shapes)))
+		r.stay(i, make(load, len(m.problem.shapes)))
 	}
 	return r
 }
@@ -60,21 +60,21 @@ func (x *home) staying(p *problem) float64 {
 
 // stay offers a machine with more pods than it has.
 func (r *relaxed) stay(i int, more load) {
-	e := entry{price: r.homes[i].staying(r.mixer.problem), column: -1, offer: -1, rows: []int32{int32(len(r.rows) + i)}, counts: []float64{1}}
+	e := entry{price: r.homes[i].staying(r.mixer.problem), column: -1, offer: -1, rows: []int32{int32(len(r.master.rows) + i)}, counts: []float64{1}}
 	for k, n := range more {
-		if n += r.homes[i].load[k]; n > 0 && r.at[k] >= 0 {
-			e.rows, e.counts = append(e.rows, int32(r.at[k])), append(e.counts, float64(n))
+		if n += r.homes[i].load[k]; n > 0 && r.master.at[k] >= 0 {
+			e.rows, e.counts = append(e.rows, int32(r.master.at[k])), append(e.counts, float64(n))
 		}
 	}
-	r.of[len(r.entries)] = stay{i, slices.Clone(more)}
-	r.entries = append(r.entries, e)
+	r.of[len(r.master.entries)] = stay{i, slices.Clone(more)}
+	r.master.entries = append(r.master.entries, e)
 }
 
 // run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
 // effort is left than said.
 func (r *relaxed) run(rounds int, until int64) {
 	m := r.mixer
-	demand := m.demand()
+	demand := m.problem.demand()
 	prices := make([]float64, len(r.homes))
 	for i := range r.homes {
 		prices[i] = r.homes[i].staying(m.problem)
@@ -84,7 +84,7 @@ func (r *relaxed) run(rounds int, until int64) {
 		if m.effort.left <= until || m.effort.done() {
 			return
 		}
-		fresh := m.take(r.master, m.priceAll(r.values, demand, care{steps: 60}, func(t int) int64 { return above(m.offers[t].price, 2000) }))
+		fresh := m.take(r.master, m.priceAll(r.master.values, demand, care{steps: 60}, func(t int) int64 { return above(m.problem.offers[t].price, 2000) }))
 		for i := range r.homes {
 			x := &r.homes[i]
 			if x.node < 0 || r.decided[i] {
@@ -94,12 +94,12 @@ func (r *relaxed) run(rounds int, until int64) {
 			k := m.noded[x.node]
 			rest := slices.Clone(demand)
 			rest.add(x.load, -1)
-			k.price(r.values, rest)
+			k.price(r.master.values, rest)
 			value, _ := k.search(rest, 60, 0)
 			if value == 0 {
 				continue
 			}
-			if float64(worth(r.values, x.load)+value)/valueScale+r.y[len(r.rows)+i] > float64(prices[i]*1.0001)+1 {
+			if float64(worth(r.master.values, x.load)+value)/valueScale+r.master.y[len(r.master.rows)+i] > float64(prices[i]*1.0001)+1 {
 				r.stay(i, k.best)
 				fresh = true
 			}
@@ -116,10 +116,10 @@ const rowCost = 8
 
 // pivotUntil solves the relaxation with the columns that it has, as far as the effort goes.
 func (r *relaxed) pivotUntil(until int64) {
-	n := int64(len(r.demand))
+	n := int64(len(r.master.demand))
 	cost := 1 + n*n/(rowCost*pivotCost)
 	e := r.mixer.effort
-	e.spend(int64(r.solve(int(min(maxPivots, max(0, e.left-until)/cost)), e.stopped)) * cost)
+	e.spend(int64(r.master.solve(int(min(maxPivots, max(0, e.left-until)/cost)), e.stopped)) * cost)
 }
 
 // dive decides for one machine after the other, the one of which it does the largest part of one thing first, and has the others make the best of that.
@@ -134,12 +134,12 @@ func (r *relaxed) dive(until int64) {
 func (r *relaxed) halfway() (home, entry int) {
 	home, entry = -1, -1
 	most := 1e-6
-	for i, b := range r.basis {
-		if b < 0 || r.x[i] > 1-1e-6 {
+	for i, b := range r.master.basis {
+		if b < 0 || r.master.x[i] > 1-1e-6 {
 			continue
 		}
-		if h := r.home(b); h >= 0 && !r.decided[h] && (r.x[i] > most || r.x[i] == most && b < entry) {
-			home, entry, most = h, b, r.x[i]
+		if h := r.home(b); h >= 0 && !r.decided[h] && (r.master.x[i] > most || r.master.x[i] == most && b < entry) {
+			home, entry, most = h, b, r.master.x[i]
 		}
 	}
 	return home, entry
@@ -147,8 +147,8 @@ func (r *relaxed) halfway() (home, entry int) {
 
 // home is whose column an entry is; less than 0 for launches.
 func (r *relaxed) home(entry int) int {
-	if rows := r.entries[entry].rows; len(rows) > 0 {
-		return int(rows[0]) - len(r.rows)
+	if rows := r.master.entries[entry].rows; len(rows) > 0 {
+		return int(rows[0]) - len(r.master.rows)
 	}
 	return -1
 }
@@ -156,9 +156,9 @@ func (r *relaxed) home(entry int) int {
 // decide makes all columns of a machine but one too dear.
 func (r *relaxed) decide(home, entry int) {
 	r.decided[home] = true
-	for i := range r.entries {
+	for i := range r.master.entries {
 		if i != entry && r.home(i) == home {
-			r.entries[i].price += 100 * float64(max(1, r.mixer.dearest()))
+			r.master.entries[i].price += 100 * float64(max(1, r.mixer.problem.dearest()))
 		}
 	}
 }
@@ -167,14 +167,14 @@ func (r *relaxed) decide(home, entry int) {
 func (r *relaxed) parting() (stays []bool, more []load) {
 	stays, more = make([]bool, len(r.homes)), make([]load, len(r.homes))
 	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))
-	for i, b := range r.basis {
+	for i, b := range r.master.basis {
 		if b < 0 {
 			continue
 		}
 		if s, ok := r.of[b]; ok {
-			part[s.home] += r.x[i]
-			if r.x[i] > most[s.home] {
-				most[s.home], more[s.home] = r.x[i], s.more
+			part[s.home] += r.master.x[i]
+			if r.master.x[i] > most[s.home] {
+				most[s.home], more[s.home] = r.master.x[i], s.more
 			}
 		}
 	}

@@ -6,9 +6,9 @@ import "slices"
 // that leave, machines that stay after all, others launched, rooms filled anew.
 func (v *settler) settle(idle int) {
 	v.noisy = make([]int64, len(v.values))
-	v.aimAll(v.values)
-	for n := 0; n < idle && !v.effort.done(); n++ {
-		v.effort.spend(ruinCost + int64(len(v.shapes)*(len(v.offers)+refillMost)/200))
+	v.ctx.aimAll(v.values)
+	for n := 0; n < idle && !v.ctx.effort.done(); n++ {
+		v.ctx.effort.spend(ruinCost + int64(len(v.ctx.problem.shapes)*(len(v.ctx.problem.offers)+refillMost)/200))
 		before := v.cost(v.best)
 		if next := v.ruin(before); next != nil {
 			if v.cost(next).less(before) {
@@ -49,12 +49,12 @@ func (v *settler) ruin(before cost) *housing {
 		// No machines for them cost less than they are worth.
 		return nil
 	}
-	t := newRebuy(v.mixer, v.noisy, limits, rebuySteps, allowed)
+	t := newRebuy(v.ctx, v.noisy, limits, rebuySteps, allowed)
 	if !t.run(s.left) {
 		return nil
 	}
 	for _, x := range t.kept {
-		limits[v.offers[x.offer].pool].launch(v.offers[x.offer].uses)
+		limits[v.ctx.problem.offers[x.offer].pool].launch(v.ctx.problem.offers[x.offer].uses)
 	}
 	s.machines, s.left = append(s.machines, t.kept...), t.left
 	if after := v.cost(s); before.less(after) || !v.within(limits, s) {
@@ -66,11 +66,11 @@ func (v *settler) ruin(before cost) *housing {
 
 // within reports whether what is launched breaks no limit.
 func (v *settler) within(limits []usage, s *housing) bool {
-	if !v.limited {
+	if !v.ctx.problem.limited {
 		return true
 	}
 	for _, m := range s.machines {
-		for _, x := range limits[v.offers[m.offer].pool] {
+		for _, x := range limits[v.ctx.problem.offers[m.offer].pool] {
 			if x < 0 {
 				return false
 			}
@@ -94,7 +94,7 @@ func (v *settler) dissolve(s *housing, limits []usage) {
 			w = x.keeps()*valueScale - worth(v.values, x.load) - worth(v.values, s.more[i])
 		} else {
 			m := &s.machines[i-len(s.stays)]
-			w = v.offers[m.offer].price*valueScale - worth(v.values, m.load)
+			w = v.ctx.problem.offers[m.offer].price*valueScale - worth(v.values, m.load)
 		}
 		if best < 0 || w > waste {
 			best, waste = i, w
@@ -117,7 +117,7 @@ func (v *settler) dissolve(s *housing, limits []usage) {
 func (v *settler) vacate(s *housing, i int) {
 	if !s.more[i].empty() {
 		s.left.add(s.more[i], 1)
-		s.more[i] = make(load, len(v.shapes))
+		s.more[i] = make(load, len(v.ctx.problem.shapes))
 	}
 }
 
@@ -125,7 +125,7 @@ func (v *settler) vacate(s *housing, i int) {
 func (v *settler) refill(s *housing, emptied map[int]bool) {
 	for i := range s.stays {
 		if emptied[i] && s.stays[i] && !s.left.empty() {
-			k := v.noded[v.homes[i].node]
+			k := v.ctx.noded[v.homes[i].node]
 			k.price(v.noisy, s.left)
 			if value, _ := k.search(s.left, 40, 0); value > 0 {
 				s.more[i] = slices.Clone(k.best)
@@ -140,7 +140,7 @@ func (v *settler) cancel(s *housing, i int, limits []usage) {
 	m := s.machines[i]
 	s.left.add(m.load, 1)
 	s.machines = slices.Delete(s.machines, i, i+1)
-	limits[v.offers[m.offer].pool].giveBack(v.offers[m.offer].uses)
+	limits[v.ctx.problem.offers[m.offer].pool].giveBack(v.ctx.problem.offers[m.offer].uses)
 }
 
 // recall has a machine stay that leaves, with as many pods as its own, taken from launches and from rooms.
@@ -206,11 +206,11 @@ func (v *settler) spread(s *housing) {
 		i := (start + j) % n
 		if i >= len(s.stays) {
 			m := &s.machines[i-len(s.stays)]
-			if l := v.topUp(&v.offers[m.offer].capacity, m.load, s.left); l != nil {
+			if l := v.ctx.topUp(&v.ctx.problem.offers[m.offer].capacity, m.load, s.left); l != nil {
 				m.load = l
 			}
 		} else if x := &v.homes[i]; s.stays[i] && x.node >= 0 {
-			if l := v.topUp(&v.nodes[x.node].capacity, s.more[i], s.left); l != nil {
+			if l := v.ctx.topUp(&v.ctx.problem.nodes[x.node].capacity, s.more[i], s.left); l != nil {
 				s.more[i] = l
 			}
 		}

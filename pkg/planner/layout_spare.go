@@ -16,7 +16,7 @@ func (v *settler) spare(enough int64) *settler {
 	if v.price() > enough || !slices.Contains(v.best.stays, false) {
 		return v
 	}
-	all := v.effort
+	all := v.ctx.effort
 	if v.held() <= enough {
 		return v.weighing(math.Inf(1), all.part(2))
 	}
@@ -34,8 +34,8 @@ func (v *settler) spare(enough int64) *settler {
 
 // weighing looks again where a move counts so many times as much.
 func (v *settler) weighing(weight float64, e *effort) *settler {
-	v.effort = e
-	x := &settler{mixer: v.mixer, homes: slices.Clone(v.homes)}
+	v.ctx.effort = e
+	x := &settler{ctx: v.ctx, homes: slices.Clone(v.homes)}
 	for i := range x.homes {
 		if h := &x.homes[i]; h.moves > 0 {
 			moves := min(float64(h.moves)*weight, float64(h.price))
@@ -74,7 +74,7 @@ func (v *settler) price() (price int64) {
 		}
 	}
 	for _, m := range v.best.machines {
-		price += v.offers[m.offer].price
+		price += v.ctx.problem.offers[m.offer].price
 	}
 	return price
 }

@@ -58,7 +58,7 @@ func TestCheaperLayoutsWorkedByHand(t *testing.T) {
 		l := c.from
 		for {
 			l.Most = c.most
-			o := planner.Search{}.Cheaper(l)
+			o := planner.Cheaper(planner.Search{}, l)
 			takeSteps(t, l, o)
 			if len(o.Steps) == 0 {
 				break
@@ -98,7 +98,7 @@ func TestPodsStayWhereTheMachinesCostNearEnoughToTheBound(t *testing.T) {
 		{"six pods on one 2xlarge are cheapest", nearly(0, slices.Repeat(halves, 2)...), 1, 6},
 		{"on two xlarge they are near enough, and two move", nearly(2, slices.Repeat(halves, 2)...), 2, 2},
 	} {
-		o := planner.Search{}.Cheaper(c.from)
+		o := planner.Cheaper(planner.Search{}, c.from)
 		takeSteps(t, c.from, o)
 		moved := 0
 		for _, step := range o.Steps {
@@ -118,9 +118,9 @@ func TestAFleetThatHasLostHalfOfItsPodsComesNearEnoughWithFewerMoves(t *testing.
 	for seed := int64(1); seed <= 3; seed++ {
 		s := workload.Snapshot(workload.Mixed(seed, workload.Mix{Pods: 300, Shapes: 10}, types), types)
 		l := workload.Thinned(s, planner.Search{Effort: 50_000}.Build(s), 0.5, 50_000, seed)
-		exact := planner.Search{Effort: 200_000}.Cheaper(l)
+		exact := planner.Cheaper(planner.Search{Effort: 200_000}, l)
 		l.NearEnough = 10
-		near := planner.Search{Effort: 200_000}.Cheaper(l)
+		near := planner.Cheaper(planner.Search{Effort: 200_000}, l)
 		saved := func(o planner.Outlook) (saving, moves planner.MicroUSD) {
 			for _, step := range o.Steps {
 				saving, moves = saving+step.Saving, moves+step.Moves
@@ -149,7 +149,7 @@ func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
 	for nodes, steps := range map[int64]int{0: 0, 1: 1} {
 		// One machine comes back, two are needed.
 		l := limited(running(20_000, launched{"g4dn.12xlarge", 11}), nodes)
-		o := planner.Search{}.Cheaper(l)
+		o := planner.Cheaper(planner.Search{}, l)
 		takeSteps(t, l, o)
 		if len(o.Steps) != steps {
 			t.Errorf("with %d machines left, there are %d steps, want %d", nodes, len(o.Steps), steps)
@@ -171,7 +171,7 @@ func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
 			l.Machines[1].Pods[k].Move = 1_000_000
 		}
 	}
-	o := planner.Search{}.Cheaper(l)
+	o := planner.Cheaper(planner.Search{}, l)
 	now, _ := takeSteps(t, l, o)
 	if plantest.Price(now) != 1_204_000+2*752_000 || len(o.Steps) != 2 {
 		t.Errorf("it costs %d in the end: %+v", plantest.Price(now), o.Steps)
@@ -183,7 +183,7 @@ func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
 	// Both 4xlarge together would become one 2xlarge, but only one may leave at a time.
 	l := running(20_000, launched{"g4dn.2xlarge", 0}, launched{"g4dn.4xlarge", 4}, launched{"g4dn.4xlarge", 3}, launched{"g4dn.metal", 12}, launched{"g4dn.metal", 9})
 	l.Most = []int{1}
-	if _, net := takeSteps(t, l, planner.Search{}.Cheaper(l)); net <= 0 {
+	if _, net := takeSteps(t, l, planner.Cheaper(planner.Search{}, l)); net <= 0 {
 		t.Error("nothing is saved")
 	}
 }
@@ -197,13 +197,13 @@ func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
 	s.Classes[1].Nodes = []int{2}
 	s.Rules = []planner.Rule{{Kind: planner.Apart, Name: "apart", Topology: planner.PerNode, Classes: []int{1}, Counted: []int{1}}}
 	l.Machines[0].Pods[0].Class, l.Machines[1].Pods[0].Class = 1, 1
-	o := planner.Search{}.Cheaper(l)
+	o := planner.Cheaper(planner.Search{}, l)
 	takeSteps(t, l, o)
 	if len(o.Steps) != 1 || len(o.Steps[0].Leave) != 1 {
 		t.Errorf("steps %+v, want one that gives one machine back", o.Steps)
 	}
 	s.Classes[1].Pods = []string{"default/waits"}
-	for _, step := range (planner.Search{}).Cheaper(l).Steps {
+	for _, step := range planner.Cheaper((planner.Search{}), l).Steps {
 		if slices.ContainsFunc(step.Placements, func(p planner.Placement) bool { return p.Node == 2 }) {
 			t.Errorf("step %+v goes to where one that waits has its place", step)
 		}
@@ -214,12 +214,12 @@ func TestAPodThatWaitsHasTheRoomFirst(t *testing.T) {
 	t.Parallel()
 	// There is room for two pods on the 2xlarge: one waits, so the two of the xlarge do not both fit.
 	l := running(20_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.2xlarge", 5})
-	if o := (planner.Search{}).Cheaper(l); len(o.Steps) != 1 {
+	if o := planner.Cheaper((planner.Search{}), l); len(o.Steps) != 1 {
 		t.Fatalf("steps %+v while nobody waits, want one", o.Steps)
 	}
 	l.Snapshot.Classes[0].Pods = []string{"default/waits"}
 	l.Snapshot.Classes[0].Nodes = []int{1}
-	if o := (planner.Search{}).Cheaper(l); len(o.Steps) != 0 {
+	if o := planner.Cheaper((planner.Search{}), l); len(o.Steps) != 0 {
 		t.Errorf("steps %+v while a pod waits, want none", o.Steps)
 	}
 }
@@ -238,7 +238,7 @@ func TestAnUnsoundLayoutHasNoSteps(t *testing.T) {
 	} {
 		l := running(20_000, launched{"g4dn.12xlarge", 11})
 		spoil(&l)
-		if o := (planner.Search{}).Cheaper(l); len(o.Steps) != 0 || len(o.Surplus) != 0 {
+		if o := planner.Cheaper((planner.Search{}), l); len(o.Steps) != 0 || len(o.Surplus) != 0 {
 			t.Errorf("%s: %+v", name, o)
 		}
 	}

@@ -1,7 +1,5 @@
 package planner
 
-import "math"
-
 // share is how a shape belongs to a rule that keeps pods apart on machines: its pods ask for it, are counted by it, or both.
 type share struct {
 	rule    int
@@ -65,11 +63,3 @@ func (l *ledger) take(s *shape, n int32) {
 
 // plain reports whether a shape has nothing to do with a ledger.
 func (s *shape) plain() bool { return len(s.quotas)+len(s.apart) == 0 }
-
-// saturating returns a+b for amounts ≥ 0, and MaxInt64 where that does not fit.
-func saturating(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
-}

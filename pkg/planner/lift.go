@@ -27,16 +27,16 @@ const (
 // lift bounds plans of few machines better than the relaxation does: machines are whole. It finds the least price of whole machines that keep several
 // covers at once.
 func (h *prover) lift() {
-	best := h.best.cost(h.problem)
-	if best == h.lifted || len(h.nodes) > liftNodes || best.price <= h.bound || best.machines == 0 || best.machines > liftMachines {
+	best := h.side.best.cost(h.side.ctx.problem)
+	if best == h.lifted || len(h.side.ctx.problem.nodes) > liftNodes || best.price <= h.side.bound || best.machines == 0 || best.machines > liftMachines {
 		return
 	}
 	h.lifted = best
-	l := newLifting(h.problem, h.covers(), best.price, liftMost)
+	l := newLifting(h.side.ctx.problem, h.covers(), best.price, liftMost)
 	bound := l.search()
-	h.effort.spend(liftMost - int64(l.steps))
-	if bound > h.bound {
-		h.bound, h.shown = bound, &branch{covers: l.covers}
+	h.side.ctx.effort.spend(liftMost - int64(l.steps))
+	if bound > h.side.bound {
+		h.side.bound, h.shown = bound, &branch{covers: l.covers}
 	}
 }
 
@@ -46,18 +46,18 @@ var liftCare = care{1500, 300}
 // covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
 // offers serve, and by shape.
 func (h *prover) covers() []cover {
-	at := placed(h.problem, h.best)
-	values := h.values()
+	at := placed(h.side.ctx.problem, h.side.best)
+	values := h.side.values()
 	var out []cover
 	for _, v := range h.measures(at) {
 		out = append(out, h.cover(v, at, liftCare))
 	}
 	groups := map[string][]int{}
 	var keys []string
-	for k := range h.shapes {
-		key := make([]byte, len(h.offers))
-		for t := range h.offers {
-			if h.offers[t].fits[k] > 0 {
+	for k := range h.side.ctx.problem.shapes {
+		key := make([]byte, len(h.side.ctx.problem.offers))
+		for t := range h.side.ctx.problem.offers {
+			if h.side.ctx.problem.offers[t].fits[k] > 0 {
 				key[t] = 1
 			}
 		}
@@ -76,8 +76,8 @@ func (h *prover) covers() []cover {
 			}), at, liftCare))
 		}
 	}
-	if len(h.shapes) <= liftShapes {
-		for only := range h.shapes {
+	if len(h.side.ctx.problem.shapes) <= liftShapes {
+		for only := range h.side.ctx.problem.shapes {
 			out = append(out, h.cover(h.each(func(k int) int64 {
 				if k == only {
 					return 1
@@ -91,23 +91,23 @@ func (h *prover) covers() []cover {
 
 // measures are worths that always say something: money, and what pods take of each resource.
 func (h *prover) measures(at load) [][]int64 {
-	out := [][]int64{h.values()}
+	out := [][]int64{h.side.values()}
 	for _, d := range []int{dimReplicas, dimCPU, dimMemory, dimGPUMemory} {
 		var total int64
 		for k, n := range at {
-			total = saturating(total, mulDiv(h.shapes[k].request[d], int64(n), 1))
+			total = saturating(total, mulDiv(h.side.ctx.problem.shapes[k].request[d], int64(n), 1))
 		}
 		shift := 0
 		for total>>shift > 1<<40 {
 			shift++
 		}
-		out = append(out, h.each(func(k int) int64 { return h.shapes[k].request[d] >> shift }))
+		out = append(out, h.each(func(k int) int64 { return h.side.ctx.problem.shapes[k].request[d] >> shift }))
 	}
 	return out
 }
 
 func (h *prover) each(value func(k int) int64) []int64 {
-	out := make([]int64, len(h.shapes))
+	out := make([]int64, len(h.side.ctx.problem.shapes))
 	for k := range out {
 		out[k] = value(k)
 	}
@@ -117,13 +117,13 @@ func (h *prover) each(value func(k int) int64) []int64 {
 // cover makes the cover of the given worths.
 func (h *prover) cover(values []int64, at load, care care) cover {
 	c := cover{values: values, need: worth(values, at)}
-	for _, k := range h.noded {
+	for _, k := range h.side.ctx.noded {
 		root := k.price(values, at)
 		_, upper := k.search(at, nodeSteps, 0)
 		c.nodes = append(c.nodes, min(root, upper))
 		c.need -= min(root, upper)
 	}
-	found := h.priceAll(values, at, care, func(int) int64 { return 0 })
+	found := h.side.ctx.priceAll(values, at, care, func(int) int64 { return 0 })
 	for t := range found {
 		c.most = append(c.most, min(found[t].upper, max(0, c.need)))
 	}
@@ -132,9 +132,9 @@ func (h *prover) cover(values []int64, at load, care care) cover {
 
 // lifting is the search for the cheapest machines that keep all covers.
 type lifting struct {
-	*problem
-	covers []cover
-	order  []int // the offers, the dearest first
+	problem *problem
+	covers  []cover
+	order   []int // the offers, the dearest first
 	// cheapest is, from each place of the order on, the offer with the least price for what it holds of each cover, -1 for none.
 	cheapest [][]int
 	best     int64 // no machines at a lower price than this are of interest
@@ -176,7 +176,7 @@ func (l *lifting) prepare() {
 	for i, t := range slices.Backward(l.order) {
 		row := slices.Clone(l.cheapest[i+1])
 		for r, c := range l.covers {
-			if b := row[r]; c.most[t] > 0 && (b < 0 || compareProducts(l.offers[t].price, c.most[b], l.offers[b].price, c.most[t]) < 0) {
+			if b := row[r]; c.most[t] > 0 && (b < 0 || compareProducts(l.problem.offers[t].price, c.most[b], l.problem.offers[b].price, c.most[t]) < 0) {
 				row[r] = t
 			}
 		}
@@ -206,7 +206,7 @@ func (l *lifting) outlook(i int, need []int64, below int64) (price int64, done, 
 			l.sharp = r
 			return 0, false, false
 		}
-		if price = max(price, mulDivUp(n, l.offers[t].price, l.covers[r].most[t])); price >= below {
+		if price = max(price, mulDivUp(n, l.problem.offers[t].price, l.covers[r].most[t])); price >= below {
 			l.sharp = r
 			return 0, false, false
 		}
@@ -235,14 +235,14 @@ func (l *lifting) try(i int, price int64, need []int64) {
 			most = max(most, (n-1)/c+1)
 		}
 	}
-	most = min(most, (l.best-price)/l.offers[t].price)
+	most = min(most, (l.best-price)/l.problem.offers[t].price)
 	rest := make([]int64, len(need))
 	for n := int64(0); n <= most; n++ {
 		for r := range need {
 			rest[r] = need[r] - n*l.covers[r].most[t]
 		}
 		l.counts[t] = n
-		l.try(i+1, price+n*l.offers[t].price, rest)
+		l.try(i+1, price+n*l.problem.offers[t].price, rest)
 	}
 	l.counts[t] = 0
 }

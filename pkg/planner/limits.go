@@ -1,7 +1,7 @@
 package planner
 
-// take takes what machines count off what is left of the limits of their pool.
-func (left *Physical) take(counts Physical) {
+// Take takes what machines count off what is left of the limits of their pool; what is [Unlimited] stays so.
+func (left *Physical) Take(counts Physical) {
 	for _, d := range []struct {
 		left *int64
 		uses int64
@@ -18,7 +18,8 @@ func (left *Physical) take(counts Physical) {
 	}
 }
 
-func minusPhysical(a, b Physical) Physical {
+// Minus is the difference, amount by amount.
+func (a Physical) Minus(b Physical) Physical {
 	return Physical{
 		MilliCPU: a.MilliCPU - b.MilliCPU, MemoryBytes: a.MemoryBytes - b.MemoryBytes, GPUs: a.GPUs - b.GPUs, Replicas: a.Replicas - b.Replicas,
 		Nodes: a.Nodes - b.Nodes,

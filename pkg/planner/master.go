@@ -90,7 +90,7 @@ func (m *master) begin(p *problem, demand load) {
 		m.at[k] = -1
 		best := -1
 		for t := range p.offers {
-			if f := min(n, p.offers[t].fits[k]); f > 0 && (best < 0 || p.cheaperFor(t, best, f, min(n, p.offers[best].fits[k]))) {
+			if f := min(n, p.offers[t].fits[k]); f > 0 && (best < 0 || cheaperFor(p, t, best, f, min(n, p.offers[best].fits[k]))) {
 				best = t
 			}
 		}
@@ -223,15 +223,6 @@ func (m *master) setValues() {
 	}
 }
 
-// worth is the value of a load at the given values of pods, in units of valueScale.
-func worth(values []int64, l load) int64 {
-	var v int64
-	for k, n := range l {
-		v += values[k] * int64(n)
-	}
-	return v
-}
-
 // solve pivots until no column is worth more than its price, at most the given number of times and unless it is stopped, and returns how many it made.
 func (m *master) solve(most int, stopped func() bool) int {
 	m.setDuals()
@@ -350,22 +341,6 @@ func (m *master) exchange(enter, leave int, gain, amount float64) {
 	eliminate(m.inverse, leave, m.w)
 	for j, v := range m.inverse[leave] {
 		m.y[j] += float64(gain * v)
-	}
-}
-
-// eliminate divides a row by its factor and takes it, each by its own factor, from the others.
-func eliminate(rows [][]float64, row int, factors []float64) {
-	of := rows[row]
-	f := 1 / factors[row]
-	for j := range of {
-		of[j] = float64(of[j] * f)
-	}
-	for i, to := range rows {
-		if f := factors[i]; i != row && f != 0 {
-			for j, v := range of {
-				to[j] -= float64(f * v)
-			}
-		}
 	}
 }
 

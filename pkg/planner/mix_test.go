@@ -18,7 +18,7 @@ func mixes() map[string]planner.Snapshot {
 	}{{30, 8}, {100, 10}, {300, 15}} {
 		for seed := range uint64(3) {
 			out[fmt.Sprintf("%d pods in %d shapes, seed %d", c.pods, c.shapes, seed)] = plantest.Mixed(
-				plantest.SpotOfferings(plantest.G4dn(), zones(), 10), c.pods, c.shapes, seed)
+				plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), c.pods, c.shapes, seed)
 		}
 	}
 	return out

@@ -13,6 +13,10 @@ const Unlimited int64 = math.MaxInt64
 // MicroUSD is an amount of money in millionths of a US dollar; prices are MicroUSD an hour.
 type MicroUSD int64
 
+// MaxPrice is the dearest machine that is planned with, a million dollars an hour; together with the number of pods
+// that memory can hold it keeps every sum of prices within an int64.
+const MaxPrice = 1 << 40
+
 // MaxAmount bounds every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it; who makes a snapshot saturates
 // what is larger, and blocks the pods that ask for it.
 const MaxAmount int64 = 1 << 53
@@ -29,6 +33,11 @@ type Resources struct {
 	Pods int64
 	// Replicas counts replicas of the GPU resource of the pool that the node belongs to (whole GPUs where nothing is shared).
 	Replicas int64
+}
+
+// negative reports whether any amount is below zero.
+func (r Resources) negative() bool {
+	return min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods, r.Replicas) < 0
 }
 
 // GPU is what one GPU of a machine has left for pods. Every field is ≥ 0.

@@ -7,8 +7,8 @@ import (
 
 // naming gives the loads of machines their pods.
 type naming struct {
-	*problem
-	room room
+	problem *problem
+	room    room
 	// take takes the names of so many pods of a shape.
 	take func(k int, count int32) []string
 }
@@ -34,11 +34,11 @@ func (n *naming) pick(c *capacity, l load) (pods []string, gpus []int) {
 	var places []place
 	var on []onGPU
 	stated := false
-	for _, k := range n.byGPU {
+	for _, k := range n.problem.byGPU {
 		stated = stated || l[k] > 0
 	}
 	if stated {
-		n.assign(c, l, &n.room, &on)
+		n.problem.assign(c, l, &n.room, &on)
 	}
 	put := func(k int, count int32, gpu int) {
 		for _, pod := range n.take(k, count) {
@@ -49,7 +49,7 @@ func (n *naming) pick(c *capacity, l load) (pods []string, gpus []int) {
 		put(x.shape, x.pods, c.gpuAt[x.gpu])
 	}
 	for k, count := range l {
-		if count > 0 && !n.shapes[k].states() {
+		if count > 0 && !n.problem.shapes[k].states() {
 			put(k, count, -1)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 // pricer finds what a machine of one offer can hold that is worth most.
 type pricer struct {
-	*knapsack
-	gpus *gpuRelaxation
+	knapsack *knapsack
+	gpus     *gpuRelaxation
 }
 
 // priced is what pricing one offer found: its best load above the floor, others, an upper bound on the value of any, which is below the floor only where
@@ -29,6 +29,9 @@ type care struct {
 	parts int
 }
 
+// rough is how offers are priced for a first bound, and for the last one when a clock ends the search.
+var rough = care{steps: 20}
+
 // maxPartedSteps bounds the search of a machine as a whole whose GPUs are bounded one by one: it hardly ever ends.
 const maxPartedSteps = 1000
 
@@ -41,7 +44,7 @@ const combineCost = 5
 // price looks for loads worth more than the floor, as thoroughly as it is told, with a combination as scratch.
 func (x *pricer) price(values []int64, demand load, care care, floor int64, c *combination) priced {
 	upper := x.knapsack.price(values, demand)
-	out := priced{upper: upper, steps: priceCost + len(x.items)/10}
+	out := priced{upper: upper, steps: priceCost + len(x.knapsack.items)/10}
 	if upper <= floor {
 		return out
 	}
@@ -72,7 +75,7 @@ func (x *pricer) price(values []int64, demand load, care care, floor int64, c *c
 			x.gpus.mix()
 			out.mixture = slices.Clone(x.gpus.mixture)
 		} else {
-			out.mixture = x.mixture()
+			out.mixture = x.knapsack.mixture()
 		}
 		scale(out.mixture, values, out.upper)
 	}
@@ -84,20 +87,20 @@ const glance = 20
 
 // look searches the machine as a whole for a load worth more than the floor, and makes whole what the relaxation buys of its GPUs when they are looked at one by one.
 func (x *pricer) look(demand load, steps int, floor int64, parted bool, out *priced) (upper int64) {
-	value, upper := x.search(demand, steps, floor)
-	out.steps += steps - max(0, x.steps)
+	value, upper := x.knapsack.search(demand, steps, floor)
+	out.steps += steps - max(0, x.knapsack.steps)
 	if parted && upper > max(value, floor) {
 		x.gpus.mix()
 		x.gpus.round()
-		x.build(func(shape int) int32 { return x.gpus.rounded[shape] })
-		if x.value > floor {
-			value = x.value
+		x.knapsack.build(func(shape int) int32 { return x.gpus.rounded[shape] })
+		if x.knapsack.value > floor {
+			value = x.knapsack.value
 		}
 	}
 	if value > floor {
 		out.value = value
-		out.loads = append(out.loads, slices.Clone(x.best))
-		for _, l := range x.more[keepMore-x.others:] {
+		out.loads = append(out.loads, slices.Clone(x.knapsack.best))
+		for _, l := range x.knapsack.more[keepMore-x.knapsack.others:] {
 			out.loads = append(out.loads, slices.Clone(l))
 		}
 	}
@@ -110,7 +113,7 @@ func (x *pricer) combine(values []int64, demand load, parts int, floor int64, ou
 	out.steps += c.steps / combineCost
 	for _, l := range loads {
 		l = l.within(demand)
-		if v := worth(values, l); v > floor && x.rest.fill(x.problem, x.capacity, l) {
+		if v := worth(values, l); v > floor && x.knapsack.rest.fill(x.knapsack.problem, x.knapsack.capacity, l) {
 			out.value = max(out.value, v)
 			out.loads = append(out.loads, l)
 		}
@@ -141,29 +144,48 @@ func scale(mixture []float64, values []int64, to int64) {
 	}
 }
 
-// priceAll prices all offers, each with the floor that it is given. A second worker takes some of the offers, if it comes in time: what it has not begun
+// oracle prices all offers of a problem. What it found last stays until it prices again.
+type oracle struct {
+	machines []pricer // by offer
+	found    []priced
+	// combinations are scratch of the two workers.
+	combinations [2]combination
+}
+
+// newOracle is the oracle of a problem.
+func newOracle(p *problem) *oracle {
+	o := &oracle{}
+	for t := range p.offers {
+		k := newKnapsack(p, &p.offers[t].capacity)
+		o.machines = append(o.machines, pricer{k, newGPURelaxation(p, k)})
+	}
+	return o
+}
+
+// price prices all offers, each with the floor that it is given. A second worker takes some of the offers, if it comes in time: what it has not begun
 // when the others are priced is not waited for. What is found depends on neither, and stays until offers are priced again. Once the search is to end, the bounds of what is left are the quick ones.
-func (m *mixer) priceAll(values []int64, demand load, care care, floor func(t int) int64) []priced {
-	m.found = blank(m.found, len(m.offered))
-	out := m.found
+func (o *oracle) price(e *effort, values []int64, demand load, care care, floor func(t int) int64) []priced {
+	o.found = slices.Grow(o.found[:0], len(o.machines))[:len(o.machines)]
+	clear(o.found)
+	out := o.found
 	var next atomic.Int64
 	var rest sync.WaitGroup
 	rest.Add(len(out))
 	work := func(c *combination) {
 		for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
 			care := care
-			if care.parts > 0 && m.effort.stopped() {
+			if care.parts > 0 && e.stopped() {
 				care = rough
 			}
-			out[t] = m.offered[t].price(values, demand, care, floor(t), c)
+			out[t] = o.machines[t].price(values, demand, care, floor(t), c)
 			rest.Done()
 		}
 	}
-	go work(&m.combinations[1])
-	work(&m.combinations[0])
+	go work(&o.combinations[1])
+	work(&o.combinations[0])
 	rest.Wait()
 	for i := range out {
-		m.effort.spend(int64(out[i].steps))
+		e.spend(int64(out[i].steps))
 	}
 	return out
 }

@@ -1,8 +1,6 @@
 package planner
 
-// MaxPrice is the dearest machine that is planned with, a million dollars an hour; together with the number of pods
-// that memory can hold it keeps every sum of prices within an int64.
-const MaxPrice = 1 << 40
+import "slices"
 
 // problem is a snapshot in the order that decisions are made in: everything sorted by name or by size, never by its index, so
 // that shuffling a snapshot changes nothing; what cannot be used is gone, what cannot be told apart is merged.
@@ -93,4 +91,30 @@ func (p *problem) demand() load {
 		d[k] = int32(len(p.shapes[k].pods))
 	}
 	return d
+}
+
+// worthiest bounds the worth of a pod. It is the worth of a pod that only a node can hold: 64 times the dearest machine there is, were there few pods.
+const worthiest = 1 << 44
+
+// dearest is the highest price of an offer.
+func (p *problem) dearest() int64 {
+	var most int64
+	for t := range p.offers {
+		most = max(most, p.offers[t].price)
+	}
+	return most
+}
+
+// inRange returns those of xs that are indices of n things, sorted, each once.
+func inRange(xs []int, n int) []int {
+	sound := len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n
+	for i := 1; i < len(xs); i++ {
+		sound = sound && xs[i-1] < xs[i]
+	}
+	if sound {
+		return xs
+	}
+	out := slices.DeleteFunc(slices.Clone(xs), func(x int) bool { return x < 0 || x >= n })
+	slices.Sort(out)
+	return slices.Compact(out)
 }

@@ -34,14 +34,14 @@ func (h *prover) prepare() {
 		return
 	}
 	p.g = h.relaxed(p)
-	h.cuts = p.tallies()
+	h.side.cuts = p.tallies()
 }
 
 // relaxed is a relaxation for what a proof launches for, with its cuts.
 func (h *prover) relaxed(p *proof) *master {
-	g := newMaster(h.problem, p.demand)
-	g.expect(len(h.g.columns))
-	for _, c := range h.g.columns {
+	g := newMaster(h.side.ctx.problem, p.demand)
+	g.expect(len(h.side.g.columns))
+	for _, c := range h.side.g.columns {
 		if l := c.load.within(p.demand); !l.empty() {
 			g.add(column{c.offer, l})
 		}
@@ -52,7 +52,7 @@ func (h *prover) relaxed(p *proof) *master {
 
 // prove spends a slice on the bound.
 func (h *prover) prove(slice int64) {
-	for until := h.effort.left - slice; h.effort.left > until && !h.effort.done() && !h.closed(); {
+	for until := h.side.ctx.effort.left - slice; h.side.ctx.effort.left > until && !h.side.ctx.effort.done() && !h.side.closed(); {
 		h.prepare()
 		p := h.proof
 		if p.level == len(proofLevels) {
@@ -72,23 +72,23 @@ func (h *prover) prove(slice int64) {
 func (h *prover) step(p *proof) bool {
 	l := proofLevels[p.level]
 	values, tolls := p.g.values, h.tolls(p, p.g)
-	between := h.stated && p.steady != nil && !p.swung
+	between := h.side.ctx.problem.stated && p.steady != nil && !p.swung
 	if between {
 		values, tolls = halfway(values, p.steady), halfway(tolls, p.steadyTolls)
 	}
 	prices, sum := h.charge(p, tolls)
-	found := h.priceAll(values, p.placed, l.care, func(t int) int64 { return above(prices[t], l.part) })
-	bound, c := h.farley(values, p.placed, found, prices)
+	found := h.side.ctx.priceAll(values, p.placed, l.care, func(t int) int64 { return above(prices[t], l.part) })
+	bound, c := h.side.ctx.farley(values, p.placed, found, prices)
 	if bound += sum; bound > p.bound {
 		p.bound, p.steady, p.steadyTolls = bound, slices.Clone(values), tolls
 	}
-	if bound > h.bound {
-		h.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
+	if bound > h.side.bound {
+		h.side.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
 	}
 	moved := h.learn(p.g, found)
 	pivots := p.g.pivots
 	if moved {
-		h.reoptimise(p.g)
+		h.side.ctx.reoptimise(p.g)
 	}
 	p.swung = between && p.g.pivots == pivots
 	return between || moved
@@ -96,8 +96,8 @@ func (h *prover) step(p *proof) bool {
 
 // learn takes loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are for plans as well.
 func (h *prover) learn(g *master, found []priced) bool {
-	fresh := h.take(g, found)
-	h.take(h.g, found)
+	fresh := h.side.ctx.take(g, found)
+	h.side.ctx.take(h.side.g, found)
 	for t := range found {
 		if found[t].mixture != nil && g.mix(t, found[t].mixture) {
 			fresh = true

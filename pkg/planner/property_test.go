@@ -9,16 +9,8 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
-
-// property runs a property as a test with rapid's own search.
-func property(f func(*rapid.T)) func(*testing.T) {
-	return func(t *testing.T) {
-		t.Helper()
-		t.Parallel()
-		rapid.Check(t, f)
-	}
-}
 
 var (
 	anything   = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
@@ -46,7 +38,7 @@ func neverPanics(t *rapid.T) {
 func namesEachPodOnce(t *rapid.T, s planner.Snapshot, p planner.Plan) {
 	t.Helper()
 	seen := map[string]int{}
-	for _, pod := range placedPods(p) {
+	for _, pod := range plantest.PlacedPods(p) {
 		seen[pod]++
 	}
 	for _, x := range p.Unplaced {
@@ -91,9 +83,9 @@ func replansToNothing(t *rapid.T) {
 func boundHolds(t *rapid.T) {
 	s := tiny.Draw(t, "snapshot")
 	p := planner.Build(s)
-	best, ok := plantest.Optimum(s, placedPods(p))
+	best, ok := plantest.Optimum(s, plantest.PlacedPods(p))
 	if !ok {
-		t.Fatalf("the oracle finds no plan for %v", placedPods(p))
+		t.Fatalf("the oracle finds no plan for %v", plantest.PlacedPods(p))
 	}
 	if p.Bound > best || best > p.Price {
 		t.Fatalf("bound %d, optimum %d, price %d: want them in this order", p.Bound, best, p.Price)
@@ -107,7 +99,7 @@ func boundOfMixHolds(t *rapid.T) {
 	if err := planner.Check(s, p); err != nil {
 		t.Fatal(err)
 	}
-	best, ok := plantest.Optimum(s, placedPods(p))
+	best, ok := plantest.Optimum(s, plantest.PlacedPods(p))
 	if !ok || p.Bound > best || best > p.Price {
 		t.Fatalf("bound %d, optimum %d (found: %t), price %d: want them in this order", p.Bound, best, ok, p.Price)
 	}
@@ -154,7 +146,7 @@ func effortNeverHurts(t *rapid.T) {
 func smallIsOptimal(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
 	p := planner.Build(s)
-	if best, _ := plantest.Optimum(s, placedPods(p)); p.Price != best || p.Bound != best {
+	if best, _ := plantest.Optimum(s, plantest.PlacedPods(p)); p.Price != best || p.Bound != best {
 		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
 	}
 }
@@ -163,7 +155,7 @@ func smallIsOptimal(t *rapid.T) {
 func oneClassIsOptimal(t *rapid.T) {
 	s := oneClass.Draw(t, "snapshot")
 	p := planner.Build(s)
-	if best, _ := plantest.Optimum(s, placedPods(p)); p.Price != best || p.Bound != best {
+	if best, _ := plantest.Optimum(s, plantest.PlacedPods(p)); p.Price != best || p.Bound != best {
 		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
 	}
 }
@@ -195,7 +187,7 @@ func lessNeverCosts(t *rapid.T) {
 	c := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "class")
 	gone := s.Classes[c].Pods[0]
 	fewer.Classes[c].Pods = fewer.Classes[c].Pods[1:]
-	placed := slices.Contains(placedPods(whole), gone)
+	placed := slices.Contains(plantest.PlacedPods(whole), gone)
 	if less := search.Build(fewer); placed && len(less.Unplaced) == len(whole.Unplaced) && less.Bound > whole.Price {
 		t.Fatalf("without %s the bound is %d, with it the price is %d", gone, less.Bound, whole.Price)
 	}
@@ -247,35 +239,24 @@ func nothingLeftThatFits(t *rapid.T) {
 	}
 }
 
-func placedPods(p planner.Plan) []string {
-	var pods []string
-	for _, x := range p.Placements {
-		pods = append(pods, x.Pods...)
-	}
-	for _, x := range p.Launches {
-		pods = append(pods, x.Pods...)
-	}
-	return pods
-}
-
-func TestAPlanKeepsEveryRule(t *testing.T)                  { property(everyRule)(t) }
-func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)         { property(neverPanics)(t) }
-func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T) { property(orderFree)(t) }
-func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)      { property(replansToNothing)(t) }
-func TestTheBoundIsBelowTheOptimum(t *testing.T)            { property(boundHolds)(t) }
+func TestAPlanKeepsEveryRule(t *testing.T)                  { properties.Check(everyRule)(t) }
+func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)         { properties.Check(neverPanics)(t) }
+func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T) { properties.Check(orderFree)(t) }
+func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)      { properties.Check(replansToNothing)(t) }
+func TestTheBoundIsBelowTheOptimum(t *testing.T)            { properties.Check(boundHolds)(t) }
 func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
-	property(boundOfMixHolds)(t)
+	properties.Check(boundOfMixHolds)(t)
 }
 
-func TestTheBoundFollowsFromItsProof(t *testing.T)     { property(proofHolds)(t) }
-func TestMoreEffortNeverGivesADearerPlan(t *testing.T) { property(effortNeverHurts)(t) }
+func TestTheBoundFollowsFromItsProof(t *testing.T)     { properties.Check(proofHolds)(t) }
+func TestMoreEffortNeverGivesADearerPlan(t *testing.T) { properties.Check(effortNeverHurts)(t) }
 func TestLessToPlaceAndMoreToChooseFromNeverCostMoreThanTheGap(t *testing.T) {
-	property(lessNeverCosts)(t)
+	properties.Check(lessNeverCosts)(t)
 }
-func TestASmallPlanIsOptimal(t *testing.T)                     { property(smallIsOptimal)(t) }
-func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { property(oneClassIsOptimal)(t) }
-func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { property(choiceNeverCosts)(t) }
-func TestNoPodIsLeftOutThatHasAPlace(t *testing.T)             { property(nothingLeftThatFits)(t) }
+func TestASmallPlanIsOptimal(t *testing.T)                     { properties.Check(smallIsOptimal)(t) }
+func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { properties.Check(oneClassIsOptimal)(t) }
+func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { properties.Check(choiceNeverCosts)(t) }
+func TestNoPodIsLeftOutThatHasAPlace(t *testing.T)             { properties.Check(nothingLeftThatFits)(t) }
 func FuzzBuild(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(everyRule)) }
 func FuzzBuildOfNonsense(f *testing.F)                         { f.Fuzz(rapid.MakeFuzz(neverPanics)) }
 func FuzzBound(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(boundHolds)) }

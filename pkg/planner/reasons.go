@@ -204,7 +204,7 @@ func (p *problem) tooLargeForGPUs(sh *shape, admitting []int) *Refusal {
 	best, most := admitting[0], GPU{}
 	for _, i := range admitting {
 		for _, g := range p.snapshot.Offerings[i].GPUs {
-			if g.fit(sh, 1) > 0 {
+			if fitGPU(&g, sh, 1) > 0 {
 				return nil
 			}
 			if compareGPUs(g, most) > 0 {

@@ -4,7 +4,7 @@ import "slices"
 
 // rebuy is a short branch and bound for the machines to buy for a few waiting pods.
 type rebuy struct {
-	*mixer
+	ctx    *mixer
 	values []int64
 	limits []usage
 	steps  int
@@ -20,15 +20,15 @@ type rebuy struct {
 // newRebuy looks for machines that cost at most the given cost. It is the one that the mixer has, so that the one before is done with.
 func newRebuy(m *mixer, values []int64, limits []usage, steps int, most cost) *rebuy {
 	t := &m.rebuy
-	t.mixer, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
+	t.ctx, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
 	return t
 }
 
 // run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
 func (t *rebuy) run(waiting load) bool {
-	for i := range t.offered {
-		if t.promising(i) {
-			t.offered[i].aim(t.values, waiting)
+	for i := range t.ctx.oracle.machines {
+		if t.ctx.promising(i) {
+			t.ctx.oracle.machines[i].knapsack.aim(t.values, waiting)
 		}
 	}
 	t.try(waiting, cost{})
@@ -38,7 +38,7 @@ func (t *rebuy) run(waiting load) bool {
 func (t *rebuy) try(waiting load, so cost) {
 	total := waiting.total()
 	if len(t.shortlists) == len(t.stack) {
-		t.shortlists = append(t.shortlists, &shortlist{rebuy: t})
+		t.shortlists = append(t.shortlists, &shortlist{repair: t})
 	}
 	s := t.shortlists[len(t.stack)]
 	next := s.candidates(waiting, so, total)
@@ -54,7 +54,7 @@ func (t *rebuy) try(waiting load, so cost) {
 			return
 		}
 		t.steps--
-		o := &t.offers[x.offer]
+		o := &t.ctx.problem.offers[x.offer]
 		after := so.plus(cost{price: o.price, machines: 1})
 		if t.best.left == 0 && after.price > t.best.price {
 			continue
@@ -84,12 +84,12 @@ func (t *rebuy) keep(waiting load, so cost) {
 func (t *rebuy) finish(waiting load, so cost) int {
 	var need vec
 	for k, n := range waiting {
-		for d, r := range t.shapes[k].request {
+		for d, r := range t.ctx.problem.shapes[k].request {
 			need[d] = saturating(need[d], mulDiv(r, int64(n), 1))
 		}
 	}
-	for _, i := range t.cheap {
-		o := &t.offers[i]
+	for _, i := range t.ctx.cheap {
+		o := &t.ctx.problem.offers[i]
 		if t.best.left == 0 && so.price+o.price > t.best.price {
 			break
 		}
@@ -100,7 +100,7 @@ func (t *rebuy) finish(waiting load, so cost) int {
 		for d, x := range need {
 			small = small || x > o.free[d]
 		}
-		if !small && t.holds(i, waiting) {
+		if !small && t.ctx.holds(i, waiting) {
 			return i
 		}
 	}
@@ -119,24 +119,24 @@ func (s *shortlist) candidates(waiting load, so cost, total int64) []machine {
 	if total == 0 {
 		return nil
 	}
-	s.effort.spend(int64(len(waiting)/10 + len(s.known)/20))
-	if i := s.finish(waiting, so); i >= 0 {
+	s.repair.ctx.effort.spend(int64(len(waiting)/10 + len(s.repair.ctx.known)/20))
+	if i := s.repair.finish(waiting, so); i >= 0 {
 		s.next = append(s.next, machine{i, waiting})
 	}
-	for _, c := range s.known {
-		if s.affords(c.offer, so) && c.load.under(waiting) {
-			s.consider(c.offer, c.load, worth(s.values, c.load))
+	for _, c := range s.repair.ctx.known {
+		if s.repair.affords(c.offer, so) && c.load.under(waiting) {
+			s.consider(c.offer, c.load, worth(s.repair.values, c.load))
 		}
 	}
-	for i := range s.offered {
-		if !s.affords(i, so) {
+	for i := range s.repair.ctx.oracle.machines {
+		if !s.repair.affords(i, so) {
 			continue
 		}
-		k := &s.offered[i]
-		v, _ := k.search(waiting, candidateSteps, s.floor(i))
-		s.effort.spend(int64(candidateCost + candidateSteps - max(0, k.steps)))
-		if v > 0 && k.best.total() < total {
-			s.consider(i, k.best, v)
+		k := &s.repair.ctx.oracle.machines[i]
+		v, _ := k.knapsack.search(waiting, candidateSteps, s.floor(i))
+		s.repair.ctx.effort.spend(int64(candidateCost + candidateSteps - max(0, k.knapsack.steps)))
+		if v > 0 && k.knapsack.best.total() < total {
+			s.consider(i, k.knapsack.best, v)
 		}
 	}
 	for _, c := range s.best[:s.n] {
@@ -147,16 +147,16 @@ func (s *shortlist) candidates(waiting load, so cost, total int64) []machine {
 
 // affords reports whether a machine may be bought after what was, and is worth a look.
 func (t *rebuy) affords(offer int, so cost) bool {
-	o := &t.offers[offer]
-	return t.promising(offer) && (t.best.left > 0 || so.price+o.price <= t.best.price) && t.limits[o.pool].admits(o.uses)
+	o := &t.ctx.problem.offers[offer]
+	return t.ctx.promising(offer) && (t.best.left > 0 || so.price+o.price <= t.best.price) && t.limits[o.pool].admits(o.uses)
 }
 
 // shortlist is the few machines with the most worth for their price, the best first. The load of the one behind them is room for another.
 type shortlist struct {
-	*rebuy
-	next []machine // what may be bought
-	rest load      // what waits when one of them was
-	best [rebuyWidth + 1]struct {
+	repair *rebuy
+	next   []machine // what may be bought
+	rest   load      // what waits when one of them was
+	best   [rebuyWidth + 1]struct {
 		machine
 		value int64
 	}
@@ -169,12 +169,12 @@ func (s *shortlist) floor(offer int) int64 {
 		return 0
 	}
 	last := &s.best[rebuyWidth-1]
-	return mulDiv(last.value, s.offers[offer].price, s.offers[last.offer].price)
+	return mulDiv(last.value, s.repair.ctx.problem.offers[offer].price, s.repair.ctx.problem.offers[last.offer].price)
 }
 
 func (s *shortlist) consider(offer int, l load, value int64) {
 	at := s.n
-	for at > 0 && compareProducts(value, s.offers[s.best[at-1].offer].price, s.best[at-1].value, s.offers[offer].price) > 0 {
+	for at > 0 && compareProducts(value, s.repair.ctx.problem.offers[s.best[at-1].offer].price, s.best[at-1].value, s.repair.ctx.problem.offers[offer].price) > 0 {
 		at--
 	}
 	if at >= rebuyWidth {

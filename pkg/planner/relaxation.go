@@ -3,6 +3,9 @@ package planner
 // relaxedRows is how many constraints the relaxation of one machine has: its dimensions.
 const relaxedRows = dims
 
+// relaxSteps bounds the steps of a machine's relaxation; any prices that it ends with give valid bounds.
+const relaxSteps = 60
+
 // relaxation is a small linear programme: which fractions of columns are worth most within the rows, each column up to its limit. It is solved
 // by the simplex method for bounded variables and starts from where it ended, since mostly only the worths have changed.
 //

@@ -7,15 +7,15 @@ import "slices"
 // plan comes out again and finds all its machines there, where packing the nodes from scratch might miss by a pod and launch
 // another machine.
 func (m *mixer) replay() *solution {
-	before, fresh := m.withoutFresh()
+	before, fresh := withoutFresh(m.problem)
 	if len(fresh) == 0 {
 		return nil
 	}
-	past, _, _ := before.solve(m.effort.again(), nil)
+	past, _, _ := solve(before, m.effort.again(), nil)
 	s := newSolution(m.problem)
 	s.left = past.left
 	at := 0
-	for i := range m.nodes {
+	for i := range m.problem.nodes {
 		if !slices.Contains(fresh, i) {
 			s.onNodes[i] = past.onNodes[at]
 			at++
@@ -27,7 +27,7 @@ func (m *mixer) replay() *solution {
 		var rest []machine
 		for _, x := range waiting {
 			i := slices.IndexFunc(fresh, func(i int) bool {
-				return m.standsFor(i, x) && (!same || slices.Equal(m.nodes[i].fits, m.offers[x.offer].fits))
+				return m.standsFor(i, x) && (!same || slices.Equal(m.problem.nodes[i].fits, m.problem.offers[x.offer].fits))
 			})
 			if i < 0 {
 				rest = append(rest, x)
@@ -46,7 +46,7 @@ func (m *mixer) replay() *solution {
 }
 
 // withoutFresh returns the problem without the nodes that are as an offer would be when it was just launched, and their places.
-func (p *problem) withoutFresh() (*problem, []int) {
+func withoutFresh(p *problem) (*problem, []int) {
 	var fresh []int
 	without := *p
 	without.nodes = nil
@@ -62,11 +62,11 @@ func (p *problem) withoutFresh() (*problem, []int) {
 
 // standsFor reports whether node i is what machine x would be.
 func (m *mixer) standsFor(i int, x machine) bool {
-	n := &m.nodes[i]
+	n := &m.problem.nodes[i]
 	for k, pods := range x.load {
 		if pods > n.fits[k] {
 			return false
 		}
 	}
-	return n.sameAs(&m.offers[x.offer].capacity)
+	return n.sameAs(&m.problem.offers[x.offer].capacity)
 }

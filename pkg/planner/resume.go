@@ -8,29 +8,29 @@ import "slices"
 // places more pods or costs less in total. earlier may name anything: what does not hold any more is planned anew.
 //
 // The bound is for plans that have the same placements on machines that are on their way, unless the plan changes those.
-func (search Search) Resume(s Snapshot, earlier Plan) Plan {
-	search.First = nil
-	kept, best, ok := search.keeping(s, earlier)
+func (with Search) Resume(s Snapshot, earlier Plan) Plan {
+	with.First = nil
+	kept, best, ok := with.keeping(s, earlier)
 	if !ok {
-		return search.Build(s)
+		return with.Build(s)
 	}
 	all := podsToPlaceIn(s)
 	if best.Price == 0 && podsIn(best) == all {
 		return best
 	}
-	if len(kept.Launches) > 0 && !search.stopped() {
-		best = orBetter(s, best, search.onto(s, Plan{Placements: kept.Placements}))
+	if len(kept.Launches) > 0 && !with.stopped() {
+		best = orBetter(s, best, with.onto(s, Plan{Placements: kept.Placements}))
 	}
-	if podsIn(kept) < all && len(kept.Placements) > 0 && !search.stopped() {
-		best = orBetter(s, best, search.Build(s))
+	if podsIn(kept) < all && len(kept.Placements) > 0 && !with.stopped() {
+		best = orBetter(s, best, with.Build(s))
 	}
 	return best
 }
 
 // keeping returns what holds of an earlier plan, and the plan that keeps all of it; false where there is none.
-func (search Search) keeping(s Snapshot, earlier Plan) (kept, whole Plan, ok bool) {
-	some := search
-	some.Effort = max(1, search.effort().left/2) // The other half is for changing the launches as well.
+func (with Search) keeping(s Snapshot, earlier Plan) (kept, whole Plan, ok bool) {
+	some := with
+	some.Effort = max(1, newEffort(with.Effort, with.Stop).left/2) // The other half is for changing the launches as well.
 	// Part of a plan may break a rule that all of it kept, such as a spread over zones: then only pods without rules are kept.
 	for _, leaveOut := range [][]bool{nil, ruled(s)} {
 		kept = keep(s, earlier, leaveOut)
@@ -38,7 +38,7 @@ func (search Search) keeping(s Snapshot, earlier Plan) (kept, whole Plan, ok boo
 			break
 		}
 		if len(kept.Launches) == 0 {
-			some = search
+			some = with
 		}
 		if whole = some.onto(s, kept); Check(s, whole) == nil {
 			return kept, whole, true
@@ -48,12 +48,12 @@ func (search Search) keeping(s Snapshot, earlier Plan) (kept, whole Plan, ok boo
 }
 
 // onto returns kept with places for the pods that it has none for.
-func (search Search) onto(s Snapshot, kept Plan) Plan {
+func (with Search) onto(s Snapshot, kept Plan) Plan {
 	plan := kept
 	if podsIn(kept) < podsOf(s) {
 		g := newGround(s)
 		g.bind(kept)
-		more := search.Build(g.Snapshot)
+		more := with.Build(g.Snapshot)
 		g.add(more)
 		plan = g.plan
 		if len(kept.Launches) == 0 {
@@ -64,7 +64,7 @@ func (search Search) onto(s Snapshot, kept Plan) Plan {
 	return plan
 }
 
-func (search Search) stopped() bool { return search.Stop != nil && search.Stop() }
+func (with Search) stopped() bool { return with.Stop != nil && with.Stop() }
 
 // orBetter returns best, or plan where that is better and keeps every rule. A bound for plan holds for best as well when they place the same pods.
 func orBetter(s Snapshot, best, plan Plan) Plan {

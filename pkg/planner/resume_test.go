@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // stopAfter is a clock that ends a search when it was asked so many times.
@@ -77,7 +78,7 @@ func keptUnderRules(t *rapid.T) {
 	s := anyRules.Draw(t, "snapshot")
 	first, last, bill := inSteps(t, s, rapid.IntRange(1, 3).Draw(t, "at a time"), atOnce)
 	if len(last.Unplaced) == len(first.Unplaced) && bill > first.Price {
-		t.Fatalf("the machines cost %d, the first plan %d%s", bill, first.Price, outline(s))
+		t.Fatalf("the machines cost %d, the first plan %d%s", bill, first.Price, plantest.Outline(s))
 	}
 }
 
@@ -91,17 +92,17 @@ func anythingEarlier(t *rapid.T) {
 	}
 	p := planner.Search{}.Resume(s, earlier)
 	if err := planner.Check(s, p); err != nil {
-		t.Fatalf("%v: %v%s", err, p, outline(s))
+		t.Fatalf("%v: %v%s", err, p, plantest.Outline(s))
 	}
 	if alone := planner.Build(s); len(p.Unplaced) > len(alone.Unplaced) {
 		t.Fatalf("%d pods have no place, %d without an earlier plan", len(p.Unplaced), len(alone.Unplaced))
 	}
 }
 
-func TestAPlanIsKeptWithoutAnyTime(t *testing.T)                  { property(keptWithoutTime)(t) }
-func TestNoClockMakesAPlanDearerWhileItIsCarriedOut(t *testing.T) { property(neverDearer)(t) }
-func TestAPlanUnderRulesIsKept(t *testing.T)                      { property(keptUnderRules)(t) }
-func TestAnyEarlierPlanGivesASoundOne(t *testing.T)               { property(anythingEarlier)(t) }
+func TestAPlanIsKeptWithoutAnyTime(t *testing.T)                  { properties.Check(keptWithoutTime)(t) }
+func TestNoClockMakesAPlanDearerWhileItIsCarriedOut(t *testing.T) { properties.Check(neverDearer)(t) }
+func TestAPlanUnderRulesIsKept(t *testing.T)                      { properties.Check(keptUnderRules)(t) }
+func TestAnyEarlierPlanGivesASoundOne(t *testing.T)               { properties.Check(anythingEarlier)(t) }
 
 // The first plan has all the time that it needs; on a busy machine the later ones are cut off anywhere, each somewhere else, or at once.
 func TestAThousandPodsInManyShapesCostWhatTheFirstPlanSaid(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 // cut says that so many machines at least are launched of some offers, whole ones, because a group of shapes is served by no others. The relaxation
 // launches fractions of them, which is what it misses most where such machines are dear.
 type cut struct {
-	cover
+	cover    cover
 	serves   []bool // the offers that count
 	machines int64
 }
@@ -46,11 +46,11 @@ func (h *prover) groups(demand load) []group {
 		out = append(out, h.group(serves, demand))
 		return true
 	}
-	for k := range h.shapes {
+	for k := range h.side.ctx.problem.shapes {
 		if demand[k] > 0 {
-			serves := make([]bool, len(h.offers))
-			for t := range h.offers {
-				serves[t] = h.offers[t].fits[k] > 0
+			serves := make([]bool, len(h.side.ctx.problem.offers))
+			for t := range h.side.ctx.problem.offers {
+				serves[t] = h.side.ctx.problem.offers[t].fits[k] > 0
 			}
 			add(serves)
 		}
@@ -69,10 +69,10 @@ func (h *prover) groups(demand load) []group {
 // group is the group of some offers.
 func (h *prover) group(serves []bool, demand load) group {
 	g := group{serves: serves}
-	for k := range h.shapes {
+	for k := range h.side.ctx.problem.shapes {
 		within := demand[k] > 0
-		for t := range h.offers {
-			within = within && (serves[t] || h.offers[t].fits[k] == 0)
+		for t := range h.side.ctx.problem.offers {
+			within = within && (serves[t] || h.side.ctx.problem.offers[t].fits[k] == 0)
 		}
 		if within {
 			g.shapes = append(g.shapes, k)
@@ -110,8 +110,8 @@ func (h *prover) tighten(p *proof, g *master) {
 	for _, c := range p.cuts {
 		g.require(c.tally())
 	}
-	h.reoptimise(g)
-	if h.few() {
+	h.side.ctx.reoptimise(g)
+	if h.side.few() {
 		// Branches count the machines of each offer.
 		return
 	}
@@ -121,7 +121,7 @@ func (h *prover) tighten(p *proof, g *master) {
 			group := &p.groups[i]
 			launched := g.launched(group.serves)
 			n := math.Ceil(launched - cutNear)
-			if n > cutMost || launched > n-cutNear || h.effort.done() {
+			if n > cutMost || launched > n-cutNear || h.side.ctx.effort.done() {
 				continue
 			}
 			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.total()*cutGain) {
@@ -139,7 +139,7 @@ func (h *prover) tighten(p *proof, g *master) {
 		if !fresh {
 			return
 		}
-		h.reoptimise(g)
+		h.side.ctx.reoptimise(g)
 	}
 }
 
@@ -179,7 +179,7 @@ func (h *prover) demandable(g *group, at load, machines int64) bool {
 		for t, serves := range g.serves {
 			for _, k := range g.shapes {
 				if serves {
-					least = max(least, values[k]*int64(min(at[k], h.offers[t].fits[k])))
+					least = max(least, values[k]*int64(min(at[k], h.side.ctx.problem.offers[t].fits[k])))
 				}
 			}
 		}
@@ -192,22 +192,22 @@ var cutCare = care{200, 60}
 
 // one says that a group needs a machine at all.
 func (h *prover) one(g *group, at load) cut {
-	values := make([]int64, len(h.shapes))
+	values := make([]int64, len(h.side.ctx.problem.shapes))
 	for _, k := range g.shapes {
 		values[k] = 1
 	}
-	c := cut{serves: g.serves, cover: cover{values: values, need: worth(values, at), most: make([]int64, len(h.offers))}}
-	for i := range h.nodes {
+	c := cut{serves: g.serves, cover: cover{values: values, need: worth(values, at), most: make([]int64, len(h.side.ctx.problem.offers))}}
+	for i := range h.side.ctx.problem.nodes {
 		var most int64
 		for _, k := range g.shapes {
-			most += int64(min(at[k], h.nodes[i].fits[k]))
+			most += int64(min(at[k], h.side.ctx.problem.nodes[i].fits[k]))
 		}
-		c.nodes = append(c.nodes, most)
-		c.need -= most
+		c.cover.nodes = append(c.cover.nodes, most)
+		c.cover.need -= most
 	}
 	for t, serves := range g.serves {
 		if serves {
-			c.most[t] = max(0, c.need)
+			c.cover.most[t] = max(0, c.cover.need)
 		}
 	}
 	c.count()
@@ -216,17 +216,17 @@ func (h *prover) one(g *group, at load) cut {
 
 // count sets how many machines keep the cover at least.
 func (c *cut) count() {
-	if most := slices.Max(c.most); c.need > 0 && most > 0 {
-		c.machines = (c.need-1)/most + 1
+	if most := slices.Max(c.cover.most); c.cover.need > 0 && most > 0 {
+		c.machines = (c.cover.need-1)/most + 1
 	}
 }
 
 // cheapest is the least price of a group.
 func (h *prover) cheapest(g *group) float64 {
-	least := h.dearest()
+	least := h.side.ctx.problem.dearest()
 	for t, serves := range g.serves {
 		if serves {
-			least = min(least, h.offers[t].price)
+			least = min(least, h.side.ctx.problem.offers[t].price)
 		}
 	}
 	return float64(least)
@@ -236,43 +236,34 @@ func (h *prover) cheapest(g *group) float64 {
 func (h *prover) tolls(p *proof, g *master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
-		out[i] = int64(min(max(0, g.y[len(g.rows)+i]), float64(h.dearest())))
+		out[i] = int64(min(max(0, g.y[len(g.rows)+i]), float64(h.side.ctx.problem.dearest())))
 	}
 	return out
 }
 
 // charge takes the tolls of the cuts off the price of each machine, and returns the prices that are left, and what the cuts demand together.
 func (h *prover) charge(p *proof, tolls []int64) (left []int64, sum int64) {
-	left = make([]int64, len(h.offers))
-	for t := range h.offers {
-		left[t] = h.offers[t].price
+	left = make([]int64, len(h.side.ctx.problem.offers))
+	for t := range h.side.ctx.problem.offers {
+		left[t] = h.side.ctx.problem.offers[t].price
 	}
 	for i := range p.cuts {
 		c := &p.cuts[i]
-		c.toll = tolls[i]
+		c.cover.toll = tolls[i]
 		for t := range left {
-			if c.serves[t] && left[t] <= c.toll {
+			if c.serves[t] && left[t] <= c.cover.toll {
 				// Not at the optimum yet: what is left of each price has to be something.
-				c.toll = left[t] - 1
+				c.cover.toll = left[t] - 1
 			}
 		}
 		for t := range left {
 			if c.serves[t] {
-				left[t] -= c.toll
+				left[t] -= c.cover.toll
 			}
 		}
-		sum += c.machines * c.toll
+		sum += c.machines * c.cover.toll
 	}
 	return left, sum
-}
-
-// dearest is the highest price of an offer.
-func (p *problem) dearest() int64 {
-	var most int64
-	for t := range p.offers {
-		most = max(most, p.offers[t].price)
-	}
-	return most
 }
 
 // tallies are the cuts as rows of a relaxation.
@@ -288,7 +279,7 @@ func (p *proof) tallies() []tally {
 func (p *proof) demanding() []cover {
 	var out []cover
 	for i := range p.cuts {
-		if p.cuts[i].toll > 0 {
+		if p.cuts[i].cover.toll > 0 {
 			out = append(out, p.cuts[i].cover)
 		}
 	}

@@ -5,17 +5,26 @@ import (
 	"slices"
 )
 
-// arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with plain, for snapshots that have
+// solver is what snapshots without constraints between machines are planned with.
+type solver struct {
+	// plain plans with a share of the effort: with all of it where share is 1, with half of it where it is 2.
+	plain func(s Snapshot, share int64) Plan
+	// orFirstFit returns the plan found, or a better one that needs no search.
+	orFirstFit func(s Snapshot, found Plan) Plan
+	// stop, when not nil, ends planning early once it says true.
+	stop func() bool
+}
+
+// arrange plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with the solver, for snapshots that have
 // none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
-// splits the classes accordingly, and puts the plan back together. What plain leaves out changes what is decided in the next round.
-// A plan is made with one share of the effort: with all of it where share is 1, with half of it where it is 2. It ends early when stop, if not nil, says so.
-func arrange(s Snapshot, plain func(s Snapshot, share int64) Plan, stop func() bool) Plan {
+// splits the classes accordingly, and puts the plan back together. What the solver leaves out changes what is decided in the next round.
+func arrange(s Snapshot, with solver) Plan {
 	if plainly(s) {
-		return plain(s, 1)
+		return with.plain(s, 1)
 	}
 	clean, refused := sanitised(s)
 	clean = withoutHopeless(clean)
-	a := arranger{share: plain, stop: stop, given: clean}
+	a := arranger{solver: with, given: clean}
 	b := newBooks(clean)
 	if b.exact() {
 		if plan := a.plain(b.lowered(b.whole(), true)); !inverted(clean, plan) {
@@ -46,11 +55,26 @@ func plainly(s Snapshot) bool {
 	return onlyPrice(s)
 }
 
+// onlyPrice reports whether of two plans for as many pods the cheaper is the better, whichever the pods: nobody is more important, no pool
+// heavier, and nothing is wished for.
+func onlyPrice(s Snapshot) bool {
+	for _, p := range s.Pools {
+		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
+			return false
+		}
+	}
+	for _, c := range s.Classes {
+		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
+			return false
+		}
+	}
+	return true
+}
+
 // arranger plans for snapshots that are sanitised.
 type arranger struct {
-	share func(s Snapshot, share int64) Plan
-	stop  func() bool
-	given Snapshot
+	solver solver
+	given  Snapshot
 	// favoured is the domain that pods go to first, whatever it costs; nil for where they are cheap.
 	favoured *domain
 	// hint is the plan for the given snapshot without what only arrange knows, once it has been asked for.
@@ -61,9 +85,9 @@ type arranger struct {
 const shareOfHint = 4
 
 // stopped reports whether the search is to end. What has to be done all the same is then done in the shortest way.
-func (a *arranger) stopped() bool { return a.stop != nil && a.stop() }
+func (a *arranger) stopped() bool { return a.solver.stop != nil && a.solver.stop() }
 
-func (a *arranger) plain(s Snapshot) Plan { return a.share(s, 1) }
+func (a *arranger) plain(s Snapshot) Plan { return a.solver.plain(s, 1) }
 
 // settleOnce plans for all pods of a snapshot at once.
 func (a *arranger) settleOnce(s Snapshot) Plan {
@@ -92,7 +116,7 @@ func (a *arranger) settleGroups(s Snapshot, sparing bool) (Plan, bool) {
 // no plan under the rules can cost less than, and where it puts the pods is where they are cheap.
 func (a *arranger) relax(s Snapshot, share int64) Plan {
 	b := newBooks(s)
-	return a.share(b.lowered(b.whole(), true), share)
+	return a.solver.plain(b.lowered(b.whole(), true), share)
 }
 
 // whole returns a portion of all pods of each class, with all wishes given up.

@@ -12,10 +12,10 @@ import (
 
 // spreadOut is a mix over three zones in which every class is spread over the zones, and every other one over machines as well.
 func spreadOut(pods, shapes int) planner.Snapshot {
-	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), zones(), 10), pods, shapes, 1)
-	s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: zones()}}
+	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), pods, shapes, 1)
+	s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: plantest.Zones()}}
 	for i := range s.Offerings {
-		for z, zone := range zones() {
+		for z, zone := range plantest.Zones() {
 			if s.Offerings[i].Zone == zone {
 				s.Offerings[i].Domains = []int{z}
 			}
@@ -62,11 +62,11 @@ func BenchmarkBuildUnderRules(b *testing.B) {
 // So is the snapshot of as many Deployments.
 func tenants(classes int) planner.Snapshot {
 	s := planner.Snapshot{
-		Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), zones(), 10),
-		Topologies: []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: zones()}},
+		Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10),
+		Topologies: []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: plantest.Zones()}},
 	}
 	for i := range s.Offerings {
-		s.Offerings[i].Domains = []int{slices.Index(zones(), s.Offerings[i].Zone)}
+		s.Offerings[i].Domains = []int{slices.Index(plantest.Zones(), s.Offerings[i].Zone)}
 	}
 	for c := range classes {
 		s.Classes = append(s.Classes, plantest.Class(s, fmt.Sprintf("app-%05d", c), 3, plantest.Request(int64(100+c%7*50), int64(256+c%5*256), 1)))

@@ -102,10 +102,10 @@ func (b *books) berths(p *party, sparing bool) []berth {
 		return out
 	}
 	var out []berth
-	for _, v := range sound(nodes, len(b.Nodes)) {
+	for _, v := range inRange(nodes, len(b.Nodes)) {
 		out = append(out, berth{node: v, offering: -1, has: b.Nodes[v], weight: math.MaxInt32, admits: admits(nodesOf, v)})
 	}
-	for _, i := range sound(offerings, len(b.Offerings)) {
+	for _, i := range inRange(offerings, len(b.Offerings)) {
 		if x, ok := b.berthOf(i, admits(offeringsOf, i), offeringsOf); ok {
 			out = append(out, x)
 		}
@@ -137,9 +137,9 @@ func (b *books) berthOf(offering int, admits []int, offeringsOf map[int][]int) (
 		return !b.usable[i] || b.Offerings[i].Pool != o.Pool ||
 			slices.ContainsFunc(admits, func(c int) bool { return !slices.Contains(offeringsOf[c], i) })
 	})
-	alternatives, short := choice(b.Snapshot, offering, shared)
-	has, mixed := least(b.Snapshot, offering, alternatives)
-	x := berth{node: -1, offering: offering, alternatives: alternatives, has: has, admits: admits, weight: b.Pools[o.Pool].Weight, price: o.Price}
+	others, short := choice(b.Snapshot, offering, shared)
+	has, mixed := least(b.Snapshot, offering, others)
+	x := berth{node: -1, offering: offering, alternatives: others, has: has, admits: admits, weight: b.Pools[o.Pool].Weight, price: o.Price}
 	return x, short == nil && !mixed
 }
 
@@ -187,13 +187,13 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 
 // boarding is a party that goes onto a machine step by step.
 type boarding struct {
-	*arranger
-	*books
-	*party
-	ground  *ground
-	census  *census
-	domains []int
-	placed  map[int]int
+	arranger *arranger
+	books    *books
+	party    *party
+	ground   *ground
+	census   *census
+	domains  []int
+	placed   map[int]int
 }
 
 // board plans for the leads of a party, and one pod of the first class unless that is -1, and then for the rest of it. It reports whether they
@@ -226,7 +226,7 @@ func (on *boarding) step(wanted func(c int) int) {
 	one := newBooks(on.ground.Snapshot)
 	one.beginning = true
 	var parts []portion
-	for _, c := range on.order {
+	for _, c := range on.books.order {
 		n := int(min(int64(wanted(c)), on.census.room(c, on.party.given, on.domains)))
 		if n > 0 && len(one.Classes[c].Nodes) > 0 {
 			parts = append(parts, portion{class: c, given: on.party.given, nodes: []int{0}, pods: n})
@@ -236,11 +236,11 @@ func (on *boarding) step(wanted func(c int) int) {
 	if len(parts) == 0 {
 		return
 	}
-	plan := on.plain(one.lowered(parts, false))
+	plan := on.arranger.plain(one.lowered(parts, false))
 	for _, q := range parts {
 		on.placed[q.class] += q.pods
 		for _, y := range plan.Unplaced {
-			if _, ok := slices.BinarySearch(on.Classes[q.class].Pods, y.Pod); ok {
+			if _, ok := slices.BinarySearch(on.books.Classes[q.class].Pods, y.Pod); ok {
 				on.placed[q.class]--
 			}
 		}

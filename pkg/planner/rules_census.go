@@ -8,7 +8,7 @@ import (
 
 // census counts pods by the domains of the rules whose domains are not machines.
 type census struct {
-	*books
+	books *books
 	// counted are, by rule and domain, the pods that the rule counts, asking those of the plan whose demand stands whatever they give up.
 	counted, asking [][]int64
 	// somewhere is, by rule, the counted pods anywhere.
@@ -46,7 +46,7 @@ func newCensus(b *books) *census {
 
 // fewest is the number of counted pods that the eligible domain with the fewest has.
 func (c *census) fewest(i int) int64 {
-	r := &c.rules[i]
+	r := &c.books.rules[i]
 	if r.tooFew {
 		return 0
 	}
@@ -62,8 +62,8 @@ func (c *census) fewest(i int) int64 {
 // room returns how many pods of a class that have given up so many wishes the rules let go to a place next, one after another.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := Unlimited
-	for _, i := range c.about[class] {
-		if c.rules[i].domains > 0 || c.rules[i].Topology != PerNode {
+	for _, i := range c.books.about[class] {
+		if c.books.rules[i].domains > 0 || c.books.rules[i].Topology != PerNode {
 			n = min(n, c.roomOf(i, class, given, domains))
 		}
 		if n == 0 {
@@ -75,7 +75,7 @@ func (c *census) room(class, given int, domains []int) int64 {
 
 // roomOf is the room that one rule leaves.
 func (c *census) roomOf(i, class, given int, domains []int) int64 {
-	r := &c.rules[i]
+	r := &c.books.rules[i]
 	asks, counts := r.stands(class, given), r.counts(class)
 	d := domains[r.Topology]
 	switch {
@@ -110,7 +110,7 @@ func (c *census) roomApart(i int, asks, counts bool, d int) int64 {
 }
 
 func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
-	r := &c.rules[i]
+	r := &c.books.rules[i]
 	if asks && !r.eligible[d] {
 		return 0
 	}
@@ -127,8 +127,8 @@ func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
 // add counts pods that go to a place.
 func (c *census) add(class int, domains []int, pods int64) {
 	c.now++
-	for _, i := range c.about[class] {
-		r := &c.rules[i]
+	for _, i := range c.books.about[class] {
+		r := &c.books.rules[i]
 		if r.Topology == PerNode {
 			continue
 		}
@@ -215,8 +215,8 @@ func manners() []manner {
 
 // atMost is how many pods of a claim could have a place: one a site where they keep apart from each other.
 func (c *census) atMost(q *claim) int64 {
-	for _, i := range c.about[q.class] {
-		if r := &c.rules[i]; r.Kind == Apart && r.Topology != PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
+	for _, i := range c.books.about[q.class] {
+		if r := &c.books.rules[i]; r.Kind == Apart && r.Topology != PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
 			return min(q.left, int64(q.open()))
 		}
 	}
@@ -249,7 +249,7 @@ func (c *census) spread(claims []*claim, m manner) {
 
 // standsStill reports whether nothing has changed for a claim since no site had room for it.
 func (c *census) standsStill(q *claim) bool {
-	return q.stuck > 0 && !slices.ContainsFunc(c.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
+	return q.stuck > 0 && !slices.ContainsFunc(c.books.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
 }
 
 // step places pods of the first claim that has a site for some, and reports whether there was one.
@@ -313,8 +313,8 @@ func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
 // strands is how many claims have to follow these pods, or others that are not there yet, but could not follow them to a site.
 func (c *census) strands(q *claim, x *site) int {
 	n := 0
-	for _, i := range c.about[q.class] {
-		r := &c.rules[i]
+	for _, i := range c.books.about[q.class] {
+		r := &c.books.rules[i]
 		if r.Kind != Together || r.Topology == PerNode || !r.counts(q.class) {
 			continue
 		}
@@ -334,8 +334,8 @@ func (c *census) strands(q *claim, x *site) int {
 
 // opens reports whether pods that others keep away from would take one more domain by going to a site. Those that only wish to keep away have no say in it.
 func (c *census) opens(q *claim, x *site) bool {
-	for _, i := range c.about[q.class] {
-		r := &c.rules[i]
+	for _, i := range c.books.about[q.class] {
+		r := &c.books.rules[i]
 		if r.Kind != Apart || r.Topology == PerNode || r.asks(q.class) && r.counts(q.class) {
 			continue
 		}
@@ -361,8 +361,8 @@ func (c *census) crowd(x *site) int64 {
 // begin chooses the domain in which pods that belong together begin, where there is none of them yet: the one that holds most of them, then the
 // one where most are cheap. It reports whether some may begin now.
 func (c *census) begin() bool {
-	for i := range c.rules {
-		r := &c.rules[i]
+	for i := range c.books.rules {
+		r := &c.books.rules[i]
 		if r.Kind != Together || r.Topology == PerNode || c.somewhere[i] > 0 || c.begun[i] >= 0 {
 			continue
 		}
@@ -389,14 +389,14 @@ func (c *census) begin() bool {
 func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	price = math.MaxInt64
 	begins := false
-	for _, a := range c.rules[i].askers {
+	for _, a := range c.books.rules[i].askers {
 		for _, q := range c.claims[a.class] {
-			if q.left == 0 || !c.rules[i].stands(q.class, q.given) {
+			if q.left == 0 || !c.books.rules[i].stands(q.class, q.given) {
 				continue
 			}
 			var here int64
 			for _, x := range q.sites {
-				if x.domains[c.rules[i].Topology] != d || x.holds == x.pods {
+				if x.domains[c.books.rules[i].Topology] != d || x.holds == x.pods {
 					continue
 				}
 				begins = begins || c.couldBegin(q, x)
@@ -416,8 +416,8 @@ func (c *census) potential(i, d int) (holds, cheap, price int64) {
 // couldBegin reports whether pods of a claim could be the first at a site, were every rule to begin there that has not begun anywhere.
 func (c *census) couldBegin(q *claim, x *site) bool {
 	var set []int // Only what is about the class has a say.
-	for _, i := range c.about[q.class] {
-		if r := &c.rules[i]; r.Kind == Together && r.Topology != PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
+	for _, i := range c.books.about[q.class] {
+		if r := &c.books.rules[i]; r.Kind == Together && r.Topology != PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
 			c.begun[i] = x.domains[r.Topology]
 			set = append(set, i)
 		}

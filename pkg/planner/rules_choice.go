@@ -6,12 +6,6 @@ import (
 	"slices"
 )
 
-// variant is an offering with the alternatives that its claim names, as one more offering of a widened snapshot.
-type variant struct {
-	offering     int
-	alternatives []int
-}
-
 // solve plans for a snapshot that has minValues beside what the plain planner knows. An offering of such a pool is replaced by itself
 // with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
 func (a *arranger) solve(s Snapshot) Plan {
@@ -69,8 +63,8 @@ func widened(s Snapshot) (Snapshot, []variant) {
 			if key := fmt.Sprint(holding); !seen[key] {
 				seen[key] = true
 				for _, i := range holding {
-					alternatives, short := choice(s, i, holding)
-					add(variant{i, alternatives}, short)
+					others, short := choice(s, i, holding)
+					add(variant{i, others}, short)
 				}
 			}
 		}
@@ -80,19 +74,6 @@ func widened(s Snapshot) (Snapshot, []variant) {
 		out.Classes[c].Offerings = relisted(s, out.Classes[c].Offerings, usable, variants)
 	}
 	return out, variants
-}
-
-// greatest is what a variant counts against the limits of its pool: any of its machines may come.
-func greatest(s Snapshot, v variant) Physical {
-	p := s.Offerings[v.offering].Physical
-	for _, i := range v.alternatives {
-		x := s.Offerings[i].Physical
-		p = Physical{
-			MilliCPU: max(p.MilliCPU, x.MilliCPU), MemoryBytes: max(p.MemoryBytes, x.MemoryBytes), GPUs: max(p.GPUs, x.GPUs),
-			Replicas: max(p.Replicas, x.Replicas), Nodes: max(p.Nodes, x.Nodes),
-		}
-	}
-	return p
 }
 
 // relisted returns the offerings of a class with the variants all of whose machines it lists in the place of what they are variants of.
@@ -115,12 +96,12 @@ func choice(s Snapshot, offering int, among []int) ([]int, *Refusal) {
 	demands := s.Pools[s.Offerings[offering].Pool].MinValues
 	values := make([]map[string]bool, len(demands))
 	gives := func(i, k int) bool {
-		v := demands[k].value(i)
+		v := valueOf(demands[k], i)
 		return v != "" && !values[k][v] && len(values[k]) < demands[k].Min
 	}
 	take := func(i int) {
 		for k := range demands {
-			if v := demands[k].value(i); v != "" {
+			if v := valueOf(demands[k], i); v != "" {
 				values[k][v] = true
 			}
 		}
@@ -155,7 +136,7 @@ func choice(s Snapshot, offering int, among []int) ([]int, *Refusal) {
 	return alternatives, nil
 }
 
-func (m MinValues) value(offering int) string {
+func valueOf(m MinValues, offering int) string {
 	if offering >= len(m.Values) {
 		return ""
 	}
@@ -173,43 +154,4 @@ func kept(s Snapshot, offering, other int) int64 {
 		}
 	}
 	return n
-}
-
-// least returns what an offering and its alternatives all have, as a node, and whether they differ in a domain.
-func least(s Snapshot, offering int, alternatives []int) (Node, bool) {
-	o := s.Offerings[offering]
-	n := Node{Free: o.Free, GPUs: slices.Clone(o.GPUs), Quotas: slices.Clone(o.Quotas), Domains: slices.Clone(o.Domains)}
-	mixed := false
-	for _, i := range alternatives {
-		x := s.Offerings[i]
-		n.Free = Resources{
-			MilliCPU: min(n.Free.MilliCPU, x.Free.MilliCPU), MemoryBytes: min(n.Free.MemoryBytes, x.Free.MemoryBytes),
-			EphemeralBytes: min(n.Free.EphemeralBytes, x.Free.EphemeralBytes), Pods: min(n.Free.Pods, x.Free.Pods), Replicas: min(n.Free.Replicas, x.Free.Replicas),
-		}
-		n.GPUs = n.GPUs[:min(len(n.GPUs), len(x.GPUs))]
-		for g := range n.GPUs {
-			n.GPUs[g] = GPU{min(n.GPUs[g].Replicas, x.GPUs[g].Replicas), min(n.GPUs[g].MemoryBytes, x.GPUs[g].MemoryBytes)}
-		}
-		for q := range s.Quotas {
-			if least := min(quotaOf(s, n.Quotas, q), quotaOf(s, x.Quotas, q)); least != quotaOf(s, n.Quotas, q) {
-				n.Quotas = slices.DeleteFunc(n.Quotas, func(a Amount) bool { return a.Quota == q })
-				n.Quotas = append(n.Quotas, Amount{q, least})
-			}
-		}
-		slices.SortFunc(n.Quotas, func(a, b Amount) int { return cmp.Compare(a.Quota, b.Quota) })
-		for t := range n.Domains {
-			if t >= len(x.Domains) || x.Domains[t] != n.Domains[t] {
-				n.Domains[t], mixed = -1, true
-			}
-		}
-	}
-	return n, mixed
-}
-
-// quotaOf returns what a machine with the given amounts has of a quota.
-func quotaOf(s Snapshot, amounts []Amount, quota int) int64 {
-	if i := slices.IndexFunc(amounts, func(a Amount) bool { return a.Quota == quota }); i >= 0 {
-		return amounts[i].Count
-	}
-	return s.Quotas[quota].Each
 }

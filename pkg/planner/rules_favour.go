@@ -27,7 +27,7 @@ func (a *arranger) settle(s Snapshot) Plan {
 		}
 		favouring := *a
 		favouring.favoured = &d
-		favouring.share = func(s Snapshot, share int64) Plan { return a.share(s, share*shareOfFavour) }
+		favouring.solver.plain = func(s Snapshot, share int64) Plan { return a.solver.plain(s, share*shareOfFavour) }
 		best = betterFor(s, favouring.settleOnce(s), best)
 	}
 	return best

@@ -112,7 +112,7 @@ func ruleOf(t *testing.T, s *planner.Snapshot, pods []line, l line) planner.Rule
 }
 
 // alternatives names the other machines of a launch.
-func alternatives(s planner.Snapshot, l planner.Launch) string {
+func alternativesOf(s planner.Snapshot, l planner.Launch) string {
 	var out strings.Builder
 	for _, i := range l.Alternatives {
 		out.WriteString(" or " + s.Offerings[i].InstanceType)

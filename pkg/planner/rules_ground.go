@@ -110,7 +110,7 @@ func (g *ground) launched(l Launch) int {
 	s.Nodes = append(s.Nodes, Node{
 		Name: fmt.Sprintf("~%06d", v), Free: has.Free, GPUs: has.GPUs, Quotas: has.Quotas, Domains: has.Domains,
 	})
-	s.Pools[o.Pool].Remaining.take(greatest(*s, variant{l.Offering, l.Alternatives}))
+	s.Pools[o.Pool].Remaining.Take(greatest(*s, variant{l.Offering, l.Alternatives}))
 	all := func(list []int) bool {
 		return slices.Contains(list, l.Offering) && !slices.ContainsFunc(l.Alternatives, func(i int) bool { return !slices.Contains(list, i) })
 	}

@@ -28,10 +28,10 @@ func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 		if surplus[k] == 0 {
 			continue
 		}
-		for _, i := range r.about[p.class] {
-			rule := &r.rules[i]
-			if rule.Kind == Together && rule.Topology != PerNode && rule.stands(p.class, p.given) && !rule.counts(p.class) {
-				p.site.holds = int64(p.pods-short[k]) - surplus[k]
+		for _, i := range r.books.about[p.portion.class] {
+			rule := &r.books.rules[i]
+			if rule.Kind == Together && rule.Topology != PerNode && rule.stands(p.portion.class, p.portion.given) && !rule.counts(p.portion.class) {
+				p.site.holds = int64(p.portion.pods-short[k]) - surplus[k]
 				for _, c := range rule.Counted {
 					excused[c] = true
 				}
@@ -39,8 +39,8 @@ func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 		}
 	}
 	for k, p := range parts {
-		if p.site != nil && short[k] > 0 && !excused[p.class] {
-			p.site.holds = min(p.site.holds, int64(p.pods-short[k]))
+		if p.site != nil && short[k] > 0 && !excused[p.portion.class] {
+			p.site.holds = min(p.site.holds, int64(p.portion.pods-short[k]))
 		}
 	}
 }
@@ -49,7 +49,7 @@ func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 func partOf(b *books, parts []claimed) map[string]int {
 	part := map[string]int{}
 	for k, p := range parts {
-		for _, pod := range b.Classes[p.class].Pods[p.first : p.first+p.pods] {
+		for _, pod := range b.Classes[p.portion.class].Pods[p.portion.first : p.portion.first+p.portion.pods] {
 			part[pod] = k
 		}
 	}
@@ -70,7 +70,7 @@ func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 	}
 	for k, p := range parts {
 		if p.site == nil {
-			move(p.class, p.stage, int64(short[k]))
+			move(p.portion.class, p.stage, int64(short[k]))
 		} else if short[k] > 0 {
 			learned = true
 		}
@@ -89,7 +89,7 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) (Plan, []
 	part := partOf(r.books, parts)
 	placed := make([]int64, len(parts))
 	for k, p := range parts {
-		placed[k] = int64(p.pods)
+		placed[k] = int64(p.portion.pods)
 	}
 	missing := false
 	for _, x := range plan.Unplaced {
@@ -100,11 +100,11 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) (Plan, []
 	census, surplus := newCensus(r.books), make([]int64, len(parts))
 	if missing {
 		census, surplus = r.replay(parts, placed)
-		dropped = drop(&plan, r.Snapshot, part, surplus)
+		dropped = drop(&plan, r.books.Snapshot, part, surplus)
 	} else {
 		for k, p := range parts {
 			if p.site != nil {
-				census.add(p.class, p.site.domains, placed[k])
+				census.add(p.portion.class, p.site.domains, placed[k])
 			}
 		}
 	}
@@ -125,18 +125,18 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan Plan) (Plan, []
 	for _, x := range append(unplaced, dropped...) {
 		p := parts[part[x.Pod]]
 		if p.site != nil {
-			refuse(x.Pod, claimOf[[2]int{p.class, p.stage}])
+			refuse(x.Pod, claimOf[[2]int{p.portion.class, p.stage}])
 			continue
 		}
 		plan.Unplaced = append(plan.Unplaced, Unplaced{Pod: x.Pod, Refusal: r.alone(p.portion, x.Refusal)})
 	}
 	taken := map[int]int{}
 	for _, p := range parts {
-		taken[p.class] += p.pods
+		taken[p.portion.class] += p.portion.pods
 	}
 	for _, q := range claims {
 		for range q.left {
-			refuse(r.Classes[q.class].Pods[taken[q.class]], q)
+			refuse(r.books.Classes[q.class].Pods[taken[q.class]], q)
 			taken[q.class]++
 		}
 	}
@@ -158,7 +158,7 @@ func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
 			}
 			cheap := placed[k]
 			x := &site{domains: p.site.domains, holds: placed[k], cheap: &cheap, price: p.site.price}
-			q := &claim{class: p.class, stage: p.stage, given: math.MaxInt - 1, left: placed[k], sites: []*site{x}, late: p.stage > 0}
+			q := &claim{class: p.portion.class, stage: p.stage, given: math.MaxInt - 1, left: placed[k], sites: []*site{x}, late: p.stage > 0}
 			claims = append(claims, q)
 			at[q] = k
 		}

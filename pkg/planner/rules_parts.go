@@ -21,7 +21,7 @@ func (a *arranger) parts(s Snapshot) Plan {
 			break
 		}
 		for p := range n {
-			plan := a.share(without(s, func(c int, _ string) bool { return of[c] != p }), share)
+			plan := a.solver.plain(without(s, func(c int, _ string) bool { return of[c] != p }), share)
 			if round == 0 || len(plan.Unplaced) < len(best[p].Unplaced) || len(plan.Unplaced) == len(best[p].Unplaced) && plan.Price < best[p].Price {
 				best[p] = plan
 			}

@@ -1,15 +1,14 @@
 package planner_test
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // few is small enough for the oracle, which tries everything.
@@ -27,7 +26,7 @@ func keepsRules(t *rapid.T) {
 	s := anyRules.Draw(t, "snapshot")
 	p := planner.Build(s)
 	if err := planner.Check(s, p); err != nil {
-		t.Fatalf("%v: %v%s", err, p, outline(s))
+		t.Fatalf("%v: %v%s", err, p, plantest.Outline(s))
 	}
 }
 
@@ -50,9 +49,9 @@ func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "
 func boundUnderRules(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
 	p := planner.Build(s)
-	best, ok := plantest.LeastUnderRules(s, placedPods(p))
+	best, ok := plantest.LeastUnderRules(s, plantest.PlacedPods(p))
 	if !ok || p.Bound > best || best > p.Price {
-		t.Fatalf("bound %d, least %d (found: %t), price %d: want them in this order: %v%s", p.Bound, best, ok, p.Price, p, outline(s))
+		t.Fatalf("bound %d, least %d (found: %t), price %d: want them in this order: %v%s", p.Bound, best, ok, p.Price, p, plantest.Outline(s))
 	}
 }
 
@@ -69,66 +68,44 @@ func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
 		s := plantest.RuledSnapshots(limits).Draw(t, "snapshot")
 		p := planner.Build(s)
 		most, _ := plantest.MostUnderRules(s)
-		if n := len(placedPods(p)); n > most || n < most-fewer {
-			t.Fatalf("%d pods have a place, %d can: %v%s", n, most, p, outline(s))
+		if n := len(plantest.PlacedPods(p)); n > most || n < most-fewer {
+			t.Fatalf("%d pods have a place, %d can: %v%s", n, most, p, plantest.Outline(s))
 		}
 	}
 }
 
-func TestAPlanKeepsTheRulesOfTheScheduler(t *testing.T)          { property(keepsRules)(t) }
-func TestNonsensicalRulesGiveAPlanAndNoPanic(t *testing.T)       { property(ruledNonsense)(t) }
-func TestTheOrderOfRuledSnapshotsMakesNoDifference(t *testing.T) { property(rulesOrderFree)(t) }
-func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { property(boundUnderRules)(t) }
+func TestAPlanKeepsTheRulesOfTheScheduler(t *testing.T)          { properties.Check(keepsRules)(t) }
+func TestNonsensicalRulesGiveAPlanAndNoPanic(t *testing.T)       { properties.Check(ruledNonsense)(t) }
+func TestTheOrderOfRuledSnapshotsMakesNoDifference(t *testing.T) { properties.Check(rulesOrderFree)(t) }
+func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { properties.Check(boundUnderRules)(t) }
 
 func TestAsManyPodsAsCanHaveAPlaceUnderASpread(t *testing.T) {
-	property(placesMost(planner.Spread, 0))(t)
+	properties.Check(placesMost(planner.Spread, 0))(t)
 }
 
 func TestAsManyPodsAsCanHaveAPlaceTogetherInAZone(t *testing.T) {
-	property(placesMost(planner.Together, 0))(t)
+	properties.Check(placesMost(planner.Together, 0))(t)
 }
 
 func TestAsManyPodsAsCanHaveAPlaceTogetherOnAMachine(t *testing.T) {
-	property(placesMost(planner.Together, planner.PerNode))(t)
+	properties.Check(placesMost(planner.Together, planner.PerNode))(t)
 }
 
 func TestAsManyPodsAsCanHaveAPlaceApartInZones(t *testing.T) {
-	property(placesMost(planner.Apart, 0))(t)
+	properties.Check(placesMost(planner.Apart, 0))(t)
 }
 
 func TestAsManyPodsAsCanHaveAPlaceUnderASpreadOverMachines(t *testing.T) {
-	property(placesMost(planner.Spread, planner.PerNode))(t)
+	properties.Check(placesMost(planner.Spread, planner.PerNode))(t)
 }
 
 func TestAsManyPodsAsCanHaveAPlaceApartOnMachines(t *testing.T) {
-	property(placesMost(planner.Apart, planner.PerNode))(t)
+	properties.Check(placesMost(planner.Apart, planner.PerNode))(t)
 }
 
 func FuzzRules(f *testing.F)            { f.Fuzz(rapid.MakeFuzz(keepsRules)) }
 func FuzzNonsensicalRules(f *testing.F) { f.Fuzz(rapid.MakeFuzz(ruledNonsense)) }
 func FuzzBoundUnderRules(f *testing.F)  { f.Fuzz(rapid.MakeFuzz(boundUnderRules)) }
-
-// outline is a snapshot with rules in a few lines, to see at once what is wrong with a plan for it.
-func outline(s planner.Snapshot) string {
-	var out strings.Builder
-	for i, p := range s.Pools {
-		fmt.Fprintf(&out, "\npool %d: nodes %d GPUs %d closed %t weight %d %v", i, p.Remaining.Nodes, p.Remaining.GPUs, p.Closed != nil, p.Weight, p.MinValues)
-	}
-	for i, o := range s.Offerings {
-		fmt.Fprintf(&out, "\noffering %d: pool %d at %d in %v has %v GPUs %d unavailable %t", i, o.Pool, o.Price, o.Domains, o.Free, o.Physical.GPUs, o.Unavailable != nil)
-	}
-	for i, n := range s.Nodes {
-		fmt.Fprintf(&out, "\nnode %d: in %v has %v", i, n.Domains, n.Free)
-	}
-	for i, c := range s.Classes {
-		fmt.Fprintf(&out, "\nclass %d: %d pods of %v priority %d offerings %v nodes %v wishes %v", i, len(c.Pods), c.Requests, c.Priority, c.Offerings, c.Nodes, c.Wishes)
-	}
-	for i, r := range s.Rules {
-		fmt.Fprintf(&out, "\nrule %d: %s %d of %v counts %v present %v elsewhere %d maxSkew %d minDomains %d eligible %v",
-			i, r.Kind, r.Topology, r.Classes, r.Counted, r.Present, r.Elsewhere, r.MaxSkew, r.MinDomains, r.Eligible)
-	}
-	return out.String()
-}
 
 // placesOf returns where a plan has each pod: on which node, or on a machine of which offering.
 func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
@@ -164,7 +141,7 @@ func heaviestFirst(t *rapid.T) {
 			i, ok := at[pod]
 			for _, j := range class.Offerings {
 				if ok && s.Pools[s.Offerings[j].Pool].Weight > s.Pools[s.Offerings[i].Pool].Weight && launchable(s, left, c, j) {
-					t.Fatalf("%s is on offering %d, though the heavier pool of %d may launch: %v%s", pod, i, j, p, outline(s))
+					t.Fatalf("%s is on offering %d, though the heavier pool of %d may launch: %v%s", pod, i, j, p, plantest.Outline(s))
 				}
 			}
 		}
@@ -184,20 +161,20 @@ func highestFirst(t *rapid.T) {
 	}
 	most, _ := plantest.MostUnderRules(alone)
 	n := 0
-	for _, pod := range placedPods(p) {
+	for _, pod := range plantest.PlacedPods(p) {
 		if slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.Priority == highest && slices.Contains(c.Pods, pod) }) {
 			n++
 		}
 	}
 	if n != most {
-		t.Fatalf("%d pods of the highest priority have a place, %d can: %v%s", n, most, p, outline(s))
+		t.Fatalf("%d pods of the highest priority have a place, %d can: %v%s", n, most, p, plantest.Outline(s))
 	}
 	equal := plantest.Clone(s)
 	for c := range equal.Classes {
 		equal.Classes[c].Priority = 0
 	}
 	if q := planner.Build(equal); len(q.Unplaced) == len(p.Unplaced) && len(p.Unplaced) == 0 && p.Price != q.Price {
-		t.Fatalf("price %d with priorities, %d without, and all have a place: %v%s", p.Price, q.Price, p, outline(s))
+		t.Fatalf("price %d with priorities, %d without, and all have a place: %v%s", p.Price, q.Price, p, plantest.Outline(s))
 	}
 }
 
@@ -235,7 +212,7 @@ func wishesGranted(t *rapid.T) {
 			v, placed := on[pod]
 			if first <= len(class.Wishes) && (launched && !grants(first, func(w planner.Wish) []int { return w.Offerings }, i) ||
 				placed && !grants(first, func(w planner.Wish) []int { return w.Nodes }, v)) {
-				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, outline(s))
+				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, plantest.Outline(s))
 			}
 		}
 	}
@@ -262,17 +239,17 @@ func choosable(t *rapid.T) {
 				}
 				delete(values, "")
 				if some && (len(s.Pools[pool].MinValues) == 0 || len(values) >= s.Pools[pool].MinValues[0].Min) {
-					t.Fatalf("%s has no place, though pool %d has %d values: %v%s", x.Pod, pool, len(values), p, outline(s))
+					t.Fatalf("%s has no place, though pool %d has %d values: %v%s", x.Pod, pool, len(values), p, plantest.Outline(s))
 				}
 			}
 		}
 	}
 }
 
-func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { property(heaviestFirst)(t) }
-func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { property(highestFirst)(t) }
-func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { property(wishesGranted)(t) }
-func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { property(choosable)(t) }
+func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { properties.Check(heaviestFirst)(t) }
+func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { properties.Check(highestFirst)(t) }
+func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(wishesGranted)(t) }
+func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { properties.Check(choosable)(t) }
 
 // carriedOut: once the launches are nodes, the same pods under the same rules need nothing more.
 func carriedOut(t *rapid.T) {
@@ -282,8 +259,8 @@ func carriedOut(t *rapid.T) {
 	first := planner.Build(s)
 	applied := plantest.Applied(s, first)
 	if again := planner.Build(applied); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
-		t.Fatalf("launches again: %v after %v%s", again, first, outline(applied))
+		t.Fatalf("launches again: %v after %v%s", again, first, plantest.Outline(applied))
 	}
 }
 
-func TestAPlanUnderRulesCarriedOutNeedsNothingMore(t *testing.T) { property(carriedOut)(t) }
+func TestAPlanUnderRulesCarriedOutNeedsNothingMore(t *testing.T) { properties.Check(carriedOut)(t) }

@@ -19,11 +19,11 @@ func sanitised(s Snapshot) (Snapshot, []Unplaced) {
 	seen := map[string]bool{}
 	for c := range out.Classes {
 		class := &out.Classes[c]
-		class.Offerings, class.Nodes = sound(class.Offerings, len(s.Offerings)), sound(class.Nodes, len(s.Nodes))
+		class.Offerings, class.Nodes = inRange(class.Offerings, len(s.Offerings)), inRange(class.Nodes, len(s.Nodes))
 		class.Wishes = slices.Clone(class.Wishes)
 		for i := range class.Wishes {
 			w := &class.Wishes[i]
-			w.Offerings, w.Nodes = sound(w.Offerings, len(s.Offerings)), sound(w.Nodes, len(s.Nodes))
+			w.Offerings, w.Nodes = inRange(w.Offerings, len(s.Offerings)), inRange(w.Nodes, len(s.Nodes))
 		}
 	}
 	for _, c := range inNameOrder(s) {
@@ -40,7 +40,7 @@ func sanitised(s Snapshot) (Snapshot, []Unplaced) {
 	why := map[int]Refusal{}
 	out.Rules = make([]Rule, len(s.Rules))
 	for i, r := range s.Rules {
-		r.Classes, r.Counted = sound(r.Classes, len(s.Classes)), sound(r.Counted, len(s.Classes))
+		r.Classes, r.Counted = inRange(r.Classes, len(s.Classes)), inRange(r.Counted, len(s.Classes))
 		if !understood(s, r) {
 			for _, c := range r.Classes {
 				why[c] = Refusal{ReasonUnsupported, r.Name + " makes no sense as it was read: correct it, or report this"}
@@ -80,16 +80,6 @@ func understood(s Snapshot, r Rule) bool {
 		return r.MaxSkew >= 1
 	}
 	return r.Kind == Together || r.Kind == Apart
-}
-
-// sound returns those of xs that are indices of n things, sorted, each once.
-func sound(xs []int, n int) []int {
-	if indices(xs, n) {
-		return xs
-	}
-	out := slices.DeleteFunc(slices.Clone(xs), func(x int) bool { return x < 0 || x >= n })
-	slices.Sort(out)
-	return slices.Compact(out)
 }
 
 // inNameOrder returns the indices of the classes by their first pods.

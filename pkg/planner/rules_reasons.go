@@ -16,7 +16,7 @@ func (r *rounds) refusal(c *census, q *claim) Refusal {
 		i := c.forbids(q, x)
 		if i >= 0 && (rule < 0 || i == rule) {
 			rule = i
-			forbidden = append(forbidden, r.domainName(r.rules[i].Topology, x))
+			forbidden = append(forbidden, r.domainName(r.books.rules[i].Topology, x))
 		}
 		if i < 0 {
 			why = append(why, r.whyFull(q, x))
@@ -38,8 +38,8 @@ func (r *rounds) refusal(c *census, q *claim) Refusal {
 
 // forbids returns the rule that lets no pod of a claim to a site, or -1.
 func (c *census) forbids(q *claim, x *site) int {
-	for _, i := range c.about[q.class] {
-		if c.rules[i].Topology != PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
+	for _, i := range c.books.about[q.class] {
+		if c.books.rules[i].Topology != PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
 			return i
 		}
 	}
@@ -47,8 +47,8 @@ func (c *census) forbids(q *claim, x *site) int {
 }
 
 func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) string {
-	rule := &r.rules[i]
-	where, key := strings.Join(forbidden, ", "), r.Topologies[rule.Topology].Key
+	rule := &r.books.rules[i]
+	where, key := strings.Join(forbidden, ", "), r.books.Topologies[rule.Topology].Key
 	tail := ""
 	if len(full) > 0 {
 		tail = ", and " + strings.Join(full, "; ")
@@ -61,7 +61,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 		}
 		if len(full) == 0 {
 			tail = ", where this pod may not go"
-			for d, name := range r.Topologies[rule.Topology].Domains {
+			for d, name := range r.books.Topologies[rule.Topology].Domains {
 				if rule.eligible[d] && c.counted[i][d] == c.fewest(i) {
 					tail = fmt.Sprintf(", and %s, which has the fewest, admits no more of this pod", name)
 				}
@@ -82,11 +82,11 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 
 // unlabelled is the refusal of pods none of whose machines has the labels that their rules need.
 func (r *rounds) unlabelled(q *claim) Refusal {
-	for _, i := range r.about[q.class] {
-		rule := &r.rules[i]
-		if rule.Topology != PerNode && rule.Kind != Apart && rule.stands(q.class, q.given) && len(r.given.Classes[q.class].Offerings)+len(r.given.Classes[q.class].Nodes) > 0 {
+	for _, i := range r.books.about[q.class] {
+		rule := &r.books.rules[i]
+		if rule.Topology != PerNode && rule.Kind != Apart && rule.stands(q.class, q.given) && len(r.arranger.given.Classes[q.class].Offerings)+len(r.arranger.given.Classes[q.class].Nodes) > 0 {
 			return Refusal{ReasonRule, fmt.Sprintf("%s: no machine that admits it is in a domain of %s that counts: give the machines of its NodePool that label",
-				rule.Name, r.Topologies[rule.Topology].Key)}
+				rule.Name, r.books.Topologies[rule.Topology].Key)}
 		}
 	}
 	return r.ask(q.class, q.given, nil, nil)
@@ -103,10 +103,10 @@ func (r *rounds) whyFull(q *claim, x *site) Refusal {
 
 // ask plans for one pod alone to learn what the plain planner says of it.
 func (r *rounds) ask(class, given int, offerings, nodes []int) Refusal {
-	if r.stopped() {
+	if r.arranger.stopped() {
 		return Refusal{ReasonNextRound, "has no place in this plan, and there was no time to find out why: planned again in the next round"}
 	}
-	plan := r.solve(r.books.lowered([]portion{{class: class, given: given, offerings: offerings, nodes: nodes, pods: 1}}, false))
+	plan := r.arranger.solve(r.books.lowered([]portion{{class: class, given: given, offerings: offerings, nodes: nodes, pods: 1}}, false))
 	if len(plan.Unplaced) > 0 {
 		return r.alone(portion{class: class, given: given}, plan.Unplaced[0].Refusal)
 	}
@@ -115,8 +115,8 @@ func (r *rounds) ask(class, given int, offerings, nodes []int) Refusal {
 
 // alone is the refusal of pods that no rule of domains is about: the plain planner's, except where a rule of machines took the machines away.
 func (r *rounds) alone(p portion, plain Refusal) Refusal {
-	for _, i := range r.about[p.class] {
-		rule := &r.rules[i]
+	for _, i := range r.books.about[p.class] {
+		rule := &r.books.rules[i]
 		if rule.Kind != Together || rule.Topology != PerNode || !rule.always(p.class) {
 			continue
 		}
@@ -131,17 +131,17 @@ func (r *rounds) alone(p portion, plain Refusal) Refusal {
 
 func (r *rounds) domainName(topology int, x *site) string {
 	if d := x.domains[topology]; d >= 0 {
-		return r.Topologies[topology].Domains[d]
+		return r.books.Topologies[topology].Domains[d]
 	}
-	return "machines without " + r.Topologies[topology].Key
+	return "machines without " + r.books.Topologies[topology].Key
 }
 
 // siteName names the domains of a site.
 func (r *rounds) siteName(q *claim, x *site) string {
 	var names []string
-	for _, t := range r.topologies {
-		if slices.ContainsFunc(r.about[q.class], func(i int) bool {
-			y := &r.rules[i]
+	for _, t := range r.books.topologies {
+		if slices.ContainsFunc(r.books.about[q.class], func(i int) bool {
+			y := &r.books.rules[i]
 			return y.Topology == t && (y.stands(q.class, q.given) || y.counts(q.class))
 		}) {
 			names = append(names, r.domainName(t, x))

@@ -21,8 +21,8 @@ func (a *arranger) replay(s Snapshot, plan Plan) Plan {
 	for c := range past.Classes {
 		past.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
 	}
-	then := arranger{share: a.share, stop: a.stop, given: past}
-	again := orFirstFit(past, then.rest(past, then.settle(past)), a.stop)
+	then := arranger{solver: a.solver, given: past}
+	again := a.solver.orFirstFit(past, then.rest(past, then.settle(past)))
 	inOrder(past, &again)
 	class := map[string]int{}
 	for c := range s.Classes {

@@ -6,7 +6,7 @@ func (a *arranger) rest(s Snapshot, plan Plan) Plan {
 	for len(plan.Unplaced) > 0 && !a.stopped() {
 		g := newGround(s)
 		g.bind(plan)
-		more := (&arranger{share: a.share, stop: a.stop, given: g.Snapshot}).settle(g.Snapshot)
+		more := (&arranger{solver: a.solver, given: g.Snapshot}).settle(g.Snapshot)
 		if len(more.Unplaced) >= len(plan.Unplaced) {
 			break
 		}

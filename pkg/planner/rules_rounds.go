@@ -11,8 +11,8 @@ const maxArrangements = 24
 
 // rounds decides who goes where, plans, learns which domains and pools have no room, and decides anew.
 type rounds struct {
-	*arranger
-	*books
+	arranger *arranger
+	books    *books
 	// local is, by class, whether a rule whose domains are not machines is about it.
 	local  []bool
 	stages [][]stage
@@ -30,7 +30,7 @@ func (a *arranger) rounds(s Snapshot) Plan {
 	r := &rounds{arranger: a, books: newBooks(s)}
 	r.local = make([]bool, len(s.Classes))
 	for c := range s.Classes {
-		r.local[c] = slices.ContainsFunc(r.about[c], func(i int) bool { return r.rules[i].Topology != PerNode })
+		r.local[c] = slices.ContainsFunc(r.books.about[c], func(i int) bool { return r.books.rules[i].Topology != PerNode })
 	}
 	for c, class := range s.Classes {
 		r.stages = append(r.stages, r.books.stages(c))
@@ -43,7 +43,7 @@ func (a *arranger) rounds(s Snapshot) Plan {
 		last = max(last, len(r.stages[c])-1)
 	}
 	// Somebody's wish or pool may be what keeps the last ones out.
-	for from := 1; !ok && from <= last && len(best.Unplaced) > 0 && !r.stopped(); from++ {
+	for from := 1; !ok && from <= last && len(best.Unplaced) > 0 && !r.arranger.stopped(); from++ {
 		for c := range r.waiting {
 			clear(r.waiting[c])
 			r.waiting[c][min(from, len(r.waiting[c])-1)] = int64(len(s.Classes[c].Pods))
@@ -75,7 +75,7 @@ func (r *rounds) run() (Plan, bool) {
 	bestMoved := 0
 	for round := range maxArrangements {
 		claims, parts := r.decide()
-		plan := r.solve(r.lowered(parts, false))
+		plan := r.arranger.solve(r.lowered(parts, false))
 		short := r.missing(parts, plan)
 		whole, surplus := r.complete(claims, parts, plan)
 		r.learn(parts, short, surplus)
@@ -83,7 +83,7 @@ func (r *rounds) run() (Plan, bool) {
 			len(whole.Unplaced) == len(best.Unplaced) && r.moved == bestMoved && whole.Price < best.Price {
 			best, bestMoved = whole, r.moved
 		}
-		if len(whole.Unplaced) == 0 || r.stopped() || !r.next(claims, parts, short) {
+		if len(whole.Unplaced) == 0 || r.arranger.stopped() || !r.next(claims, parts, short) {
 			break
 		}
 	}
@@ -92,15 +92,15 @@ func (r *rounds) run() (Plan, bool) {
 
 // claimed is a portion of a site of a claim, or of a class that no domain matters to.
 type claimed struct {
-	portion
-	stage int
-	site  *site
+	portion portion
+	stage   int
+	site    *site
 }
 
 // decide returns the claims after each was given its sites, and what to plan for.
 func (r *rounds) decide() ([]*claim, []claimed) {
 	var claims []*claim
-	for _, c := range r.order {
+	for _, c := range r.books.order {
 		for st := range r.stages[c] {
 			if n := r.waiting[c][st]; n > 0 && r.local[c] {
 				claims = append(claims, r.claim(c, st, n))
@@ -111,7 +111,7 @@ func (r *rounds) decide() ([]*claim, []claimed) {
 		r.assign(claims)
 	}
 	var parts []claimed
-	for _, c := range r.order {
+	for _, c := range r.books.order {
 		first := 0
 		add := func(st int, n int64, offerings, nodes []int, x *site) {
 			if n > 0 {
@@ -176,14 +176,14 @@ func (r *rounds) reset(claims []*claim) {
 // note counts where the plan without the rules has the pods.
 func (r *rounds) note() {
 	r.cheap = map[int]map[string]*int64{}
-	if r.hint == nil {
-		plan := r.relax(r.given, shareOfHint)
-		r.hint = &plan
+	if r.arranger.hint == nil {
+		plan := r.arranger.relax(r.arranger.given, shareOfHint)
+		r.arranger.hint = &plan
 	}
 	class := map[string]int{}
-	for c := range r.Classes {
+	for c := range r.books.Classes {
 		if r.local[c] {
-			for _, pod := range r.Classes[c].Pods {
+			for _, pod := range r.books.Classes[c].Pods {
 				class[pod] = c
 			}
 		}
@@ -195,11 +195,11 @@ func (r *rounds) note() {
 			}
 		}
 	}
-	for _, x := range r.hint.Placements {
-		cheap(x.Pods, r.Nodes[x.Node].Domains)
+	for _, x := range r.arranger.hint.Placements {
+		cheap(x.Pods, r.books.Nodes[x.Node].Domains)
 	}
-	for _, l := range r.hint.Launches {
-		cheap(l.Pods, r.Offerings[l.Offering].Domains)
+	for _, l := range r.arranger.hint.Launches {
+		cheap(l.Pods, r.books.Offerings[l.Offering].Domains)
 	}
 }
 
@@ -224,13 +224,13 @@ func keyOf(domains []int) string {
 
 // domainsOf returns the domains of a machine in the topologies of the rules about a class, -1 elsewhere.
 func (r *rounds) domainsOf(class int, domains []int) []int {
-	out := make([]int, len(r.Topologies))
+	out := make([]int, len(r.books.Topologies))
 	for t := range out {
 		out[t] = -1
 	}
-	for _, i := range r.about[class] {
-		if x := &r.rules[i]; x.Topology != PerNode {
-			out[x.Topology] = r.domain(domains, x.Topology)
+	for _, i := range r.books.about[class] {
+		if x := &r.books.rules[i]; x.Topology != PerNode {
+			out[x.Topology] = r.books.domain(domains, x.Topology)
 		}
 	}
 	return out
@@ -244,8 +244,8 @@ func (r *rounds) claim(class, st int, n int64) *claim {
 		r.sites[key] = r.sitesOf(class, st)
 	}
 	q := &claim{class: class, stage: st, given: given, left: n, sites: r.sites[key], free: true, late: st > 0}
-	for _, i := range r.about[class] {
-		q.free = q.free && (r.rules[i].Topology == PerNode || !r.rules[i].stands(class, given))
+	for _, i := range r.books.about[class] {
+		q.free = q.free && (r.books.rules[i].Topology == PerNode || !r.books.rules[i].stands(class, given))
 	}
 	return q
 }
@@ -258,28 +258,28 @@ func (r *rounds) sitesOf(class, st int) []*site {
 		d := r.domainsOf(class, domains)
 		key := keyOf(d)
 		if at[key] == nil {
-			at[key] = &site{domains: d, price: math.MaxInt64, favoured: r.favoured != nil && d[r.favoured.topology] == r.favoured.index}
+			at[key] = &site{domains: d, price: math.MaxInt64, favoured: r.arranger.favoured != nil && d[r.arranger.favoured.topology] == r.arranger.favoured.index}
 			out = append(out, at[key])
 		}
 		return at[key]
 	}
 	for _, i := range r.stages[class][st].offerings {
-		x := place(r.Offerings[i].Domains)
+		x := place(r.books.Offerings[i].Domains)
 		x.offerings = append(x.offerings, i)
-		if n := offeredTimes(r.Snapshot, r.Classes[class], i); r.usable[i] && n > 0 {
+		if n := offeredTimes(r.books.Snapshot, r.books.Classes[class], i); r.books.usable[i] && n > 0 {
 			x.holds = Unlimited
-			x.price = min(x.price, int64(r.Offerings[i].Price)*1000/min(n, 1000))
+			x.price = min(x.price, int64(r.books.Offerings[i].Price)*1000/min(n, 1000))
 		}
 	}
 	for _, i := range r.stages[class][st].nodes {
-		x := place(r.Nodes[i].Domains)
+		x := place(r.books.Nodes[i].Domains)
 		x.nodes = append(x.nodes, i)
-		if n := nodeTimes(r.Snapshot, r.Classes[class], r.Nodes[i]); x.holds < mostPods {
+		if n := nodeTimes(r.books.Snapshot, r.books.Classes[class], r.books.Nodes[i]); x.holds < mostPods {
 			x.holds += min(n, mostPods)
 		}
 	}
 	slices.SortFunc(out, func(x, y *site) int {
-		for _, t := range r.topologies {
+		for _, t := range r.books.topologies {
 			if x.domains[t] != y.domains[t] {
 				return cmp.Compare(x.domains[t], y.domains[t])
 			}

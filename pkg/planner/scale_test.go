@@ -10,7 +10,7 @@ import (
 
 // distinct is a snapshot of pods no two of which ask for the same.
 func distinct(pods int) planner.Snapshot {
-	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), zones(), 10)}
+	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10)}
 	for i := range pods {
 		c := plantest.Class(s, fmt.Sprintf("pod-%05d", i), 1, plantest.Request(int64(100+i*37%4000), int64(200+i), 1))
 		c.GPUMemoryBytes = int64(i%7) * 1000 * plantest.Mi

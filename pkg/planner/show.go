@@ -1,26 +1,26 @@
 package planner
 
-// show writes the proof of a part in terms of the snapshot. Offerings that another one replaces in every plan hold what that one holds at most, or are not
+// showProof writes the proof of a part in terms of the snapshot. Offerings that another one replaces in every plan hold what that one holds at most, or are not
 // worth their price; their entries are those of the one that does, and they count as machines of it.
-func (p *problem) show(b *branch) *Proof {
+func showProof(p *problem, b *branch) *Proof {
 	switch {
 	case b == nil:
 		return nil
 	case b.atMost == nil && len(b.covers) == 0:
 		return nil
 	case b.atMost == nil:
-		return &Proof{Covers: p.showCovers(b.covers)}
+		return &Proof{Covers: showCovers(p, b.covers)}
 	}
-	split := &Split{Few: int(b.few), AtMost: *p.show(b.atMost), More: *p.show(b.more)}
+	split := &Split{Few: int(b.few), AtMost: *showProof(p, b.atMost), More: *showProof(p, b.more)}
 	for i := range p.snapshot.Offerings {
-		if p.lasting(i) == p.offers[b.offer].index {
+		if lasting(p, i) == p.offers[b.offer].index {
 			split.Offerings = append(split.Offerings, i)
 		}
 	}
 	return &Proof{Split: split}
 }
 
-func (p *problem) showCovers(covers []cover) []Cover {
+func showCovers(p *problem, covers []cover) []Cover {
 	var out []Cover
 	for _, c := range covers {
 		shown := Cover{
@@ -39,7 +39,7 @@ func (p *problem) showCovers(covers []cover) []Cover {
 			shown.Nodes[p.nodes[i].index] = c.nodes[i]
 		}
 		for of, by := range p.replaced {
-			shown.Most[of] = shown.Most[p.lasting(by)]
+			shown.Most[of] = shown.Most[lasting(p, by)]
 		}
 		out = append(out, shown)
 	}
@@ -47,7 +47,7 @@ func (p *problem) showCovers(covers []cover) []Cover {
 }
 
 // lasting follows from an offering that was replaced to the one that was not.
-func (p *problem) lasting(offering int) int {
+func lasting(p *problem, offering int) int {
 	for {
 		by, ok := p.replaced[offering]
 		if !ok {

@@ -43,8 +43,8 @@ func newLattice(p *problem, demand load) *lattice {
 	return l
 }
 
-// small reports whether the exact search of a problem stays within its limits.
-func (p *problem) small(demand load) bool {
+// isSmall reports whether the exact search of a problem stays within its limits.
+func isSmall(p *problem, demand load) bool {
 	states, pairs := int64(1), int64(1)
 	for k, n := range demand {
 		states *= int64(n) + 1
@@ -115,11 +115,11 @@ func (l *lattice) below(of int, f func(a int) bool) {
 	}
 }
 
-// exact solves a small problem without its limits to the optimum, by dynamic programming over the states: first with launches alone,
+// enumerate solves a small problem without its limits to the optimum, by dynamic programming over the states: first with launches alone,
 // where one step is the cheapest machine for a load, then one layer a node. It reports whether the optimum is within the limits.
-func (p *problem) exact() (*solution, cost, bool) {
+func enumerate(p *problem) (*solution, cost, bool) {
 	l := newLattice(p, p.demand())
-	cheapest := p.cheapestHolder(l)
+	cheapest := cheapestHolder(p, l)
 	table := make([]cost, l.states)
 	step := make([]int, l.states)
 	for d := 1; d < l.states; d++ {
@@ -144,7 +144,7 @@ func (p *problem) exact() (*solution, cost, bool) {
 	layers := make([][]int, len(p.nodes))
 	// The order of the layers is from the roomiest node to the fullest, since the last layer is the first to choose.
 	for i := range slices.Backward(p.nodes) {
-		table, layers[i] = p.nodeLayer(l, i, table)
+		table, layers[i] = nodeLayer(p, l, i, table)
 	}
 	s := newSolution(p)
 	d := l.states - 1
@@ -172,7 +172,7 @@ func (p *problem) exact() (*solution, cost, bool) {
 }
 
 // nodeLayer returns the least cost of every state when node i may take any load that it holds before the layer below has the rest.
-func (p *problem) nodeLayer(l *lattice, i int, below []cost) (table []cost, takes []int) {
+func nodeLayer(p *problem, l *lattice, i int, below []cost) (table []cost, takes []int) {
 	n := &p.nodes[i]
 	fitting := make([]bool, l.states)
 	for a := range fitting {
@@ -192,7 +192,7 @@ func (p *problem) nodeLayer(l *lattice, i int, below []cost) (table []cost, take
 }
 
 // cheapestHolder returns, for each load, the cheapest offer that holds it, or -1.
-func (p *problem) cheapestHolder(l *lattice) []int {
+func cheapestHolder(p *problem, l *lattice) []int {
 	out := make([]int, l.states)
 	for a := range out {
 		out[a] = -1

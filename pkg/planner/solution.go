@@ -6,51 +6,6 @@ import (
 	"strings"
 )
 
-// load is a number of pods of each shape.
-type load []int32
-
-func (l load) empty() bool {
-	for _, n := range l {
-		if n > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (l load) total() int64 {
-	var t int64
-	for _, n := range l {
-		t += int64(n)
-	}
-	return t
-}
-
-func (l load) add(o load, times int32) {
-	for k, n := range o {
-		l[k] += n * times
-	}
-}
-
-// under reports whether all of l is in o.
-func (l load) under(o load) bool {
-	for k, n := range l {
-		if n > o[k] {
-			return false
-		}
-	}
-	return true
-}
-
-// within returns what of l there is in o.
-func (l load) within(o load) load {
-	out := slices.Clone(l)
-	for k := range out {
-		out[k] = min(out[k], o[k])
-	}
-	return out
-}
-
 // machine is one machine to launch and what it is for. Machines share loads: a load is replaced, never changed.
 type machine struct {
 	offer int
@@ -110,8 +65,8 @@ func (s *solution) withinLimits(p *problem) bool {
 	return true
 }
 
-// plan names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
-func (p *problem) plan(s *solution) Plan {
+// planOf names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
+func planOf(p *problem, s *solution) Plan {
 	next := make([]int, len(p.shapes))
 	names := p.inTurn(next)
 	var plan Plan

@@ -8,8 +8,8 @@ import "slices"
 //
 // What is launched for the pods and the nodes of the first turn are filled first, then those of the second, and so on; nodes without a turn
 // are not used. Launches come last. Rules and wishes speak of no headroom.
-func (search Search) Spare(s Snapshot, p Plan, headroom []Class, turns [][]int) (Snapshot, Plan) {
-	search.First = nil
+func (with Search) Spare(s Snapshot, p Plan, headroom []Class, turns [][]int) (Snapshot, Plan) {
+	with.First = nil
 	left := leftOf(s, p, headroom)
 	g := newGround(left)
 	turns = append(slices.Clone(turns), nil)[:max(1, len(turns))]
@@ -19,7 +19,7 @@ func (search Search) Spare(s Snapshot, p Plan, headroom []Class, turns [][]int) 
 	}
 	for _, nodes := range turns {
 		if now, some := onlyOn(g.Snapshot, nodes); some {
-			g.bind(search.Build(now))
+			g.bind(with.Build(now))
 		}
 	}
 	now := g.Snapshot
@@ -27,7 +27,7 @@ func (search Search) Spare(s Snapshot, p Plan, headroom []Class, turns [][]int) 
 	for c := range now.Classes {
 		now.Classes[c].Nodes = nil
 	}
-	last := search.Build(now)
+	last := with.Build(now)
 	g.add(last)
 	g.plan.Bound = last.Bound
 	inOrder(left, &g.plan)

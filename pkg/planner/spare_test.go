@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/test/properties"
 )
 
 // spareKeepsEveryRule: headroom is planned on what a plan leaves, so that both together keep every rule, and it takes what is there before anything is launched.
@@ -66,8 +67,8 @@ func spareKeepsEveryRule(snapshots *rapid.Generator[planner.Snapshot]) func(*rap
 
 func TestHeadroomTakesNothingFromPods(t *testing.T) {
 	t.Parallel()
-	t.Run("plain", property(spareKeepsEveryRule(anything)))
-	t.Run("ruled", property(spareKeepsEveryRule(plantest.RuledSnapshots(plantest.RuleLimits{
+	t.Run("plain", properties.Check(spareKeepsEveryRule(anything)))
+	t.Run("ruled", properties.Check(spareKeepsEveryRule(plantest.RuledSnapshots(plantest.RuleLimits{
 		Limits: plantest.Limits{Pods: 8, Classes: 4, Nodes: 3}, Rules: 2, Wishes: true, Priorities: true, Weights: true, MinValues: true,
 	}))))
 }

@@ -41,7 +41,7 @@ func Validate(s Snapshot) error {
 			bad("node %d: the name %q repeats", i, n.Name)
 		}
 		nodes[n.Name] = true
-		if vecOf(n.Free).negative() {
+		if n.Free.negative() {
 			bad("node %d: free capacity is negative", i)
 		}
 		errs = append(errs, validateMachine(s, concerns, fmt.Sprintf("node %d", i), n.GPUs, n.Quotas, n.Domains)...)
@@ -62,7 +62,7 @@ func validateOffering(s Snapshot, i int) []error {
 	if o.Price <= 0 || o.Price > MaxPrice {
 		bad("offering %d: the price %d is not within 1 and %d", i, o.Price, int64(MaxPrice))
 	}
-	if vecOf(o.Free).negative() {
+	if o.Free.negative() {
 		bad("offering %d: free capacity is negative", i)
 	}
 	p := o.Physical
@@ -119,7 +119,7 @@ func validateClasses(s Snapshot) []error {
 	pods := map[string]int{}
 	for i, c := range s.Classes {
 		bad := about(&errs, Violation{Classes: []int{i}})
-		if vecOf(c.Requests).negative() || c.Requests.Pods != 1 {
+		if c.Requests.negative() || c.Requests.Pods != 1 {
 			bad("class %d: requests are negative or not those of one pod", i)
 		}
 		if c.GPUMemoryBytes < 0 {

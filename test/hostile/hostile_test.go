@@ -176,7 +176,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	snapshot.Hardware(view.Machines)
 	retention.NewOtherNodes(c)
 	layout := layout.Build(c, retention.Pods(c))
-	found := planner.Search{Effort: 5000}.Cheaper(layout.Layout)
+	found := planner.Cheaper(planner.Search{Effort: 5000}, layout.Layout)
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {
 			if i < 0 || i >= len(layout.Machines) {

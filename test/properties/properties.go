@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // Run runs the tests of a package, and returns what to exit with. Other inputs are drawn with -rapid.seed and by the fuzz targets.
@@ -18,4 +20,13 @@ func Run(m *testing.M) int {
 		}
 	}
 	return m.Run()
+}
+
+// Check is a test of a property with rapid's own search, at the same time as others.
+func Check(f func(*rapid.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		t.Parallel()
+		rapid.Check(t, f)
+	}
 }

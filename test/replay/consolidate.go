@@ -26,7 +26,7 @@ func (k Karve) Consolidate(w *world, s Scheduler) int {
 	l := w.layout(k.Move, k.Settle)
 	most := max(1, (len(w.machines)*k.Percent+99)/100)
 	l.Most = []int{most}
-	out := k.Search.Cheaper(l)
+	out := planner.Cheaper(k.Search, l)
 	var steered []string
 	for _, i := range out.Surplus {
 		steered = append(steered, w.machines[i].name)

@@ -166,7 +166,7 @@ func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) 
 		l.NearEnough = v1alpha1.DefaultNearEnoughPercent
 		return l
 	})
-	bound := sync.OnceValue(func() planner.MicroUSD { return planner.Search{}.Cheaper(start()).Bound })
+	bound := sync.OnceValue(func() planner.MicroUSD { return planner.Cheaper(planner.Search{}, start()).Bound })
 	for _, x := range []struct {
 		policy string
 		move   planner.MicroUSD
@@ -198,7 +198,7 @@ func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) 
 func ToTheEnd(l planner.Layout) (end planner.Layout, evictions int, longest time.Duration) {
 	for {
 		start := time.Now()
-		steps := planner.Search{}.Cheaper(l).Steps
+		steps := planner.Cheaper(planner.Search{}, l).Steps
 		longest = max(longest, time.Since(start))
 		if len(steps) == 0 {
 			return l, evictions, longest

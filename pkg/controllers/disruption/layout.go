@@ -39,7 +39,7 @@ type searchResult struct {
 
 // propose searches for a cheaper layout.
 func propose(l *layout.Layout, search planner.Search) searchResult {
-	found := search.Cheaper(l.Layout)
+	found := planner.Cheaper(search, l.Layout)
 	out := searchResult{price: found.Price, bound: found.Bound}
 	nodes := map[int]string{}
 	for i, m := range l.Machines {
