@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/manifests"
-	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -152,12 +152,12 @@ func (o *planOptions) data(out io.Writer, v any) error {
 }
 
 // search is that of one plan, which ends when the budget is spent.
-func (o *planOptions) search() planner.Search {
+func (o *planOptions) search() solve.Solver {
 	if o.budget == 0 {
-		return planner.Search{}
+		return solve.Solver{}
 	}
 	start := time.Now()
-	return planner.Search{Stop: func() bool { return time.Since(start) > o.budget }}
+	return solve.Solver{Stop: func() bool { return time.Since(start) > o.budget }}
 }
 
 // types are the instance types to plan with.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 // Deletion is why a NodeClaim was deleted, a label value.
@@ -173,7 +174,7 @@ func (m *Metrics) Planned(plan planner.Plan, at time.Time) {
 }
 
 // SetAside counts a class that a plan was made without.
-func (m *Metrics) SetAside(a planner.Aside) {
+func (m *Metrics) SetAside(a solve.Aside) {
 	reason := "Unsound"
 	if a.Invalid {
 		reason = "Invalid"

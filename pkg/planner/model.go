@@ -345,7 +345,7 @@ type Cover struct {
 	Most []int64
 	// Nodes is no less than what each node can hold in addition, by node.
 	Nodes []int64
-	// Toll, when > 0, is the part of the price of each machine with an entry in Most that is for this cover alone: it says how many of them there are
+	// CutDual, when > 0, is the part of the price of each machine with an entry in Most that is for this cover alone: it says how many of them there are
 	// at least, so many times the toll is paid, and the other covers are kept at what is left of the prices.
-	Toll MicroUSD
+	CutDual MicroUSD
 }

@@ -9,6 +9,9 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -78,7 +81,7 @@ type pod struct {
 }
 
 // Search makes the search of one plan. It is asked once for each plan, so that a budget of time is each one's own.
-type Search func() planner.Search
+type Search func() solve.Solver
 
 // Of plans for a cluster.
 func Of(c *snapshot.Cluster, search Search) (Quote, error) {
@@ -112,7 +115,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 
 	same := samePods(view.Snapshot, plan)
 	// The packing does not know all rules of pods; what breaks one is not what Karpenter would do.
-	if karpenter := planner.FirstFit(same); planner.Check(same, karpenter) == nil {
+	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
 		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
 	}
 	_, whole, err := planFor(samePods(snapshot.Build(withReplicas(c, 1, true)).Snapshot, plan), search)
@@ -127,11 +130,11 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 // planFor plans, and proves that the plan keeps every rule: what is printed is bought. The plan is for the snapshot that it returns, in which what cannot be planned
 // for is blocked.
 func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
-	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Build(s) })
+	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) })
 }
 
 func contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan) (planner.Snapshot, planner.Plan, error) {
-	s, plan, _, err := planner.Contain(s, first, build, func() bool { return true })
+	s, plan, _, err := solve.Contain(s, first, build, func() bool { return true })
 	if err != nil {
 		return s, plan, fmt.Errorf("the plan breaks a rule, which is a fault of Karve's: %w", err)
 	}

@@ -17,13 +17,14 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
 // search is short, and without a clock, so that plans are always the same.
-func search() planner.Search { return planner.Search{Effort: 10_000} }
+func search() solve.Solver { return solve.Solver{Effort: 10_000} }
 
 func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
 	t.Helper()

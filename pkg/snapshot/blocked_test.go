@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -77,7 +78,7 @@ func TestAPodIsToldOfAnOutageAndNotToMatchAPool(t *testing.T) {
 	for i := range 12 {
 		c.Pods = append(c.Pods, Pod(fmt.Sprint("b-", i)))
 	}
-	plan := planner.Build(snapshot.Build(c).Snapshot)
+	plan := solve.Plan(snapshot.Build(c).Snapshot)
 	if len(plan.Placements) == 0 || len(plan.Unplaced) != 3 {
 		t.Fatalf("%d pods are unplaced, want 3 of 13", len(plan.Unplaced))
 	}

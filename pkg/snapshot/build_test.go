@@ -16,6 +16,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -125,8 +127,8 @@ func TestASnapshotIsSuchAsThePlannerNeedsIt(t *testing.T) {
 	if err := planner.Validate(view.Snapshot); err != nil {
 		t.Fatal(err)
 	}
-	plan := planner.Build(view.Snapshot)
-	if err := planner.Check(view.Snapshot, plan); err != nil {
+	plan := solve.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil {
 		t.Error(err)
 	}
 }

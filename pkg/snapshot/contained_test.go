@@ -10,6 +10,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -40,8 +42,8 @@ func TestAPodThatAsksForTheImpossibleBlocksItselfAlone(t *testing.T) {
 			c := snapshottest.Shared()
 			c.Pods = append(snapshottest.Pods("web", 11), snapshottest.Pod("hostile", edits...))
 			view := snapshot.Build(c)
-			plan := planner.Build(view.Snapshot)
-			if err := planner.Check(view.Snapshot, plan); err != nil {
+			plan := solve.Plan(view.Snapshot)
+			if err := check.Plan(view.Snapshot, plan); err != nil {
 				t.Fatal(err)
 			}
 			if len(plan.Launches) != 2 || len(plan.Unplaced) != 1 || plan.Unplaced[0].Pod != "default/hostile" {
@@ -58,7 +60,7 @@ func TestAPodThatAsksForTheImpossibleIsToldWhat(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.Asking("cpu", "9223372036854776", v1alpha1.ResourceGPUShared, "1"))}
-	plan := planner.Build(snapshot.Build(c).Snapshot)
+	plan := solve.Plan(snapshot.Build(c).Snapshot)
 	if want := "requests 9223372036854776 of cpu, which is more than any machine has: correct its requests"; plan.Unplaced[0].Message != want {
 		t.Errorf("it is told %q, want %q", plan.Unplaced[0].Message, want)
 	}
@@ -127,8 +129,8 @@ func TestANodeThatExposesEnormousAmountsIsPlannedWith(t *testing.T) {
 		snapshottest.Pod("web"),
 	}
 	view := snapshot.Build(c)
-	plan := planner.Build(view.Snapshot)
-	if err := planner.Check(view.Snapshot, plan); err != nil || len(plan.Placements) != 1 {
+	plan := solve.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil || len(plan.Placements) != 1 {
 		t.Errorf("want a place on the node: %+v, %v", plan, err)
 	}
 }
@@ -153,7 +155,7 @@ func TestLimitsBeyondAnyAreNotReached(t *testing.T) {
 	}
 	c.Pods = snapshottest.Pods("web", 11)
 	view := snapshot.Build(c)
-	if plan := planner.Build(view.Snapshot); len(plan.Launches) != 2 {
+	if plan := solve.Plan(view.Snapshot); len(plan.Launches) != 2 {
 		t.Errorf("want two launches: %+v", plan)
 	}
 }
@@ -187,7 +189,7 @@ func TestReasonsDoNotGrowWithWhatTheyQuote(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()
 	c.Pods = []corev1.Pod{snapshottest.Pod("hostile", snapshottest.GPUMemory(strings.Repeat("much", 50_000)))}
-	plan := planner.Build(snapshot.Build(c).Snapshot)
+	plan := solve.Plan(snapshot.Build(c).Snapshot)
 	if n := len(plan.Unplaced[0].Message); n > 2000 {
 		t.Errorf("the reason has %d bytes", n)
 	}
@@ -218,7 +220,7 @@ func TestADaemonSetThatFitsNoMachineTakesNothing(t *testing.T) {
 		c := snapshottest.Shared()
 		c.DaemonSets = append(c.DaemonSets, snapshottest.DaemonSet("hostile", asks...))
 		c.Pods = snapshottest.Pods("web", 11)
-		if plan := planner.Build(snapshot.Build(c).Snapshot); len(plan.Launches) != 2 {
+		if plan := solve.Plan(snapshot.Build(c).Snapshot); len(plan.Launches) != 2 {
 			t.Errorf("%v: want two launches: %+v", asks, plan)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -92,7 +93,7 @@ func TestPodsThatMoveDoNotCountWhereTheyAre(t *testing.T) {
 	}
 	one := func(c *snapshot.Cluster) { c.Pods = []corev1.Pod{Pod("web", Running("a"), apart)} }
 	plan := func(edits ...func(*snapshot.Cluster)) planner.Plan {
-		return planner.Build(snapshot.Build(two(edits...)).Snapshot)
+		return solve.Plan(snapshot.Build(two(edits...)).Snapshot)
 	}
 	if p := plan(one, replacing); len(p.Placements) != 1 || len(p.Launches)+len(p.Unplaced) > 0 {
 		t.Errorf("the pod has no place on the other machine in its zone: %+v", p)
@@ -127,7 +128,7 @@ func TestWhatThereIsAtThisMoment(t *testing.T) {
 	full := two(replacing, func(c *snapshot.Cluster) {
 		c.Pods = append(c.Pods, Pods("full", 9, Running("b"))...)
 	})
-	if p := planner.Build(asIs(full, "a").Snapshot); len(p.Launches) > 0 || len(p.Unplaced) != 1 {
+	if p := solve.Plan(asIs(full, "a").Snapshot); len(p.Launches) > 0 || len(p.Unplaced) != 1 {
 		t.Errorf("one place for two pods: %+v", p)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -389,7 +390,7 @@ func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
 			Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot")(&c.NodePools[0])
 			c.NodeClaims = []karpv1.NodeClaim{flexibleClaim(&c.NodePools[0], edit)}
 			c.Pods = Pods("web", 10)
-			plan := planner.Build(snapshot.Build(c).Snapshot)
+			plan := solve.Plan(snapshot.Build(c).Snapshot)
 			if len(plan.Launches) != 0 || len(plan.Unplaced) != 0 || len(plan.Placements) != 1 {
 				t.Errorf("plan: %+v", plan)
 			}

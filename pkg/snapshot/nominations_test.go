@@ -14,6 +14,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -146,7 +148,7 @@ func TestAlikePodsAreNotNominated(t *testing.T) {
 	cluster := withMachines(nil, "a", "b")
 	cluster.Pods = Pods("pod", 20)
 	view := snapshot.Build(cluster)
-	plan := planner.Search{Effort: 100}.Build(view.Snapshot)
+	plan := solve.Solver{Effort: 100}.Plan(view.Snapshot)
 	if n := view.Nominations(plan); len(plan.Placements) != 2 || len(n) > 0 {
 		t.Errorf("%d of 20 pods on %d machines are nominated, and any of them may go on either", len(n), len(plan.Placements))
 	}
@@ -166,9 +168,9 @@ func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 			cluster.Pods = append(cluster.Pods, pod)
 		}
 		view := snapshot.Build(cluster)
-		plan := planner.Search{Effort: 100}.Build(view.Snapshot)
+		plan := solve.Solver{Effort: 100}.Plan(view.Snapshot)
 		kept := view.Keeping(plan)
-		if err := planner.Check(view.Snapshot, kept); err != nil {
+		if err := check.Plan(view.Snapshot, kept); err != nil {
 			t.Fatal(err)
 		}
 		if kept.Price != plan.Price || len(kept.Unplaced) != len(plan.Unplaced) || len(kept.Launches) != len(plan.Launches) {
@@ -179,7 +181,7 @@ func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 			n.Pod.Status.NominatedNodeName = n.Node
 		}
 		view = snapshot.Build(cluster)
-		if again := view.Nominations(view.Keeping(planner.Search{Effort: 100}.Build(view.Snapshot))); len(again) > 0 {
+		if again := view.Nominations(view.Keeping(solve.Solver{Effort: 100}.Plan(view.Snapshot))); len(again) > 0 {
 			t.Fatalf("%d nominations are not the last word: %+v", len(nominations), again[0])
 		}
 	})

@@ -14,6 +14,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -306,8 +308,8 @@ func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.
 			}
 			c.Pods = Pods("p", 20, tc.pod)
 			view := snapshot.Build(c)
-			plan := planner.Build(view.Snapshot)
-			if err := planner.Check(view.Snapshot, plan); err != nil {
+			plan := solve.Plan(view.Snapshot)
+			if err := check.Plan(view.Snapshot, plan); err != nil {
 				t.Fatal(err)
 			}
 			if len(plan.Launches) != 1 || view.Offerings[plan.Launches[0].Offering].Type.Name != tc.want {

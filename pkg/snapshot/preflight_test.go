@@ -9,6 +9,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -64,7 +65,7 @@ func TestWhatWouldCertainlyBeRefusedIsNotTried(t *testing.T) {
 			if got := i >= 0; got != (tc.problem != "") || got && (view.Pools[0].Problems[i].Reason != tc.problem || !strings.Contains(view.Pools[0].Problems[i].Message, tc.message)) {
 				t.Errorf("problems: %+v, want %q", view.Pools[0].Problems, tc.problem)
 			}
-			plan := planner.Build(view.Snapshot)
+			plan := solve.Plan(view.Snapshot)
 			if got := len(plan.Launches); got != min(1, tc.open) {
 				t.Errorf("%d launches", got)
 			}

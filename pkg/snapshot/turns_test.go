@@ -9,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -66,13 +68,13 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 		started := time.Now()
 		v := snapshot.Build(c)
 		read := time.Now()
-		plan := planner.Search{Stop: func() bool { return time.Since(read) >= budget }}.Build(v.Snapshot)
+		plan := solve.Solver{Stop: func() bool { return time.Since(read) >= budget }}.Plan(v.Snapshot)
 		took := time.Since(started)
 		t.Logf("round %d: %d classes, %d rules, read in %s, planned in %s", round, len(v.Classes), len(v.Rules), read.Sub(started), time.Since(read))
 		if took > 50*budget { // Twice the budget on a machine that does nothing else.
 			t.Fatalf("round %d took %s", round, took)
 		}
-		if err := planner.Check(v.Snapshot, plan); err != nil {
+		if err := check.Plan(v.Snapshot, plan); err != nil {
 			t.Fatal(err)
 		}
 		if v.Pods["default/plain"] == nil {

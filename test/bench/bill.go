@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 const (
@@ -36,11 +38,11 @@ func (b bills) over() *float64 {
 // carryOut plans as the controller does, launches so many machines at a time, and plans again each time while nothing but the clock decides what is found. From each
 // plan to the next only what is on NodeClaims is known of it, as after a restart.
 func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
-	search := func() planner.Search {
+	search := func() solve.Solver {
 		start := time.Now()
-		return planner.Search{Stop: func() bool { return time.Since(start) >= controllerBudget }}
+		return solve.Solver{Stop: func() bool { return time.Since(start) >= controllerBudget }}
 	}
-	plan := search().Build(s)
+	plan := search().Plan(s)
 	b.first += plan.Price
 	for rounds := len(plan.Launches); len(plan.Launches) > 0; rounds-- {
 		if rounds < 0 {
@@ -58,7 +60,7 @@ func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
 			earlier.Placements = append(earlier.Placements, planner.Placement{Node: first + i, Pods: l.Pods})
 		}
 		plan = search().Resume(s, remembered(s, earlier))
-		if err := planner.Check(s, plan); err != nil {
+		if err := check.Plan(s, plan); err != nil {
 			return fmt.Errorf("a later plan breaks a rule: %w", err)
 		}
 	}

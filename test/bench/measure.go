@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 // figures are what was measured of a row; a nil field was not. Over several snapshots they are averages, where the name says nothing else.
@@ -85,7 +87,7 @@ func measure(ctx context.Context, r row) (figures, error) {
 	for s := range r.snapshots {
 		runtime.GC()
 		p, times := plan(s, r.budget)
-		if err := planner.Check(s, p); err != nil {
+		if err := check.Plan(s, p); err != nil {
 			return f, fmt.Errorf("%s: the plan breaks a rule: %w", r.name, err)
 		}
 		if len(p.Unplaced) > 0 {
@@ -150,11 +152,11 @@ type times struct{ first, all time.Duration }
 func plan(s planner.Snapshot, budget time.Duration) (planner.Plan, times) {
 	var t times
 	start := time.Now()
-	p := planner.Search{
+	p := solve.Solver{
 		Effort: math.MaxInt64,
 		Stop:   func() bool { return time.Since(start) >= budget-budget/40-t.first*3/2 },
 		First:  func(planner.Plan) { t.first = time.Since(start) },
-	}.Build(s)
+	}.Plan(s)
 	t.all = time.Since(start)
 	return p, t
 }

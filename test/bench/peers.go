@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/test/bench/autoscaler"
 	"karve.sh/karve/test/karpenter"
 )
@@ -41,7 +42,7 @@ func peers() (firstFit, karp, leastWaste, perPod *peer) {
 	}
 	firstFit = &peer{name: "FirstFit", plan: func(_ context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {
 		start := time.Now()
-		p := planner.FirstFit(s)
+		p := firstfit.Plan(s)
 		return p, time.Since(start), nil
 	}}
 	karp = &peer{name: "Karpenter", plan: func(ctx context.Context, s planner.Snapshot) (planner.Plan, time.Duration, error) {

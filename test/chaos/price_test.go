@@ -23,6 +23,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/aws"
@@ -93,7 +94,7 @@ func (w *world) bill(ctx context.Context, machines cloud.Catalog) (bill, error) 
 		b.machines = append(b.machines, machine(instanceType, zone, capacityType, price))
 	}
 	s := snapshot.Build(afresh(c)).Snapshot
-	plan := planner.Build(s)
+	plan := solve.Plan(s)
 	if len(plan.Unplaced) > 0 {
 		return bill{}, fmt.Errorf("a plan for all pods has no place for %v", plan.Unplaced[0])
 	}
@@ -164,7 +165,7 @@ func TestThePriceIsKnownWhileABreakerIsHalfOpen(t *testing.T) {
 	c := snapshottest.Shared()
 	c.NodePools[0].StatusConditions().SetUnknownWithReason(v1alpha1.ConditionReplicasHealthy, "Probing", "")
 	c.Pods = snapshottest.Pods("web", 11)
-	if plan := planner.Build(snapshot.Build(afresh(c)).Snapshot); len(plan.Unplaced) > 0 || len(plan.Launches) != 2 {
+	if plan := solve.Plan(snapshot.Build(afresh(c)).Snapshot); len(plan.Unplaced) > 0 || len(plan.Launches) != 2 {
 		t.Errorf("%d machines are planned, and not for %v", len(plan.Launches), plan.Unplaced)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -60,7 +61,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 		closeBreaker(&c.NodePools[i])
 	}
 	s := snapshot.Build(c).Snapshot
-	plan := planner.Build(s)
+	plan := solve.Plan(s)
 	if len(plan.Unplaced) > 0 {
 		t.Fatalf("a plan for more pods has no place for %v", plan.Unplaced[0])
 	}

@@ -27,6 +27,7 @@ import (
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	localaws "karve.sh/karve/test/aws"
 	"karve.sh/karve/test/bench/workload"
@@ -73,7 +74,7 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, paid := planner.Build(waiting), total(s.claims())
+	whole, paid := solve.Plan(waiting), total(s.claims())
 	dearer := 100 * (float64(paid)/float64(once) - 1)
 	t.Logf("%d machines cost %d micro-USD an hour, %d batches each planned for once %d (%+.2f %%), one plan for all %d (bound %d)", len(s.claims()), paid, len(batches), once, dearer,
 		whole.Price, whole.Bound)

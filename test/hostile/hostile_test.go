@@ -19,6 +19,9 @@ import (
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -61,8 +64,8 @@ func decide(t *testing.T, c *snapshot.Cluster) decision {
 	t.Helper()
 	started := time.Now()
 	view := snapshot.Build(c)
-	kept, plan, aside, err := planner.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
-		return view.Keeping(planner.WithAlternatives(s, planner.Search{Effort: 5000}.Build(s)))
+	kept, plan, aside, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
+		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: 5000}.Plan(s)))
 	}, func() bool { return true })
 	if err != nil || len(aside) > 0 {
 		t.Fatalf("no sound plan for all: %v, set aside: %+v", err, aside)
@@ -176,7 +179,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	snapshot.Hardware(view.Machines)
 	retention.NewOtherNodes(c)
 	layout := layout.Build(c, retention.Pods(c))
-	found := planner.Cheaper(planner.Search{Effort: 5000}, layout.Layout)
+	found := consolidate.Plan(solve.Solver{Effort: 5000}, layout.Layout)
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {
 			if i < 0 || i >= len(layout.Machines) {
@@ -185,7 +188,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 		}
 	}
 	whole := snapshot.Build(c)
-	headroom := headroom.Build(&whole, planner.Plan{}, planner.Search{Effort: 5000})
+	headroom := headroom.Build(&whole, planner.Plan{}, solve.Solver{Effort: 5000})
 	headroom.Keeps()
 	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})
 	capacity.Learn(c, nil)

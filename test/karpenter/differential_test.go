@@ -7,6 +7,8 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/test/karpenter"
 )
 
@@ -64,8 +66,8 @@ func TestKarveTakesWhatKarpenterTakesAndIsNeverDearer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ours := planner.Search{Effort: 100_000}.Build(d.Snapshot)
-				if err := planner.Check(d.Snapshot, ours); err != nil {
+				ours := solve.Solver{Effort: 100_000}.Plan(d.Snapshot)
+				if err := check.Plan(d.Snapshot, ours); err != nil {
 					t.Fatal(err)
 				}
 				if len(ours.Unplaced) > len(theirs.Unplaced) {

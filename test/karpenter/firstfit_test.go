@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/test/bench/workload"
 	"karve.sh/karve/test/karpenter"
 )
@@ -59,11 +61,11 @@ func TestFirstFitCostsWhatKarpenterDoesToTheCent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := planner.Check(s.Snapshot, theirs); err != nil {
+			if err := check.Plan(s.Snapshot, theirs); err != nil {
 				t.Fatalf("Karpenter's own plan: %v", err)
 			}
-			ours := planner.FirstFit(s.Snapshot)
-			if err := planner.Check(s.Snapshot, ours); err != nil {
+			ours := firstfit.Plan(s.Snapshot)
+			if err := check.Plan(s.Snapshot, ours); err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("Karpenter %d in %v, FirstFit %d, %d machines", theirs.Price, took, ours.Price, len(ours.Launches))
@@ -94,7 +96,7 @@ func TestTheScenariosAreThoseOfThePrototype(t *testing.T) {
 		t.Fatalf("there are %d scenarios, the prototype has %d", len(have), len(want))
 	}
 	for i, w := range want {
-		if price := planner.FirstFit(have[i].Snapshot).Price; have[i].name != w.Name || price != planner.MicroUSD(w.Like*1e6+0.5) {
+		if price := firstfit.Plan(have[i].Snapshot).Price; have[i].name != w.Name || price != planner.MicroUSD(w.Like*1e6+0.5) {
 			t.Errorf("%s costs %d, the prototype's %s %f", have[i].name, price, w.Name, w.Like)
 		}
 	}

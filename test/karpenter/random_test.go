@@ -9,6 +9,8 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/test/karpenter"
 )
@@ -120,9 +122,9 @@ func TestFirstFitIsKarpentersPackingOfAnything(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				ours := planner.FirstFit(d.Snapshot)
+				ours := firstfit.Plan(d.Snapshot)
 				for who, p := range map[string]planner.Plan{"FirstFit": ours, "Karpenter": theirs} {
-					if err := planner.Check(d.Snapshot, p); err != nil {
+					if err := check.Plan(d.Snapshot, p); err != nil {
 						t.Fatalf("%s: %v", who, err)
 					}
 				}

@@ -14,6 +14,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	"karve.sh/karve/test/karpenter"
@@ -152,14 +154,14 @@ func TestUnderRulesKarveIsHardlyEverBehindKarpenter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := planner.Check(v.Snapshot, theirs); err != nil {
+		if err := check.Plan(v.Snapshot, theirs); err != nil {
 			// Karpenter lets a pod follow others into any zone where they could be, and fixes the zone of neither.
 			t.Logf("seed %d: what Karpenter does breaks a rule: %v", seed, err)
 			broken++
 			continue
 		}
-		ours := planner.Build(v.Snapshot)
-		if err := planner.Check(v.Snapshot, ours); err != nil {
+		ours := solve.Plan(v.Snapshot)
+		if err := check.Plan(v.Snapshot, ours); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
 		}
 		if what := worse(ours, theirs); what != "" {

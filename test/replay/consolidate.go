@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/test/replay/peer"
 )
 
 // Karve is how Karve consolidates.
 type Karve struct {
-	Search planner.Search
+	Search solve.Solver
 	// Move is what the machines must cost less an hour for each pod that moves; Settle how long a pod must have run before it moves.
 	Move   planner.MicroUSD
 	Settle time.Duration
@@ -26,7 +28,7 @@ func (k Karve) Consolidate(w *world, s Scheduler) int {
 	l := w.layout(k.Move, k.Settle)
 	most := max(1, (len(w.machines)*k.Percent+99)/100)
 	l.Most = []int{most}
-	out := planner.Cheaper(k.Search, l)
+	out := consolidate.Plan(k.Search, l)
 	var steered []string
 	for _, i := range out.Surplus {
 		steered = append(steered, w.machines[i].name)
@@ -71,15 +73,15 @@ func Karpenter(w *world, s Scheduler) int {
 }
 
 // layout is the world as a layout, of which each machine may leave on which all pods have run for as long as said.
-func (w *world) layout(move planner.MicroUSD, settle time.Duration) planner.Layout {
-	l := planner.Layout{Snapshot: w.snapshot(true)}
+func (w *world) layout(move planner.MicroUSD, settle time.Duration) consolidate.Layout {
+	l := consolidate.Layout{Snapshot: w.snapshot(true)}
 	for i, m := range w.machines {
 		o := w.trace.Snapshot.Offerings[m.offering]
-		x := planner.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+		x := consolidate.Machine{Node: i, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
 		settled := true
 		for _, pod := range m.pods {
 			settled = settled && w.now-w.pods[pod].since >= settle
-			r := planner.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move}
+			r := consolidate.Running{Name: name(pod), Class: w.trace.Pods[pod].Shape, GPU: -1, Move: move}
 			if w.class(pod).GPUMemoryBytes > 0 {
 				r.GPU = w.pods[pod].on[0]
 			}
@@ -131,7 +133,7 @@ func (w *world) handOver(homes []home, s Scheduler) {
 }
 
 // take takes a step of a layout of some machines, and says where its pods are to go. They wait afterwards, but for those that the model places as planned.
-func (w *world) take(machines []*machine, l planner.Layout, step planner.Step, s Scheduler) (int, []home) {
+func (w *world) take(machines []*machine, l consolidate.Layout, step consolidate.Step, s Scheduler) (int, []home) {
 	var leave []*machine
 	for _, i := range step.Leave {
 		leave = append(leave, machines[l.Machines[i].Node])

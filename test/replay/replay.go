@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 const (
@@ -154,7 +156,7 @@ func (w *world) settle(s Setup, r *Result) error {
 		snapshot := w.snapshot(false)
 		plan := s.Provision(snapshot)
 		r.Planning = max(r.Planning, time.Since(start))
-		if err := planner.Check(snapshot, plan); err != nil {
+		if err := check.Plan(snapshot, plan); err != nil {
 			return fmt.Errorf("at %v: %w", w.now, err)
 		}
 		if len(plan.Launches) == 0 {
@@ -168,7 +170,7 @@ func (w *world) settle(s Setup, r *Result) error {
 }
 
 // Bound is the mean over samples of what any machines for all pods of the trace that are there at the time cost at least.
-func Bound(t *Trace, search planner.Search) planner.MicroUSD {
+func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 	var sum planner.MicroUSD
 	samples := 0
 	for now := time.Duration(0); now <= t.last()+batch; now += sample {
@@ -180,7 +182,7 @@ func Bound(t *Trace, search planner.Search) planner.MicroUSD {
 			}
 		}
 		if len(w.waiting) > 0 {
-			sum += search.Build(w.snapshot(false)).Bound
+			sum += search.Plan(w.snapshot(false)).Bound
 		}
 	}
 	return sum / planner.MicroUSD(samples)

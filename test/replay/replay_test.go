@@ -8,6 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/test/bench/workload"
 	"karve.sh/karve/test/replay"
 )
@@ -19,10 +21,10 @@ func short(seed int64, pods int) replay.Trace {
 	}, workload.Types(workload.G4dn, 10))
 }
 
-func plans(s planner.Snapshot) planner.Plan { return planner.Search{Effort: 2000}.Build(s) }
+func plans(s planner.Snapshot) planner.Plan { return solve.Solver{Effort: 2000}.Plan(s) }
 
 func karve(steered bool) replay.Consolidation {
-	return replay.Karve{Search: planner.Search{Effort: 2000}, Move: 50_000, Percent: 100, Steered: steered}.Consolidate
+	return replay.Karve{Search: solve.Solver{Effort: 2000}, Move: 50_000, Percent: 100, Steered: steered}.Consolidate
 }
 
 // run replays a trace; Run itself fails where a pod is lost or doubled, or a machine holds more than it has.
@@ -44,11 +46,11 @@ func run(t *testing.T, trace replay.Trace, s replay.Setup) replay.Result {
 func TestConsolidationIsCheaperThanNoneWithEveryScheduler(t *testing.T) {
 	t.Parallel()
 	trace := short(1, 250)
-	bound := replay.Bound(&trace, planner.Search{Effort: 2000})
+	bound := replay.Bound(&trace, solve.Solver{Effort: 2000})
 	for _, scheduler := range []replay.Scheduler{replay.FirstFit, replay.LeastAllocated, replay.MostAllocated} {
 		none := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans})
 		ours := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans, Consolidate: karve(true)})
-		peer := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: planner.FirstFit, Consolidate: replay.Karpenter})
+		peer := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: firstfit.Plan, Consolidate: replay.Karpenter})
 		t.Logf("%s: bound %d, none %+v, Karve %+v, model of Karpenter %+v", scheduler.Name, bound, none, ours, peer)
 		if none.Evictions != 0 || ours.Evictions == 0 || ours.Mean >= none.Mean {
 			t.Errorf("%s: %d with %d evictions, %d without consolidation", scheduler.Name, ours.Mean, ours.Evictions, none.Mean)

@@ -8,7 +8,10 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/test/bench/workload"
 	"karve.sh/karve/test/replay/peer"
 )
@@ -90,8 +93,8 @@ type policy struct {
 
 // karve is Karve's policy with so much for a move, launching at once or after a window.
 func karve(move planner.MicroUSD, window time.Duration) policy {
-	k := Karve{Search: planner.Search{Effort: effort}, Move: move, Percent: 100, Steered: true}
-	return policy{karveName(move), move, Setup{Provision: k.Search.Build, Window: window, Consolidate: k.Consolidate, Every: every}}
+	k := Karve{Search: solve.Solver{Effort: effort}, Move: move, Percent: 100, Steered: true}
+	return policy{karveName(move), move, Setup{Provision: k.Search.Plan, Window: window, Consolidate: k.Consolidate, Every: every}}
 }
 
 func karveName(move planner.MicroUSD) string {
@@ -100,19 +103,19 @@ func karveName(move planner.MicroUSD) string {
 
 // karpenter is the model of Karpenter's consolidation.
 func karpenter(window time.Duration) policy {
-	return policy{"model of Karpenter's consolidation", 0, Setup{Provision: planner.FirstFit, Window: window, Consolidate: Karpenter, Every: every}}
+	return policy{"model of Karpenter's consolidation", 0, Setup{Provision: firstfit.Plan, Window: window, Consolidate: Karpenter, Every: every}}
 }
 
 // rows are those of a trace: what there is without consolidation, the model of Karpenter's and Karve's for each model of the scheduler, each of them launching
 // at once and after a window, and what other costs of a move come to.
 func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bool {
-	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, planner.Search{Effort: effortOfBound}) })
+	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, solve.Solver{Effort: effortOfBound}) })
 	for _, scheduler := range []Scheduler{FirstFit, LeastAllocated, MostAllocated} {
 		policies := []policy{karpenter(0), karpenter(window), karve(move, 0), karve(move, window)}
 		if scheduler.planned {
 			policies = append([]policy{
-				{"none, Karpenter's packing", 0, Setup{Provision: planner.FirstFit}},
-				{"none, Karve's plans", 0, Setup{Provision: planner.Search{Effort: effort}.Build}},
+				{"none, Karpenter's packing", 0, Setup{Provision: firstfit.Plan}},
+				{"none, Karve's plans", 0, Setup{Provision: solve.Solver{Effort: effort}.Plan}},
 			}, policies...)
 			for _, other := range []planner.MicroUSD{100_000, 200_000, 300_000} {
 				policies = append(policies, karve(other, 0), karve(other, window))
@@ -161,19 +164,19 @@ func halved(trace string, skipped func(string), yield func(Row) bool) bool {
 }
 
 func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) bool {
-	start := sync.OnceValue(func() planner.Layout {
-		l := workload.Thinned(s, planner.Build(s), 0.5, defaultMove, seed)
+	start := sync.OnceValue(func() consolidate.Layout {
+		l := workload.Thinned(s, solve.Plan(s), 0.5, defaultMove, seed)
 		l.NearEnough = v1alpha1.DefaultNearEnoughPercent
 		return l
 	})
-	bound := sync.OnceValue(func() planner.MicroUSD { return planner.Cheaper(planner.Search{}, start()).Bound })
+	bound := sync.OnceValue(func() planner.MicroUSD { return consolidate.Plan(solve.Solver{}, start()).Bound })
 	for _, x := range []struct {
 		policy string
 		move   planner.MicroUSD
-		end    func(planner.Layout) (planner.Layout, int, time.Duration)
+		end    func(consolidate.Layout) (consolidate.Layout, int, time.Duration)
 	}{
-		{"none", 0, func(l planner.Layout) (planner.Layout, int, time.Duration) { return l, 0, 0 }},
-		{"model of Karpenter's consolidation", 0, func(l planner.Layout) (planner.Layout, int, time.Duration) {
+		{"none", 0, func(l consolidate.Layout) (consolidate.Layout, int, time.Duration) { return l, 0, 0 }},
+		{"model of Karpenter's consolidation", 0, func(l consolidate.Layout) (consolidate.Layout, int, time.Duration) {
 			k := peer.Karpenter(l)
 			return k.Layout, k.Evictions, 0
 		}},
@@ -195,15 +198,15 @@ func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) 
 }
 
 // ToTheEnd takes the steps of cheaper layouts until there are none, and returns how many pods had to move and the longest that one look took.
-func ToTheEnd(l planner.Layout) (end planner.Layout, evictions int, longest time.Duration) {
+func ToTheEnd(l consolidate.Layout) (end consolidate.Layout, evictions int, longest time.Duration) {
 	for {
 		start := time.Now()
-		steps := planner.Cheaper(planner.Search{}, l).Steps
+		steps := consolidate.Plan(solve.Solver{}, l).Steps
 		longest = max(longest, time.Since(start))
 		if len(steps) == 0 {
 			return l, evictions, longest
 		}
-		var all planner.Step
+		var all consolidate.Step
 		for _, s := range steps {
 			all.Leave = append(all.Leave, s.Leave...)
 			all.Launches, all.Placements = append(all.Launches, s.Launches...), append(all.Placements, s.Placements...)

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -39,13 +41,13 @@ func (o *Outcome) complain(kind, format string, args ...any) {
 // Judge plans for a scenario and asks the scheduler what it thinks of the plan.
 func (f *Filter) Judge(s *Scenario) (Outcome, error) {
 	view := snapshot.Build(s.Cluster())
-	return f.JudgePlan(s, view, planner.Build(view.Snapshot))
+	return f.JudgePlan(s, view, solve.Plan(view.Snapshot))
 }
 
 // JudgePlan asks the scheduler what it thinks of a plan.
 func (f *Filter) JudgePlan(s *Scenario, view snapshot.View, plan planner.Plan) (Outcome, error) {
 	o := Outcome{View: view, Plan: plan}
-	if err := planner.Check(view.Snapshot, plan); err != nil {
+	if err := check.Plan(view.Snapshot, plan); err != nil {
 		o.complain("Check", "the plan breaks rules of its own: %v", err)
 		return o, nil
 	}

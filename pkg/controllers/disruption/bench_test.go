@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -44,7 +44,7 @@ func BenchmarkLook(b *testing.B) {
 			s := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
 			s.fakePods().blocker = nobody
 			layout := s.lay(c, func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
-			out := propose(&layout, planner.Search{})
+			out := propose(&layout, solve.Solver{})
 			b.ReportMetric(float64(len(out.proposals)), "proposals")
 		}
 	})

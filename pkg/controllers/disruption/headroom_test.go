@@ -17,7 +17,8 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -42,8 +43,8 @@ func (w warm) wants(replicas int32) {
 // headroom is what Karve plans to keep free.
 func (w warm) headroom() headroom.Headroom {
 	view := snapshot.Build(w.cluster)
-	h := headroom.Build(&view, planner.Search{Effort: 1}.Build(view.Snapshot), planner.Search{Effort: 1})
-	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
+	h := headroom.Build(&view, solve.Solver{Effort: 1}.Plan(view.Snapshot), solve.Solver{Effort: 1})
+	if err := check.Plan(h.Snapshot, h.Plan); err != nil {
 		w.Fatal(err)
 	}
 	return h

@@ -10,6 +10,8 @@ import (
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -38,8 +40,8 @@ type searchResult struct {
 }
 
 // propose searches for a cheaper layout.
-func propose(l *layout.Layout, search planner.Search) searchResult {
-	found := planner.Cheaper(search, l.Layout)
+func propose(l *layout.Layout, search solve.Solver) searchResult {
+	found := consolidate.Plan(search, l.Layout)
 	out := searchResult{price: found.Price, bound: found.Bound}
 	nodes := map[int]string{}
 	for i, m := range l.Machines {

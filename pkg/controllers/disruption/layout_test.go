@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -160,7 +161,7 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 	s.on("g4dn.2xlarge", 6)
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
-	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 {
+	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 {
 		t.Errorf("%v is surplus", out.surplus)
 	}
 }
@@ -203,7 +204,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 		}
 		view := snapshot.Build(s.cluster)
 		layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
-		for _, p := range propose(&layout, planner.Search{Effort: 1}).proposals {
+		for _, p := range propose(&layout, solve.Solver{Effort: 1}).proposals {
 			if len(p.claims) > s.budget {
 				continue
 			}
@@ -264,7 +265,7 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 	}
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
-	if out := propose(&layout, planner.Search{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
+	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
 	}
 }

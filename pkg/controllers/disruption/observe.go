@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -50,8 +51,8 @@ func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Di
 		pods: clusterPods{evictions, others, retention.Pods(cluster)},
 	}
 	var plan planner.Plan
-	view.Snapshot, plan = containedPlan(view.Snapshot, planner.Search{})
-	headroom := headroom.Build(view, plan, planner.Search{})
+	view.Snapshot, plan = containedPlan(view.Snapshot, solve.Solver{})
+	headroom := headroom.Build(view, plan, solve.Solver{})
 	for i := range view.Pools {
 		np := &view.Pools[i]
 		p := s.poolNamed(np.NodePool.Name)

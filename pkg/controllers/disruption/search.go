@@ -12,6 +12,8 @@ import (
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -28,7 +30,7 @@ const (
 type layoutSearch struct {
 	// searched is when a cheaper layout was searched, layout what it was searched in, found what was found. missed says that this pass was too early for a search.
 	searched time.Time
-	layout   planner.Layout
+	layout   consolidate.Layout
 	found    searchResult
 	missed   bool
 	// judged is when the marks were last judged, marked the NodeClaims that had them, verdicts what came of it.
@@ -97,13 +99,13 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 		return
 	}
 	started, cut := c.Clock.Now(), false
-	c.search.found = propose(&layout, planner.Search{Stop: func() bool {
+	c.search.found = propose(&layout, solve.Solver{Stop: func() bool {
 		cut = c.Clock.Since(started) >= layoutFor
 		return cut
 	}})
 	c.search.layout = layout.Layout
 	if cut {
-		c.search.layout = planner.Layout{} // It is searched again: the processor may have had much else to do.
+		c.search.layout = consolidate.Layout{} // It is searched again: the processor may have had much else to do.
 	}
 	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
 	c.searchKept(cluster, s, layout.Kept)
@@ -166,7 +168,7 @@ func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[str
 	c.search.asked = s.now
 	started := c.Clock.Now()
 	layout := s.lay(cluster, func(*snapshot.Machine) string { return "" })
-	for _, p := range propose(&layout, planner.Search{Stop: func() bool { return c.Clock.Since(started) >= layoutFor }}).proposals {
+	for _, p := range propose(&layout, solve.Solver{Stop: func() bool { return c.Clock.Since(started) >= layoutFor }}).proposals {
 		for _, name := range p.claims {
 			if why := kept[name]; why != "" {
 				c.memory.of(s.named(name)).keptInLayout = why

@@ -20,6 +20,8 @@ import (
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
@@ -131,8 +133,8 @@ func (s *simulation) need() (need, started, all int) {
 // provision launches for whoever needs a place, and never more than they need.
 func (s *simulation) provision() {
 	view := snapshot.Build(s.cluster)
-	plan := planner.Search{Effort: 1}.Build(view.Snapshot)
-	if err := planner.Check(view.Snapshot, plan); err != nil {
+	plan := solve.Solver{Effort: 1}.Plan(view.Snapshot)
+	if err := check.Plan(view.Snapshot, plan); err != nil {
 		s.Fatal(err)
 	}
 	need, _, free := s.need()
@@ -322,7 +324,7 @@ func (s *simulation) consider(state *pass) {
 		}
 		return cmp.Or(reason.Protected(state.named(m.Claim.Name), m.Pods, state.pods), state.pods.Keeps(m))
 	})
-	out := propose(&layout, planner.Search{Effort: 1000})
+	out := propose(&layout, solve.Solver{Effort: 1000})
 	state.proposals = out.proposals
 	for _, m := range state.machines {
 		m.Surplus = slices.Contains(out.surplus, m.Claim.Name)

@@ -12,6 +12,8 @@ import (
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -107,7 +109,7 @@ const (
 	// placeEffort is enough to find places where there are some; which they are does not matter.
 	placeEffort = 1
 	// costEffort is enough to find cheap ones.
-	costEffort = planner.DefaultEffort / 10
+	costEffort = solve.DefaultEffort / 10
 )
 
 // saving is for machines that are marked as underutilized: it compares the cluster in which only those have left with the one in which claims have as well.
@@ -157,7 +159,7 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 	}
 	view := build()
 	var plan planner.Plan
-	view.Snapshot, plan = containedPlan(view.Snapshot, planner.Search{Effort: effort})
+	view.Snapshot, plan = containedPlan(view.Snapshot, solve.Solver{Effort: effort})
 	o := outcome{unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan), taken: map[string]planner.Resources{}, placements: map[string]placement{}}
 	for _, u := range plan.Unplaced {
 		o.unplaced[u.Pod] = u.Message
@@ -180,7 +182,7 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 			}
 		}
 	}
-	headroom := headroom.Build(&view, plan, planner.Search{Effort: effort})
+	headroom := headroom.Build(&view, plan, solve.Solver{Effort: effort})
 	o.price += highestPrice(headroom.Snapshot, headroom.Plan)
 	maps.Copy(used, headroom.Keeps())
 	for node, price := range unused(&view) {
@@ -196,7 +198,7 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 // the cheapest would be begun again and again.
 func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	var total planner.MicroUSD
-	for _, l := range planner.WithAlternatives(s, plan).Launches {
+	for _, l := range alternatives.Add(s, plan).Launches {
 		price := s.Offerings[l.Offering].Price
 		for _, other := range l.Alternatives {
 			price = max(price, s.Offerings[other].Price)
@@ -229,8 +231,8 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 
 // containedPlan plans without the classes of pods for which no plan passes the planner's Check, and returns the snapshot that the plan is for. Where no plan passes at all, no pod
 // has a place: no machine whose pods would have to move goes.
-func containedPlan(s planner.Snapshot, search planner.Search) (planner.Snapshot, planner.Plan) {
-	kept, plan, _, err := planner.Contain(s, nil, search.Build, func() bool { return false })
+func containedPlan(s planner.Snapshot, search solve.Solver) (planner.Snapshot, planner.Plan) {
+	kept, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false })
 	if err == nil {
 		return kept, plan
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -18,7 +19,7 @@ func TestPodsThatBreakAPlanLeaveOthersTheirPlaces(t *testing.T) {
 			s.Classes[i].Requests.MilliCPU = -1
 		}
 	}
-	_, plan := containedPlan(s, planner.Search{})
+	_, plan := containedPlan(s, solve.Solver{})
 	if len(plan.Unplaced) != 1 || plan.Unplaced[0].Pod != "default/broken" || plan.Unplaced[0].Reason != planner.ReasonSetAside {
 		t.Errorf("unplaced: %+v, want the broken pod alone", plan.Unplaced)
 	}
@@ -41,7 +42,7 @@ func TestWithoutASoundPlanNobodyHasAPlace(t *testing.T) {
 	if planner.Validate(s) == nil {
 		t.Fatal("the snapshot is valid")
 	}
-	if _, plan := containedPlan(s, planner.Search{}); len(plan.Unplaced) != 3 || len(plan.Launches) > 0 {
+	if _, plan := containedPlan(s, solve.Solver{}); len(plan.Unplaced) != 3 || len(plan.Launches) > 0 {
 		t.Errorf("plan: %+v, want no places", plan)
 	}
 }

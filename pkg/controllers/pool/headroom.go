@@ -8,7 +8,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/headroom"
-	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -17,8 +17,8 @@ func headroomOf(cluster *snapshot.Cluster) *headroom.Headroom {
 	if !cluster.WantsHeadroom() {
 		return &headroom.Headroom{}
 	}
-	view, search := snapshot.Build(cluster), planner.Search{Effort: 1}
-	headroom := headroom.Build(&view, search.Build(view.Snapshot), search)
+	view, search := snapshot.Build(cluster), solve.Solver{Effort: 1}
+	headroom := headroom.Build(&view, search.Plan(view.Snapshot), search)
 	return &headroom
 }
 

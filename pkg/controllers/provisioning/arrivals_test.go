@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -85,7 +85,7 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole := planner.Build(s)
+	whole := solve.Plan(s)
 	over := 100 * (float64(w.bill())/float64(once) - 1)
 	t.Logf("%d pods: %d machines cost %d micro-USD an hour, %d batches each planned for once %d (%+.2f %%), one plan for all %d (bound %d): %s", n, len(w.claims), w.bill(),
 		len(batches), once, over, whole.Price, whole.Bound, w.machines())

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 // What plans are for, by which the controller tells whether a class was set aside before.
@@ -18,13 +19,13 @@ const (
 
 // contain makes a plan that keeps its own rules, without the classes for which no plan does, and the snapshot that it is for. It returns false where there is none
 // for anybody. first, when not nil, is a plan that has been made already. Only the first plan has the whole budget of time: the others are rare, and follow a bug.
-func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, planner.Search) planner.Plan) (planner.Snapshot, planner.Plan, bool) {
+func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, solve.Solver) planner.Plan) (planner.Snapshot, planner.Plan, bool) {
 	started := c.Clock.Now()
 	plans := 0
 	if first != nil {
 		plans = 1
 	}
-	kept, plan, aside, err := planner.Contain(s, first, func(s planner.Snapshot) planner.Plan {
+	kept, plan, aside, err := solve.Contain(s, first, func(s planner.Snapshot) planner.Plan {
 		budget := c.PlanBudget
 		if plans++; plans > 1 {
 			budget /= 4
@@ -44,7 +45,7 @@ func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snap
 }
 
 // noteAside counts the classes that a plan was made without, and logs those that the plan before it had.
-func (c *Controller) noteAside(ctx context.Context, purpose string, s planner.Snapshot, aside []planner.Aside) {
+func (c *Controller) noteAside(ctx context.Context, purpose string, s planner.Snapshot, aside []solve.Aside) {
 	before, now := c.aside[purpose], sets.New[string]()
 	for _, a := range aside {
 		c.Metrics.SetAside(a)
@@ -59,6 +60,6 @@ func (c *Controller) noteAside(ctx context.Context, purpose string, s planner.Sn
 }
 
 // search is one that ends when the budget of time is over.
-func (c *Controller) search(started time.Time, budget time.Duration) planner.Search {
-	return planner.Search{Stop: func() bool { return c.Clock.Since(started) >= budget }}
+func (c *Controller) search(started time.Time, budget time.Duration) solve.Solver {
+	return solve.Solver{Stop: func() bool { return c.Clock.Since(started) >= budget }}
 }

@@ -11,6 +11,7 @@ import (
 
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -31,8 +32,8 @@ func TestPodsThatBreakPlansAreLeftOutAndTold(t *testing.T) {
 		return false
 	}
 	for range 2 { // The second time it is no news.
-		kept, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(s planner.Snapshot, search planner.Search) planner.Plan {
-			plan := search.Build(s)
+		kept, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(s planner.Snapshot, search solve.Solver) planner.Plan {
+			plan := search.Plan(s)
 			if odd(s) {
 				plan.Price++
 			}
@@ -62,7 +63,7 @@ func TestNothingIsLaunchedByAPlannerThatIsNeverRight(t *testing.T) {
 	c := New(Config{Metrics: metrics.New(prometheus.NewRegistry()), Clock: clocktesting.NewFakePassiveClock(now), PlanBudget: time.Second})
 	cluster := snapshottest.Shared()
 	cluster.Pods = snapshottest.Pods("web", 11)
-	_, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(planner.Snapshot, planner.Search) planner.Plan {
+	_, plan, ok := c.contain(t.Context(), forPods, snapshot.Build(cluster).Snapshot, nil, func(planner.Snapshot, solve.Solver) planner.Plan {
 		return planner.Plan{Price: 1}
 	})
 	if ok || len(plan.Launches) > 0 {

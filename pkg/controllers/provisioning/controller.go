@@ -33,6 +33,8 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -217,8 +219,8 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if len(view.Pods) > 0 {
 		started := c.Clock.Now()
 		earlier, sound := c.memory.earlier(&view, started), false
-		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, nil, func(s planner.Snapshot, search planner.Search) planner.Plan {
-			return view.Keeping(planner.WithAlternatives(s, search.Resume(s, earlier)))
+		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, nil, func(s planner.Snapshot, search solve.Solver) planner.Plan {
+			return view.Keeping(alternatives.Add(s, search.Resume(s, earlier)))
 		})
 		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
 		if !sound {
@@ -256,9 +258,9 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 // warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
 func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
 	headroom := headroom.Build(view, served, c.search(c.Clock.Now(), c.PlanBudget))
-	first := planner.WithAlternatives(headroom.Snapshot, headroom.Plan)
-	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search planner.Search) planner.Plan {
-		return planner.WithAlternatives(s, search.Build(s)) // A plain plan for the rest of it will do.
+	first := alternatives.Add(headroom.Snapshot, headroom.Plan)
+	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search solve.Solver) planner.Plan {
+		return alternatives.Add(s, search.Plan(s)) // A plain plan for the rest of it will do.
 	})
 	if !sound {
 		return retry, nil

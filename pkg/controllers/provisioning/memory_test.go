@@ -13,6 +13,9 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -53,8 +56,8 @@ func drawPods(t *rapid.T, prefix string) []corev1.Pod {
 func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan {
 	c.view = snapshot.Build(c.cluster)
 	view := &c.view
-	plan := view.Keeping(planner.WithAlternatives(view.Snapshot, planner.Search{Stop: stop}.Resume(view.Snapshot, c.memory.earlier(view, Now))))
-	if err := planner.Check(view.Snapshot, plan); err != nil {
+	plan := view.Keeping(alternatives.Add(view.Snapshot, solve.Solver{Stop: stop}.Resume(view.Snapshot, c.memory.earlier(view, Now))))
+	if err := check.Plan(view.Snapshot, plan); err != nil {
 		t.Fatal(err)
 	}
 	for claim, pods := range view.Replanned(plan) {

@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -51,7 +53,7 @@ func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
 // decided is the view, the plan and the changes that come of a cluster.
 func decided(c *snapshot.Cluster) (snapshot.View, planner.Plan, []Change) {
 	view := snapshot.Build(c)
-	plan := planner.Build(view.Snapshot)
+	plan := solve.Plan(view.Snapshot)
 	return view, plan, Changes(&view, plan.Placements)
 }
 
@@ -185,7 +187,7 @@ type world struct {
 func (w *world) look() {
 	w.t.Helper()
 	view, plan, changes := decided(w.Cluster)
-	if err := planner.Check(view.Snapshot, plan); err != nil {
+	if err := check.Plan(view.Snapshot, plan); err != nil {
 		w.t.Fatal(err)
 	}
 	for _, change := range changes {

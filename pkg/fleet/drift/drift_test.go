@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/fleet/drift"
-	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -27,7 +27,7 @@ func launched(t *testing.T, edits ...func(*snapshot.Cluster)) *snapshot.Cluster 
 		edit(c)
 	}
 	view := snapshot.Build(c)
-	plan := planner.Build(view.Snapshot)
+	plan := solve.Plan(view.Snapshot)
 	if len(plan.Launches) != 1 {
 		t.Fatalf("%d launches: %+v", len(plan.Launches), plan.Unplaced)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -32,7 +33,7 @@ type Pool struct {
 }
 
 // Build plans for what is to be kept free once the pods of a view are served.
-func Build(v *snapshot.View, served planner.Plan, search planner.Search) Headroom {
+func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom {
 	h := Headroom{View: *v}
 	h.Pods, h.Classes = nil, nil
 	if len(v.Reserves) == 0 {
@@ -40,7 +41,7 @@ func Build(v *snapshot.View, served planner.Plan, search planner.Search) Headroo
 	}
 	turns := turnsOf(v, served)
 	plan := func(turns [][]int) (planner.Snapshot, planner.Plan) {
-		return search.Spare(v.Snapshot, served, givingWay(v, served), turns)
+		return search.Headroom(v.Snapshot, served, givingWay(v, served), turns)
 	}
 	h.Snapshot, h.Plan = plan(turns)
 	for k := len(turns) - 1; k > 0; k-- {

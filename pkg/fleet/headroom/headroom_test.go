@@ -16,6 +16,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -65,9 +67,9 @@ func limited(gpus string) func(*snapshot.Cluster) {
 func headroomOf(t *testing.T, c *snapshot.Cluster) headroom.Headroom {
 	t.Helper()
 	v := snapshot.Build(c)
-	plan := planner.Build(v.Snapshot)
-	h := headroom.Build(&v, plan, planner.Search{})
-	if err := planner.Check(h.Snapshot, h.Plan); err != nil {
+	plan := solve.Plan(v.Snapshot)
+	h := headroom.Build(&v, plan, solve.Solver{})
+	if err := check.Plan(h.Snapshot, h.Plan); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -192,7 +194,7 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 	}
 	view := snapshot.Build(warm(100, edits...))
 	as := view.AsIs(snapshot.WhatIf{}, nil)
-	if h := headroom.Build(&as, planner.Plan{}, planner.Search{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
+	if h := headroom.Build(&as, planner.Plan{}, solve.Solver{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
 		t.Errorf("headroom counts where only what there is does: %+v", h.Plan)
 	}
 }
@@ -207,7 +209,7 @@ func TestABurstOfPodsWithTheirShareFitsTheHeadroom(t *testing.T) {
 	}
 	c.Pods = append(c.Pods, Pods("burst", 10, Asking("cpu", fmt.Sprintf("%dm", share.MilliCPU), "memory", fmt.Sprint(share.MemoryBytes), v1alpha1.ResourceGPUShared, "1"),
 		GPUMemory(fmt.Sprint(memory)))...)
-	if plan := planner.Build(snapshot.Build(c).Snapshot); len(plan.Launches)+len(plan.Unplaced) > 0 {
+	if plan := solve.Plan(snapshot.Build(c).Snapshot); len(plan.Launches)+len(plan.Unplaced) > 0 {
 		t.Errorf("a burst within the headroom needs %d machines, and %d pods find no place", len(plan.Launches), len(plan.Unplaced))
 	}
 }

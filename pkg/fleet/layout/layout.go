@@ -14,13 +14,14 @@ import (
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/snapshot"
 )
 
 // Layout is what runs where, for the planner to make cheaper, with the objects that it speaks of.
 type Layout struct {
 	// Layout is what the planner gets; its Most is nil.
-	Layout planner.Layout
+	Layout consolidate.Layout
 	// View is its snapshot with the objects.
 	View snapshot.View
 	// Machines are those of Layout.Machines, at the same indices.
@@ -81,7 +82,7 @@ func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 		}
 		l.Layout.NearEnough = near
 		l.Machines = append(l.Machines, m)
-		l.Layout.Machines = append(l.Layout.Machines, planner.Machine{
+		l.Layout.Machines = append(l.Layout.Machines, consolidate.Machine{
 			Node: node, Pool: candidate.pool, Price: planner.MicroUSD(m.MicroUSDPerHour()), Physical: counts, Pods: pods,
 		})
 	}
@@ -107,7 +108,7 @@ func movable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) bool {
 }
 
 // running are the pods of a machine that move when it goes, or why they cannot.
-func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int, now time.Time) (pods []planner.Running, why string) {
+func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int, now time.Time) (pods []consolidate.Running, why string) {
 	saving, err := pool.Class.Spec.Consolidation.SavingPerMove()
 	if err != nil {
 		return nil, err.Error()
@@ -129,7 +130,7 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 		if held, ok := on[pod]; ok {
 			gpu = held
 		}
-		pods = append(pods, planner.Running{
+		pods = append(pods, consolidate.Running{
 			Name: snapshot.PodName(pod), Class: class, GPU: gpu, Move: planner.MicroUSD(moveCost(saving, karpenter.EvictionCost(pod), now.Sub(snapshot.StartTime(pod)), settle)),
 		})
 	}

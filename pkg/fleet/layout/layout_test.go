@@ -15,6 +15,8 @@ import (
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
@@ -48,7 +50,7 @@ func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
 	if err := planner.Validate(l.Layout.Snapshot); err != nil {
 		t.Fatal(err)
 	}
-	want := []planner.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []planner.Running{
+	want := []consolidate.Machine{{Node: 0, Pool: 0, Price: 526_000, Physical: planner.Physical{MilliCPU: 4000, MemoryBytes: 16 << 30, GPUs: 1, Replicas: 10, Nodes: 1}, Pods: []consolidate.Running{
 		{Name: "default/web-000", Class: 0, GPU: -1, Move: 50_000}, {Name: "default/web-001", Class: 1, GPU: 0, Move: 50_000},
 	}}}
 	if diff := cmp.Diff(want, l.Layout.Machines); diff != "" {
@@ -242,7 +244,7 @@ func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
 	taintWith(&c.Nodes[0], v1alpha1.SurplusTaintKey, corev1.TaintEffectPreferNoSchedule)
 	c.Pods = append(c.Pods, Pod("waits", ofWeb))
 	view := snapshot.Build(c)
-	plan := planner.Build(view.Snapshot)
+	plan := solve.Plan(view.Snapshot)
 	if len(plan.Launches) != 0 || len(view.Classes[0].Wishes) != 0 {
 		t.Errorf("the taint costs %d machines and makes wishes %v", len(plan.Launches), view.Classes[0].Wishes)
 	}

@@ -5,6 +5,9 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
 )
 
 // PlannedOnce returns what the machines cost when the waiting pods of a snapshot come in batches, by their names, and each batch is planned for exactly once, on
@@ -27,14 +30,14 @@ func PlannedOnce(s planner.Snapshot, batches [][]string) (planner.MicroUSD, erro
 			}
 			s.Classes[i].Pods = append(s.Classes[i].Pods, pod)
 		}
-		plan := planner.Build(s)
-		if err := planner.Check(s, plan); err != nil || len(plan.Unplaced) > 0 {
+		plan := solve.Plan(s)
+		if err := check.Plan(s, plan); err != nil || len(plan.Unplaced) > 0 {
 			return 0, fmt.Errorf("batch %d: %d pods without a place (%v)", n, len(plan.Unplaced), err)
 		}
 		price += plan.Price
 		run := func(node int, pods []string) {
 			for _, pod := range slices.Clone(pods) {
-				Run(&s, node, planner.Running{Name: pod, Class: class[pod], GPU: -1})
+				Run(&s, node, consolidate.Running{Name: pod, Class: class[pod], GPU: -1})
 			}
 		}
 		for _, p := range plan.Placements {

@@ -8,10 +8,11 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
 )
 
 // Price is what the machines of a layout cost an hour.
-func Price(l planner.Layout) planner.MicroUSD {
+func Price(l consolidate.Layout) planner.MicroUSD {
 	var sum planner.MicroUSD
 	for _, m := range l.Machines {
 		sum += m.Price
@@ -20,10 +21,10 @@ func Price(l planner.Layout) planner.MicroUSD {
 }
 
 // Layouts generates small valid layouts: snapshots whose nodes are mostly machines with pods, so many at most.
-func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Generator[planner.Layout] {
-	return rapid.Custom(func(t *rapid.T) planner.Layout {
+func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Generator[consolidate.Layout] {
+	return rapid.Custom(func(t *rapid.T) consolidate.Layout {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
-		l := planner.Layout{Snapshot: snapshots.Draw(t, "snapshot")}
+		l := consolidate.Layout{Snapshot: snapshots.Draw(t, "snapshot")}
 		s := &l.Snapshot
 		if !rapid.Bool().Draw(t, "some wait") {
 			for c := range s.Classes {
@@ -35,13 +36,13 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 			if n("no machine of ours", 0, 5) == 0 {
 				continue
 			}
-			m := planner.Machine{
+			m := consolidate.Machine{
 				Node: i, Pool: n("pool", 0, len(s.Pools)-1), Price: planner.MicroUSD(n("price", 1, 16)),
 				Physical: planner.Physical{MilliCPU: 10, MemoryBytes: 10, GPUs: int64(n("GPUs", 1, 3)), Nodes: 1},
 			}
 			for j := range n("running", 0, min(3, left)) {
 				left--
-				pod := planner.Running{Name: fmt.Sprintf("default/running-%d-%d", i, j), Class: n("class", 0, len(s.Classes)-1), GPU: -1, Move: planner.MicroUSD(n("move", 0, 2))}
+				pod := consolidate.Running{Name: fmt.Sprintf("default/running-%d-%d", i, j), Class: n("class", 0, len(s.Classes)-1), GPU: -1, Move: planner.MicroUSD(n("move", 0, 2))}
 				if s.Classes[pod.Class].GPUMemoryBytes > 0 && len(s.Nodes[i].GPUs) > 0 {
 					pod.GPU = n("GPU", 0, len(s.Nodes[i].GPUs)-1)
 				}
@@ -63,9 +64,9 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 }
 
 // ShuffledLayout is the same layout in another order; pick(n) chooses from 0 to n-1.
-func ShuffledLayout(l planner.Layout, pick func(n int) int) planner.Layout {
+func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layout {
 	s, at := shuffled(l.Snapshot, pick)
-	out := planner.Layout{Snapshot: s, NearEnough: l.NearEnough}
+	out := consolidate.Layout{Snapshot: s, NearEnough: l.NearEnough}
 	order, _ := permutation(len(l.Machines), pick)
 	for _, i := range order {
 		m := l.Machines[i]
@@ -84,7 +85,7 @@ func ShuffledLayout(l planner.Layout, pick func(n int) int) planner.Layout {
 
 // Freed is what there is to plan for when some machines of a layout leave: their pods wait, nobody goes to their nodes, and the limits of their pools get
 // back what they count.
-func Freed(l planner.Layout, leave []int) planner.Snapshot {
+func Freed(l consolidate.Layout, leave []int) planner.Snapshot {
 	s := Clone(l.Snapshot)
 	leaves := make([]bool, len(s.Nodes))
 	for _, i := range leave {
@@ -103,8 +104,8 @@ func Freed(l planner.Layout, leave []int) planner.Snapshot {
 }
 
 // Seated is a layout in which the pods that a plan has room for on nodes run there, and no pod waits: what the plan launches is on its way elsewhere.
-func Seated(l planner.Layout, p planner.Plan) planner.Layout {
-	l = After(l, planner.Step{Placements: p.Placements})
+func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
+	l = After(l, consolidate.Step{Placements: p.Placements})
 	for _, x := range p.Launches {
 		addPhysical(&l.Snapshot.Pools[l.Snapshot.Offerings[x.Offering].Pool].Remaining, l.Snapshot.Offerings[x.Offering].Physical, -1)
 	}
@@ -116,16 +117,16 @@ func Seated(l planner.Layout, p planner.Plan) planner.Layout {
 
 // After is the layout once a step was taken: the machines that it gives back are gone, what it launches is there, and its pods run where it has them.
 // Pods that wait and have a place in the step run there as well.
-func After(l planner.Layout, step planner.Step) planner.Layout {
+func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 	s := Clone(l.Snapshot)
-	running := map[string]planner.Running{}
+	running := map[string]consolidate.Running{}
 	for c, class := range s.Classes {
 		for _, pod := range class.Pods {
-			running[pod] = planner.Running{Name: pod, Class: c, GPU: -1}
+			running[pod] = consolidate.Running{Name: pod, Class: c, GPU: -1}
 		}
 	}
 	gone := make([]bool, len(s.Nodes))
-	out := planner.Layout{Most: l.Most, NearEnough: l.NearEnough}
+	out := consolidate.Layout{Most: l.Most, NearEnough: l.NearEnough}
 	for i, m := range l.Machines {
 		m.Pods = slices.Clone(m.Pods)
 		if !slices.Contains(step.Leave, i) {
@@ -138,7 +139,7 @@ func After(l planner.Layout, step planner.Step) planner.Layout {
 			running[pod.Name] = pod
 		}
 	}
-	run := func(node int, pods []string, gpus []int, m *planner.Machine) {
+	run := func(node int, pods []string, gpus []int, m *consolidate.Machine) {
 		for i, name := range pods {
 			pod := running[name]
 			pod.GPU = -1
@@ -152,8 +153,8 @@ func After(l planner.Layout, step planner.Step) planner.Layout {
 		}
 	}
 	for _, p := range step.Placements {
-		var at *planner.Machine
-		if i := slices.IndexFunc(out.Machines, func(m planner.Machine) bool { return m.Node == p.Node }); i >= 0 {
+		var at *consolidate.Machine
+		if i := slices.IndexFunc(out.Machines, func(m consolidate.Machine) bool { return m.Node == p.Node }); i >= 0 {
 			at = &out.Machines[i]
 		}
 		run(p.Node, p.Pods, p.GPUs, at)
@@ -170,7 +171,7 @@ func After(l planner.Layout, step planner.Step) planner.Layout {
 
 // Launched adds an empty machine of an offering to a snapshot, counted against the limits of its pool. Its name has not been used by the nodes that
 // there are.
-func Launched(s *planner.Snapshot, offering int) planner.Machine {
+func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 	o := s.Offerings[offering]
 	n := 0
 	for _, v := range s.Nodes {
@@ -189,11 +190,11 @@ func Launched(s *planner.Snapshot, offering int) planner.Machine {
 		}
 	}
 	addPhysical(&s.Pools[o.Pool].Remaining, o.Physical, -1)
-	return planner.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
+	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
 }
 
 // Run has a pod run on a node: it waits no longer, and what it asks for is not free.
-func Run(s *planner.Snapshot, node int, pod planner.Running) {
+func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c := &s.Classes[pod.Class]
 	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
 	occupy(s, node, pod, 1)
@@ -217,9 +218,9 @@ func keepApart(s *planner.Snapshot, node, class int) {
 }
 
 // End has a pod end that runs on a node. A node that rules had closed to others stays closed.
-func End(s *planner.Snapshot, node int, pod planner.Running) { occupy(s, node, pod, -1) }
+func End(s *planner.Snapshot, node int, pod consolidate.Running) { occupy(s, node, pod, -1) }
 
-func occupy(s *planner.Snapshot, node int, pod planner.Running, times int64) {
+func occupy(s *planner.Snapshot, node int, pod consolidate.Running, times int64) {
 	c, n := s.Classes[pod.Class], &s.Nodes[node]
 	n.Free.MilliCPU -= times * c.Requests.MilliCPU
 	n.Free.MemoryBytes -= times * c.Requests.MemoryBytes
@@ -244,7 +245,7 @@ func occupy(s *planner.Snapshot, node int, pod planner.Running, times int64) {
 }
 
 // without removes nodes from a layout.
-func without(l planner.Layout, gone []bool) planner.Layout {
+func without(l consolidate.Layout, gone []bool) consolidate.Layout {
 	at := make([]int, len(gone))
 	var nodes []planner.Node
 	for i, g := range gone {
@@ -271,14 +272,14 @@ func without(l planner.Layout, gone []bool) planner.Layout {
 }
 
 // Drop removes the machines that no pod is on, and returns how many there were.
-func Drop(l planner.Layout) (planner.Layout, int) {
+func Drop(l consolidate.Layout) (consolidate.Layout, int) {
 	var empty []int
 	for i, m := range l.Machines {
 		if len(m.Pods) == 0 {
 			empty = append(empty, i)
 		}
 	}
-	return After(l, planner.Step{Leave: empty}), len(empty)
+	return After(l, consolidate.Step{Leave: empty}), len(empty)
 }
 
 func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
@@ -295,8 +296,8 @@ func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
 }
 
 // Joined is some steps of one outlook as one.
-func Joined(steps []planner.Step) planner.Step {
-	var out planner.Step
+func Joined(steps []consolidate.Step) consolidate.Step {
+	var out consolidate.Step
 	for _, s := range steps {
 		out.Leave = append(out.Leave, s.Leave...)
 		out.Launches = append(out.Launches, s.Launches...)

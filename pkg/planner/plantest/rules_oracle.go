@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
 )
 
 // MostUnderRules returns how many pods any plan for a snapshot can place under all its rules, and the least price at which so many have a
@@ -161,7 +162,7 @@ func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 			}
 		}
 	}
-	return planner.Check(o.snapshot, p) == nil
+	return check.Plan(o.snapshot, p) == nil
 }
 
 // there returns the pods at a place and their GPUs, nil where none states device memory.

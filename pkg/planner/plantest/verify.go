@@ -259,7 +259,7 @@ func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []nu
 		b.prices = append(b.prices, int64(o.Price))
 	}
 	for i, c := range covers {
-		if c.Toll == 0 {
+		if c.CutDual == 0 {
 			b.covers, b.needs = append(b.covers, c), append(b.needs, needs[i])
 		} else if err := b.take(c, needs[i]); err != nil {
 			return fmt.Errorf("cover %d: %w", i, err)
@@ -290,7 +290,7 @@ type buying struct {
 
 // take takes the toll of a cover off the prices of its machines, and as often as there are such machines at least, off the bound.
 func (b *buying) take(c planner.Cover, need *big.Int) error {
-	if c.Toll < 0 {
+	if c.CutDual < 0 {
 		return errors.New("its toll is less than nothing")
 	}
 	var most int64
@@ -299,7 +299,7 @@ func (b *buying) take(c planner.Cover, need *big.Int) error {
 			continue
 		}
 		most = max(most, m)
-		if b.prices[i] -= int64(c.Toll); b.prices[i] <= 0 {
+		if b.prices[i] -= int64(c.CutDual); b.prices[i] <= 0 {
 			return fmt.Errorf("nothing is left of the price of offering %d", i)
 		}
 	}
@@ -308,7 +308,7 @@ func (b *buying) take(c planner.Cover, need *big.Int) error {
 	}
 	machines := new(big.Int).Sub(need, big.NewInt(1))
 	machines.Quo(machines, big.NewInt(most)).Add(machines, big.NewInt(1))
-	b.bound -= machines.Int64() * int64(c.Toll)
+	b.bound -= machines.Int64() * int64(c.CutDual)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/test/bench/autoscaler"
 	"karve.sh/karve/test/bench/workload"
 )
@@ -24,7 +25,7 @@ func TestTheModelCostsWhatItDidInThePrototype(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := planner.Check(s, p); err != nil {
+		if err := check.Plan(s, p); err != nil {
 			t.Fatal(err)
 		}
 		if p.Price != c.want {
@@ -43,7 +44,7 @@ func TestPlansOfTheModelKeepEveryRule(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := planner.Check(s, p); err != nil {
+			if err := check.Plan(s, p); err != nil {
 				t.Errorf("%s, seed %d: %v", e, seed, err)
 			}
 		}

@@ -5,14 +5,15 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
 // Thinned is what is left of a fleet that a plan launched when each pod ended with the given probability, drawn from a seed: the machines without
 // pods are gone, and moving any of the others counts as much as said.
-func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.MicroUSD, seed int64) planner.Layout {
+func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.MicroUSD, seed int64) consolidate.Layout {
 	r := rand.New(rand.NewSource(seed))
-	l := planner.Layout{Snapshot: plantest.Clone(s)}
+	l := consolidate.Layout{Snapshot: plantest.Clone(s)}
 	class := map[string]int{}
 	for c := range s.Classes {
 		for _, pod := range s.Classes[c].Pods {
@@ -23,9 +24,9 @@ func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.Mic
 	launches := slices.Clone(p.Launches)
 	r.Shuffle(len(launches), func(i, j int) { launches[i], launches[j] = launches[j], launches[i] })
 	for _, x := range launches {
-		var pods []planner.Running
+		var pods []consolidate.Running
 		for i, name := range x.Pods {
-			pod := planner.Running{Name: name, Class: class[name], GPU: -1, Move: move}
+			pod := consolidate.Running{Name: name, Class: class[name], GPU: -1, Move: move}
 			if x.GPUs != nil {
 				pod.GPU = x.GPUs[i]
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/test/bench/workload"
 )
 
@@ -14,8 +16,8 @@ import (
 // generator breaks the comparison with them.
 func costs(t *testing.T, name string, s planner.Snapshot, want float64) {
 	t.Helper()
-	p := planner.FirstFit(s)
-	if err := planner.Check(s, p); err != nil {
+	p := firstfit.Plan(s)
+	if err := check.Plan(s, p); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 	if got := float64(p.Price) / 1e6; math.Abs(got-want) > 0.0051 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
@@ -14,7 +16,7 @@ const maxCandidates = 100
 
 // Consolidated is what a model of Karpenter's consolidation made of a layout.
 type Consolidated struct {
-	Layout planner.Layout
+	Layout consolidate.Layout
 	// Commands is how many times machines were given back, empty ones aside, Evictions how many pods had to move for it.
 	Commands, Evictions int
 }
@@ -26,7 +28,7 @@ type Consolidated struct {
 // whose pods all find room on other machines and on at most one new one that is cheaper than all of the prefix, and, where it is of a type in the prefix,
 // cheaper than the cheapest of that type. Where there is no such prefix, the first single machine is taken whose pods find room in the same way. Where pods
 // go is decided by [planner.FirstFit], as Karpenter's scheduler does. Pods that wait are left alone.
-func Karpenter(l planner.Layout) Consolidated {
+func Karpenter(l consolidate.Layout) Consolidated {
 	l.Snapshot.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range l.Snapshot.Classes {
 		l.Snapshot.Classes[c].Pods = nil
@@ -47,7 +49,7 @@ func Karpenter(l planner.Layout) Consolidated {
 }
 
 // KarpenterStep is the next command of the model, and whether there is one.
-func KarpenterStep(l planner.Layout) (planner.Step, bool) {
+func KarpenterStep(l consolidate.Layout) (consolidate.Step, bool) {
 	order := make([]int, len(l.Machines))
 	for i := range order {
 		order[i] = i
@@ -56,7 +58,7 @@ func KarpenterStep(l planner.Layout) (planner.Step, bool) {
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(perPod(b), perPod(a)), cmp.Compare(l.Snapshot.Nodes[l.Machines[a].Node].Name, l.Snapshot.Nodes[l.Machines[b].Node].Name))
 	})
-	var best planner.Step
+	var best consolidate.Step
 	found := false
 	if len(order) >= 2 {
 		low, high := 1, min(len(order)-1, maxCandidates)
@@ -77,15 +79,15 @@ func KarpenterStep(l planner.Layout) (planner.Step, bool) {
 }
 
 // command is what giving back some machines comes to, and whether Karpenter would.
-func command(l planner.Layout, leave []int) (planner.Step, bool) {
-	step := planner.Step{Leave: slices.Sorted(slices.Values(leave))}
+func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
+	step := consolidate.Step{Leave: slices.Sorted(slices.Values(leave))}
 	for _, i := range leave {
 		step.Saving += l.Machines[i].Price
 		for _, pod := range l.Machines[i].Pods {
 			step.Moves += pod.Move
 		}
 	}
-	plan := planner.FirstFit(plantest.Freed(l, leave))
+	plan := firstfit.Plan(plantest.Freed(l, leave))
 	if len(plan.Unplaced) > 0 || len(plan.Launches) > 1 {
 		return step, false
 	}
@@ -102,7 +104,7 @@ func command(l planner.Layout, leave []int) (planner.Step, bool) {
 }
 
 // sameType is the price of the cheapest machine to give back of a type that what is launched could be. Types are told apart by their prices.
-func sameType(l planner.Layout, leave []int, x planner.Launch) planner.MicroUSD {
+func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.MicroUSD {
 	least := planner.MicroUSD(planner.Unlimited)
 	s := l.Snapshot
 	s.Classes = slices.Clone(s.Classes)
@@ -123,7 +125,7 @@ func sameType(l planner.Layout, leave []int, x planner.Launch) planner.MicroUSD 
 		for c := range one.Classes {
 			one.Classes[c].Offerings = slices.DeleteFunc(slices.Clone(s.Classes[c].Offerings), func(o int) bool { return s.Offerings[o].Price != price })
 		}
-		if p := planner.FirstFit(one); len(p.Unplaced) == 0 && len(p.Launches) == 1 {
+		if p := firstfit.Plan(one); len(p.Unplaced) == 0 && len(p.Launches) == 1 {
 			least = price
 		}
 	}
@@ -131,7 +133,7 @@ func sameType(l planner.Layout, leave []int, x planner.Launch) planner.MicroUSD 
 }
 
 // namesOf are the pods of a class on some machines, sorted.
-func namesOf(l planner.Layout, machines []int, class int) []string {
+func namesOf(l consolidate.Layout, machines []int, class int) []string {
 	var out []string
 	for _, i := range machines {
 		for _, pod := range l.Machines[i].Pods {

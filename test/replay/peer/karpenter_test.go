@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/test/bench/workload"
 	"karve.sh/karve/test/replay/peer"
 )
 
 // fleet is one machine of each named type with so many pods of one CPU.
-func fleet(t *testing.T, machines map[string]int) planner.Layout {
+func fleet(t *testing.T, machines map[string]int) consolidate.Layout {
 	t.Helper()
 	s := workload.Snapshot(workload.Identical(100), workload.Types(workload.G4dn, 10))
 	var plan planner.Plan
@@ -25,7 +27,7 @@ func fleet(t *testing.T, machines map[string]int) planner.Layout {
 	return workload.Thinned(s, plan, 0, 20_000, 1)
 }
 
-func pods(l planner.Layout) []string {
+func pods(l consolidate.Layout) []string {
 	var out []string
 	for _, m := range l.Machines {
 		for _, pod := range m.Pods {
@@ -64,7 +66,7 @@ func TestKarpenterLosesNoPodOfAMix(t *testing.T) {
 	t.Parallel()
 	types := workload.Types(workload.G4to6, 10)
 	s := workload.Snapshot(workload.Mixed(1, workload.Mix{Pods: 200, Shapes: 10, GPUMemory: true}, types), types)
-	l := workload.Thinned(s, planner.Build(s), 0.5, 20_000, 1)
+	l := workload.Thinned(s, solve.Plan(s), 0.5, 20_000, 1)
 	k := peer.Karpenter(l)
 	if err := planner.Validate(k.Layout.Snapshot); err != nil {
 		t.Error(err)

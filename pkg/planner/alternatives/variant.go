@@ -1,0 +1,65 @@
+package alternatives
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"slices"
+)
+
+// Variant is an offering with the alternatives that its claim names, as one more offering of a widened snapshot.
+type Variant struct {
+	Offering     int
+	Alternatives []int
+}
+
+// Greatest is what a variant counts against the limits of its pool: any of its machines may come.
+func Greatest(s planner.Snapshot, v Variant) planner.Physical {
+	p := s.Offerings[v.Offering].Physical
+	for _, i := range v.Alternatives {
+		x := s.Offerings[i].Physical
+		p = planner.Physical{
+			MilliCPU: max(p.MilliCPU, x.MilliCPU), MemoryBytes: max(p.MemoryBytes, x.MemoryBytes), GPUs: max(p.GPUs, x.GPUs),
+			Replicas: max(p.Replicas, x.Replicas), Nodes: max(p.Nodes, x.Nodes),
+		}
+	}
+	return p
+}
+
+// Least returns what an offering and its alternatives all have, as a node, and whether they differ in a domain.
+func Least(s planner.Snapshot, offering int, alternatives []int) (planner.Node, bool) {
+	o := s.Offerings[offering]
+	n := planner.Node{Free: o.Free, GPUs: slices.Clone(o.GPUs), Quotas: slices.Clone(o.Quotas), Domains: slices.Clone(o.Domains)}
+	mixed := false
+	for _, i := range alternatives {
+		x := s.Offerings[i]
+		n.Free = planner.Resources{
+			MilliCPU: min(n.Free.MilliCPU, x.Free.MilliCPU), MemoryBytes: min(n.Free.MemoryBytes, x.Free.MemoryBytes),
+			EphemeralBytes: min(n.Free.EphemeralBytes, x.Free.EphemeralBytes), Pods: min(n.Free.Pods, x.Free.Pods), Replicas: min(n.Free.Replicas, x.Free.Replicas),
+		}
+		n.GPUs = n.GPUs[:min(len(n.GPUs), len(x.GPUs))]
+		for g := range n.GPUs {
+			n.GPUs[g] = planner.GPU{Replicas: min(n.GPUs[g].Replicas, x.GPUs[g].Replicas), MemoryBytes: min(n.GPUs[g].MemoryBytes, x.GPUs[g].MemoryBytes)}
+		}
+		for q := range s.Quotas {
+			if least := min(QuotaOf(s, n.Quotas, q), QuotaOf(s, x.Quotas, q)); least != QuotaOf(s, n.Quotas, q) {
+				n.Quotas = slices.DeleteFunc(n.Quotas, func(a planner.Amount) bool { return a.Quota == q })
+				n.Quotas = append(n.Quotas, planner.Amount{Quota: q, Count: least})
+			}
+		}
+		slices.SortFunc(n.Quotas, func(a, b planner.Amount) int { return cmp.Compare(a.Quota, b.Quota) })
+		for t := range n.Domains {
+			if t >= len(x.Domains) || x.Domains[t] != n.Domains[t] {
+				n.Domains[t], mixed = -1, true
+			}
+		}
+	}
+	return n, mixed
+}
+
+// QuotaOf returns what a machine with the given amounts has of a quota.
+func QuotaOf(s planner.Snapshot, amounts []planner.Amount, quota int) int64 {
+	if i := slices.IndexFunc(amounts, func(a planner.Amount) bool { return a.Quota == quota }); i >= 0 {
+		return amounts[i].Count
+	}
+	return s.Quotas[quota].Each
+}

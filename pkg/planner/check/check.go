@@ -1,0 +1,268 @@
+package check
+
+import (
+	"errors"
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"maps"
+	"math"
+	"slices"
+)
+
+// Plan reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
+// plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot. [Violations] has what the errors concern.
+func Plan(s planner.Snapshot, p planner.Plan) error {
+	if err := planner.Validate(s); err != nil {
+		return fmt.Errorf("the snapshot is not valid: %w", err)
+	}
+	c := checker{snapshot: s, class: map[string]int{}, seen: map[string]int{}}
+	for i, class := range s.Classes {
+		for _, pod := range class.Pods {
+			c.class[pod] = i
+		}
+	}
+	c.parted = make([][]int, len(s.Classes))
+	for i, r := range s.Rules {
+		for _, class := range r.Classes {
+			if r.Kind == planner.Apart && r.Topology == planner.PerNode {
+				c.parted[class] = append(c.parted[class], i)
+			}
+		}
+	}
+	for i, x := range p.Placements {
+		c.concerns(x.Pods)
+		c.placement(i, x)
+	}
+	c.oncePerNode(p.Placements)
+	for i, x := range p.Launches {
+		c.concerns(x.Pods)
+		c.launch(i, x)
+	}
+	for i, x := range p.Unplaced {
+		c.concerns(nil)
+		if i, ok := c.class[x.Pod]; ok {
+			c.concerns(nil, i)
+		}
+		c.unplaced(i, x)
+	}
+	c.everyPodOnce()
+	c.limits(p)
+	c.rules(p)
+	c.price(p)
+	return errors.Join(c.errs...)
+}
+
+// everything is what a machine that does not exist has, so that only that is reported.
+var everything = planner.Resources{MilliCPU: math.MaxInt64, MemoryBytes: math.MaxInt64, EphemeralBytes: math.MaxInt64, Pods: math.MaxInt64, Replicas: math.MaxInt64}
+
+type checker struct {
+	snapshot planner.Snapshot
+	class    map[string]int // of each pod of the snapshot
+	seen     map[string]int // how often the plan mentions a pod
+	blamed   []string       // the next violations concern the classes of these pods
+	about    []int          // and these classes
+	parted   [][]int        // by class, the rules that keep its pods apart from others on a machine
+	errs     []error
+}
+
+func (c *checker) bad(format string, args ...any) {
+	classes := map[int]bool{}
+	for _, pod := range c.blamed {
+		if i, ok := c.class[pod]; ok {
+			classes[i] = true
+		}
+	}
+	for _, i := range c.about {
+		classes[i] = true
+	}
+	c.errs = append(c.errs, &planner.Violation{Message: fmt.Sprintf(format, args...), Classes: slices.Sorted(maps.Keys(classes))})
+}
+
+// concerns says what the next violations concern.
+func (c *checker) concerns(pods []string, classes ...int) { c.blamed, c.about = pods, classes }
+
+func (c *checker) placement(i int, x planner.Placement) {
+	where := fmt.Sprintf("placement %d", i)
+	if x.Node < 0 || x.Node >= len(c.snapshot.Nodes) {
+		c.bad("%s: there is no node %d", where, x.Node)
+		c.pods(where, x.Pods, everything, nil)
+		return
+	}
+	n := c.snapshot.Nodes[x.Node]
+	where += " on node " + n.Name
+	c.pods(where, x.Pods, n.Free, func(class planner.Class) bool { return slices.Contains(class.Nodes, x.Node) })
+	c.gpus(where, x.Pods, x.GPUs, n.GPUs)
+	c.quotas(where, x.Pods, n.Quotas)
+	c.apart(where, x.Pods)
+}
+
+// oncePerNode reports a node that several placements use: the capacity of each was checked by itself.
+func (c *checker) oncePerNode(placements []planner.Placement) {
+	used := map[int]bool{}
+	for i, x := range placements {
+		c.concerns(x.Pods)
+		if used[x.Node] {
+			c.bad("placement %d: an earlier placement uses node %d already", i, x.Node)
+		}
+		used[x.Node] = true
+	}
+}
+
+func (c *checker) launch(i int, x planner.Launch) {
+	where := fmt.Sprintf("launch %d", i)
+	if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
+		c.bad("%s: there is no offering %d", where, x.Offering)
+		c.pods(where, x.Pods, everything, nil)
+		return
+	}
+	o := c.snapshot.Offerings[x.Offering]
+	where += " of " + o.InstanceType
+	if o.Unavailable != nil {
+		c.bad("%s: the offering is unavailable: %s", where, o.Unavailable.Message)
+	}
+	if pool := c.snapshot.Pools[o.Pool]; pool.Closed != nil {
+		c.bad("%s: pool %s is closed: %s", where, pool.Name, pool.Closed.Message)
+	}
+	c.pods(where, x.Pods, o.Free, func(class planner.Class) bool { return slices.Contains(class.Offerings, x.Offering) })
+	c.gpus(where, x.Pods, x.GPUs, o.GPUs)
+	c.quotas(where, x.Pods, o.Quotas)
+	c.apart(where, x.Pods)
+}
+
+// pods checks the pods of one machine: known, admitted, not blocked, sorted, at least one, and within what is free.
+func (c *checker) pods(where string, pods []string, free planner.Resources, admitted func(planner.Class) bool) {
+	if len(pods) == 0 {
+		c.bad("%s: has no pods", where)
+	}
+	if !sortedOnce(pods) {
+		c.bad("%s: pods are not sorted or repeat", where)
+	}
+	for _, pod := range pods {
+		c.seen[pod]++
+		i, ok := c.class[pod]
+		if !ok {
+			c.bad("%s: pod %s is not in the snapshot", where, pod)
+			continue
+		}
+		class := c.snapshot.Classes[i]
+		if class.Blocked != nil {
+			c.bad("%s: nothing may be planned for pod %s: %s", where, pod, class.Blocked.Message)
+		}
+		if admitted != nil && !admitted(class) {
+			c.bad("%s: pod %s is not admitted", where, pod)
+		}
+		r := class.Requests
+		for _, x := range []struct {
+			what string
+			free *int64
+			asks int64
+		}{
+			{"CPU", &free.MilliCPU, r.MilliCPU},
+			{"memory", &free.MemoryBytes, r.MemoryBytes},
+			{"ephemeral storage", &free.EphemeralBytes, r.EphemeralBytes},
+			{"pod slots", &free.Pods, r.Pods},
+			{"replicas", &free.Replicas, r.Replicas},
+		} {
+			if x.asks > *x.free {
+				c.bad("%s: pod %s asks for %d of %s, %d are left", where, pod, x.asks, x.what, *x.free)
+				*x.free = 0
+				continue
+			}
+			*x.free -= x.asks
+		}
+	}
+}
+
+func (c *checker) unplaced(i int, x planner.Unplaced) {
+	c.seen[x.Pod]++
+	if _, ok := c.class[x.Pod]; !ok {
+		c.bad("unplaced %d: pod %s is not in the snapshot", i, x.Pod)
+	}
+	if x.Reason == "" || x.Message == "" {
+		c.bad("unplaced %d: pod %s has no reason or no message", i, x.Pod)
+	}
+}
+
+func (c *checker) everyPodOnce() {
+	for i, class := range c.snapshot.Classes {
+		c.concerns(nil, i)
+		for _, pod := range class.Pods {
+			if n := c.seen[pod]; n != 1 {
+				c.bad("pod %s is in the plan %d times", pod, n)
+			}
+		}
+	}
+}
+
+// limits checks that what is launched from each pool is within what remained of each of its limits.
+func (c *checker) limits(p planner.Plan) {
+	left := map[int]planner.Physical{}
+	for i, x := range p.Launches {
+		if x.Offering < 0 || x.Offering >= len(c.snapshot.Offerings) {
+			continue
+		}
+		c.concerns(x.Pods)
+		o := c.snapshot.Offerings[x.Offering]
+		l, ok := left[o.Pool]
+		if !ok {
+			l = c.snapshot.Pools[o.Pool].Remaining
+		}
+		// Any of the machines that the claim names may come.
+		might := []planner.Physical{o.Physical}
+		for _, a := range x.Alternatives {
+			if a >= 0 && a < len(c.snapshot.Offerings) {
+				might = append(might, c.snapshot.Offerings[a].Physical)
+			}
+		}
+		most := func(of func(planner.Physical) int64) int64 {
+			var n int64
+			for _, p := range might {
+				n = max(n, of(p))
+			}
+			return n
+		}
+		for _, d := range []struct {
+			what string
+			left *int64
+			uses int64
+		}{
+			{"CPU", &l.MilliCPU, most(func(p planner.Physical) int64 { return p.MilliCPU })},
+			{"memory", &l.MemoryBytes, most(func(p planner.Physical) int64 { return p.MemoryBytes })},
+			{"GPUs", &l.GPUs, most(func(p planner.Physical) int64 { return p.GPUs })},
+			{"replicas", &l.Replicas, most(func(p planner.Physical) int64 { return p.Replicas })},
+			{"nodes", &l.Nodes, most(func(p planner.Physical) int64 { return p.Nodes })},
+		} {
+			if *d.left == planner.Unlimited {
+				continue
+			}
+			if d.uses > *d.left {
+				c.bad("launch %d: counts %d %s, the limit of pool %s leaves %d", i, d.uses, d.what,
+					c.snapshot.Pools[o.Pool].Name, *d.left)
+				continue
+			}
+			*d.left -= d.uses
+		}
+		left[o.Pool] = l
+	}
+}
+
+func (c *checker) price(p planner.Plan) {
+	c.concerns(nil)
+	var sum planner.MicroUSD
+	for _, x := range p.Launches {
+		if x.Offering >= 0 && x.Offering < len(c.snapshot.Offerings) {
+			sum += c.snapshot.Offerings[x.Offering].Price
+		}
+	}
+	if sum != p.Price {
+		c.bad("the price is %d, the launches sum to %d", p.Price, sum)
+	}
+	if p.Bound < 0 || p.Bound > p.Price {
+		c.bad("the bound %d is not within 0 and the price %d", p.Bound, p.Price)
+	}
+}
+
+// sortedOnce reports whether names are sorted and none repeats.
+func sortedOnce(names []string) bool {
+	return slices.IsSorted(names) && len(slices.Compact(slices.Clone(names))) == len(names)
+}

@@ -1,0 +1,73 @@
+package check
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"slices"
+)
+
+// freely checks the choice that a launch leaves though nobody demands it: whatever the claim admits, each of its instance types in each of its zones,
+// would do as well, for little more.
+func (c *checker) freely(where string, l planner.Launch, all []int) {
+	s := c.snapshot
+	o := s.Offerings[l.Offering]
+	types, zones := map[string]bool{}, map[string]bool{}
+	for _, i := range all {
+		x := s.Offerings[i]
+		types[x.InstanceType], zones[x.Zone] = true, true
+		if x.CapacityType != o.CapacityType || x.Choice != o.Choice {
+			c.bad("%s: alternative %d is of another capacity type or has other labels", where, i)
+		}
+		if 100*(float64(x.Price)-float64(o.Price)) > float64(s.Pools[o.Pool].MaxPremium)*float64(o.Price) {
+			c.bad("%s: alternative %d costs %d, which is over %d %% above %d", where, i, x.Price, s.Pools[o.Pool].MaxPremium, o.Price)
+		}
+		c.promise(where, l, i)
+		c.wishes(where, l, i)
+	}
+	if len(all) == 1 {
+		return // What else is offered of the same type in the same zone is a matter of the snapshot.
+	}
+	for i, x := range s.Offerings {
+		if x.Pool == o.Pool && x.CapacityType == o.CapacityType && x.Choice == o.Choice && types[x.InstanceType] && zones[x.Zone] && !slices.Contains(all, i) {
+			c.bad("%s: its claim admits offering %d, which is no alternative", where, i)
+		}
+	}
+}
+
+// promise checks that a machine has the replicas for the pods of a launch when its GPUs are shared as those of what was chosen.
+func (c *checker) promise(where string, l planner.Launch, i int) {
+	s := c.snapshot
+	o, x := s.Offerings[l.Offering], s.Offerings[i]
+	if len(o.GPUs) == 0 || len(x.GPUs) == 0 || slices.Equal(o.GPUs, x.GPUs) {
+		return
+	}
+	var asked, shared int64
+	for _, pod := range l.Pods {
+		if at, ok := c.class[pod]; ok {
+			asked += s.Classes[at].Requests.Replicas
+		}
+	}
+	for _, g := range o.GPUs {
+		shared = max(shared, g.Replicas)
+	}
+	if asked > shared*int64(len(x.GPUs)) {
+		c.bad("%s: alternative %d has %d GPUs, which hold %d replicas when shared as the claim says, its pods ask for %d", where, i, len(x.GPUs), shared*int64(len(x.GPUs)), asked)
+	}
+	if slices.ContainsFunc(x.GPUs, func(g planner.GPU) bool { return g.Replicas < shared }) {
+		c.bad("%s: alternative %d has GPUs of fewer replicas than the %d that the claim says", where, i, shared)
+	}
+}
+
+// wishes checks that an alternative grants its pods the wishes that the launch grants.
+func (c *checker) wishes(where string, l planner.Launch, i int) {
+	for _, pod := range l.Pods {
+		at, ok := c.class[pod]
+		if !ok {
+			continue
+		}
+		for _, w := range c.snapshot.Classes[at].Wishes {
+			if w.Rule < 0 && slices.Contains(w.Offerings, l.Offering) && !slices.Contains(w.Offerings, i) {
+				c.bad("%s: alternative %d takes a wish from pod %s", where, i, pod)
+			}
+		}
+	}
+}

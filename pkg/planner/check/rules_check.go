@@ -1,0 +1,266 @@
+package check
+
+import (
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"math"
+	"slices"
+)
+
+// spot is a machine of a plan for the checks of rules.
+type spot struct {
+	where   string
+	machine int // a node's index, or a number from the number of nodes on
+	domains []int
+	classes map[int]int64 // how many pods of each class are there
+}
+
+// rules checks the places of all pods against the rules, and the choice that launches leave against minValues.
+func (c *checker) rules(p planner.Plan) {
+	var spots []*spot
+	note := func(where string, machine int, domains []int, pods []string) {
+		x := &spot{where, machine, domains, map[int]int64{}}
+		for _, pod := range pods {
+			if class, ok := c.class[pod]; ok {
+				x.classes[class]++
+			}
+		}
+		spots = append(spots, x)
+	}
+	for _, x := range p.Placements {
+		if x.Node >= 0 && x.Node < len(c.snapshot.Nodes) {
+			note("node "+c.snapshot.Nodes[x.Node].Name, x.Node, c.snapshot.Nodes[x.Node].Domains, x.Pods)
+		}
+	}
+	for i, l := range p.Launches {
+		if l.Offering >= 0 && l.Offering < len(c.snapshot.Offerings) {
+			note(fmt.Sprintf("launch %d", i), len(c.snapshot.Nodes)+i, c.snapshot.Offerings[l.Offering].Domains, l.Pods)
+			c.concerns(l.Pods)
+			c.alternatives(fmt.Sprintf("launch %d", i), l)
+		}
+	}
+	at := make([][]*spot, len(c.snapshot.Classes)) // The spots of each class.
+	for _, x := range spots {
+		for class := range x.classes {
+			at[class] = append(at[class], x)
+		}
+	}
+	for i, r := range c.snapshot.Rules {
+		c.concerns(nil, slices.Concat(r.Classes, r.Counted)...)
+		if r.Kind == planner.Spread {
+			c.checkSpread(i, r, at)
+		}
+		if r.Kind == planner.Apart {
+			c.checkApart(i, r, at)
+		}
+	}
+	c.checkTogether(spots, at)
+}
+
+// bound returns the classes that a rule binds whatever they wish.
+func (c *checker) bound(i int, r planner.Rule) map[int]bool {
+	out := map[int]bool{}
+	for _, class := range r.Classes {
+		out[class] = !slices.ContainsFunc(c.snapshot.Classes[class].Wishes, func(w planner.Wish) bool { return w.Rule == i })
+	}
+	return out
+}
+
+// domain is the domain of a spot for a rule, -1 for none.
+func (x *spot) domain(r planner.Rule) int {
+	switch {
+	case r.Topology == planner.PerNode:
+		return x.machine
+	case r.Topology < len(x.domains):
+		return x.domains[r.Topology]
+	}
+	return -1
+}
+
+func presentAt(r planner.Rule, d int) int64 {
+	if d < len(r.Present) {
+		return r.Present[d]
+	}
+	return 0
+}
+
+func (c *checker) checkSpread(i int, r planner.Rule, at [][]*spot) {
+	counted := map[int]int64{}
+	asks := map[int]string{}
+	for class, bound := range c.bound(i, r) {
+		if !bound {
+			continue
+		}
+		for _, x := range at[class] {
+			d := x.domain(r)
+			if d < 0 || r.Topology != planner.PerNode && r.Eligible != nil && !slices.Contains(r.Eligible, d) {
+				c.bad("%s has pods that %s keeps from it: its domain does not count", x.where, r.Name)
+			}
+			asks[d] = x.where
+		}
+	}
+	for _, class := range r.Counted {
+		for _, x := range at[class] {
+			counted[x.domain(r)] += x.classes[class]
+		}
+	}
+	fewest := c.fewest(r, counted)
+	for d, where := range asks {
+		if d < 0 {
+			continue
+		}
+		if n := presentAt(r, d) + counted[d]; n-fewest > r.MaxSkew {
+			c.bad("%s and its domain have %d pods that %s counts, another one %d: more than %d apart", where, n, r.Name, fewest, r.MaxSkew)
+		}
+	}
+}
+
+// fewest is how many counted pods the domain with the fewest has that counts for a spread.
+func (c *checker) fewest(r planner.Rule, counted map[int]int64) int64 {
+	if r.Topology == planner.PerNode {
+		return 0
+	}
+	eligible := r.Eligible
+	if eligible == nil {
+		for d := range c.snapshot.Topologies[r.Topology].Domains {
+			eligible = append(eligible, d)
+		}
+	}
+	if int64(len(eligible)) < r.MinDomains {
+		return 0
+	}
+	fewest := int64(math.MaxInt64)
+	for _, d := range eligible {
+		fewest = min(fewest, presentAt(r, d)+counted[d])
+	}
+	return fewest
+}
+
+func (c *checker) checkApart(i int, r planner.Rule, at [][]*spot) {
+	bound := c.bound(i, r)
+	asking, counted, both := map[int]int64{}, map[int]int64{}, map[int]int64{}
+	for class, is := range bound {
+		for _, x := range at[class] {
+			if is {
+				asking[x.domain(r)] += x.classes[class]
+			}
+		}
+	}
+	for _, class := range r.Counted {
+		for _, x := range at[class] {
+			counted[x.domain(r)] += x.classes[class]
+			if bound[class] {
+				both[x.domain(r)] += x.classes[class]
+			}
+		}
+	}
+	for d, n := range asking {
+		if d >= 0 && n > 0 && (counted[d] > 1 || counted[d] == 1 && (n > 1 || both[d] == 0)) {
+			c.bad("%d pods of %s share domain %d with %d pods that it excludes", n, r.Name, d, counted[d])
+		}
+	}
+}
+
+// alternatives checks that a launch leaves the choice that its pool demands, and that each alternative would do as well.
+func (c *checker) alternatives(where string, l planner.Launch) {
+	s := c.snapshot
+	pool := s.Pools[s.Offerings[l.Offering].Pool]
+	all := []int{l.Offering}
+	for _, i := range l.Alternatives {
+		switch {
+		case i < 0 || i >= len(s.Offerings):
+			c.bad("%s: there is no offering %d", where, i)
+			continue
+		case slices.Contains(all, i):
+			c.bad("%s: offering %d is named twice", where, i)
+		case s.Offerings[i].Pool != s.Offerings[l.Offering].Pool:
+			c.bad("%s: alternative %d is of another pool", where, i)
+		case s.Offerings[i].Unavailable != nil:
+			c.bad("%s: alternative %d is unavailable", where, i)
+		}
+		all = append(all, i)
+		c.alternative(where, l, i)
+	}
+	if len(pool.MinValues) == 0 {
+		c.freely(where, l, all)
+	}
+	for _, m := range pool.MinValues {
+		values := map[string]bool{}
+		for _, i := range all {
+			if i < len(m.Values) && m.Values[i] != "" {
+				values[m.Values[i]] = true
+			}
+		}
+		if len(values) < m.Min {
+			c.bad("%s leaves %d values of %s, pool %s asks for %d", where, len(values), m.Key, pool.Name, m.Min)
+		}
+	}
+}
+
+// alternative checks that an offering admits and holds the pods of a launch, and is where the rules have them.
+func (c *checker) alternative(where string, l planner.Launch, i int) {
+	s := c.snapshot
+	here := &spot{domains: s.Offerings[l.Offering].Domains}
+	there := &spot{domains: s.Offerings[i].Domains}
+	for _, pod := range l.Pods {
+		at, ok := c.class[pod]
+		if !ok {
+			continue
+		}
+		if !slices.Contains(s.Classes[at].Offerings, i) {
+			c.bad("%s: alternative %d does not admit pod %s", where, i, pod)
+		}
+		for _, r := range s.Rules {
+			about := slices.Contains(r.Classes, at) || slices.Contains(r.Counted, at)
+			if about && r.Topology != planner.PerNode && here.domain(r) != there.domain(r) {
+				c.bad("%s: alternative %d is in another domain of %s for pod %s", where, i, s.Topologies[r.Topology].Key, pod)
+			}
+		}
+	}
+	if !c.held(l, s.Offerings[i]) {
+		c.bad("%s: alternative %d does not hold its pods", where, i)
+	}
+}
+
+// held reports whether a machine of an offering holds the pods of a launch, each on the same GPU.
+func (c *checker) held(l planner.Launch, o planner.Offering) bool {
+	free, gpus, quotas := o.Free, slices.Clone(o.GPUs), map[int]int64{}
+	for q, quota := range c.snapshot.Quotas {
+		quotas[q] = quota.Each
+	}
+	for _, a := range o.Quotas {
+		quotas[a.Quota] = a.Count
+	}
+	for k, pod := range l.Pods {
+		at, ok := c.class[pod]
+		if !ok {
+			continue
+		}
+		class := c.snapshot.Classes[at]
+		free.MilliCPU -= class.Requests.MilliCPU
+		free.MemoryBytes -= class.Requests.MemoryBytes
+		free.EphemeralBytes -= class.Requests.EphemeralBytes
+		free.Pods -= class.Requests.Pods
+		free.Replicas -= class.Requests.Replicas
+		for _, a := range class.Quotas {
+			if quotas[a.Quota] != planner.Unlimited {
+				quotas[a.Quota] -= a.Count
+			}
+		}
+		if class.GPUMemoryBytes == 0 {
+			continue
+		}
+		if k >= len(l.GPUs) || l.GPUs[k] < 0 || l.GPUs[k] >= len(gpus) {
+			return false
+		}
+		gpus[l.GPUs[k]].Replicas -= class.Requests.Replicas
+		gpus[l.GPUs[k]].MemoryBytes -= class.GPUMemoryBytes
+	}
+	for _, left := range quotas {
+		if left < 0 {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(gpus, func(g planner.GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) &&
+		min(free.MilliCPU, free.MemoryBytes, free.EphemeralBytes, free.Pods, free.Replicas) >= 0
+}

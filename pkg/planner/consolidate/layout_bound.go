@@ -1,0 +1,111 @@
+package consolidate
+
+import (
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/search"
+	"slices"
+)
+
+// bound is a proven lower bound on what machines cost that hold all pods of the hosts, wherever they are and beside what other nodes have room for. Limits
+// are left aside, since what runs may exceed them, and the machines that there are can be had as they are, at the price they have: one may be cheaper than
+// all that is offered now. Rules that running pods break do not count.
+func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
+	all := make([]int, len(f.hosts))
+	for i := range all {
+		all[i] = i
+	}
+	s := f.without(all)
+	for i := range s.Pools {
+		s.Pools[i].Remaining = unlimited
+	}
+	s.Rules = slices.DeleteFunc(slices.Clone(s.Rules), func(r planner.Rule) bool {
+		return slices.ContainsFunc(f.hosts, func(h host) bool { return h.breaks(r) })
+	})
+	own := len(s.Pools)
+	s.Pools = append(s.Pools, planner.Pool{Remaining: unlimited})
+	s.Offerings = slices.Clip(s.Offerings)
+	seen := map[string]bool{}
+	for i := range f.hosts {
+		h := &f.hosts[i]
+		o := f.whole(h)
+		o.Pool = own
+		admitted := make([]bool, len(s.Classes))
+		for c := range s.Classes {
+			_, admitted[c] = slices.BinarySearch(f.now.Classes[c].Nodes, h.node)
+		}
+		for _, pod := range h.pods {
+			admitted[pod.Class] = true
+		}
+		key := fmt.Sprint(o.Price, o.Free, o.GPUs, o.Quotas, admitted)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		for c := range s.Classes {
+			if admitted[c] {
+				s.Classes[c].Offerings = append(slices.Clip(s.Classes[c].Offerings), len(s.Offerings))
+			}
+		}
+		s.Offerings = append(s.Offerings, o)
+	}
+	_, bound, _ := search.Solve(pack.Compile(s), e, nil)
+	return planner.MicroUSD(bound)
+}
+
+// unlimited is what a pool without limits may launch.
+var unlimited = planner.Physical{MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited}
+
+// whole is what a host has without its pods, or more.
+func (f *fleet) whole(h *host) planner.Offering {
+	n := f.now.Nodes[h.node]
+	o := planner.Offering{Price: h.price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
+	for _, pod := range h.pods {
+		c := f.now.Classes[pod.Class]
+		o.Free.MilliCPU = amount.Saturating(o.Free.MilliCPU, c.Requests.MilliCPU)
+		o.Free.MemoryBytes = amount.Saturating(o.Free.MemoryBytes, c.Requests.MemoryBytes)
+		o.Free.EphemeralBytes = amount.Saturating(o.Free.EphemeralBytes, c.Requests.EphemeralBytes)
+		o.Free.Pods = amount.Saturating(o.Free.Pods, c.Requests.Pods)
+		o.Free.Replicas = amount.Saturating(o.Free.Replicas, c.Requests.Replicas)
+		if c.GPUMemoryBytes > 0 && len(o.GPUs) == 0 {
+			o.GPUs = []planner.GPU{{Replicas: max(0, o.Free.Replicas-c.Requests.Replicas)}}
+		}
+		for g := range o.GPUs {
+			// Where a pod is on no GPU that is known, it is on any.
+			if c.GPUMemoryBytes > 0 && (pod.GPU == g || pod.GPU < 0 || pod.GPU >= len(o.GPUs)) {
+				o.GPUs[g].Replicas = amount.Saturating(o.GPUs[g].Replicas, c.Requests.Replicas)
+				o.GPUs[g].MemoryBytes = amount.Saturating(o.GPUs[g].MemoryBytes, c.GPUMemoryBytes)
+			}
+		}
+		for _, q := range c.Quotas {
+			has := alternatives.QuotaOf(f.now, o.Quotas, q.Quota)
+			o.Quotas = slices.DeleteFunc(o.Quotas, func(a planner.Amount) bool { return a.Quota == q.Quota })
+			o.Quotas = append(o.Quotas, planner.Amount{Quota: q.Quota, Count: amount.Saturating(has, q.Count)})
+		}
+	}
+	// The replicas of pods that state no device memory are on any GPUs.
+	missing := o.Free.Replicas
+	for _, g := range o.GPUs {
+		missing = max(0, missing-g.Replicas)
+	}
+	for g := range o.GPUs {
+		o.GPUs[g].Replicas = amount.Saturating(o.GPUs[g].Replicas, missing)
+	}
+	return o
+}
+
+// breaks reports whether pods of a host break a rule that keeps pods apart.
+func (h *host) breaks(r planner.Rule) bool {
+	for i, a := range h.pods {
+		for j, b := range h.pods {
+			if i != j && slices.Contains(r.Classes, a.Class) && slices.Contains(r.Counted, b.Class) {
+				return true
+			}
+		}
+	}
+	return false
+}

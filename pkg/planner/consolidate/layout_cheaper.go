@@ -1,0 +1,174 @@
+package consolidate
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/search"
+	"karve.sh/karve/pkg/planner/solve"
+	"slices"
+)
+
+// Plan looks for machines to give back, so that what stays, and what is launched for the pods that have to move, costs less an hour by more than
+// moving them counts. It is deterministic for an effort, and what it decides depends on names and amounts, never on the order of the layout.
+//
+// The pods that wait come first: they have their places on nodes, and what they need launched is not counted. Of the rules it keeps those that keep pods
+// apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [Validate] refuses has
+// no steps.
+//
+// Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with
+// moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give
+// back, larger parts are taken to pieces as far as that pays.
+func Plan(solver solve.Solver, l Layout) Outlook {
+	var out Outlook
+	for _, m := range l.Machines {
+		out.Price += m.Price
+	}
+	if planner.Validate(l.Snapshot) != nil {
+		return out
+	}
+	f := newFleet(solver, l)
+	if len(f.hosts) == 0 {
+		return out
+	}
+	p := pack.Compile(f.everybody())
+	e := effort.New(solver.Effort, solver.Stop)
+	if e.Left < 1<<40 {
+		e.Left = e.Left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
+		e.Most = e.Left
+	}
+	out.Bound = min(out.Price, f.bound(e.Part(2)))
+	m := search.NewContext(p, e)
+	homes := f.homes(p)
+	v := &settler{ctx: m, homes: homes}
+	dear := v.look(maxSettled)
+	out.Steps = f.steps(newParter(f, v.spare(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
+	for _, s := range out.Steps {
+		for _, i := range s.Leave {
+			out.Surplus = append(out.Surplus, l.Machines[i].Node)
+		}
+	}
+	for i, x := range homes {
+		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || dear[i]) {
+			out.Surplus = append(out.Surplus, f.hosts[x.host].node)
+		}
+	}
+	slices.Sort(out.Surplus)
+	out.Surplus = slices.Compact(out.Surplus)
+	return out
+}
+
+const (
+	// hostsPerEffort is the number of machines that an effort is meant for: more of them get more of it, in proportion, up to maxShares times.
+	hostsPerEffort = 100
+	maxShares      = 10
+	// maxRelaxed is how often columns are looked for, maxRelaxedAgain how often between two decisions of a dive.
+	maxRelaxed      = 40
+	maxRelaxedAgain = 2
+	// maxSettled is the number of ruins without a success after which the improvement ends, maxSettledAgain where it is near enough that is looked for.
+	maxSettled      = 4500
+	maxSettledAgain = 1000
+)
+
+// look looks for the cheapest housing, with so many ruins in vain at the end, and says by home whether it is dear.
+func (v *settler) look(idle int) (dear []bool) {
+	e := v.ctx.Effort
+	r := newRelaxed(v.ctx, v.homes)
+	r.run(maxRelaxed, e.Left/2)
+	v.values = v.ctx.ChoiceValues(r.master.Values)
+	dear = r.dear()
+	v.try(r.parting())
+	r.dive(e.Left - e.Most/8)
+	v.try(r.parting())
+	v.try(slices.Repeat([]bool{true}, len(v.homes)), make([]pack.Load, len(v.homes)))
+	v.ruinAndRecreate(idle)
+	return dear
+}
+
+// dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
+func (r *relaxed) dear() []bool {
+	out := make([]bool, len(r.homes))
+	for i, over := range r.master.Y[len(r.master.Rows):] {
+		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
+	}
+	return out
+}
+
+// steps takes the parts as steps, those that save most for their moves first.
+func (f *fleet) steps(parts []change) []Step {
+	slices.SortStableFunc(parts, func(a, b change) int {
+		x, _ := f.step(a.leave, a.plan)
+		y, _ := f.step(b.leave, b.plan)
+		return amount.CompareProducts(int64(y.Saving), int64(x.Moves+1), int64(x.Saving), int64(y.Moves+1))
+	})
+	var out []Step
+	var large []int
+	parts = slices.DeleteFunc(parts, func(c change) bool {
+		over := !f.most(c.leave)
+		if over {
+			large = append(large, c.leave...)
+		}
+		return over
+	})
+	// What one gives back of a limit another may need.
+	for again := true; again; {
+		again = false
+		var later []change
+		for _, c := range parts {
+			plan := f.relaunch(c.leave, c.plan)
+			s, ok := f.step(c.leave, plan)
+			if !ok || !f.allows(c.leave, plan) {
+				later = append(later, c)
+				continue
+			}
+			out = append(out, s)
+			f.take(c.leave, plan)
+			again = true
+		}
+		parts = later
+	}
+	return append(out, f.pieces(large)...)
+}
+
+// pieces takes hosts as steps one by one as long as that pays, then several at a time.
+func (f *fleet) pieces(hosts []int) []Step {
+	slices.SortStableFunc(hosts, func(a, b int) int {
+		x, y := &f.hosts[a], &f.hosts[b]
+		return cmp.Or(amount.CompareProducts(int64(y.price-y.moves), int64(len(x.pods)+1), int64(x.price-x.moves), int64(len(y.pods)+1)), cmp.Compare(a, b))
+	})
+	var out []Step
+	try := func(leave []int) {
+		if !f.most(leave) {
+			return
+		}
+		plan := f.small().Plan(f.without(leave))
+		if s, ok := f.step(leave, plan); ok {
+			out = append(out, s)
+			f.take(leave, plan)
+		}
+	}
+	for _, i := range hosts {
+		if !f.hosts[i].settled {
+			try([]int{i})
+		}
+	}
+	for n := 2; n <= len(hosts); n *= 2 {
+		left := slices.DeleteFunc(slices.Clone(hosts), func(i int) bool { return f.hosts[i].settled })
+		try(left[:min(n, len(left))])
+	}
+	return out
+}
+
+// most reports whether a step may give back so many machines of each pool.
+func (f *fleet) most(leave []int) bool {
+	n := make([]int, len(f.now.Pools))
+	for _, i := range leave {
+		pool := f.hosts[i].pool
+		if n[pool]++; f.layout.Most != nil && (pool >= len(f.layout.Most) || n[pool] > f.layout.Most[pool]) {
+			return false
+		}
+	}
+	return len(leave) > 0
+}

@@ -1,0 +1,337 @@
+package consolidate
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/constraints"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/solve"
+	"slices"
+	"strings"
+)
+
+// fleet is a layout from which steps are taken, one after the other.
+type fleet struct {
+	solver solve.Solver
+	layout Layout
+	// now is what there is: its nodes have what the pods that wait, and those of the steps taken, leave of them, its pools what their launches leave. Its
+	// classes have no pods, and only the nodes that take some.
+	now planner.Snapshot
+	// hosts are the machines that may leave, in the order of their names; hostAt leads to them from nodes, -1 where there is none.
+	hosts  []host
+	hostAt []int
+	// gone is by node whether a step gave it back.
+	gone []bool
+}
+
+// host is a machine that may leave.
+type host struct {
+	machine int // an index into Layout.Machines
+	node    int
+	pool    int
+	price   planner.MicroUSD
+	counts  planner.Physical
+	// pods are those that run on it, and those that wait and were planned there: moving the latter counts nothing.
+	pods []Running
+	// moves is what moving all of them counts.
+	moves planner.MicroUSD
+	// settled is whether nothing more is to be decided: it stays, since moving its pods counts too much, or some may not be moved, or a step moves pods
+	// there; or it is gone.
+	settled bool
+}
+
+func newFleet(solver solve.Solver, l Layout) *fleet {
+	f := &fleet{solver: solver, layout: l, now: l.Snapshot, gone: make([]bool, len(l.Snapshot.Nodes))}
+	f.solver.First = nil
+	f.now.Pools, f.now.Nodes = slices.Clone(l.Snapshot.Pools), slices.Clone(l.Snapshot.Nodes)
+	f.now.Classes = slices.Clone(l.Snapshot.Classes)
+	for c := range f.now.Classes {
+		f.now.Classes[c].Pods = nil
+	}
+	f.addHosts()
+	f.dropRules()
+	f.seatWaiting()
+	return f
+}
+
+// addHosts lists the machines that a layout describes soundly; others stay.
+func (f *fleet) addHosts() {
+	l := f.layout
+	known, taken := l.named(), map[int]bool{}
+	for i, m := range l.Machines {
+		if !l.describes(m) || taken[m.Node] {
+			continue
+		}
+		h := host{machine: i, node: m.Node, pool: m.Pool, price: m.Price, counts: m.Physical, pods: slices.Clone(m.Pods)}
+		sound := true
+		for _, pod := range m.Pods {
+			sound = sound && pod.Class >= 0 && pod.Class < len(l.Snapshot.Classes) && known[pod.Name] == 1 && pod.Move >= 0 && pod.Move < planner.MaxPrice
+			h.moves += min(max(pod.Move, 0), planner.MaxPrice)
+		}
+		if taken[m.Node] = true; sound {
+			h.settled = h.moves >= h.price || slices.ContainsFunc(h.pods, func(pod Running) bool { return l.Snapshot.Classes[pod.Class].Blocked != nil })
+			f.hosts = append(f.hosts, h)
+		}
+	}
+	slices.SortStableFunc(f.hosts, func(a, b host) int {
+		return strings.Compare(l.Snapshot.Nodes[a.node].Name, l.Snapshot.Nodes[b.node].Name)
+	})
+	f.hostAt = slices.Repeat([]int{-1}, len(l.Snapshot.Nodes))
+	for i := range f.hosts {
+		f.hostAt[f.hosts[i].node] = i
+	}
+}
+
+// named is how often each pod is named.
+func (l *Layout) named() map[string]int {
+	known := map[string]int{}
+	for _, c := range l.Snapshot.Classes {
+		for _, pod := range c.Pods {
+			known[pod]++
+		}
+	}
+	for _, m := range l.Machines {
+		for _, pod := range m.Pods {
+			known[pod.Name]++
+		}
+	}
+	return known
+}
+
+// describes says whether a machine has a node, a pool and a price.
+func (l *Layout) describes(m Machine) bool {
+	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= planner.MaxPrice
+}
+
+// dropRules leaves the rules aside that are about several machines, and the wishes: whoever takes a step plans for its pods with all of them. Priorities
+// have no say, since a step has a place for each of its pods.
+func (f *fleet) dropRules() {
+	at := make([]int, len(f.now.Rules))
+	var kept []planner.Rule
+	for r, rule := range f.now.Rules {
+		if at[r] = -1; rule.Kind == planner.Apart && rule.Topology == planner.PerNode {
+			at[r] = len(kept)
+			kept = append(kept, rule)
+		}
+	}
+	for c := range f.now.Classes {
+		for _, w := range f.now.Classes[c].Wishes {
+			if w.Rule >= 0 && at[w.Rule] >= 0 {
+				bound := &kept[at[w.Rule]]
+				bound.Classes = slices.DeleteFunc(slices.Clone(bound.Classes), func(x int) bool { return x == c })
+			}
+		}
+		f.now.Classes[c].Wishes, f.now.Classes[c].Priority = nil, 0
+	}
+	f.now.Rules = kept
+}
+
+// seatWaiting gives the pods that wait their places on nodes, and their launches what they count against the limits.
+func (f *fleet) seatWaiting() {
+	waiting := f.now
+	waiting.Classes = f.layout.Snapshot.Classes
+	waiting.Rules = f.layout.Snapshot.Rules
+	if !slices.ContainsFunc(waiting.Classes, func(c planner.Class) bool { return len(c.Pods) > 0 }) {
+		return
+	}
+	plan := f.solver.Plan(waiting)
+	class := map[string]int{}
+	for c := range waiting.Classes {
+		for _, pod := range waiting.Classes[c].Pods {
+			class[pod] = c
+		}
+	}
+	f.occupy(plan, class)
+	for _, p := range plan.Placements {
+		if i := f.hostAt[p.Node]; i >= 0 {
+			for k, pod := range p.Pods {
+				gpu := -1
+				if p.GPUs != nil {
+					gpu = p.GPUs[k]
+				}
+				f.hosts[i].pods = append(f.hosts[i].pods, Running{Name: pod, Class: class[pod], GPU: gpu})
+			}
+		}
+	}
+}
+
+// occupy takes what a plan uses from the nodes and the limits.
+func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
+	for _, p := range plan.Placements {
+		n := &f.now.Nodes[p.Node]
+		n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
+		for i, pod := range p.Pods {
+			c := f.now.Classes[class[pod]]
+			takeResources(&n.Free, c.Requests)
+			if p.GPUs != nil && p.GPUs[i] >= 0 {
+				n.GPUs[p.GPUs[i]].Replicas -= c.Requests.Replicas
+				n.GPUs[p.GPUs[i]].MemoryBytes -= c.GPUMemoryBytes
+			}
+			for _, q := range c.Quotas {
+				takeQuota(n, f.now, q)
+			}
+			f.keepApart(p.Node, class[pod])
+		}
+	}
+	for _, x := range plan.Launches {
+		o := f.now.Offerings[x.Offering]
+		f.now.Pools[o.Pool].Remaining.Take(alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives}))
+	}
+}
+
+// takeResources removes what a pod asks for.
+func takeResources(r *planner.Resources, asks planner.Resources) {
+	r.MilliCPU -= asks.MilliCPU
+	r.MemoryBytes -= asks.MemoryBytes
+	r.EphemeralBytes -= asks.EphemeralBytes
+	r.Pods -= asks.Pods
+	r.Replicas -= asks.Replicas
+}
+
+// takeQuota takes so much of a quota from what is left of it on the node.
+func takeQuota(n *planner.Node, s planner.Snapshot, q planner.Amount) {
+	has := alternatives.QuotaOf(s, n.Quotas, q.Quota)
+	if has == planner.Unlimited {
+		return
+	}
+	i, found := slices.BinarySearchFunc(n.Quotas, q.Quota, func(a planner.Amount, quota int) int { return cmp.Compare(a.Quota, quota) })
+	if !found {
+		n.Quotas = slices.Insert(n.Quotas, i, planner.Amount{Quota: q.Quota})
+	}
+	n.Quotas[i].Count = has - q.Count
+}
+
+// keepApart closes a node to the classes that may not share it with a pod of the given class, which has come there.
+func (f *fleet) keepApart(node, class int) {
+	for _, r := range f.now.Rules {
+		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
+			continue
+		}
+		var others []int
+		if slices.Contains(r.Classes, class) {
+			others = append(others, r.Counted...)
+		}
+		if slices.Contains(r.Counted, class) {
+			others = append(others, r.Classes...)
+		}
+		for _, c := range others {
+			f.close(node, c)
+		}
+	}
+}
+
+// close has a node take no more pods of a class.
+func (f *fleet) close(node, class int) {
+	c := &f.now.Classes[class]
+	if i, found := slices.BinarySearch(c.Nodes, node); found {
+		c.Nodes = slices.Delete(slices.Clone(c.Nodes), i, i+1)
+	}
+}
+
+// without is what there is to plan for when some hosts leave: their pods wait, their nodes take none, and their pools get back what they count.
+func (f *fleet) without(leave []int) planner.Snapshot {
+	s := f.now
+	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
+	leaves := slices.Clone(f.gone)
+	for _, i := range leave {
+		h := &f.hosts[i]
+		leaves[h.node] = true
+		giveBackPhysical(&s.Pools[h.pool].Remaining, h.counts)
+		for _, pod := range h.pods {
+			c := &s.Classes[pod.Class]
+			c.Pods = append(c.Pods, pod.Name)
+		}
+	}
+	for c := range s.Classes {
+		slices.Sort(s.Classes[c].Pods)
+		s.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(n int) bool { return leaves[n] })
+	}
+	return s
+}
+
+// giveBackPhysical undoes take.
+func giveBackPhysical(left *planner.Physical, counts planner.Physical) {
+	left.Take(planner.Physical{}.Minus(counts))
+}
+
+// step is the step of some hosts by a plan for their pods, and whether it is one.
+func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
+	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
+	for _, i := range leave {
+		s.Leave = append(s.Leave, f.hosts[i].machine)
+		s.Saving += f.hosts[i].price
+		s.Moves += f.hosts[i].moves
+	}
+	slices.Sort(s.Leave)
+	return s, len(plan.Unplaced) == 0 && s.Saving > s.Moves
+}
+
+// relaunch plans the launches of a plan anew where pools have more to say about them than their prices: weights, and choices that claims have to leave.
+func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
+	if len(plan.Launches) == 0 || constraints.OnlyPrice(f.now) {
+		return plan
+	}
+	launched := map[string]bool{}
+	for _, x := range plan.Launches {
+		for _, pod := range x.Pods {
+			launched[pod] = true
+		}
+	}
+	s := f.without(leave)
+	for c := range s.Classes {
+		s.Classes[c].Nodes = nil
+		s.Classes[c].Pods = slices.DeleteFunc(s.Classes[c].Pods, func(pod string) bool { return !launched[pod] })
+	}
+	again := f.small().Plan(s)
+	again.Placements = plan.Placements
+	return again
+}
+
+// small is a search for the pods of a few machines.
+func (f *fleet) small() solve.Solver {
+	s := f.solver
+	s.Effort = max(1, effort.New(f.solver.Effort, f.solver.Stop).Left/200)
+	return s
+}
+
+// allows reports whether the limits of the pools leave room for what a step launches, once they have back what it gives back.
+func (f *fleet) allows(leave []int, plan planner.Plan) bool {
+	left := make([]planner.Physical, len(f.now.Pools))
+	for i, p := range f.now.Pools {
+		left[i] = p.Remaining
+	}
+	for _, i := range leave {
+		giveBackPhysical(&left[f.hosts[i].pool], f.hosts[i].counts)
+	}
+	for _, x := range plan.Launches {
+		counts := alternatives.Greatest(f.now, alternatives.Variant{Offering: x.Offering, Alternatives: x.Alternatives})
+		pool := f.now.Offerings[x.Offering].Pool
+		if !amount.UsageOf(left[pool]).Admits(amount.UsageOf(counts)) {
+			return false
+		}
+		left[pool].Take(counts)
+	}
+	return true
+}
+
+// take takes a step: what follows finds its nodes gone, and its pods on those that stay.
+func (f *fleet) take(leave []int, plan planner.Plan) {
+	class := map[string]int{}
+	for _, i := range leave {
+		h := &f.hosts[i]
+		h.settled = true
+		giveBackPhysical(&f.now.Pools[h.pool].Remaining, h.counts)
+		for _, pod := range h.pods {
+			class[pod.Name] = pod.Class
+		}
+		f.gone[h.node] = true
+	}
+	f.occupy(plan, class)
+	for _, p := range plan.Placements {
+		if i := f.hostAt[p.Node]; i >= 0 {
+			f.hosts[i].settled = true
+		}
+	}
+}

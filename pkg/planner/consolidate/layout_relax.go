@@ -1,0 +1,190 @@
+package consolidate
+
+import (
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"karve.sh/karve/pkg/planner/internal/search"
+	"slices"
+)
+
+// relaxed is the choice of who stays, as a linear relaxation: fractions of machines stay with their pods and what else they have room for, fractions of
+// them leave, fractions are launched, and all pods have a place. Its duals say what a place for a pod of each shape is worth, and how much dearer each
+// machine is than what it holds.
+//
+// Beside the rows of shapes there is one row a machine, which says that it stays or leaves. A basis has as many columns as rows, so all but a few
+// of the machines, no more than there are shapes, do one or the other as a whole.
+type relaxed struct {
+	master *search.Master
+	mixer  *search.Context
+	homes  []home
+	of     map[int]stay // by entry
+	// decided is by home whether only one of its columns is left.
+	decided []bool
+}
+
+// stay is a column: a home stays with more pods than its own.
+type stay struct {
+	home int
+	more pack.Load
+}
+
+// newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
+// machines as they are, where all shapes are covered exactly.
+func newRelaxed(m *search.Context, homes []home) *relaxed {
+	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
+	shapes := len(r.master.Rows)
+	n := shapes + len(homes)
+	for i := range r.master.Inverse {
+		r.master.Inverse[i] = append(r.master.Inverse[i], make([]float64, len(homes))...)
+	}
+	for i := range homes {
+		row := make([]float64, n)
+		row[shapes+i] = 1
+		price := float64(max(1, homes[i].moves))
+		if homes[i].fixed {
+			price = 2 * homes[i].staying(m.Problem)
+		}
+		r.master.Inverse, r.master.X, r.master.Demand = append(r.master.Inverse, row), append(r.master.X, 1), append(r.master.Demand, 1)
+		r.master.Basis = append(r.master.Basis, len(r.master.Entries))
+		r.master.Entries = append(r.master.Entries, search.Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(shapes + i)}, Counts: []float64{1}, Basic: true})
+	}
+	r.master.Y, r.master.W = make([]float64, n), make([]float64, n)
+	for i := range homes {
+		r.stay(i, make(pack.Load, len(m.Problem.Shapes)))
+	}
+	return r
+}
+
+// staying is what it costs that a home stays. Where it stays in any case, that is so much that it does not pay twice.
+func (x *home) staying(p *pack.Problem) float64 {
+	if x.fixed {
+		return 4 * float64(max(1, p.Dearest()))
+	}
+	return float64(x.price)
+}
+
+// stay offers a machine with more pods than it has.
+func (r *relaxed) stay(i int, more pack.Load) {
+	e := search.Entry{Price: r.homes[i].staying(r.mixer.Problem), Column: -1, Offer: -1, Rows: []int32{int32(len(r.master.Rows) + i)}, Counts: []float64{1}}
+	for k, n := range more {
+		if n += r.homes[i].load[k]; n > 0 && r.master.At[k] >= 0 {
+			e.Rows, e.Counts = append(e.Rows, int32(r.master.At[k])), append(e.Counts, float64(n))
+		}
+	}
+	r.of[len(r.master.Entries)] = stay{i, slices.Clone(more)}
+	r.master.Entries = append(r.master.Entries, e)
+}
+
+// run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
+// effort is left than said.
+func (r *relaxed) run(rounds int, until int64) {
+	m := r.mixer
+	demand := m.Problem.Demand()
+	prices := make([]float64, len(r.homes))
+	for i := range r.homes {
+		prices[i] = r.homes[i].staying(m.Problem)
+	}
+	r.pivotUntil(until)
+	for range rounds {
+		if m.Effort.Left <= until || m.Effort.Done() {
+			return
+		}
+		fresh := m.AddColumns(r.master, m.PriceAll(r.master.Values, demand, pricing.Effort{Steps: 60}, func(t int) int64 { return search.Above(m.Problem.Offers[t].Price, 2000) }))
+		for i := range r.homes {
+			x := &r.homes[i]
+			if x.node < 0 || r.decided[i] {
+				continue
+			}
+			m.Effort.Spend(pricing.PriceCost)
+			k := m.NodeKnapsacks[x.node]
+			rest := slices.Clone(demand)
+			rest.Add(x.load, -1)
+			k.Price(r.master.Values, rest)
+			value, _ := k.Search(rest, 60, 0)
+			if value == 0 {
+				continue
+			}
+			if float64(pack.Worth(r.master.Values, x.load)+value)/pricing.Scale+r.master.Y[len(r.master.Rows)+i] > float64(prices[i]*1.0001)+1 {
+				r.stay(i, k.Best)
+				fresh = true
+			}
+		}
+		if !fresh {
+			return
+		}
+		r.pivotUntil(until)
+	}
+}
+
+// rowCost is what so many of a machine's rows count of what others do: most of them have nothing to do with a pivot.
+const rowCost = 8
+
+// pivotUntil solves the relaxation with the columns that it has, as far as the effort goes.
+func (r *relaxed) pivotUntil(until int64) {
+	n := int64(len(r.master.Demand))
+	cost := 1 + n*n/(rowCost*search.PivotCost)
+	e := r.mixer.Effort
+	e.Spend(int64(r.master.Solve(int(min(search.MaxPivots, max(0, e.Left-until)/cost)), e.Stopped)) * cost)
+}
+
+// dive decides for one machine after the other, the one of which it does the largest part of one thing first, and has the others make the best of that.
+func (r *relaxed) dive(until int64) {
+	for home, entry := r.halfway(); home >= 0; home, entry = r.halfway() {
+		r.decide(home, entry)
+		r.run(maxRelaxedAgain, until)
+	}
+}
+
+// halfway is the undecided machine with the largest part of one column that is not a whole one, and the entry of that; -1 where there is none.
+func (r *relaxed) halfway() (home, entry int) {
+	home, entry = -1, -1
+	most := 1e-6
+	for i, b := range r.master.Basis {
+		if b < 0 || r.master.X[i] > 1-1e-6 {
+			continue
+		}
+		if h := r.home(b); h >= 0 && !r.decided[h] && (r.master.X[i] > most || r.master.X[i] == most && b < entry) {
+			home, entry, most = h, b, r.master.X[i]
+		}
+	}
+	return home, entry
+}
+
+// home is whose column an entry is; less than 0 for launches.
+func (r *relaxed) home(entry int) int {
+	if rows := r.master.Entries[entry].Rows; len(rows) > 0 {
+		return int(rows[0]) - len(r.master.Rows)
+	}
+	return -1
+}
+
+// decide makes all columns of a machine but one too dear.
+func (r *relaxed) decide(home, entry int) {
+	r.decided[home] = true
+	for i := range r.master.Entries {
+		if i != entry && r.home(i) == home {
+			r.master.Entries[i].Price += 100 * float64(max(1, r.mixer.Problem.Dearest()))
+		}
+	}
+}
+
+// parting is by machine whether it stays, because most of it does, and what it takes most of when it stays.
+func (r *relaxed) parting() (stays []bool, more []pack.Load) {
+	stays, more = make([]bool, len(r.homes)), make([]pack.Load, len(r.homes))
+	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))
+	for i, b := range r.master.Basis {
+		if b < 0 {
+			continue
+		}
+		if s, ok := r.of[b]; ok {
+			part[s.home] += r.master.X[i]
+			if r.master.X[i] > most[s.home] {
+				most[s.home], more[s.home] = r.master.X[i], s.more
+			}
+		}
+	}
+	for i, x := range part {
+		stays[i] = r.homes[i].fixed || x > 0.5
+	}
+	return stays, more
+}

@@ -1,0 +1,224 @@
+package consolidate
+
+import (
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"karve.sh/karve/pkg/planner/internal/search"
+	"slices"
+)
+
+// ruinAndRecreate takes a few machines apart again and again, houses their pods where there is room, launches for the rest, and keeps what is no dearer: machines
+// that leave, machines that stay after all, others launched, rooms filled anew.
+func (v *settler) ruinAndRecreate(idle int) {
+	v.noisy = make([]int64, len(v.values))
+	v.ctx.AimAll(v.values)
+	for n := 0; n < idle && !v.ctx.Effort.Done(); n++ {
+		v.ctx.Effort.Spend(search.RuinCost + int64(len(v.ctx.Problem.Shapes)*(len(v.ctx.Problem.Offers)+search.RefillMost)/200))
+		before := v.cost(v.best)
+		if next := v.destroyAndRepair(before); next != nil {
+			if v.cost(next).Less(before) {
+				n = 0
+			}
+			v.best = next
+		}
+	}
+}
+
+// destroyAndRepair makes one attempt, and returns what came of it unless that is dearer.
+func (v *settler) destroyAndRepair(before pack.Cost) *housing {
+	for k, x := range v.values {
+		v.noisy[k] = x/64*int64(48+v.seq.Below(33)) + 1
+	}
+	s := v.best.clone()
+	limits := slices.Clone(v.limits)
+	emptied := map[int]bool{}
+	if v.seq.Below(3) == 0 {
+		if !v.recall(s, limits, emptied) {
+			return nil
+		}
+	}
+	for range 1 + v.seq.Below(3) {
+		v.dissolve(s, limits)
+	}
+	for range 1 + v.seq.Below(4) {
+		if i := v.seq.Below(len(s.stays)); s.stays[i] && v.homes[i].node >= 0 {
+			v.vacate(s, i)
+			emptied[i] = true
+		}
+	}
+	v.refill(s, emptied)
+	v.spread(s)
+	so := v.cost(s)
+	allowed := pack.Cost{Left: before.Left, Price: before.Price - so.Price, Machines: 1 << 40}
+	if allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
+		// No machines for them cost less than they are worth.
+		return nil
+	}
+	t := search.NewRepair(v.ctx, v.noisy, limits, search.RebuySteps, allowed)
+	if !t.Run(s.left) {
+		return nil
+	}
+	for _, x := range t.Kept {
+		limits[v.ctx.Problem.Offers[x.Offer].Pool].Launch(v.ctx.Problem.Offers[x.Offer].Uses)
+	}
+	s.machines, s.left = append(s.machines, t.Kept...), t.Left
+	if after := v.cost(s); before.Less(after) || !v.within(limits, s) {
+		return nil
+	}
+	v.limits = limits
+	return s
+}
+
+// within reports whether what is launched breaks no limit.
+func (v *settler) within(limits []amount.Usage, s *housing) bool {
+	if !v.ctx.Problem.Limited {
+		return true
+	}
+	for _, m := range s.machines {
+		for _, x := range limits[v.ctx.Problem.Offers[m.Offer].Pool] {
+			if x < 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// dissolve has one machine leave, or not be launched: the dearest of three for what it holds.
+func (v *settler) dissolve(s *housing, limits []amount.Usage) {
+	best, waste := -1, int64(0)
+	for range 3 {
+		// Places up to len(s.stays) are homes, those after it launches.
+		i := v.seq.Below(len(s.stays) + len(s.machines))
+		var w int64
+		if i < len(s.stays) {
+			x := &v.homes[i]
+			if !s.stays[i] || x.fixed {
+				continue
+			}
+			w = x.keeps()*pricing.Scale - pack.Worth(v.values, x.load) - pack.Worth(v.values, s.more[i])
+		} else {
+			m := &s.machines[i-len(s.stays)]
+			w = v.ctx.Problem.Offers[m.Offer].Price*pricing.Scale - pack.Worth(v.values, m.Load)
+		}
+		if best < 0 || w > waste {
+			best, waste = i, w
+		}
+	}
+	switch {
+	case best < 0:
+	case best < len(s.stays):
+		x := &v.homes[best]
+		v.vacate(s, best)
+		s.left.Add(x.load, 1)
+		s.stays[best] = false
+		limits[x.pool].GiveBack(x.uses)
+	default:
+		v.cancel(s, best-len(s.stays), limits)
+	}
+}
+
+// vacate has all pods wait that a machine took beside its own.
+func (v *settler) vacate(s *housing, i int) {
+	if !s.more[i].Empty() {
+		s.left.Add(s.more[i], 1)
+		s.more[i] = make(pack.Load, len(v.ctx.Problem.Shapes))
+	}
+}
+
+// refill puts the pods of most worth where rooms were emptied.
+func (v *settler) refill(s *housing, emptied map[int]bool) {
+	for i := range s.stays {
+		if emptied[i] && s.stays[i] && !s.left.Empty() {
+			k := v.ctx.NodeKnapsacks[v.homes[i].node]
+			k.Price(v.noisy, s.left)
+			if value, _ := k.Search(s.left, 40, 0); value > 0 {
+				s.more[i] = slices.Clone(k.Best)
+				s.left.Add(k.Best, -1)
+			}
+		}
+	}
+}
+
+// cancel takes a launch back.
+func (v *settler) cancel(s *housing, i int, limits []amount.Usage) {
+	m := s.machines[i]
+	s.left.Add(m.Load, 1)
+	s.machines = slices.Delete(s.machines, i, i+1)
+	limits[v.ctx.Problem.Offers[m.Offer].Pool].GiveBack(v.ctx.Problem.Offers[m.Offer].Uses)
+}
+
+// recall has a machine stay that leaves, with as many pods as its own, taken from launches and from rooms.
+func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool) bool {
+	best, loss := -1, int64(0)
+	for range 3 {
+		i := v.seq.Below(len(s.stays))
+		if s.stays[i] {
+			continue
+		}
+		x := &v.homes[i]
+		if l := x.keeps()*pricing.Scale - pack.Worth(v.values, x.load); best < 0 || l < loss {
+			best, loss = i, l
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	x := &v.homes[best]
+	for k, n := range x.load {
+		for s.left[k] < n {
+			if !v.release(s, k, limits, emptied) {
+				return false
+			}
+		}
+	}
+	s.left.Add(x.load, -1)
+	s.stays[best] = true
+	limits[x.pool].Launch(x.uses)
+	if x.node >= 0 {
+		emptied[best] = true
+	}
+	return true
+}
+
+// release takes a launch or a room back that holds a pod of a shape. Launches and rooms take turns by where the walk begins.
+func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied map[int]bool) bool {
+	n := len(s.machines) + len(s.more)
+	start := v.seq.Below(n)
+	for j := range n {
+		i := (start + j) % n
+		if i < len(s.machines) && s.machines[i].Load[shape] > 0 {
+			v.cancel(s, i, limits)
+			return true
+		}
+		if i -= len(s.machines); i >= 0 && s.more[i][shape] > 0 {
+			v.vacate(s, i)
+			emptied[i] = true
+			return true
+		}
+	}
+	return false
+}
+
+// spread puts waiting pods where those that stay and those that are launched have room.
+func (v *settler) spread(s *housing) {
+	n := len(s.stays) + len(s.machines)
+	start := v.seq.Below(n)
+	for j := range min(n, 2*search.RefillMost) {
+		if s.left.Empty() {
+			return
+		}
+		i := (start + j) % n
+		if i >= len(s.stays) {
+			m := &s.machines[i-len(s.stays)]
+			if l := v.ctx.TopUp(&v.ctx.Problem.Offers[m.Offer].Capacity, m.Load, s.left); l != nil {
+				m.Load = l
+			}
+		} else if x := &v.homes[i]; s.stays[i] && x.node >= 0 {
+			if l := v.ctx.TopUp(&v.ctx.Problem.Nodes[x.node].Capacity, s.more[i], s.left); l != nil {
+				s.more[i] = l
+			}
+		}
+	}
+}

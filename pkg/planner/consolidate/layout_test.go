@@ -1,0 +1,247 @@
+package consolidate_test
+
+import (
+	"slices"
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/test/bench/workload"
+)
+
+// running is a fleet of g4dn machines with ten replicas a GPU, each with so many pods of 1 CPU and 2 GiB; moving one counts as much as said.
+func running(move planner.MicroUSD, machines ...launched) consolidate.Layout {
+	s := plantest.Identical(plantest.Offerings(plantest.G4dn(), 10), 0, plantest.Request(1000, 2048, 1))
+	l := consolidate.Layout{}
+	var names []string
+	for i := range 1000 {
+		names = append(names, plantest.Class(s, "pod", i+1, planner.Resources{}).Pods[i])
+	}
+	for _, m := range machines {
+		i := slices.IndexFunc(s.Offerings, func(o planner.Offering) bool { return o.InstanceType == m.name })
+		x := plantest.Launched(&s, i)
+		for range m.pods {
+			pod := consolidate.Running{Name: names[0], GPU: -1, Move: move}
+			names = names[1:]
+			plantest.Run(&s, x.Node, pod)
+			x.Pods = append(x.Pods, pod)
+		}
+		l.Machines = append(l.Machines, x)
+	}
+	l.Snapshot = s
+	return l
+}
+
+// launched is a machine with so many pods.
+type launched struct {
+	name string
+	pods int
+}
+
+func TestCheaperLayoutsWorkedByHand(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		from  consolidate.Layout
+		most  []int
+		price planner.MicroUSD
+	}{
+		{"an empty machine goes", running(20_000, launched{"g4dn.xlarge", 0}, launched{"g4dn.xlarge", 3}), nil, 526_000},
+		{"eleven pods on a 12xlarge go to two 2xlarge", running(20_000, launched{"g4dn.12xlarge", 11}), nil, 2 * 752_000},
+		{"41 on metal are split", running(20_000, launched{"g4dn.metal", 41}), nil, 4_438_000},
+		{"two half-empty xlarge become one", running(20_000, launched{"g4dn.xlarge", 1}, launched{"g4dn.xlarge", 2}), nil, 526_000},
+		{"two half-empty 2xlarge become one", running(20_000, launched{"g4dn.2xlarge", 4}, launched{"g4dn.2xlarge", 3}), nil, 752_000},
+		{"nothing is moved for less than it counts", running(300_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.xlarge", 2}), nil, 2 * 526_000},
+		{"three become one when two may leave at a time", running(20_000, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}, launched{"g4dn.2xlarge", 2}), []int{2}, 752_000},
+		{"nothing leaves where none may", running(20_000, launched{"g4dn.xlarge", 0}), []int{0}, 526_000},
+	} {
+		l := c.from
+		for {
+			l.Most = c.most
+			o := consolidate.Plan(solve.Solver{}, l)
+			takeSteps(t, l, o)
+			if len(o.Steps) == 0 {
+				break
+			}
+			step := o.Steps[0]
+			before := plantest.Price(l)
+			if l = plantest.After(l, step); plantest.Price(l) != before-step.Saving {
+				t.Fatalf("%s: it costs %d after a step that saves %d of %d", c.name, plantest.Price(l), step.Saving, before)
+			}
+		}
+		if plantest.Price(l) != c.price {
+			t.Errorf("%s: it costs %d in the end, want %d", c.name, plantest.Price(l), c.price)
+		}
+	}
+}
+
+// nearly is a fleet of full 12xlarge, the cheapest way to run their pods, beside the machines given, which costs near enough to the bound with so many percent more.
+func nearly(percent int, machines ...launched) consolidate.Layout {
+	l := running(60_000, append(slices.Repeat([]launched{{"g4dn.12xlarge", 40}}, 7), machines...)...)
+	l.NearEnough = percent
+	return l
+}
+
+func TestPodsStayWhereTheMachinesCostNearEnoughToTheBound(t *testing.T) {
+	t.Parallel()
+	// The pods of these two have room on one: the machines cost 1.9 % more than they have to.
+	halves := []launched{{"g4dn.xlarge", 1}, {"g4dn.xlarge", 2}}
+	for _, c := range []struct {
+		name         string
+		from         consolidate.Layout
+		steps, moves int
+	}{
+		{"every percent counts", nearly(0, halves...), 1, 1},
+		{"1 % is near enough", nearly(1, halves...), 1, 1},
+		{"2 % is near enough", nearly(2, halves...), 0, 0},
+		{"an empty machine moves nobody", nearly(2, append(halves, launched{"g4dn.xlarge", 0})...), 1, 0},
+		{"six pods on one 2xlarge are cheapest", nearly(0, slices.Repeat(halves, 2)...), 1, 6},
+		{"on two xlarge they are near enough, and two move", nearly(2, slices.Repeat(halves, 2)...), 2, 2},
+	} {
+		o := consolidate.Plan(solve.Solver{}, c.from)
+		takeSteps(t, c.from, o)
+		moved := 0
+		for _, step := range o.Steps {
+			for _, i := range step.Leave {
+				moved += len(c.from.Machines[i].Pods)
+			}
+		}
+		if len(o.Steps) != c.steps || moved != c.moves {
+			t.Errorf("%s: %d steps move %d pods, want %d that move %d", c.name, len(o.Steps), moved, c.steps, c.moves)
+		}
+	}
+}
+
+func TestAFleetThatHasLostHalfOfItsPodsComesNearEnoughWithFewerMoves(t *testing.T) {
+	t.Parallel()
+	types := workload.Types(workload.G4to6, 10)
+	for seed := int64(1); seed <= 3; seed++ {
+		s := workload.Snapshot(workload.Mixed(seed, workload.Mix{Pods: 300, Shapes: 10}, types), types)
+		l := workload.Thinned(s, solve.Solver{Effort: 50_000}.Plan(s), 0.5, 50_000, seed)
+		exact := consolidate.Plan(solve.Solver{Effort: 200_000}, l)
+		l.NearEnough = 10
+		near := consolidate.Plan(solve.Solver{Effort: 200_000}, l)
+		saved := func(o consolidate.Outlook) (saving, moves planner.MicroUSD) {
+			for _, step := range o.Steps {
+				saving, moves = saving+step.Saving, moves+step.Moves
+			}
+			return saving, moves
+		}
+		all, allMoves := saved(exact)
+		some, someMoves := saved(near)
+		if price := near.Price - some; price*100 > near.Bound*110 {
+			t.Errorf("seed %d: it costs %d in the end, with a bound of %d", seed, price, near.Bound)
+		}
+		if someMoves >= allMoves || some > all {
+			t.Errorf("seed %d: saving %d counts moves of %d where saving all %d counts %d", seed, some, someMoves, all, allMoves)
+		}
+	}
+}
+
+// limited is a layout whose pool may still launch so many machines.
+func limited(l consolidate.Layout, nodes int64) consolidate.Layout {
+	l.Snapshot.Pools[0].Remaining.Nodes = nodes
+	return l
+}
+
+func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
+	t.Parallel()
+	for nodes, steps := range map[int64]int{0: 0, 1: 1} {
+		// One machine comes back, two are needed.
+		l := limited(running(20_000, launched{"g4dn.12xlarge", 11}), nodes)
+		o := consolidate.Plan(solve.Solver{}, l)
+		takeSteps(t, l, o)
+		if len(o.Steps) != steps {
+			t.Errorf("with %d machines left, there are %d steps, want %d", nodes, len(o.Steps), steps)
+		}
+	}
+}
+
+func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
+	t.Parallel()
+	// The pods of the 2xlarge have room on the 4xlarge; its place is for the second of the two machines that the large one becomes, which saves more for
+	// its moves but has to wait.
+	l := limited(running(20_000, launched{"g4dn.2xlarge", 5}, launched{"g4dn.4xlarge", 5}, launched{"g4dn.12xlarge", 11}), 0)
+	s := &l.Snapshot
+	s.Classes = append(s.Classes, s.Classes[0])
+	s.Classes[0].Nodes, s.Classes[1].Offerings = nil, nil
+	for i := range 2 {
+		for k := range l.Machines[i].Pods {
+			l.Machines[i].Pods[k].Class = 1
+			l.Machines[1].Pods[k].Move = 1_000_000
+		}
+	}
+	o := consolidate.Plan(solve.Solver{}, l)
+	now, _ := takeSteps(t, l, o)
+	if plantest.Price(now) != 1_204_000+2*752_000 || len(o.Steps) != 2 {
+		t.Errorf("it costs %d in the end: %+v", plantest.Price(now), o.Steps)
+	}
+}
+
+func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
+	t.Parallel()
+	// Both 4xlarge together would become one 2xlarge, but only one may leave at a time.
+	l := running(20_000, launched{"g4dn.2xlarge", 0}, launched{"g4dn.4xlarge", 4}, launched{"g4dn.4xlarge", 3}, launched{"g4dn.metal", 12}, launched{"g4dn.metal", 9})
+	l.Most = []int{1}
+	if _, net := takeSteps(t, l, consolidate.Plan(solve.Solver{}, l)); net <= 0 {
+		t.Error("nothing is saved")
+	}
+}
+
+func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
+	t.Parallel()
+	// Two machines with a pod each that share no machine: only one of them finds room on the third.
+	l := running(20_000, launched{"g4dn.xlarge", 1}, launched{"g4dn.xlarge", 1}, launched{"g4dn.2xlarge", 3})
+	s := &l.Snapshot
+	s.Classes = append(s.Classes, s.Classes[0])
+	s.Classes[1].Nodes = []int{2}
+	s.Rules = []planner.Rule{{Kind: planner.Apart, Name: "apart", Topology: planner.PerNode, Classes: []int{1}, Counted: []int{1}}}
+	l.Machines[0].Pods[0].Class, l.Machines[1].Pods[0].Class = 1, 1
+	o := consolidate.Plan(solve.Solver{}, l)
+	takeSteps(t, l, o)
+	if len(o.Steps) != 1 || len(o.Steps[0].Leave) != 1 {
+		t.Errorf("steps %+v, want one that gives one machine back", o.Steps)
+	}
+	s.Classes[1].Pods = []string{"default/waits"}
+	for _, step := range consolidate.Plan((solve.Solver{}), l).Steps {
+		if slices.ContainsFunc(step.Placements, func(p planner.Placement) bool { return p.Node == 2 }) {
+			t.Errorf("step %+v goes to where one that waits has its place", step)
+		}
+	}
+}
+
+func TestAPodThatWaitsHasTheRoomFirst(t *testing.T) {
+	t.Parallel()
+	// There is room for two pods on the 2xlarge: one waits, so the two of the xlarge do not both fit.
+	l := running(20_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.2xlarge", 5})
+	if o := consolidate.Plan((solve.Solver{}), l); len(o.Steps) != 1 {
+		t.Fatalf("steps %+v while nobody waits, want one", o.Steps)
+	}
+	l.Snapshot.Classes[0].Pods = []string{"default/waits"}
+	l.Snapshot.Classes[0].Nodes = []int{1}
+	if o := consolidate.Plan((solve.Solver{}), l); len(o.Steps) != 0 {
+		t.Errorf("steps %+v while a pod waits, want none", o.Steps)
+	}
+}
+
+func TestAnUnsoundLayoutHasNoSteps(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*consolidate.Layout){
+		"a node that is not there":       func(l *consolidate.Layout) { l.Machines[0].Node = 9 },
+		"a pool that is not there":       func(l *consolidate.Layout) { l.Machines[0].Pool = -1 },
+		"a class that is not there":      func(l *consolidate.Layout) { l.Machines[0].Pods[0].Class = 3 },
+		"a pod that runs twice":          func(l *consolidate.Layout) { l.Machines[0].Pods[1].Name = l.Machines[0].Pods[0].Name },
+		"a machine that costs nothing":   func(l *consolidate.Layout) { l.Machines[0].Price = 0 },
+		"a move that counts less than 0": func(l *consolidate.Layout) { l.Machines[0].Pods[0].Move = -1 },
+		"nothing may be planned for it":  func(l *consolidate.Layout) { l.Snapshot.Classes[0].Blocked = &planner.Refusal{} },
+		"a snapshot that is not valid":   func(l *consolidate.Layout) { l.Snapshot.Classes[0].Requests.Pods = 7 },
+	} {
+		l := running(20_000, launched{"g4dn.12xlarge", 11})
+		spoil(&l)
+		if o := consolidate.Plan((solve.Solver{}), l); len(o.Steps) != 0 || len(o.Surplus) != 0 {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+}

@@ -1,0 +1,438 @@
+package firstfit
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// Steps, pods times machines, are as many as take some tenths of a second. Until then [FirstFit] decides as Karpenter does to the last pod.
+const Steps = 20_000_000
+
+// Plan returns the plan that Karpenter's own scheduler makes of a snapshot, were it told what Karve knows of replicas and of the
+// memory of GPUs. It is what a plan of [Build] is compared with, and what there is when nothing better was found in time.
+//
+// As there, pods come by CPU and then by memory, the largest first; each goes to the first node by name that has room, else to the machine on
+// order with the fewest pods that some offering can still be, else to a new one, which can at first be any offering of the heaviest
+// pool that has one. A pool's limit is charged with the largest machine that a new one can be. At the end each machine is the
+// cheapest offering that it can still be.
+//
+// Rules are kept pod by pod. Wishes, priorities and minValues are not looked at. Its bound is 0.
+func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
+
+// Limits bound the work of [firstFitWithin].
+type Limits struct {
+	// Sorted is for how many pods times machines the machines are sorted for every pod, as Karpenter does. Beyond that pods are dealt class by class.
+	Sorted int64
+	// RuledPods is how many pods, of those that rules speak of, are placed one by one.
+	RuledPods int
+}
+
+// Within is [FirstFit] within limits; false where rules speak of more pods.
+func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
+	f := newPacker(s)
+	if f.ruledPods() > limits.RuledPods {
+		return planner.Plan{}, false
+	}
+	f.steps = limits.Sorted
+	return f.pack(), true
+}
+
+// ruledPods is how many pods a rule speaks of.
+func (f *packer) ruledPods() int {
+	pods := 0
+	for _, b := range f.batches {
+		if f.ruled(b.class) {
+			pods += len(b.pods)
+		}
+	}
+	return pods
+}
+
+// packer is a snapshot while it is packed. What fits is computed by class, never pod by pod.
+type packer struct {
+	snapshot planner.Snapshot
+	batches  []batch
+	// options are the usable offerings in stable order, then the nodes by name: all that a machine can be.
+	options []option
+	// layouts are the GPUs that there are: options with the same GPUs share one.
+	layouts [][]planner.GPU
+	// apart are the rules that keep pods apart on a machine.
+	apart []planner.Rule
+	// headcounts are the other rules.
+	headcounts []*headcount
+	// about are, by class, those that are about it, sidings the rules of apart that are.
+	about   [][]relation
+	sidings [][]siding
+	pools   []poolOptions
+	left    []amount.Usage
+	nodes   []*order
+	// orders are the machines on order, in the order in which they are asked.
+	orders []*order
+	// steps are left before machines are no longer sorted for every pod.
+	steps   int64
+	refused []planner.Unplaced
+}
+
+// batch is the pods of a class.
+type batch struct {
+	class    int
+	pods     []string
+	request  amount.Vector
+	unplaced int32
+}
+
+// poolOptions are the options that a pool offers.
+type poolOptions struct {
+	pool    int
+	options []int32
+}
+
+// order is a machine that exists, or that is to be launched as one of several offerings.
+type order struct {
+	filling *filling
+	// machine is the index of a node, or a number of its own after those.
+	machine int
+	pods    int32
+	// room is for how many pods of the batch at hand there is still room, take how many of them it was given.
+	room, take int32
+	// turn orders those with equally many pods in dealByLevel.
+	turn int
+}
+
+func newPacker(s planner.Snapshot) *packer {
+	f := &packer{snapshot: s, steps: Steps}
+	for _, p := range s.Pools {
+		f.left = append(f.left, amount.UsageOf(p.Remaining))
+	}
+	f.headcounts = newHeadcounts(s)
+	for i, r := range s.Rules {
+		if r.Kind == planner.Apart && r.Topology == planner.PerNode {
+			r.Classes = demanding(s, i)
+			f.apart = append(f.apart, r)
+		}
+	}
+	f.about, f.sidings = relations(f.headcounts, len(s.Classes)), sidings(f.apart, len(s.Classes))
+	f.addBatches()
+	f.addOptions()
+	return f
+}
+
+// addBatches puts the classes in the order in which their pods are placed, and refuses what is blocked or malformed.
+func (f *packer) addBatches() {
+	seen := map[string]bool{}
+	for _, c := range pack.ClassOrder(f.snapshot) {
+		class := f.snapshot.Classes[c]
+		b := batch{class: c, request: amount.VectorOf(class.Requests)}
+		for _, pod := range class.Pods {
+			if !seen[pod] {
+				seen[pod] = true
+				b.pods = append(b.pods, pod)
+			}
+		}
+		switch {
+		case class.Blocked != nil:
+			f.refuse(b.pods, *class.Blocked)
+		case b.request.Negative() || class.GPUMemoryBytes < 0 || slices.ContainsFunc(class.Quotas, func(a planner.Amount) bool { return a.Count < 0 }):
+			f.refuse(b.pods, planner.Refusal{Reason: planner.ReasonUnsupported, Message: "requests less than nothing of a resource: correct its requests"})
+		default:
+			f.batches = append(f.batches, b)
+		}
+	}
+	slices.SortStableFunc(f.batches, func(a, b batch) int {
+		return cmp.Or(cmp.Compare(b.request[amount.CPU], a.request[amount.CPU]), cmp.Compare(b.request[amount.Memory], a.request[amount.Memory]))
+	})
+}
+
+func (f *packer) refuse(pods []string, why planner.Refusal) {
+	for _, pod := range pods {
+		f.refused = append(f.refused, planner.Unplaced{Pod: pod, Refusal: why})
+	}
+}
+
+// addOptions lists what machines can be: offerings, by pool as Karpenter orders pools, and nodes by name.
+func (f *packer) addOptions() {
+	s := f.snapshot
+	byPool := make([][]int32, len(s.Pools))
+	for _, i := range pack.UsableOfferings(s) {
+		o := s.Offerings[i]
+		byPool[o.Pool] = append(byPool[o.Pool], int32(len(f.options)))
+		f.options = append(f.options, option{index: i, free: amount.VectorOf(o.Free), quotas: o.Quotas, layout: f.layout(o.GPUs)})
+	}
+	for pool, options := range byPool {
+		f.pools = append(f.pools, poolOptions{pool, options})
+	}
+	slices.SortStableFunc(f.pools, func(a, b poolOptions) int {
+		x, y := s.Pools[a.pool], s.Pools[b.pool]
+		return cmp.Or(cmp.Compare(y.Weight, x.Weight), cmp.Compare(y.Name, x.Name))
+	})
+	var nodes []int
+	for i, n := range s.Nodes {
+		if !amount.VectorOf(n.Free).Negative() {
+			nodes = append(nodes, i)
+		}
+	}
+	slices.SortStableFunc(nodes, func(i, j int) int { return cmp.Compare(s.Nodes[i].Name, s.Nodes[j].Name) })
+	for _, i := range nodes {
+		n := s.Nodes[i]
+		f.options = append(f.options, option{index: i, node: true, free: amount.VectorOf(n.Free), quotas: n.Quotas, layout: f.layout(n.GPUs)})
+	}
+	for i := len(f.options) - len(nodes); i < len(f.options); i++ {
+		f.nodes = append(f.nodes, &order{filling: f.empty([]int32{int32(i)}), machine: f.options[i].index})
+	}
+}
+
+// pack places everything. What found no place because of where other pods are is tried again as long as that helps.
+func (f *packer) pack() planner.Plan {
+	for i := range f.batches {
+		f.place(i)
+	}
+	for again := len(f.headcounts) > 0; again; {
+		again = false
+		for i := range f.batches {
+			if b := &f.batches[i]; b.unplaced > 0 && f.ruled(b.class) {
+				before := b.unplaced
+				b.unplaced = f.placeRuled(f.placing(i), before)
+				again = again || b.unplaced < before
+			}
+		}
+	}
+	return f.plan()
+}
+
+// place finds places for the pods of a batch: nodes, then the machines on order, then new ones.
+func (f *packer) place(i int) {
+	p := f.placing(i)
+	left := int32(len(f.batches[i].pods))
+	if f.ruled(f.batches[i].class) {
+		f.batches[i].unplaced = f.placeRuled(p, left)
+		return
+	}
+	for _, n := range f.nodes {
+		if take := min(left, p.room(n.filling)); take > 0 {
+			p.put(n, take)
+			n.pods, left = n.pods+take, left-take
+		}
+	}
+	if f.steps -= int64(left) * int64(len(f.orders)+1); f.steps > 0 {
+		f.batches[i].unplaced = f.deal(p, left)
+	} else {
+		f.batches[i].unplaced = f.dealByLevel(p, left)
+	}
+}
+
+// deal deals pods one by one, each to the first machine in order with room, or to a new one, and returns how many have no place. Before each
+// it sorts the machines as Karpenter does: [sort.Slice] leaves equal ones in an order of its own, and it has to be that.
+func (f *packer) deal(p *placing, pods int32) int32 {
+	var takers []*order
+	for _, o := range f.orders {
+		if o.room = p.room(o.filling); o.room > 0 {
+			takers = append(takers, o)
+		}
+	}
+	for ; pods > 0; pods-- {
+		f.sortOrders()
+		i := slices.IndexFunc(f.orders, func(o *order) bool { return o.room > 0 })
+		if i < 0 {
+			o := f.open(p)
+			if o == nil {
+				break
+			}
+			o.room = p.room(o.filling)
+			takers, f.orders = append(takers, o), append(f.orders, o)
+			i = len(f.orders) - 1
+		}
+		o := f.orders[i]
+		o.room, o.take, o.pods = o.room-1, o.take+1, o.pods+1
+	}
+	p.putAll(takers)
+	return pods
+}
+
+func (f *packer) sortOrders() {
+	sort.Slice(f.orders, func(i, j int) bool { return f.orders[i].pods < f.orders[j].pods })
+}
+
+// dealByLevel is deal for many pods and machines: it goes from the machines with the fewest pods to those with more. It is what a stable sort does,
+// and so the same as deal with up to twelve machines.
+func (f *packer) dealByLevel(p *placing, pods int32) int32 {
+	var takers []*order
+	for i, o := range f.orders {
+		o.turn = i
+		if o.room = p.room(o.filling); o.room > 0 {
+			takers = append(takers, o)
+		}
+	}
+	slices.SortStableFunc(takers, func(a, b *order) int { return cmp.Compare(a.pods, b.pods) })
+	turn, next := 0, 0
+	take := func(o *order, n int32) {
+		turn--
+		o.turn, o.room, o.take, o.pods, pods = turn, o.room-n, o.take+n, o.pods+n, pods-n
+	}
+	var level []*order
+	for at := int32(0); pods > 0 && (len(level) > 0 || next < len(takers)); at++ {
+		if len(level) == 0 {
+			at = takers[next].pods
+		}
+		for ; next < len(takers) && takers[next].pods == at; next++ {
+			level = append(level, takers[next])
+		}
+		var above []*order
+		for _, o := range level[:min(len(level), int(pods))] {
+			if take(o, 1); o.room > 0 {
+				above = append(above, o)
+			}
+		}
+		// Who was given a pod comes before the others that have as many.
+		slices.Reverse(above)
+		level = above
+	}
+	for pods > 0 {
+		o := f.open(p)
+		if o == nil {
+			break
+		}
+		o.room = p.room(o.filling)
+		take(o, min(pods, o.room))
+		if o.pods == 1 {
+			o.turn = len(f.orders)
+		}
+		takers, f.orders = append(takers, o), append(f.orders, o)
+	}
+	p.putAll(takers)
+	slices.SortFunc(f.orders, func(a, b *order) int { return cmp.Or(cmp.Compare(a.pods, b.pods), cmp.Compare(a.turn, b.turn)) })
+	return pods
+}
+
+// open orders a new machine that can hold a pod of the batch, or returns nil.
+func (f *packer) open(p *placing) *order {
+	for _, pool := range f.pools {
+		if x := f.openFrom(p, pool, func(*order) bool { return true }); x != nil {
+			return x
+		}
+	}
+	return nil
+}
+
+// openFrom is open for one pool, if what is then done with the machine goes well. The pool is charged with the largest that the machine can be.
+func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *order {
+	left := &f.left[pool.pool]
+	within := pool.options
+	if !left.Unlimited() {
+		within = slices.DeleteFunc(slices.Clone(within), func(o int32) bool { return !left.Admits(f.uses(o)) })
+	}
+	fresh := p.fresh(pool.pool, within)
+	if fresh == nil {
+		return nil
+	}
+	x := &order{filling: fresh, machine: len(f.snapshot.Nodes) + len(f.orders)}
+	if !use(x) {
+		return nil
+	}
+	var most amount.Usage
+	for _, o := range x.filling.options {
+		for d, n := range f.uses(o) {
+			most[d] = max(most[d], n)
+		}
+	}
+	left.Launch(most)
+	return x
+}
+
+// uses is what an offering counts against its pool's limits.
+func (f *packer) uses(o int32) amount.Usage {
+	return amount.UsageOf(f.snapshot.Offerings[f.options[o].index].Physical)
+}
+
+// plan names the pods and the machines.
+func (f *packer) plan() planner.Plan {
+	s := f.snapshot
+	next := make([]int, len(f.batches))
+	var plan planner.Plan
+	for _, n := range f.nodes {
+		if n.pods > 0 {
+			o := f.options[n.filling.options[0]]
+			pods, gpus := f.pods(n.filling, o, next)
+			plan.Placements = append(plan.Placements, planner.Placement{Node: o.index, Pods: pods, GPUs: gpus})
+		}
+	}
+	for _, x := range f.orders {
+		var o option
+		price := planner.MicroUSD(math.MaxInt64)
+		for _, i := range x.filling.options {
+			if can := f.options[i]; s.Offerings[can.index].Price < price {
+				o, price = can, s.Offerings[can.index].Price
+			}
+		}
+		pods, gpus := f.pods(x.filling, o, next)
+		plan.Launches = append(plan.Launches, planner.Launch{Offering: o.index, Pods: pods, GPUs: gpus})
+		plan.Price += price
+	}
+	slices.SortStableFunc(plan.Launches, func(a, b planner.Launch) int { return pack.CompareOfferings(s, a.Offering, b.Offering) })
+	plan.Unplaced = f.refused
+	var reasons *pack.Problem
+	for i, b := range f.batches {
+		if b.unplaced > 0 {
+			if reasons == nil {
+				reasons = pack.Compile(s)
+			}
+			why := reasons.Refusal(reasons.ShapeOf(b.class), s.Classes[b.class], f.left)
+			if why.Reason == planner.ReasonUnsupported && f.ruled(b.class) {
+				why = planner.Refusal{Reason: planner.ReasonRule, Message: "the places that other pods leave to it, by rules of its own or of theirs, are full or do not exist: " +
+					"relax the rules, or allow more machines in the NodePool's requirements"}
+			}
+			for _, pod := range b.pods[next[i]:] {
+				plan.Unplaced = append(plan.Unplaced, planner.Unplaced{Pod: pod, Refusal: why})
+			}
+		}
+	}
+	slices.SortStableFunc(plan.Unplaced, func(a, b planner.Unplaced) int { return strings.Compare(a.Pod, b.Pod) })
+	return plan
+}
+
+// pods takes the names of the pods of a filling, and says on which GPU of the machine each of them is.
+func (f *packer) pods(x *filling, o option, next []int) ([]string, []int) {
+	type seat struct {
+		pod string
+		gpu int
+	}
+	var seats []seat
+	var gpus []planner.GPU
+	if o.layout >= 0 {
+		gpus = slices.Clone(f.layouts[o.layout])
+	}
+	stated := false
+	for _, part := range x.parts.inOrder() {
+		b := f.batches[part.batch]
+		class := f.snapshot.Classes[b.class]
+		names := b.pods[next[part.batch] : next[part.batch]+int(part.pods)]
+		next[part.batch] += int(part.pods)
+		if class.GPUMemoryBytes == 0 {
+			for _, name := range names {
+				seats = append(seats, seat{name, -1})
+			}
+			continue
+		}
+		stated = true
+		fill(gpus, class, part.pods, func(gpu int, pods int32) {
+			for _, name := range names[:pods] {
+				seats = append(seats, seat{name, gpu})
+			}
+			names = names[pods:]
+		})
+	}
+	slices.SortFunc(seats, func(a, b seat) int { return strings.Compare(a.pod, b.pod) })
+	pods, on := make([]string, len(seats)), make([]int, len(seats))
+	for i, x := range seats {
+		pods[i], on[i] = x.pod, x.gpu
+	}
+	if !stated {
+		on = nil
+	}
+	return pods, on
+}

@@ -1,0 +1,204 @@
+package constraints
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"slices"
+)
+
+// Solver is what snapshots without constraints between machines are planned with.
+type Solver struct {
+	// Plain plans with a share of the effort: with all of it where share is 1, with half of it where it is 2.
+	Plain func(s planner.Snapshot, share int64) planner.Plan
+	// OrFirstFit returns the plan found, or a better one that needs no search.
+	OrFirstFit func(s planner.Snapshot, found planner.Plan) planner.Plan
+	// Stop, when not nil, ends planning early once it says true.
+	Stop func() bool
+}
+
+// Plan plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with the solver, for snapshots that have
+// none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
+// splits the classes accordingly, and puts the plan back together. What the solver leaves out changes what is decided in the next round.
+func Plan(s planner.Snapshot, with Solver) planner.Plan {
+	if IsPlain(s) {
+		return with.Plain(s, 1)
+	}
+	clean, refused := sanitised(s)
+	clean = withoutHopeless(clean)
+	a := arranger{solver: with, given: clean}
+	b := newBooks(clean)
+	if b.exact() {
+		if plan := a.plain(b.lowered(b.whole(), true)); !inverted(clean, plan) {
+			plan.Unplaced = append(plan.Unplaced, refused...)
+			Sort(s, &plan)
+			return plan
+		}
+	}
+	plan := a.settle(clean)
+	plan = a.replay(clean, plan)
+	if inverted(clean, plan) {
+		plan = betterFor(clean, a.byPriority(clean), plan)
+	}
+	plan = a.rest(clean, plan)
+	plan.Bound = min(plan.Price, a.bound(clean, plan))
+	plan.Unplaced = append(plan.Unplaced, refused...)
+	Sort(s, &plan)
+	return plan
+}
+
+// IsPlain reports whether a snapshot has nothing that arrange is for.
+func IsPlain(s planner.Snapshot) bool {
+	for _, r := range s.Rules {
+		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
+			return false
+		}
+	}
+	return OnlyPrice(s)
+}
+
+// OnlyPrice reports whether of two plans for as many pods the cheaper is the better, whichever the pods: nobody is more important, no pool
+// heavier, and nothing is wished for.
+func OnlyPrice(s planner.Snapshot) bool {
+	for _, p := range s.Pools {
+		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
+			return false
+		}
+	}
+	for _, c := range s.Classes {
+		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
+			return false
+		}
+	}
+	return true
+}
+
+// arranger plans for snapshots that are sanitised.
+type arranger struct {
+	solver Solver
+	given  planner.Snapshot
+	// favoured is the domain that pods go to first, whatever it costs; nil for where they are cheap.
+	favoured *domain
+	// hint is the plan for the given snapshot without what only arrange knows, once it has been asked for.
+	hint *planner.Plan
+}
+
+// shareOfHint is the share of the effort for plans without the rules: with a quarter their bounds are worth something.
+const shareOfHint = 4
+
+// stopped reports whether the search is to end. What has to be done all the same is then done in the shortest way.
+func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop() }
+
+func (a *arranger) plain(s planner.Snapshot) planner.Plan { return a.solver.Plain(s, 1) }
+
+// settleOnce plans for all pods of a snapshot at once.
+func (a *arranger) settleOnce(s planner.Snapshot) planner.Plan {
+	plan, grouped := a.settleGroups(s, false)
+	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
+		return plan
+	}
+	again, _ := a.settleGroups(s, true)
+	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
+		return again
+	}
+	return plan
+}
+
+// settleGroups plans for all pods, those that share a machine first, and reports whether any of those took a node.
+func (a *arranger) settleGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
+	g := NewPartial(s)
+	postponed := a.gather(g, sparing)
+	grouped := len(g.Plan.Placements) > 0
+	g.Add(a.rounds(g.Snapshot))
+	g.Plan.Unplaced = append(g.Plan.Unplaced, postponed...)
+	return g.Plan, grouped
+}
+
+// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. What it costs at least is what
+// no plan under the rules can cost less than, and where it puts the pods is where they are cheap.
+func (a *arranger) relax(s planner.Snapshot, share int64) planner.Plan {
+	b := newBooks(s)
+	return a.solver.Plain(b.lowered(b.whole(), true), share)
+}
+
+// whole returns a portion of all pods of each class, with all wishes given up.
+func (b *books) whole() []portion {
+	var parts []portion
+	for c := range b.Classes {
+		if n := len(b.Classes[c].Pods); n > 0 {
+			offerings, nodes := b.labelled(c)
+			parts = append(parts, portion{class: c, given: len(b.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
+		}
+	}
+	return parts
+}
+
+// exact reports whether a relaxed snapshot says all that there is to say, apart from priorities.
+func (b *books) exact() bool {
+	for _, p := range b.Pools {
+		if p.Weight != b.Pools[0].Weight || len(p.MinValues) > 0 {
+			return false
+		}
+	}
+	for i := range b.rules {
+		r := &b.rules[i]
+		if r.Topology != planner.PerNode || r.Kind == planner.Together && len(r.askers) > 0 || r.Kind == planner.Spread && !slices.EqualFunc(r.askers, r.Counted, func(a asker, c int) bool { return a.class == c }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(b.Classes, func(c planner.Class) bool { return len(c.Wishes) > 0 })
+}
+
+// bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer, such as the
+// hint where it places none of those that are left.
+func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
+	if plan.Price == 0 {
+		return 0
+	}
+	left := map[string]bool{}
+	for _, x := range plan.Unplaced {
+		left[x.Pod] = true
+	}
+	if a.hint != nil {
+		placed := len(left) // of those that are left, by the hint
+		for _, x := range a.hint.Unplaced {
+			if left[x.Pod] {
+				placed--
+			}
+		}
+		if placed == 0 {
+			return a.hint.Bound
+		}
+	}
+	if a.stopped() {
+		return 0
+	}
+	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint).Bound
+}
+
+// without returns the snapshot without the pods for which gone says so.
+func without(s planner.Snapshot, gone func(class int, pod string) bool) planner.Snapshot {
+	s.Classes = slices.Clone(s.Classes)
+	for c := range s.Classes {
+		var pods []string
+		for _, pod := range s.Classes[c].Pods {
+			if !gone(c, pod) {
+				pods = append(pods, pod)
+			}
+		}
+		s.Classes[c].Pods = pods
+	}
+	return s
+}
+
+// Sort sorts a plan by names.
+func Sort(s planner.Snapshot, p *planner.Plan) {
+	slices.SortFunc(p.Placements, func(a, b planner.Placement) int {
+		return cmp.Or(cmp.Compare(s.Nodes[a.Node].Name, s.Nodes[b.Node].Name), cmp.Compare(a.Node, b.Node))
+	})
+	slices.SortFunc(p.Launches, func(a, b planner.Launch) int {
+		x, y := s.Offerings[a.Offering], s.Offerings[b.Offering]
+		return cmp.Or(cmp.Compare(s.Pools[x.Pool].Name, s.Pools[y.Pool].Name), cmp.Compare(x.InstanceType, y.InstanceType), cmp.Compare(x.Zone, y.Zone),
+			cmp.Compare(x.CapacityType, y.CapacityType), cmp.Compare(len(b.Pods), len(a.Pods)), slices.Compare(a.Pods, b.Pods))
+	})
+	slices.SortStableFunc(p.Unplaced, func(a, b planner.Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
+}

@@ -1,0 +1,432 @@
+package constraints
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"math"
+	"slices"
+)
+
+// census counts pods by the domains of the rules whose domains are not machines.
+type census struct {
+	books *books
+	// counted are, by rule and domain, the pods that the rule counts, asking those of the plan whose demand stands whatever they give up.
+	counted, asking [][]int64
+	// somewhere is, by rule, the counted pods anywhere.
+	somewhere []int64
+	// begun is, by rule, the domain in which the first pods that belong together may begin, -1 for none yet.
+	begun []int
+	// crowded is, by topology and domain, the most counted pods that any spread finds there.
+	crowded [][]int64
+	// now counts the changes, and changed is, by rule, the last one that was about it.
+	now     int
+	changed []int
+	// claims are those that look for domains, by class.
+	claims map[int][]*claim
+}
+
+func newCensus(b *books) *census {
+	c := &census{books: b, changed: make([]int, len(b.rules)), crowded: make([][]int64, len(b.Topologies))}
+	for t := range b.Topologies {
+		c.crowded[t] = make([]int64, len(b.Topologies[t].Domains))
+	}
+	for i := range b.rules {
+		r := &b.rules[i]
+		counted := make([]int64, r.domains)
+		for d := range counted {
+			counted[d] = r.present(d)
+			if r.Kind == planner.Spread {
+				c.crowded[r.Topology][d] = max(c.crowded[r.Topology][d], counted[d])
+			}
+		}
+		c.counted, c.asking = append(c.counted, counted), append(c.asking, make([]int64, r.domains))
+		c.somewhere, c.begun = append(c.somewhere, r.somewhere()), append(c.begun, -1)
+	}
+	return c
+}
+
+// fewest is the number of counted pods that the eligible domain with the fewest has.
+func (c *census) fewest(i int) int64 {
+	r := &c.books.rules[i]
+	if r.tooFew {
+		return 0
+	}
+	least := int64(math.MaxInt64)
+	for d, n := range c.counted[i] {
+		if r.eligible[d] {
+			least = min(least, n)
+		}
+	}
+	return least
+}
+
+// room returns how many pods of a class that have given up so many wishes the rules let go to a place next, one after another.
+func (c *census) room(class, given int, domains []int) int64 {
+	n := planner.Unlimited
+	for _, i := range c.books.about[class] {
+		if c.books.rules[i].domains > 0 || c.books.rules[i].Topology != planner.PerNode {
+			n = min(n, c.roomOf(i, class, given, domains))
+		}
+		if n == 0 {
+			return 0
+		}
+	}
+	return n
+}
+
+// roomOf is the room that one rule leaves.
+func (c *census) roomOf(i, class, given int, domains []int) int64 {
+	r := &c.books.rules[i]
+	asks, counts := r.stands(class, given), r.counts(class)
+	d := domains[r.Topology]
+	switch {
+	case !asks && !counts:
+		return planner.Unlimited
+	case d < 0 && (!asks || r.Kind == planner.Apart):
+		return planner.Unlimited
+	case d < 0:
+		return 0
+	}
+	switch r.Kind {
+	case planner.Spread:
+		return c.roomToSpread(i, asks, counts, d)
+	case planner.Together:
+		if asks && c.counted[i][d] == 0 && (c.somewhere[i] > 0 || !counts || c.begun[i] != d) {
+			return 0
+		}
+	case planner.Apart:
+		return c.roomApart(i, asks, counts, d)
+	}
+	return planner.Unlimited
+}
+
+func (c *census) roomApart(i int, asks, counts bool, d int) int64 {
+	switch {
+	case asks && c.counted[i][d] > 0, counts && c.asking[i][d] > 0:
+		return 0
+	case asks && counts:
+		return 1
+	}
+	return planner.Unlimited
+}
+
+func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
+	r := &c.books.rules[i]
+	if asks && !r.eligible[d] {
+		return 0
+	}
+	most := c.fewest(i) + r.MaxSkew - c.counted[i][d]
+	switch {
+	case asks && !counts && most >= 0:
+		return planner.Unlimited
+	case asks, c.asking[i][d] > 0:
+		return max(0, most)
+	}
+	return planner.Unlimited
+}
+
+// add counts pods that go to a place.
+func (c *census) add(class int, domains []int, pods int64) {
+	c.now++
+	for _, i := range c.books.about[class] {
+		r := &c.books.rules[i]
+		if r.Topology == planner.PerNode {
+			continue
+		}
+		c.changed[i] = c.now
+		d := domains[r.Topology]
+		if r.counts(class) {
+			c.somewhere[i] += pods
+			if d >= 0 {
+				c.counted[i][d] += pods
+				if r.Kind == planner.Spread {
+					c.crowded[r.Topology][d] = max(c.crowded[r.Topology][d], c.counted[i][d])
+				}
+			}
+		}
+		if r.always(class) && d >= 0 {
+			c.asking[i][d] += pods
+		}
+	}
+}
+
+// site is the machines of a stage of a class that are alike to the rules.
+type site struct {
+	// domains are by topology of the snapshot, -1 where the machines have none or no rule of the class asks.
+	domains          []int
+	offerings, nodes []int
+	// price is what a pod costs where it costs least, math.MaxInt64 where nothing can be launched.
+	price int64
+	// holds is how many pods found a place here at most, as far as it is known, and why no more did.
+	holds int64
+	why   *planner.Refusal
+	// pods is how many are to go here now. cheap is how many of the class the plan without the rules has here.
+	pods  int64
+	cheap *int64
+	// favoured is whether pods go here first, whatever it costs.
+	favoured bool
+}
+
+// claim is pods of one class at one stage that look for domains.
+type claim struct {
+	class, stage, given int
+	left                int64
+	sites               []*site
+	// free is whether no rule binds them, late whether they have given something up.
+	free, late bool
+	// stuck is the change of a census up to which no site had room for them; 0 for none.
+	stuck int
+}
+
+// open is how many sites have room for pods of the claim, were it alone.
+func (q *claim) open() int {
+	n := 0
+	for _, x := range q.sites {
+		if x.holds > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// manner is how pods are spread: which claims choose first, whether they go to the domain with the fewest rather than to a cheap one, and
+// whether those that belong together begin before others come that they would have to follow.
+type manner struct {
+	first  func(c *census, q *claim) int64
+	evenly bool
+	begin  bool
+}
+
+// manners are those that are tried until no pod is left, the cheapest first.
+func manners() []manner {
+	fewestSites := func(_ *census, q *claim) int64 { return int64(q.open()) }
+	mostPods := func(c *census, q *claim) int64 { return -c.atMost(q) }
+	freeLast := func(_ *census, q *claim) int64 { return truth(q.free) }
+	freeFirst := func(_ *census, q *claim) int64 { return -truth(q.free) }
+	return []manner{
+		{first: fewestSites},
+		{first: fewestSites, evenly: true},
+		{first: mostPods},
+		{first: freeLast},
+		{first: freeFirst},
+		{first: mostPods, evenly: true},
+		{first: freeLast, begin: true},
+	}
+}
+
+// atMost is how many pods of a claim could have a place: one a site where they keep apart from each other.
+func (c *census) atMost(q *claim) int64 {
+	for _, i := range c.books.about[q.class] {
+		if r := &c.books.rules[i]; r.Kind == planner.Apart && r.Topology != planner.PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
+			return min(q.left, int64(q.open()))
+		}
+	}
+	return q.left
+}
+
+func truth(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// spread decides how many pods of each claim go to which site, as a scheduler would that knows what is cheap: one step after another, each within
+// what the rules allow at that moment, so that what comes out keeps them.
+func (c *census) spread(claims []*claim, m manner) {
+	order := slices.Clone(claims)
+	slices.SortStableFunc(order, func(x, y *claim) int {
+		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(c, x), m.first(c, y)), -cmp.Compare(truth(x.free), truth(y.free)))
+	})
+	c.claims = map[int][]*claim{}
+	for _, q := range order {
+		q.stuck = 0
+		c.claims[q.class] = append(c.claims[q.class], q)
+	}
+	for left := order; m.begin && c.begin() || c.step(&left, m.evenly) || c.begin(); {
+		continue
+	}
+}
+
+// standsStill reports whether nothing has changed for a claim since no site had room for it.
+func (c *census) standsStill(q *claim) bool {
+	return q.stuck > 0 && !slices.ContainsFunc(c.books.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
+}
+
+// step places pods of the first claim that has a site for some, and reports whether there was one.
+func (c *census) step(claims *[]*claim, evenly bool) bool {
+	for len(*claims) > 0 && (*claims)[0].left == 0 {
+		*claims = (*claims)[1:]
+	}
+	for _, q := range *claims {
+		if q.left == 0 || c.standsStill(q) {
+			continue
+		}
+		best, most := -1, int64(0)
+		for k, x := range q.sites {
+			if n := min(q.left, x.holds-x.pods); n > 0 {
+				if n = min(n, c.room(q.class, q.given, x.domains)); n > 0 && (best < 0 || c.prefers(q, x, q.sites[best], evenly)) {
+					best, most = k, n
+				}
+			}
+		}
+		if best < 0 {
+			q.stuck = c.now + 1
+			continue
+		}
+		x := q.sites[best]
+		if evenly {
+			most = min(most, max(1, q.left/64))
+		} else if *x.cheap > 0 {
+			most = min(most, *x.cheap)
+		}
+		x.pods += most
+		*x.cheap -= most
+		q.left -= most
+		c.add(q.class, x.domains, most)
+		return true
+	}
+	return false
+}
+
+// prefers reports whether pods of a claim rather go to site x than to site y, which comes first otherwise.
+func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
+	if a, b := c.strands(q, x), c.strands(q, y); a != b {
+		return a < b
+	}
+	if a, b := c.opens(q, x), c.opens(q, y); a != b {
+		return b
+	}
+	if x.favoured != y.favoured {
+		return x.favoured
+	}
+	if evenly {
+		if a, b := c.crowd(x), c.crowd(y); a != b {
+			return a < b
+		}
+	}
+	if a, b := *x.cheap > 0, *y.cheap > 0; a != b {
+		return a
+	}
+	return x.price < y.price
+}
+
+// strands is how many claims have to follow these pods, or others that are not there yet, but could not follow them to a site.
+func (c *census) strands(q *claim, x *site) int {
+	n := 0
+	for _, i := range c.books.about[q.class] {
+		r := &c.books.rules[i]
+		if r.Kind != planner.Together || r.Topology == planner.PerNode || !r.counts(q.class) {
+			continue
+		}
+		for _, a := range r.askers {
+			for _, other := range c.claims[a.class] {
+				if other != q && other.left > 0 && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
+					d := y.domains[r.Topology]
+					return y.holds > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
+				}) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// opens reports whether pods that others keep away from would take one more domain by going to a site. Those that only wish to keep away have no say in it.
+func (c *census) opens(q *claim, x *site) bool {
+	for _, i := range c.books.about[q.class] {
+		r := &c.books.rules[i]
+		if r.Kind != planner.Apart || r.Topology == planner.PerNode || r.asks(q.class) && r.counts(q.class) {
+			continue
+		}
+		d := x.domains[r.Topology]
+		if d >= 0 && (r.asks(q.class) && c.asking[i][d] == 0 || r.counts(q.class) && r.binding() && c.counted[i][d] == 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// crowd is the most counted pods that any spread finds in the domain of a site.
+func (c *census) crowd(x *site) int64 {
+	var n int64
+	for t, d := range x.domains {
+		if d >= 0 {
+			n = max(n, c.crowded[t][d])
+		}
+	}
+	return n
+}
+
+// begin chooses the domain in which pods that belong together begin, where there is none of them yet: the one that holds most of them, then the
+// one where most are cheap. It reports whether some may begin now.
+func (c *census) begin() bool {
+	for i := range c.books.rules {
+		r := &c.books.rules[i]
+		if r.Kind != planner.Together || r.Topology == planner.PerNode || c.somewhere[i] > 0 || c.begun[i] >= 0 {
+			continue
+		}
+		best, most, cheapest, price := -1, int64(0), int64(0), int64(0)
+		for d := range r.domains {
+			c.begun[i] = d
+			holds, cheap, dear := c.potential(i, d)
+			if holds > 0 && (best < 0 || holds > most || holds == most && (cheap > cheapest || cheap == cheapest && dear < price)) {
+				best, most, cheapest, price = d, holds, cheap, dear
+			}
+		}
+		c.begun[i] = best
+		if best >= 0 {
+			c.now++
+			c.changed[i] = c.now
+			return true
+		}
+	}
+	return false
+}
+
+// potential is how many of the waiting pods that belong together could be in a domain, how many of them are there in the plan without the
+// rules, and the least price of one.
+func (c *census) potential(i, d int) (holds, cheap, price int64) {
+	price = math.MaxInt64
+	begins := false
+	for _, a := range c.books.rules[i].askers {
+		for _, q := range c.claims[a.class] {
+			if q.left == 0 || !c.books.rules[i].stands(q.class, q.given) {
+				continue
+			}
+			var here int64
+			for _, x := range q.sites {
+				if x.domains[c.books.rules[i].Topology] != d || x.holds == x.pods {
+					continue
+				}
+				begins = begins || c.couldBegin(q, x)
+				here = min(q.left, here+min(q.left, x.holds-x.pods))
+				cheap += max(0, *x.cheap)
+				price = min(price, x.price)
+			}
+			holds += here
+		}
+	}
+	if !begins {
+		return 0, 0, 0
+	}
+	return holds, cheap, price
+}
+
+// couldBegin reports whether pods of a claim could be the first at a site, were every rule to begin there that has not begun anywhere.
+func (c *census) couldBegin(q *claim, x *site) bool {
+	var set []int // Only what is about the class has a say.
+	for _, i := range c.books.about[q.class] {
+		if r := &c.books.rules[i]; r.Kind == planner.Together && r.Topology != planner.PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
+			c.begun[i] = x.domains[r.Topology]
+			set = append(set, i)
+		}
+	}
+	defer func() {
+		for _, i := range set {
+			c.begun[i] = -1
+		}
+	}()
+	return c.room(q.class, q.given, x.domains) > 0
+}

@@ -1,0 +1,160 @@
+package constraints
+
+import (
+	"cmp"
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"slices"
+)
+
+// solve plans for a snapshot that has minValues beside what the plain planner knows. An offering of such a pool is replaced by itself
+// with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
+func (a *arranger) solve(s planner.Snapshot) planner.Plan {
+	if !slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { return len(p.MinValues) > 0 }) {
+		return a.parts(s)
+	}
+	wide, variants := widened(s)
+	plan := a.parts(wide)
+	for i := range plan.Launches {
+		l := &plan.Launches[i]
+		if v := l.Offering - len(s.Offerings); v >= 0 {
+			l.Offering, l.Alternatives = variants[v].Offering, variants[v].Alternatives
+		}
+	}
+	return plan
+}
+
+// widened returns the snapshot with variants in the place of the offerings of pools with minValues. Which choice an offering leaves depends on what
+// the pods admit, so that there is a variant for each set of offerings that differ in it.
+func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
+	out := s
+	out.Offerings = slices.Clip(s.Offerings)
+	usable := newBooks(planner.Snapshot{Pools: s.Pools, Offerings: s.Offerings}).usable
+	var variants []alternatives.Variant
+	known := map[string]bool{}
+	add := func(v alternatives.Variant, short *planner.Refusal) {
+		key := fmt.Sprint(v, short != nil)
+		if short != nil {
+			key += short.Message
+		}
+		if known[key] {
+			return
+		}
+		known[key] = true
+		variants = append(variants, v)
+		o := s.Offerings[v.Offering]
+		has, _ := alternatives.Least(s, v.Offering, v.Alternatives)
+		o.Free, o.GPUs, o.Quotas = has.Free, has.GPUs, has.Quotas
+		o.Physical = alternatives.Greatest(s, v)
+		if short != nil {
+			o.Unavailable = short
+		}
+		out.Offerings = append(out.Offerings, o)
+	}
+	seen := map[string]bool{}
+	for _, c := range inNameOrder(s) {
+		class := s.Classes[c]
+		for p := range s.Pools {
+			if len(class.Pods) == 0 || len(s.Pools[p].MinValues) == 0 {
+				continue
+			}
+			holding := slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool {
+				return s.Offerings[i].Pool != p || !usable[i] || offeredTimes(s, class, i) == 0
+			})
+			if key := fmt.Sprint(holding); !seen[key] {
+				seen[key] = true
+				for _, i := range holding {
+					others, short := choice(s, i, holding)
+					add(alternatives.Variant{Offering: i, Alternatives: others}, short)
+				}
+			}
+		}
+	}
+	out.Classes = slices.Clone(s.Classes)
+	for c := range out.Classes {
+		out.Classes[c].Offerings = relisted(s, out.Classes[c].Offerings, usable, variants)
+	}
+	return out, variants
+}
+
+// relisted returns the offerings of a class with the variants all of whose machines it lists in the place of what they are variants of.
+func relisted(s planner.Snapshot, offerings []int, usable []bool, variants []alternatives.Variant) []int {
+	kept := slices.DeleteFunc(slices.Clone(offerings), func(i int) bool {
+		return usable[i] && len(s.Pools[s.Offerings[i].Pool].MinValues) > 0
+	})
+	for v, x := range variants {
+		missing := func(i int) bool { _, ok := slices.BinarySearch(offerings, i); return !ok }
+		if !missing(x.Offering) && !slices.ContainsFunc(x.Alternatives, missing) {
+			kept = append(kept, len(s.Offerings)+v)
+		}
+	}
+	return kept
+}
+
+// choice returns the alternatives, the cheapest first, with which an offering leaves the choice that its pool demands, out of the
+// given offerings; or says what is missing. Those that hold as much as the offering come first, then those that lessen it least.
+func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refusal) {
+	demands := s.Pools[s.Offerings[offering].Pool].MinValues
+	values := make([]map[string]bool, len(demands))
+	gives := func(i, k int) bool {
+		v := valueOf(demands[k], i)
+		return v != "" && !values[k][v] && len(values[k]) < demands[k].Min
+	}
+	take := func(i int) {
+		for k := range demands {
+			if v := valueOf(demands[k], i); v != "" {
+				values[k][v] = true
+			}
+		}
+	}
+	for k := range values {
+		values[k] = map[string]bool{}
+	}
+	take(offering)
+	order := slices.DeleteFunc(slices.Clone(among), func(i int) bool { return i == offering })
+	slices.SortStableFunc(order, func(i, j int) int {
+		x, y := s.Offerings[i], s.Offerings[j]
+		return cmp.Or(cmp.Compare(kept(s, offering, j), kept(s, offering, i)), cmp.Compare(x.Price, y.Price), cmp.Compare(x.InstanceType, y.InstanceType),
+			cmp.Compare(x.Zone, y.Zone), cmp.Compare(x.CapacityType, y.CapacityType))
+	})
+	var alternatives []int
+	for _, i := range order {
+		for k := range demands {
+			if gives(i, k) {
+				alternatives = append(alternatives, i)
+				take(i)
+				break
+			}
+		}
+	}
+	for k, d := range demands {
+		if len(values[k]) < d.Min {
+			return nil, &planner.Refusal{Reason: planner.ReasonUnavailable, Message: fmt.Sprintf("NodePool %s asks for a choice of %d values of %s (minValues), and the machines that it can launch for the pod at present have %d: "+
+				"lower minValues, or allow more in its requirements", s.Pools[s.Offerings[offering].Pool].Name, d.Min, d.Key, len(values[k]))}
+		}
+	}
+	slices.SortStableFunc(alternatives, func(i, j int) int { return cmp.Compare(s.Offerings[i].Price, s.Offerings[j].Price) })
+	return alternatives, nil
+}
+
+func valueOf(m planner.MinValues, offering int) string {
+	if offering >= len(m.Values) {
+		return ""
+	}
+	return m.Values[offering]
+}
+
+// kept is how much of an offering is left when it may have to be another one, in thousandths of the resource that loses most.
+func kept(s planner.Snapshot, offering, other int) int64 {
+	const whole = 1000
+	n := int64(whole)
+	x, y := amount.VectorOf(s.Offerings[offering].Free), amount.VectorOf(s.Offerings[other].Free)
+	for d := range x {
+		if x[d] > 0 {
+			n = min(n, amount.MulDiv(max(0, y[d]), whole, x[d]))
+		}
+	}
+	return n
+}

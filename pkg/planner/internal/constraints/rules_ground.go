@@ -1,0 +1,258 @@
+package constraints
+
+import (
+	"cmp"
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"slices"
+)
+
+// Partial is a snapshot on which some pods are settled: they are gone from its classes, their machines are nodes with what is left, and its rules
+// count them. What is planned next stands on it.
+type Partial struct {
+	planner.Snapshot
+	// Plan is what is settled, in terms of the snapshot at the beginning, which had first nodes; the nodes from there on are its launches.
+	Plan  planner.Plan
+	first int
+}
+
+func NewPartial(s planner.Snapshot) *Partial { return &Partial{Snapshot: s, first: len(s.Nodes)} }
+
+// Add takes a plan for the ground over into the plan for the snapshot at the beginning.
+func (g *Partial) Add(p planner.Plan) {
+	for _, x := range p.Placements {
+		if v := x.Node - g.first; v >= 0 {
+			l := &g.Plan.Launches[v]
+			l.Pods, l.GPUs = joined(l.Pods, l.GPUs, x.Pods, x.GPUs)
+			continue
+		}
+		i := slices.IndexFunc(g.Plan.Placements, func(y planner.Placement) bool { return y.Node == x.Node })
+		if i < 0 {
+			g.Plan.Placements = append(g.Plan.Placements, x)
+			continue
+		}
+		y := &g.Plan.Placements[i]
+		y.Pods, y.GPUs = joined(y.Pods, y.GPUs, x.Pods, x.GPUs)
+	}
+	g.Plan.Launches = append(g.Plan.Launches, p.Launches...)
+	g.Plan.Price += p.Price
+	g.Plan.Unplaced = append(g.Plan.Unplaced, p.Unplaced...)
+}
+
+// joined merges the pods of two plans for one machine, by name, and their GPUs, nil where no pod has one.
+func joined(pods []string, gpus []int, more []string, moreGPUs []int) ([]string, []int) {
+	all := append(slices.Clone(pods), more...)
+	at := make([]int, len(all))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortFunc(at, func(i, j int) int { return cmp.Compare(all[i], all[j]) })
+	gpu := func(i int) int {
+		switch {
+		case i < len(gpus):
+			return gpus[i]
+		case i >= len(pods) && i-len(pods) < len(moreGPUs):
+			return moreGPUs[i-len(pods)]
+		}
+		return -1
+	}
+	names, on := make([]string, len(all)), make([]int, len(all))
+	for to, from := range at {
+		names[to], on[to] = all[from], gpu(from)
+	}
+	if gpus == nil && moreGPUs == nil {
+		on = nil
+	}
+	return names, on
+}
+
+// Fix settles a plan for the ground, except for the pods that it leaves out.
+func (g *Partial) Fix(p planner.Plan) {
+	p.Unplaced = nil
+	g.Add(p)
+	class := map[string]int{}
+	for c := range g.Classes {
+		for _, pod := range g.Classes[c].Pods {
+			class[pod] = c
+		}
+	}
+	s := &g.Snapshot
+	s.Nodes, s.Pools, s.Classes, s.Rules = slices.Clone(s.Nodes), slices.Clone(s.Pools), slices.Clone(s.Classes), slices.Clone(s.Rules)
+	for i := range s.Rules {
+		s.Rules[i].Present = slices.Clone(s.Rules[i].Present)
+	}
+	for _, l := range p.Launches {
+		v := g.launched(l)
+		g.occupy(v, l.Pods, l.GPUs, class)
+	}
+	for _, x := range p.Placements {
+		g.occupy(x.Node, x.Pods, x.GPUs, class)
+	}
+	bound := map[string]bool{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			bound[pod] = true
+		}
+	}
+	for _, l := range p.Launches {
+		for _, pod := range l.Pods {
+			bound[pod] = true
+		}
+	}
+	*s = without(*s, func(_ int, pod string) bool { return bound[pod] })
+}
+
+// launched adds the node that a launch will be, for the classes that all its alternatives admit.
+func (g *Partial) launched(l planner.Launch) int {
+	s := &g.Snapshot
+	v := len(s.Nodes)
+	o := s.Offerings[l.Offering]
+	has, mixed := alternatives.Least(*s, l.Offering, l.Alternatives)
+	s.Nodes = append(s.Nodes, planner.Node{
+		Name: fmt.Sprintf("~%06d", v), Free: has.Free, GPUs: has.GPUs, Quotas: has.Quotas, Domains: has.Domains,
+	})
+	s.Pools[o.Pool].Remaining.Take(alternatives.Greatest(*s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
+	all := func(list []int) bool {
+		return slices.Contains(list, l.Offering) && !slices.ContainsFunc(l.Alternatives, func(i int) bool { return !slices.Contains(list, i) })
+	}
+	ruled := map[int]bool{}
+	for _, r := range s.Rules {
+		for _, c := range append(slices.Clone(r.Classes), r.Counted...) {
+			ruled[c] = ruled[c] || r.Topology != planner.PerNode
+		}
+	}
+	for c := range s.Classes {
+		class := &s.Classes[c]
+		if !all(class.Offerings) || mixed && ruled[c] {
+			continue
+		}
+		class.Nodes = append(slices.Clip(class.Nodes), v)
+		class.Wishes = slices.Clone(class.Wishes)
+		for i := range class.Wishes {
+			if w := &class.Wishes[i]; w.Rule < 0 && all(w.Offerings) {
+				w.Nodes = append(slices.Clip(w.Nodes), v)
+			}
+		}
+	}
+	return v
+}
+
+// occupy takes pods off what a node has, and counts them.
+func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int) {
+	n := &g.Nodes[v]
+	n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
+	used := map[int]int64{}
+	counts := map[int]int64{}
+	for i, pod := range pods {
+		c := class[pod]
+		counts[c]++
+		r := g.Classes[c].Requests
+		n.Free.MilliCPU -= r.MilliCPU
+		n.Free.MemoryBytes -= r.MemoryBytes
+		n.Free.EphemeralBytes -= r.EphemeralBytes
+		n.Free.Pods -= r.Pods
+		n.Free.Replicas -= r.Replicas
+		if i < len(gpus) && gpus[i] >= 0 && gpus[i] < len(n.GPUs) {
+			n.GPUs[gpus[i]].Replicas -= r.Replicas
+			n.GPUs[gpus[i]].MemoryBytes -= g.Classes[c].GPUMemoryBytes
+		}
+		for _, q := range g.Classes[c].Quotas {
+			used[q.Quota] += q.Count
+		}
+	}
+	for q := range g.Quotas {
+		if used[q] == 0 {
+			continue
+		}
+		if i := slices.IndexFunc(n.Quotas, func(x planner.Amount) bool { return x.Quota == q }); i >= 0 {
+			n.Quotas[i].Count -= used[q]
+		} else if each := g.Quotas[q].Each; each != planner.Unlimited {
+			n.Quotas = append(n.Quotas, planner.Amount{Quota: q, Count: each - used[q]})
+		}
+	}
+	slices.SortFunc(n.Quotas, func(a, b planner.Amount) int { return cmp.Compare(a.Quota, b.Quota) })
+	for i := range g.Rules {
+		g.count(&g.Rules[i], i, v, counts)
+	}
+}
+
+// count adds pods on a node to what a rule counts. What they must be apart from loses the places.
+func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
+	d := v
+	if r.Topology != planner.PerNode {
+		d = -1
+		if t := g.Nodes[v].Domains; r.Topology < len(t) && t[r.Topology] < len(g.Topologies[r.Topology].Domains) {
+			d = t[r.Topology]
+		}
+	}
+	var counted int64
+	asked := false
+	for c, n := range counts {
+		if slices.Contains(r.Counted, c) {
+			counted += n
+		}
+		asked = asked || g.always(*r, index, c)
+	}
+	switch {
+	case d >= 0:
+		for len(r.Present) <= d {
+			r.Present = append(r.Present, 0)
+		}
+		r.Present[d] += counted
+	default:
+		r.Elsewhere += counted
+	}
+	switch {
+	case d < 0 || !asked:
+	case r.Kind == planner.Apart:
+		g.forbid(r.Counted, r.Topology, d)
+	case r.Kind == planner.Spread:
+		g.guard(r, index, d)
+	}
+}
+
+// always reports whether pods of a class make the demand of a rule whatever they give up.
+func (g *Partial) always(r planner.Rule, index, class int) bool {
+	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Wishes, func(w planner.Wish) bool { return w.Rule == index })
+}
+
+// guard keeps pods that need not ask for a spread but are counted from a domain where they could become too many for those that are settled there.
+func (g *Partial) guard(r *planner.Rule, index, d int) {
+	var strangers []int
+	waiting := int64(0)
+	for _, c := range r.Counted {
+		if !g.always(*r, index, c) {
+			strangers = append(strangers, c)
+			waiting += int64(len(g.Classes[c].Pods))
+		}
+	}
+	b := &books{Snapshot: g.Snapshot}
+	x := b.withDomains(rule{Rule: *r})
+	b.rules = []rule{x}
+	c := census{books: b, counted: [][]int64{nil}}
+	for e := range x.domains {
+		c.counted[0] = append(c.counted[0], x.present(e))
+	}
+	fewest := int64(0)
+	if r.Topology != planner.PerNode {
+		fewest = c.fewest(0)
+	}
+	if fewest+r.MaxSkew-x.present(d) < waiting {
+		g.forbid(strangers, r.Topology, d)
+	}
+}
+
+// forbid takes the machines of a domain from classes.
+func (g *Partial) forbid(classes []int, topology, d int) {
+	in := func(domains []int) bool { return topology < len(domains) && domains[topology] == d }
+	for _, c := range classes {
+		class := &g.Classes[c]
+		class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(v int) bool {
+			return topology == planner.PerNode && v == d || topology != planner.PerNode && in(g.Nodes[v].Domains)
+		})
+		if topology != planner.PerNode {
+			class.Offerings = slices.DeleteFunc(slices.Clone(class.Offerings), func(i int) bool { return in(g.Offerings[i].Domains) })
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package constraints
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"maps"
+	"slices"
+)
+
+// Limits on the choice of a machine for pods that belong together.
+const (
+	// maxFits is how many machines are tried for a group that should hold all of it, maxParts how many when none does.
+	maxFits  = 64
+	maxParts = 12
+	// maxHosts is how many machines pods may get that follow others which are not bound to each other.
+	maxHosts = 100
+)
+
+// gather settles the pods that have to share a machine with others of the plan, each group on one machine.
+// Spared are nodes that others may need more than a group that can have a machine of its own.
+// Groups for which there is no time any more are taken out of the ground and returned; the first one is always settled.
+func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
+	b := newBooks(g.Snapshot)
+	late := map[int]bool{}
+	for i, group := range b.groups() {
+		for n := range maxHosts {
+			if i+n > 0 && a.stopped() {
+				for _, c := range group {
+					late[c] = late[c] || b.mustFollow(c)
+				}
+				break
+			}
+			if !a.host(g, group, sparing) {
+				break
+			}
+		}
+	}
+	return postponed(g, late)
+}
+
+// mustFollow reports whether pods of a class have to be on a machine with others whatever they give up.
+func (b *books) mustFollow(class int) bool {
+	return slices.ContainsFunc(b.about[class], func(i int) bool { return b.together(i) && b.rules[i].always(class) })
+}
+
+// postponed takes the pods of classes out of the ground, and returns them.
+func postponed(g *Partial, classes map[int]bool) []planner.Unplaced {
+	if len(classes) == 0 {
+		return nil
+	}
+	var out []planner.Unplaced
+	for c := range g.Classes {
+		if classes[c] {
+			for _, pod := range g.Classes[c].Pods {
+				out = append(out, planner.Unplaced{Pod: pod, Refusal: planner.NextRound})
+			}
+		}
+	}
+	g.Snapshot = without(g.Snapshot, func(c int, _ string) bool { return classes[c] })
+	return out
+}
+
+// groups returns the classes that rules to be together on one machine connect, in the order of their pods.
+func (b *books) groups() [][]int {
+	of := make([]int, len(b.Classes))
+	for c := range of {
+		of[c] = c
+	}
+	asked := map[int]bool{}
+	for i := range b.rules {
+		if !b.together(i) {
+			continue
+		}
+		r := &b.rules[i]
+		about := r.classes()
+		for _, a := range r.askers {
+			asked[a.class] = true
+		}
+		for _, c := range about {
+			of[root(of, c)] = root(of, about[0])
+		}
+	}
+	groups, at := [][]int{}, map[int]int{}
+	for _, c := range b.order {
+		group, ok := at[root(of, c)]
+		if !ok {
+			group = len(groups)
+			at[root(of, c)] = group
+			groups = append(groups, nil)
+		}
+		groups[group] = append(groups[group], c)
+	}
+	return slices.DeleteFunc(groups, func(group []int) bool { return !slices.ContainsFunc(group, func(c int) bool { return asked[c] }) })
+}
+
+// root returns what stands for the tree of i in a forest, by the parent of each.
+func root(parent []int, i int) int {
+	for parent[i] != i {
+		parent[i] = parent[parent[i]]
+		i = parent[i]
+	}
+	return i
+}
+
+// party is pods that begin together on one machine: so many of each class, those of leads being needed by the others.
+type party struct {
+	given int
+	pods  map[int]int
+	leads map[int]bool
+}
+
+// host settles pods of a group on one machine, and reports whether it did: the cheapest that holds them all, else the one that holds most.
+func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
+	b := newBooks(g.Snapshot)
+	b.beginning = true
+	var best settled
+	wishes := 0
+	for _, c := range group {
+		wishes = max(wishes, len(b.Classes[c].Wishes))
+	}
+	for given := 0; given <= wishes; given++ {
+		p := b.party(group, given)
+		if p == nil {
+			continue
+		}
+		found := a.seat(b, p, sparing)
+		if found.pods > best.pods {
+			best = found
+		}
+		if found.all {
+			break
+		}
+	}
+	if best.pods == 0 {
+		return false
+	}
+	g.Fix(best.plan)
+	return true
+}
+
+// party returns the pods of a group that can begin on a new machine, nil when none can: those that nobody has to be there for, those that they
+// found, and those for whom waiting pods that are free to go anywhere can lead.
+func (b *books) party(group []int, given int) *party {
+	p := &party{given: given, pods: map[int]int{}, leads: map[int]bool{}}
+	var members, free []int
+	for _, c := range group {
+		switch {
+		case len(b.Classes[c].Pods) == 0:
+		case b.follows(c, given):
+			members = append(members, c)
+		default:
+			free = append(free, c)
+		}
+	}
+	join := func(present map[int]int) bool {
+		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present, nil) })
+		if i >= 0 {
+			p.pods[members[i]] = len(b.Classes[members[i]].Pods)
+		}
+		return i >= 0
+	}
+	for again := true; again; {
+		for again = false; join(p.pods); again = true {
+			continue
+		}
+		for _, x := range free {
+			led := maps.Clone(p.pods)
+			led[x] = 1
+			if !p.leads[x] && join(led) {
+				p.pods[x], p.leads[x], again = 1, true, true
+			}
+		}
+	}
+	if len(p.pods) == 0 {
+		return nil
+	}
+	return p
+}
+
+// follows reports whether pods of a class have to be on a machine with others.
+func (b *books) follows(class, given int) bool {
+	for _, i := range b.about[class] {
+		if b.together(i) && b.rules[i].stands(class, given) {
+			return true
+		}
+	}
+	return false
+}
+
+// wellFounded reports whether the pods that are placed on a machine can have come one after another.
+func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
+	in := map[int]int{}
+	for again := true; again; {
+		again = false
+		for c, n := range placed {
+			if n > 0 && in[c] == 0 && b.founded(c, given, in, domains) {
+				in[c], again = n, true
+			}
+		}
+	}
+	for c, n := range placed {
+		if n > 0 && in[c] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (b *books) together(i int) bool {
+	return b.rules[i].Kind == planner.Together && b.rules[i].Topology == planner.PerNode
+}
+
+// founded reports whether pods of a class that are placed on a machine with the given others may be there. The rules about domains are heeded
+// where those of the machine are given.
+func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
+	for _, i := range b.about[class] {
+		r := &b.rules[i]
+		switch {
+		case r.Kind != planner.Together || !r.stands(class, given) || r.counts(class) && r.somewhere() == 0:
+		case r.Topology != planner.PerNode && (domains == nil || r.present(domains[r.Topology]) > 0):
+		case !slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }):
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,32 @@
+package constraints
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"slices"
+)
+
+// withoutHopeless returns the snapshot without the demands and wishes of pods that fit on no machine, were they alone: they are left out whatever others do, and would
+// only keep those from where they are cheap.
+func withoutHopeless(s planner.Snapshot) planner.Snapshot {
+	b := newBooks(s)
+	hopeless := make([]bool, len(s.Classes))
+	s.Classes = slices.Clone(s.Classes)
+	for c := range s.Classes {
+		if class := &s.Classes[c]; len(b.about[c])+len(class.Wishes) > 0 && b.hopeless(*class) {
+			hopeless[c], class.Wishes = true, nil
+		}
+	}
+	if !slices.Contains(hopeless, true) {
+		return s
+	}
+	s.Rules = slices.Clone(s.Rules)
+	for i := range s.Rules {
+		s.Rules[i].Classes = slices.DeleteFunc(slices.Clone(s.Rules[i].Classes), func(c int) bool { return hopeless[c] })
+	}
+	return s
+}
+
+func (b *books) hopeless(class planner.Class) bool {
+	return len(class.Pods) > 0 && !slices.ContainsFunc(class.Nodes, func(v int) bool { return TimesOnNode(b.Snapshot, class, b.Nodes[v]) > 0 }) &&
+		!slices.ContainsFunc(class.Offerings, func(i int) bool { return b.usable[i] && offeredTimes(b.Snapshot, class, i) > 0 })
+}

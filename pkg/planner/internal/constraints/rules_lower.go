@@ -1,0 +1,225 @@
+package constraints
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"math"
+	"slices"
+)
+
+// portion is so many pods of a class that are planned for alike: they have given up the same wishes, and may go to the same machines.
+type portion struct {
+	class, given     int
+	offerings, nodes []int
+	pods             int
+	// first is where the pods begin among those of the class.
+	first int
+}
+
+// lowered returns the snapshot of portions in the terms of the plain planner: the pods of each are a class, and what rules demand of single
+// machines are quotas and exclusions. What those demand a little too strictly is left out of a relaxed one.
+func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
+	s := b.Snapshot
+	s.Pools = slices.Clone(s.Pools)
+	for i := range s.Pools {
+		s.Pools[i].Weight = 0
+		if relaxed {
+			s.Pools[i].MinValues = nil
+		}
+	}
+	s.Classes, s.Rules = make([]planner.Class, len(parts)), nil
+	for k, p := range parts {
+		c := b.Classes[p.class]
+		s.Classes[k] = planner.Class{
+			Pods: c.Pods[p.first : p.first+p.pods], Requests: c.Requests, Offerings: p.offerings, Nodes: p.nodes,
+			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas,
+		}
+	}
+	of := map[int][]int{} // The portions of each class.
+	for k, p := range parts {
+		of[p.class] = append(of[p.class], k)
+	}
+	s.Nodes = slices.Clone(s.Nodes)
+	for i := range b.rules {
+		r := &b.rules[i]
+		if r.Topology != planner.PerNode {
+			continue
+		}
+		var near []int // Those that the rule is about.
+		for _, c := range r.classes() {
+			near = append(near, of[c]...)
+		}
+		slices.Sort(near)
+		switch r.Kind {
+		case planner.Spread:
+			b.lowerSpread(&s, r, parts, near, relaxed)
+		case planner.Together:
+			if !relaxed && !b.beginning {
+				b.lowerTogether(&s, r, parts, near)
+			}
+		case planner.Apart:
+			b.lowerApart(&s, r, parts, near)
+		}
+	}
+	return s
+}
+
+// lowerSpread makes a quota of what one machine may have of pods that both ask and are counted, since a new machine can always have none.
+// Pods that only ask, or are only counted, keep to machines without the others.
+func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near []int, relaxed bool) {
+	var members, asking []int
+	pods := int64(0)
+	for _, k := range near {
+		p := parts[k]
+		switch {
+		case !r.stands(p.class, p.given):
+		case r.counts(p.class):
+			members = append(members, k)
+			pods += int64(p.pods)
+		default:
+			asking = append(asking, k)
+		}
+	}
+	if len(members) > 0 && (pods > r.MaxSkew || len(trimmed(r.Present)) > 0) { // Else all of them may be on one machine.
+		q := len(s.Quotas)
+		s.Quotas = append(slices.Clip(s.Quotas), planner.Quota{Name: r.Name, Each: r.MaxSkew})
+		for _, k := range members {
+			s.Classes[k].Quotas = append(slices.Clip(s.Classes[k].Quotas), planner.Amount{Quota: q, Count: 1})
+		}
+		for v := range min(len(s.Nodes), len(r.Present)) {
+			if has := r.present(v); has > 0 {
+				s.Nodes[v].Quotas = append(slices.Clip(s.Nodes[v].Quotas), planner.Amount{Quota: q, Count: max(0, r.MaxSkew-has)})
+			}
+		}
+	}
+	if len(trimmed(r.Present)) > 0 {
+		for _, k := range asking {
+			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > r.MaxSkew })
+		}
+	}
+	if !relaxed {
+		b.keepApart(s, r, parts, near, append(members, asking...), func(p portion) bool { return !r.stands(p.class, p.given) })
+		b.keepApart(s, r, parts, near, asking, func(p portion) bool { return r.stands(p.class, p.given) })
+	}
+}
+
+// keepApart excludes counted portions from the machines of those that ask. A demand that is a wish excludes those alone that wish the same: to the scheduler, others
+// may come later.
+func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
+	for _, wish := range []bool{false, true} {
+		var from, counted []int
+		for _, k := range asking {
+			if r.always(parts[k].class) != wish {
+				from = append(from, k)
+			}
+		}
+		if len(from) == 0 {
+			continue
+		}
+		for _, k := range near {
+			p := parts[k]
+			if r.counts(p.class) && strange(p) && (!wish || r.stands(p.class, p.given)) {
+				counted = append(counted, k)
+			}
+		}
+		if alone := len(from) == 1 && slices.Equal(from, counted) && parts[from[0]].pods == 1; len(counted) > 0 && !alone {
+			slices.Sort(from)
+			s.Rules = append(s.Rules, planner.Rule{Kind: planner.Apart, Name: r.Name, Topology: planner.PerNode, Classes: from, Counted: counted})
+		}
+	}
+}
+
+// lowerTogether leaves the pods that ask the nodes where counted pods are: those that begin have been placed before.
+func (b *books) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, near []int) {
+	for _, k := range near {
+		if p := parts[k]; r.stands(p.class, p.given) {
+			s.Classes[k].Offerings = nil
+			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) == 0 })
+		}
+	}
+}
+
+// lowerApart passes the exclusion on.
+func (b *books) lowerApart(s *planner.Snapshot, r *rule, parts []portion, near []int) {
+	var asking []int
+	for _, k := range near {
+		if p := parts[k]; r.stands(p.class, p.given) {
+			asking = append(asking, k)
+			if len(trimmed(r.Present)) > 0 {
+				s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > 0 })
+			}
+		}
+	}
+	b.keepApart(s, r, parts, near, asking, func(portion) bool { return true })
+}
+
+// stage is how many wishes a pod has given up, and the machines that it may go to then.
+type stage struct {
+	given            int
+	offerings, nodes []int
+}
+
+// stages returns the stages of a class, in the order in which its pods go through them: for each number of wishes given up the pools by
+// their weights, the lighter ones in addition to the heavier. Where no machine could hold a pod there is no stage, but the last one has all.
+func (b *books) stages(class int) []stage {
+	c := b.Classes[class]
+	offerings, nodes := b.labelled(class)
+	var out []stage
+	for given := 0; given <= len(c.Wishes); given++ {
+		all, on := b.granting(class, given)
+		weights := b.weights(all, c)
+		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return TimesOnNode(b.Snapshot, c, b.Nodes[v]) > 0 }) {
+			weights = []int32{math.MinInt32}
+		}
+		for _, weight := range weights {
+			from := slices.DeleteFunc(slices.Clone(all), func(i int) bool {
+				p := b.Offerings[i].Pool
+				return p >= 0 && p < len(b.Pools) && b.Pools[p].Weight < weight
+			})
+			out = append(out, stage{given, from, on})
+		}
+	}
+	last := stage{len(c.Wishes), offerings, nodes}
+	if n := len(out); n > 0 && out[n-1].given == len(c.Wishes) {
+		out[n-1] = last
+	} else {
+		out = append(out, last)
+	}
+	return out
+}
+
+// granting returns the offerings and nodes of a class that grant all wishes but the first given ones.
+func (b *books) granting(class, given int) (offerings, nodes []int) {
+	offerings, nodes = b.labelled(class)
+	for _, w := range b.Classes[class].Wishes[min(given, len(b.Classes[class].Wishes)):] {
+		if w.Rule < 0 {
+			offerings, nodes = common(offerings, w.Offerings), common(nodes, w.Nodes)
+		}
+	}
+	return offerings, nodes
+}
+
+// weights returns the weights of the pools that could launch a machine for a pod, the heaviest first.
+func (b *books) weights(offerings []int, c planner.Class) []int32 {
+	var out []int32
+	for _, i := range offerings {
+		if b.usable[i] && offeredTimes(b.Snapshot, c, i) > 0 {
+			if w := b.Pools[b.Offerings[i].Pool].Weight; !slices.Contains(out, w) {
+				out = append(out, w)
+			}
+		}
+	}
+	slices.SortFunc(out, func(x, y int32) int { return cmp.Compare(y, x) })
+	return out
+}
+
+// common returns what two sorted lists of indices have in common.
+func common(xs, ys []int) []int {
+	var out []int
+	for _, x := range xs {
+		if _, ok := slices.BinarySearch(ys, x); ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}

@@ -1,0 +1,96 @@
+package constraints
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"slices"
+)
+
+// parts plans for a snapshot in parts that have nothing in common, where it has several: no class may go to machines of two of them. Pods spread over
+// zones make a part of each zone, and several small plans are found better than a large one. Where the parts together are beyond a limit, or
+// one has pods left over that a limit may have kept out, the snapshot is planned for as a whole.
+func (a *arranger) parts(s planner.Snapshot) planner.Plan {
+	of := connected(s)
+	n := 0
+	for _, p := range of {
+		n = max(n, p+1)
+	}
+	if n < 2 {
+		return a.plain(s)
+	}
+	// All parts get a little effort before one gets much, so that a search that is cut short has spent it evenly.
+	best := make([]planner.Plan, n)
+	for round, share := range []int64{64, 16, 4, 1} {
+		if round > 0 && a.stopped() {
+			break
+		}
+		for p := range n {
+			plan := a.solver.Plain(without(s, func(c int, _ string) bool { return of[c] != p }), share)
+			if round == 0 || len(plan.Unplaced) < len(best[p].Unplaced) || len(plan.Unplaced) == len(best[p].Unplaced) && plan.Price < best[p].Price {
+				best[p] = plan
+			}
+		}
+	}
+	var whole planner.Plan
+	for _, plan := range best {
+		whole.Placements = append(whole.Placements, plan.Placements...)
+		whole.Launches = append(whole.Launches, plan.Launches...)
+		whole.Unplaced = append(whole.Unplaced, plan.Unplaced...)
+		whole.Price += plan.Price
+		whole.Bound += plan.Bound
+	}
+	if limited(s) && (len(whole.Unplaced) > 0 || !withinLimits(s, whole)) {
+		return a.plain(s)
+	}
+	return whole
+}
+
+func limited(s planner.Snapshot) bool {
+	return slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { left := amount.UsageOf(p.Remaining); return !left.Unlimited() })
+}
+
+// withinLimits reports whether the launches of a plan break no limit.
+func withinLimits(s planner.Snapshot, p planner.Plan) bool {
+	left := map[int]amount.Usage{}
+	for _, l := range p.Launches {
+		o := s.Offerings[l.Offering]
+		u, ok := left[o.Pool]
+		if !ok {
+			u = amount.UsageOf(s.Pools[o.Pool].Remaining)
+		}
+		if !u.Admits(amount.UsageOf(o.Physical)) {
+			return false
+		}
+		u.Launch(amount.UsageOf(o.Physical))
+		left[o.Pool] = u
+	}
+	return true
+}
+
+// connected returns the part of each class, numbered in the order of their first pods.
+func connected(s planner.Snapshot) []int {
+	of := make([]int, len(s.Classes))
+	// parent is a forest over offerings, then nodes, then classes; the root of a tree stands for its part.
+	parent := make([]int, len(s.Offerings)+len(s.Nodes)+len(s.Classes))
+	for i := range parent {
+		parent[i] = i
+	}
+	for c, class := range s.Classes {
+		at := len(s.Offerings) + len(s.Nodes) + c
+		for _, i := range class.Offerings {
+			parent[root(parent, i)] = root(parent, at)
+		}
+		for _, v := range class.Nodes {
+			parent[root(parent, len(s.Offerings)+v)] = root(parent, at)
+		}
+	}
+	number := map[int]int{}
+	for _, c := range inNameOrder(s) {
+		r := root(parent, len(s.Offerings)+len(s.Nodes)+c)
+		if _, ok := number[r]; !ok && len(s.Classes[c].Pods) > 0 {
+			number[r] = len(number)
+		}
+		of[c] = number[r]
+	}
+	return of
+}

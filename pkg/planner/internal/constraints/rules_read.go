@@ -1,0 +1,396 @@
+package constraints
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"math"
+	"slices"
+)
+
+// mostPods bounds the counts of pods that a snapshot states, so that no sum of them overflows.
+const mostPods = 1 << 40
+
+// sanitised returns the snapshot with classes and rules that can be relied on: indices sorted and in range, each pod once. The pods for which
+// nothing may be planned are taken out and returned.
+func sanitised(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
+	out := s
+	out.Classes = slices.Clone(s.Classes)
+	seen := map[string]bool{}
+	for c := range out.Classes {
+		class := &out.Classes[c]
+		class.Offerings, class.Nodes = pack.InRange(class.Offerings, len(s.Offerings)), pack.InRange(class.Nodes, len(s.Nodes))
+		class.Wishes = slices.Clone(class.Wishes)
+		for i := range class.Wishes {
+			w := &class.Wishes[i]
+			w.Offerings, w.Nodes = pack.InRange(w.Offerings, len(s.Offerings)), pack.InRange(w.Nodes, len(s.Nodes))
+		}
+	}
+	for _, c := range inNameOrder(s) {
+		var pods []string
+		for _, pod := range s.Classes[c].Pods {
+			if !seen[pod] {
+				seen[pod] = true
+				pods = append(pods, pod)
+			}
+		}
+		slices.Sort(pods)
+		out.Classes[c].Pods = pods
+	}
+	why := map[int]planner.Refusal{}
+	out.Rules = make([]planner.Rule, len(s.Rules))
+	for i, r := range s.Rules {
+		r.Classes, r.Counted = pack.InRange(r.Classes, len(s.Classes)), pack.InRange(r.Counted, len(s.Classes))
+		if !understood(s, r) {
+			for _, c := range r.Classes {
+				why[c] = planner.Refusal{Reason: planner.ReasonUnsupported, Message: r.Name + " makes no sense as it was read: correct it, or report this"}
+			}
+			r = planner.Rule{Kind: planner.Apart, Topology: planner.PerNode}
+		}
+		r.Elsewhere = min(max(0, r.Elsewhere), mostPods)
+		r.Present = slices.Clone(r.Present)
+		for d := range r.Present {
+			r.Present[d] = min(max(0, r.Present[d]), mostPods)
+		}
+		r.MaxSkew = min(r.MaxSkew, mostPods)
+		out.Rules[i] = r
+	}
+	var refused []planner.Unplaced
+	for c := range out.Classes {
+		refusal, ok := why[c]
+		if b := out.Classes[c].Blocked; b != nil {
+			refusal, ok = *b, true
+		}
+		if ok {
+			for _, pod := range out.Classes[c].Pods {
+				refused = append(refused, planner.Unplaced{Pod: pod, Refusal: refusal})
+			}
+			out.Classes[c].Pods = nil
+		}
+	}
+	return out, refused
+}
+
+// understood reports whether a rule says something that can be kept.
+func understood(s planner.Snapshot, r planner.Rule) bool {
+	switch {
+	case r.Topology != planner.PerNode && (r.Topology < 0 || r.Topology >= len(s.Topologies)):
+		return false
+	case r.Kind == planner.Spread:
+		return r.MaxSkew >= 1
+	}
+	return r.Kind == planner.Together || r.Kind == planner.Apart
+}
+
+// inNameOrder returns the indices of the classes by their first pods.
+func inNameOrder(s planner.Snapshot) []int {
+	order := make([]int, len(s.Classes))
+	first := make([]string, len(s.Classes))
+	for c := range order {
+		order[c] = c
+		if len(s.Classes[c].Pods) > 0 {
+			first[c] = slices.Min(s.Classes[c].Pods)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
+	return order
+}
+
+// rule is a Rule, read for planning. Its classes and those that it counts are few of all, so they are lists and not sets over all classes.
+type rule struct {
+	planner.Rule
+	// askers are the classes whose pods make the demand, sorted by class. What it counts are the classes of Counted.
+	askers []asker
+	// domains is how many domains there are; 0 for PerNode. eligible says which count for Spread, and fewest whether too few do.
+	domains  int
+	eligible []bool
+	tooFew   bool
+}
+
+// asker is a class whose pods make a demand until they have given up so many wishes; always when that is math.MaxInt.
+type asker struct{ class, until int }
+
+// until is how many wishes pods of a class give up before they drop the demand; 0 when they do not make it.
+func (r *rule) until(class int) int {
+	if i, ok := slices.BinarySearchFunc(r.askers, class, func(a asker, class int) int { return cmp.Compare(a.class, class) }); ok {
+		return r.askers[i].until
+	}
+	return 0
+}
+
+// asks reports whether pods of a class make the demand, be it as a wish.
+func (r *rule) asks(class int) bool { return r.until(class) > 0 }
+
+// counts reports whether pods of a class are counted.
+func (r *rule) counts(class int) bool {
+	_, ok := slices.BinarySearch(r.Counted, class)
+	return ok
+}
+
+// stands reports whether pods of a class that have given up so many wishes make the demand.
+func (r *rule) stands(class, given int) bool { return given < r.until(class) }
+
+// always reports whether pods of a class make the demand whatever they give up.
+func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
+
+// binding reports whether pods of any class make the demand whatever they give up.
+func (r *rule) binding() bool {
+	return slices.ContainsFunc(r.askers, func(a asker) bool { return a.until == math.MaxInt })
+}
+
+// classes returns the classes that ask or are counted, sorted.
+func (r *rule) classes() []int {
+	all := slices.Clone(r.Counted)
+	for _, a := range r.askers {
+		all = append(all, a.class)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func (r *rule) present(d int) int64 {
+	if d < 0 || d >= len(r.Present) {
+		return 0
+	}
+	return r.Present[d]
+}
+
+// somewhere is the number of counted pods that there are already.
+func (r *rule) somewhere() int64 {
+	n := r.Elsewhere
+	for _, x := range r.Present {
+		n += x
+	}
+	return n
+}
+
+// books is a snapshot and its rules, read for planning.
+type books struct {
+	planner.Snapshot
+	rules []rule
+	// about is, by class, the indices of the rules for which its pods ask or count, sorted.
+	about [][]int
+	// order is the classes by their first pods, topologies the topologies by their keys.
+	order      []int
+	topologies []int
+	// usable is, by offering, whether it can be launched at present.
+	usable []bool
+	// beginning is whether the machine for pods that belong together is being chosen, so that they need not be where others are.
+	beginning bool
+}
+
+func newBooks(s planner.Snapshot) *books {
+	b := &books{Snapshot: s, order: inNameOrder(s), usable: make([]bool, len(s.Offerings))}
+	for t := range s.Topologies {
+		b.topologies = append(b.topologies, t)
+	}
+	slices.SortStableFunc(b.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
+	for i, o := range s.Offerings {
+		b.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
+			o.Price > 0 && o.Price <= planner.MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
+	}
+	wishes := map[int][]asker{}
+	for c, class := range s.Classes {
+		for w, wish := range class.Wishes {
+			wishes[wish.Rule] = append(wishes[wish.Rule], asker{c, w + 1})
+		}
+	}
+	for i := range s.Rules {
+		b.rules = append(b.rules, b.read(i, wishes[i]))
+	}
+	b.merge()
+	b.about = make([][]int, len(s.Classes))
+	for i := range b.rules {
+		for _, c := range b.rules[i].classes() {
+			b.about[c] = append(b.about[c], i)
+		}
+	}
+	return b
+}
+
+// read returns a rule with those that wish for it.
+func (b *books) read(i int, wish []asker) rule {
+	r := rule{Rule: b.Rules[i]}
+	for _, c := range r.Classes {
+		r.askers = append(r.askers, asker{c, math.MaxInt})
+	}
+	for _, a := range wish {
+		r.ask(a)
+	}
+	return b.withDomains(r)
+}
+
+// ask adds a class to those that make the demand, or has one make it as long as this one says.
+func (r *rule) ask(a asker) {
+	i, ok := slices.BinarySearchFunc(r.askers, a.class, func(x asker, class int) int { return cmp.Compare(x.class, class) })
+	if ok {
+		r.askers[i].until = a.until
+		return
+	}
+	r.askers = slices.Insert(r.askers, i, a)
+}
+
+// withDomains fills in what a rule needs of its topology.
+func (b *books) withDomains(r rule) rule {
+	if r.Topology == planner.PerNode {
+		return r
+	}
+	r.domains = len(b.Topologies[r.Topology].Domains)
+	r.eligible = make([]bool, r.domains)
+	for d := range r.eligible {
+		r.eligible[d] = r.Eligible == nil
+	}
+	for _, d := range r.Eligible {
+		if d >= 0 && d < r.domains {
+			r.eligible[d] = true
+		}
+	}
+	n := 0
+	for _, ok := range r.eligible {
+		if ok {
+			n++
+		}
+	}
+	r.tooFew = int64(n) < r.MinDomains
+	return r
+}
+
+// merge makes one rule of those that demand the same of different classes, so that none of them is taken for a stranger to the other.
+func (b *books) merge() {
+	var kept []rule
+	known := map[string]int{}
+	for _, r := range b.rules {
+		if len(r.askers) == 0 {
+			continue // It says nothing about those that it counts.
+		}
+		key := r.key()
+		i, ok := known[key]
+		if !ok {
+			known[key] = len(kept)
+			kept = append(kept, r)
+			continue
+		}
+		for _, a := range r.askers {
+			a.until = max(a.until, kept[i].until(a.class))
+			kept[i].ask(a)
+		}
+		kept[i].Name = min(kept[i].Name, r.Name)
+	}
+	slices.SortStableFunc(kept, func(x, y rule) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Kind, y.Kind)) })
+	b.rules = kept
+}
+
+// key is the same for rules that demand the same.
+func (r *rule) key() string {
+	present := trimmed(r.Present)
+	key := make([]byte, 0, 64+4*len(r.Counted)+len(r.eligible)+8*len(present))
+	key = fmt.Appendf(key, "%s %d %d %t %d ", r.Kind, r.Topology, r.MaxSkew, r.tooFew, r.Elsewhere)
+	for _, c := range r.Counted {
+		key = binary.LittleEndian.AppendUint32(key, uint32(c))
+	}
+	key = append(key, ' ')
+	for _, ok := range r.eligible {
+		key = append(key, byte(truth(ok)))
+	}
+	for _, n := range present {
+		key = binary.LittleEndian.AppendUint64(key, uint64(n))
+	}
+	return string(key)
+}
+
+// trimmed is counts without the zeros at the end, which mean nothing.
+func trimmed(xs []int64) []int64 {
+	for len(xs) > 0 && xs[len(xs)-1] == 0 {
+		xs = xs[:len(xs)-1]
+	}
+	return xs
+}
+
+// domain returns the domain of a machine in a topology, -1 where it has none.
+func (b *books) domain(domains []int, topology int) int {
+	if topology < 0 || topology >= len(domains) || domains[topology] >= len(b.Topologies[topology].Domains) {
+		return -1
+	}
+	return max(-1, domains[topology])
+}
+
+// labelled returns the offerings and nodes of a class that have the labels that its rules need whatever it gives up.
+func (b *books) labelled(class int) (offerings, nodes []int) {
+	lacks := func(domains []int) bool {
+		return slices.ContainsFunc(b.about[class], func(i int) bool {
+			r := &b.rules[i]
+			if r.Topology == planner.PerNode || !r.always(class) || r.Kind == planner.Apart {
+				return false
+			}
+			d := b.domain(domains, r.Topology)
+			return d < 0 || r.Kind == planner.Spread && !r.eligible[d]
+		})
+	}
+	for _, i := range b.Classes[class].Offerings {
+		if !lacks(b.Offerings[i].Domains) {
+			offerings = append(offerings, i)
+		}
+	}
+	for _, i := range b.Classes[class].Nodes {
+		if !lacks(b.Nodes[i].Domains) {
+			nodes = append(nodes, i)
+		}
+	}
+	return offerings, nodes
+}
+
+// exceeds reports whether a machine counts more than what remains.
+func exceeds(p, remaining planner.Physical) bool {
+	return p.MilliCPU > remaining.MilliCPU || p.MemoryBytes > remaining.MemoryBytes || p.GPUs > remaining.GPUs || p.Replicas > remaining.Replicas ||
+		p.Nodes > remaining.Nodes
+}
+
+// offeredTimes returns how many pods of a class a machine of an offering holds, were they alone, at most.
+func offeredTimes(s planner.Snapshot, c planner.Class, offering int) int64 {
+	o := s.Offerings[offering]
+	return times(s, c, o.Free, o.GPUs, o.Quotas)
+}
+
+// TimesOnNode returns how many pods of a class a node has room for at most.
+func TimesOnNode(s planner.Snapshot, c planner.Class, n planner.Node) int64 {
+	return times(s, c, n.Free, n.GPUs, n.Quotas)
+}
+
+// times returns how many pods of a class fit into what is free, were they alone; [Unlimited] of those that ask for nothing.
+func times(s planner.Snapshot, c planner.Class, free planner.Resources, gpus []planner.GPU, quotas []planner.Amount) int64 {
+	n := planner.Unlimited
+	fit := func(has, asks int64) {
+		switch {
+		case has < 0 || asks < 0:
+			n = 0
+		case asks > 0:
+			n = min(n, has/asks)
+		}
+	}
+	r := c.Requests
+	fit(free.MilliCPU, r.MilliCPU)
+	fit(free.MemoryBytes, r.MemoryBytes)
+	fit(free.EphemeralBytes, r.EphemeralBytes)
+	fit(free.Pods, r.Pods)
+	fit(free.Replicas, r.Replicas)
+	for _, q := range c.Quotas {
+		if q.Quota >= 0 && q.Quota < len(s.Quotas) && q.Count > 0 {
+			fit(max(0, alternatives.QuotaOf(s, quotas, q.Quota)), q.Count)
+		}
+	}
+	if c.GPUMemoryBytes > 0 {
+		var each int64
+		for _, g := range gpus {
+			k := max(0, g.MemoryBytes) / c.GPUMemoryBytes
+			if r.Replicas > 0 {
+				k = min(k, max(0, g.Replicas)/r.Replicas)
+			}
+			each = min(each+min(k, mostPods), mostPods)
+		}
+		n = min(n, each)
+	}
+	return n
+}

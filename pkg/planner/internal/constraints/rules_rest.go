@@ -1,0 +1,28 @@
+package constraints
+
+import "karve.sh/karve/pkg/planner"
+
+// rest plans for the pods that a plan leaves out, as long as any of them finds a place on what the plan launches and on what may still be launched. They
+// were left out when others had not decided yet: a limit that nobody uses up in the end, a machine that came for others.
+func (a *arranger) rest(s planner.Snapshot, plan planner.Plan) planner.Plan {
+	for len(plan.Unplaced) > 0 && !a.stopped() {
+		g := NewPartial(s)
+		g.Fix(plan)
+		more := (&arranger{solver: a.solver, given: g.Snapshot}).settle(g.Snapshot)
+		if len(more.Unplaced) >= len(plan.Unplaced) {
+			break
+		}
+		g.Fix(more)
+		left := map[string]bool{}
+		for _, x := range more.Unplaced {
+			left[x.Pod] = true
+		}
+		for _, x := range plan.Unplaced {
+			if left[x.Pod] {
+				g.Plan.Unplaced = append(g.Plan.Unplaced, x)
+			}
+		}
+		plan = g.Plan
+	}
+	return plan
+}

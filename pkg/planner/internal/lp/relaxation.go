@@ -1,0 +1,196 @@
+package lp
+
+import "karve.sh/karve/pkg/planner/internal/amount"
+
+// relaxedRows is how many constraints the relaxation of one machine has: its dimensions.
+const relaxedRows = amount.Dims
+
+// relaxSteps bounds the steps of a machine's relaxation; any prices that it ends with give valid bounds.
+const relaxSteps = 60
+
+// Bounded is a small linear programme: which fractions of columns are worth most within the rows, each column up to its limit. It is solved
+// by the simplex method for bounded variables and starts from where it ended, since mostly only the worths have changed.
+//
+// It works in floating point and only guides: whatever its prices are, the bounds that are drawn from them are valid. Products are
+// converted one by one, so that no machine fuses them with a sum and decides otherwise.
+type Bounded struct {
+	Rows  int
+	Limit [relaxedRows]float64 // of each row
+	Cols  []BoundedColumn
+	basis [relaxedRows]int // a column, or -1-r for what is left of row r
+	x     [relaxedRows]float64
+	inv   [relaxedRows][relaxedRows]float64
+	Price [relaxedRows]float64 // of each row
+}
+
+type BoundedColumn struct {
+	Value float64
+	Use   [relaxedRows]float64
+	Most  float64
+	full  bool // not in the basis, and at its limit
+	basic bool
+}
+
+// PivotMin is the least pivot that is safe to divide by.
+const PivotMin = 1e-9
+
+// Empty begins with nothing of any column.
+func (l *Bounded) Empty() {
+	for r := range l.Rows {
+		l.basis[r] = -1 - r
+		l.x[r] = l.Limit[r]
+		l.inv[r] = [relaxedRows]float64{}
+		l.inv[r][r] = 1
+	}
+	for c := range l.Cols {
+		l.Cols[c].full, l.Cols[c].basic = false, false
+	}
+}
+
+// Amount returns how much of a column there is.
+func (l *Bounded) Amount(c int) float64 {
+	col := &l.Cols[c]
+	switch {
+	case col.full:
+		return col.Most
+	case !col.basic:
+		return 0
+	}
+	for r := range l.Rows {
+		if l.basis[r] == c {
+			return l.x[r]
+		}
+	}
+	return 0
+}
+
+func (l *Bounded) setPrices() {
+	l.Price = [relaxedRows]float64{}
+	for r := range l.Rows {
+		if b := l.basis[r]; b >= 0 {
+			v := l.Cols[b].Value
+			for q := range l.Rows {
+				l.Price[q] += float64(v * l.inv[r][q])
+			}
+		}
+	}
+}
+
+// Solve makes at most relaxSteps steps.
+func (l *Bounded) Solve() {
+	largest := 0.0
+	for c := range l.Cols {
+		largest = max(largest, l.Cols[c].Value)
+	}
+	// A gain that is so small beside the worths is rounding.
+	least := float64(1e-9 * largest)
+	for range relaxSteps {
+		l.setPrices()
+		enter, gain, down := -1-relaxedRows, 0.0, false
+		for c := range l.Cols {
+			col := &l.Cols[c]
+			if col.basic || col.Most <= 0 {
+				continue
+			}
+			d := col.Value
+			for r := range l.Rows {
+				d -= float64(l.Price[r] * col.Use[r])
+			}
+			if col.full {
+				d = -d
+			}
+			if d > least && float64(d*col.Most) > gain {
+				enter, gain, down = c, float64(d*col.Most), col.full
+			}
+		}
+		for r := range l.Rows {
+			if d := -l.Price[r]; d > least && float64(d*l.Limit[r]) > gain {
+				enter, gain, down = -1-r, float64(d*l.Limit[r]), false
+			}
+		}
+		if gain <= 0 || !l.move(enter, down) {
+			break
+		}
+	}
+	l.setPrices()
+}
+
+// leaving returns the row of the basis that is first at a limit, at its top or at nothing, and how far that is; -1 when it is not within far.
+func (l *Bounded) leaving(w *[relaxedRows]float64, sign, far float64) (leave int, until float64, atTop bool) {
+	leave = -1
+	for r := range l.Rows {
+		d := float64(sign * w[r])
+		b := l.basis[r]
+		if d > PivotMin {
+			if t := max(0, l.x[r]) / d; t < far {
+				far, leave, atTop = t, r, false
+			}
+		} else if d < -PivotMin && b >= 0 {
+			if t := max(0, l.Cols[b].Most-l.x[r]) / -d; t < far {
+				far, leave, atTop = t, r, true
+			}
+		}
+	}
+	return leave, far, atTop
+}
+
+// direction is how the amounts of the basis fall with what enters.
+func (l *Bounded) direction(enter int) (w [relaxedRows]float64) {
+	for r := range l.Rows {
+		if enter < 0 {
+			w[r] = l.inv[r][-1-enter]
+			continue
+		}
+		for q := range l.Rows {
+			w[r] += float64(l.inv[r][q] * l.Cols[enter].Use[q])
+		}
+	}
+	return w
+}
+
+// move changes the amount of one column, up or down, until it or one of the basis is at a limit.
+func (l *Bounded) move(enter int, down bool) bool {
+	w := l.direction(enter)
+	far := 1e300
+	if enter >= 0 {
+		far = l.Cols[enter].Most
+	}
+	sign := 1.0
+	if down {
+		sign = -1
+	}
+	leave, far, atTop := l.leaving(&w, sign, far)
+	if far >= 1e299 {
+		return false
+	}
+	for r := range l.Rows {
+		l.x[r] -= float64(float64(sign*w[r]) * far)
+	}
+	if leave < 0 {
+		l.Cols[enter].full = !down
+		return true
+	}
+	if old := l.basis[leave]; old >= 0 {
+		l.Cols[old].basic, l.Cols[old].full = false, atTop
+	}
+	at := far
+	if down {
+		at = l.Cols[enter].Most - far
+	}
+	l.basis[leave], l.x[leave] = enter, at
+	if enter >= 0 {
+		l.Cols[enter].basic, l.Cols[enter].full = true, false
+	}
+	f := 1 / w[leave]
+	for q := range l.Rows {
+		l.inv[leave][q] = float64(l.inv[leave][q] * f)
+	}
+	for r := range l.Rows {
+		if r != leave && w[r] != 0 {
+			for q := range l.Rows {
+				l.inv[r][q] -= float64(w[r] * l.inv[leave][q])
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,22 @@
+package pack
+
+// Cost orders plans: fewer pods left out, then less money, then fewer machines.
+type Cost struct {
+	Left     int64
+	Price    int64
+	Machines int64
+}
+
+func (c Cost) Less(o Cost) bool {
+	if c.Left != o.Left {
+		return c.Left < o.Left
+	}
+	if c.Price != o.Price {
+		return c.Price < o.Price
+	}
+	return c.Machines < o.Machines
+}
+
+func (c Cost) Plus(o Cost) Cost {
+	return Cost{c.Left + o.Left, c.Price + o.Price, c.Machines + o.Machines}
+}

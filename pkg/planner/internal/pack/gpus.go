@@ -1,0 +1,215 @@
+package pack
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"slices"
+)
+
+// assignSteps bounds the search for GPUs for the pods of one machine, when putting each on the fullest GPU that has room does not do.
+const assignSteps = 400
+
+// States reports whether pods of the shape state device memory, so that each is on one GPU.
+func (s *Shape) States() bool { return s.Request[amount.GPUMemory] > 0 }
+
+// fitGPU returns how many pods of a shape that states device memory fit on the GPU, at most most.
+func fitGPU(g *planner.GPU, s *Shape, most int32) int32 {
+	n := min(int64(most), g.MemoryBytes/s.Request[amount.GPUMemory])
+	if r := s.Request[amount.Replicas]; r > 0 {
+		n = min(n, g.Replicas/r)
+	}
+	return int32(n)
+}
+
+// GpuHolds reports whether one pod of a shape that states device memory fits on the GPU.
+func GpuHolds(g *planner.GPU, s *Shape) bool {
+	r := s.Request[amount.Replicas]
+	return g.MemoryBytes >= s.Request[amount.GPUMemory] && (r == 0 || g.Replicas >= r)
+}
+
+func TakeGPU(g *planner.GPU, s *Shape, n int32) {
+	g.MemoryBytes -= s.Request[amount.GPUMemory] * int64(n)
+	g.Replicas -= s.Request[amount.Replicas] * int64(n)
+}
+
+// onGPU says that so many pods of a shape are on a GPU, an index into capacity.gpus.
+type onGPU struct {
+	shape int
+	gpu   int
+	pods  int32
+}
+
+// bestFit puts up to most pods on GPUs, always on the fullest that has room, and returns how many found a place.
+func bestFit(gpus []planner.GPU, s *Shape, most int32, note func(gpu int, n int32)) int32 {
+	placed := int32(0)
+	for placed < most {
+		best := -1
+		for i := range gpus {
+			if GpuHolds(&gpus[i], s) && (best < 0 || compareGPUs(gpus[i], gpus[best]) < 0) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		n := fitGPU(&gpus[best], s, most-placed)
+		TakeGPU(&gpus[best], s, n)
+		placed += n
+		if note != nil {
+			note(best, n)
+		}
+	}
+	return placed
+}
+
+// assign finds a GPU for each pod of a load that states device memory. What is left on the GPUs afterwards goes to r, and who is where to
+// note when it is not nil. It reports false where it found no way.
+func (p *Problem) assign(c *Capacity, l Load, r *Room, note *[]onGPU) bool {
+	ok, _ := p.AssignOrKnow(c, l, r, note)
+	return ok
+}
+
+// AssignOrKnow is assign, and says of a failure whether there might be a way all the same.
+func (p *Problem) AssignOrKnow(c *Capacity, l Load, r *Room, note *[]onGPU) (ok, unsure bool) {
+	if p.AssignAtOnce(c, l, r, note) {
+		return true, false
+	}
+	if note != nil {
+		*note = (*note)[:0]
+	}
+	r.gpus = append(r.gpus[:0], c.Gpus...)
+	spare, may := p.spare(c, l)
+	if !may {
+		return false, false
+	}
+	a := assignment{problem: p, left: slices.Clone(l), gpus: r.gpus, full: make([]bool, len(r.gpus)), spare: spare, steps: assignSteps, chosen: r.chosen[:0]}
+	ok = a.place()
+	r.chosen = a.chosen
+	if ok && note != nil {
+		*note = append(*note, a.chosen...)
+	}
+	return ok, !ok && a.steps <= 0
+}
+
+// AssignAtOnce is assign without a search: pods with the most memory come first, each to the fullest GPU that has room.
+func (p *Problem) AssignAtOnce(c *Capacity, l Load, r *Room, note *[]onGPU) bool {
+	r.gpus = append(r.gpus[:0], c.Gpus...)
+	for _, k := range p.byGPU {
+		if n := l[k]; n > 0 {
+			var tell func(int, int32)
+			if note != nil {
+				tell = func(gpu int, n int32) { *note = append(*note, onGPU{k, gpu, n}) }
+			}
+			if bestFit(r.gpus, &p.Shapes[k], n, tell) < n {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// spare is what all GPUs together have beyond what the pods of a load need that state device memory, and whether that is not less than nothing. Other
+// pods may have replicas too, of which free tells.
+func (p *Problem) spare(c *Capacity, l Load) (planner.GPU, bool) {
+	var g planner.GPU
+	for _, x := range c.Gpus {
+		g.MemoryBytes, g.Replicas = amount.Saturating(g.MemoryBytes, x.MemoryBytes), amount.Saturating(g.Replicas, x.Replicas)
+	}
+	for _, k := range p.byGPU {
+		g.MemoryBytes -= p.Shapes[k].Request[amount.GPUMemory] * int64(l[k])
+		g.Replicas -= p.Shapes[k].Request[amount.Replicas] * int64(l[k])
+	}
+	return g, g.MemoryBytes >= 0 && g.Replicas >= 0
+}
+
+// assignment is an exhaustive search, within its steps, for GPUs for the pods of one machine. It fills one GPU after the other: the largest pod that
+// is left goes to one, with as many others that nothing more fits (bin completion, Gent and Walsh), and what the full GPUs leave over is no more than
+// there is to spare.
+type assignment struct {
+	problem *Problem
+	left    Load
+	gpus    []planner.GPU
+	full    []bool
+	spare   planner.GPU
+	steps   int
+	chosen  []onGPU
+}
+
+// place finds GPUs for all pods that are left. Of GPUs that are alike only one is tried.
+func (a *assignment) place() bool {
+	first := slices.IndexFunc(a.problem.byGPU, func(k int) bool { return a.left[k] > 0 })
+	if first < 0 {
+		return true
+	}
+	for g := range a.gpus {
+		if a.full[g] || !GpuHolds(&a.gpus[g], &a.problem.Shapes[a.problem.byGPU[first]]) {
+			continue
+		}
+		same := false
+		for f := range g {
+			same = same || !a.full[f] && a.gpus[f] == a.gpus[g]
+		}
+		if same {
+			continue
+		}
+		a.full[g] = true
+		if a.fill(g, first, 1) {
+			return true
+		}
+		a.full[g] = false
+	}
+	return false
+}
+
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on, and of that one at least so many.
+func (a *assignment) fill(g, i int, least int32) bool {
+	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
+		i++
+	}
+	if a.steps <= 0 {
+		return false
+	}
+	a.steps--
+	if i == len(a.problem.byGPU) {
+		return a.finish(g)
+	}
+	k := a.problem.byGPU[i]
+	s := &a.problem.Shapes[k]
+	for n := fitGPU(&a.gpus[g], s, a.left[k]); n >= least; n-- {
+		TakeGPU(&a.gpus[g], s, n)
+		a.left[k] -= n
+		if n > 0 {
+			a.chosen = append(a.chosen, onGPU{k, g, n})
+		}
+		if a.fill(g, i+1, 0) {
+			return true
+		}
+		if n > 0 {
+			a.chosen = a.chosen[:len(a.chosen)-1]
+		}
+		a.left[k] += n
+		TakeGPU(&a.gpus[g], s, -n)
+	}
+	return false
+}
+
+// finish goes on from a full GPU, one that has no room for any pod that is left.
+func (a *assignment) finish(g int) bool {
+	over := a.gpus[g]
+	if over.MemoryBytes > a.spare.MemoryBytes || over.Replicas > a.spare.Replicas {
+		return false
+	}
+	for _, k := range a.problem.byGPU {
+		if a.left[k] > 0 && GpuHolds(&over, &a.problem.Shapes[k]) {
+			return false
+		}
+	}
+	a.spare.MemoryBytes -= over.MemoryBytes
+	a.spare.Replicas -= over.Replicas
+	if a.place() {
+		return true
+	}
+	a.spare.MemoryBytes += over.MemoryBytes
+	a.spare.Replicas += over.Replicas
+	return false
+}

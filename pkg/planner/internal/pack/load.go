@@ -1,0 +1,57 @@
+package pack
+
+import "slices"
+
+// Load is a number of pods of each shape.
+type Load []int32
+
+func (l Load) Empty() bool {
+	for _, n := range l {
+		if n > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (l Load) Total() int64 {
+	var t int64
+	for _, n := range l {
+		t += int64(n)
+	}
+	return t
+}
+
+func (l Load) Add(o Load, times int32) {
+	for k, n := range o {
+		l[k] += n * times
+	}
+}
+
+// Under reports whether all of l is in o.
+func (l Load) Under(o Load) bool {
+	for k, n := range l {
+		if n > o[k] {
+			return false
+		}
+	}
+	return true
+}
+
+// Within returns what of l there is in o.
+func (l Load) Within(o Load) Load {
+	out := slices.Clone(l)
+	for k := range out {
+		out[k] = min(out[k], o[k])
+	}
+	return out
+}
+
+// Worth is the value of a load at the given values of pods, in units of valueScale.
+func Worth(values []int64, l Load) int64 {
+	var v int64
+	for k, n := range l {
+		v += values[k] * int64(n)
+	}
+	return v
+}

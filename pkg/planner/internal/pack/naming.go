@@ -1,0 +1,64 @@
+package pack
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Naming gives the loads of machines their pods.
+type Naming struct {
+	Problem *Problem
+	Room    Room
+	// Take takes the names of so many pods of a shape.
+	Take func(k int, count int32) []string
+}
+
+// InTurn names the pods of each shape in the order of their names; next is by shape the first that has no place yet.
+func (p *Problem) InTurn(next []int) Naming {
+	return Naming{Problem: p, Room: Room{Ledger: NewLedger(p)}, Take: func(k int, count int32) []string {
+		var out []string
+		for _, pod := range p.Shapes[k].Pods[next[k] : next[k]+int(count)] {
+			out = append(out, pod.Name)
+		}
+		next[k] += int(count)
+		return out
+	}}
+}
+
+// Pick takes the pods of one machine's load, sorted, and the GPU of each, nil where none states device memory.
+func (n *Naming) Pick(c *Capacity, l Load) (pods []string, gpus []int) {
+	type place struct {
+		pod string
+		gpu int
+	}
+	var places []place
+	var on []onGPU
+	stated := false
+	for _, k := range n.Problem.byGPU {
+		stated = stated || l[k] > 0
+	}
+	if stated {
+		n.Problem.assign(c, l, &n.Room, &on)
+	}
+	put := func(k int, count int32, gpu int) {
+		for _, pod := range n.Take(k, count) {
+			places = append(places, place{pod, gpu})
+		}
+	}
+	for _, x := range on {
+		put(x.shape, x.pods, c.gpuAt[x.gpu])
+	}
+	for k, count := range l {
+		if count > 0 && !n.Problem.Shapes[k].States() {
+			put(k, count, -1)
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.pod, b.pod) })
+	for _, x := range places {
+		pods = append(pods, x.pod)
+		if stated {
+			gpus = append(gpus, x.gpu)
+		}
+	}
+	return pods, gpus
+}

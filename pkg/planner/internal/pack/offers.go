@@ -1,0 +1,179 @@
+package pack
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"slices"
+)
+
+// UsableOfferings returns the indices of the offerings that can be launched at present, in stable order.
+func UsableOfferings(s planner.Snapshot) []int {
+	var out []int
+	for i, o := range s.Offerings {
+		if o.Pool < 0 || o.Pool >= len(s.Pools) || o.Price <= 0 || o.Price > planner.MaxPrice ||
+			o.Unavailable != nil || s.Pools[o.Pool].Closed != nil || amount.VectorOf(o.Free).Negative() {
+			continue
+		}
+		if uses := amount.UsageOf(o.Physical); slices.Min(uses[:]) < 0 {
+			continue
+		}
+		if limits := amount.UsageOf(s.Pools[o.Pool].Remaining); !limits.Admits(amount.UsageOf(o.Physical)) {
+			continue
+		}
+		out = append(out, i)
+	}
+	slices.SortFunc(out, func(i, j int) int { return CompareOfferings(s, i, j) })
+	return out
+}
+
+// CompareOfferings is the stable order of offerings: by what they are called, and by what they are where names repeat.
+func CompareOfferings(s planner.Snapshot, i, j int) int {
+	a, b := s.Offerings[i], s.Offerings[j]
+	fa, fb := amount.VectorOf(a.Free), amount.VectorOf(b.Free)
+	ua, ub := amount.UsageOf(a.Physical), amount.UsageOf(b.Physical)
+	return cmp.Or(
+		cmp.Compare(s.Pools[a.Pool].Name, s.Pools[b.Pool].Name),
+		cmp.Compare(a.InstanceType, b.InstanceType),
+		cmp.Compare(a.Zone, b.Zone),
+		cmp.Compare(a.CapacityType, b.CapacityType),
+		cmp.Compare(a.Price, b.Price),
+		slices.Compare(fa[:], fb[:]),
+		slices.Compare(ua[:], ub[:]),
+		slices.CompareFunc(a.GPUs, b.GPUs, compareGPUs),
+		slices.CompareFunc(a.Quotas, b.Quotas, func(x, y planner.Amount) int {
+			return cmp.Or(cmp.Compare(x.Quota, y.Quota), cmp.Compare(x.Count, y.Count))
+		}),
+		cmp.Compare(i, j),
+	)
+}
+
+// addTerms finds out of which quotas, GPUs and rules the pods of a snapshot make any use.
+func (p *Problem) addTerms(s planner.Snapshot) {
+	p.quotaAt = make([]int, len(s.Quotas))
+	for q := range p.quotaAt {
+		p.quotaAt[q] = -1
+	}
+	for _, c := range s.Classes {
+		p.Stated = p.Stated || c.GPUMemoryBytes > 0
+		for _, x := range c.Quotas {
+			if x.Count > 0 && x.Quota >= 0 && x.Quota < len(s.Quotas) && p.quotaAt[x.Quota] < 0 {
+				p.quotaAt[x.Quota] = 0
+			}
+		}
+	}
+	for q, at := range p.quotaAt {
+		if at == 0 {
+			p.quotaAt[q] = len(p.quotas)
+			p.quotas = append(p.quotas, s.Quotas[q].Each)
+		}
+	}
+}
+
+func (p *Problem) addOffers(s planner.Snapshot) {
+	for _, i := range UsableOfferings(s) {
+		o := s.Offerings[i]
+		p.Offers = append(p.Offers, Offer{
+			Index: i, Pool: o.Pool, Price: int64(o.Price), Uses: amount.UsageOf(o.Physical), Capacity: NewCapacity(p, o.Free, o.GPUs, o.Quotas),
+		})
+	}
+}
+
+// addNodes adds the nodes, the fullest first, so that best fit is the order itself and a name decides only between nodes with the
+// same room.
+func (p *Problem) addNodes(s planner.Snapshot) {
+	for i, n := range s.Nodes {
+		if !amount.VectorOf(n.Free).Negative() {
+			p.Nodes = append(p.Nodes, node{Index: i, Capacity: NewCapacity(p, n.Free, n.GPUs, n.Quotas)})
+		}
+	}
+	slices.SortFunc(p.Nodes, func(a, b node) int {
+		return cmp.Or(slices.Compare(a.Free[:], b.Free[:]), slices.CompareFunc(a.Gpus, b.Gpus, compareGPUs), slices.Compare(a.Quotas, b.Quotas),
+			cmp.Compare(s.Nodes[a.Index].Name, s.Nodes[b.Index].Name), cmp.Compare(a.Index, b.Index))
+	})
+}
+
+// Places maps the indices of a snapshot's offerings and nodes to those of the problem, -1 where it has none.
+func (p *Problem) Places(s planner.Snapshot) (offerAt, nodeAt []int) {
+	offerAt, nodeAt = make([]int, len(s.Offerings)), make([]int, len(s.Nodes))
+	for i := range offerAt {
+		offerAt[i] = -1
+	}
+	for i := range nodeAt {
+		nodeAt[i] = -1
+	}
+	for at := range p.Offers {
+		offerAt[p.Offers[at].Index] = at
+	}
+	for at := range p.Nodes {
+		nodeAt[p.Nodes[at].Index] = at
+	}
+	return offerAt, nodeAt
+}
+
+// addFits finds how many pods of each shape the offers and nodes hold, and keeps those that hold any.
+func (p *Problem) addFits(s planner.Snapshot) {
+	for i := range p.Offers {
+		p.Offers[i].Fits = make([]int32, len(p.Shapes))
+	}
+	for i := range p.Nodes {
+		p.Nodes[i].Fits = make([]int32, len(p.Shapes))
+	}
+	offerAt, nodeAt := p.Places(s)
+	for k := range p.Shapes {
+		sh := &p.Shapes[k]
+		class := s.Classes[sh.Pods[0].Class]
+		n := int32(len(sh.Pods))
+		for _, i := range class.Offerings {
+			if i >= 0 && i < len(offerAt) && offerAt[i] >= 0 {
+				o := &p.Offers[offerAt[i]]
+				o.Fits[k] = o.Alone(sh, n)
+				sh.Launchable = sh.Launchable || o.Fits[k] > 0
+			}
+		}
+		for _, i := range class.Nodes {
+			if i >= 0 && i < len(nodeAt) && nodeAt[i] >= 0 {
+				v := &p.Nodes[nodeAt[i]]
+				v.Fits[k] = v.Alone(sh, n)
+			}
+		}
+	}
+	holds := func(fits []int32) bool { return slices.ContainsFunc(fits, func(n int32) bool { return n > 0 }) }
+	p.Offers = slices.DeleteFunc(p.Offers, func(o Offer) bool { return !holds(o.Fits) })
+	p.Nodes = slices.DeleteFunc(p.Nodes, func(n node) bool { return !holds(n.Fits) })
+}
+
+// dropDominated removes offers that another one replaces in every plan: it holds whatever they hold, costs no more, and
+// counts no more against a limit. Zones and capacity types of one machine mostly fall away here.
+func (p *Problem) dropDominated() {
+	var kept []Offer
+	p.Replaced = map[int]int{}
+	for i, o := range p.Offers {
+		beaten := false
+		for j := range p.Offers {
+			if i != j && p.replaces(j, i) && (!p.replaces(i, j) || j < i) {
+				beaten = true
+				p.Replaced[o.Index] = p.Offers[j].Index
+				break
+			}
+		}
+		if !beaten {
+			kept = append(kept, o)
+		}
+	}
+	p.Offers = kept
+}
+
+// replaces reports whether offer a can stand in for offer b wherever b is bought.
+func (p *Problem) replaces(a, b int) bool {
+	x, y := &p.Offers[a], &p.Offers[b]
+	if x.Price > y.Price || !x.covers(&y.Capacity) {
+		return false
+	}
+	for k := range x.Fits {
+		if y.Fits[k] > 0 && x.Fits[k] == 0 {
+			return false
+		}
+	}
+	return p.Limits[x.Pool].Unlimited() || x.Pool == y.Pool && y.Uses.Admits(x.Uses)
+}

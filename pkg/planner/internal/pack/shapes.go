@@ -1,0 +1,179 @@
+package pack
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"slices"
+)
+
+// addShapes merges the classes into shapes, in the order of their first pods, and refuses what is blocked or malformed.
+func (p *Problem) addShapes(s planner.Snapshot) {
+	offerAt, nodeAt := p.Places(s)
+	shares := p.shares(s)
+	seen := map[string]bool{}
+	byKey := map[string]int{}
+	for _, c := range ClassOrder(s) {
+		class := s.Classes[c]
+		pods := make([]podRef, 0, len(class.Pods))
+		for _, name := range class.Pods {
+			if !seen[name] {
+				seen[name] = true
+				pods = append(pods, podRef{name, c})
+			}
+		}
+		sh := Shape{Request: amount.VectorOf(class.Requests), Pods: pods, apart: shares[c]}
+		sh.Request[amount.GPUMemory] = class.GPUMemoryBytes
+		sound := p.take(&sh, class.Quotas)
+		switch {
+		case class.Blocked != nil:
+			p.refuse(pods, *class.Blocked)
+			continue
+		case !sound || sh.Request.Negative():
+			p.refuse(pods, planner.Refusal{Reason: planner.ReasonUnsupported, Message: "requests less than nothing of a resource: correct its requests"})
+			continue
+		case len(pods) == 0:
+			continue
+		}
+		key := p.shapeKey(&sh, class, offerAt, nodeAt)
+		if i, ok := byKey[key]; ok {
+			p.Shapes[i].Pods = append(p.Shapes[i].Pods, pods...)
+			p.ofClass[c] = i
+			continue
+		}
+		byKey[key], p.ofClass[c] = len(p.Shapes), len(p.Shapes)
+		p.Shapes = append(p.Shapes, sh)
+	}
+	for i := range p.Shapes {
+		slices.SortFunc(p.Shapes[i].Pods, func(a, b podRef) int { return cmp.Compare(a.Name, b.Name) })
+		if p.Shapes[i].States() {
+			p.byGPU = append(p.byGPU, i)
+		}
+	}
+	slices.SortStableFunc(p.byGPU, func(i, j int) int {
+		a, b := &p.Shapes[i].Request, &p.Shapes[j].Request
+		return cmp.Or(cmp.Compare(b[amount.GPUMemory], a[amount.GPUMemory]), cmp.Compare(b[amount.Replicas], a[amount.Replicas]))
+	})
+}
+
+// ShapeOf returns the shape that the pods of a class of the snapshot are part of; nil where none of them is planned for.
+func (p *Problem) ShapeOf(class int) *Shape {
+	if k, ok := p.ofClass[class]; ok {
+		return &p.Shapes[k]
+	}
+	return nil
+}
+
+// take notes what a pod of a shape takes of quotas, and reports whether none of it is less than nothing.
+func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
+	for _, x := range amounts {
+		if x.Count < 0 {
+			return false
+		}
+		if x.Count == 0 || x.Quota < 0 || x.Quota >= len(p.quotaAt) {
+			continue
+		}
+		q := p.quotaAt[x.Quota]
+		if i := slices.IndexFunc(sh.quotas, func(y planner.Amount) bool { return y.Quota == q }); i >= 0 {
+			sh.quotas[i].Count = amount.Saturating(sh.quotas[i].Count, x.Count)
+			continue
+		}
+		sh.quotas = append(sh.quotas, planner.Amount{Quota: q, Count: x.Count})
+	}
+	return true
+}
+
+// shares returns, by class, how it belongs to the rules that keep pods apart on machines, and counts those. A rule that a class only
+// wishes for does not bind it.
+func (p *Problem) shares(s planner.Snapshot) [][]share {
+	out := make([][]share, len(s.Classes))
+	of := func(c int) *share {
+		if n := len(out[c]); n > 0 && out[c][n-1].rule == p.aparts {
+			return &out[c][n-1]
+		}
+		out[c] = append(out[c], share{rule: p.aparts})
+		return &out[c][len(out[c])-1]
+	}
+	for r, rule := range s.Rules {
+		if rule.Kind != planner.Apart || rule.Topology != planner.PerNode {
+			continue
+		}
+		for _, c := range rule.Classes {
+			if c >= 0 && c < len(out) && !slices.ContainsFunc(s.Classes[c].Wishes, func(w planner.Wish) bool { return w.Rule == r }) {
+				of(c).asks = true
+			}
+		}
+		for _, c := range rule.Counted {
+			if c >= 0 && c < len(out) {
+				of(c).counted = true
+			}
+		}
+		p.aparts++
+	}
+	return out
+}
+
+func (p *Problem) refuse(pods []podRef, why planner.Refusal) {
+	for _, pod := range pods {
+		p.Refused = append(p.Refused, planner.Unplaced{Pod: pod.Name, Refusal: why})
+	}
+}
+
+// ClassOrder returns the indices of the classes by their first pods.
+func ClassOrder(s planner.Snapshot) []int {
+	order := make([]int, len(s.Classes))
+	first := make([]string, len(s.Classes))
+	for i, c := range s.Classes {
+		order[i] = i
+		if len(c.Pods) > 0 {
+			first[i] = slices.Min(c.Pods)
+		}
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := amount.VectorOf(s.Classes[i].Requests), amount.VectorOf(s.Classes[j].Requests)
+		return cmp.Or(cmp.Compare(first[i], first[j]), slices.Compare(a[:], b[:]))
+	})
+	return order
+}
+
+// shapeKey spells out what makes a difference between classes: what a pod takes, from whom it is kept apart, and which offers and nodes
+// can hold one.
+func (p *Problem) shapeKey(sh *Shape, class planner.Class, offerAt, nodeAt []int) string {
+	key := make([]byte, 0, 128)
+	number := func(x int64) {
+		for shift := 0; shift < 64; shift += 8 {
+			key = append(key, byte(x>>shift))
+		}
+	}
+	for _, x := range sh.Request {
+		number(x)
+	}
+	number(int64(len(sh.quotas)))
+	for _, x := range sh.quotas {
+		number(int64(x.Quota))
+		number(x.Count)
+	}
+	number(int64(len(sh.apart)))
+	for _, x := range sh.apart {
+		sides := int64(0)
+		if x.asks {
+			sides++
+		}
+		if x.counted {
+			sides += 2
+		}
+		number(int64(x.rule)*4 + sides)
+	}
+	mark := func(count int, indices, at []int, of func(int) *Capacity) {
+		set := make([]byte, (count+7)/8)
+		for _, i := range indices {
+			if i >= 0 && i < len(at) && at[i] >= 0 && of(at[i]).Alone(sh, 1) > 0 {
+				set[at[i]/8] |= 1 << (at[i] % 8)
+			}
+		}
+		key = append(key, set...)
+	}
+	mark(len(p.Offers), class.Offerings, offerAt, func(i int) *Capacity { return &p.Offers[i].Capacity })
+	mark(len(p.Nodes), class.Nodes, nodeAt, func(i int) *Capacity { return &p.Nodes[i].Capacity })
+	return string(key)
+}

@@ -1,0 +1,296 @@
+package pricing
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/lp"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of
+// one GPU take of what all share is paid for, at prices, and each GPU is then a knapsack of its own, whose loads are few and whole.
+//
+// The machine's own knapsack sees GPUs in their sum only, but CPU and memory without parts; neither bound is always the better one.
+type gpuRelaxation struct {
+	problem *pack.Problem
+	whole   *Knapsack
+	count   int
+	one     *Knapsack
+	relaxed lp.Packing
+	// demand is what the rows of the relaxation are for: those that all GPUs share, the number of GPUs, and one for each shape of which there are fewer
+	// pods than the GPUs hold, by rowOf, which is -1 for others.
+	demand pack.Load
+	rowOf  []int32
+	// loose are the items of the machine that state no device memory; the first columns of the relaxation are theirs, the others are patterns.
+	loose    []*item
+	patterns []pack.Load
+	reduced  []int64
+	paid     [amount.Dims]int64
+	scarcity []int64
+	mixture  []float64
+	rounded  pack.Load
+	// tried are the prices of the last call of bound.
+	tried []plane
+	// Combines is false where pods that state no device memory may share the machine, and where GPUs cannot be doubled up to their number.
+	Combines bool
+}
+
+// Limits on the search for patterns: rounds and steps in one call, and how many are kept from one to the next.
+const (
+	patternRounds = 12
+	maxPatterns   = 150
+	patternSteps  = 400
+)
+
+// NewGPURelaxation returns nil for machines for which it is of no use.
+func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
+	if !k.capacity.Binned || len(k.capacity.Gpus) < 2 || k.capacity.Gpus[0] != k.capacity.Gpus[len(k.capacity.Gpus)-1] {
+		return nil
+	}
+	n := len(p.Shapes)
+	g := &gpuRelaxation{problem: p, whole: k, count: len(k.capacity.Gpus), reduced: make([]int64, n), scarcity: make([]int64, n), rounded: make(pack.Load, n), mixture: make([]float64, n)}
+	one := &pack.Capacity{Free: k.capacity.Free, Quotas: k.capacity.Quotas, Fits: make([]int32, n)}
+	one.Free[amount.Replicas], one.Free[amount.GPUMemory] = k.capacity.Gpus[0].Replicas, k.capacity.Gpus[0].MemoryBytes
+	g.rowOf = make([]int32, n)
+	for i := range k.items {
+		it := &k.items[i]
+		if it.of.States() {
+			one.Fits[it.shape] = one.Alone(it.of, it.fits)
+			continue
+		}
+		g.loose = append(g.loose, it)
+	}
+	g.one = NewKnapsack(p, one)
+	// What all GPUs share is paid for: without it many items are alike, and few are left.
+	for i := range g.one.items {
+		it, col := &g.one.items[i], &g.one.relaxed.Cols[i]
+		for d := range it.request {
+			if d != amount.Replicas && d != amount.GPUMemory {
+				it.request[d], it.scaled[d], col.Use[d] = 0, 0, 0
+			}
+		}
+		it.filled = g.one.capacity.Free.Fit(it.request, math.MaxInt32)
+		it.fits = min(it.filled, int32(len(it.of.Pods)))
+	}
+	g.Combines = len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1
+	return g
+}
+
+// begin sets the rows of the relaxation for a demand.
+func (g *gpuRelaxation) begin(demand pack.Load) {
+	g.demand = append(g.demand[:0], demand...)
+	g.relaxed.Limit = g.relaxed.Limit[:0]
+	for range amount.Dims {
+		g.relaxed.Limit = append(g.relaxed.Limit, 1)
+	}
+	g.relaxed.Limit = append(g.relaxed.Limit, float64(g.count))
+	for k := range g.rowOf {
+		g.rowOf[k] = -1
+	}
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		if most := min(it.filled, int32(g.count)*g.one.capacity.Fits[it.shape]); demand[it.shape] < most || !it.of.States() {
+			g.rowOf[it.shape] = int32(len(g.relaxed.Limit))
+			g.relaxed.Limit = append(g.relaxed.Limit, float64(min(it.fits, demand[it.shape])))
+		}
+	}
+	g.relaxed.Cols = g.relaxed.Cols[:0]
+	for _, it := range g.loose {
+		one := make(pack.Load, len(demand))
+		one[it.shape] = 1
+		g.relaxed.Cols = append(g.relaxed.Cols, g.column(one, false))
+	}
+	for _, l := range g.patterns {
+		g.relaxed.Cols = append(g.relaxed.Cols, g.column(l, true))
+	}
+	g.relaxed.Empty()
+}
+
+// column is what a load takes of what all GPUs share, device memory is not of that, and of the pods there are.
+func (g *gpuRelaxation) column(l pack.Load, pattern bool) lp.Column {
+	var col lp.Column
+	var use [amount.Dims]float64
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		n := float64(l[it.shape])
+		if n == 0 {
+			continue
+		}
+		for d, r := range it.request {
+			if r > 0 && d != amount.GPUMemory {
+				use[d] += float64(float64(float64(r)/float64(g.whole.capacity.Free[d])) * n)
+			}
+		}
+		if r := g.rowOf[it.shape]; r >= 0 {
+			col.Rows, col.Use = append(col.Rows, r), append(col.Use, n)
+		}
+	}
+	for d, u := range use {
+		if u > 0 {
+			col.Rows, col.Use = append(col.Rows, int32(d)), append(col.Use, u)
+		}
+	}
+	if pattern {
+		col.Rows, col.Use = append(col.Rows, amount.Dims), append(col.Use, 1)
+	}
+	return col
+}
+
+// Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last; none below the floor is looked
+// for. g.mixture then is worth about as much.
+func (g *gpuRelaxation) Bound(values []int64, demand pack.Load, floor int64) (upper int64, steps int) {
+	g.forget()
+	if !slices.Equal(g.demand, demand) {
+		g.begin(demand)
+	}
+	for i, it := range g.loose {
+		g.relaxed.Cols[i].Value = float64(values[it.shape])
+	}
+	for i, l := range g.patterns {
+		g.relaxed.Cols[len(g.loose)+i].Value = float64(pack.Worth(values, l))
+	}
+	upper = -1
+	g.tried = g.tried[:0]
+	for range patternRounds {
+		steps += 4
+		g.relaxed.Solve()
+		u, most, pattern := g.relax(values, demand, &steps)
+		g.tried = append(g.tried, plane{g.paid, slices.Clone(g.scarcity), most, u})
+		if upper < 0 || u < upper {
+			upper = u
+		}
+		if upper <= floor || pattern == nil {
+			break
+		}
+		g.add(values, pattern)
+	}
+	return upper, steps
+}
+
+// relax bounds the value at the present prices, and returns the most that one GPU holds of what is left of it then, and the pattern of one GPU that is worth most, or nil where none is worth more than a GPU.
+func (g *gpuRelaxation) relax(values []int64, demand pack.Load, steps *int) (upper, most int64, pattern pack.Load) {
+	paid := &g.paid
+	*paid = [amount.Dims]int64{}
+	for d := range amount.Dims {
+		if d < amount.GPUMemory {
+			paid[d] = int64(min(max(0, g.relaxed.Price[d]), 1<<60))
+			upper = amount.Saturating(upper, paid[d])
+		}
+	}
+	clear(g.scarcity)
+	for k, r := range g.rowOf {
+		if r >= 0 {
+			g.scarcity[k] = int64(min(max(0, g.relaxed.Price[r]), 1<<60))
+			upper = amount.Saturating(upper, amount.MulDiv(g.scarcity[k], int64(g.relaxed.Limit[r]), 1))
+		}
+	}
+	for i := range g.whole.items {
+		it := &g.whole.items[i]
+		v := values[it.shape] - g.scarcity[it.shape]
+		for d, w := range it.scaled {
+			if paid[d] > 0 && w > 0 {
+				v -= amount.MulDiv(paid[d], w, unit)
+			}
+		}
+		v = max(0, v)
+		g.reduced[it.shape] = v
+		if !it.of.States() {
+			upper = amount.Saturating(upper, v*int64(min(it.fits, demand[it.shape])))
+			g.reduced[it.shape] = 0
+		}
+	}
+	floor := int64(max(0, g.relaxed.Price[amount.Dims]))
+	g.one.Price(g.reduced, demand)
+	v, most := g.one.Search(demand, patternSteps, floor)
+	*steps += patternSteps - g.one.Steps
+	upper = amount.Saturating(upper, amount.MulDiv(most, int64(g.count), 1))
+	if v <= floor+floor/10_000 {
+		return upper, most, nil
+	}
+	return upper, most, g.one.Best
+}
+
+func (g *gpuRelaxation) add(values []int64, pattern pack.Load) {
+	l := append(pack.Load(nil), pattern...)
+	col := g.column(l, true)
+	col.Value = float64(pack.Worth(values, l))
+	g.patterns = append(g.patterns, l)
+	g.relaxed.Cols = append(g.relaxed.Cols, col)
+}
+
+// forget drops the patterns that the relaxation does not buy when there are many.
+func (g *gpuRelaxation) forget() {
+	if len(g.patterns) < maxPatterns {
+		return
+	}
+	at := make([]int, len(g.relaxed.Cols))
+	cols, patterns := g.relaxed.Cols[:len(g.loose)], g.patterns[:0]
+	for i := range at {
+		at[i] = i
+		if i < len(g.loose) {
+			continue
+		}
+		if col := g.relaxed.Cols[i]; col.Basic {
+			at[i] = len(cols)
+			cols, patterns = append(cols, col), append(patterns, g.patterns[i-len(g.loose)])
+		}
+	}
+	for r, c := range g.relaxed.Basis {
+		if c >= 0 {
+			g.relaxed.Basis[r] = at[c]
+		}
+	}
+	g.relaxed.Cols, g.patterns = cols, patterns
+}
+
+// mix sets the mixture to what the relaxation buys.
+func (g *gpuRelaxation) mix() {
+	g.relaxed.Solve()
+	clear(g.mixture)
+	for i, it := range g.loose {
+		g.mixture[it.shape] += g.relaxed.Amount(i)
+	}
+	for i, l := range g.patterns {
+		if a := g.relaxed.Amount(len(g.loose) + i); a > 0 {
+			for k, n := range l {
+				if n > 0 {
+					g.mixture[k] += float64(a * float64(n))
+				}
+			}
+		}
+	}
+}
+
+// round chooses a pattern for each GPU, those of which the relaxation buys most, and what it buys of the rest.
+func (g *gpuRelaxation) round() {
+	clear(g.rounded)
+	for i, it := range g.loose {
+		g.rounded[it.shape] += int32(g.relaxed.Amount(i))
+	}
+	amounts := make([]float64, len(g.patterns))
+	for i := range amounts {
+		amounts[i] = g.relaxed.Amount(len(g.loose) + i)
+	}
+	for range g.count {
+		best := 0
+		for i := range amounts {
+			if amounts[i] > amounts[best] {
+				best = i
+			}
+		}
+		if len(amounts) == 0 || amounts[best] <= 0 {
+			return
+		}
+		g.rounded.Add(g.patterns[best], 1)
+		amounts[best]--
+	}
+}
+
+// best are those prices of the last call of bound that gave the lowest bounds, the lowest first.
+func (g *gpuRelaxation) best(most int) []plane {
+	slices.SortStableFunc(g.tried, func(a, b plane) int { return cmp.Compare(a.upper, b.upper) })
+	return g.tried[:min(len(g.tried), most)]
+}

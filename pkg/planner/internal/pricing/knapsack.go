@@ -1,0 +1,393 @@
+package pricing
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/lp"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"math"
+	"slices"
+)
+
+// unit is the whole of a dimension of a machine in the scaled weights of a knapsack. Weights round down, so that what the
+// scaled problem cannot hold the machine cannot hold either, and a bound on the former bounds the latter.
+const unit = 1 << 20
+
+// Scale is how many units of value make a micro-dollar an hour: the worth of a pod is finer than money.
+const Scale = 1 << 10
+
+// Knapsack finds the most valuable load of one machine: branch and bound by value for room, where the room taken is a
+// weighted sum of the dimensions. The weights are the prices of the relaxation's dimensions; any weights give a valid bound.
+type Knapsack struct {
+	capacity *pack.Capacity
+	problem  *pack.Problem
+	items    []item
+	byRoom   []int // the items, those with the most device memory first
+	relaxed  lp.Bounded
+	lean     [amount.Dims]int64
+
+	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
+	ranked []*item
+	room   int64
+
+	// The rest is scratch of one search.
+	order   []*item
+	current pack.Load
+	Best    pack.Load
+	// more are others that were best for a while, the oldest first: the last of them, as many as others says.
+	more   [keepMore]pack.Load
+	others int
+	ledger pack.Ledger
+	value  int64
+	upper  int64
+	Steps  int
+	// spare and rest are for loads that have no GPUs for all their pods.
+	spare pack.Load
+	rest  pack.Room
+}
+
+// item is a shape as a knapsack sees it.
+type item struct {
+	request amount.Vector
+	// value of one pod, room that one takes, and most pods to take: valid during one search.
+	value  int64
+	room   int64
+	most   int32
+	ample  bool // whether there are enough to fill the machine
+	plain  bool
+	shape  int
+	of     *pack.Shape
+	fits   int32
+	filled int32 // as fits, were there any number of pods
+	scaled amount.Vector
+}
+
+func NewKnapsack(p *pack.Problem, c *pack.Capacity) *Knapsack {
+	n := len(p.Shapes)
+	k := &Knapsack{
+		capacity: c, problem: p, current: make(pack.Load, n), Best: make(pack.Load, n), spare: make(pack.Load, n),
+		ledger: pack.NewLedger(p), rest: pack.Room{Ledger: pack.NewLedger(p)},
+	}
+	k.relaxed.Rows = amount.Dims
+	for d := range amount.Dims {
+		k.lean[d] = 1 << 10
+		k.relaxed.Limit[d] = 1
+	}
+	k.relaxed.Empty()
+	items := 0
+	for _, n := range c.Fits {
+		items += int(min(n, 1))
+	}
+	k.items, k.relaxed.Cols, k.byRoom = make([]item, 0, items), make([]lp.BoundedColumn, 0, items), make([]int, 0, items)
+	for i, n := range c.Fits {
+		if n == 0 {
+			continue
+		}
+		s := &p.Shapes[i]
+		it := item{shape: i, of: s, plain: s.Plain(), request: s.Request, fits: n, filled: c.Alone(s, math.MaxInt32)}
+		var col lp.BoundedColumn
+		for d, r := range it.request {
+			if r > 0 {
+				it.scaled[d] = amount.MulDiv(r, unit, c.Free[d])
+				col.Use[d] = float64(r) / float64(c.Free[d])
+			}
+		}
+		k.items = append(k.items, it)
+		k.relaxed.Cols = append(k.relaxed.Cols, col)
+		k.byRoom = append(k.byRoom, len(k.byRoom))
+	}
+	slices.SortStableFunc(k.byRoom, func(i, j int) int {
+		a, b := &k.items[i].request, &k.items[j].request
+		return cmp.Or(cmp.Compare(b[amount.GPUMemory], a[amount.GPUMemory]), cmp.Compare(b[amount.Replicas], a[amount.Replicas]))
+	})
+	return k
+}
+
+// Price sets what one pod of each shape is worth, weighs the dimensions for the given demand, and returns an upper bound on the value of
+// any load of it. Searches are then for the same demand: what others replace is out.
+func (k *Knapsack) Price(values []int64, demand pack.Load) int64 {
+	k.Weigh(values, demand)
+	k.thin()
+	return k.fractional()
+}
+
+// Weigh is price for searches whose demand becomes less.
+func (k *Knapsack) Weigh(values []int64, demand pack.Load) {
+	moved := false
+	for i := range k.items {
+		it, col := &k.items[i], &k.relaxed.Cols[i]
+		it.value = values[it.shape]
+		most := float64(min(it.fits, demand[it.shape]))
+		moved = moved || col.Most != most
+		col.Value, col.Most = float64(it.value), most
+	}
+	if moved {
+		k.relaxed.Empty()
+	}
+	k.relaxed.Solve()
+	largest := 0.0
+	for d := range amount.Dims {
+		largest = max(largest, k.relaxed.Price[d])
+	}
+	if largest > 0 {
+		for d := range amount.Dims {
+			k.lean[d] = max(1, int64(float64(k.relaxed.Price[d]/largest)*(1<<16)))
+		}
+	}
+	k.rank(demand)
+}
+
+// maxThinned is the number of items beyond which comparing them all with each other is not worth it.
+const maxThinned = 100
+
+// thin drops items that others, of which there are enough for the whole machine, replace: they ask for no more and are worth no less.
+func (k *Knapsack) thin() {
+	if len(k.ranked) > maxThinned {
+		return
+	}
+	kept := k.ranked[:0]
+	for i, it := range k.ranked {
+		beaten := false
+		for _, by := range kept {
+			if beaten = by.replaces(it); beaten {
+				break
+			}
+		}
+		for _, by := range k.ranked[i+1:] {
+			if beaten = beaten || by.replaces(it) && !it.replaces(by); beaten {
+				break
+			}
+		}
+		if !beaten {
+			kept = append(kept, it)
+		}
+	}
+	k.ranked = kept
+}
+
+// replaces reports whether any number of pods of another item can be pods of this one as well.
+func (it *item) replaces(o *item) bool {
+	if it.value < o.value || !it.ample || !it.plain {
+		return false
+	}
+	for d := range it.request {
+		if it.request[d] > o.request[d] {
+			return false
+		}
+	}
+	return true
+}
+
+// Aim sets what one pod of each shape is worth, and leaves the weights of the dimensions as they are.
+func (k *Knapsack) Aim(values []int64, demand pack.Load) {
+	for i := range k.items {
+		k.items[i].value = values[k.items[i].shape]
+	}
+	k.rank(demand)
+}
+
+// rank sorts what is of any worth and in demand by value for room.
+func (k *Knapsack) rank(demand pack.Load) {
+	k.room = 0
+	for _, l := range k.lean {
+		k.room += l * unit
+	}
+	k.ranked = k.ranked[:0]
+	for i := range k.items {
+		it := &k.items[i]
+		it.most = min(it.fits, demand[it.shape])
+		it.ample = demand[it.shape] >= it.filled
+		if it.value <= 0 || it.most <= 0 {
+			continue
+		}
+		it.room = 0
+		for d, w := range &it.scaled {
+			it.room += k.lean[d] * w
+		}
+		k.ranked = append(k.ranked, it)
+	}
+	slices.SortFunc(k.ranked, func(a, b *item) int {
+		if c := amount.CompareProducts(b.value, a.room, a.value, b.room); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.shape, b.shape)
+	})
+}
+
+// fractional fills the room alone, in order, the last item in part, and returns the value: no load is worth more.
+func (k *Knapsack) fractional() int64 {
+	var value int64
+	left := k.room
+	for _, it := range k.ranked {
+		n := int64(it.most)
+		if it.room*n > left {
+			return value + amount.MulDivUp(left, it.value, it.room)
+		}
+		value += it.value * n
+		left -= it.room * n
+	}
+	return value
+}
+
+// Search looks for the load with the greatest value among the demand, in at most the given steps, at the worths that were set last. It
+// returns the value of k.best, the best load that it met, and an upper bound on the value of any load. Loads worth no more than
+// floor are of no interest: the value may be 0 instead of theirs, and the bound is not below the floor. A higher floor
+// makes a shorter search.
+func (k *Knapsack) Search(demand pack.Load, steps int, floor int64) (value, upper int64) {
+	clear(k.Best)
+	clear(k.current)
+	k.others = 0
+	k.order = k.order[:0]
+	for _, it := range k.ranked {
+		if it.most = min(it.fits, demand[it.shape]); it.most > 0 {
+			k.order = append(k.order, it)
+		}
+	}
+	k.value, k.upper, k.Steps = floor, floor, steps
+	if len(k.order) == 0 {
+		return 0, floor
+	}
+	k.ledger.Open(k.capacity)
+	if len(k.order) >= steps {
+		// A dive might not even come to its end.
+		k.build(func(int) int32 { return 0 })
+		k.upper = max(k.upper, k.bound(0, k.fit(k.order[0], &k.capacity.Free), &k.capacity.Free, k.room))
+	} else {
+		k.branch(0, 0, k.capacity.Free, k.room)
+	}
+	if upper = max(k.upper, k.value); k.value == floor {
+		return 0, upper
+	}
+	return k.value, upper
+}
+
+// fit is how many pods of the item fit, most of the time without a division.
+func (k *Knapsack) fit(it *item, free *amount.Vector) int32 {
+	n := int64(it.most)
+	for d, r := range &it.request {
+		// Cannot overflow: so many pods fit on the whole machine.
+		if r*n > free[d] {
+			n = free[d] / r
+		}
+	}
+	if !it.plain && n > 0 {
+		return k.ledger.Fit(it.of, int32(n))
+	}
+	return int32(n)
+}
+
+// bound returns an upper bound on the value that the items from i on can add, of the first of which so many pods fit.
+func (k *Knapsack) bound(i int, most int32, free *amount.Vector, left int64) int64 {
+	var value int64
+	for n := int64(most); ; n = int64(k.fit(k.order[i], free)) {
+		it := k.order[i]
+		if it.room*n > left {
+			return value + amount.MulDivUp(left, it.value, it.room)
+		}
+		value += n * it.value
+		left -= n * it.room
+		if i++; i == len(k.order) {
+			return value
+		}
+	}
+}
+
+func (k *Knapsack) branch(i int, value int64, free amount.Vector, left int64) {
+	most := int32(0)
+	for ; i < len(k.order); i++ {
+		if most = k.fit(k.order[i], &free); most > 0 {
+			break
+		}
+	}
+	upper := value
+	if most > 0 {
+		upper += k.bound(i, most, &free, left)
+	}
+	if upper <= k.value {
+		return
+	}
+	if k.Steps <= 0 {
+		k.upper = max(k.upper, upper)
+		return
+	}
+	k.Steps--
+	if most == 0 {
+		k.reach(value)
+		return
+	}
+	it := k.order[i]
+	for n := most; n >= 0; n-- {
+		rest := free
+		rest.Take(it.request, n)
+		k.current[it.shape] = n
+		if !it.plain {
+			k.ledger.Take(it.of, n)
+		}
+		k.branch(i+1, value+int64(n)*it.value, rest, max(0, left-int64(n)*it.room))
+		if !it.plain {
+			k.ledger.Take(it.of, -n)
+		}
+		if k.Steps <= 0 && n > 0 {
+			// Out of steps: one bound covers all the fewer pods of this item, since it allows any number.
+			k.upper = max(k.upper, upper)
+			break
+		}
+	}
+	k.current[it.shape] = 0
+}
+
+// keepMore is how many loads beside the best a search hands back.
+const keepMore = 3
+
+// keep makes a load the best so far.
+func (k *Knapsack) keep(l pack.Load, value int64) {
+	if k.value > 0 && !k.Best.Empty() {
+		oldest := k.more[0]
+		copy(k.more[:], k.more[1:])
+		k.more[keepMore-1] = append(oldest[:0], k.Best...)
+		k.others = min(k.others+1, keepMore)
+	}
+	k.value = value
+	copy(k.Best, l)
+}
+
+// reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
+// what of it has GPUs, with whatever else fits then, may be kept instead.
+func (k *Knapsack) reach(value int64) {
+	if !k.capacity.Binned || k.problem.AssignAtOnce(k.capacity, k.current, &k.rest, nil) {
+		k.keep(k.current, value)
+		return
+	}
+	k.upper = max(k.upper, value)
+	k.Steps -= buildCost
+	k.build(func(shape int) int32 { return k.current[shape] })
+}
+
+// buildCost is what it counts to put together a load when the GPUs did not do, in steps.
+const buildCost = 8
+
+// build puts together a load that has GPUs for all its pods: first what is wanted of each shape, then whatever fits, and keeps it when it is worth
+// more than the best so far.
+func (k *Knapsack) build(wanted func(shape int) int32) {
+	clear(k.spare)
+	k.rest.Fill(k.problem, k.capacity, k.spare)
+	var value int64
+	add := func(it *item, most int32) {
+		if most > 0 && it.value > 0 {
+			n := k.rest.Add(k.problem, k.capacity, it.shape, most)
+			k.spare[it.shape] += n
+			value += it.value * int64(n)
+		}
+	}
+	// In the order in which GPUs are given out, the largest first.
+	for _, i := range k.byRoom {
+		it := &k.items[i]
+		add(it, min(it.most, wanted(it.shape)))
+	}
+	for _, it := range k.order {
+		add(it, it.most-k.spare[it.shape])
+	}
+	if value > k.value && (!k.capacity.Binned || k.problem.AssignAtOnce(k.capacity, k.spare, &k.rest, nil)) {
+		k.keep(k.spare, value)
+	}
+}

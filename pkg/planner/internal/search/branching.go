@@ -1,0 +1,286 @@
+package search
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"maps"
+	"math"
+	"slices"
+)
+
+// branching is a branch and bound over the numbers of machines of each offer: a relaxation launches fractions of machines, and where plans have few of
+// them that is most of what it misses. The branch with the lowest bound is split first, by the offer whose fraction weighs most.
+type branching struct {
+	proof proof
+	root  *branch
+	// whole is the relaxation of the root.
+	whole *Master
+	// open are the branches that may be split, the lowest bound first; closed is the lowest bound of all others that are not.
+	open   []*branch
+	closed int64
+	grown  int
+}
+
+// branch is the plans with certain numbers of machines. It is bounded by covers, or split in two.
+type branch struct {
+	bound  int64
+	covers []cover // when there are numbers, the last one is kept in parts of machines
+
+	// A split branch has those plans that launch at most few machines of the offer, and those that launch more.
+	offer        int
+	few          int64
+	atMost, more *branch
+
+	least, most []int64 // machines by offer; a most of -1 is any number
+	// from is the relaxation of the branch that it is of, row what it adds to that.
+	from *Master
+	row  *cardinality
+	// steady are the worths of the best bound.
+	steady []int64
+}
+
+// cardinality is a row of a relaxation beyond those of shapes: so many machines of some offers, at least, or, where the sign is -1, at most.
+type cardinality struct {
+	serves   []bool
+	sign     float64
+	machines int64
+}
+
+// Limits on the branching: how many branches there are and how many machines a plan may have, beyond the few only once there is nothing else left to prove,
+// how many bounds are drawn for each, how many steps one counts, how near to a whole number is one, and which branches are rounded to plans, the first few and some others.
+const (
+	maxBranches    = 2000
+	branchMachines = 200
+	branchRounds   = 8
+	branchCost     = 100
+	branchNear     = 1e-4
+	branchDives    = 3
+	branchDive     = 8
+)
+
+// branchEffort is how offers are priced for a branch, branchPart what part of a price a load has to be worth above it to matter.
+var branchEffort = pricing.Effort{Steps: 800, Parts: 60}
+
+const branchPart = 2000
+
+// branchOut splits branches until the best plan is proven or the slice is spent. It reports whether it did anything.
+func (h *dual) branchOut(slice int64) bool {
+	if h.state.ctx.Effort.Done() || h.state.closed() || !h.ended() || h.state.many() {
+		return false
+	}
+	if h.branching == nil || !slices.Equal(h.branching.proof.placed, h.proof.placed) {
+		h.branching = h.beginBranching()
+	}
+	t, before, counted := h.branching, h.branching.grown, false
+	for until := h.state.ctx.Effort.Left - slice; !h.state.ctx.Effort.Done() && !h.state.closed(); {
+		counted = h.count(t, until) || counted
+		b := h.next(t, until)
+		if b == nil {
+			break
+		}
+		t.open = t.open[1:]
+		t.grown++
+		h.grow(t, b, until)
+		if low := min(t.lowest(), h.state.best.cost(h.state.ctx.Problem).Price); low > h.state.bound {
+			h.state.bound, h.shown = low, t.root
+		}
+	}
+	return counted || t.grown > before
+}
+
+// next is the branch to grow, nil where none is or where the effort is down to until.
+func (h *dual) next(t *branching, until int64) *branch {
+	if h.state.ctx.Effort.Left <= until || h.state.ctx.Effort.Done() || h.state.closed() || len(t.open) == 0 || t.grown == maxBranches {
+		return nil
+	}
+	if b := t.open[0]; b.bound < h.state.best.cost(h.state.ctx.Problem).Price {
+		return b
+	}
+	return nil
+}
+
+func (h *dual) beginBranching() *branching {
+	t := &branching{
+		proof:  proof{demand: h.proof.demand, placed: h.proof.placed, groups: h.proof.groups, cuts: slices.Clone(h.proof.cuts)},
+		root:   &branch{least: make([]int64, len(h.state.ctx.Problem.Offers)), most: make([]int64, len(h.state.ctx.Problem.Offers))},
+		closed: math.MaxInt64,
+	}
+	for i := range t.root.most {
+		t.root.most[i] = -1
+	}
+	t.root.from, t.open = h.relaxed(&t.proof), []*branch{t.root}
+	t.whole = t.root.from
+	return t
+}
+
+// lowest is the bound of all branches together.
+func (t *branching) lowest() int64 {
+	if len(t.open) == 0 {
+		return t.closed
+	}
+	return min(t.closed, t.open[0].bound)
+}
+
+// grow bounds a branch, and splits it unless no plan in it is better than the best.
+func (h *dual) grow(t *branching, b *branch, until int64) {
+	h.state.ctx.Effort.Spend(branchCost)
+	g := b.from
+	b.from = nil
+	if b.row != nil {
+		g = g.clone()
+		g.require(*b.row)
+		h.state.ctx.reoptimise(g)
+		b.row = nil
+	}
+	if done, moves := h.settle(t, b, g, until); done {
+		t.closed = min(t.closed, b.bound)
+		return
+	} else if moves {
+		b.from = g
+		t.opened(b)
+		return
+	}
+	offer, few := h.fraction(g)
+	if offer < 0 || t.grown <= branchDives || t.grown%branchDive == 0 {
+		h.state.diveFrom(g, math.MaxInt64)
+	}
+	if offer < 0 {
+		t.closed = min(t.closed, b.bound)
+		return
+	}
+	serves := make([]bool, len(h.state.ctx.Problem.Offers))
+	serves[offer] = true
+	b.offer, b.few = offer, few
+	b.atMost, b.more = b.child(g), b.child(g)
+	b.atMost.most[offer], b.atMost.row = few, &cardinality{serves, -1, few}
+	b.more.least[offer], b.more.row = few+1, &cardinality{serves, 1, few + 1}
+	t.opened(b.atMost)
+	t.opened(b.more)
+}
+
+// opened has a branch in its place among those that are open, behind those with the same bound.
+func (t *branching) opened(b *branch) {
+	at, _ := slices.BinarySearchFunc(t.open, b, func(x, y *branch) int { return cmp.Or(cmp.Compare(x.bound, y.bound), -1) })
+	t.open = slices.Insert(t.open, at, b)
+}
+
+// child is a branch that begins as the whole of b.
+func (b *branch) child(g *Master) *branch {
+	return &branch{bound: b.bound, covers: b.covers, from: g, least: slices.Clone(b.least), most: slices.Clone(b.most)}
+}
+
+// settle draws bounds of a branch, and reports whether no plan in it is better than the best, and, when it ends early, that its worths still move.
+func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, moves bool) {
+	p, swung := &t.proof, false
+	for range branchRounds {
+		prices, sum := h.charge(p, h.cutDuals(p, g))
+		asked, values := h.counting(p, g, prices), g.Values
+		between := b == t.root && b.steady != nil && !swung
+		if between {
+			values = halfway(values, b.steady)
+		}
+		found := h.state.ctx.PriceAll(values, p.placed, branchEffort, func(t int) int64 { return Above(asked[t], branchPart) })
+		_, c := h.state.ctx.farley(values, p.placed, found, prices)
+		h.draw(c, p.placed)
+		if bound := amount.Saturating(sum, h.within(b, &c, prices)); bound > b.bound || b.covers == nil {
+			b.bound, b.covers, b.steady = bound, append(p.demanding(), c), slices.Clone(values)
+		}
+		if b.bound >= h.state.best.cost(h.state.ctx.Problem).Price {
+			return true, false
+		}
+		moved := h.learn(g, found)
+		if !moved && !between {
+			return false, false
+		}
+		pivots := g.pivots
+		if moved {
+			h.state.ctx.reoptimise(g)
+		}
+		swung = between && g.pivots == pivots
+		if h.state.ctx.Effort.Done() || h.state.ctx.Effort.Left <= until {
+			return false, true
+		}
+	}
+	return false, false
+}
+
+// counting is the price of each machine with what the rows of a branch add to it and take off it.
+func (h *dual) counting(p *proof, g *Master, prices []int64) []int64 {
+	out := slices.Clone(prices)
+	for i := len(p.cuts); i < len(g.cuts); i++ {
+		y := int64(min(max(0, g.Y[len(g.Rows)+i]), float64(planner.MaxPrice)))
+		for t, serves := range g.cuts[i].serves {
+			if serves {
+				out[t] = max(1, out[t]-int64(g.cuts[i].sign)*y)
+			}
+		}
+	}
+	return out
+}
+
+// within is the least price of machines of a branch that keep a cover, in parts of machines.
+func (h *dual) within(b *branch, c *cover, prices []int64) int64 {
+	need, price := c.need, int64(0)
+	var order []int
+	for t := range h.state.ctx.Problem.Offers {
+		need -= amount.MulDiv(c.most[t], b.least[t], 1)
+		price = amount.Saturating(price, amount.MulDiv(prices[t], b.least[t], 1))
+		if c.most[t] > 0 && b.most[t] != b.least[t] {
+			order = append(order, t)
+		}
+	}
+	slices.SortStableFunc(order, func(s, t int) int { return amount.CompareProducts(prices[s], c.most[t], prices[t], c.most[s]) })
+	for _, t := range order {
+		if need <= 0 {
+			return price
+		}
+		if n := b.most[t] - b.least[t]; b.most[t] >= 0 && need/n >= c.most[t] {
+			need -= n * c.most[t]
+			price = amount.Saturating(price, n*prices[t])
+			continue
+		}
+		return amount.Saturating(price, amount.MulDivUp(need, prices[t], c.most[t]))
+	}
+	if need > 0 {
+		return math.MaxInt64
+	}
+	return price
+}
+
+// fraction is the offer of whose machines a relaxation launches the fraction that weighs most, and how many whole ones; -1 where there are whole ones only.
+func (h *dual) fraction(g *Master) (offer int, few int64) {
+	n := make([]float64, len(h.state.ctx.Problem.Offers))
+	for i, b := range g.Basis {
+		if b >= 0 && g.Entries[b].Offer >= 0 {
+			n[g.Entries[b].Offer] += g.X[i]
+		}
+	}
+	offer, weight := -1, 0.0
+	for t := range n {
+		whole := math.Floor(n[t] + branchNear)
+		f := n[t] - whole
+		if f < branchNear {
+			continue
+		}
+		if w := min(f, 1-f) * float64(h.state.ctx.Problem.Offers[t].Price); w > weight {
+			offer, few, weight = t, int64(whole), w
+		}
+	}
+	return offer, few
+}
+
+// clone is a relaxation that goes its own way from here.
+func (m *Master) clone() *Master {
+	c := *m
+	c.work = nil
+	c.columns, c.Entries, c.Basis, c.cuts = slices.Clone(m.columns), slices.Clone(m.Entries), slices.Clone(m.Basis), slices.Clone(m.cuts)
+	c.Demand, c.X, c.Y, c.W, c.Values = slices.Clone(m.Demand), slices.Clone(m.X), slices.Clone(m.Y), slices.Clone(m.W), slices.Clone(m.Values)
+	c.Inverse = make([][]float64, len(m.Inverse))
+	for i := range c.Inverse {
+		c.Inverse[i] = slices.Clone(m.Inverse[i])
+	}
+	c.known = maps.Clone(m.known)
+	return &c
+}

@@ -1,0 +1,166 @@
+package search
+
+import (
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"math"
+	"slices"
+)
+
+// Limits on dives: how often one rounds the relaxation and solves it again, with so many rounds of columns of so many steps each.
+const (
+	maxDives   = 24
+	diveRounds = 3
+	diveSteps  = 40
+)
+
+// dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
+// cuts make of the rest: to buy by worth, and a small branch and bound.
+//
+// Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many, and unless the machines are
+// many dives from the one that does not as well: the two lead to different plans.
+func (h *primal) dive(slice int64) {
+	h.state.pool.choicePoints = nil
+	if len(h.state.cuts) > 0 {
+		g := h.state.residual(h.state.g, h.state.base)
+		h.state.ctx.reoptimise(g)
+		if h.state.diveFrom(g, slice); h.state.many() {
+			return
+		}
+	}
+	h.state.diveFrom(h.state.g, slice)
+}
+
+// choicePoint is where a dive chooses: the relaxation for what a plan leaves buys no whole machine, so it buys one of the column with the largest fraction.
+type choicePoint struct {
+	g      *Master
+	s      *Solution
+	limits []amount.Usage
+}
+
+// diveFrom is dive from a given relaxation.
+func (h *state) diveFrom(g *Master, slice int64) {
+	h.descend(choicePoint{g, h.base.clone(), slices.Clone(h.ctx.Problem.Limits)}, false, slice)
+}
+
+// limitedDiscrepancy spends a slice, at most, on dives that go on from the turns of those of the round, the first turns first, each with the second choice there:
+// the first choices decide most, and are as often wrong as others.
+func (h *primal) limitedDiscrepancy(slice int64) {
+	for until := h.state.ctx.Effort.Left - slice; len(h.state.pool.choicePoints) > 0 && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done() && !h.state.closed(); {
+		next := h.state.pool.choicePoints[0]
+		h.state.pool.choicePoints = h.state.pool.choicePoints[1:]
+		h.state.descend(next, true, h.state.ctx.Effort.Left-until)
+	}
+}
+
+// descend dives from a place on. A dive ends where it has become as dear as the best plan, one that turns off there already where its relaxation has.
+func (h *state) descend(from choicePoint, off bool, slice int64) {
+	g, s, limits := from.g, from.s, from.limits
+	until := h.ctx.Effort.Left - slice
+	for level := range maxDives {
+		values := h.ctx.ChoiceValues(g.Values)
+		if h.ctx.Effort.Left <= until || h.ctx.Effort.Done() || !h.choose(g, s, limits, off, level) {
+			return
+		}
+		room := h.room(s)
+		if room.Left == 0 && room.Price <= 0 {
+			return
+		}
+		t := NewRepair(h.ctx, values, slices.Clone(limits), diveSteps, room)
+		if t.Run(s.Left) {
+			done := s.clone()
+			done.Machines, done.Left = slices.Concat(s.Machines, t.Kept), t.Left
+			h.pool.machines(t.Kept)
+			h.ctx.downsize(done)
+			h.best = better(h.ctx.Problem, h.best, done)
+		}
+		if s.Left.Empty() || h.closed() {
+			return
+		}
+		g = h.diveColumns(h.residual(g, s), s)
+		if room = h.room(s); off && room.Left == 0 && int64(g.total()) >= room.Price {
+			return
+		}
+	}
+}
+
+// room is what a plan that is cheaper than the best one may cost beside what it has so far.
+func (h *state) room(s *Solution) pack.Cost {
+	best, so := h.best.cost(h.ctx.Problem), s.cost(h.ctx.Problem)
+	if best.Left > 0 {
+		return pack.Cost{Left: math.MaxInt64}
+	}
+	return pack.Cost{Price: best.Price - so.Price, Machines: best.Machines - so.Machines}
+}
+
+// diveColumns solves a relaxation of a dive, with a few more columns.
+func (h *state) diveColumns(g *Master, s *Solution) *Master {
+	h.ctx.reoptimise(g)
+	for range diveRounds {
+		found := h.ctx.PriceAll(g.Values, s.Left, pricing.Effort{Steps: diveSteps}, func(t int) int64 { return Above(h.ctx.Problem.Offers[t].Price, 1000) })
+		h.pool.found(found)
+		if !h.ctx.AddColumns(g, found) {
+			break
+		}
+		h.ctx.reoptimise(g)
+	}
+	return g
+}
+
+// choose buys the whole machines of the relaxation, or, where there are none, one of the column of which it buys most, of the second where a dive turns
+// off. It reports whether it bought any.
+func (h *state) choose(g *Master, s *Solution, limits []amount.Usage, off bool, level int) bool {
+	whole, parts := g.whole()
+	if len(whole) == 0 && len(parts) > 0 {
+		choice := 0
+		switch {
+		case off && level == 0:
+			choice = 1
+		case !off && len(parts) > 1 && h.pool != nil:
+			h.ctx.retain(g)
+			h.pool.choicePoints = append(h.pool.choicePoints, choicePoint{g, s.clone(), slices.Clone(limits)})
+		}
+		whole = map[int]int32{parts[choice]: 1}
+	}
+	bought := false
+	for c := range g.columns {
+		bought = h.ctx.launchColumn(s, g.columns[c], whole[c], limits) || bought
+	}
+	return bought
+}
+
+// columnPool is what dives met: the loads for what other machines left, which cost too much in a relaxation of all pods, but plans are composed of them as
+// well, and the turns of the dives of a round. A nil one keeps nothing.
+type columnPool struct {
+	choicePoints []choicePoint
+	columns      []column
+	known        map[string]bool
+}
+
+// machines adds the loads of machines.
+func (m *columnPool) machines(of []Machine) {
+	for _, x := range of {
+		m.add(column(x))
+	}
+}
+
+// found adds the loads that pricing found.
+func (m *columnPool) found(by []pricing.Priced) {
+	for t := range by {
+		for _, l := range by[t].Loads {
+			m.add(column{t, l})
+		}
+	}
+}
+
+// add adds a load unless it is there.
+func (m *columnPool) add(c column) {
+	if m == nil {
+		return
+	}
+	if key := c.key(); !m.known[key] {
+		m.known[key] = true
+		m.columns = append(m.columns, c)
+	}
+}

@@ -1,0 +1,91 @@
+package search
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"slices"
+)
+
+// Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.
+func Composed(s planner.Snapshot) (first, composed planner.Plan) {
+	p := pack.Compile(s)
+	h := &primal{state: state{ctx: NewContext(p, effort.New(1<<30, nil)), base: newSolution(p), pool: &columnPool{}}}
+	h.state.ctx.fill(h.state.base, h.state.ctx.alone)
+	h.state.best = h.state.base.clone()
+	h.state.ctx.Buy(h.state.best, h.state.ctx.alone, slices.Clone(p.Limits))
+	first = PlanOf(p, h.state.best)
+	h.columns(1<<20, 1<<20)
+	h.compose(1 << 20)
+	return first, PlanOf(p, h.state.best)
+}
+
+// MostOnGPUs is what a machine of the first offering holds that is worth most, when the pods of the k-th shape are worth worths[k] each: by trying
+// every load, by combining loads of single GPUs with so many parts, and the bound of that. It reports whether the machine is combined at all.
+func MostOnGPUs(s planner.Snapshot, worths []int64, parts int) (most, found, upper int64, ok bool) {
+	p := pack.Compile(s)
+	if len(p.Offers) == 0 {
+		return 0, 0, 0, false
+	}
+	c := &p.Offers[0].Capacity
+	k := pricing.NewKnapsack(p, c)
+	g := pricing.NewGPURelaxation(p, k)
+	if g == nil || !g.Combines {
+		return 0, 0, 0, false
+	}
+	values, demand := worths[:len(p.Shapes)], p.Demand()
+	l := newLattice(p, demand)
+	for a := range l.states {
+		if l.holds(p, c, a) {
+			most = max(most, pack.Worth(values, l.loads[a]))
+		}
+	}
+	x := pricing.Machine{Knapsack: k, GPUs: g}
+	x.Knapsack.Price(values, demand)
+	g.Bound(values, demand, 0)
+	var out pricing.Priced
+	upper = x.Combine(values, demand, parts, 0, &out, &pricing.Combination{})
+	return most, out.Value, upper, true
+}
+
+// LaunchedParts fills the machine of the first offering in so many ways, and launches each load where all but one of its pods wait. It returns how many of
+// these parts are not found GPUs for, as they are looked for, and the first of which anything was lost: it neither waits nor is launched for on GPUs.
+func LaunchedParts(s planner.Snapshot, ways int) (without int, lost []int32) {
+	p := pack.Compile(s)
+	m := NewContext(p, effort.New(0, nil))
+	var choice Sequence
+	for range ways {
+		whole := make(pack.Load, len(p.Shapes))
+		m.room.Fill(p, &p.Offers[0].Capacity, whole)
+		for range 400 {
+			k := choice.Below(len(whole))
+			whole[k] += m.room.Add(p, &p.Offers[0].Capacity, k, min(1, p.Demand()[k]-whole[k]))
+		}
+		if !m.holds(0, whole) {
+			continue
+		}
+		for k := range whole {
+			if whole[k] == 0 {
+				continue
+			}
+			part := slices.Clone(whole)
+			part[k]--
+			if !m.holds(0, part) {
+				without++
+			}
+			s := newSolution(p)
+			s.Left = slices.Clone(part)
+			m.launchColumn(s, column{0, whole}, 1, slices.Clone(p.Limits))
+			for _, x := range s.Machines {
+				if s.Left.Add(x.Load, 1); !m.holds(x.Offer, x.Load) {
+					return without, part
+				}
+			}
+			if !slices.Equal(s.Left, part) {
+				return without, part
+			}
+		}
+	}
+	return without, nil
+}

@@ -1,0 +1,41 @@
+package search
+
+import (
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"slices"
+)
+
+// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods whatsoever: the pods are worth V,
+// the nodes can hold U of it at most, and a machine of offer t at most found[t].upper; so a plan launches machines for V−U, and
+// pays at least the least prices[t]/upper[t] for each unit of it.
+func (m *Context) farley(values []int64, placed pack.Load, found []pricing.Priced, prices []int64) (int64, cover) {
+	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}
+	for _, k := range m.NodeKnapsacks {
+		root := k.Price(values, placed)
+		_, upper := k.Search(placed, nodeSteps, 0)
+		c.nodes = append(c.nodes, min(root, upper))
+		c.need -= min(root, upper)
+		m.Effort.Spend(pricing.PriceCost + nodeSteps - int64(max(0, k.Steps)))
+	}
+	best := -1
+	for t := range found {
+		c.most = append(c.most, found[t].Upper)
+		if found[t].Upper > 0 && (best < 0 || amount.CompareProducts(found[t].Upper, prices[best], found[best].Upper, prices[t]) > 0) {
+			best = t
+		}
+	}
+	if best < 0 || c.need <= 0 {
+		return 0, c
+	}
+	return amount.MulDivUp(c.need, prices[best], found[best].Upper), c
+}
+
+// nodeSteps bounds the search for the most valuable load of one node.
+const nodeSteps = 60
+
+// Above returns a price and the given part of it, in units of valueScale.
+func Above(price, part int64) int64 {
+	return price*pricing.Scale + price*pricing.Scale/part
+}

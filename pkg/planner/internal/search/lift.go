@@ -1,0 +1,251 @@
+package search
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"slices"
+)
+
+// cover says that the machines of a plan have to hold so much worth: each offer holds at most so much, and the nodes what they hold at
+// most already left off. Any worths of pods make one: what they are in money, a resource, a shape alone.
+type cover struct {
+	values []int64 // of one pod of each shape
+	need   int64   // of the launched machines together
+	most   []int64 // of one machine, by offer
+	nodes  []int64 // of each node
+	// dual, when > 0, is what it takes of the price of each machine that holds any: the cover is kept by itself, in whole machines, for that.
+	dual int64
+}
+
+// Limits on the search for the cheapest whole machines that keep all covers.
+const (
+	liftMost     = 60_000
+	liftMachines = 60
+	liftNodes    = 30
+	liftShapes   = 12
+)
+
+// lift bounds plans of few machines better than the relaxation does: machines are whole. It finds the least price of whole machines that keep several
+// covers at once.
+func (h *dual) lift() {
+	best := h.state.best.cost(h.state.ctx.Problem)
+	if best == h.lifted || len(h.state.ctx.Problem.Nodes) > liftNodes || best.Price <= h.state.bound || best.Machines == 0 || best.Machines > liftMachines {
+		return
+	}
+	h.lifted = best
+	l := newIntegerCover(h.state.ctx.Problem, h.covers(), best.Price, liftMost)
+	bound := l.search()
+	h.state.ctx.Effort.Spend(liftMost - int64(l.steps))
+	if bound > h.state.bound {
+		h.state.bound, h.shown = bound, &branch{covers: l.covers}
+	}
+}
+
+// coverEffort is how offers are priced for covers.
+var coverEffort = pricing.Effort{Steps: 1500, Parts: 300}
+
+// covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
+// offers serve, and by shape.
+func (h *dual) covers() []cover {
+	at := placed(h.state.ctx.Problem, h.state.best)
+	values := h.state.values()
+	var out []cover
+	for _, v := range h.measures(at) {
+		out = append(out, h.cover(v, at, coverEffort))
+	}
+	groups := map[string][]int{}
+	var keys []string
+	for k := range h.state.ctx.Problem.Shapes {
+		key := make([]byte, len(h.state.ctx.Problem.Offers))
+		for t := range h.state.ctx.Problem.Offers {
+			if h.state.ctx.Problem.Offers[t].Fits[k] > 0 {
+				key[t] = 1
+			}
+		}
+		if groups[string(key)] == nil {
+			keys = append(keys, string(key))
+		}
+		groups[string(key)] = append(groups[string(key)], k)
+	}
+	if len(keys) > 1 && len(keys) <= 2*liftShapes {
+		for _, key := range keys {
+			out = append(out, h.cover(h.each(func(k int) int64 {
+				if slices.Contains(groups[key], k) {
+					return values[k]
+				}
+				return 0
+			}), at, coverEffort))
+		}
+	}
+	if len(h.state.ctx.Problem.Shapes) <= liftShapes {
+		for only := range h.state.ctx.Problem.Shapes {
+			out = append(out, h.cover(h.each(func(k int) int64 {
+				if k == only {
+					return 1
+				}
+				return 0
+			}), at, coverEffort))
+		}
+	}
+	return slices.DeleteFunc(out, func(c cover) bool { return c.need <= 0 })
+}
+
+// measures are worths that always say something: money, and what pods take of each resource.
+func (h *dual) measures(at pack.Load) [][]int64 {
+	out := [][]int64{h.state.values()}
+	for _, d := range []int{amount.Replicas, amount.CPU, amount.Memory, amount.GPUMemory} {
+		var total int64
+		for k, n := range at {
+			total = amount.Saturating(total, amount.MulDiv(h.state.ctx.Problem.Shapes[k].Request[d], int64(n), 1))
+		}
+		shift := 0
+		for total>>shift > 1<<40 {
+			shift++
+		}
+		out = append(out, h.each(func(k int) int64 { return h.state.ctx.Problem.Shapes[k].Request[d] >> shift }))
+	}
+	return out
+}
+
+func (h *dual) each(value func(k int) int64) []int64 {
+	out := make([]int64, len(h.state.ctx.Problem.Shapes))
+	for k := range out {
+		out[k] = value(k)
+	}
+	return out
+}
+
+// cover makes the cover of the given worths.
+func (h *dual) cover(values []int64, at pack.Load, care pricing.Effort) cover {
+	c := cover{values: values, need: pack.Worth(values, at)}
+	for _, k := range h.state.ctx.NodeKnapsacks {
+		root := k.Price(values, at)
+		_, upper := k.Search(at, nodeSteps, 0)
+		c.nodes = append(c.nodes, min(root, upper))
+		c.need -= min(root, upper)
+	}
+	found := h.state.ctx.PriceAll(values, at, care, func(int) int64 { return 0 })
+	for t := range found {
+		c.most = append(c.most, min(found[t].Upper, max(0, c.need)))
+	}
+	return c
+}
+
+// integerCover is the search for the cheapest machines that keep all covers.
+type integerCover struct {
+	problem *pack.Problem
+	covers  []cover
+	order   []int // the offers, the dearest first
+	// cheapest is, from each place of the order on, the offer with the least price for what it holds of each cover, -1 for none.
+	cheapest [][]int
+	best     int64 // no machines at a lower price than this are of interest
+	open     int64 // the least price that was left unsearched
+	steps    int
+	sharp    int // the cover that ended a part last
+	// counts are the numbers of machines of the part that is searched, found those of the best.
+	counts, found []int64
+}
+
+// newIntegerCover begins a search for machines at a lower price than that, of so many steps.
+func newIntegerCover(p *pack.Problem, covers []cover, below int64, steps int) *integerCover {
+	l := &integerCover{problem: p, covers: covers, best: below, open: below, steps: steps, counts: make([]int64, len(p.Offers))}
+	for t := range p.Offers {
+		l.order = append(l.order, t)
+	}
+	slices.SortStableFunc(l.order, func(a, b int) int { return -cmp.Compare(p.Offers[a].Price, p.Offers[b].Price) })
+	l.prepare()
+	return l
+}
+
+// search returns a price that no machines are below that keep all covers.
+func (l *integerCover) search() int64 {
+	need := make([]int64, len(l.covers))
+	for r := range need {
+		need[r] = l.covers[r].need
+	}
+	l.try(0, 0, need)
+	return min(l.best, l.open)
+}
+
+func (l *integerCover) prepare() {
+	l.cheapest = make([][]int, len(l.order)+1)
+	last := make([]int, len(l.covers))
+	for r := range last {
+		last[r] = -1
+	}
+	l.cheapest[len(l.order)] = last
+	for i, t := range slices.Backward(l.order) {
+		row := slices.Clone(l.cheapest[i+1])
+		for r, c := range l.covers {
+			if b := row[r]; c.most[t] > 0 && (b < 0 || amount.CompareProducts(l.problem.Offers[t].Price, c.most[b], l.problem.Offers[b].Price, c.most[t]) < 0) {
+				row[r] = t
+			}
+		}
+		l.cheapest[i] = row
+	}
+}
+
+// outlook is the least price of what is needed still, by the cover that says most, from the offers from place i on, and whether anything is. It is not
+// ok where there is none below a price; the cover that said so last is asked first.
+func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, done, ok bool) {
+	done = true
+	for j := range need {
+		r := j
+		switch {
+		case j == 0:
+			r = l.sharp
+		case j <= l.sharp:
+			r = j - 1
+		}
+		n := need[r]
+		if n <= 0 {
+			continue
+		}
+		done = false
+		t := l.cheapest[i][r]
+		if t < 0 {
+			l.sharp = r
+			return 0, false, false
+		}
+		if price = max(price, amount.MulDivUp(n, l.problem.Offers[t].Price, l.covers[r].most[t])); price >= below {
+			l.sharp = r
+			return 0, false, false
+		}
+	}
+	return price, done, true
+}
+
+func (l *integerCover) try(i int, price int64, need []int64) {
+	more, done, ok := l.outlook(i, need, l.best-price)
+	if !ok || price >= l.best {
+		return
+	}
+	if done {
+		l.best, l.found = price, slices.Clone(l.counts)
+		return
+	}
+	if l.steps <= 0 {
+		l.open = min(l.open, price+more)
+		return
+	}
+	l.steps--
+	t := l.order[i]
+	most := int64(0)
+	for r, n := range need {
+		if c := l.covers[r].most[t]; n > 0 && c > 0 {
+			most = max(most, (n-1)/c+1)
+		}
+	}
+	most = min(most, (l.best-price)/l.problem.Offers[t].Price)
+	rest := make([]int64, len(need))
+	for n := int64(0); n <= most; n++ {
+		for r := range need {
+			rest[r] = need[r] - n*l.covers[r].most[t]
+		}
+		l.counts[t] = n
+		l.try(i+1, price+n*l.problem.Offers[t].Price, rest)
+	}
+	l.counts[t] = 0
+}

@@ -1,0 +1,207 @@
+package search
+
+import (
+	"cmp"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
+	"math"
+	"slices"
+)
+
+// Context holds what the heuristics for several shapes share.
+type Context struct {
+	Problem       *pack.Problem
+	Effort        *effort.Budget
+	alone         []int64 // what one pod of each shape costs where a machine is full of its like, in units of valueScale
+	oracle        *pricing.Oracle
+	NodeKnapsacks []*pricing.Knapsack
+	byPrice       []int  // the offers, the cheapest first
+	dull          []bool // the offers whose best load is worth far less than their price
+	room          pack.Room
+	rebuy         Repair
+	// residuals are the relaxations of dives, the one that was used last behind.
+	residuals [2]*Master
+	// known are columns to buy when few machines are bought, which a short search does not find.
+	known []column
+}
+
+func NewContext(p *pack.Problem, e *effort.Budget) *Context {
+	m := &Context{Problem: p, Effort: e, oracle: pricing.NewOracle(p), alone: make([]int64, len(p.Shapes)), room: pack.Room{Ledger: pack.NewLedger(p)}}
+	for i := range m.residuals {
+		m.residuals[i] = &Master{known: map[string]bool{}}
+	}
+	for t := range p.Offers {
+		m.byPrice = append(m.byPrice, t)
+	}
+	slices.SortStableFunc(m.byPrice, func(a, b int) int { return cmp.Compare(p.Offers[a].Price, p.Offers[b].Price) })
+	for i := range p.Nodes {
+		m.NodeKnapsacks = append(m.NodeKnapsacks, pricing.NewKnapsack(p, &p.Nodes[i].Capacity))
+	}
+	for k := range p.Shapes {
+		m.alone[k] = p.Worthiest
+		for t := range p.Offers {
+			if p.Offers[t].Fits[k] > 0 {
+				m.alone[k] = min(m.alone[k], p.Offers[t].Price*pricing.Scale/int64(p.Offers[t].Alone(&p.Shapes[k], math.MaxInt32)))
+			}
+		}
+	}
+	return m
+}
+
+// AimAll weighs the dimensions of each offer by what they are worth, and finds the dull ones.
+func (m *Context) AimAll(values []int64) {
+	m.dull = make([]bool, len(m.Problem.Offers))
+	demand := m.Problem.Demand()
+	for t := range m.oracle.Machines {
+		root := m.oracle.Machines[t].Knapsack.Price(values, demand)
+		m.dull[t] = root < m.Problem.Offers[t].Price*pricing.Scale*9/10
+		m.Effort.Spend(pricing.PriceCost)
+	}
+}
+
+// PriceAll prices all offers at the cost of the effort.
+func (m *Context) PriceAll(values []int64, demand pack.Load, care pricing.Effort, floor func(t int) int64) []pricing.Priced {
+	return m.oracle.Price(m.Effort, values, demand, care, floor)
+}
+
+// promising reports whether an offer is worth a look in the short searches.
+func (m *Context) promising(t int) bool { return m.dull == nil || !m.dull[t] }
+
+// better returns the cheaper of two solutions, the first at the same cost.
+func better(p *pack.Problem, a, b *Solution) *Solution {
+	if b.cost(p).Less(a.cost(p)) {
+		return b
+	}
+	return a
+}
+
+// placed is the demand without what a solution leaves out.
+func placed(p *pack.Problem, s *Solution) pack.Load {
+	d := p.Demand()
+	d.Add(s.Left, -1)
+	return d
+}
+
+// ChoiceValues makes duals fit to choose by: no pod is worth nothing, else nobody would launch for it.
+func (m *Context) ChoiceValues(duals []int64) []int64 {
+	out := slices.Clone(duals)
+	for k, v := range out {
+		if m.Problem.Shapes[k].Launchable {
+			out[k] = max(v, m.alone[k]/64+1)
+		} else {
+			out[k] = m.alone[k]
+		}
+	}
+	return out
+}
+
+// fill puts waiting pods on the nodes, the fullest node first, each with the most valuable load.
+func (m *Context) fill(s *Solution, values []int64) {
+	for i, k := range m.NodeKnapsacks {
+		if s.Left.Empty() {
+			return
+		}
+		k.Price(values, s.Left)
+		if v, _ := k.Search(s.Left, 200, 0); v > 0 {
+			s.onNodes[i].Add(k.Best, 1)
+			s.Left.Add(k.Best, -1)
+		}
+	}
+}
+
+// Buy launches machines for waiting pods: again and again the one whose most valuable load is worth most for its price, as many
+// times as the demand has that load.
+func (m *Context) Buy(s *Solution, values []int64, limits []amount.Usage) {
+	m.buyBy(s, values, limits, func(t int) int64 { return m.Problem.Offers[t].Price })
+}
+
+// buyBy is buy with another idea of what a machine costs. What a machine can hold of less is worth no more, so only the offers that were
+// best when more was waiting are looked at anew.
+func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, price func(t int) int64) {
+	value, loads := make([]int64, len(m.oracle.Machines)), make([]pack.Load, len(m.oracle.Machines))
+	fresh := make([]bool, len(m.oracle.Machines))
+	for t := range m.oracle.Machines {
+		m.oracle.Machines[t].Knapsack.Weigh(values, s.Left)
+		value[t] = math.MaxInt64
+	}
+	for !s.Left.Empty() {
+		best := -1
+		for t := range m.oracle.Machines {
+			if o := &m.Problem.Offers[t]; value[t] > 0 && limits[o.Pool].Admits(o.Uses) && (best < 0 || amount.CompareProducts(value[t], price(best), value[best], price(t)) > 0) {
+				best = t
+			}
+		}
+		if best < 0 {
+			return
+		}
+		k := m.oracle.Machines[best].Knapsack
+		if !fresh[best] {
+			value[best], _ = k.Search(s.Left, buySteps, 0)
+			loads[best], fresh[best] = slices.Clone(k.Best), true
+			continue
+		}
+		l := loads[best]
+		times := int32(math.MaxInt32)
+		for k, n := range l {
+			if n > 0 {
+				times = min(times, s.Left[k]/n)
+			}
+		}
+		o := &m.Problem.Offers[best]
+		for ; times > 0 && limits[o.Pool].Admits(o.Uses); times-- {
+			limits[o.Pool].Launch(o.Uses)
+			s.Machines = append(s.Machines, Machine{best, l})
+			s.Left.Add(l, -1)
+		}
+		clear(fresh)
+	}
+}
+
+// buySteps bounds the search for the next machine to buy.
+const buySteps = 60
+
+// frugal constructs plans that spend the scarce limits rather than money, and returns the best of them: under a limit of two
+// machines the cheapest machine a pod is the wrong one.
+func (m *Context) frugal(base *Solution) *Solution {
+	best := base
+	equal := make([]int64, len(m.Problem.Shapes))
+	for k := range equal {
+		equal[k] = pricing.Scale
+	}
+	for d := range amount.LimitDims {
+		for _, values := range [][]int64{m.alone, equal} {
+			s := base.clone()
+			m.buyBy(s, values, slices.Clone(m.Problem.Limits), func(t int) int64 { return max(1, m.Problem.Offers[t].Uses[d]) })
+			m.downsize(s)
+			best = better(m.Problem, best, s)
+		}
+	}
+	return best
+}
+
+// downsize replaces each machine by the cheapest that holds its load, within the limits.
+func (m *Context) downsize(s *Solution) { m.DownsizeWithin(s, s.limits(m.Problem)) }
+
+// DownsizeWithin is downsize within what the given limits leave beside the machines of s.
+func (m *Context) DownsizeWithin(s *Solution, limits []amount.Usage) {
+	for i := range s.Machines {
+		x := &s.Machines[i]
+		was := &m.Problem.Offers[x.Offer]
+		limits[was.Pool].GiveBack(was.Uses)
+		for t := range m.Problem.Offers {
+			o := &m.Problem.Offers[t]
+			if o.Price < m.Problem.Offers[x.Offer].Price && limits[o.Pool].Admits(o.Uses) && m.holds(t, x.Load) {
+				x.Offer = t
+			}
+		}
+		now := &m.Problem.Offers[x.Offer]
+		limits[now.Pool].Launch(now.Uses)
+	}
+}
+
+// holds reports whether a machine of offer t holds a load.
+func (m *Context) holds(t int, l pack.Load) bool {
+	return m.room.Fill(m.Problem, &m.Problem.Offers[t].Capacity, l)
+}

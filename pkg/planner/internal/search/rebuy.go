@@ -1,0 +1,191 @@
+package search
+
+import (
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"slices"
+)
+
+// Repair is a short branch and bound for the machines to buy for a few waiting pods.
+type Repair struct {
+	ctx    *Context
+	values []int64
+	limits []amount.Usage
+	steps  int
+	stack  []Machine
+	best   pack.Cost
+	Kept   []Machine
+	Left   pack.Load
+	found  bool
+	// shortlists are scratch, one for as many machines on the stack.
+	shortlists []*shortlist
+}
+
+// NewRepair looks for machines that cost at most the given cost. It is the one that the mixer has, so that the one before is done with.
+func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, most pack.Cost) *Repair {
+	t := &m.rebuy
+	t.ctx, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
+	return t
+}
+
+// Run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
+func (t *Repair) Run(waiting pack.Load) bool {
+	for i := range t.ctx.oracle.Machines {
+		if t.ctx.promising(i) {
+			t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
+		}
+	}
+	t.try(waiting, pack.Cost{})
+	return t.found
+}
+
+func (t *Repair) try(waiting pack.Load, so pack.Cost) {
+	total := waiting.Total()
+	if len(t.shortlists) == len(t.stack) {
+		t.shortlists = append(t.shortlists, &shortlist{repair: t})
+	}
+	s := t.shortlists[len(t.stack)]
+	next := s.candidates(waiting, so, total)
+	if total == 0 || len(next) == 0 {
+		so.Left = total
+		if so.Less(t.best) || !t.found && so == t.best {
+			t.keep(waiting, so)
+		}
+		return
+	}
+	for _, x := range next {
+		if t.steps <= 0 && t.found {
+			return
+		}
+		t.steps--
+		o := &t.ctx.Problem.Offers[x.Offer]
+		after := so.Plus(pack.Cost{Price: o.Price, Machines: 1})
+		if t.best.Left == 0 && after.Price > t.best.Price {
+			continue
+		}
+		s.rest = append(s.rest[:0], waiting...)
+		s.rest.Add(x.Load, -1)
+		t.limits[o.Pool].Launch(o.Uses)
+		t.stack = append(t.stack, x)
+		t.try(s.rest, after)
+		t.stack = t.stack[:len(t.stack)-1]
+		t.limits[o.Pool].GiveBack(o.Uses)
+		if t.steps <= -RebuySteps*4 {
+			return
+		}
+	}
+}
+
+// keep makes the machines on the stack the best so far. Their loads are scratch.
+func (t *Repair) keep(waiting pack.Load, so pack.Cost) {
+	t.found, t.best, t.Left, t.Kept = true, so, slices.Clone(waiting), t.Kept[:0]
+	for _, x := range t.stack {
+		t.Kept = append(t.Kept, Machine{x.Offer, slices.Clone(x.Load)})
+	}
+}
+
+// finish returns the cheapest offer that holds all that waits, or -1.
+func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
+	var need amount.Vector
+	for k, n := range waiting {
+		for d, r := range t.ctx.Problem.Shapes[k].Request {
+			need[d] = amount.Saturating(need[d], amount.MulDiv(r, int64(n), 1))
+		}
+	}
+	for _, i := range t.ctx.byPrice {
+		o := &t.ctx.Problem.Offers[i]
+		if t.best.Left == 0 && so.Price+o.Price > t.best.Price {
+			break
+		}
+		if !t.limits[o.Pool].Admits(o.Uses) {
+			continue
+		}
+		small := false
+		for d, x := range need {
+			small = small || x > o.Free[d]
+		}
+		if !small && t.ctx.holds(i, waiting) {
+			return i
+		}
+	}
+	return -1
+}
+
+// candidateSteps is how many steps one offer is looked at, candidateCost what it counts besides: most are known at once to be worth too little.
+const (
+	candidateSteps = 24
+	candidateCost  = 2
+)
+
+// candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
+func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []Machine {
+	s.next, s.n = s.next[:0], 0
+	if total == 0 {
+		return nil
+	}
+	s.repair.ctx.Effort.Spend(int64(len(waiting)/10 + len(s.repair.ctx.known)/20))
+	if i := s.repair.finish(waiting, so); i >= 0 {
+		s.next = append(s.next, Machine{i, waiting})
+	}
+	for _, c := range s.repair.ctx.known {
+		if s.repair.affords(c.Offer, so) && c.Load.Under(waiting) {
+			s.consider(c.Offer, c.Load, pack.Worth(s.repair.values, c.Load))
+		}
+	}
+	for i := range s.repair.ctx.oracle.Machines {
+		if !s.repair.affords(i, so) {
+			continue
+		}
+		k := &s.repair.ctx.oracle.Machines[i]
+		v, _ := k.Knapsack.Search(waiting, candidateSteps, s.floor(i))
+		s.repair.ctx.Effort.Spend(int64(candidateCost + candidateSteps - max(0, k.Knapsack.Steps)))
+		if v > 0 && k.Knapsack.Best.Total() < total {
+			s.consider(i, k.Knapsack.Best, v)
+		}
+	}
+	for _, c := range s.best[:s.n] {
+		s.next = append(s.next, c.Machine)
+	}
+	return s.next
+}
+
+// affords reports whether a machine may be bought after what was, and is worth a look.
+func (t *Repair) affords(offer int, so pack.Cost) bool {
+	o := &t.ctx.Problem.Offers[offer]
+	return t.ctx.promising(offer) && (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits[o.Pool].Admits(o.Uses)
+}
+
+// shortlist is the few machines with the most worth for their price, the best first. The load of the one behind them is room for another.
+type shortlist struct {
+	repair *Repair
+	next   []Machine // what may be bought
+	rest   pack.Load // what waits when one of them was
+	best   [rebuyWidth + 1]struct {
+		Machine
+		value int64
+	}
+	n int
+}
+
+// floor is what a machine has to be worth more than to be among them.
+func (s *shortlist) floor(offer int) int64 {
+	if s.n < rebuyWidth {
+		return 0
+	}
+	last := &s.best[rebuyWidth-1]
+	return amount.MulDiv(last.value, s.repair.ctx.Problem.Offers[offer].Price, s.repair.ctx.Problem.Offers[last.Offer].Price)
+}
+
+func (s *shortlist) consider(offer int, l pack.Load, value int64) {
+	at := s.n
+	for at > 0 && amount.CompareProducts(value, s.repair.ctx.Problem.Offers[s.best[at-1].Offer].Price, s.best[at-1].value, s.repair.ctx.Problem.Offers[offer].Price) > 0 {
+		at--
+	}
+	if at >= rebuyWidth {
+		return
+	}
+	room := s.best[rebuyWidth].Load
+	copy(s.best[at+1:], s.best[at:])
+	s.best[at].Machine, s.best[at].value = Machine{offer, append(room[:0], l...)}, value
+	s.n = min(s.n+1, rebuyWidth)
+}

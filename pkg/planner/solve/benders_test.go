@@ -1,0 +1,76 @@
+package solve_test
+
+import (
+	"fmt"
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+)
+
+// fewWithMemory is fewLarge on machines with one GPU, of whose memory each pod states a share.
+func fewWithMemory() planner.Snapshot {
+	s := fewLarge()
+	var single []planner.Offering
+	for _, o := range s.Offerings {
+		if o.Free.Replicas == 10 {
+			o.GPUs = []planner.GPU{{Replicas: 10, MemoryBytes: 16_000 * plantest.Mi}}
+			single = append(single, o)
+		}
+	}
+	s.Offerings = single
+	for i := range s.Classes {
+		c := &s.Classes[i]
+		c.Offerings, c.GPUMemoryBytes = []int{0, 1, 2, 3, 4}, 1500*plantest.Mi
+	}
+	return s
+}
+
+func TestAPlanWithDeviceMemoryIsProvenByWholeNumbersOfMachinesThatKeepAllCovers(t *testing.T) {
+	t.Parallel()
+	s := fewWithMemory()
+	p := solve.Plan(s)
+	if p.Price != p.Bound || p.Proof == nil || p.Proof.Split != nil || len(p.Proof.Covers) < 2 {
+		t.Fatalf("costs %d for %s, the bound is %d, the proof %v", p.Price, plantest.Counts(s, p), p.Bound, p.Proof)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNumbersOfMachinesAreNotVerifiedForMoreThanTheyShow(t *testing.T) {
+	t.Parallel()
+	s := fewWithMemory()
+	for name, spoil := range map[string]func(*planner.Plan){
+		"a price above that of the plan": func(p *planner.Plan) { p.Bound++ },
+		"the first cover alone":          func(p *planner.Plan) { p.Proof.Covers = p.Proof.Covers[:1] },
+		"the last cover alone":           func(p *planner.Plan) { p.Proof.Covers = p.Proof.Covers[len(p.Proof.Covers)-1:] },
+		"machines that hold less":        func(p *planner.Plan) { p.Proof.Covers[0].Most[2]-- },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := solve.Plan(s)
+			if spoil(&p); plantest.Verify(s, p) == nil {
+				t.Error("verified")
+			}
+		})
+	}
+}
+
+func TestABoundByNumbersOfMachinesHoldsWhereMoreEffortFindsCheaperPlans(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 30, 6, seed)
+			for i := range s.Classes {
+				s.Classes[i].GPUMemoryBytes = int64(1+i) * 1100 * plantest.Mi
+			}
+			less, more := solve.Solver{Effort: 60_000}.Plan(s), solve.Solver{Effort: 600_000}.Plan(s)
+			if less.Bound > more.Price || more.Bound > more.Price {
+				t.Errorf("the bounds are %d and %d, a plan costs %d", less.Bound, more.Bound, more.Price)
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package solve
+
+import (
+	"cmp"
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"maps"
+	"slices"
+)
+
+// Aside is a class that is planned without.
+type Aside struct {
+	// Class is an index into Snapshot.Classes.
+	Class int
+	// Invalid says that the snapshot says something senseless of the class; else no plan with it was found that keeps the rules.
+	Invalid bool
+	Refusal planner.Refusal
+}
+
+// Contain makes up to minAttempts plans whatever the time, which finds one class of a thousand, and up to maxAttempts while there is time.
+const (
+	minAttempts = 24
+	maxAttempts = 96
+)
+
+// Contain returns a plan that passes [Check] and is for as many classes as possible, the classes that it is made without, and the snapshot that it is for, in
+// which those are blocked. build makes a plan, and more says whether there is time to make another one. first, when not nil, is a plan that has been made already and
+// is tried before any other.
+//
+// What is invalid is set aside first. When a plan breaks a rule, all classes that the violations concern are left out, until a plan is sound; then they come back
+// by halves, as long as plans stay sound. Where time is short, some that could come back wait for the next plan. It returns an error when there is no sound plan
+// for any class.
+func Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool) (planner.Snapshot, planner.Plan, []Aside, error) {
+	c := container{first: first, build: build, more: more}
+	given, out, err := mended(s)
+	if err != nil {
+		return s, planner.Plan{}, nil, fmt.Errorf("the snapshot is not valid: %w", err)
+	}
+	c.given = given
+	violations := c.attempt(out)
+	var suspects []int
+	for len(violations) > 0 {
+		named := c.suspects(out, violations)
+		if len(named) == 0 || !c.again() {
+			named = c.suspects(out, nil)
+		}
+		if len(named) == 0 {
+			return s, planner.Plan{}, nil, fmt.Errorf("a plan without pods breaks a rule: %w", violations[0])
+		}
+		out = maps.Clone(out)
+		for _, i := range named {
+			out[i] = unsound(i, violations[0])
+		}
+		suspects = append(named, suspects...)
+		violations = c.attempt(out)
+	}
+	c.takeBack(suspects)
+	return c.without(c.out), c.plan, slices.SortedFunc(maps.Values(c.out), func(a, b Aside) int { return cmp.Compare(a.Class, b.Class) }), nil
+}
+
+// container is a search for the classes of which a sound plan can be made.
+type container struct {
+	given    planner.Snapshot
+	first    *planner.Plan
+	build    func(planner.Snapshot) planner.Plan
+	more     func() bool
+	attempts int
+	// plan is the last one that was sound, out what it was made without.
+	plan planner.Plan
+	out  map[int]Aside
+}
+
+// without is the snapshot in which classes are blocked.
+func (c *container) without(out map[int]Aside) planner.Snapshot {
+	s := c.given
+	s.Classes = slices.Clone(s.Classes)
+	for i, a := range out {
+		s.Classes[i].Blocked = &a.Refusal
+	}
+	return s
+}
+
+// attempt plans without some classes, and returns what is wrong with the plan. That building it panics is a violation that concerns nobody in particular.
+func (c *container) attempt(out map[int]Aside) (violations []*planner.Violation) {
+	c.attempts++
+	defer func() {
+		if r := recover(); r != nil {
+			violations = []*planner.Violation{{Message: fmt.Sprintf("planning panics: %v", r)}}
+		}
+	}()
+	s := c.without(out)
+	plan := c.next(s)
+	if violations = planner.Violations(check.Plan(s, plan)); len(violations) == 0 {
+		c.plan, c.out = plan, out
+	}
+	return violations
+}
+
+// next is the plan to try next.
+func (c *container) next(s planner.Snapshot) planner.Plan {
+	if first := c.first; first != nil {
+		c.first = nil
+		return *first
+	}
+	return c.build(s)
+}
+
+// again reports whether another plan may be made.
+func (c *container) again() bool {
+	return c.attempts < minAttempts || c.attempts < maxAttempts && c.more()
+}
+
+// suspects are the classes that are planned for and that violations concern, the most suspicious last; all classes where there are no violations.
+func (c *container) suspects(out map[int]Aside, violations []*planner.Violation) []int {
+	times := map[int]int{}
+	for _, v := range violations {
+		for _, i := range v.Classes {
+			times[i]++
+		}
+	}
+	var all []int
+	for i := range c.given.Classes {
+		_, gone := out[i]
+		if class := &c.given.Classes[i]; !gone && class.Blocked == nil && len(class.Pods) > 0 && (len(violations) == 0 || times[i] > 0) {
+			all = append(all, i)
+		}
+	}
+	slices.SortStableFunc(all, func(i, j int) int { return cmp.Compare(times[i], times[j]) })
+	return all
+}
+
+// takeBack takes those of the classes back with which a plan stays sound.
+func (c *container) takeBack(classes []int) {
+	if len(classes) == 0 || !c.again() {
+		return
+	}
+	out := maps.Clone(c.out)
+	for _, i := range classes {
+		delete(out, i)
+	}
+	violations := c.attempt(out)
+	switch half := len(classes) / 2; {
+	case len(violations) == 0:
+	case half == 0:
+		c.out = maps.Clone(c.out)
+		c.out[classes[0]] = unsound(classes[0], violations[0])
+	default:
+		c.takeBack(classes[:half])
+		c.takeBack(classes[half:])
+	}
+}
+
+func unsound(class int, v *planner.Violation) Aside {
+	return Aside{Class: class, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: fmt.Sprintf(
+		"no plan with it keeps all rules (%.200s), so the others are planned without it: this is a bug of Karve's, please report it with the pod's manifest", v.Message)}}
+}

@@ -1,0 +1,96 @@
+package solve
+
+import (
+	"fmt"
+	"karve.sh/karve/pkg/planner"
+	"slices"
+)
+
+// mended returns a snapshot that [Validate] accepts, in which what is invalid cannot be used, and the classes that are set aside for it. It returns an error where
+// what is invalid concerns everybody.
+func mended(s planner.Snapshot) (planner.Snapshot, map[int]Aside, error) {
+	aside := map[int]Aside{}
+	err := planner.Validate(s)
+	for range 4 { // Mending one thing can show another one.
+		if err == nil {
+			return s, aside, nil
+		}
+		m := mender{Snapshot: s, aside: aside}
+		m.clone()
+		for _, v := range planner.Violations(err) {
+			m.mend(v)
+		}
+		s = m.Snapshot
+		err = planner.Validate(s)
+	}
+	return s, nil, err
+}
+
+type mender struct {
+	planner.Snapshot
+	aside map[int]Aside
+}
+
+// clone makes the lists the mender's own.
+func (m *mender) clone() {
+	m.Pools, m.Offerings, m.Nodes, m.Rules = slices.Clone(m.Pools), slices.Clone(m.Offerings), slices.Clone(m.Nodes), slices.Clone(m.Rules)
+	m.Classes = slices.Clone(m.Classes)
+	for i := range m.Classes {
+		m.Classes[i].Wishes = slices.Clone(m.Classes[i].Wishes)
+	}
+}
+
+func (m *mender) mend(v *planner.Violation) {
+	why := planner.Refusal{Reason: planner.ReasonSetAside, Message: fmt.Sprintf("cannot be planned for as it was read (%.200s): this is a bug of Karve's, please report it with the object's manifest", v.Message)}
+	for _, i := range v.Rules {
+		m.Rules[i] = planner.Rule{Kind: planner.Apart, Topology: planner.PerNode}
+	}
+	for _, i := range v.Pools {
+		m.Pools[i] = planner.Pool{Name: fmt.Sprintf("%s (%d)", m.Pools[i].Name, i), Closed: &why}
+	}
+	for _, i := range v.Offerings {
+		m.Offerings[i] = planner.Offering{InstanceType: m.Offerings[i].InstanceType, Price: 1, Physical: planner.Physical{Nodes: 1}, Unavailable: &why}
+		m.forEachPlaces(func(offerings, _ *[]int) { *offerings = excluding(*offerings, i) })
+	}
+	for _, i := range v.Nodes {
+		m.Nodes[i] = planner.Node{Name: fmt.Sprintf("%s (%d)", m.Nodes[i].Name, i)}
+		m.forEachPlaces(func(_, nodes *[]int) { *nodes = excluding(*nodes, i) })
+	}
+	for _, i := range v.Classes {
+		if i < 0 || i >= len(m.Classes) {
+			continue
+		}
+		m.Classes[i] = planner.Class{Pods: m.podsOf(i), Requests: planner.Resources{Pods: 1}, Blocked: &why, Priority: m.Classes[i].Priority}
+		m.aside[i] = Aside{Class: i, Invalid: true, Refusal: why}
+	}
+}
+
+// forEachPlaces calls change for the places of each class and of each wish.
+func (m *mender) forEachPlaces(change func(offerings, nodes *[]int)) {
+	for i := range m.Classes {
+		change(&m.Classes[i].Offerings, &m.Classes[i].Nodes)
+		for w := range m.Classes[i].Wishes {
+			change(&m.Classes[i].Wishes[w].Offerings, &m.Classes[i].Wishes[w].Nodes)
+		}
+	}
+}
+
+// excluding are the indices without one of them.
+func excluding(indices []int, i int) []int {
+	return slices.DeleteFunc(slices.Clone(indices), func(x int) bool { return x == i })
+}
+
+// podsOf are the pods of a class, sorted, less those of other classes.
+func (m *mender) podsOf(class int) []string {
+	others := map[string]bool{}
+	for i := range m.Classes {
+		if i != class {
+			for _, pod := range m.Classes[i].Pods {
+				others[pod] = true
+			}
+		}
+	}
+	pods := slices.DeleteFunc(slices.Clone(m.Classes[class].Pods), func(pod string) bool { return others[pod] })
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}

@@ -1,0 +1,171 @@
+package solve_test
+
+import (
+	"slices"
+	"testing"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+)
+
+// proved is a plan whose proof is that of a mix.
+func proved(t *testing.T) (planner.Snapshot, planner.Plan) {
+	t.Helper()
+	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 40, 6, 3)
+	p := solve.Plan(s)
+	if p.Proof == nil || len(p.Launches) == 0 {
+		t.Fatalf("launches %d machines, the proof is %v", len(p.Launches), p.Proof)
+	}
+	return s, p
+}
+
+func TestTheProofOfAMixIsVerified(t *testing.T) {
+	t.Parallel()
+	if s, p := proved(t); plantest.Verify(s, p) != nil {
+		t.Error(plantest.Verify(s, p))
+	}
+}
+
+func TestAProofIsNotVerifiedForMoreThanItShows(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*planner.Plan){
+		"a higher bound":                 func(p *planner.Plan) { p.Bound += p.Bound / 20 },
+		"pods that are worth more":       func(p *planner.Plan) { p.Proof.Covers[0].Worth[0] *= 2 },
+		"machines that hold less":        func(p *planner.Plan) { p.Proof.Covers[0].Most[0] /= 2 },
+		"no covers":                      func(p *planner.Plan) { p.Proof.Covers = nil },
+		"no proof at all":                func(p *planner.Plan) { p.Proof, p.Bound = nil, p.Price-1 },
+		"an offering that holds nothing": func(p *planner.Plan) { p.Proof.Covers[0].Most[1] = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, p := proved(t)
+			if spoil(&p); plantest.Verify(s, p) == nil {
+				t.Error("verified")
+			}
+		})
+	}
+}
+
+func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
+	t.Parallel()
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "two", Price: 1, Free: planner.Resources{Pods: 2}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "one", Price: 1, Free: planner.Resources{Pods: 1}, Physical: planner.Physical{Nodes: 1}},
+		},
+		Nodes: []planner.Node{{Name: "node-1", Free: planner.Resources{Pods: 1}}},
+	}
+	s.Classes = []planner.Class{plantest.Class(s, "pair", 2, planner.Resources{Pods: 1}), plantest.Class(s, "single", 1, planner.Resources{Pods: 1})}
+	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[1].Nodes = []int{0}, []int{1}, nil
+	if p := solve.BuildByMix(s); plantest.Verify(s, p) != nil {
+		t.Error(plantest.Verify(s, p))
+	}
+}
+
+// dearFew is a snapshot of so many pods for small machines that there are no branches, and a few that only dear ones serve, which the others fill up.
+func dearFew() planner.Snapshot {
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "dear", Price: 900, Free: planner.Resources{MilliCPU: 90, Pods: 100}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "small", Price: 10, Free: planner.Resources{MilliCPU: 7, Pods: 100}, Physical: planner.Physical{Nodes: 1}},
+		},
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "bound", 30, planner.Resources{MilliCPU: 4, Pods: 1}),
+		plantest.Class(s, "three", 460, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 200, planner.Resources{MilliCPU: 2, Pods: 1}),
+	}
+	s.Classes[0].Offerings = []int{0}
+	return s
+}
+
+func TestMachinesThatAGroupNeedsAreCountedWhole(t *testing.T) {
+	t.Parallel()
+	s := dearFew()
+	p := solve.Plan(s)
+	if p.Proof == nil || !slices.ContainsFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 }) {
+		t.Fatalf("launches %d machines at %d, bound %d, with no toll in the proof", len(p.Launches), p.Price, p.Bound)
+	}
+	// One dear machine and a part of another would be enough for the pods that only it serves.
+	if gap := p.Price - p.Bound; gap > p.Price/50 {
+		t.Errorf("costs %d, the bound is %d", p.Price, p.Bound)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(p *planner.Plan, c *planner.Cover){
+		"a higher bound":          func(p *planner.Plan, _ *planner.Cover) { p.Bound += p.Bound / 20 },
+		"a higher toll":           func(_ *planner.Plan, c *planner.Cover) { c.CutDual += 100 },
+		"a toll above the price":  func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 901 },
+		"no toll":                 func(_ *planner.Plan, c *planner.Cover) { c.CutDual = 0; c.Most[0] = 0 },
+		"less than nothing":       func(_ *planner.Plan, c *planner.Cover) { c.CutDual = -1 },
+		"machines that hold less": func(_ *planner.Plan, c *planner.Cover) { c.Most[0] /= 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := dearFew()
+			p := solve.Plan(s)
+			i := slices.IndexFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 })
+			if spoil(&p, &p.Proof.Covers[i]); plantest.Verify(s, p) == nil {
+				t.Error("verified")
+			}
+		})
+	}
+}
+
+func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
+	t.Parallel()
+	for _, pods := range []int{40, 200, 2000} {
+		s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), pods, 20, 3)
+		p := solve.Solver{Stop: func() bool { return true }}.Plan(s)
+		if gap := p.Price - p.Bound; gap > p.Price/2 {
+			t.Errorf("%d pods cost %d, the bound is %d", pods, p.Price, p.Bound)
+		}
+	}
+}
+
+// dearKinds is a snapshot in which one dear kind of machine is for some pods alone, and shares others with two cheaper kinds, some with each. One of the
+// first kind would do for the first two, and for the first and the third, but not for all.
+func dearKinds() planner.Snapshot {
+	s := planner.Snapshot{
+		Pools: []planner.Pool{plantest.Pool("a")},
+		Offerings: []planner.Offering{
+			{InstanceType: "dearest", Price: 9000, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "dear", Price: 4000, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "dear, too", Price: 4100, Free: planner.Resources{MilliCPU: 100, Pods: 20}, Physical: planner.Physical{Nodes: 1}},
+			{InstanceType: "small", Price: 10, Free: planner.Resources{MilliCPU: 7, Pods: 3}, Physical: planner.Physical{Nodes: 1}},
+		},
+	}
+	s.Classes = []planner.Class{
+		plantest.Class(s, "dearest", 13, planner.Resources{MilliCPU: 1, Pods: 1}),
+		plantest.Class(s, "either", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "or", 5, planner.Resources{MilliCPU: 2, Pods: 1}),
+		plantest.Class(s, "three", 460, planner.Resources{MilliCPU: 3, Pods: 1}),
+		plantest.Class(s, "two", 200, planner.Resources{MilliCPU: 2, Pods: 1}),
+	}
+	s.Classes[0].Offerings, s.Classes[1].Offerings, s.Classes[2].Offerings = []int{0}, []int{0, 1}, []int{0, 2}
+	return s
+}
+
+func TestMachinesThatGroupsNeedTogetherAreCountedWhole(t *testing.T) {
+	t.Parallel()
+	s := dearKinds()
+	p := solve.Plan(s)
+	if err := check.Plan(s, p); err != nil {
+		t.Fatal(err)
+	}
+	if gap := p.Price - p.Bound; gap > p.Price/100 {
+		t.Errorf("costs %d for %s, the bound is %d", p.Price, plantest.Counts(s, p), p.Bound)
+	}
+	if err := plantest.Verify(s, p); err != nil {
+		t.Error(err)
+	}
+}

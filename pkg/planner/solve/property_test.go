@@ -1,0 +1,265 @@
+package solve_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/test/properties"
+)
+
+var (
+	anything   = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
+	tiny       = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2})
+	unhindered = plantest.Snapshots(plantest.Limits{Pods: 24, Classes: 6, Nodes: 3, Free: true})
+	oneClass   = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 1, Nodes: 2, Free: true})
+)
+
+// everyRule: a plan for any valid snapshot passes Check.
+func everyRule(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	if err := check.Plan(s, solve.Plan(s)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// neverPanics: any values at all give a plan that mentions each pod once.
+func neverPanics(t *rapid.T) {
+	s := plantest.Nonsense().Draw(t, "snapshot")
+	p := solve.Plan(s)
+	namesEachPodOnce(t, s, p)
+}
+
+// namesEachPodOnce fails where a plan names a pod of the snapshot not once, or breaks a rule of a snapshot that is valid.
+func namesEachPodOnce(t *rapid.T, s planner.Snapshot, p planner.Plan) {
+	t.Helper()
+	seen := map[string]int{}
+	for _, pod := range plantest.PlacedPods(p) {
+		seen[pod]++
+	}
+	for _, x := range p.Unplaced {
+		seen[x.Pod]++
+	}
+	for _, c := range s.Classes {
+		for _, pod := range c.Pods {
+			if seen[pod] != 1 {
+				t.Fatalf("pod %s is in the plan %d times", pod, seen[pod])
+			}
+		}
+	}
+	if planner.Validate(s) == nil {
+		if err := check.Plan(s, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// orderFree: the order of a snapshot makes no difference.
+func orderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anything.Draw(t, "snapshot")) }
+
+func makesNoDifferenceInOrder(t *rapid.T, s planner.Snapshot) {
+	t.Helper()
+	shuffled := plantest.Shuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
+	a, b := plantest.Names(s, solve.Plan(s)), plantest.Names(shuffled, solve.Plan(shuffled))
+	if diff := cmp.Diff(a, b); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// replansToNothing: once the launches are nodes, the same pods need nothing more.
+func replansToNothing(t *rapid.T) {
+	s := unhindered.Draw(t, "snapshot")
+	first := solve.Plan(s)
+	if again := solve.Plan(plantest.Applied(s, first)); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
+		t.Fatalf("launches again: %v after %v", again, first)
+	}
+}
+
+// boundHolds: bound ≤ optimum ≤ price, the optimum found by trying everything.
+func boundHolds(t *rapid.T) {
+	s := tiny.Draw(t, "snapshot")
+	p := solve.Plan(s)
+	best, ok := plantest.Optimum(s, plantest.PlacedPods(p))
+	if !ok {
+		t.Fatalf("the oracle finds no plan for %v", plantest.PlacedPods(p))
+	}
+	if p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, optimum %d, price %d: want them in this order", p.Bound, best, p.Price)
+	}
+}
+
+// boundOfMixHolds: the same for the heuristics alone, whose plans keep every rule as well.
+func boundOfMixHolds(t *rapid.T) {
+	s := tiny.Draw(t, "snapshot")
+	p := solve.BuildByMix(s)
+	if err := check.Plan(s, p); err != nil {
+		t.Fatal(err)
+	}
+	best, ok := plantest.Optimum(s, plantest.PlacedPods(p))
+	if !ok || p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, optimum %d (found: %t), price %d: want them in this order", p.Bound, best, ok, p.Price)
+	}
+}
+
+// proofHolds: the bound follows from the proof, by the searches and the exact arithmetic of another program.
+func proofHolds(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	if err := plantest.Verify(s, solve.Plan(s)); err != nil {
+		t.Fatal(err)
+	}
+	p := solve.BuildByMix(s)
+	p.Bound = min(p.Bound, p.Price)
+	if err := plantest.Verify(s, p); err != nil {
+		t.Fatalf("of the heuristics: %v", err)
+	}
+}
+
+// effortNeverHurts: a longer search finds no dearer plan and no lower bound, and the first plan keeps every rule.
+func effortNeverHurts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	first := -1
+	var less planner.Plan
+	for _, effort := range []int64{-1, 1, 3000, 30_000, 300_000} {
+		more := solve.Solver{Effort: effort, First: func(p planner.Plan) {
+			if first = len(p.Unplaced); check.Plan(s, p) != nil {
+				t.Fatal(check.Plan(s, p))
+			}
+		}}.Plan(s)
+		if err := check.Plan(s, more); err != nil {
+			t.Fatal(err)
+		}
+		if first < 0 || len(more.Unplaced) > first {
+			t.Fatalf("%d pods without a place, %d in the first plan", len(more.Unplaced), first)
+		}
+		if effort >= 0 && (more.Price > less.Price && len(more.Unplaced) == len(less.Unplaced) || len(more.Unplaced) > len(less.Unplaced)) {
+			t.Fatalf("effort %d gives a plan at %d, less gave one at %d", effort, more.Price, less.Price)
+		}
+		less = more
+	}
+}
+
+// smallIsOptimal: without limits the price of a small plan is the optimum, and proven.
+func smallIsOptimal(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	p := solve.Plan(s)
+	if best, _ := plantest.Optimum(s, plantest.PlacedPods(p)); p.Price != best || p.Bound != best {
+		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
+	}
+}
+
+// oneClassIsOptimal: a single class costs exactly the optimum.
+func oneClassIsOptimal(t *rapid.T) {
+	s := oneClass.Draw(t, "snapshot")
+	p := solve.Plan(s)
+	if best, _ := plantest.Optimum(s, plantest.PlacedPods(p)); p.Price != best || p.Bound != best {
+		t.Fatalf("price %d, bound %d, optimum %d", p.Price, p.Bound, best)
+	}
+}
+
+// choiceNeverCosts: one more offering never makes a plan for one class dearer.
+func choiceNeverCosts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 200, Classes: 1, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	if len(s.Offerings) == 0 {
+		return
+	}
+	fewer := plantest.Clone(s)
+	last := len(s.Offerings) - 1
+	fewer.Offerings = fewer.Offerings[:last]
+	for i := range fewer.Classes {
+		fewer.Classes[i].Offerings = slices.DeleteFunc(fewer.Classes[i].Offerings, func(o int) bool { return o == last })
+	}
+	a, b := solve.Plan(fewer), solve.Plan(s)
+	if len(a.Unplaced) == len(b.Unplaced) && b.Price > a.Price {
+		t.Fatalf("price %d with one more offering, %d without", b.Price, a.Price)
+	}
+}
+
+// lessNeverCosts: one more offering, or one pod fewer, never makes a plan dearer by more than the gap that it states.
+func lessNeverCosts(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
+	search := solve.Solver{Effort: 20_000}
+	whole := search.Plan(s)
+	fewer := plantest.Clone(s)
+	c := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "class")
+	gone := s.Classes[c].Pods[0]
+	fewer.Classes[c].Pods = fewer.Classes[c].Pods[1:]
+	placed := slices.Contains(plantest.PlacedPods(whole), gone)
+	if less := search.Plan(fewer); placed && len(less.Unplaced) == len(whole.Unplaced) && less.Bound > whole.Price {
+		t.Fatalf("without %s the bound is %d, with it the price is %d", gone, less.Bound, whole.Price)
+	}
+	if len(s.Offerings) == 0 {
+		return
+	}
+	narrow := plantest.Clone(s)
+	last := len(s.Offerings) - 1
+	for i := range narrow.Classes {
+		narrow.Classes[i].Offerings = slices.DeleteFunc(narrow.Classes[i].Offerings, func(o int) bool { return o == last })
+	}
+	if less := search.Plan(narrow); len(less.Unplaced) == len(whole.Unplaced) && whole.Bound > less.Price {
+		t.Fatalf("with one more offering the bound is %d, without it the price is %d", whole.Bound, less.Price)
+	}
+}
+
+// nothingLeftThatFits: a pod without a place has none: no room is left for it, and nothing that holds it may be launched.
+func nothingLeftThatFits(t *rapid.T) {
+	s := anything.Draw(t, "snapshot")
+	p := solve.Plan(s)
+	nodes, launches := plantest.Room(s, p)
+	left := map[string]bool{}
+	for _, x := range p.Unplaced {
+		left[x.Pod] = true
+	}
+	applied := plantest.Applied(s, p)
+	for at, c := range s.Classes {
+		if c.Blocked != nil || !slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) {
+			continue
+		}
+		for _, i := range c.Nodes {
+			if len(nodes[i].With(s, at)) > 0 {
+				t.Fatalf("%v are left out though node %d has room", c.Pods, i)
+			}
+		}
+		for i, l := range p.Launches {
+			if slices.Contains(c.Offerings, l.Offering) && len(launches[i].With(s, at)) > 0 {
+				t.Fatalf("%v are left out though launch %d has room", c.Pods, i)
+			}
+		}
+		for _, i := range c.Offerings {
+			o := s.Offerings[i]
+			r := applied.Pools[o.Pool].Remaining
+			if o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && len(plantest.Empty(s, i).With(s, at)) > 0 &&
+				r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs {
+				t.Fatalf("%v are left out though %s may be launched", c.Pods, o.InstanceType)
+			}
+		}
+	}
+}
+
+func TestAPlanKeepsEveryRule(t *testing.T)                  { properties.Check(everyRule)(t) }
+func TestNonsenseGivesAPlanAndNoPanic(t *testing.T)         { properties.Check(neverPanics)(t) }
+func TestTheOrderOfASnapshotMakesNoDifference(t *testing.T) { properties.Check(orderFree)(t) }
+func TestAPlanCarriedOutNeedsNothingMore(t *testing.T)      { properties.Check(replansToNothing)(t) }
+func TestTheBoundIsBelowTheOptimum(t *testing.T)            { properties.Check(boundHolds)(t) }
+func TestTheBoundOfTheHeuristicsIsBelowTheOptimum(t *testing.T) {
+	properties.Check(boundOfMixHolds)(t)
+}
+
+func TestTheBoundFollowsFromItsProof(t *testing.T)     { properties.Check(proofHolds)(t) }
+func TestMoreEffortNeverGivesADearerPlan(t *testing.T) { properties.Check(effortNeverHurts)(t) }
+func TestLessToPlaceAndMoreToChooseFromNeverCostMoreThanTheGap(t *testing.T) {
+	properties.Check(lessNeverCosts)(t)
+}
+func TestASmallPlanIsOptimal(t *testing.T)                     { properties.Check(smallIsOptimal)(t) }
+func TestOneClassIsPlannedAtTheOptimum(t *testing.T)           { properties.Check(oneClassIsOptimal)(t) }
+func TestOneMoreOfferingNeverMakesOneClassDearer(t *testing.T) { properties.Check(choiceNeverCosts)(t) }
+func TestNoPodIsLeftOutThatHasAPlace(t *testing.T)             { properties.Check(nothingLeftThatFits)(t) }
+func FuzzBuild(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(everyRule)) }
+func FuzzBuildOfNonsense(f *testing.F)                         { f.Fuzz(rapid.MakeFuzz(neverPanics)) }
+func FuzzBound(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(boundHolds)) }
+func FuzzOrder(f *testing.F)                                   { f.Fuzz(rapid.MakeFuzz(orderFree)) }

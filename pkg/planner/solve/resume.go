@@ -1,0 +1,140 @@
+package solve
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/internal/constraints"
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"slices"
+)
+
+// Resume is Build while an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that is on its way, with the
+// pods that it was launched for, and the launches that have not been made yet. What still holds of it is kept first, exactly and without a clock, so that
+// the same plan comes out as long as nothing changes, however little time there is. Only then is a better plan looked for, and taken where it
+// places more pods or costs less in total. earlier may name anything: what does not hold any more is planned anew.
+//
+// The bound is for plans that have the same placements on machines that are on their way, unless the plan changes those.
+func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
+	with.First = nil
+	kept, best, ok := with.keeping(s, earlier)
+	if !ok {
+		return with.Plan(s)
+	}
+	all := podsToPlaceIn(s)
+	if best.Price == 0 && podsIn(best) == all {
+		return best
+	}
+	if len(kept.Launches) > 0 && !with.stopped() {
+		best = orBetter(s, best, with.onto(s, planner.Plan{Placements: kept.Placements}))
+	}
+	if podsIn(kept) < all && len(kept.Placements) > 0 && !with.stopped() {
+		best = orBetter(s, best, with.Plan(s))
+	}
+	return best
+}
+
+// keeping returns what holds of an earlier plan, and the plan that keeps all of it; false where there is none.
+func (with Solver) keeping(s planner.Snapshot, earlier planner.Plan) (kept, whole planner.Plan, ok bool) {
+	some := with
+	some.Effort = max(1, effort.New(with.Effort, with.Stop).Left/2) // The other half is for changing the launches as well.
+	// Part of a plan may break a rule that all of it kept, such as a spread over zones: then only pods without rules are kept.
+	for _, leaveOut := range [][]bool{nil, ruled(s)} {
+		kept = keep(s, earlier, leaveOut)
+		if podsIn(kept) == 0 {
+			break
+		}
+		if len(kept.Launches) == 0 {
+			some = with
+		}
+		if whole = some.onto(s, kept); check.Plan(s, whole) == nil {
+			return kept, whole, true
+		}
+	}
+	return planner.Plan{}, planner.Plan{}, false
+}
+
+// onto returns kept with places for the pods that it has none for.
+func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
+	plan := kept
+	if podsIn(kept) < podsOf(s) {
+		g := constraints.NewPartial(s)
+		g.Fix(kept)
+		more := with.Plan(g.Snapshot)
+		g.Add(more)
+		plan = g.Plan
+		if len(kept.Launches) == 0 {
+			plan.Bound = more.Bound
+		}
+	}
+	constraints.Sort(s, &plan)
+	return plan
+}
+
+func (with Solver) stopped() bool { return with.Stop != nil && with.Stop() }
+
+// orBetter returns best, or plan where that is better and keeps every rule. A bound for plan holds for best as well when they place the same pods.
+func orBetter(s planner.Snapshot, best, plan planner.Plan) planner.Plan {
+	if check.Plan(s, plan) != nil {
+		return best
+	}
+	if constraints.IsBetter(s, plan, best) {
+		return plan
+	}
+	if sameUnplaced(plan, best) {
+		best.Bound = min(best.Price, max(best.Bound, plan.Bound))
+	}
+	return best
+}
+
+// ruled says of each class whether a rule about more than the pods of one machine asks or counts its pods.
+func ruled(s planner.Snapshot) []bool {
+	out := make([]bool, len(s.Classes))
+	for _, r := range s.Rules {
+		if r.Kind == planner.Apart && r.Topology == planner.PerNode {
+			continue
+		}
+		for _, list := range [][]int{r.Classes, r.Counted} {
+			for _, c := range list {
+				if c >= 0 && c < len(out) {
+					out[c] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// podsIn is the number of pods with a place.
+func podsIn(p planner.Plan) int {
+	n := 0
+	for _, x := range p.Placements {
+		n += len(x.Pods)
+	}
+	for _, x := range p.Launches {
+		n += len(x.Pods)
+	}
+	return n
+}
+
+// podsOf is the number of pods of a snapshot, podsToPlaceIn of those that may be planned for.
+func podsOf(s planner.Snapshot) int {
+	n := 0
+	for _, c := range s.Classes {
+		n += len(c.Pods)
+	}
+	return n
+}
+
+func podsToPlaceIn(s planner.Snapshot) int {
+	n := 0
+	for _, c := range s.Classes {
+		if c.Blocked == nil {
+			n += len(c.Pods)
+		}
+	}
+	return n
+}
+
+func sameUnplaced(a, b planner.Plan) bool {
+	return slices.EqualFunc(a.Unplaced, b.Unplaced, func(x, y planner.Unplaced) bool { return x.Pod == y.Pod })
+}

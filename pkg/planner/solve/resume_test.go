@@ -1,0 +1,127 @@
+package solve_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/test/properties"
+)
+
+// stopAfter is a clock that ends a search when it was asked so many times.
+func stopAfter(asks int) func() bool {
+	return func() bool { asks--; return asks < 0 }
+}
+
+// inSteps plans, launches a few machines at a time, and plans again each time, each plan under a clock of its own. It returns the first plan, the last, and what
+// all machines cost in the end.
+func inSteps(t rapid.TB, s planner.Snapshot, atATime int, stop func() func() bool) (first, plan planner.Plan, bill planner.MicroUSD) {
+	t.Helper()
+	first = solve.Solver{Stop: stop()}.Plan(s)
+	plan = first
+	for range len(first.Launches) + 1 {
+		if len(plan.Launches) == 0 {
+			return first, plan, bill
+		}
+		now, later := plan, plan
+		n := min(atATime, len(plan.Launches))
+		now.Launches, later.Launches = plan.Launches[:n], plan.Launches[n:]
+		nodes := len(s.Nodes)
+		s = plantest.Applied(s, now)
+		later.Placements = slices.Clone(plan.Placements)
+		for i, l := range now.Launches {
+			s.Nodes[nodes+i].Name = fmt.Sprintf("launched-%05d", nodes+i)
+			bill += s.Offerings[l.Offering].Price
+			later.Placements = append(later.Placements, planner.Placement{Node: nodes + i, Pods: l.Pods})
+		}
+		before := plan
+		plan = solve.Solver{Stop: stop()}.Resume(s, later)
+		if err := check.Plan(s, plan); err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Unplaced) > len(before.Unplaced) {
+			t.Fatalf("%d pods have no place, %d had none before", len(plan.Unplaced), len(before.Unplaced))
+		}
+	}
+	t.Fatalf("machines are launched again and again after %v", first)
+	return first, plan, bill
+}
+
+// atOnce ends a search as soon as it may end.
+func atOnce() func() bool { return stopAfter(0) }
+
+// keptWithoutTime: with no time at all, what is left to launch is exactly what the first plan left.
+func keptWithoutTime(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
+	first, _, bill := inSteps(t, s, rapid.IntRange(1, 5).Draw(t, "at a time"), atOnce)
+	if bill != first.Price {
+		t.Fatalf("the machines cost %d, the first plan %d", bill, first.Price)
+	}
+}
+
+// neverDearer: whenever the clock ends a search, the machines cost no more than the first plan.
+func neverDearer(t *rapid.T) {
+	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
+	clock := func() func() bool { return stopAfter(rapid.IntRange(0, 300).Draw(t, "asks")) }
+	first, last, bill := inSteps(t, s, rapid.IntRange(1, 5).Draw(t, "at a time"), clock)
+	if len(last.Unplaced) == len(first.Unplaced) && bill > first.Price {
+		t.Fatalf("the machines cost %d, the first plan %d", bill, first.Price)
+	}
+}
+
+// keptUnderRules: the same with all that the scheduler knows.
+func keptUnderRules(t *rapid.T) {
+	s := anyRules.Draw(t, "snapshot")
+	first, last, bill := inSteps(t, s, rapid.IntRange(1, 3).Draw(t, "at a time"), atOnce)
+	if len(last.Unplaced) == len(first.Unplaced) && bill > first.Price {
+		t.Fatalf("the machines cost %d, the first plan %d%s", bill, first.Price, plantest.Outline(s))
+	}
+}
+
+// anythingEarlier: whatever the earlier plan is said to be, the plan keeps every rule, and places as many pods as without it.
+func anythingEarlier(t *rapid.T) {
+	s, other := anyRules.Draw(t, "snapshot"), anyRules.Draw(t, "other")
+	earlier := solve.Plan(other)
+	if rapid.Bool().Draw(t, "nonsense") {
+		earlier.Launches = append(earlier.Launches, planner.Launch{Offering: -1}, planner.Launch{Offering: 99, Pods: []string{"x"}, Alternatives: []int{-3}})
+		earlier.Placements = append(earlier.Placements, planner.Placement{Node: -1}, planner.Placement{Node: 99}, planner.Placement{Pods: []string{"x", "x"}})
+	}
+	p := solve.Solver{}.Resume(s, earlier)
+	if err := check.Plan(s, p); err != nil {
+		t.Fatalf("%v: %v%s", err, p, plantest.Outline(s))
+	}
+	if alone := solve.Plan(s); len(p.Unplaced) > len(alone.Unplaced) {
+		t.Fatalf("%d pods have no place, %d without an earlier plan", len(p.Unplaced), len(alone.Unplaced))
+	}
+}
+
+func TestAPlanIsKeptWithoutAnyTime(t *testing.T)                  { properties.Check(keptWithoutTime)(t) }
+func TestNoClockMakesAPlanDearerWhileItIsCarriedOut(t *testing.T) { properties.Check(neverDearer)(t) }
+func TestAPlanUnderRulesIsKept(t *testing.T)                      { properties.Check(keptUnderRules)(t) }
+func TestAnyEarlierPlanGivesASoundOne(t *testing.T)               { properties.Check(anythingEarlier)(t) }
+
+// The first plan has all the time that it needs; on a busy machine the later ones are cut off anywhere, each somewhere else, or at once.
+func TestAThousandPodsInManyShapesCostWhatTheFirstPlanSaid(t *testing.T) {
+	t.Parallel()
+	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 1000, 20, 7)
+	for _, atATime := range []int{10, 1000} {
+		for what, later := range map[string]func(asks int) int{"little time": func(n int) int { return n * 37 % 120 }, "no time": func(int) int { return 0 }} {
+			n := 0
+			clock := func() func() bool {
+				if n++; n == 1 {
+					return stopAfter(2000)
+				}
+				return stopAfter(later(n))
+			}
+			if first, _, bill := inSteps(t, s, atATime, clock); first.Price == 0 || bill > first.Price || later(1) == 0 && bill != first.Price {
+				t.Errorf("%d at a time with %s later, the machines cost %d, the first plan %d", atATime, what, bill, first.Price)
+			}
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package solve_test
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/test/properties"
+)
+
+// few is small enough for the oracle, which tries everything.
+var few = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2}
+
+// freely is few without limits and offerings that cannot be had, where heuristics under limits play no part.
+var freely = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2, Free: true}
+
+var anyRules = plantest.RuledSnapshots(plantest.RuleLimits{
+	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Wishes: true, Priorities: true, Weights: true, MinValues: true,
+})
+
+// keepsRules: a plan for any valid snapshot with rules passes Check.
+func keepsRules(t *rapid.T) {
+	s := anyRules.Draw(t, "snapshot")
+	p := solve.Plan(s)
+	if err := check.Plan(s, p); err != nil {
+		t.Fatalf("%v: %v%s", err, p, plantest.Outline(s))
+	}
+}
+
+// ruledNonsense: any values at all give a plan that mentions each pod once.
+func ruledNonsense(t *rapid.T) {
+	s := plantest.RuledNonsense().Draw(t, "snapshot")
+	p := solve.Plan(s)
+	for _, x := range p.Unplaced {
+		if x.Reason == "" && x.Message != "" {
+			t.Fatalf("pod %s has no reason", x.Pod)
+		}
+	}
+	namesEachPodOnce(t, s, p)
+}
+
+// rulesOrderFree: the order of a snapshot makes no difference.
+func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "snapshot")) }
+
+// boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
+func boundUnderRules(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
+	p := solve.Plan(s)
+	best, ok := plantest.LeastUnderRules(s, plantest.PlacedPods(p))
+	if !ok || p.Bound > best || best > p.Price {
+		t.Fatalf("bound %d, least %d (found: %t), price %d: want them in this order: %v%s", p.Bound, best, ok, p.Price, p, plantest.Outline(s))
+	}
+}
+
+// placesMost: under a rule of one class about itself as many pods have a place as can have one; of several classes about themselves one fewer at
+// most, and about others two: which of them is to give way on a node is a matter of trying all.
+func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
+	return func(t *rapid.T) {
+		limits := plantest.RuleLimits{Limits: freely, Rules: 1, Kinds: []planner.RuleKind{kind}, Topologies: []int{topology}}
+		fewer := rapid.IntRange(0, 2).Draw(t, "fewer")
+		limits.Mutual = fewer < 2
+		if fewer == 0 {
+			limits.Classes = 1
+		}
+		s := plantest.RuledSnapshots(limits).Draw(t, "snapshot")
+		p := solve.Plan(s)
+		most, _ := plantest.MostUnderRules(s)
+		if n := len(plantest.PlacedPods(p)); n > most || n < most-fewer {
+			t.Fatalf("%d pods have a place, %d can: %v%s", n, most, p, plantest.Outline(s))
+		}
+	}
+}
+
+func TestAPlanKeepsTheRulesOfTheScheduler(t *testing.T)          { properties.Check(keepsRules)(t) }
+func TestNonsensicalRulesGiveAPlanAndNoPanic(t *testing.T)       { properties.Check(ruledNonsense)(t) }
+func TestTheOrderOfRuledSnapshotsMakesNoDifference(t *testing.T) { properties.Check(rulesOrderFree)(t) }
+func TestTheBoundIsBelowTheOptimumUnderRules(t *testing.T)       { properties.Check(boundUnderRules)(t) }
+
+func TestAsManyPodsAsCanHaveAPlaceUnderASpread(t *testing.T) {
+	properties.Check(placesMost(planner.Spread, 0))(t)
+}
+
+func TestAsManyPodsAsCanHaveAPlaceTogetherInAZone(t *testing.T) {
+	properties.Check(placesMost(planner.Together, 0))(t)
+}
+
+func TestAsManyPodsAsCanHaveAPlaceTogetherOnAMachine(t *testing.T) {
+	properties.Check(placesMost(planner.Together, planner.PerNode))(t)
+}
+
+func TestAsManyPodsAsCanHaveAPlaceApartInZones(t *testing.T) {
+	properties.Check(placesMost(planner.Apart, 0))(t)
+}
+
+func TestAsManyPodsAsCanHaveAPlaceUnderASpreadOverMachines(t *testing.T) {
+	properties.Check(placesMost(planner.Spread, planner.PerNode))(t)
+}
+
+func TestAsManyPodsAsCanHaveAPlaceApartOnMachines(t *testing.T) {
+	properties.Check(placesMost(planner.Apart, planner.PerNode))(t)
+}
+
+func FuzzRules(f *testing.F)            { f.Fuzz(rapid.MakeFuzz(keepsRules)) }
+func FuzzNonsensicalRules(f *testing.F) { f.Fuzz(rapid.MakeFuzz(ruledNonsense)) }
+func FuzzBoundUnderRules(f *testing.F)  { f.Fuzz(rapid.MakeFuzz(boundUnderRules)) }
+
+// placesOf returns where a plan has each pod: on which node, or on a machine of which offering.
+func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
+	nodes, offerings = map[string]int{}, map[string]int{}
+	for _, x := range p.Placements {
+		for _, pod := range x.Pods {
+			nodes[pod] = x.Node
+		}
+	}
+	for _, l := range p.Launches {
+		for _, pod := range l.Pods {
+			offerings[pod] = l.Offering
+		}
+	}
+	return nodes, offerings
+}
+
+// launchable reports whether a machine of an offering could be launched for a pod of a class, after the plan that room was left by.
+func launchable(s planner.Snapshot, left []planner.Pool, class, offering int) bool {
+	o := s.Offerings[offering]
+	r := left[o.Pool].Remaining
+	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && len(plantest.Empty(s, offering).With(s, class)) > 0
+}
+
+// heaviestFirst: a pod that has a machine of a lighter pool could not have one of a heavier pool.
+func heaviestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2}, Weights: true}).Draw(t, "snapshot")
+	p := solve.Plan(s)
+	left := plantest.Applied(s, p).Pools
+	_, at := placesOf(p)
+	for c, class := range s.Classes {
+		for _, pod := range class.Pods {
+			i, ok := at[pod]
+			for _, j := range class.Offerings {
+				if ok && s.Pools[s.Offerings[j].Pool].Weight > s.Pools[s.Offerings[i].Pool].Weight && launchable(s, left, c, j) {
+					t.Fatalf("%s is on offering %d, though the heavier pool of %d may launch: %v%s", pod, i, j, p, plantest.Outline(s))
+				}
+			}
+		}
+	}
+}
+
+// highestFirst: of the pods of the highest priority as many have a place as if they were alone, and a limit that is not reached costs nothing.
+func highestFirst(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Priorities: true}).Draw(t, "snapshot")
+	p := solve.Plan(s)
+	highest := slices.MaxFunc(s.Classes, func(a, b planner.Class) int { return int(a.Priority - b.Priority) }).Priority
+	alone := plantest.Clone(s)
+	for c := range alone.Classes {
+		if alone.Classes[c].Priority != highest {
+			alone.Classes[c].Pods = nil
+		}
+	}
+	most, _ := plantest.MostUnderRules(alone)
+	n := 0
+	for _, pod := range plantest.PlacedPods(p) {
+		if slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.Priority == highest && slices.Contains(c.Pods, pod) }) {
+			n++
+		}
+	}
+	if n != most {
+		t.Fatalf("%d pods of the highest priority have a place, %d can: %v%s", n, most, p, plantest.Outline(s))
+	}
+	equal := plantest.Clone(s)
+	for c := range equal.Classes {
+		equal.Classes[c].Priority = 0
+	}
+	if q := solve.Plan(equal); len(q.Unplaced) == len(p.Unplaced) && len(p.Unplaced) == 0 && p.Price != q.Price {
+		t.Fatalf("price %d with priorities, %d without, and all have a place: %v%s", p.Price, q.Price, p, plantest.Outline(s))
+	}
+}
+
+// wishesGranted: without limits, and when no other pods have wishes, a pod is where as many of its wishes are granted as any machine that could be launched for it grants, counted from
+// the one that is given up last.
+func wishesGranted(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Wishes: true}).Draw(t, "snapshot")
+	wishful := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "wishful")
+	for c := range s.Classes {
+		if c != wishful {
+			s.Classes[c].Wishes = nil
+		}
+	}
+	p := solve.Plan(s)
+	on, at := placesOf(p)
+	for c, class := range s.Classes {
+		grants := func(first int, list func(planner.Wish) []int, i int) bool {
+			for _, w := range class.Wishes[first:] {
+				if !slices.Contains(list(w), i) {
+					return false
+				}
+			}
+			return true
+		}
+		first := 0
+		for ; first <= len(class.Wishes); first++ {
+			if slices.ContainsFunc(class.Offerings, func(i int) bool {
+				return grants(first, func(w planner.Wish) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
+			}) {
+				break
+			}
+		}
+		for _, pod := range class.Pods {
+			i, launched := at[pod]
+			v, placed := on[pod]
+			if first <= len(class.Wishes) && (launched && !grants(first, func(w planner.Wish) []int { return w.Offerings }, i) ||
+				placed && !grants(first, func(w planner.Wish) []int { return w.Nodes }, v)) {
+				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, plantest.Outline(s))
+			}
+		}
+	}
+}
+
+// choosable: without limits a pod has a place unless the machines that hold it leave no choice.
+func choosable(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, MinValues: true}).Draw(t, "snapshot")
+	p := solve.Plan(s)
+	for _, x := range p.Unplaced {
+		for c, class := range s.Classes {
+			if !slices.Contains(class.Pods, x.Pod) {
+				continue
+			}
+			for pool := range s.Pools {
+				values, some := map[string]bool{}, false
+				for _, i := range class.Offerings {
+					if s.Offerings[i].Pool == pool && launchable(s, s.Pools, c, i) {
+						some = true
+						for _, m := range s.Pools[pool].MinValues {
+							values[m.Values[i]] = true
+						}
+					}
+				}
+				delete(values, "")
+				if some && (len(s.Pools[pool].MinValues) == 0 || len(values) >= s.Pools[pool].MinValues[0].Min) {
+					t.Fatalf("%s has no place, though pool %d has %d values: %v%s", x.Pod, pool, len(values), p, plantest.Outline(s))
+				}
+			}
+		}
+	}
+}
+
+func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { properties.Check(heaviestFirst)(t) }
+func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { properties.Check(highestFirst)(t) }
+func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(wishesGranted)(t) }
+func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { properties.Check(choosable)(t) }
+
+// carriedOut: once the launches are nodes, the same pods under the same rules need nothing more.
+func carriedOut(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{
+		Limits: plantest.Limits{Pods: 20, Classes: 2, Nodes: 3, Free: true}, Rules: 1, Mutual: true,
+	}).Draw(t, "snapshot")
+	first := solve.Plan(s)
+	applied := plantest.Applied(s, first)
+	if again := solve.Plan(applied); len(again.Launches) > 0 || len(again.Unplaced) > len(first.Unplaced) {
+		t.Fatalf("launches again: %v after %v%s", again, first, plantest.Outline(applied))
+	}
+}
+
+func TestAPlanUnderRulesCarriedOutNeedsNothingMore(t *testing.T) { properties.Check(carriedOut)(t) }

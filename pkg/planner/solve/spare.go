@@ -1,0 +1,72 @@
+package solve
+
+import (
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/constraints"
+	"slices"
+)
+
+// Headroom plans for headroom: pods that are not there, for which a place is kept. It is made of what a plan for the pods of a snapshot leaves, so
+// that it never costs them anything: it returns the snapshot of what is left, with the classes of headroom and no others, and a plan for it. Its nodes are those
+// of the snapshot, and after them the launches of the plan.
+//
+// What is launched for the pods and the nodes of the first turn are filled first, then those of the second, and so on; nodes without a turn
+// are not used. Launches come last. Rules and wishes speak of no headroom.
+func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []planner.Class, turns [][]int) (planner.Snapshot, planner.Plan) {
+	with.First = nil
+	left := leftOf(s, p, headroom)
+	g := constraints.NewPartial(left)
+	turns = append(slices.Clone(turns), nil)[:max(1, len(turns))]
+	turns[0] = slices.Clone(turns[0])
+	for v := len(s.Nodes); v < len(left.Nodes); v++ {
+		turns[0] = append(turns[0], v)
+	}
+	for _, nodes := range turns {
+		if now, some := onlyOn(g.Snapshot, nodes); some {
+			g.Fix(with.Plan(now))
+		}
+	}
+	now := g.Snapshot
+	now.Classes = slices.Clone(now.Classes)
+	for c := range now.Classes {
+		now.Classes[c].Nodes = nil
+	}
+	last := with.Plan(now)
+	g.Add(last)
+	g.Plan.Bound = last.Bound
+	constraints.Sort(left, &g.Plan)
+	return left, g.Plan
+}
+
+// leftOf returns what a plan leaves, with the classes alone.
+func leftOf(s planner.Snapshot, p planner.Plan, classes []planner.Class) planner.Snapshot {
+	s.Classes = append(slices.Clone(s.Classes), classes...)
+	g := constraints.NewPartial(s)
+	g.Fix(p)
+	left := g.Snapshot
+	left.Classes = left.Classes[len(s.Classes)-len(classes):]
+	left.Rules, left.Topologies = nil, nil
+	left.Offerings = slices.Clone(left.Offerings)
+	for i := range left.Offerings {
+		left.Offerings[i].Domains = nil
+	}
+	for i := range left.Nodes {
+		left.Nodes[i].Domains = nil
+	}
+	return left
+}
+
+// onlyOn returns the snapshot with no other place for pods than the nodes, and whether any pod could have one.
+func onlyOn(s planner.Snapshot, nodes []int) (planner.Snapshot, bool) {
+	some := false
+	s.Classes = slices.Clone(s.Classes)
+	for c := range s.Classes {
+		class := &s.Classes[c]
+		class.Offerings = nil
+		class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(v int) bool {
+			return !slices.Contains(nodes, v) || constraints.TimesOnNode(s, *class, s.Nodes[v]) == 0
+		})
+		some = some || len(class.Nodes) > 0 && len(class.Pods) > 0
+	}
+	return s, some
+}
