@@ -1,8 +1,10 @@
-// Package planner decides which machines to launch for pods that wait for replicas of shared GPUs.
+// Package planner is the model of a plan: which machines to launch for pods that wait for replicas of shared GPUs.
 //
-// It is pure: plain values in, plain values out, no clock, no client, no randomness, and nothing but the standard
-// library. [Build] makes a [Plan] from a [Snapshot], [Check] proves that a plan keeps every rule. All amounts are integers with a
-// unit in the name; money is micro-dollars an hour.
+// A [Snapshot] is everything that a [Plan] depends on; [Validate] says whether it makes sense. Package solve makes plans, check judges them, firstfit packs as
+// Karpenter does, alternatives adds the offerings that a claim may name beside, and consolidate gives running machines back. README.md explains the algorithm.
+//
+// All of it is pure: plain values in, plain values out, no clock, no client, no randomness, and nothing but the standard library. All amounts are integers
+// with a unit in the name; money is micro-dollars an hour.
 package planner
 
 import "math"
@@ -263,7 +265,7 @@ const (
 	ReasonNextRound Reason = "PlannedNextRound"
 	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
-	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it; see [Contain].
+	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it; see solve.Contain.
 	ReasonSetAside Reason = "SetAside"
 )
 
@@ -285,7 +287,7 @@ type Launch struct {
 	// GPUs is the GPU of each of Pods, an index into the offering's GPUs, -1 for a pod that states no device memory; nil when none does.
 	GPUs []int
 	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first, which the claim names beside Offering: those
-	// that it has to name for the pool's MinValues, or else those that [WithAlternatives] finds.
+	// that it has to name for the pool's MinValues, or else those that alternatives.Add finds.
 	Alternatives []int
 }
 

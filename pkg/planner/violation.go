@@ -13,7 +13,7 @@ type Violation struct { //nolint:errname // It is listed as what it is, and seld
 // Error returns the message.
 func (v *Violation) Error() string { return v.Message }
 
-// Violations returns those that an error of [Check] or [Validate] joins.
+// Violations returns those that an error of check.Plan or [Validate] joins.
 func Violations(err error) []*Violation {
 	switch e := err.(type) { //nolint:errorlint // It walks the tree that errors.As finds only one leaf of.
 	case nil:

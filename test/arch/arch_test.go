@@ -37,6 +37,23 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
+		why:    "the model of a plan is for all: it uses nothing else of ours",
+		of:     is("pkg/planner"),
+		allows: noneOf(below(module)),
+	},
+	{
+		why:          "what judges plans shares no code with what makes them: a mistake of the search must not hide in the check",
+		of:           under("pkg/planner/check"),
+		allows:       anyOf(standard, exactly(module+"/pkg/planner"), ours("pkg/planner/check")),
+		transitively: true,
+	},
+	{
+		why:          "the search knows the packing problem alone; constraints between machines are planned for around it",
+		of:           anyOf(under("pkg/planner/internal/search"), under("pkg/planner/internal/pricing"), under("pkg/planner/internal/pack"), under("pkg/planner/internal/lp")),
+		allows:       noneOf(ours("pkg/planner/internal/constraints"), ours("pkg/planner/firstfit"), ours("pkg/planner/solve"), ours("pkg/planner/consolidate")),
+		transitively: true,
+	},
+	{
 		why:          "what tests the planner needs no Kubernetes either; it adds rapid, which draws the inputs",
 		of:           under("pkg/planner/plantest"),
 		allows:       anyOf(standard, ours("pkg/planner"), below("pgregory.net/rapid")),
@@ -163,6 +180,7 @@ func TestABreachIsSeen(t *testing.T) {
 		want int
 	}{
 		"the planner may use the standard library":          {pkg("pkg/planner", "slices", "math/big"), 0},
+		"what judges plans may not use what makes them":     {pkg("pkg/planner/check", module+"/pkg/planner", module+"/pkg/planner/internal/pack"), 1},
 		"the planner may not use anything else":             {pkg("pkg/planner", "golang.org/x/exp/maps"), 1},
 		"the planner may not, even by a detour":             {listed{ImportPath: module + "/pkg/planner", Deps: []string{"k8s.io/api/core/v1"}}, 1},
 		"a package of like name is another one":             {pkg("pkg/plannerview", "golang.org/x/exp/maps"), 0},

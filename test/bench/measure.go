@@ -39,7 +39,7 @@ type figures struct {
 	// does within its budget: all machines at once, and ten at a time while all processors are busy.
 	BillAtOnce *float64 `json:"finalBillOverFirstPlanPercentAllAtOnce"`
 	BillByTen  *float64 `json:"finalBillOverFirstPlanPercentTenAtATimeBusy"`
-	// FirstFit is what Karpenter's packing costs over the plans, as planner.FirstFit has it, which knows of the memory of each GPU.
+	// FirstFit is what Karpenter's packing costs over the plans, as firstfit.Plan has it, which knows of the memory of each GPU.
 	FirstFit             *float64 `json:"firstFitOverPlanPercent"`
 	FirstFitMilliseconds *float64 `json:"firstFitMilliseconds"`
 	// Karpenter is what Karpenter's scheduler itself says, for the snapshots that it was given. Device memory it knows only as a sum of the machine.

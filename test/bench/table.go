@@ -51,7 +51,7 @@ func (t table) footer() {
 	fmt.Fprint(t.to, `
 Several snapshots are drawn of a workload; gap and times are averages over them, the worst where it says so. The gap is from the proven bound to the price.
 Final bill: what all machines cost in the end over the first plan, when it is made again with each launch within the controller's 200 ms: all launched at once, and
-ten at a time (a fifth of a plan of more than fifty) while all processors are busy; less where a later plan found a cheaper rest. Karpenter, packing: what planner.FirstFit, which packs as Karpenter does and knows of each GPU, costs over Karve's plans. Karpenter itself: its scheduler, as a
+ten at a time (a fifth of a plan of more than fifty) while all processors are busy; less where a later plan found a cheaper rest. Karpenter, packing: what firstfit.Plan, which packs as Karpenter does and knows of each GPU, costs over Karve's plans. Karpenter itself: its scheduler, as a
 library, told replicas and device memory as sums of the machine, so that what it packs need not fit; each claim at its cheapest offering. CA: a model of
 the Cluster Autoscaler with a group for each offering and the expanders least-waste and price. "-" was not measured.
 `)

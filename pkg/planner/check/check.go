@@ -10,7 +10,7 @@ import (
 )
 
 // Plan reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
-// plans. A snapshot that [Validate] refuses has no right plan: Check then reports what is wrong with the snapshot. [Violations] has what the errors concern.
+// plans. A snapshot that [planner.Validate] refuses has no right plan: Plan then reports what is wrong with the snapshot. [planner.Violations] has what the errors concern.
 func Plan(s planner.Snapshot, p planner.Plan) error {
 	if err := planner.Validate(s); err != nil {
 		return fmt.Errorf("the snapshot is not valid: %w", err)

@@ -54,7 +54,7 @@ type Outlook struct {
 type Step struct {
 	// Leave are indices into Layout.Machines, sorted.
 	Leave []int
-	// Launches are what has to be launched, as in a [Plan].
+	// Launches are what has to be launched, as in a [planner.Plan].
 	Launches []planner.Launch
 	// Placements is where nodes that stay have room for the other pods. The scheduler may choose otherwise.
 	Placements []planner.Placement

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Steps, pods times machines, are as many as take some tenths of a second. Until then [FirstFit] decides as Karpenter does to the last pod.
+// Steps, pods times machines, are as many as take some tenths of a second. Until then [Plan] decides as Karpenter does to the last pod.
 const Steps = 20_000_000
 
 // Plan returns the plan that Karpenter's own scheduler makes of a snapshot, were it told what Karve knows of replicas and of the
-// memory of GPUs. It is what a plan of [Build] is compared with, and what there is when nothing better was found in time.
+// memory of GPUs. It is what a plan of the solver is compared with, and what there is when nothing better was found in time.
 //
 // As there, pods come by CPU and then by memory, the largest first; each goes to the first node by name that has room, else to the machine on
 // order with the fewest pods that some offering can still be, else to a new one, which can at first be any offering of the heaviest
@@ -25,7 +25,7 @@ const Steps = 20_000_000
 // Rules are kept pod by pod. Wishes, priorities and minValues are not looked at. Its bound is 0.
 func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
 
-// Limits bound the work of [firstFitWithin].
+// Limits bound the work of [Within].
 type Limits struct {
 	// Sorted is for how many pods times machines the machines are sorted for every pod, as Karpenter does. Beyond that pods are dealt class by class.
 	Sorted int64
@@ -33,7 +33,7 @@ type Limits struct {
 	RuledPods int
 }
 
-// Within is [FirstFit] within limits; false where rules speak of more pods.
+// Within is [Plan] within limits; false where rules speak of more pods.
 func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
 	f := newPacker(s)
 	if f.ruledPods() > limits.RuledPods {

@@ -9,7 +9,7 @@ import (
 )
 
 // MostUnderRules returns how many pods any plan for a snapshot can place under all its rules, and the least price at which so many have a
-// place. It tries every way to part the pods, and has [planner.Check] say which keep the rules, so it is for some six pods. It knows nothing of
+// place. It tries every way to part the pods, and has [check.Plan] say which keep the rules, so it is for some six pods. It knows nothing of
 // minValues.
 func MostUnderRules(s planner.Snapshot) (int, planner.MicroUSD) {
 	o := newRuled(s, func(planner.Class, string) bool { return true })

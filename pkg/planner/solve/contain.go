@@ -24,7 +24,7 @@ const (
 	maxAttempts = 96
 )
 
-// Contain returns a plan that passes [Check] and is for as many classes as possible, the classes that it is made without, and the snapshot that it is for, in
+// Contain returns a plan that passes [check.Plan] and is for as many classes as possible, the classes that it is made without, and the snapshot that it is for, in
 // which those are blocked. build makes a plan, and more says whether there is time to make another one. first, when not nil, is a plan that has been made already and
 // is tried before any other.
 //

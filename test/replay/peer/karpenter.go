@@ -27,7 +27,7 @@ type Consolidated struct {
 // Empty machines go first. Candidates are sorted by their price for each pod, and one more; a binary search finds the longest prefix of up to 100 of them
 // whose pods all find room on other machines and on at most one new one that is cheaper than all of the prefix, and, where it is of a type in the prefix,
 // cheaper than the cheapest of that type. Where there is no such prefix, the first single machine is taken whose pods find room in the same way. Where pods
-// go is decided by [planner.FirstFit], as Karpenter's scheduler does. Pods that wait are left alone.
+// go is decided by [firstfit.Plan], as Karpenter's scheduler does. Pods that wait are left alone.
 func Karpenter(l consolidate.Layout) Consolidated {
 	l.Snapshot.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range l.Snapshot.Classes {

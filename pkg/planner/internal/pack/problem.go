@@ -66,7 +66,7 @@ type node struct {
 	Capacity
 }
 
-// Compile prepares a snapshot. It accepts anything: what [Validate] would refuse is left out or refused, pod by pod.
+// Compile prepares a snapshot. It accepts anything: what [planner.Validate] would refuse is left out or refused, pod by pod.
 func Compile(s planner.Snapshot) *Problem {
 	p := &Problem{Snapshot: s, ofClass: map[int]int{}}
 	for _, pool := range s.Pools {

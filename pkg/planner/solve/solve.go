@@ -29,7 +29,7 @@ func Plan(s planner.Snapshot) planner.Plan { return Solver{}.Plan(s) }
 
 // Plan returns the cheapest plan that it finds for a snapshot: as many pods as possible have a place, at the least price,
 // with the fewest machines, and every pod without a place has a reason. It is deterministic, and what it decides depends on
-// names and amounts, never on the order of the snapshot. It accepts any snapshot: of one that [Validate] refuses, it plans with what is sound.
+// names and amounts, never on the order of the snapshot. It accepts any snapshot: of one that [planner.Validate] refuses, it plans with what is sound.
 //
 // Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
 // the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.

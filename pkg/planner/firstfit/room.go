@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// option is something that a machine of [FirstFit] can be.
+// option is something that a machine of [Plan] can be.
 type option struct {
 	// index is that of the offering, or of the node.
 	index  int

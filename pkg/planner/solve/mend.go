@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// mended returns a snapshot that [Validate] accepts, in which what is invalid cannot be used, and the classes that are set aside for it. It returns an error where
+// mended returns a snapshot that [planner.Validate] accepts, in which what is invalid cannot be used, and the classes that are set aside for it. It returns an error where
 // what is invalid concerns everybody.
 func mended(s planner.Snapshot) (planner.Snapshot, map[int]Aside, error) {
 	aside := map[int]Aside{}

@@ -12,7 +12,7 @@ import (
 // firstFitPods is how many pods, of those that rules speak of, [orFirstFit] has placed one by one.
 const firstFitPods = 3000
 
-// orFirstFit returns what was found, or the plan of [FirstFit] where that one is better, so that no plan costs more than Karpenter's packing does. It is
+// orFirstFit returns what was found, or the plan of [firstfit.Plan] where that one is better, so that no plan costs more than Karpenter's packing does. It is
 // rarely needed: limits that are almost used up, rules that hardly leave a place, a search that was ended early.
 //
 // Once the search is to end, it is done for small snapshots only, and machines are not sorted for every pod.

@@ -1,7 +1,7 @@
 package lp
 
 // Packing is a small linear programme: which amounts of columns are worth most together within the rows. It is solved by the simplex method and starts from
-// where it ended, since mostly only the worths have changed. Like [relaxation] it only guides, and nothing that is proven rests on it.
+// where it ended, since mostly only the worths have changed. Like [Bounded] it only guides, and nothing that is proven rests on it.
 type Packing struct {
 	Limit []float64 // of each row
 	Cols  []Column

@@ -15,7 +15,7 @@ import (
 // moving them counts. It is deterministic for an effort, and what it decides depends on names and amounts, never on the order of the layout.
 //
 // The pods that wait come first: they have their places on nodes, and what they need launched is not counted. Of the rules it keeps those that keep pods
-// apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [Validate] refuses has
+// apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [planner.Validate] refuses has
 // no steps.
 //
 // Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// headcount is where the pods of a rule are while [FirstFit] places one pod after another. A machine that can still be in several domains counts in
+// headcount is where the pods of a rule are while [Plan] places one pod after another. A machine that can still be in several domains counts in
 // none, but for Apart, which keeps off all where it could be.
 type headcount struct {
 	planner.Rule

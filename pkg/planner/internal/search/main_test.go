@@ -1,0 +1,10 @@
+package search_test
+
+import (
+	"os"
+	"testing"
+
+	"karve.sh/karve/test/properties"
+)
+
+func TestMain(m *testing.M) { os.Exit(properties.Run(m)) }
