@@ -4,7 +4,6 @@ package amount
 
 import (
 	"math"
-	"math/bits"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -52,13 +51,4 @@ func Sub(a, b int64) int64 {
 		return math.MinInt64
 	}
 	return diff
-}
-
-// Mul returns a × b for a, b ≥ 0, saturating; less than nothing counts as nothing.
-func Mul(a, b int64) int64 {
-	hi, lo := bits.Mul64(uint64(max(0, a)), uint64(max(0, b)))
-	if hi > 0 || lo > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return int64(lo)
 }

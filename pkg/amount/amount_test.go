@@ -78,9 +78,5 @@ func TestArithmeticIsExactUntilItSaturates(t *testing.T) {
 		if got, want := amount.Sub(a, b), clamp(new(big.Int).Sub(x, y)); got != want {
 			t.Fatalf("%d - %d = %d, want %d", a, b, got, want)
 		}
-		x, y = big.NewInt(max(0, a)), big.NewInt(max(0, b))
-		if got, want := amount.Mul(a, b), clamp(new(big.Int).Mul(x, y)); got != want {
-			t.Fatalf("%d × %d = %d, want %d", a, b, got, want)
-		}
 	})
 }

@@ -29,9 +29,6 @@ type Case struct {
 	Kept string
 }
 
-// Due says that the machine is to be replaced now.
-func (c Case) Due() bool { return c.Wait <= 0 && c.Kept == "" }
-
 // passes says that the machine goes for another cause before anything is done about it: a Node that is given back is not ready in its last seconds, and warns of nothing.
 func (c Case) passes(m *snapshot.Machine) bool {
 	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy

@@ -44,7 +44,7 @@ func laws(t *rapid.T) {
 			}
 			continue
 		}
-		if !sick.Due() {
+		if !replaced(sick) {
 			continue
 		}
 		going[m.Pool()]++

@@ -167,7 +167,7 @@ func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 			d := Diagnose(cluster, machines, borne)
 			due := 0
 			for _, sick := range d.Cases {
-				if sick.Due() {
+				if replaced(sick) {
 					due++
 				}
 			}
@@ -247,8 +247,8 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 			d := Diagnose(cluster, machines, borne)
 			for i, want := range c.want {
 				got := d.Cases[machines[i].Claim.Name]
-				if got.Due() != want {
-					t.Errorf("machine %d is replaced: %t, want %t: %+v", i, got.Due(), want, got)
+				if replaced(got) != want {
+					t.Errorf("machine %d is replaced: %t, want %t: %+v", i, replaced(got), want, got)
 				}
 				if !want && (d.Wards[machines[i].Pool()].Closed != ZoneUnhealthy || !strings.Contains(got.Kept, "zone b")) {
 					t.Errorf("machine %d is kept because %q, its pool closed by %q", i, got.Kept, d.Wards[machines[i].Pool()].Closed)
@@ -261,7 +261,7 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 		cluster, machines := fleet(4, out, notReady(time.Hour), both(zone("c"), notReady(time.Hour)))
 		pools(machines)
 		for name, got := range Diagnose(cluster, machines, borne).Cases {
-			if got.Due() || !strings.Contains(got.Kept, "the cluster") {
+			if replaced(got) || !strings.Contains(got.Kept, "the cluster") {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -281,18 +281,18 @@ func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
 	t.Parallel()
 	cluster, machines := fleet(10, notReady(time.Minute))
 	cluster.Now = now.Add(24 * time.Hour)
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() || got.Wait != 14*time.Minute+time.Second {
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) || got.Wait != 14*time.Minute+time.Second {
 		t.Errorf("a day ahead: %+v, want it borne for another %s", got, 14*time.Minute+time.Second)
 	}
 	cluster.Now = now.Add(-24 * time.Hour)
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() {
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) {
 		t.Errorf("a day behind: %+v", got)
 	}
 	cluster.Now = now.Add(29 * time.Minute)
 	says(corev1.NodeReady, corev1.ConditionTrue, 0)(&machines[1])
 	machines[1].Node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(cluster.Now)
 	cluster.Nodes[1] = *machines[1].Node
-	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; !got.Due() {
+	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; !replaced(got) {
 		t.Errorf("when others are heard of: %+v, want it due", got)
 	}
 }
@@ -304,7 +304,7 @@ func TestPeopleCanKeepASickMachine(t *testing.T) {
 		"by the claim": func(m *snapshot.Machine) { m.Claim.Annotations[DoNotRepair] = "true" },
 	} {
 		cluster, machines := fleet(10, func(m *snapshot.Machine) { notReady(time.Hour)(m); keep(m) })
-		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() || !strings.Contains(got.Kept, DoNotRepair) {
+		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) || !strings.Contains(got.Kept, DoNotRepair) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -332,7 +332,7 @@ func TestAMachineThatStandsForSickOnesIsLetBeForLongerEachTime(t *testing.T) {
 			m.Claim.CreationTimestamp = metav1.NewTime(now.Add(-c.age))
 			m.Claim.Annotations[v1alpha1.RepairsAnnotation] = c.repairs
 		})
-		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; got.Due() != c.due || !c.due && !strings.Contains(got.Kept, v1alpha1.RepairsAnnotation) {
+		if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) != c.due || !c.due && !strings.Contains(got.Kept, v1alpha1.RepairsAnnotation) {
 			t.Errorf("%q at the age of %s: %+v, want due %t", c.repairs, c.age, got, c.due)
 		}
 	}
@@ -361,3 +361,6 @@ func TestSickMachinesInARowAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// replaced says that the machine is to be replaced now.
+func replaced(c Case) bool { return c.Wait <= 0 && c.Kept == "" }
