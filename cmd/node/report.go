@@ -205,7 +205,7 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	s := labels.Sharing{Strategy: labels.None, Replicas: 1}
 	// The labels have one number for all GPUs; where they differ there is none to give.
 	if p, alike := c.Promise(); alike && p.Replicas > 1 {
-		s = labels.Sharing{Strategy: labels.TimeSlicing, Replicas: p.Replicas, Renamed: p.Resource != nodecontract.ResourceGPU}
+		s = labels.Sharing{Strategy: c.Label(), Replicas: p.Replicas, Renamed: p.Resource != nodecontract.ResourceGPU}
 	}
 	resources, _ := c.Resources(devices) // It was just put in force.
 	settings, _ := c.Settings()

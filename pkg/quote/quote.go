@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
@@ -182,7 +181,7 @@ func withReplicas(c *snapshot.Cluster, replicas int32, all bool) *snapshot.Clust
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
 	for i := range changed.GPUNodeClasses {
 		sharing := &changed.GPUNodeClasses[i].Spec.Sharing
-		if sharing.Strategy == v1alpha1.StrategyNone {
+		if !sharing.Shared() {
 			continue
 		}
 		sharing.Replicas, sharing.MaxReplicas = &replicas, nil

@@ -102,7 +102,7 @@ func (p *Pool) specProblem() (reason, message string) {
 	if np.Spec.Replicas != nil {
 		return "StaticPool", "spec.replicas asks for a fixed number of nodes, which Karve does not serve: remove it, or use a node class of the cloud for static nodes"
 	}
-	if p.Class.Spec.Sharing.Strategy != v1alpha1.StrategyNone && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
+	if p.Class.Spec.Sharing.Shared() && !slices.ContainsFunc(np.Spec.Template.Spec.Taints, keepsPodsAway) {
 		return "NoTaint", fmt.Sprintf("shared nodes need a taint that keeps other pods away: add one to spec.template.spec.taints, such as {key: %s, effect: NoSchedule}", p.Resource())
 	}
 	for _, req := range np.Spec.Template.Spec.Requirements {

@@ -7,6 +7,12 @@ import (
 	"time"
 )
 
+// IdleNever is the value of Consolidation.IdleAfter that keeps idle machines.
+const IdleNever = "Never"
+
+// DefaultIdleAfter is the value that the API server writes where idleAfter is left out; IdleDuration reads an empty value as it.
+const DefaultIdleAfter = "5m"
+
 // Values that the API server writes where fields of Consolidation are left out; empty values are read as them.
 const (
 	DefaultMinSavingPerMove  = "0.05"
@@ -56,4 +62,23 @@ func (c Consolidation) SettleDuration() (time.Duration, error) {
 		return 0, fmt.Errorf("reading settleAfter: %q is negative", settleAfter)
 	}
 	return d, nil
+}
+
+// IdleDuration is how long a machine holds no pod before it is given back; never says that it is kept instead.
+func (c Consolidation) IdleDuration() (d time.Duration, never bool, err error) {
+	idleAfter := c.IdleAfter
+	switch idleAfter {
+	case IdleNever:
+		return 0, true, nil
+	case "":
+		idleAfter = DefaultIdleAfter
+	}
+	d, err = time.ParseDuration(idleAfter)
+	if err != nil {
+		return 0, false, fmt.Errorf("reading idleAfter: %w", err)
+	}
+	if d < 0 {
+		return 0, false, fmt.Errorf("reading idleAfter: %q is negative; use Never to keep idle machines", idleAfter)
+	}
+	return d, false, nil
 }

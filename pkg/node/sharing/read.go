@@ -57,15 +57,16 @@ func readConfig(o *object) Config {
 		}
 	})
 	o.object("sharing", func(o *object) {
-		// A key with nothing behind it means "shared, without saying what" for time-slicing, and "not there" for MPS.
-		if v, ok := o.take("timeSlicing"); ok {
-			c.Sharing.TimeSlicing = readReplicated(o.r, o.at("timeSlicing"), v)
-		}
-		if v, ok := o.take("mps"); ok && v != nil {
-			c.Sharing.MPS = readReplicated(o.r, o.at("mps"), v)
-			if c.Sharing.MPS.FailRequestsGreaterThanOne == nil {
-				c.Sharing.MPS.FailRequestsGreaterThanOne = new(true)
+		for _, s := range strategies {
+			v, ok := o.take(s.key)
+			if !ok || v == nil && s.emptyIsAbsent {
+				continue
 			}
+			read := readReplicated(o.r, o.at(s.key), v)
+			if s.refuseAboveOne && read.FailRequestsGreaterThanOne == nil {
+				read.FailRequestsGreaterThanOne = new(true)
+			}
+			*s.part(&c.Sharing) = read
 		}
 	})
 	o.object("imex", func(o *object) {

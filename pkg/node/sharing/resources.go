@@ -2,7 +2,6 @@ package sharing
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -41,17 +40,16 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	if _, err := c.Settings(); err != nil {
 		return nil, err
 	}
-	if c.Sharing.MPS != nil {
-		return nil, errors.New("sharing.mps: sharing with MPS is not supported yet; use sharing.timeSlicing")
+	by := c.strategy()
+	if by != nil && by.unsupported != "" {
+		return nil, fmt.Errorf("sharing.%s: %s", by.key, by.unsupported)
 	}
 	devices = slices.Clone(devices)
 	slices.SortStableFunc(devices, func(a, b gpu.Device) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
-	for _, d := range devices {
-		if d.MIG && or(c.Flags.MIGStrategy, migNone) != migNone {
-			return nil, fmt.Errorf("flags.migStrategy: is %q and GPU %d is partitioned, but MIG devices are not supported yet; use \"none\", or take the partitions away", *c.Flags.MIGStrategy, d.Index)
-		}
+	if err := c.refuseMIG(devices); err != nil {
+		return nil, err
 	}
-	picked, err := c.pick(devices)
+	picked, err := c.pick(by, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +58,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	for i, d := range devices {
 		name, replicas, fail := nodecontract.ResourceGPU, 1, false
 		if e := picked[i]; e != nil {
-			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(c.Sharing.TimeSlicing.FailRequestsGreaterThanOne, false)
+			name, replicas, fail = cmp.Or(e.Rename, e.Name), e.Replicas, or(by.of(c).FailRequestsGreaterThanOne, false)
 		}
 		at := slices.IndexFunc(out, func(r Resource) bool { return r.Name == name })
 		if at < 0 {
@@ -77,16 +75,17 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	return out, nil
 }
 
-// pick finds the entry of each GPU. Two entries for one GPU are an error: there is no telling which was meant.
-func (c Config) pick(devices []gpu.Device) ([]*Entry, error) {
+// pick finds the entry of each GPU in the part of a strategy. Two entries for one GPU are an error: there is no telling which was meant.
+func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 	picked := make([]*Entry, len(devices))
-	if c.Sharing.TimeSlicing == nil {
+	if by == nil {
 		return picked, nil
 	}
-	by := make([]string, len(devices))
-	for i := range c.Sharing.TimeSlicing.Resources {
-		e := &c.Sharing.TimeSlicing.Resources[i]
-		path := fmt.Sprintf("sharing.timeSlicing.resources[%d]", i)
+	said := make([]string, len(devices))
+	part := by.of(c)
+	for i := range part.Resources {
+		e := &part.Resources[i]
+		path := fmt.Sprintf("sharing.%s.resources[%d]", by.key, i)
 		if e.Replicas < 2 || e.Replicas > MaxReplicas {
 			return nil, fmt.Errorf("%s.replicas: is %d, and must be from 2 to %d", path, e.Replicas, MaxReplicas)
 		}
@@ -99,9 +98,9 @@ func (c Config) pick(devices []gpu.Device) ([]*Entry, error) {
 		}
 		for _, at := range of {
 			if picked[at] != nil && picked[at] != e {
-				return nil, fmt.Errorf("%s and %s both share GPU %d (%s); say in \"devices\" which one is for it", by[at], path, devices[at].Index, devices[at].UUID)
+				return nil, fmt.Errorf("%s and %s both share GPU %d (%s); say in \"devices\" which one is for it", said[at], path, devices[at].Index, devices[at].UUID)
 			}
-			picked[at], by[at] = e, path
+			picked[at], said[at] = e, path
 		}
 	}
 	return picked, nil
@@ -166,20 +165,22 @@ func FromPromise(resource string, replicas int) (Config, error) {
 	if name != nodecontract.ResourceGPU {
 		e.Rename = name
 	}
-	c.Sharing.TimeSlicing = &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
+	// The promise names no strategy: there is one.
+	*timeSlicing.part(&c.Sharing) = &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
 	return c, nil
 }
 
 // Promise says what the configuration makes of every GPU alike; ok is false when it does not treat them alike.
 func (c Config) Promise() (p Promise, ok bool) {
 	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1}
-	if c.Sharing.MPS != nil {
+	by := c.strategy()
+	switch {
+	case by == nil:
+		return p, true
+	case by.unsupported != "":
 		return Promise{}, false
 	}
-	if c.Sharing.TimeSlicing == nil {
-		return p, true
-	}
-	for _, e := range c.Sharing.TimeSlicing.Resources {
+	for _, e := range by.of(c).Resources {
 		switch {
 		case e.Name != nodecontract.ResourceGPU:
 		case !e.Devices.All() || p.Replicas > 1:
