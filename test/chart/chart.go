@@ -1,4 +1,4 @@
-// Package chart renders the repository's Helm charts with a helm of its own, which is pinned in test/chart/build/helm.
+// Package chart renders the repository's Helm charts with a helm of its own, which is pinned in test/cluster/build/kubernetes.
 package chart
 
 import (
@@ -17,27 +17,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/cluster/builder"
 )
 
-// flags tell helm, as its own Makefile does, the newest Kubernetes that it knows: that is the cluster of `helm template`.
-const flags = "-s -w" +
-	" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=37" +
-	" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=37"
-
-// Helm builds helm into _output/bin, below the repository's root, and returns its path. Go's cache makes the second time quick; the
-// first takes four minutes on two cores.
+// Helm builds helm into _output/bin, below the repository's root, unless it is there, and returns its path.
 var Helm = sync.OnceValues(func() (string, error) {
 	root, err := cluster.Root()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(root, "_output", "bin", "helm")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", flags, "-o", path, "helm.sh/helm/v3/cmd/helm") //nolint:gosec // go
-	cmd.Dir = filepath.Join(root, "test", "chart", "build", "helm")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building helm: %w\n%s", err, out)
+	if err := builder.Build(context.Background(), root, io.Discard, builder.Helm); err != nil {
+		return "", err
 	}
-	return path, nil
+	return filepath.Join(root, "_output", "bin", "helm"), nil
 })
 
 // Chart is one of the repository's.

@@ -105,12 +105,15 @@ func (c *Cluster) controllerManager(port int) *part {
 func (c *Cluster) kwok(port int) *part {
 	address := fmt.Sprintf("%s:%d", loopback, port)
 	return c.binary(KWOK, httpOK(http.DefaultClient, "http://"+address+"/healthz"),
-		"--kubeconfig="+c.Kubeconfig(), "--config=/dev/null", "--server-address="+address,
+		"--kubeconfig="+c.Kubeconfig(), "--config="+c.stages(), "--server-address="+address,
 		// The annotation that Karpenter's kwok provider puts on its nodes.
 		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
 		// As kubelets do. Without leases every node is taken for dead after 50 seconds, and then for alive again, but its pods are not.
 		"--node-lease-duration-seconds=40")
 }
+
+// stages is the file that says what kwok does with Nodes and Pods.
+func (c *Cluster) stages() string { return filepath.Join(c.root, "test", "cluster", "kwok.yaml") }
 
 // karpenter listens on all addresses with its two ports: it knows no other way.
 func (c *Cluster) karpenter(metrics, health int) *part {

@@ -81,7 +81,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(root, "_output", "bin", "scheduler-filter")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, ".") //nolint:gosec // go
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", "-o", path, ".") //nolint:gosec // go
 	cmd.Dir = filepath.Join(root, "test", "scheduler", "filter")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the scheduler's filters: %w\n%s", err, out)

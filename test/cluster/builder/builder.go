@@ -3,6 +3,7 @@
 package builder
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,58 +12,81 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
-// target is a binary to build. What it is called and where it comes from is all that differs.
+// target is a binary to build.
 type target struct {
-	name   string
-	module string // folder below test/cluster/build
-	pkg    string
-	takes  string // the first time, on two cores
-	options
+	name, module, pkg string
 }
 
-type options struct {
+// module is how the binaries of a Go module below test/cluster/build are built.
+type module struct {
 	ldflags, tags string
-	static        bool // without cgo
+	static        bool   // without cgo
+	takes         string // all of it the first time, on two cores
+}
+
+// Go's cache serves modules that agree on the versions of what they share. So kwok, helm and the scheduler's filters are built with the libraries of
+// Kubernetes, and Karpenter and NVIDIA's plugin with those of Karve; test/arch compares them.
+var modules = map[string]module{
+	"kubernetes": {
+		takes: "5 minutes",
+		// Without the version the API server calls itself v0.0.0-master, which newer clients refuse. The cluster of `helm template` is of helm's version.
+		ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3" +
+			" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36" +
+			" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36",
+	},
+	// Without the version Karpenter says "unspecified" in its logs and to AWS.
+	"karpenter": {takes: "1 minute", ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"},
+	"runc":      {takes: "15 seconds"},
+	// What is left out needs libraries or is of no use here.
+	"containerd": {takes: "1 minute", tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true},
+	// The flags are those of the plugin's own Makefile. The library with the driver's functions is not there when it is linked.
+	"nvidia": {
+		takes: "half a minute",
+		ldflags: "-extldflags=-Wl,--export-dynamic,--unresolved-symbols=ignore-in-object-files" +
+			" -X github.com/NVIDIA/k8s-device-plugin/internal/info.version=v0.19.0",
+	},
 }
 
 // Set is the binaries that are needed together.
 type Set []target
 
-// Without the version the API server calls itself v0.0.0-master, which newer clients refuse.
-var kubernetes = options{ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3"}
-
-// Without the version Karpenter says "unspecified" in its logs and to AWS.
-var karpenter = options{ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"}
-
-// What is left out needs libraries or is of no use here.
-var containerd = options{tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true}
-
-// Cluster is what the local cluster runs.
+// Cluster is what the local cluster runs, and helm, which renders the charts that are installed there.
 var Cluster = Set{
-	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", "4 minutes", kubernetes},
-	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", "half a minute", kubernetes},
-	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", "a minute", kubernetes},
-	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", "half a minute", kubernetes},
-	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3", "15 seconds", options{}},
-	{"kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", "a minute", options{}},
-	{"karpenter", "karpenter", "github.com/aws/karpenter-provider-aws/cmd/controller", "two and a half minutes", karpenter},
+	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"},
+	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"},
+	{"kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+	{"kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl"},
+	{"etcd", "kubernetes", "go.etcd.io/etcd/server/v3"},
+	{"kwok", "kubernetes", "sigs.k8s.io/kwok/cmd/kwok"},
+	helm,
+	{"karpenter", "karpenter", "github.com/aws/karpenter-provider-aws/cmd/controller"},
 }
 
-// Containers is what a node with a real kubelet and real containers runs.
+// Helm is what renders charts.
+var Helm = Set{helm}
+
+var helm = target{"helm", "kubernetes", "helm.sh/helm/v3/cmd/helm"}
+
+// Containers is what a node with a real kubelet and real containers runs, and NVIDIA's device plugin.
 var Containers = Set{
-	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", "a minute", kubernetes},
-	{"runc", "runc", "github.com/opencontainers/runc", "15 seconds", options{}},
-	{"containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd", "a minute", containerd},
-	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "5 seconds", containerd},
-	{"ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr", "15 seconds", containerd},
-	{"ptp", "containerd", "github.com/containernetworking/plugins/plugins/main/ptp", "5 seconds", containerd},
-	{"host-local", "containerd", "github.com/containernetworking/plugins/plugins/ipam/host-local", "5 seconds", containerd},
+	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"},
+	{"runc", "runc", "github.com/opencontainers/runc"},
+	{"containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"},
+	{"containerd-shim-runc-v2", "containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"},
+	{"ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"},
+	{"ptp", "containerd", "github.com/containernetworking/plugins/plugins/main/ptp"},
+	{"host-local", "containerd", "github.com/containernetworking/plugins/plugins/ipam/host-local"},
+	{"nvidia-device-plugin", "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"},
 }
 
 // Build makes what is missing or stale in root/_output/bin and says on progress what it does. Two builds at once wait
@@ -81,11 +105,14 @@ func Build(ctx context.Context, root string, progress io.Writer, wanted Set) err
 	if err != nil {
 		return err
 	}
-	for i, t := range stale {
-		_, _ = fmt.Fprintf(progress, "building %s (%d of %d), about %s the first time\n", t.name, i+1, len(stale), t.takes)
+	for len(stale) > 0 {
+		name := stale[0].module
+		together := slices.DeleteFunc(slices.Clone(stale), func(t target) bool { return t.module != name })
+		stale = slices.DeleteFunc(stale, func(t target) bool { return t.module == name })
+		_, _ = fmt.Fprintf(progress, "building %s (at most %s on two cores, the first time)\n", strings.Join(together.names(), ", "), modules[name].takes)
 		began := time.Now()
-		if err := t.build(ctx, root, bin); err != nil {
-			return fmt.Errorf("building %s: %w", t.name, err)
+		if err := together.build(ctx, root, bin, progress); err != nil {
+			return fmt.Errorf("building %s: %w", strings.Join(together.names(), ", "), err)
 		}
 		_, _ = fmt.Fprintf(progress, "  built in %s\n", time.Since(began).Round(time.Second))
 	}
@@ -96,11 +123,15 @@ func Build(ctx context.Context, root string, progress io.Writer, wanted Set) err
 // files and builds nothing.
 func Stale(root string, of Set) ([]string, error) {
 	stale, err := of.stale(root, filepath.Join(root, "_output", "bin"))
+	return stale.names(), err
+}
+
+func (s Set) names() []string {
 	var names []string
-	for _, t := range stale {
+	for _, t := range s {
 		names = append(names, t.name)
 	}
-	return names, err
+	return names
 }
 
 func (s Set) stale(root, bin string) (Set, error) {
@@ -122,10 +153,8 @@ const stampDir = ".stamps"
 // stamp says of what the binary was made: the pinned modules and how it is built.
 func (t target) stamp(root string) (string, error) {
 	h := sha256.New()
-	_, _ = fmt.Fprintln(h, t.pkg, t.ldflags)
-	if t.tags != "" {
-		_, _ = fmt.Fprintln(h, t.tags)
-	}
+	m := modules[t.module]
+	_, _ = fmt.Fprintln(h, t.pkg, m.ldflags, m.tags, m.static)
 	for _, file := range []string{"go.mod", "go.sum"} {
 		content, err := os.ReadFile(filepath.Join(t.dir(root), file))
 		if err != nil {
@@ -152,46 +181,101 @@ func (t target) fresh(root, bin string) (bool, error) {
 	return err == nil && string(got) == want, nil
 }
 
-func (t target) build(ctx context.Context, root, bin string) error {
-	stamp, err := t.stamp(root)
-	if err != nil {
-		return err
-	}
-	if t.name == "karpenter" {
+// build builds the binaries of one module together: it is read once, and they are linked side by side.
+func (s Set) build(ctx context.Context, root, bin string, progress io.Writer) error {
+	m := modules[s[0].module]
+	if s[0].module == "karpenter" {
 		if err := copyCRDs(ctx, root, bin); err != nil {
 			return err
 		}
 	}
 	// Moved into place when it is done: an old one may be running, and half a binary must not look like one.
-	fresh := filepath.Join(bin, stampDir, t.name+".new")
-	// Without -s -w they take twice the disk. With -trimpath what the product uses too, above all the clients of AWS, would be compiled a
-	// second time.
-	_, err = command(ctx, t.dir(root), t.environment(), "go", "build", "-tags", t.tags, "-ldflags", strings.TrimSpace("-s -w "+t.ldflags), "-o", fresh, t.pkg)
+	fresh := filepath.Join(bin, stampDir, "new")
+	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(fresh, 0o755)); err != nil { //nolint:gosec // binaries for everybody
+		return err
+	}
+	// Without -s -w they take twice the disk. With -trimpath what another build uses too would be compiled a second time.
+	args := []string{"go", "build", "-v", "-tags", m.tags, "-ldflags", strings.TrimSpace("-s -w " + m.ldflags), "-o", fresh}
+	for _, t := range s {
+		args = append(args, t.pkg)
+	}
+	environment := os.Environ()
+	if m.static {
+		environment = append(environment, "CGO_ENABLED=0")
+	}
+	compiled := &packages{}
+	stop := compiled.tell(progress)
+	_, err := command(ctx, s[0].dir(root), environment, compiled, args...)
+	stop()
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(fresh, filepath.Join(bin, t.name)); err != nil {
-		return err
+	for _, t := range s {
+		if err := t.install(root, bin, filepath.Join(fresh, executable(t.pkg))); err != nil {
+			return err
+		}
 	}
-	// The stamp too: the files may be links to those of another checkout.
-	if err := os.WriteFile(fresh, []byte(stamp), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(fresh, filepath.Join(bin, stampDir, t.name))
+	return os.RemoveAll(fresh)
 }
 
-func (t target) environment() []string {
-	if t.static {
-		return append(os.Environ(), "CGO_ENABLED=0")
+// install moves a binary into place, and its stamp: both may be links to those of another checkout.
+func (t target) install(root, bin, built string) error {
+	if err := os.Rename(built, filepath.Join(bin, t.name)); err != nil {
+		return err
 	}
-	return os.Environ()
+	stamp, err := t.stamp(root)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(built, []byte(stamp), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(built, filepath.Join(bin, stampDir, t.name))
+}
+
+// executable is what go build calls the program of a package.
+func executable(pkg string) string {
+	if dir, last := path.Split(pkg); len(last) == 2 && last[0] == 'v' {
+		pkg = path.Clean(dir)
+	}
+	return path.Base(pkg)
+}
+
+// packages counts those that go build -v names as it compiles them.
+type packages struct{ compiled atomic.Int64 }
+
+func (p *packages) Write(b []byte) (int, error) {
+	p.compiled.Add(int64(bytes.Count(b, []byte("\n"))))
+	return len(b), nil
+}
+
+// tell says every few seconds how far it is, until it is stopped.
+func (p *packages) tell(progress io.Writer) (stop func()) {
+	done, began := make(chan struct{}), time.Now()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(8 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				_, _ = fmt.Fprintf(progress, "  %d packages compiled after %s\n", p.compiled.Load(), time.Since(began).Round(time.Second))
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
 }
 
 // copyCRDs puts the CRDs of Karpenter and of its AWS provider beside the binaries, so that a cluster starts without the module cache. They belong
 // to the version that is pinned for the binary, and no other is left: the folder is moved into place as a whole.
 func copyCRDs(ctx context.Context, root, bin string) error {
 	module := target{module: "karpenter"}.dir(root)
-	out, err := command(ctx, module, os.Environ(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
+	out, err := command(ctx, module, os.Environ(), io.Discard, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
 	if err != nil {
 		return fmt.Errorf("finding its CRDs: %w", err)
 	}
@@ -219,18 +303,29 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 	return nil
 }
 
-// command runs at low priority: a build takes all cores for minutes, and somebody works on this machine.
-func command(ctx context.Context, dir string, environment []string, args ...string) ([]byte, error) {
-	if nice, err := exec.LookPath("nice"); err == nil {
-		args = append([]string{nice, "-n", "10"}, args...)
-	}
+// command runs a command and returns what it writes. What it says goes to progress, and into the error when it fails.
+func command(ctx context.Context, dir string, environment []string, progress io.Writer, args ...string) ([]byte, error) {
 	var out, errs strings.Builder
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // go
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment, &out, &errs
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment, &out, io.MultiWriter(&errs, progress)
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, errs.String())
 	}
 	return []byte(out.String()), nil
+}
+
+// Alone runs a build of one of the repository's own programs while nobody else runs one: test packages run side by side, and need the same ones.
+func Alone(root string, build func() error) error {
+	bin := filepath.Join(root, "_output", "bin")
+	if err := os.MkdirAll(filepath.Join(bin, stampDir), 0o755); err != nil { //nolint:gosec // binaries for everybody
+		return err
+	}
+	unlock, err := lock(filepath.Join(bin, stampDir, "own"), io.Discard)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return build()
 }
 
 // lock holds off other builds into the same folder.

@@ -29,13 +29,13 @@ func TestABinaryIsStaleWhenItIsMissingOrItsModuleChanged(t *testing.T) {
 	}
 	expect(t, root)
 
-	write(t, filepath.Join(root, "test", "cluster", "build", "kwok", "go.sum"), "another version")
-	expect(t, root, "kwok")
+	write(t, filepath.Join(root, "test", "cluster", "build", "karpenter", "go.sum"), "another version")
+	expect(t, root, "karpenter")
 
 	if err := os.Remove(filepath.Join(bin, "etcd")); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, root, "etcd", "kwok")
+	expect(t, root, "etcd", "karpenter")
 }
 
 func expect(t *testing.T, root string, want ...string) {

@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/cluster/builder"
 	"karve.sh/karve/test/kubelet"
-	"karve.sh/karve/test/kubelet/nvidia"
 	"karve.sh/karve/test/nvml"
 )
 
@@ -38,24 +38,25 @@ func Karve(ctx context.Context) (Plugin, error) {
 	if err != nil {
 		return Plugin{}, err
 	}
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node") //nolint:gosec // The path is our own.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return Plugin{}, fmt.Errorf("building karve-node: %w\n%s", err, out)
+	if err := builder.Alone(root, func() error {
+		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node") //nolint:gosec // The path is our own.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building karve-node: %w\n%s", err, out)
+		}
+		return nil
+	}); err != nil {
+		return Plugin{}, err
 	}
 	// Its state would outlive the machine: what broke in one test would be out of service in the next.
 	args := []string{"--metrics-address=127.0.0.1:0", "--state-dir=none"}
 	return Plugin{Name: "karve-node", Path: filepath.Join(root, "_output", "bin", "karve-node"), Args: args}, nil
 }
 
-// NVIDIA builds NVIDIA's device plugin. What makes it read its configuration again is what its config-manager does: SIGHUP.
-func NVIDIA(ctx context.Context) (Plugin, error) {
+// NVIDIA is NVIDIA's device plugin, which is built with the node's other binaries. What makes it read its configuration again is what its config-manager does: SIGHUP.
+func NVIDIA(context.Context) (Plugin, error) {
 	root, err := cluster.Root()
-	if err != nil {
-		return Plugin{}, err
-	}
-	path, err := nvidia.Build(ctx, root)
-	return Plugin{Name: "nvidia-device-plugin", Path: path, Hangup: true}, err
+	return Plugin{Name: "nvidia-device-plugin", Path: filepath.Join(root, "_output", "bin", "nvidia-device-plugin"), Hangup: true}, err
 }
 
 // Machine is a node with GPUs.
