@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -18,28 +20,30 @@ const (
 
 var ports = struct {
 	sync.Mutex
-	taken map[int]bool
-}{taken: map[int]bool{}}
+	taken map[int]io.Closer
+}{taken: map[int]io.Closer{}}
 
-// freePort is a port of 127.0.0.1 that nobody listens on and that no other cluster of this process was given.
+// freePort is a port of 127.0.0.1 that nobody listens on and that no other cluster was given, whatever process it is of.
 func freePort(ctx context.Context) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
 	var last error
 	for range 100 {
 		port := firstPort + rand.IntN(lastPort-firstPort)
-		if ports.taken[port] {
-			continue
-		}
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
+		ours, err := Reserve(ctx, "port/"+strconv.Itoa(port))
 		if err != nil {
 			last = err
 			continue
 		}
-		if err := l.Close(); err != nil {
-			return 0, fmt.Errorf("finding a free port: %w", err)
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
+		if err != nil {
+			_, last = ours.Close(), err
+			continue
 		}
-		ports.taken[port] = true
+		if err := l.Close(); err != nil {
+			return 0, errors.Join(fmt.Errorf("finding a free port: %w", err), ours.Close())
+		}
+		ports.taken[port] = ours
 		return port, nil
 	}
 	return 0, fmt.Errorf("finding a free port: %w", last)
@@ -49,6 +53,18 @@ func releasePorts(of []int) {
 	ports.Lock()
 	defer ports.Unlock()
 	for _, port := range of {
-		delete(ports.taken, port)
+		if ours, ok := ports.taken[port]; ok {
+			_ = ours.Close() // It ends with the process at the latest.
+			delete(ports.taken, port)
+		}
 	}
+}
+
+// Reserve keeps a name from all other processes of this network namespace until it is closed, or until this process ends: test packages run side by side.
+func Reserve(ctx context.Context, name string) (io.Closer, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", "@karve.sh/test/"+name)
+	if err != nil {
+		return nil, fmt.Errorf("%s is taken: %w", name, err)
+	}
+	return l, nil
 }

@@ -25,6 +25,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
+	"karve.sh/karve/test/cluster/builder"
 )
 
 const (
@@ -80,24 +81,21 @@ func Client(c *cluster.Cluster) (client.Client, error) {
 	return client.New(c.RESTConfig(), client.Options{Scheme: scheme})
 }
 
-// building lets one build at a time write the binary.
-var building sync.Mutex
-
 // Build builds the controller and returns its path.
 func Build(ctx context.Context) (string, error) {
-	building.Lock()
-	defer building.Unlock()
 	root, err := cluster.Root()
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(root, "_output", "bin", "karve-controller")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/controller") //nolint:gosec // The path is our own.
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the controller: %w\n%s", err, out)
-	}
-	return path, nil
+	return path, builder.Alone(root, func() error {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/controller") //nolint:gosec // The path is our own.
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building the controller: %w\n%s", err, out)
+		}
+		return nil
+	})
 }
 
 // Start builds the controller, installs its chart, and runs in the place of the chart's pods one process until the cluster stops.

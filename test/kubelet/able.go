@@ -138,7 +138,9 @@ func (n *Node) writeBundle(ctx context.Context) error {
 
 // connect gives the network of a container's process an interface.
 func (n *Node) connect(ctx context.Context, pid int) error {
-	n.port = os.Getpid() // For a subnet.
+	if err := n.reserveNetwork(ctx); err != nil {
+		return err
+	}
 	plugin, err := n.Run(Program{Name: "ptp", Path: n.bin("ptp"), Stdin: string(n.files()["cni/10-karve.conf"]), Env: []string{
 		"CNI_COMMAND=ADD", "CNI_CONTAINERID=able", "CNI_IFNAME=eth0", "CNI_PATH=" + n.bin(""), fmt.Sprintf("CNI_NETNS=/proc/%d/ns/net", pid),
 	}})

@@ -14,8 +14,7 @@ const snapshotter = "native"
 func (n *Node) files() map[string][]byte {
 	fill := strings.NewReplacer(
 		"DIR", n.dir, "BIN", n.bin(""), "IMAGE", Image, "SNAPSHOTTER", snapshotter, "CGROUP", "/"+n.cgroup(),
-		// A /24 of the range that is set aside for tests of networks, so that two nodes have two.
-		"SUBNET", fmt.Sprintf("198.%d.%d.0/24", 18+n.port/256%2, n.port%256),
+		"SUBNET", n.Subnet(),
 		"KUBELETPORT", fmt.Sprint(n.port), "HEALTHPORT", fmt.Sprint(n.health),
 		"STATUS", n.config.StatusInterval.String(), "MAXPODS", fmt.Sprint(n.config.MaxPods),
 	)

@@ -12,27 +12,26 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync"
+
+	"karve.sh/karve/test/cluster/builder"
 )
 
 // Image is the only image there is. Its program prints its environment as JSON and waits.
 const Image = "karve.test/pod:1"
 
-var building sync.Mutex
-
 // program builds one of the commands of this package into _output/bin, statically, and returns its path. Go's cache makes the
 // second time quick.
 func program(ctx context.Context, root, name string) (string, error) {
-	building.Lock()
-	defer building.Unlock()
 	path := filepath.Join(root, "_output", "bin", "kubelet-"+name)
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./test/kubelet/cmd/"+name) //nolint:gosec // go
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
-	}
-	return path, nil
+	return path, builder.Alone(root, func() error {
+		cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", path, "./test/kubelet/cmd/"+name) //nolint:gosec // go
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", name, err, out)
+		}
+		return nil
+	})
 }
 
 // writeImage writes an image of one program, as `docker save` does.

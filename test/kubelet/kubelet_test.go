@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,8 +105,7 @@ func TestAPodRunsOnARealKubeletAndItsOutputCanBeRead(t *testing.T) {
 func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
 	kubelet.Require(t)
 	c := cluster.ForTest(t, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
-	// Another test may have left a network interface a moment ago: they go when the kernel gets to it.
-	before := traces(t, "")
+	before := traces(t, "", "")
 	for i := range 3 {
 		n, err := kubelet.Start(t.Context(), c, kubelet.Config{Name: fmt.Sprintf("node-%d", i)})
 		if err != nil {
@@ -113,14 +114,15 @@ func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
 		pod := kubelet.Pod(namespace, fmt.Sprintf("pod-%d", i), "", 0)
 		pod.Spec.NodeName = n.Name()
 		running(t, n, create(t, n, pod))
-		if during := traces(t, n.Dir()); len(during) == len(before) {
+		if during := traces(t, n.Dir(), n.Subnet()); len(during) == len(before) {
 			t.Errorf("no traces of a running node are seen: %q", during)
 		}
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
 		}
+		// Network interfaces go when the kernel gets to it.
 		eventually(t, func() error {
-			if after := traces(t, n.Dir()); !slices.Equal(before, after) {
+			if after := traces(t, n.Dir(), n.Subnet()); !slices.Equal(before, after) {
 				return fmt.Errorf("before:\n%s\nafter Stop:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 			}
 			return nil
@@ -131,22 +133,10 @@ func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// traces are what nodes can leave on a machine: mounts, cgroups, network interfaces, settings and processes.
-func traces(t *testing.T, dir string) []string {
+// traces are what a node can leave on a machine: mounts, cgroups, network interfaces, processes, and settings, which are all that there is without a node.
+func traces(t *testing.T, dir, subnet string) []string {
 	t.Helper()
 	var found []string
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found = append(found, fmt.Sprintf("%d mounts", strings.Count(string(mounts), "\n")))
-	for _, pattern := range []string{"/sys/fs/cgroup/*/karve-node-*", "/sys/fs/cgroup/karve-node-*", "/sys/class/net/veth*"} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found = append(found, paths...)
-	}
 	for _, setting := range []string{"kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "net/ipv4/ip_forward"} {
 		value, err := os.ReadFile("/proc/sys/" + setting)
 		if err != nil {
@@ -154,13 +144,42 @@ func traces(t *testing.T, dir string) []string {
 		}
 		found = append(found, setting+" "+strings.TrimSpace(string(value)))
 	}
+	if dir == "" {
+		return found
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			found = append(found, line)
+		}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
+		paths, err := filepath.Glob(pattern + filepath.Base(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, paths...)
+	}
+	interfaces, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	within := netip.MustParsePrefix(subnet)
+	for _, a := range interfaces {
+		if address, err := netip.ParsePrefix(a.String()); err == nil && within.Contains(address.Addr()) {
+			found = append(found, a.String())
+		}
+	}
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range processes {
 		line, err := os.ReadFile(p)
-		if err == nil && dir != "" && strings.Contains(string(line), dir) {
+		if err == nil && strings.Contains(string(line), dir) {
 			found = append(found, strings.ReplaceAll(string(line), "\x00", " "))
 		}
 	}
@@ -172,11 +191,11 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	if os.Getenv("KARVE_TEST_VICTIM") == "1" {
 		n := kubelet.ForTest(t, kubelet.Config{})
 		running(t, n, create(t, n, kubelet.Pod(namespace, "victim", "", 0)))
-		fmt.Printf("node %s\n", n.Dir())
+		fmt.Printf("node %s %s\n", n.Dir(), n.Subnet())
 		time.Sleep(time.Hour)
 	}
 	kubelet.Require(t)
-	before := traces(t, "")
+	before := traces(t, "", "")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	victim := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestANodeDiesWithItsTest$")
@@ -194,11 +213,11 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	if err := victim.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var dir string
-	if _, err := fmt.Fscanf(out, "node %s\n", &dir); err != nil {
+	var dir, subnet string
+	if _, err := fmt.Fscanf(out, "node %s %s\n", &dir, &subnet); err != nil {
 		t.Fatal(err)
 	}
-	if during := traces(t, dir); len(during) < len(before)+2 {
+	if during := traces(t, dir, subnet); len(during) < len(before)+2 {
 		t.Errorf("traces of the node: %q, want containerd's and the kubelet's processes at least", during)
 	}
 	if err := victim.Process.Kill(); err != nil {
@@ -206,7 +225,7 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	}
 	_ = victim.Wait()
 	eventually(t, func() error {
-		if after := traces(t, dir); !slices.Equal(before, after) {
+		if after := traces(t, dir, subnet); !slices.Equal(before, after) {
 			return fmt.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
 		}
 		return nil

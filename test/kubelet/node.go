@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -44,6 +45,8 @@ type Node struct {
 	keep       bool
 	port       int
 	health     int
+	network    int       // the number of its subnet
+	networkEnd io.Closer // gives it back
 	kubeconfig string
 	init       *exec.Cmd
 	life       io.Closer // init ends when it is closed
@@ -88,6 +91,9 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*Node, err
 			return nil, err
 		}
 	}
+	if err := n.reserveNetwork(ctx); err != nil {
+		return nil, err
+	}
 	// A node needs no more rights than these; its name gives it them only with an authorizer that this API server does not have.
 	if n.kubeconfig, err = c.KubeconfigFor("system:node:"+config.Name, "system:nodes", "system:masters"); err != nil {
 		return nil, err
@@ -98,6 +104,23 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*Node, err
 	}
 	return n, nil
 }
+
+// networks is how many subnets there are for nodes: the /24 of the range that is set aside for tests of networks.
+const networks = 512
+
+// reserveNetwork takes a subnet that no other node on this machine has.
+func (n *Node) reserveNetwork(ctx context.Context) (err error) {
+	for range 100 {
+		n.network = rand.IntN(networks)
+		if n.networkEnd, err = cluster.Reserve(ctx, fmt.Sprintf("subnet/%d", n.network)); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("finding a subnet for a node: %w", err)
+}
+
+// Subnet is where its pods have their addresses.
+func (n *Node) Subnet() string { return fmt.Sprintf("198.%d.%d.0/24", 18+n.network/256, n.network%256) }
 
 func (n *Node) start(ctx context.Context) error {
 	if err := cgroup.Make(n.cgroup()); err != nil {
@@ -248,6 +271,9 @@ func (n *Node) Stop() error {
 		timer := time.AfterFunc(20*time.Second, func() { _ = n.init.Process.Kill() })
 		_ = n.init.Wait()
 		timer.Stop()
+	}
+	if n.networkEnd != nil {
+		_ = n.networkEnd.Close() // It ends with the process at the latest.
 	}
 	err := cgroup.Remove(n.cgroup()) // Of a node that did not get as far as init.
 	if !n.keep {

@@ -51,6 +51,7 @@ func (w *world) within(bound time.Duration, want int) {
 }
 
 func TestALostOrHungDriverIsKnownToTheKubeletWithinThirtySeconds(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(2))
 	w.must(w.Share(10))
@@ -106,6 +107,7 @@ func (w *world) says(agent *kubelet.Process, words string, often int) {
 
 // A driver that is loaded anew is away for some seconds. Its GPUs stay in service, so that no pod that is on its way fails.
 func TestNoPodFailsWhileTheDriverIsLoadedAnew(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))

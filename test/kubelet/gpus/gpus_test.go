@@ -153,6 +153,7 @@ func build(t *testing.T, how func(context.Context) (gpus.Plugin, error)) gpus.Pl
 }
 
 func TestNVIDIAsPluginSharesAGPUAmongPods(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.NVIDIA)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(2))
@@ -217,6 +218,7 @@ func (s *settled) unchanged() {
 }
 
 func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))
@@ -253,6 +255,7 @@ func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
 }
 
 func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))
@@ -284,6 +287,7 @@ func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 
 // What is held is found again by whoever was away: the kubelet tells of no pods at first, and the agent has no memory.
 func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))
@@ -322,6 +326,7 @@ func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 }
 
 func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))
@@ -342,6 +347,7 @@ func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 }
 
 func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	w.must(w.Share(10))

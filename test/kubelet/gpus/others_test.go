@@ -47,6 +47,7 @@ func (w *world) has(resource string, want int) {
 }
 
 func TestNVIDIAsPluginWithAnotherResourceIsSeenAndYieldedTo(t *testing.T) {
+	t.Parallel()
 	nvidia, karve := build(t, gpus.NVIDIA), build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(2))
 	nvidia = w.configured(nvidia, "version: v1\n")
@@ -79,6 +80,7 @@ func TestNVIDIAsPluginWithAnotherResourceIsSeenAndYieldedTo(t *testing.T) {
 }
 
 func TestContainerdResolvesTheNamesOfCDIDevices(t *testing.T) {
+	t.Parallel()
 	p := build(t, gpus.Karve)
 	w := newWorld(t, nvml.T4(1))
 	specs := filepath.Join(w.node.Dir(), "cdi")
