@@ -332,7 +332,7 @@ func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	bin := t.TempDir()
 	program := filepath.Join(bin, "karve-node")
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "build"), "node")
-	build.Env = append(os.Environ(), "OUT="+bin)
+	build.Env = append(os.Environ(), "OUT="+bin, "TRIMPATH=no")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -214,7 +214,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{root: root, plugin: filepath.Join(t.TempDir(), "kubectl-karve")}
 	w.cluster = cluster.ForTest(t, cluster.Config{CRDs: []string{w.karpentersCRDs(t)}})
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "build"), "kubectl-karve")
-	build.Env = append(os.Environ(), "OUT="+filepath.Dir(w.plugin))
+	build.Env = append(os.Environ(), "OUT="+filepath.Dir(w.plugin), "TRIMPATH=no")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the plugin: %v\n%s", err, out)
 	}

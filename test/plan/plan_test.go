@@ -53,7 +53,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{api, c, root, t.TempDir()}
 	build := exec.CommandContext(t.Context(), filepath.Join(root, "tools", "build"), "kubectl-karve")
-	build.Env = append(os.Environ(), "OUT="+w.path)
+	build.Env = append(os.Environ(), "OUT="+w.path, "TRIMPATH=no")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the plugin: %v\n%s", err, out)
 	}

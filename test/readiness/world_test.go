@@ -165,7 +165,7 @@ func (w *world) agent(pod *corev1.Pod, dir string) (program string, env []string
 	bin := w.t.TempDir()
 	program = filepath.Join(bin, "karve-node")
 	build := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node")
-	build.Env = append(os.Environ(), "OUT="+bin)
+	build.Env = append(os.Environ(), "OUT="+bin, "TRIMPATH=no")
 	if out, err := build.CombinedOutput(); err != nil {
 		w.t.Fatalf("%v\n%s", err, out)
 	}
