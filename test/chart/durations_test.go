@@ -3,6 +3,7 @@ package chart_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -54,9 +55,7 @@ func claimSpec(key, value string) map[string]any {
 
 func durationPool(disruption, template map[string]any) *unstructured.Unstructured {
 	spec := claimSpec("", "")
-	for key, value := range template {
-		spec[key] = value
-	}
+	maps.Copy(spec, template)
 	return durationObject("NodePool", map[string]any{"disruption": disruption, "template": map[string]any{"spec": spec}})
 }
 

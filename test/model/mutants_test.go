@@ -106,12 +106,13 @@ func TestFaultsThatWereMendedAreFound(t *testing.T) {
 			if err == nil {
 				t.Fatal("no run finds it")
 			}
-			reason := ""
+			var found strings.Builder
 			for line := range strings.Lines(string(out)) {
-				if _, found, ok := strings.Cut(line, ": seed "); ok {
-					reason += "seed " + found
+				if _, seed, ok := strings.Cut(line, ": seed "); ok {
+					found.WriteString("seed " + seed)
 				}
 			}
+			reason := found.String()
 			if !strings.Contains(reason, m.says) {
 				t.Fatalf("the runs say %q; want %q\n%s", reason, m.says, out)
 			}

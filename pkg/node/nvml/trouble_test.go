@@ -165,7 +165,7 @@ func drive(t *testing.T, sysfs, pci, driver string) {
 
 func put(t *testing.T, sysfs, pci, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(folder(sysfs, pci), name), []byte(fmt.Sprintln(content)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(folder(sysfs, pci), name), fmt.Appendln(nil, content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
