@@ -211,10 +211,3 @@ func TestAPromiseNeedsNoFile(t *testing.T) {
 	meta <- promise("9")
 	next(fails("not YAML")) // What was last is kept whole.
 }
-
-func TestTheAnnotationsAreTheControllers(t *testing.T) {
-	t.Parallel()
-	if nodecontract.ResourceAnnotation != nodecontract.ResourceAnnotation || nodecontract.ReplicasPerGPUAnnotation != nodecontract.ReplicasPerGPUAnnotation {
-		t.Error("the agent reads other annotations than the controller writes")
-	}
-}
