@@ -22,8 +22,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulated machines
-	@echo "Compiling the demo, which takes minutes the first time."
-	go run ./test/demo
+	@tools/demo
 
 cluster: cluster-bin ## Start a local cluster that stays until cluster-down
 	go run ./test/cluster/cmd/karve-cluster up

@@ -23,7 +23,6 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
-	"karve.sh/karve/test/chart"
 	"karve.sh/karve/test/cluster"
 	"karve.sh/karve/test/cluster/builder"
 	"karve.sh/karve/test/karve"
@@ -76,7 +75,11 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.build(ctx); err != nil {
 		return err
 	}
-	ours, alone, err := d.onCluster(ctx, cancel)
+	var ours, alone figures
+	err = d.whileStill(func() string { return "going on" }, func() (err error) {
+		ours, alone, err = d.onCluster(ctx, cancel)
+		return err
+	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			return cause // what went wrong is that this ended
@@ -110,12 +113,6 @@ func (d *demo) build(ctx context.Context) error {
 	}
 	p := &progress{story: d.story}
 	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Cluster) }); err != nil {
-		return err
-	}
-	if err := d.building("helm, which renders Karve's chart: this takes minutes the first time", func() error {
-		_, err := chart.Helm()
-		return err
-	}); err != nil {
 		return err
 	}
 	return d.building("Karve's controller", func() error {

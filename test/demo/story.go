@@ -43,7 +43,7 @@ func (s *story) chapter(title string) {
 }
 
 // stillAfter is how long nothing may be told while something goes on.
-const stillAfter = 20 * time.Second
+const stillAfter = 8 * time.Second
 
 // whileStill tells now and again that something long goes on.
 func (s *story) whileStill(doing func() string, do func() error) error {
