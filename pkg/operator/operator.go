@@ -90,7 +90,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
-	if err := register(m, types, o); err != nil {
+	if err := register(ctx, m, types, o); err != nil {
 		return err
 	}
 	log.Info("Starting", "instanceTypes", len(types))
@@ -131,7 +131,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
-func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
+func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	clk := clock.RealClock{}
 	ledger := launch.NewLedger()
 	all := metrics.New(ctrlmetrics.Registry)
@@ -157,6 +157,9 @@ func register(m ctrl.Manager, types []catalog.InstanceType, o Options) error {
 	gatherer := &gather.Gatherer{
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
 		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true,
+	}
+	if err := gatherer.CountChanges(ctx, m.GetFieldIndexer()); err != nil {
+		return err
 	}
 	c, borne := m.GetClient(), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{

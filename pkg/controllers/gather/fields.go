@@ -9,12 +9,20 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/karpenter/pkg/apis"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
+)
+
+// The kinds whose specs are read as they are.
+var (
+	nodePool     = schema.GroupVersionKind{Group: apis.Group, Version: "v1", Kind: "NodePool"}
+	gpuNodeClass = v1alpha1.GroupVersion.WithKind(v1alpha1.Kind)
 )
 
 // unknownFields returns the paths of fields in the specs of our NodePools and of GPUNodeClasses that the typed objects do not have, by the objects' UIDs. The
@@ -25,12 +33,11 @@ func (g *Gatherer) unknownFields(ctx context.Context, pools []karpv1.NodePool) (
 		ours[pools[i].UID] = snapshot.IsOurs(&pools[i])
 	}
 	unknown := map[types.UID][]string{}
-	list := func(apiVersion, kind string, wanted func(types.UID) bool, spec func() any) error {
+	list := func(gvk schema.GroupVersionKind, wanted func(types.UID) bool, spec func() any) error {
 		var all unstructured.UnstructuredList
-		all.SetAPIVersion(apiVersion)
-		all.SetKind(kind + "List")
+		all.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 		if err := g.Cached.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-			return fmt.Errorf("listing %ss as they are: %w", kind, err)
+			return fmt.Errorf("listing %ss as they are: %w", gvk.Kind, err)
 		}
 		for i := range all.Items {
 			o := &all.Items[i]
@@ -41,8 +48,8 @@ func (g *Gatherer) unknownFields(ctx context.Context, pools []karpv1.NodePool) (
 		return nil
 	}
 	return unknown, errors.Join(
-		list("karpenter.sh/v1", "NodePool", func(uid types.UID) bool { return ours[uid] }, func() any { return &karpv1.NodePoolSpec{} }),
-		list(v1alpha1.GroupVersion.String(), v1alpha1.Kind, func(types.UID) bool { return true }, func() any { return &v1alpha1.GPUNodeClassSpec{} }),
+		list(nodePool, func(uid types.UID) bool { return ours[uid] }, func() any { return &karpv1.NodePoolSpec{} }),
+		list(gpuNodeClass, func(types.UID) bool { return true }, func() any { return &v1alpha1.GPUNodeClassSpec{} }),
 	)
 }
 

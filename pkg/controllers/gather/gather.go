@@ -1,4 +1,7 @@
 // Package gather reads the cluster for those who decide. It only reads.
+//
+// What the informers know is kept from one look to the next (state.go), and a kind is listed again only after one of its objects has changed (changes.go).
+// NodeClaims and the cloud's node classes are read live at each look. Controllers that ask at the same time share a look (look.go).
 package gather
 
 import (
@@ -8,9 +11,6 @@ import (
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
@@ -57,9 +56,16 @@ type Gatherer struct {
 	// claims is held by whoever reads all NodeClaims, or writes to several together.
 	claims sync.RWMutex
 
-	// learned is what machines were found to have, since the controller has started.
-	learned   capacity.Learned
-	learnedMu sync.Mutex
+	// looking is held by the look that reads, and for what looks keep: the state, and what machines were found to have since the controller has started.
+	looking sync.Mutex
+	state   state
+	learned capacity.Learned
+	// changes counts what changes in the caches; nil where that is not counted.
+	changes changes
+
+	// mu is for the look that has not begun and the latest one that has ended well.
+	mu           sync.Mutex
+	next, latest *look
 }
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses;gpuimagerollouts,verbs=list;watch
@@ -72,60 +78,23 @@ type Gatherer struct {
 // +kubebuilder:rbac:feature=capacity-buffers,groups=apps,resources=deployments;replicasets;statefulsets,verbs=list;watch
 // +kubebuilder:rbac:feature=capacity-buffers,groups="",resources=podtemplates,verbs=list;watch
 
-// Cluster reads all that a decision may depend on.
-func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
-	started := g.Clock.Now()
-	c, err := g.read(ctx)
-	if err == nil && g.Metrics != nil {
-		g.Metrics.GatherSeconds.Observe(g.Clock.Since(started).Seconds())
-	}
-	return c, err
-}
-
 func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
-	var (
-		nodePools  karpv1.NodePoolList
-		classes    v1alpha1.GPUNodeClassList
-		nodes      corev1.NodeList
-		pods       corev1.PodList
-		daemonSets appsv1.DaemonSetList
-		overlays   karpv1alpha1.NodeOverlayList
-		rollouts   v1alpha1.GPUImageRolloutList
-		claims     karpv1.NodeClaimList
-		namespaces corev1.NamespaceList
-		volumes    corev1.PersistentVolumeList
-		asked      corev1.PersistentVolumeClaimList
-		storage    storagev1.StorageClassList
-		csiNodes   storagev1.CSINodeList
-	)
-	for _, list := range []client.ObjectList{
-		&nodePools, &classes, &nodes, &pods, &daemonSets, &namespaces, &volumes, &asked, &storage, &csiNodes,
-	} {
-		if err := g.Cached.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("listing %T: %w", list, err)
-		}
+	if err := g.update(ctx); err != nil {
+		return nil, err
 	}
-	if g.NodeOverlays {
-		if err := g.Cached.List(ctx, &overlays); err != nil {
-			return nil, fmt.Errorf("listing NodeOverlays: %w", err)
-		}
-	}
-	if g.ImageRollouts {
-		if err := g.Cached.List(ctx, &rollouts); err != nil {
-			return nil, fmt.Errorf("listing GPUImageRollouts: %w", err)
-		}
-	}
+	var claims karpv1.NodeClaimList
 	if err := g.list(ctx, &claims); err != nil {
 		return nil, err
 	}
+	s := &g.state
 	c := &snapshot.Cluster{
-		Now: g.Clock.Now(), NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
-		Pods: pods.Items, DaemonSets: daemonSets.Items, ReplicasTimeout: g.ReplicasTimeout,
-		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}, Namespaces: namespaces.Items, PersistentVolumes: volumes.Items,
-		PersistentVolumeClaims: asked.Items, StorageClasses: storage.Items, CSINodes: csiNodes.Items,
+		Now: g.Clock.Now(), NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, NodeClaims: claims.Items, Nodes: s.nodes.is.Items,
+		Pods: s.pods.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
+		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}, Namespaces: s.namespaces.is.Items, PersistentVolumes: s.volumes.is.Items,
+		PersistentVolumeClaims: s.claims.is.Items, StorageClasses: s.storage.is.Items, CSINodes: s.csiNodes.is.Items, UnknownFields: s.unknown.is,
 	}
-	for _, overlay := range overlays.Items {
-		if snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
+	for _, overlay := range s.overlays.is.Items {
+		if g.NodeOverlays && snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
 			c.NodeOverlays = append(c.NodeOverlays, overlay)
 		}
 	}
@@ -138,13 +107,12 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.classes(ctx, c); err != nil {
 		return nil, err
 	}
-	drift.AcceptGoodImages(c, rollouts.Items)
+	drift.AcceptGoodImages(c, s.rollouts.is.Items)
 	g.learn(ctx, c).Correct(c)
-	c.Refused = g.Ledger.Refused()
 	return c, nil
 }
 
-// classes reads what the GPUNodeClasses name and what they and the NodePools have that is not known.
+// classes reads what the GPUNodeClasses name.
 func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	for i := range c.GPUNodeClasses {
 		class := &c.GPUNodeClasses[i]
@@ -158,9 +126,7 @@ func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 		}
 		c.NodeClasses[class.Spec.NodeClassRef] = state
 	}
-	var err error
-	c.UnknownFields, err = g.unknownFields(ctx, c.NodePools)
-	return err
+	return nil
 }
 
 // list reads the NodeClaims.
@@ -182,8 +148,6 @@ func (g *Gatherer) Together(write func()) {
 
 // learn adds what the machines that are there show to what is known.
 func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
-	g.learnedMu.Lock()
-	defer g.learnedMu.Unlock()
 	now := capacity.Learn(c, g.learned)
 	for kind, seen := range now {
 		if before, ok := g.learned[kind]; !ok || before.Allocatable != seen.Allocatable {

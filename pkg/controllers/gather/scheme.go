@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	_ "sigs.k8s.io/karpenter/pkg/apis/v1"       // registers NodePools and NodeClaims with client-go's scheme
 	_ "sigs.k8s.io/karpenter/pkg/apis/v1alpha1" // registers NodeOverlays with client-go's scheme
 
 	"karve.sh/karve/pkg/apis/v1alpha1"

@@ -1,6 +1,8 @@
 package gather
 
-import "testing"
+import (
+	"testing"
+)
 
 func TestManyMayAskForTheKindsAtOnce(t *testing.T) {
 	t.Parallel()

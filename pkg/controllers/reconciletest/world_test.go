@@ -116,7 +116,7 @@ func (w *world) restart() {
 
 func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {
 	return &gather.Gatherer{
-		Cached: w.WithWatch, Live: live, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
+		Cached: untouched{w.WithWatch, w.t}, Live: untouched{live, w.t}, Mapper: w.RESTMapper(), Catalog: cloud.SameForAll(snapshottest.Types()), Ledger: ledger, Clock: w.clock, Metrics: w.metrics,
 		ReplicasTimeout: replicasTimeout, NodeOverlays: true,
 	}
 }
