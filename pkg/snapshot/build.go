@@ -80,7 +80,7 @@ func (c *Cluster) look() View {
 		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), cluster: c,
 		broken: func(m *Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },
 	}
-	v.stretch()
+	v.shareGPUs()
 	return v
 }
 

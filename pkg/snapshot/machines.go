@@ -242,6 +242,11 @@ func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload)
 // IsWorkload says whether a pod does not belong to its node, as those of DaemonSets do.
 func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
 
+// Holders are the pods that hold replicas of the machine; by name.
+func (m *Machine) Holders() []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return requests(pod, m.Promise.Resource).Replicas == 0 })
+}
+
 // ForeignPods are the pods of the machine that ask for no GPU and would come back elsewhere if it went; by name.
 func (m *Machine) ForeignPods() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !IsForeign(pod) })
@@ -396,8 +401,8 @@ func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) 
 	return claimValue(claim, corev1.LabelInstanceTypeStable), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// Asks are the instance types and zones that a claim of ours leaves to the cloud, at its capacity type; what was chosen first.
-func Asks(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
+// RequestedOfferings are the instance types and zones that a claim of ours leaves to the cloud, at its capacity type; what was chosen first.
+func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 

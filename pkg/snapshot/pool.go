@@ -58,7 +58,7 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 	}
 	t := c.template(&p)
 	p.Offerings = c.offerings(&p, t)
-	c.stretch(&p)
+	c.shareGPUs(&p)
 	if problem := c.launchProblem(&p); problem != nil && len(p.Problems) == 0 {
 		p.Problems = append(p.Problems, *problem)
 	}

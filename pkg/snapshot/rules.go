@@ -124,7 +124,7 @@ func (r *rules) domainsOf(labels map[string]string) []int {
 	return domains
 }
 
-// place keeps the class to the places that the rules leave whatever else is planned, and adds its rules and wishes.
+// place keeps the class to the places that the rules leave whatever else is planned, and adds its rules and preferences.
 func (r *rules) place(class int) {
 	c, w := &r.view.Classes[class], r.waiting[class]
 	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
@@ -154,7 +154,7 @@ func (r *rules) place(class int) {
 	for i := range w.terms.required {
 		r.add(class, &w.terms.required[i], false)
 	}
-	r.wishes(class)
+	r.preferences(class)
 }
 
 // keepFromDaemons leaves the class the machines on which no DaemonSet will run a pod that it may not share a machine with.
@@ -187,7 +187,7 @@ func limit(c *planner.Class, offering, node func(i int) bool) {
 	}
 }
 
-// add adds the class to the rule for one of its terms and returns the rule's index; -1 when the rule would forbid nothing. A wish is a rule of
+// add adds the class to the rule for one of its terms and returns the rule's index; -1 when the rule would forbid nothing. A preference is a rule of
 // its own, also where others demand the same.
 func (r *rules) add(class int, t *term, wish bool) int {
 	rule := planner.Rule{

@@ -205,7 +205,7 @@ func spotTakenBack(t *testing.T, w *world) {
 	var list karpv1.NodeClaimList
 	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name})
 	made := list.Items[0]
-	types, zones, _ := snapshot.Asks(&made)
+	types, zones, _ := snapshot.RequestedOfferings(&made)
 	t.Logf("The claim leaves %v in %v, and got %s in %s", types, zones, made.Labels[corev1.LabelInstanceTypeStable], made.Labels[corev1.LabelTopologyZone])
 	if len(types)*len(zones) < 2 {
 		t.Errorf("the claim leaves %v in %v, want a choice", types, zones)

@@ -90,7 +90,7 @@ func (c *Controller) launched(claim *karpv1.NodeClaim) {
 // ShapeOf is what a claim of ours asks the cloud for.
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
-	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.Asks(claim)
+	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.RequestedOfferings(claim)
 	for _, owner := range claim.OwnerReferences {
 		if owner.Kind == "NodePool" && owner.Name == s.Pool {
 			s.PoolUID = owner.UID

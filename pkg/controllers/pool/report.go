@@ -17,6 +17,7 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
@@ -42,7 +43,7 @@ func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Ti
 		h.Replicas += m.Promise.Replicas()
 		h.inUse = amount.Add(h.inUse, m.ReplicasInUse())
 		h.microUSDPerHour += m.Promise.MicroUSDPerHour
-		if _, ok := m.NobodyUses(class, now); ok {
+		if _, ok := usage.NobodyUses(m, class, now); ok {
 			h.unusedNodes++
 			h.unusedMicroUSDPerHour += m.Promise.MicroUSDPerHour
 		}

@@ -14,6 +14,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -58,11 +59,11 @@ func (c *Controller) evict(ctx context.Context, a action, told map[subject]strin
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.pod), pod); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	usage, err := (&snapshot.Machine{Node: node}).Usage()
+	report, err := usage.Of(&snapshot.Machine{Node: node})
 	if err != nil || pod.UID != a.pod.UID || pod.Spec.NodeName != node.Name {
 		return nil //nolint:nilerr // The next look tells of it.
 	}
-	late, d, err := overdue(pod, usage, c.Clock.Now())
+	late, d, err := overdue(pod, report, c.Clock.Now())
 	if err != nil || !late {
 		return nil //nolint:nilerr // The next look tells of it.
 	}

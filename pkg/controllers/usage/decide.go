@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/fleet/usage"
 	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -52,18 +53,18 @@ func decide(s state) []action {
 	var actions []action
 	for i := range s.machines {
 		m := &s.machines[i]
-		usage, err := m.Usage()
+		said, err := usage.Of(m)
 		if err != nil {
 			actions = append(actions, action{step: unreadable, machine: m, reason: err.Error()})
 		}
-		if d, ok := m.NobodyUses(s.classes[m.Claim.Labels[v1alpha1.GPUNodeClassLabel]], s.now); ok {
+		if d, ok := usage.NobodyUses(m, s.classes[m.Claim.Labels[v1alpha1.GPUNodeClassLabel]], s.now); ok {
 			actions = append(actions, action{step: report, machine: m, unused: d})
 		}
 		if m.Leaving() {
 			continue // Its pods go anyway.
 		}
 		for _, pod := range m.Holders() {
-			if a := s.about(pod, usage); a != nil {
+			if a := s.about(pod, said); a != nil {
 				a.machine = m
 				actions = append(actions, *a)
 			}
@@ -73,8 +74,8 @@ func decide(s state) []action {
 }
 
 // about is what to do about a pod that holds replicas; nil for nothing.
-func (s *state) about(pod *corev1.Pod, usage nodecontract.UnusedReport) *action {
-	overdue, d, err := overdue(pod, usage, s.now)
+func (s *state) about(pod *corev1.Pod, report nodecontract.UnusedReport) *action {
+	overdue, d, err := overdue(pod, report, s.now)
 	switch {
 	case err != nil:
 		return &action{step: refuse, pod: pod, reason: err.Error()}
@@ -88,11 +89,11 @@ func (s *state) about(pod *corev1.Pod, usage nodecontract.UnusedReport) *action 
 }
 
 // overdue says whether a pod has not used its GPU for as long as it allows, and for how long it has not.
-func overdue(pod *corev1.Pod, usage nodecontract.UnusedReport, now time.Time) (bool, time.Duration, error) {
+func overdue(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) (bool, time.Duration, error) {
 	after, asks, err := v1alpha1.EvictWhenUnused(pod.Annotations)
 	if err != nil || !asks || !pod.DeletionTimestamp.IsZero() {
 		return false, 0, err
 	}
-	d := snapshot.UnusedFor(pod, usage, now)
+	d := usage.For(pod, report, now)
 	return d >= after, d, nil
 }

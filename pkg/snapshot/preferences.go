@@ -9,32 +9,32 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// wishes are what the pods of a class would like, in the order in which Karpenter gives it up: affinity to pods, anti-affinity to pods, each the
+// preferences are what the pods of a class would like, in the order in which Karpenter gives it up: affinity to pods, anti-affinity to pods, each the
 // heaviest first, affinity to nodes, spread, and last the taints that only ask to stay away.
-func (r *rules) wishes(class int) {
+func (r *rules) preferences(class int) {
 	w := r.waiting[class]
 	for i := range w.terms.affinity {
-		r.wish(class, &w.terms.affinity[i])
+		r.prefer(class, &w.terms.affinity[i])
 	}
-	r.wishForNodes(class)
+	r.preferredNodes(class)
 	for i := range w.terms.spread {
-		r.wish(class, &w.terms.spread[i])
+		r.prefer(class, &w.terms.spread[i])
 	}
-	r.wishOf(class, func(taints []corev1.Taint, _ string, _ map[string]string) bool {
+	r.preferPlaces(class, func(taints []corev1.Taint, _ string, _ map[string]string) bool {
 		return w.demand.untolerated(taints, onlyAsks) == nil
 	})
 }
 
 func onlyAsks(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }
 
-// wish adds a wish about where other pods are. What running pods forbid is not a matter of rules, so anti-affinity to them is a wish for places.
-func (r *rules) wish(class int, t *term) {
+// prefer adds a preference about where other pods are. What running pods forbid is not a matter of rules, so anti-affinity to them is a preference for places.
+func (r *rules) prefer(class int, t *term) {
 	if t.kind == planner.Apart {
 		a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
 		for node := range r.running.on(t.selection) {
 			a.add(t, &r.running.Nodes[node])
 		}
-		r.wishOf(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
+		r.preferPlaces(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
 	}
 	if rule := r.add(class, t, true); rule >= 0 {
 		c := &r.view.Classes[class]
@@ -42,9 +42,9 @@ func (r *rules) wish(class int, t *term) {
 	}
 }
 
-// wishForNodes adds what the pods prefer of nodes. Karpenter holds to the heaviest term alone, and when it has to give that up to the next, so
-// each wish is for what it or a heavier one asks for: all together they are the first, and without that the second.
-func (r *rules) wishForNodes(class int) {
+// preferredNodes adds what the pods prefer of nodes. Karpenter holds to the heaviest term alone, and when it has to give that up to the next, so
+// each preference is for what it or a heavier one asks for: all together they are the first, and without that the second.
+func (r *rules) preferredNodes(class int) {
 	affinity := r.waiting[class].pod().Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil {
 		return
@@ -55,15 +55,15 @@ func (r *rules) wishForNodes(class int) {
 	for _, p := range preferred {
 		asked = append(asked, p.Preference)
 		nodes := nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: asked})
-		r.wishOf(class, func(_ []corev1.Taint, name string, labels map[string]string) bool {
+		r.preferPlaces(class, func(_ []corev1.Taint, name string, labels map[string]string) bool {
 			matches, err := nodes.Match(nodeOf(name, labels))
 			return err == nil && matches
 		})
 	}
 }
 
-// wishOf adds a wish for the places among those of the class that grant it, unless all do or none does.
-func (r *rules) wishOf(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
+// preferPlaces adds a preference for the places among those of the class that grant it, unless all do or none does.
+func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
 	c := &r.view.Classes[class]
 	wish := planner.Wish{Rule: -1}
 	for _, i := range c.Offerings {
@@ -83,7 +83,7 @@ func (r *rules) wishOf(class int, grants func(taints []corev1.Taint, node string
 	}
 }
 
-// repeats says whether a wish is the same as the last one, so that to give either up alone would change nothing.
+// repeats says whether a preference is the same as the last one, so that to give either up alone would change nothing.
 func repeats(wishes []planner.Wish, wish planner.Wish) bool {
 	if len(wishes) == 0 {
 		return false

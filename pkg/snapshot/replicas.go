@@ -26,8 +26,8 @@ func (p *Pool) perGPU(gpuName string, memoryMiB int64) int64 {
 	return max(least, min(most, memoryMiB*bytesPerMiB/p.footprint))
 }
 
-// stretch finds the largest pod, and shares the GPUs of the pool's offerings by it. Where DaemonSets hold replicas there is no telling how much memory they take.
-func (c *Cluster) stretch(p *Pool) {
+// shareGPUs finds the largest pod, and shares the GPUs of the pool's offerings by it. Where DaemonSets hold replicas there is no telling how much memory they take.
+func (c *Cluster) shareGPUs(p *Pool) {
 	p.footprint = c.footprint(p)
 	for i := range p.Offerings {
 		if o := &p.Offerings[i]; o.Daemons.Replicas == 0 {
@@ -87,8 +87,8 @@ func (p *Pool) takes(s *shape) bool {
 	})
 }
 
-// stretch says of each machine how many replicas each of its GPUs may have.
-func (v *View) stretch() {
+// shareGPUs says of each machine how many replicas each of its GPUs may have.
+func (v *View) shareGPUs() {
 	pools := map[string]*Pool{}
 	for i := range v.Pools {
 		pools[v.Pools[i].NodePool.Name] = &v.Pools[i]
