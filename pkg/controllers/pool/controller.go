@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/fleet/breaker"
 	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
@@ -157,7 +158,7 @@ func (c *Controller) pool(
 	stored := pool.NodePool
 	np := stored.DeepCopy()
 	h := hold(machines, pool.Class, cluster.Now)
-	healthy := breaker(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
+	healthy := breaker.Next(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
 	conditions := []status.Condition{healthy, launching(refused), wellness(ward), honored(pool.Unhonored)}
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})

@@ -161,3 +161,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	class.Status.UnusedNodes, class.Status.UnusedUSDPerHour = h.unusedNodes, wording.USD(h.unusedMicroUSDPerHour)
 	class.Status.RefusedOfferings = refused
 }
+
+func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
+	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: message}
+}

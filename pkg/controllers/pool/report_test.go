@@ -18,6 +18,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
+var now = snapshottest.Now
+
 func TestHoldSumsMachinesInHardware(t *testing.T) {
 	t.Parallel()
 	c := snapshottest.Shared()

@@ -1,4 +1,5 @@
-package pool
+// Package breaker decides whether a pool launches machines: not while those that it has do not start or do not expose their replicas. It is pure.
+package breaker
 
 import (
 	"fmt"
@@ -16,27 +17,30 @@ import (
 
 // Reasons of the condition ReplicasHealthy.
 const (
-	reasonReplicasHealthy = "ReplicasHealthy"
-	reasonReplicasMissing = "ReplicasMissing"
-	reasonProbing         = "Probing"
+	ReasonReplicasHealthy = "ReplicasHealthy"
+	ReasonReplicasMissing = "ReplicasMissing"
+	ReasonProbing         = "Probing"
 )
 
-// breaker says whether the pool's machines start and expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
+// Next is the condition ReplicasHealthy of a pool, which says whether the pool's machines start and expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
 // (False). After retry one machine may be launched to see (Unknown): it closes the breaker when it starts (True), and opens it when it breaks. Machines that were broken
 // before count for nothing in that, however long they are kept; and a pool of which nothing has been asked for [lifecycle.ProbeRetries] times as long is closed too.
-func breaker(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
+func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
 	if before == nil {
-		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: reasonReplicasHealthy}
+		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: ReasonReplicasHealthy}
 	}
 	changed := before.LastTransitionTime.Time
 	found := survey(machines, changed, now, timeout)
 	// A change that lies further ahead than it is waited for was written by a clock that was ahead: nothing would be later.
 	ahead := changed.After(now.Add(retry))
 	fresh := found.fresh || ahead && len(found.broken) > 0
-	open := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionFalse, reasonReplicasMissing, fmt.Sprintf(
+	healthy := func(s metav1.ConditionStatus, reason, message string) status.Condition {
+		return status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: s, Reason: reason, Message: message}
+	}
+	open := healthy(metav1.ConditionFalse, ReasonReplicasMissing, fmt.Sprintf(
 		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin runs on them and that their startup taints go. One node is tried again after %s",
 		timeout, strings.Join(found.broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
-	closed := condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionTrue, reasonReplicasHealthy, "")
+	closed := healthy(metav1.ConditionTrue, ReasonReplicasHealthy, "")
 	switch before.Status {
 	case metav1.ConditionTrue:
 		if fresh {
@@ -56,7 +60,7 @@ func breaker(before *status.Condition, machines []snapshot.Machine, now time.Tim
 		case found.mended:
 			return closed
 		case ahead, !now.Before(changed.Add(retry)):
-			return condition(v1alpha1.ConditionReplicasHealthy, metav1.ConditionUnknown, reasonProbing,
+			return healthy(metav1.ConditionUnknown, ReasonProbing,
 				"one node may be launched to see whether nodes of this pool start and expose their replicas again")
 		}
 	}
@@ -109,8 +113,4 @@ func missing(m *snapshot.Machine) string {
 		return m.Claim.Name + " (has not registered)"
 	}
 	return fmt.Sprintf("%s (%d of %d %s)", m.Node.Name, m.Exposed(), m.Promise.Replicas(), m.Promise.Resource)
-}
-
-func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
-	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: message}
 }

@@ -1,4 +1,4 @@
-package pool
+package breaker
 
 import (
 	"strings"
@@ -74,44 +74,44 @@ func TestBreaker(t *testing.T) {
 		want     metav1.ConditionStatus
 		reason   string
 	}{
-		"a pool without machines is healthy":                             {nil, nil, "True", reasonReplicasHealthy},
-		"machines that work keep it so":                                  {been("True", time.Hour), list(working(time.Hour)), "True", reasonReplicasHealthy},
-		"a machine that starts is no reason to worry":                    {been("True", time.Hour), list(starting(timeout - time.Second)), "True", reasonReplicasHealthy},
-		"a broken machine opens the breaker":                             {been("True", time.Hour), list(working(time.Hour), broken(timeout)), "False", reasonReplicasMissing},
-		"also in a pool that was never looked at":                        {nil, list(broken(time.Hour)), "False", reasonReplicasMissing},
+		"a pool without machines is healthy":                             {nil, nil, "True", ReasonReplicasHealthy},
+		"machines that work keep it so":                                  {been("True", time.Hour), list(working(time.Hour)), "True", ReasonReplicasHealthy},
+		"a machine that starts is no reason to worry":                    {been("True", time.Hour), list(starting(timeout - time.Second)), "True", ReasonReplicasHealthy},
+		"a broken machine opens the breaker":                             {been("True", time.Hour), list(working(time.Hour), broken(timeout)), "False", ReasonReplicasMissing},
+		"also in a pool that was never looked at":                        {nil, list(broken(time.Hour)), "False", ReasonReplicasMissing},
 		"an open breaker stays open":                                     {been("False", retry-time.Second), list(broken(time.Hour)), "False", "Before"},
 		"also when the broken machine is gone":                           {been("False", retry-time.Second), nil, "False", "Before"},
 		"a machine that worked before does not close it":                 {been("False", time.Minute), list(working(time.Hour)), "False", "Before"},
-		"so does one that was only slow":                                 {been("False", time.Minute), list(late(time.Hour, time.Second)), "True", reasonReplicasHealthy},
-		"also when one was to be tried meanwhile":                        {been("Unknown", time.Minute), list(late(time.Hour, time.Second)), "True", reasonReplicasHealthy},
+		"so does one that was only slow":                                 {been("False", time.Minute), list(late(time.Hour, time.Second)), "True", ReasonReplicasHealthy},
+		"also when one was to be tried meanwhile":                        {been("Unknown", time.Minute), list(late(time.Hour, time.Second)), "True", ReasonReplicasHealthy},
 		"but not one that had started before":                            {been("Unknown", time.Minute), list(late(time.Hour, 2*time.Minute)), "Unknown", "Before"},
-		"after a while one machine may be tried":                         {been("False", retry), nil, "Unknown", reasonProbing},
-		"also while the broken one is still there":                       {been("False", retry), list(broken(time.Hour)), "Unknown", reasonProbing},
+		"after a while one machine may be tried":                         {been("False", retry), nil, "Unknown", ReasonProbing},
+		"also while the broken one is still there":                       {been("False", retry), list(broken(time.Hour)), "Unknown", ReasonProbing},
 		"the machine that is tried is waited for":                        {been("Unknown", 5*time.Minute), list(starting(5*time.Minute - time.Second)), "Unknown", "Before"},
-		"its replicas close the breaker":                                 {been("Unknown", 5*time.Minute), list(working(5*time.Minute - time.Second)), "True", reasonReplicasHealthy},
-		"even when its claim was created in the second of the change":    {been("Unknown", 5*time.Minute-300*time.Millisecond), list(working(5 * time.Minute)), "True", reasonReplicasHealthy},
-		"its breaking opens it again":                                    {been("Unknown", timeout+time.Minute), list(broken(timeout + time.Second)), "False", reasonReplicasMissing},
-		"also when its claim was created in the second of the change":    {been("Unknown", timeout-300*time.Millisecond), list(broken(timeout)), "False", reasonReplicasMissing},
-		"also when the API server's clock is behind ours":                {been("Unknown", timeout-5*time.Second), list(broken(timeout - 0)), "False", reasonReplicasMissing},
+		"its replicas close the breaker":                                 {been("Unknown", 5*time.Minute), list(working(5*time.Minute - time.Second)), "True", ReasonReplicasHealthy},
+		"even when its claim was created in the second of the change":    {been("Unknown", 5*time.Minute-300*time.Millisecond), list(working(5 * time.Minute)), "True", ReasonReplicasHealthy},
+		"its breaking opens it again":                                    {been("Unknown", timeout+time.Minute), list(broken(timeout + time.Second)), "False", ReasonReplicasMissing},
+		"also when its claim was created in the second of the change":    {been("Unknown", timeout-300*time.Millisecond), list(broken(timeout)), "False", ReasonReplicasMissing},
+		"also when the API server's clock is behind ours":                {been("Unknown", timeout-5*time.Second), list(broken(timeout - 0)), "False", ReasonReplicasMissing},
 		"one that broke before the trial is no news":                     {been("Unknown", time.Minute), list(broken(timeout + time.Hour)), "Unknown", "Before"},
-		"a trial that breaks while an old one still works opens it":      {been("Unknown", timeout), list(working(time.Hour), broken(timeout-0)), "False", reasonReplicasMissing},
-		"what a clock wrote that was ahead is tried at once":             {been("False", -time.Hour), list(broken(time.Hour)), "Unknown", reasonProbing},
-		"or closed, when nothing is broken":                              {been("Unknown", -time.Hour), list(working(time.Minute)), "True", reasonReplicasHealthy},
-		"or opened, when something is":                                   {been("Unknown", -time.Hour), list(broken(timeout)), "False", reasonReplicasMissing},
+		"a trial that breaks while an old one still works opens it":      {been("Unknown", timeout), list(working(time.Hour), broken(timeout-0)), "False", ReasonReplicasMissing},
+		"what a clock wrote that was ahead is tried at once":             {been("False", -time.Hour), list(broken(time.Hour)), "Unknown", ReasonProbing},
+		"or closed, when nothing is broken":                              {been("Unknown", -time.Hour), list(working(time.Minute)), "True", ReasonReplicasHealthy},
+		"or opened, when something is":                                   {been("Unknown", -time.Hour), list(broken(timeout)), "False", ReasonReplicasMissing},
 		"a little ahead is as good as now":                               {been("False", -time.Minute), list(broken(time.Hour)), "False", "Before"},
-		"one that broke before it was closed leaves it closed":           {been("True", time.Minute), list(broken(timeout + time.Hour)), "True", reasonReplicasHealthy},
-		"one that breaks after it opens it":                              {been("True", time.Minute), list(broken(timeout + 30*time.Second)), "False", reasonReplicasMissing},
-		"a trial that nobody asks for ends":                              {been("Unknown", lifecycle.ProbeRetries*retry), list(broken(24 * time.Hour)), "True", reasonReplicasHealthy},
+		"one that broke before it was closed leaves it closed":           {been("True", time.Minute), list(broken(timeout + time.Hour)), "True", ReasonReplicasHealthy},
+		"one that breaks after it opens it":                              {been("True", time.Minute), list(broken(timeout + 30*time.Second)), "False", ReasonReplicasMissing},
+		"a trial that nobody asks for ends":                              {been("Unknown", lifecycle.ProbeRetries*retry), list(broken(24 * time.Hour)), "True", ReasonReplicasHealthy},
 		"but not while a machine is on its way":                          {been("Unknown", lifecycle.ProbeRetries*retry), list(starting(time.Minute)), "Unknown", "Before"},
 		"a trial whose replicas came and that does not start is open":    {been("Unknown", time.Minute), list(uninitialized(30 * time.Second)), "Unknown", "Before"},
-		"and opens it again when it breaks":                              {been("Unknown", timeout+time.Minute), list(uninitialized(timeout)), "False", reasonReplicasMissing},
-		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", reasonReplicasHealthy},
+		"and opens it again when it breaks":                              {been("Unknown", timeout+time.Minute), list(uninitialized(timeout)), "False", ReasonReplicasMissing},
+		"a machine that mends while the breaker is open closes it early": {been("False", time.Minute), list(working(30 * time.Second)), "True", ReasonReplicasHealthy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := breaker(c.before, c.machines, now, timeout, retry)
+			got := Next(c.before, c.machines, now, timeout, retry)
 			if got.Status != c.want || got.Reason != c.reason || got.Type != v1alpha1.ConditionReplicasHealthy {
-				t.Errorf("breaker = %s %s %s: %s; want %s, %s", got.Type, got.Status, got.Reason, got.Message, c.want, c.reason)
+				t.Errorf("got %s %s %s: %s; want %s, %s", got.Type, got.Status, got.Reason, got.Message, c.want, c.reason)
 			}
 		})
 	}
@@ -119,7 +119,7 @@ func TestBreaker(t *testing.T) {
 
 func TestAnOpenBreakerSaysWhatIsBrokenAndWhenItIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	got := breaker(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout, retry)
+	got := Next(nil, list(machine("gpu-1", time.Hour, 3), machine("gpu-2", time.Hour, 10)), now, timeout, retry)
 	for _, part := range []string{"gpu-1 (3 of 10 nvidia.com/gpu.shared)", "device plugin", "2026-03-01T12:10:00Z"} {
 		if !strings.Contains(got.Message, part) {
 			t.Errorf("the message lacks %q: %s", part, got.Message)
