@@ -149,36 +149,18 @@ func (v *View) nominatedFor(pod string) string {
 	return ""
 }
 
-// Nominations are those that a plan for the view asks for and that pods do not have: of pods that wait for machines that have Nodes and have not started. One that the
-// plan has no use for is taken back: it would keep room from others. Where all that start for a pool are for alike pods none is of use.
-func (v *View) Nominations(plan planner.Plan) []Nomination {
-	planned, comes := map[string]*room{}, map[string][]string{}
+// Withdrawn are the nominations that pods have and that a plan for the view has no use for, to be taken back: they would keep room from others.
+func (v *View) Withdrawn(plan planner.Plan) []Nomination {
+	planned := map[string]string{}
 	for _, p := range plan.Placements {
-		r := &v.rooms[p.Node]
 		for _, name := range p.Pods {
-			planned[name] = r
+			planned[name] = v.rooms[p.Node].nodeName
 		}
-		if r.starting {
-			comes[r.machine.Pool()] = append(comes[r.machine.Pool()], p.Pods...)
-		}
-	}
-	for _, l := range plan.Launches {
-		pool := v.Snapshot.Pools[v.Snapshot.Offerings[l.Offering].Pool].Name
-		comes[pool] = append(comes[pool], l.Pods...)
-	}
-	classes := v.classes()
-	matters := map[string]bool{}
-	for pool, pods := range comes {
-		matters[pool] = slices.ContainsFunc(pods, func(pod string) bool { return classes[pod] != classes[pods[0]] })
 	}
 	var nominations []Nomination
 	for _, pod := range v.Waiting() {
-		had, node := pod.Status.NominatedNodeName, ""
-		if r := planned[PodName(pod)]; r != nil && (r.nodeName == had || r.starting && matters[r.machine.Pool()]) {
-			node = r.nodeName
-		}
-		if node != had {
-			nominations = append(nominations, Nomination{pod, node})
+		if node := pod.Status.NominatedNodeName; node != "" && planned[PodName(pod)] != node {
+			nominations = append(nominations, Nomination{pod, ""})
 		}
 	}
 	return nominations

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -90,7 +91,7 @@ func TestWhichNominatedPodsWait(t *testing.T) {
 	}
 }
 
-func TestNominations(t *testing.T) {
+func TestNominationsThatAPlanHasNoUseForAreTakenBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		started, starting []string
@@ -100,23 +101,18 @@ func TestNominations(t *testing.T) {
 		planned map[string]int
 		want    string
 	}{
-		"pods go to the machine that starts":                       {nil, []string{"a"}, []string{"", ""}, map[string]int{"a": 2}, "pod-0 a, pod-1 a"},
-		"to several":                                               {nil, []string{"a", "b"}, []string{"", "", ""}, map[string]int{"a": 1, "b": 2}, "pod-0 a, pod-1 b, pod-2 b"},
-		"not to one that has started":                              {[]string{"a"}, nil, []string{""}, map[string]int{"a": 1}, ""},
-		"nor is it taken back when it has":                         {[]string{"a"}, nil, []string{"a", "a"}, map[string]int{"a": 2}, ""},
-		"alike pods are not nominated the other way round":         {nil, []string{"a", "b"}, []string{"b", "b", "a"}, map[string]int{"a": 1, "b": 2}, ""},
-		"one that is to go elsewhere is":                           {nil, []string{"a", "b"}, []string{"b", "b", ""}, map[string]int{"a": 2, "b": 1}, "pod-1 a, pod-2 a"},
-		"one that is planned for nothing that is there is no more": {nil, []string{"a"}, []string{"a", "a"}, map[string]int{"a": 1}, "pod-1 "},
-		"one for a machine that is gone":                           {nil, nil, []string{"x"}, nil, "pod-0 "},
+		"not one for a machine that has started":        {[]string{"a"}, nil, []string{"a", "a"}, map[string]int{"a": 2}, ""},
+		"nor for one that starts":                       {nil, []string{"a"}, []string{"a", ""}, map[string]int{"a": 2}, ""},
+		"nor where alike pods are planned":              {nil, []string{"a", "b"}, []string{"b", "b", "a"}, map[string]int{"a": 1, "b": 2}, ""},
+		"one of a pod that is to go elsewhere":          {nil, []string{"a", "b"}, []string{"b", "b", ""}, map[string]int{"a": 2, "b": 1}, "pod-1 "},
+		"one that is planned for nothing that is there": {nil, []string{"a"}, []string{"a", "a"}, map[string]int{"a": 1}, "pod-1 "},
+		"one for a machine that is gone":                {nil, nil, []string{"x"}, nil, "pod-0 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := withMachines(c.started, c.starting...)
 			for i, node := range c.pods {
 				cluster.Pods = append(cluster.Pods, Pod(fmt.Sprint("pod-", i), nominatedFor(node)))
-			}
-			for _, node := range c.starting { // Of another kind, so that it matters which pods go where.
-				cluster.Pods = append(cluster.Pods, Pod("other-"+node, nominatedFor(node), Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1")))
 			}
 			view := snapshot.Build(cluster)
 			var plan planner.Plan
@@ -127,34 +123,83 @@ func TestNominations(t *testing.T) {
 					p.Pods = append(p.Pods, fmt.Sprint("default/pod-", next))
 					next++
 				}
-				if slices.Contains(c.starting, node.Name) {
-					p.Pods = append(p.Pods, "default/other-"+node.Name)
-				}
 				plan.Placements = append(plan.Placements, p)
 			}
-			var got []string
-			for _, n := range view.Nominations(view.Keeping(plan)) {
-				got = append(got, n.Pod.Name+" "+n.Node)
-			}
-			if diff := cmp.Diff(c.want, strings.Join(got, ", ")); diff != "" {
+			if diff := cmp.Diff(c.want, written(view.Withdrawn(view.Keeping(plan)))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestAlikePodsAreNotNominated(t *testing.T) {
+// written are nominations, each as the pod and the node.
+func written(nominations []snapshot.Nomination) string {
+	var all []string
+	for _, n := range nominations {
+		all = append(all, n.Pod.Name+" "+n.Node)
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestSeats(t *testing.T) {
 	t.Parallel()
-	cluster := withMachines(nil, "a", "b")
-	cluster.Pods = Pods("pod", 20)
-	view := snapshot.Build(cluster)
-	plan := solve.Solver{Effort: 100}.Plan(view.Snapshot)
-	if n := view.Nominations(plan); len(plan.Placements) != 2 || len(n) > 0 {
-		t.Errorf("%d of 20 pods on %d machines are nominated, and any of them may go on either", len(n), len(plan.Placements))
+	small, large := Asking("cpu", "1", v1alpha1.ResourceGPUShared, "1"), Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1")
+	came := func(minutes int) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.CreationTimestamp = metav1.NewTime(Now.Add(time.Duration(minutes) * time.Minute))
+		}
+	}
+	one := func(pods ...corev1.Pod) []corev1.Pod { return pods }
+	for name, c := range map[string]struct {
+		// planned are the pods that the machine is launched for.
+		planned, pods []corev1.Pod
+		want          string
+	}{
+		"the pods that it is launched for":         {one(Pod("x", small), Pod("y", large)), one(Pod("a", small), Pod("b", large), Pod("c", large)), "a node, b node"},
+		"the oldest of those that are alike":       {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, came(1)), Pod("c", large)), "c node"},
+		"without those that it has":                {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, Running("node")), Pod("c", large), Pod("d", large)), "c node"},
+		"without those that are nominated for it":  {one(Pod("y", large), Pod("z", large)), one(Pod("a", small), Pod("b", large, nominatedFor("node")), Pod("c", large), Pod("d", large)), "c node"},
+		"not those nominated for others":           {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, nominatedFor("other")), Pod("c", small)), ""},
+		"nor those that are to go":                 {one(Pod("y", large)), one(Pod("a", small), Pod("b", large, ending), Pod("c", small)), ""},
+		"a pod of its DaemonSet is none of theirs": {one(Pod("y", large)), one(Pod("a", small), Pod("d", large, Running("node"), OwnedBy("apps/v1", "DaemonSet", "x")), Pod("c", large)), "c node"},
+		"none where all that wait are alike":       {one(Pod("y", large)), one(Pod("a", large), Pod("b", large)), ""},
+		"none where nothing is planned":            {nil, one(Pod("a", small), Pod("b", large)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := withMachines(nil, "node")
+			cluster.Pods = c.planned
+			view := snapshot.Build(cluster)
+			launch := planner.Launch{}
+			for _, pod := range c.planned {
+				launch.Pods = append(launch.Pods, snapshot.PodName(&pod))
+			}
+			m := view.Machines[0]
+			m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(launch)
+			if diff := cmp.Diff(c.want, written(snapshot.Seats(&m, c.pods, nil))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("without those whose nomination was written a moment ago", func(t *testing.T) {
+		t.Parallel()
+		cluster := withMachines(nil, "node")
+		cluster.Pods = []corev1.Pod{Pod("x", large), Pod("y", large)}
+		view := snapshot.Build(cluster)
+		m := view.Machines[0]
+		m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation] = view.PlannedPods(planner.Launch{Pods: []string{"default/x", "default/y"}})
+		pods := []corev1.Pod{Pod("a", small), Pod("b", large), Pod("c", large), Pod("d", large), Pod("e", large)}
+		got := written(snapshot.Seats(&m, pods, map[types.UID]string{pods[1].UID: "other", pods[2].UID: "node"}))
+		if diff := cmp.Diff("d node", got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+	if seats := snapshot.Seats(&snapshot.Machine{Claim: &withMachines(nil, "node").NodeClaims[0]}, []corev1.Pod{Pod("a", small), Pod("b", large)}, nil); len(seats) > 0 {
+		t.Errorf("without a Node there are %d", len(seats))
 	}
 }
 
-// Whatever pods are nominated for: the plan in which they stay there keeps all rules and costs the same, and once they are nominated as it says nothing is left to do.
+// Whatever pods are nominated for: the plan in which they stay there keeps all rules and costs the same, and once the others are taken back nothing is left to do.
 func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,12 +221,12 @@ func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 		if kept.Price != plan.Price || len(kept.Unplaced) != len(plan.Unplaced) || len(kept.Launches) != len(plan.Launches) {
 			t.Fatalf("the plan is another one: %+v, %+v", plan, kept)
 		}
-		nominations := view.Nominations(kept)
+		nominations := view.Withdrawn(kept)
 		for _, n := range nominations {
 			n.Pod.Status.NominatedNodeName = n.Node
 		}
 		view = snapshot.Build(cluster)
-		if again := view.Nominations(view.Keeping(solve.Solver{Effort: 100}.Plan(view.Snapshot))); len(again) > 0 {
+		if again := view.Withdrawn(view.Keeping(solve.Solver{Effort: 100}.Plan(view.Snapshot))); len(again) > 0 {
 			t.Fatalf("%d nominations are not the last word: %+v", len(nominations), again[0])
 		}
 	})

@@ -61,49 +61,64 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := newTown(t, "g4dn", "g5", "g6", "g6e")
+	for name, c := range map[string]struct {
+		pace       pace
+		kubernetes bool
+	}{
+		"a scheduler that never fails":                       {asInCloud, false},
+		"Kubernetes' scheduler, machines of the cloud":       {asInCloud, true},
+		"Kubernetes' scheduler, machines that start at once": {asLocal, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t, "g4dn", "g5", "g6", "g6e")
+			w.pace = c.pace
+			if c.kubernetes {
+				w.scheduler = newKubeScheduler(w)
+			}
+			arrive(t, w, n)
+		})
+	}
+}
+
+// arrive has pods come, and compares the machines with the batches.
+func arrive(t *testing.T, w *town, n int) {
+	t.Helper()
 	pods := arrivals(n)
-	var came []time.Time
-	for step := 0; len(came) < n || w.waiting() > 0; step++ {
-		for len(came) < n && time.Duration(len(came))*arrivalsOver/time.Duration(n) <= time.Duration(step)*tick {
-			w.come(pods[len(came)])
-			came = append(came, w.clock.Now())
+	came := 0
+	for step := 0; came < n || w.waiting() > 0; step++ {
+		for came < n && time.Duration(came)*arrivalsOver/time.Duration(n) <= time.Duration(step)*tick {
+			w.come(pods[came])
+			came++
 		}
-		if os.Getenv("KARVE_ARRIVALS_RESTART") != "" && step%150 == 149 {
+		if every := int(15 * time.Second / tick); os.Getenv("KARVE_ARRIVALS_RESTART") != "" && step%every == every-1 {
 			w.restart()
 		}
 		if w.step(); step > int(10*time.Minute/tick) {
 			t.Fatalf("%d pods have no machine: %d claims, %d nodes, %v", w.waiting(), len(w.claims), len(w.free), w.controller.told)
 		}
 	}
-	batches := batchesOf(came)
+	w.noteBatch(true)
 	cluster := Shared()
-	cluster.NodePools, cluster.GPUNodeClasses, cluster.Pods = w.pools, w.classes, pods
+	cluster.NodePools, cluster.GPUNodeClasses, cluster.Pods = w.pools, w.classes, arrivals(n)
 	cluster.NodeClasses[NodeClassRef] = snapshot.NodeClassState{Ready: true, InstanceTypes: w.types}
 	s := snapshot.Build(cluster).Snapshot
-	once, err := plantest.PlannedOnce(s, batches)
-	if err != nil {
-		t.Fatal(err)
+	once := func(spread bool) float64 {
+		price, err := plantest.PlannedOnce(s, w.batches, spread)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return 100 * (float64(w.bill())/float64(price) - 1)
+	}
+	over, overPlans := once(true), once(false)
+	early := 0
+	for _, batch := range w.batches {
+		early += len(batch.Early)
 	}
 	whole := solve.Plan(s)
-	over := 100 * (float64(w.bill())/float64(once) - 1)
-	t.Logf("%d pods: %d machines cost %d micro-USD an hour, %d batches each planned for once %d (%+.2f %%), one plan for all %d (bound %d): %s", n, len(w.claims), w.bill(),
-		len(batches), once, over, whole.Price, whole.Bound, w.machines())
+	t.Logf("%d pods: %d machines cost %d micro-USD an hour, in %d batches, %+.2f %% more than if each were planned for once, %+.2f %% where plans also place the %d early pods; one plan "+
+		"for all %d (bound %d): %s", n, len(w.claims), w.bill(), len(w.batches), over, overPlans, early, whole.Price, whole.Bound, w.machines())
 	if over > arrivalsDearer {
 		t.Errorf("the machines cost %.2f %% more than if each batch were planned for once", over)
 	}
-}
-
-// batchesOf are the names of the pods that the controller gathers together.
-func batchesOf(came []time.Time) [][]string {
-	var batches [][]string
-	var first, last time.Time
-	for i, at := range came {
-		if len(batches) == 0 || at.After(last.Add(time.Second)) || at.After(first.Add(10*time.Second)) {
-			batches, first = append(batches, nil), at
-		}
-		last = at
-		batches[len(batches)-1] = append(batches[len(batches)-1], fmt.Sprintf("default/pod-%05d", i))
-	}
-	return batches
 }

@@ -60,7 +60,7 @@ type Config struct {
 	PlanBudget time.Duration
 	// CapacityBuffers says whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
-	// Nominations says whether waiting pods are nominated to the nodes on which they are planned.
+	// Nominations says whether nominations that plans have no use for are taken back.
 	Nominations bool
 }
 
@@ -77,8 +77,8 @@ type Controller struct {
 	aside map[string]sets.Set[string]
 	// turns are those of waiting classes where one plan is not for all of them.
 	turns snapshot.Turns
-	// nominated are the nominations that pods were given.
-	nominated nominations
+	// withdrawn are the nominations that were taken back.
+	withdrawn withdrawals
 }
 
 // maxLogged bounds how many pods are named in one line of the log.
@@ -89,7 +89,7 @@ const nextRound = time.Second
 
 // New makes the controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, aside: map[string]sets.Set[string]{}, nominated: nominations{own: map[types.UID]nomination{}}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, aside: map[string]sets.Set[string]{}, withdrawn: withdrawals{}}
 	c.pending.Store(true) // Until it has looked.
 	return c
 }
@@ -115,7 +115,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	b := ctrl.NewControllerManagedBy(m).Named("provisioning").
-		Watches(&corev1.Pod{}, c.podHandler()).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.batchPod)).
 		Watches(&karpv1.NodeClaim{}, whenPending).
 		Watches(&karpv1.NodeClaim{}, atOnce, builder.WithPredicates(predicate.Funcs{
 			CreateFunc:  func(e event.CreateEvent) bool { return leaving(e.Object) },
@@ -236,7 +236,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	}
 	errs = append(errs, c.replan(ctx, &view, plan))
 	wait, err := c.act(ctx, &view, plan, c.memory.keep(&view, plan, c.Clock.Now()))
-	more := c.nominate(ctx, &view, plan)
+	more := c.withdraw(ctx, &view, plan)
 	c.turns = view.NextTurns(c.turns, plan)
 	c.tell(&view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
@@ -289,7 +289,7 @@ func (c *Controller) remember(view snapshot.View, warm bool) {
 	c.pending.Store(len(view.Pods)+len(view.Postponed) > 0 || warm)
 	c.Metrics.PodsWaiting.Set(float64(waiting.Len()))
 	c.batch.keep(waiting)
-	c.nominated.forget(c.Clock.Now())
+	c.withdrawn.forget(c.Clock.Now())
 	for uid := range c.told {
 		if !waiting.Has(uid) {
 			delete(c.told, uid)

@@ -31,17 +31,21 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// How long machines of the town take after their claim was created.
-const (
-	launches  = 3 * time.Second
-	registers = 30 * time.Second
-	starts    = 40 * time.Second
-	// tick is how often anybody acts.
-	tick = 100 * time.Millisecond
+// tick is how often anybody acts.
+const tick = 20 * time.Millisecond
+
+// pace is how long machines take from their NodeClaim to each state, and from the moment that they take pods until they are initialised; and how long the controller plans.
+type pace struct{ launches, registers, exposes, initializes, plans time.Duration }
+
+// Machines of the cloud take most of a minute, those of the local cluster seconds.
+var (
+	asInCloud = pace{launches: 3 * time.Second, registers: 30 * time.Second, exposes: 40 * time.Second, initializes: 2 * time.Second, plans: 500 * time.Millisecond}
+	asLocal   = pace{launches: 2 * time.Second, registers: 3 * time.Second, exposes: 4 * time.Second, initializes: 2 * time.Second, plans: 500 * time.Millisecond}
 )
 
 // town is a cluster in memory whose time a test moves: the controller's client, machines that start, and a scheduler that spreads pods as the default one does.
@@ -61,6 +65,30 @@ type town struct {
 	due           time.Time // when the controller looks again
 	unanswered    error     // what becomes of nominations
 	mu            sync.Mutex
+	pace          pace
+	batches       []plantest.Batch // by the plans that were the first for them
+	inBatch       map[string]bool
+	opened        map[string]time.Time // nodes without their startup taint
+	exposed       map[string]bool
+	named         map[string]bool // NodeClaims, those included that are still being written
+	scheduler     *kubeScheduler  // nil: one that never fails and never forgets
+	busy          time.Time       // the controller plans until then
+	writes        []func()        // what it writes then
+}
+
+// later has a write of the controller be done when it has planned.
+func (w *town) later(write func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writes = append(w.writes, write)
+}
+
+// podChanged has the controller know.
+func (w *town) podChanged(pod *corev1.Pod) {
+	w.controller.batchPod(w.t.Context(), pod)
+	if pod.Spec.NodeName == "" {
+		w.due = w.clock.Now()
+	}
 }
 
 // vector is what of a node or a pod the scheduler looks at.
@@ -92,7 +120,7 @@ func newTown(t *testing.T, families ...string) *town {
 		t.Fatal(err)
 	}
 	w := &town{
-		t: t, clock: clocktesting.NewFakeClock(Now), types: types, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
+		t: t, pace: asInCloud, opened: map[string]time.Time{}, exposed: map[string]bool{}, named: map[string]bool{}, inBatch: map[string]bool{}, clock: clocktesting.NewFakeClock(Now), types: types, nodes: map[string]*corev1.Node{}, free: map[string]*vector{}, byName: map[string]*corev1.Pod{},
 		classes: []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)},
 		pools: []karpv1.NodePool{Pool("gpu-shared", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared),
 			Requiring("karpenter.k8s.aws/instance-family", corev1.NodeSelectorOpIn, families...),
@@ -164,20 +192,30 @@ func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 // Create makes a NodeClaim.
 func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	claim := o.(*karpv1.NodeClaim)
-	claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(w.clock.Now())
-	w.claims = append(w.claims, claim.DeepCopy())
-	w.due = w.clock.Now()
+	if w.named[claim.Name] {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, claim.Name)
+	}
+	w.named[claim.Name] = true
+	claim.UID = types.UID(claim.Name)
+	claim = claim.DeepCopy()
+	w.later(func() {
+		claim.CreationTimestamp = metav1.NewTime(w.clock.Now())
+		w.claims = append(w.claims, claim)
+		w.due = w.clock.Now()
+	})
 	return nil
 }
 
 // Patch changes a NodeClaim.
 func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
-	for _, claim := range w.claims {
-		if claim.Name == o.GetName() {
-			claim.Annotations = o.GetAnnotations()
+	w.later(func() {
+		for _, claim := range w.claims {
+			if claim.Name == o.GetName() {
+				claim.Annotations = o.GetAnnotations()
+			}
 		}
-	}
-	w.due = w.clock.Now()
+		w.due = w.clock.Now()
+	})
 	return nil
 }
 
@@ -190,14 +228,11 @@ type nominating struct {
 }
 
 func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
-	n.w.mu.Lock()
-	defer n.w.mu.Unlock()
 	if n.w.unanswered != nil {
 		return n.w.unanswered
 	}
-	if pod := n.w.byName[o.GetName()]; pod != nil {
-		pod.Status.NominatedNodeName = o.(*corev1.Pod).Status.NominatedNodeName
-	}
+	node := o.(*corev1.Pod).Status.NominatedNodeName
+	n.w.later(func() { n.w.nominate(o.GetName(), node) })
 	return nil
 }
 
@@ -205,8 +240,10 @@ func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ 
 func (w *town) come(pod corev1.Pod) {
 	w.pods = append(w.pods, &pod)
 	w.byName[pod.Name] = &pod
-	w.controller.batchPod(w.t.Context(), &pod)
-	w.due = w.clock.Now()
+	if w.scheduler != nil {
+		w.scheduler.podCame(&pod)
+	}
+	w.podChanged(&pod)
 }
 
 // step lets machines start, the scheduler bind, and the controller plan where it is time.
@@ -214,35 +251,120 @@ func (w *town) step() {
 	w.t.Helper()
 	w.clock.Step(tick)
 	now := w.clock.Now()
-	for _, claim := range w.claims {
-		age := now.Sub(claim.CreationTimestamp.Time)
-		switch had := len(claim.Status.Conditions); {
-		case age >= starts && had == 2:
-			w.node(claim, Initialized, true)
-		case age >= registers && had == 1:
-			w.node(claim, Registered, false)
-		case age >= launches && had == 0:
-			for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
-				claim.Labels[key] = w.chosen(claim)[key]
-			}
-			Launched(now)(claim)
-		default:
-			continue
+	if !now.Before(w.busy) {
+		for _, write := range w.writes {
+			write()
 		}
-		if w.controller.pending.Load() {
+		w.writes = nil
+	}
+	if w.scheduler != nil {
+		w.scheduler.run(now)
+	} else {
+		w.schedule()
+	}
+	for _, claim := range w.claims {
+		if w.advance(claim) && w.controller.pending.Load() {
 			w.due = now
 		}
 	}
-	w.schedule()
-	if now.Before(w.due) {
+	if now.Before(w.due) || now.Before(w.busy) {
 		return
 	}
+	w.due = now.Add(time.Hour)
 	result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.due = now.Add(result.RequeueAfter); result.RequeueAfter == 0 {
-		w.due = now.Add(time.Hour)
+	w.noteBatch(false)
+	if again := now.Add(result.RequeueAfter); result.RequeueAfter > 0 && again.Before(w.due) {
+		w.due = again
+	}
+	if len(w.writes) > 0 {
+		w.busy = now.Add(w.pace.plans)
+	}
+}
+
+// noteBatch notes which pods the latest plan was the first for, and those that were bound before; at the end all that are left.
+func (w *town) noteBatch(end bool) {
+	var batch plantest.Batch
+	for _, pod := range w.pods {
+		switch name := snapshot.PodName(pod); {
+		case w.inBatch[name]:
+		case w.controller.batch.seen[pod.UID]:
+			batch.Planned = append(batch.Planned, name)
+		case pod.Spec.NodeName != "":
+			batch.Early = append(batch.Early, name)
+		}
+	}
+	if len(batch.Planned) == 0 && !end {
+		return
+	}
+	for _, name := range slices.Concat(batch.Planned, batch.Early) {
+		w.inBatch[name] = true
+	}
+	w.batches = append(w.batches, batch)
+}
+
+// advance has a machine take its next step where it is time, and says whether it did.
+func (w *town) advance(claim *karpv1.NodeClaim) bool {
+	now := w.clock.Now()
+	age := now.Sub(claim.CreationTimestamp.Time)
+	openedAt, open := w.opened[claim.Name]
+	switch had := len(claim.Status.Conditions); {
+	case age >= w.pace.launches && had == 0:
+		for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey} {
+			claim.Labels[key] = w.chosen(claim)[key]
+		}
+		Launched(now)(claim)
+	case age >= w.pace.registers && had == 1:
+		w.node(claim, Registered)
+		if w.scheduler != nil {
+			w.scheduler.nodeCame(w.nodes[claim.Name])
+		}
+	case age >= w.pace.exposes && had == 2 && !w.exposed[claim.Name]:
+		w.exposed[claim.Name] = true
+		if w.scheduler != nil {
+			w.scheduler.nodeExposes(claim.Name)
+		}
+	case w.exposed[claim.Name] && !open:
+		w.seat(claim)
+		w.opened[claim.Name] = now
+		node := w.nodes[claim.Name]
+		node.Spec.Taints = slices.Clone(claim.Spec.Taints)
+		free := vectorOf(node.Status.Allocatable)
+		w.free[node.Name] = &free
+		if w.scheduler != nil {
+			w.scheduler.nodeOpens(claim.Name)
+		}
+		return false // Nobody watches Nodes for this.
+	case open && now.Sub(openedAt) >= w.pace.initializes && had == 2:
+		w.node(claim, Initialized)
+	default:
+		return false
+	}
+	return true
+}
+
+// seat has the pods that a machine was launched for be nominated, as readiness does.
+func (w *town) seat(claim *karpv1.NodeClaim) {
+	m := &snapshot.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: snapshot.PromiseOf(claim.Annotations)}
+	var pods corev1.PodList
+	if err := w.List(w.t.Context(), &pods); err != nil {
+		w.t.Fatal(err)
+	}
+	for _, n := range snapshot.Seats(m, pods.Items, nil) {
+		w.nominate(n.Pod.Name, n.Node)
+	}
+}
+
+// nominate writes a nomination.
+func (w *town) nominate(name, node string) {
+	switch pod := w.byName[name]; {
+	case pod == nil || pod.Spec.NodeName != "":
+	case w.scheduler != nil:
+		w.scheduler.nominate(w.scheduler.pods[name], node)
+	default:
+		pod.Status.NominatedNodeName = node
 	}
 }
 
@@ -253,17 +375,13 @@ func (w *town) chosen(claim *karpv1.NodeClaim) map[string]string {
 }
 
 // node has a claim's Node be there, as it is after a step.
-func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim), started bool) {
+func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim)) {
 	claim.Status.Conditions = nil
 	after(w.clock.Now())(claim)
 	at := slices.IndexFunc(w.types, func(t catalog.InstanceType) bool { return t.Name == claim.Labels[corev1.LabelInstanceTypeStable] })
 	node := Node(claim, &w.types[at], snapshot.PromiseOf(claim.Annotations).Replicas())
 	maps.Copy(node.Labels, w.chosen(claim))
 	w.nodes[node.Name] = &node
-	if started {
-		free := vectorOf(node.Status.Allocatable)
-		w.free[node.Name] = &free
-	}
 }
 
 // schedule binds pods as the default scheduler does: in the order in which they came, where they are nominated or else where the least is used, and not into room that

@@ -4,6 +4,7 @@ package readiness
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/nomination"
 	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
@@ -40,6 +42,8 @@ type Config struct {
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
+	// Nominations says whether pods are nominated for the nodes that were launched for them.
+	Nominations bool
 	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and to be initialised then.
 	Timeout time.Duration
 }
@@ -49,12 +53,26 @@ type Controller struct {
 	Config
 	// told are the reasons why broken machines are kept, by the UIDs of their claims, so that an event marks a change.
 	told map[types.UID]string
+	// nominated are the nominations that the cache may not show yet. Without them nodes that open one after the other would get the same pods.
+	nominated map[types.UID]nominated
 }
 
+type nominated struct {
+	node string
+	at   time.Time
+}
+
+// cacheLag is how long the cache of a busy controller may not show what was written.
+const cacheLag = 5 * time.Second
+
 // New makes the controller.
-func New(config Config) *Controller { return &Controller{Config: config, told: map[types.UID]string{}} }
+func New(config Config) *Controller {
+	return &Controller{Config: config, told: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
+}
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
+// +kubebuilder:rbac:feature=nominations,groups="",resources=pods/status,verbs=patch
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -162,22 +180,32 @@ func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict,
 	return broken, 0
 }
 
-// admit takes the startup taint off.
+// tries is how often the startup taint is taken off a Node that others write to meanwhile, before the next look.
+const tries = 5
+
+// admit nominates the pods that the machine was launched for, and takes the startup taint off. Nothing may come between the two: the scheduler clears the nominations of
+// pods that it tries and finds no place for, and then other pods take the room.
 func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
-	stored := m.Node.DeepCopy()
-	i := taintIndex(m.Node)
-	m.Node.Spec.Taints = append(m.Node.Spec.Taints[:i:i], m.Node.Spec.Taints[i+1:]...)
-	if m.Node.Annotations == nil {
-		m.Node.Annotations = map[string]string{}
+	if err := c.nominate(ctx, m); err != nil {
+		return reconcile.Result{}, err
 	}
-	m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
-	// Taints are a list that others write too: the lock keeps this patch from undoing theirs.
-	err := c.Client.Patch(ctx, m.Node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
+	err := c.open(ctx, m.Node)
+	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // kubelet and Karpenter write a lot to a Node that starts.
+		name := m.Node.Name
+		m.Node = &corev1.Node{}
+		if err = c.Live.Get(ctx, client.ObjectKey{Name: name}, m.Node); err != nil {
+			break
+		}
+		if v, _ := decide(m, c.Clock.Now(), c.Timeout); v != ready {
+			return reconcile.Result{RequeueAfter: soon}, nil
+		}
+		err = c.open(ctx, m.Node)
+	}
 	switch {
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: soon}, nil // kubelet and Karpenter write a lot to a Node that starts.
+		return reconcile.Result{RequeueAfter: soon}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("taking the startup taint off node %s: %w", m.Node.Name, err)
 	}
@@ -186,4 +214,42 @@ func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.
 	c.Recorder.Eventf(m.Node, nil, corev1.EventTypeNormal, "ReplicasReady", "Admit", "exposes %d %s", m.Exposed(), m.Promise.Resource)
 	log.FromContext(ctx).Info("Node exposes its replicas", "node", klog.KObj(m.Node), "resource", m.Promise.Resource, "replicas", m.Exposed(), "after", took.String())
 	return reconcile.Result{}, nil
+}
+
+// nominate nominates the pods that a machine was launched for. That a nomination cannot be written delays the machine by a second at most.
+func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
+	if !c.Nominations {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := c.Client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("reading the pods: %w", err)
+	}
+	now, written := c.Clock.Now(), map[types.UID]string{}
+	maps.DeleteFunc(c.nominated, func(_ types.UID, n nominated) bool { return now.Sub(n.at) > cacheLag })
+	for pod, n := range c.nominated {
+		written[pod] = n.node
+	}
+	seats := snapshot.Seats(m, pods.Items, written)
+	for _, n := range seats {
+		c.nominated[n.Pod.UID] = nominated{n.Node, now}
+	}
+	nomination.Write(ctx, c.Client, c.Metrics, seats)
+	return nil
+}
+
+// open takes the startup taint off a Node.
+func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
+	i := taintIndex(node)
+	if i < 0 {
+		return nil
+	}
+	stored := node.DeepCopy()
+	node.Spec.Taints = append(node.Spec.Taints[:i:i], node.Spec.Taints[i+1:]...)
+	if node.Annotations == nil {
+		node.Annotations = map[string]string{}
+	}
+	node.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
+	// Taints are a list that others write too: the lock keeps this patch from undoing theirs.
+	return c.Client.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 }

@@ -372,6 +372,14 @@ func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 		nodes = append(nodes, w.node(&claims[i], 0))
 	}
 	w.reconciles(w.provisioning(), "")
+	want(map[string]int{"": 11}) // The scheduler would clear what is nominated for a node that takes no pods.
+	for i, node := range nodes {
+		w.exposes(node, 10)
+		w.reconciles(w.readiness(), claims[i].Name)
+		if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+			t.Fatal("the startup taint stays")
+		}
+	}
 	got := nominated()
 	if got[nodes[0].Name]+got[nodes[1].Name] != 11 || max(got[nodes[0].Name], got[nodes[1].Name]) != 10 {
 		t.Fatalf("pods nominated for nodes: %v", got)
@@ -392,7 +400,11 @@ func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 	w.delete(&claims[0])
 	w.delete(lost)
 	w.restart()
-	w.reconciles(w.provisioning(), "")
+	controller := w.provisioning()
+	w.reconciles(controller, "")
 	w.wantClaims(2)
-	want(map[string]int{"": 1, stays.Name: 10})
+	w.clock.Step(5 * time.Second)
+	w.reconciles(controller, "")
+	w.wantClaims(2)
+	want(map[string]int{"": got[lost.Name], stays.Name: got[stays.Name]})
 }

@@ -2,6 +2,7 @@ package plantest
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"karve.sh/karve/pkg/planner"
@@ -10,9 +11,13 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// PlannedOnce returns what the machines cost when the waiting pods of a snapshot come in batches, by their names, and each batch is planned for exactly once, on
-// what those before it leave. No clock ends a plan.
-func PlannedOnce(s planner.Snapshot, batches [][]string) (planner.MicroUSD, error) {
+// Batch is pods, by their names, that are planned for together. Early are those, in the order in which they came, that the scheduler bound before any plan was for them.
+type Batch struct{ Early, Planned []string }
+
+// PlannedOnce returns what the machines cost when the waiting pods of a snapshot come in batches and each batch is planned for exactly once, on what those before it leave.
+// Where spread is set, pods that are early first get room on the machines of earlier batches, as far as there is some, where the scheduler would put them; the others are
+// planned for with their batch. No clock ends a plan.
+func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.MicroUSD, error) {
 	s = Clone(s)
 	class := map[string]int{}
 	for i := range s.Classes {
@@ -21,9 +26,26 @@ func PlannedOnce(s planner.Snapshot, batches [][]string) (planner.MicroUSD, erro
 		}
 		s.Classes[i].Pods = nil
 	}
+	var has []planner.Resources // Of the nodes, when they were empty.
+	for i := range s.Nodes {
+		has = append(has, s.Nodes[i].Free)
+	}
+	run := func(node int, pods ...string) {
+		for _, pod := range slices.Clone(pods) {
+			Run(&s, node, consolidate.Running{Name: pod, Class: class[pod], GPU: -1})
+		}
+	}
 	var price planner.MicroUSD
 	for n, batch := range batches {
-		for _, pod := range slices.Sorted(slices.Values(batch)) {
+		waiting := slices.Clone(batch.Planned)
+		for _, pod := range batch.Early {
+			if node := leastAllocated(&s, has, class[pod]); spread && node >= 0 {
+				run(node, pod)
+			} else {
+				waiting = append(waiting, pod)
+			}
+		}
+		for _, pod := range slices.Sorted(slices.Values(waiting)) {
 			i, ok := class[pod]
 			if !ok {
 				return 0, fmt.Errorf("batch %d: no pod %s waits", n, pod)
@@ -35,17 +57,37 @@ func PlannedOnce(s planner.Snapshot, batches [][]string) (planner.MicroUSD, erro
 			return 0, fmt.Errorf("batch %d: %d pods without a place (%v)", n, len(plan.Unplaced), err)
 		}
 		price += plan.Price
-		run := func(node int, pods []string) {
-			for _, pod := range slices.Clone(pods) {
-				Run(&s, node, consolidate.Running{Name: pod, Class: class[pod], GPU: -1})
-			}
-		}
 		for _, p := range plan.Placements {
-			run(p.Node, p.Pods)
+			run(p.Node, p.Pods...)
 		}
 		for _, l := range plan.Launches {
-			run(Launched(&s, l.Offering).Node, l.Pods)
+			node := Launched(&s, l.Offering).Node
+			has = append(has, s.Nodes[node].Free)
+			run(node, l.Pods...)
 		}
 	}
 	return price, nil
+}
+
+// leastAllocated is the node with room for a pod of a class that the default scheduler scores highest, by NodeResourcesFit and NodeResourcesBalancedAllocation; -1 where
+// none has room.
+func leastAllocated(s *planner.Snapshot, has []planner.Resources, class int) int {
+	c := &s.Classes[class]
+	best, most := -1, 0.0
+	for _, node := range c.Nodes {
+		free := s.Nodes[node].Free
+		if free.MilliCPU < c.Requests.MilliCPU || free.MemoryBytes < c.Requests.MemoryBytes || free.Replicas < c.Requests.Replicas || free.Pods < c.Requests.Pods {
+			continue
+		}
+		used := func(more int64) (cpu, memory float64) {
+			return 1 - float64(free.MilliCPU-more*c.Requests.MilliCPU)/float64(has[node].MilliCPU), 1 - float64(free.MemoryBytes-more*c.Requests.MemoryBytes)/float64(has[node].MemoryBytes)
+		}
+		cpu, memory := used(1)
+		before, beforeMemory := used(0)
+		score := (2-cpu-memory)/2 + (math.Abs(before-beforeMemory)-math.Abs(cpu-memory))/4
+		if best < 0 || score > most {
+			best, most = node, score
+		}
+	}
+	return best
 }

@@ -1,0 +1,57 @@
+package snapshot
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// Seats returns the waiting pods that are to be nominated for the Node of a machine at the moment that it takes pods: as many of each shape as the NodeClaim was launched for,
+// the oldest first, without those that the Node has or that are nominated for it. pods are those of the cluster, and written the nodes of nominations that pods may not show
+// yet. Where all pods that wait are alike it returns none: any of them may go anywhere. A pod with an affinity that selects namespaces by labels gets none either: its shape
+// cannot be told without them.
+func Seats(m *Machine, pods []corev1.Pod, written map[types.UID]string) []Nomination {
+	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
+	if m.Node == nil || len(planned) == 0 {
+		return nil
+	}
+	shapes := (&Cluster{}).shapes()
+	var waiting []*corev1.Pod
+	kinds := map[string]bool{}
+	for i := range pods {
+		pod := &pods[i]
+		node := cmp.Or(pod.Spec.NodeName, pod.Status.NominatedNodeName, written[pod.UID])
+		switch {
+		case node == m.Node.Name:
+			if IsWorkload(pod) && mentionsGPU(pod) {
+				planned[shapes.of(pod).short]--
+			}
+		case Waits(pod) && node == "":
+			waiting = append(waiting, pod)
+		}
+		if pod.Spec.NodeName == "" && mentionsGPU(pod) {
+			kinds[shapes.of(pod).short] = true
+		}
+	}
+	if len(kinds) < 2 {
+		return nil
+	}
+	slices.SortFunc(waiting, func(a, b *corev1.Pod) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return comparePods(a, b)
+	})
+	var seats []Nomination
+	for _, pod := range waiting {
+		if key := shapes.of(pod).short; planned[key] > 0 {
+			planned[key]--
+			seats = append(seats, Nomination{pod, m.Node.Name})
+		}
+	}
+	return seats
+}
