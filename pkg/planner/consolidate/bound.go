@@ -2,13 +2,14 @@ package consolidate
 
 import (
 	"fmt"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/search"
-	"slices"
 )
 
 // bound is a proven lower bound on what machines cost that hold all pods of the hosts, wherever they are and beside what other nodes have room for. Limits

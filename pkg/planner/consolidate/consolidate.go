@@ -2,13 +2,14 @@ package consolidate
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/search"
 	"karve.sh/karve/pkg/planner/solve"
-	"slices"
 )
 
 // Plan looks for machines to give back, so that what stays, and what is launched for the pods that have to move, costs less an hour by more than
@@ -90,7 +91,8 @@ func (v *settler) look(idle int) (dear []bool) {
 // dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
 func (r *relaxed) dear() []bool {
 	out := make([]bool, len(r.homes))
-	for i, over := range r.master.Y[len(r.master.Rows):] {
+	for i, row := range r.rows {
+		over := r.master.Y[row]
 		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
 	}
 	return out

@@ -1,10 +1,11 @@
 package consolidate
 
 import (
-	"karve.sh/karve/pkg/planner/internal/effort"
 	"math"
 	"slices"
 	"sort"
+
+	"karve.sh/karve/pkg/planner/internal/effort"
 )
 
 // weights are how many times as much a move may count where fewer moves are near enough. Savings above nearly three times what moves count are no matter of

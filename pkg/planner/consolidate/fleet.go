@@ -2,14 +2,15 @@ package consolidate
 
 import (
 	"cmp"
+	"slices"
+	"strings"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/solve"
-	"slices"
-	"strings"
 )
 
 // fleet is a layout from which steps are taken, one after the other.

@@ -1,11 +1,12 @@
 package consolidate
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/search"
-	"slices"
 )
 
 // home is a machine that stays with its pods and takes others, or leaves, in terms of a problem.

@@ -2,11 +2,12 @@ package consolidate
 
 import (
 	"cmp"
+	"slices"
+	"strings"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/search"
-	"slices"
-	"strings"
 )
 
 // change is a part of a housing that stands for itself: whoever leaves, what is launched for their pods, and the rooms that they take.

@@ -1,10 +1,11 @@
 package consolidate
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 	"karve.sh/karve/pkg/planner/internal/search"
-	"slices"
 )
 
 // relaxed is the choice of who stays, as a linear relaxation: fractions of machines stay with their pods and what else they have room for, fractions of
@@ -17,6 +18,7 @@ type relaxed struct {
 	master *search.Master
 	mixer  *search.Context
 	homes  []home
+	rows   []int        // by home, its row of the master
 	of     map[int]stay // by entry
 	// decided is by home whether only one of its columns is left.
 	decided []bool
@@ -32,23 +34,13 @@ type stay struct {
 // machines as they are, where all shapes are covered exactly.
 func newRelaxed(m *search.Context, homes []home) *relaxed {
 	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
-	shapes := len(r.master.Rows)
-	n := shapes + len(homes)
-	for i := range r.master.Inverse {
-		r.master.Inverse[i] = append(r.master.Inverse[i], make([]float64, len(homes))...)
-	}
 	for i := range homes {
-		row := make([]float64, n)
-		row[shapes+i] = 1
 		price := float64(max(1, homes[i].moves))
 		if homes[i].fixed {
 			price = 2 * homes[i].staying(m.Problem)
 		}
-		r.master.Inverse, r.master.X, r.master.Demand = append(r.master.Inverse, row), append(r.master.X, 1), append(r.master.Demand, 1)
-		r.master.Basis = append(r.master.Basis, len(r.master.Entries))
-		r.master.Entries = append(r.master.Entries, search.Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(shapes + i)}, Counts: []float64{1}, Basic: true})
+		r.rows = append(r.rows, r.master.AddRow(1, price))
 	}
-	r.master.Y, r.master.W = make([]float64, n), make([]float64, n)
 	for i := range homes {
 		r.stay(i, make(pack.Load, len(m.Problem.Shapes)))
 	}
@@ -65,14 +57,9 @@ func (x *home) staying(p *pack.Problem) float64 {
 
 // stay offers a machine with more pods than it has.
 func (r *relaxed) stay(i int, more pack.Load) {
-	e := search.Entry{Price: r.homes[i].staying(r.mixer.Problem), Column: -1, Offer: -1, Rows: []int32{int32(len(r.master.Rows) + i)}, Counts: []float64{1}}
-	for k, n := range more {
-		if n += r.homes[i].load[k]; n > 0 && r.master.At[k] >= 0 {
-			e.Rows, e.Counts = append(e.Rows, int32(r.master.At[k])), append(e.Counts, float64(n))
-		}
-	}
-	r.of[len(r.master.Entries)] = stay{i, slices.Clone(more)}
-	r.master.Entries = append(r.master.Entries, e)
+	pods := slices.Clone(r.homes[i].load)
+	pods.Add(more, 1)
+	r.of[r.master.AddColumn(r.homes[i].staying(r.mixer.Problem), pods, r.rows[i])] = stay{i, slices.Clone(more)}
 }
 
 // run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
@@ -104,7 +91,7 @@ func (r *relaxed) run(rounds int, until int64) {
 			if value == 0 {
 				continue
 			}
-			if float64(pack.Worth(r.master.Values, x.load)+value)/pricing.Scale+r.master.Y[len(r.master.Rows)+i] > float64(prices[i]*1.0001)+1 {
+			if float64(pack.Worth(r.master.Values, x.load)+value)/pricing.Scale+r.master.Y[r.rows[i]] > float64(prices[i]*1.0001)+1 {
 				r.stay(i, k.Best)
 				fresh = true
 			}

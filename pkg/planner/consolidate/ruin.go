@@ -1,11 +1,12 @@
 package consolidate
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
 	"karve.sh/karve/pkg/planner/internal/search"
-	"slices"
 )
 
 // ruinAndRecreate takes a few machines apart again and again, houses their pods where there is room, launches for the rest, and keeps what is no dearer: machines

@@ -2,11 +2,12 @@ package search
 
 import (
 	"cmp"
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/lp"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"math"
-	"slices"
 )
 
 // column is one way to fill one machine.
@@ -428,4 +429,30 @@ func (m *Master) whole() (times map[int]int32, parts []int) {
 	}
 	slices.SortFunc(parts, func(a, b int) int { return cmp.Or(cmp.Compare(part[b], part[a]), cmp.Compare(a, b)) })
 	return times, parts
+}
+
+// AddRow adds a row that no column is in yet, with a demand ≥ 0 that an artificial column at a price covers, and returns it.
+func (m *Master) AddRow(demand, price float64) int {
+	r := len(m.Demand)
+	for i := range m.Inverse {
+		m.Inverse[i] = append(m.Inverse[i], 0)
+	}
+	row := make([]float64, r+1)
+	row[r] = 1
+	m.Inverse, m.X, m.Demand = append(m.Inverse, row), append(m.X, demand), append(m.Demand, demand)
+	m.Basis, m.Y, m.W = append(m.Basis, len(m.Entries)), append(m.Y, 0), append(m.W, 0)
+	m.Entries = append(m.Entries, Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(r)}, Counts: []float64{1}, Basic: true})
+	return r
+}
+
+// AddColumn adds a column that launches nothing: at a price it counts once in a row of [Master.AddRow], and covers pods. It returns its entry.
+func (m *Master) AddColumn(price float64, pods pack.Load, row int) int {
+	e := Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(row)}, Counts: []float64{1}}
+	for k, n := range pods {
+		if n > 0 && m.At[k] >= 0 {
+			e.Rows, e.Counts = append(e.Rows, int32(m.At[k])), append(e.Counts, float64(n))
+		}
+	}
+	m.Entries = append(m.Entries, e)
+	return len(m.Entries) - 1
 }
