@@ -3,10 +3,11 @@ package alternatives
 import (
 	"cmp"
 	"fmt"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"slices"
 	"strings"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
 // Add returns a plan with all the choice that each of its launches can leave to the cloud: the instance types and zones, each type in each

@@ -2,8 +2,9 @@ package alternatives
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // Variant is an offering with the alternatives that its claim names, as one more offering of a widened snapshot.

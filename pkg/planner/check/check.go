@@ -3,10 +3,11 @@ package check
 import (
 	"errors"
 	"fmt"
-	"karve.sh/karve/pkg/planner"
 	"maps"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // Plan reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds

@@ -1,8 +1,9 @@
 package check
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // freely checks the choice that a launch leaves though nobody demands it: whatever the claim admits, each of its instance types in each of its zones,

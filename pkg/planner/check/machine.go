@@ -1,9 +1,10 @@
 package check
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"maps"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // gpus checks which GPU of a machine each pod is on: those that state device memory are on one that has it, with all their replicas, and

@@ -2,9 +2,10 @@ package check
 
 import (
 	"fmt"
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // spot is a machine of a plan for the checks of rules.

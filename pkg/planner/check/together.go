@@ -1,9 +1,10 @@
 package check
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"maps"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // checkTogether checks that the pods can have come one after another: each to a domain where a pod that it follows was, or as the first of its

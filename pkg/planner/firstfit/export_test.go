@@ -1,8 +1,9 @@
 package firstfit
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"math"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // FirstFitByLevel is FirstFit when there are too many pods and machines to deal them one by one.

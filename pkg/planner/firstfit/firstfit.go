@@ -2,13 +2,14 @@ package firstfit
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"math"
 	"slices"
 	"sort"
 	"strings"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // Steps, pods times machines, are as many as take some tenths of a second. Until then [Plan] decides as Karpenter does to the last pod.

@@ -1,11 +1,12 @@
 package firstfit
 
 import (
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math"
-	"slices"
 )
 
 // option is something that a machine of [Plan] can be.

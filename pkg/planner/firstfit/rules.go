@@ -1,10 +1,11 @@
 package firstfit
 
 import (
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // headcount is where the pods of a rule are while [Plan] places one pod after another. A machine that can still be in several domains counts in

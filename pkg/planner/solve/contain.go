@@ -3,10 +3,11 @@ package solve
 import (
 	"cmp"
 	"fmt"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/check"
 	"maps"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
 )
 
 // Aside is a class that is planned without.

@@ -1,12 +1,13 @@
 package solve
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"slices"
 )
 
 // firstFitPods is how many pods, of those that rules speak of, [orFirstFit] has placed one by one.

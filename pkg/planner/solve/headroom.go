@@ -1,9 +1,10 @@
 package solve
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/constraints"
-	"slices"
 )
 
 // Headroom plans for headroom: pods that are not there, for which a place is kept. It is made of what a plan for the pods of a snapshot leaves, so

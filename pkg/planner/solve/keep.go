@@ -2,12 +2,13 @@ package solve
 
 import (
 	"cmp"
+	"slices"
+	"strings"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"slices"
-	"strings"
 )
 
 // keeper finds what still holds of an earlier plan.

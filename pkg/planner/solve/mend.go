@@ -2,8 +2,9 @@ package solve
 
 import (
 	"fmt"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // mended returns a snapshot that [planner.Validate] accepts, in which what is invalid cannot be used, and the classes that are set aside for it. It returns an error where

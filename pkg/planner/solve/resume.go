@@ -1,11 +1,12 @@
 package solve
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/internal/constraints"
 	"karve.sh/karve/pkg/planner/internal/effort"
-	"slices"
 )
 
 // Resume is Build while an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that is on its way, with the

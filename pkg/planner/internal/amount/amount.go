@@ -1,9 +1,10 @@
 package amount
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"math/bits"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // Dims is the number of dimensions in which a machine can be full.

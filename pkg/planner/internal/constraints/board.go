@@ -2,12 +2,13 @@ package constraints
 
 import (
 	"cmp"
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math"
-	"slices"
 )
 
 // settled is a plan for a party.

@@ -2,9 +2,10 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // census counts pods by the domains of the rules whose domains are not machines.

@@ -3,10 +3,11 @@ package constraints
 import (
 	"cmp"
 	"fmt"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // solve plans for a snapshot that has minValues beside what the plain planner knows. An offering of such a pool is replaced by itself

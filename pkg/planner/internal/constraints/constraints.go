@@ -2,8 +2,9 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // Solver is what snapshots without constraints between machines are planned with.

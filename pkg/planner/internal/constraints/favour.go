@@ -2,8 +2,9 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // A plan that favours a domain gets this share of the effort, and so many are tried.

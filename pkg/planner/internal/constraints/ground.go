@@ -3,9 +3,10 @@ package constraints
 import (
 	"cmp"
 	"fmt"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
-	"slices"
 )
 
 // Partial is a snapshot on which some pods are settled: they are gone from its classes, their machines are nodes with what is left, and its rules

@@ -1,9 +1,10 @@
 package constraints
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"maps"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // Limits on the choice of a machine for pods that belong together.

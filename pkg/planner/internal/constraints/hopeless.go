@@ -1,8 +1,9 @@
 package constraints
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // withoutHopeless returns the snapshot without the demands and wishes of pods that fit on no machine, were they alone: they are left out whatever others do, and would

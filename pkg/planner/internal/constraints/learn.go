@@ -1,9 +1,10 @@
 package constraints
 
 import (
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // missing returns how many pods of each portion the plan leaves out, and notes why at their sites.

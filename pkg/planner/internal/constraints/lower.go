@@ -2,9 +2,10 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // portion is so many pods of a class that are planned for alike: they have given up the same wishes, and may go to the same machines.

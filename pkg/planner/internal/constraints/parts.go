@@ -1,9 +1,10 @@
 package constraints
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // parts plans for a snapshot in parts that have nothing in common, where it has several: no class may go to machines of two of them. Pods spread over

@@ -2,8 +2,9 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // inverted reports whether a pod is left out that some machine could hold while one of lower priority has a place.

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math"
-	"slices"
 )
 
 // mostPods bounds the counts of pods that a snapshot states, so that no sum of them overflows.

@@ -2,9 +2,10 @@ package constraints
 
 import (
 	"fmt"
-	"karve.sh/karve/pkg/planner"
 	"slices"
 	"strings"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // refusal explains why pods of a claim have no place when the pods of the census have theirs: what the rule forbids, and what is full

@@ -2,8 +2,9 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // replay plans as if the nodes that are still as an offering is were not there, and puts what it would launch on them, as the plain planner does: right

@@ -2,9 +2,10 @@ package constraints
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
 )
 
 // maxArrangements bounds how often domains, wishes and pools are decided anew. Each round makes one plan.

@@ -2,9 +2,10 @@ package pack
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // Capacity is what one machine has for pods: a node, or what an offering launches.

@@ -1,9 +1,10 @@
 package pack
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // assignSteps bounds the search for GPUs for the pods of one machine, when putting each on the fullest GPU that has room does not do.

@@ -2,9 +2,10 @@ package pack
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // UsableOfferings returns the indices of the offerings that can be launched at present, in stable order.

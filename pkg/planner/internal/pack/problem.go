@@ -1,9 +1,10 @@
 package pack
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // Problem is a snapshot in the order that decisions are made in: everything sorted by name or by size, never by its index, so

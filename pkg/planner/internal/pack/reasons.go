@@ -3,10 +3,11 @@ package pack
 import (
 	"cmp"
 	"fmt"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
 	"slices"
 	"strings"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
 // Refusal explains why a pod of a class that is not blocked has no place, when the pools may still launch what left says.

@@ -2,9 +2,10 @@ package pack
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
-	"slices"
 )
 
 // addShapes merges the classes into shapes, in the order of their first pods, and refuses what is blocked or malformed.

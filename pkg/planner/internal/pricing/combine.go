@@ -2,11 +2,12 @@ package pricing
 
 import (
 	"cmp"
+	"math/bits"
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math/bits"
-	"slices"
 )
 
 // Combination finds the most valuable load of a machine with several like GPUs, put together from patterns, the loads of one GPU. It is scratch of

@@ -2,12 +2,13 @@ package pricing
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/lp"
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"math"
 	"math/bits"
 	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/lp"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of

@@ -2,11 +2,12 @@ package pricing
 
 import (
 	"cmp"
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/lp"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math"
-	"slices"
 )
 
 // unit is the whole of a dimension of a machine in the scaled weights of a knapsack. Weights round down, so that what the

@@ -1,11 +1,12 @@
 package pricing
 
 import (
-	"karve.sh/karve/pkg/planner/internal/effort"
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"karve.sh/karve/pkg/planner/internal/effort"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // Machine finds what a machine of one offer can hold that is worth most.

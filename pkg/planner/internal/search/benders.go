@@ -1,10 +1,11 @@
 package search
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"slices"
 )
 
 // benders bounds plans by the cheapest whole numbers of machines that keep all covers there are. Where the pods have no place on these, not even in parts,
@@ -20,13 +21,15 @@ type benders struct {
 }
 
 // Limits on the covers: how many of those drawn there are, how many bounds are drawn for one, how many steps a search for numbers has and what each
-// counts, and what part of a price is too little to reach for.
+// counts, what part of a price is too little to reach for, and how many nodes and, beyond the fewest machines, shapes there may be.
 const (
 	bendersCovers = 48
 	bendersRounds = 12
 	bendersSteps  = 4000
 	bendersCost   = 4
 	bendersReach  = 1000
+	bendersNodes  = 30
+	bendersShapes = 12
 )
 
 // bendersExtra is how many times its price a machine beyond the numbers costs more, first and where that does not keep pods off such machines.
@@ -83,7 +86,7 @@ func (h *dual) count(t *branching, until int64) bool {
 // where each cover drawn is used for all that it says. With many shapes, and more than the fewest machines, the searches do not come to an end.
 func (h *dual) countable() bool {
 	b := &h.benders
-	return b.fresh && !b.ended && h.state.few() && (h.state.fewest() || len(h.state.ctx.Problem.Shapes) <= liftShapes) && len(h.state.ctx.Problem.Nodes) <= liftNodes
+	return b.fresh && !b.ended && h.state.few() && (h.state.fewest() || len(h.state.ctx.Problem.Shapes) <= bendersShapes) && len(h.state.ctx.Problem.Nodes) <= bendersNodes
 }
 
 // byResource makes the covers by resource, unless there are some.

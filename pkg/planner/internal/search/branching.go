@@ -2,12 +2,13 @@ package search
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/pricing"
 	"maps"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
 // branching is a branch and bound over the numbers of machines of each offer: a relaxation launches fractions of machines, and where plans have few of

@@ -2,12 +2,13 @@ package search
 
 import (
 	"cmp"
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"math"
-	"slices"
 )
 
 // Context holds what the heuristics for several shapes share.

@@ -2,10 +2,11 @@ package search
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"slices"
 )
 
 // cover says that the machines of a plan have to hold so much worth: each offer holds at most so much, and the nodes what they hold at
@@ -19,78 +20,8 @@ type cover struct {
 	dual int64
 }
 
-// Limits on the search for the cheapest whole machines that keep all covers.
-const (
-	liftMost     = 60_000
-	liftMachines = 60
-	liftNodes    = 30
-	liftShapes   = 12
-)
-
-// lift bounds plans of few machines better than the relaxation does: machines are whole. It finds the least price of whole machines that keep several
-// covers at once.
-func (h *dual) lift() {
-	best := h.state.best.cost(h.state.ctx.Problem)
-	if best == h.lifted || len(h.state.ctx.Problem.Nodes) > liftNodes || best.Price <= h.state.bound || best.Machines == 0 || best.Machines > liftMachines {
-		return
-	}
-	h.lifted = best
-	l := newIntegerCover(h.state.ctx.Problem, h.covers(), best.Price, liftMost)
-	bound := l.search()
-	h.state.ctx.Effort.Spend(liftMost - int64(l.steps))
-	if bound > h.state.bound {
-		h.state.bound, h.shown = bound, &branch{covers: l.covers}
-	}
-}
-
-// coverEffort is how offers are priced for covers.
-var coverEffort = pricing.Effort{Steps: 1500, Parts: 300}
-
-// covers makes the covers for the pods that the best plan places: by their worth, by what they take of each resource, by groups that the same
-// offers serve, and by shape.
-func (h *dual) covers() []cover {
-	at := placed(h.state.ctx.Problem, h.state.best)
-	values := h.state.values()
-	var out []cover
-	for _, v := range h.measures(at) {
-		out = append(out, h.cover(v, at, coverEffort))
-	}
-	groups := map[string][]int{}
-	var keys []string
-	for k := range h.state.ctx.Problem.Shapes {
-		key := make([]byte, len(h.state.ctx.Problem.Offers))
-		for t := range h.state.ctx.Problem.Offers {
-			if h.state.ctx.Problem.Offers[t].Fits[k] > 0 {
-				key[t] = 1
-			}
-		}
-		if groups[string(key)] == nil {
-			keys = append(keys, string(key))
-		}
-		groups[string(key)] = append(groups[string(key)], k)
-	}
-	if len(keys) > 1 && len(keys) <= 2*liftShapes {
-		for _, key := range keys {
-			out = append(out, h.cover(h.each(func(k int) int64 {
-				if slices.Contains(groups[key], k) {
-					return values[k]
-				}
-				return 0
-			}), at, coverEffort))
-		}
-	}
-	if len(h.state.ctx.Problem.Shapes) <= liftShapes {
-		for only := range h.state.ctx.Problem.Shapes {
-			out = append(out, h.cover(h.each(func(k int) int64 {
-				if k == only {
-					return 1
-				}
-				return 0
-			}), at, coverEffort))
-		}
-	}
-	return slices.DeleteFunc(out, func(c cover) bool { return c.need <= 0 })
-}
+// fewMachines is how many machines are few: plans of no more are proven by branches and by whole numbers of machines.
+const fewMachines = 60
 
 // measures are worths that always say something: money, and what pods take of each resource.
 func (h *dual) measures(at pack.Load) [][]int64 {

@@ -2,10 +2,11 @@ package search
 
 import (
 	"fmt"
-	"karve.sh/karve/pkg/planner/internal/pack"
-	"karve.sh/karve/pkg/planner/internal/pricing"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
 // cut says that so many machines at least are launched of some offers, whole ones, because a group of shapes is served by no others. The relaxation

@@ -1,11 +1,12 @@
 package search
 
 import (
+	"math"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"math"
-	"slices"
 )
 
 // Limits on dives: how often one rounds the relaxation and solves it again, with so many rounds of columns of so many steps each.

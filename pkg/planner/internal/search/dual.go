@@ -1,11 +1,12 @@
 package search
 
 import (
-	"karve.sh/karve/pkg/planner/internal/pack"
-	"karve.sh/karve/pkg/planner/internal/pricing"
 	"runtime"
 	"slices"
 	"sync"
+
+	"karve.sh/karve/pkg/planner/internal/pack"
+	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
 // dual is the half of a hunt that bounds the price from below. On the way it finds loads and plans as well.
@@ -15,8 +16,6 @@ type dual struct {
 	benders   benders
 	shown     *branch    // what the bound rests on
 	branching *branching // nil as long as there is none
-	// lifted is the cost of the plan that lift was tried for last.
-	lifted pack.Cost
 }
 
 // runBoth raises the bound and has a cheaper plan looked for, at the same time and each with its share of the effort. It reports whether branches had any part
@@ -97,7 +96,6 @@ func (h *dual) improveBound(slice int64) bool {
 		h.renew()
 	} else {
 		h.prove(slice)
-		h.lift()
 	}
 	return h.branchOut(slice)
 }

@@ -1,10 +1,11 @@
 package search
 
 import (
-	"karve.sh/karve/pkg/planner/internal/amount"
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/amount"
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // Limits on the exact search of small problems. A state is a number of waiting pods of each shape; a step is a state and

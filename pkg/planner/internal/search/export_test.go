@@ -1,11 +1,12 @@
 package search
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"slices"
 )
 
 // Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.

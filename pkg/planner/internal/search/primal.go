@@ -1,9 +1,10 @@
 package search
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/effort"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"slices"
 )
 
 // primal is the search for a plan of several shapes. It goes in rounds, each with more to spend than the one before: columns for the relaxation, a
@@ -217,10 +218,10 @@ func coverAlone(p *pack.Problem, k int, s *Solution) []cover {
 }
 
 // few reports whether the plan has so few machines that the proof is left to branches: one bound for all plans is of less use.
-func (h *state) few() bool { return h.best.cost(h.ctx.Problem).Machines <= liftMachines }
+func (h *state) few() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines }
 
 // fewest reports whether the plan has half as many machines as few are.
-func (h *state) fewest() bool { return h.best.cost(h.ctx.Problem).Machines <= liftMachines/2 }
+func (h *state) fewest() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines/2 }
 
 // many reports whether the plan has more machines than branches of all of it are looked at for.
 func (h *state) many() bool { return h.best.cost(h.ctx.Problem).Machines > branchMachines }

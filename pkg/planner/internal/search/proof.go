@@ -1,9 +1,10 @@
 package search
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"slices"
 )
 
 // proof drives the bound up. A search for the most valuable load that ends too soon leaves a mixture that might be worth more than the price of its

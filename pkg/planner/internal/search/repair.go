@@ -1,9 +1,10 @@
 package search
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"slices"
 )
 
 // Repair is a short branch and bound for the machines to buy for a few waiting pods.

@@ -1,8 +1,9 @@
 package search
 
 import (
-	"karve.sh/karve/pkg/planner/internal/pack"
 	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
 // replay plans as if the untouched nodes were not there, and then uses them in the place of machines to launch. Right after

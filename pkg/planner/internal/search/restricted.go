@@ -2,9 +2,10 @@ package search
 
 import (
 	"cmp"
-	"karve.sh/karve/pkg/planner/internal/lp"
 	"math"
 	"slices"
+
+	"karve.sh/karve/pkg/planner/internal/lp"
 )
 
 // composition looks for the cheapest plan of machines that are loaded as known columns say: a branch and bound over how many there are of each. The

@@ -2,10 +2,11 @@ package search
 
 import (
 	"cmp"
+	"slices"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
 	"karve.sh/karve/pkg/planner/internal/pricing"
-	"slices"
 )
 
 // Limits on the improvement, in steps.

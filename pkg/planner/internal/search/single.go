@@ -1,9 +1,10 @@
 package search
 
 import (
+	"math"
+
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"math"
 )
 
 // coverShape is an exact answer for identical pods: which offers to buy, and how many of each, so that together they hold at

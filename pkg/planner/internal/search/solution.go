@@ -2,11 +2,12 @@ package search
 
 import (
 	"cmp"
+	"slices"
+	"strings"
+
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/amount"
 	"karve.sh/karve/pkg/planner/internal/pack"
-	"slices"
-	"strings"
 )
 
 // Machine is one machine to launch and what it is for. Machines share loads: a load is replaced, never changed.
