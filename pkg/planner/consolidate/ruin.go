@@ -15,7 +15,7 @@ func (v *settler) ruinAndRecreate(idle int) {
 	v.noisy = make([]int64, len(v.values))
 	v.ctx.AimAll(v.values)
 	for n := 0; n < idle && !v.ctx.Effort.Done(); n++ {
-		v.ctx.Effort.Spend(search.RuinCost + int64(len(v.ctx.Problem.Shapes)*(len(v.ctx.Problem.Offers)+search.RefillMost)/200))
+		v.ctx.Effort.Spend(search.RuinCost(v.ctx.Problem))
 		before := v.cost(v.best)
 		if next := v.destroyAndRepair(before); next != nil {
 			if v.cost(next).Less(before) {
@@ -28,9 +28,7 @@ func (v *settler) ruinAndRecreate(idle int) {
 
 // destroyAndRepair makes one attempt, and returns what came of it unless that is dearer.
 func (v *settler) destroyAndRepair(before pack.Cost) *housing {
-	for k, x := range v.values {
-		v.noisy[k] = x/64*int64(48+v.seq.Below(33)) + 1
-	}
+	v.seq.Perturb(v.noisy, v.values)
 	s := v.best.clone()
 	limits := slices.Clone(v.limits)
 	emptied := map[int]bool{}

@@ -18,8 +18,8 @@ const (
 	// RebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
 	RebuySteps = 10
 	rebuyWidth = 3
-	// RuinCost is what a ruin counts beside its searches and its walks over all shapes, in steps.
-	RuinCost = 40
+	// ruinCost is what a ruin counts beside its searches and its walks over all shapes, in steps.
+	ruinCost = 40
 )
 
 // Sequence is a fixed series of choices, the same for every plan: variety, not chance.
@@ -32,6 +32,18 @@ func (q *Sequence) Below(n int) int {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return int((z ^ z>>31) >> 1 % uint64(n))
+}
+
+// Perturb sets noisy to values that are up to a quarter less or more, and at least 1.
+func (q *Sequence) Perturb(noisy, values []int64) {
+	for k, v := range values {
+		noisy[k] = v/64*int64(48+q.Below(33)) + 1
+	}
+}
+
+// RuinCost is what a ruin of a problem counts beside its searches, in steps.
+func RuinCost(p *pack.Problem) int64 {
+	return ruinCost + int64(len(p.Shapes)*(len(p.Offers)+RefillMost)/200)
 }
 
 // ruinAndRecreate takes a few machines apart again and again, the wasteful ones first, puts their pods where others have room,
@@ -52,7 +64,7 @@ func (h *primal) ruinAndRecreate(slice int64) {
 		if len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0) || h.state.closed() {
 			break
 		}
-		h.state.ctx.Effort.Spend(RuinCost + int64(len(h.state.ctx.Problem.Shapes)*(len(h.state.ctx.Problem.Offers)+RefillMost)/200))
+		h.state.ctx.Effort.Spend(RuinCost(h.state.ctx.Problem))
 		idle++
 		if r.destroyAndRepair() {
 			idle = 0
@@ -116,9 +128,7 @@ func (r *neighbourhood) destroyAndRepair() bool {
 		}
 		return false
 	}
-	for k, v := range r.values {
-		r.noisy[k] = v/64*int64(48+r.seq.Below(33)) + 1
-	}
+	r.seq.Perturb(r.noisy, r.values)
 	nodes := r.refillNodes(waiting)
 	machines := r.refill(picked, waiting)
 	t := NewRepair(r.ctx, r.noisy, r.limits, RebuySteps, old)
