@@ -18,14 +18,11 @@ type Context struct {
 	alone         []int64 // what one pod of each shape costs where a machine is full of its like, in units of valueScale
 	oracle        *pricing.Oracle
 	NodeKnapsacks []*pricing.Knapsack
-	byPrice       []int  // the offers, the cheapest first
-	dull          []bool // the offers whose best load is worth far less than their price
+	byPrice       []int // the offers, the cheapest first
 	room          pack.Room
 	rebuy         Repair
 	// residuals are the relaxations of dives, the one that was used last behind.
 	residuals [2]*Master
-	// known are columns to buy when few machines are bought, which a short search does not find.
-	known []column
 }
 
 func NewContext(p *pack.Problem, e *effort.Budget) *Context {
@@ -51,13 +48,11 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 	return m
 }
 
-// AimAll weighs the dimensions of each offer by what they are worth, and finds the dull ones.
+// AimAll weighs the dimensions of each offer by what they are worth.
 func (m *Context) AimAll(values []int64) {
-	m.dull = make([]bool, len(m.Problem.Offers))
 	demand := m.Problem.Demand()
 	for t := range m.oracle.Machines {
-		root := m.oracle.Machines[t].Knapsack.Price(values, demand)
-		m.dull[t] = root < m.Problem.Offers[t].Price*pricing.Scale*9/10
+		m.oracle.Machines[t].Knapsack.Price(values, demand)
 		m.Effort.Spend(pricing.PriceCost)
 	}
 }
@@ -66,9 +61,6 @@ func (m *Context) AimAll(values []int64) {
 func (m *Context) PriceAll(values []int64, demand pack.Load, care pricing.Effort, floor func(t int) int64) []pricing.Priced {
 	return m.oracle.Price(m.Effort, values, demand, care, floor)
 }
-
-// promising reports whether an offer is worth a look in the short searches.
-func (m *Context) promising(t int) bool { return m.dull == nil || !m.dull[t] }
 
 // better returns the cheaper of two solutions, the first at the same cost.
 func better(p *pack.Problem, a, b *Solution) *Solution {

@@ -73,7 +73,7 @@ const quickMachines = 10
 
 // sendToDual has the proof go on from what the search for plans has found.
 func (h *primal) sendToDual() {
-	h.dual.state.best, h.dual.state.g, h.dual.state.ctx.dull, h.dual.state.ctx.known = h.state.best, h.state.g, h.state.ctx.dull, h.state.ctx.known
+	h.dual.state.best, h.dual.state.g = h.state.best, h.state.g
 }
 
 // receiveFromDual takes over what the proof says.

@@ -32,9 +32,7 @@ func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, mos
 // Run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
 func (t *Repair) Run(waiting pack.Load) bool {
 	for i := range t.ctx.oracle.Machines {
-		if t.ctx.promising(i) {
-			t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
-		}
+		t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
 	}
 	t.try(waiting, pack.Cost{})
 	return t.found
@@ -124,14 +122,9 @@ func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []M
 	if total == 0 {
 		return nil
 	}
-	s.repair.ctx.Effort.Spend(int64(len(waiting)/10 + len(s.repair.ctx.known)/20))
+	s.repair.ctx.Effort.Spend(int64(len(waiting) / 10))
 	if i := s.repair.finish(waiting, so); i >= 0 {
 		s.next = append(s.next, Machine{i, waiting})
-	}
-	for _, c := range s.repair.ctx.known {
-		if s.repair.affords(c.Offer, so) && c.Load.Under(waiting) {
-			s.consider(c.Offer, c.Load, pack.Worth(s.repair.values, c.Load))
-		}
 	}
 	for i := range s.repair.ctx.oracle.Machines {
 		if !s.repair.affords(i, so) {
@@ -150,10 +143,10 @@ func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []M
 	return s.next
 }
 
-// affords reports whether a machine may be bought after what was, and is worth a look.
+// affords reports whether a machine may be bought after what was.
 func (t *Repair) affords(offer int, so pack.Cost) bool {
 	o := &t.ctx.Problem.Offers[offer]
-	return t.ctx.promising(offer) && (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits[o.Pool].Admits(o.Uses)
+	return (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits[o.Pool].Admits(o.Uses)
 }
 
 // shortlist is the few machines with the most worth for their price, the best first. The load of the one behind them is room for another.

@@ -56,9 +56,6 @@ func (h *primal) ruinAndRecreate(slice int64) {
 	r.s, r.values, r.limits = h.state.best, h.state.values(), h.state.best.limits(h.state.ctx.Problem)
 	r.noisy = make([]int64, len(r.values))
 	h.state.ctx.AimAll(r.values)
-	if h.state.ctx.known = nil; h.state.few() && h.state.g != nil {
-		h.state.ctx.known = h.state.g.columns
-	}
 	idle := 0
 	for until := h.state.ctx.Effort.Left - slice; idle < maxIdle && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done(); {
 		if len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0) || h.state.closed() {
