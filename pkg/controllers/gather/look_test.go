@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -88,11 +89,7 @@ func (s *store) set(objects ...client.Object) {
 // counts takes how often each kind was read since the last time.
 func (s *store) counts() map[string]int {
 	defer clear(s.lists)
-	counts := map[string]int{}
-	for name, n := range s.lists {
-		counts[name] = n
-	}
-	return counts
+	return maps.Clone(s.lists)
 }
 
 func newStore() *store {
