@@ -18,52 +18,51 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// View is a planner's snapshot with the objects that it speaks of.
+// View is a planner.Snapshot together with the objects that it was made from.
 type View struct {
 	planner.Snapshot
-	// Pools are the pools of Snapshot.Pools, at the same indices.
+	// Pools has the same indices as Snapshot.Pools.
 	Pools []Pool
-	// Offerings are the offerings of Snapshot.Offerings, at the same indices.
+	// Offerings has the same indices as Snapshot.Offerings.
 	Offerings []*Offering
-	// Machines are all machines of ours, but for those that try images.
+	// Machines are all machines of Karve's pools, except canaries.
 	Machines []Machine
-	// canaries are those.
+	// canaries are the machines that test images.
 	canaries []Machine
-	// Pods are the pods that need a place, by the names that the planner uses: those that wait, and those on machines that are leaving.
+	// Pods has the pods that the planner places, by their names in the snapshot: pending pods, and pods on machines that are leaving.
 	Pods map[string]*corev1.Pod
-	// Postponed are waiting pods that are planned for in a later round, by name.
+	// Postponed has the pending pods that a later round plans for, by name.
 	Postponed []*corev1.Pod
-	// strange are waiting pods that had their turn and are not ours to serve.
+	// strange are pending pods of this round that no pool of Karve's can serve.
 	strange []*corev1.Pod
 	shapeOf func(*corev1.Pod) *shape
-	// rooms are those of the nodes, at the same indices.
+	// rooms has the same indices as Snapshot.Nodes.
 	rooms []room
-	// Reserves are what is to be kept free beside.
+	// Reserves are the headroom to keep free.
 	Reserves []Reserve
-	// keys are those of the shapes of the Classes, in short and at the same indices; keyOf gives that of any pod.
+	// keys has the shortened shape keys of Snapshot.Classes, at the same indices. keyOf returns the key of a pod.
 	keys  []string
 	keyOf func(*corev1.Pod) string
 	now   time.Time
-	// cluster is what the view was made of.
+	// cluster is the input of the view.
 	cluster *Cluster
-	// broken says of a machine that it has not started in time.
+	// broken reports whether a machine did not start in time.
 	broken func(*Machine) bool
 }
 
-// Decided says that it is known what has become of the launch of a machine: it has started, or will not, or is on its way out.
+// Decided reports whether the launch of a machine has an outcome: it started, it is broken, or it is leaving.
 func (v *View) Decided(m *Machine) bool {
 	return m.Started() || m.Leaving() || v.broken != nil && v.broken(m)
 }
 
-// Build makes the planner's snapshot of a cluster.
+// Build translates a cluster.
 func Build(c *Cluster) View {
 	v := c.look()
 	v.fill(nil, nil)
 	return v
 }
 
-// BuildWith also makes classes of pods that run and stay where they are as long as nobody moves them. It returns the class of each; one that is missing is not ours
-// to serve.
+// BuildWith also makes classes for running pods that stay unless they are moved. It returns the class of each such pod. Pods that Karve does not serve have none.
 func BuildWith(c *Cluster, running func([]Pool, []Machine) []*corev1.Pod) (View, map[*corev1.Pod]int) {
 	v := c.look()
 	settled := moving{}
@@ -74,7 +73,7 @@ func BuildWith(c *Cluster, running func([]Pool, []Machine) []*corev1.Pod) (View,
 	return v, classes
 }
 
-// look is a view without a snapshot.
+// look returns a view without a snapshot.
 func (c *Cluster) look() View {
 	v := View{
 		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), cluster: c,
@@ -84,8 +83,8 @@ func (c *Cluster) look() View {
 	return v
 }
 
-// fill makes the snapshot of a view: of all that is and is to come, or where going is not nil of what there is when those go. It returns the classes of the
-// pods that stay where they are as long as nobody moves them (settled), which the snapshot has besides; those that are missing are not ours to serve.
+// fill sets the snapshot of a view. If going is not nil, the snapshot is what remains without those machines, and it includes no machines to come. fill returns
+// the classes of the settled pods: those that stay unless they are moved. Pods that Karve does not serve have none.
 func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	c, asIs := v.cluster, going != nil
 	v.Pods = map[string]*corev1.Pod{}
@@ -145,7 +144,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	return classes
 }
 
-// MachineOn returns the machine of ours that a node of the snapshot is or will be; nil for others.
+// MachineOn returns the machine of a node of the snapshot, and nil if the node is not Karve's.
 func (v *View) MachineOn(node int) *Machine {
 	if node >= len(v.rooms) {
 		return nil
@@ -153,10 +152,10 @@ func (v *View) MachineOn(node int) *Machine {
 	return v.rooms[node].machine
 }
 
-// Starting says that a node of the snapshot has not started, so that no pod starts there at once.
+// Starting reports whether a node of the snapshot has not started yet.
 func (v *View) Starting(node int) bool { return v.rooms[node].starting }
 
-// PoolNamed returns the pool of the name; nil when there is none.
+// PoolNamed returns the pool with a name, and nil if there is none.
 func (v *View) PoolNamed(name string) *Pool {
 	for i := range v.Pools {
 		if v.Pools[i].NodePool.Name == name {
@@ -166,7 +165,7 @@ func (v *View) PoolNamed(name string) *Pool {
 	return nil
 }
 
-// ClassOf is the class of the pool of the name; nil when it has none or there is no such pool.
+// ClassOf returns the GPUNodeClass of the pool with a name, and nil if there is no such pool or class.
 func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
 	if p := v.PoolNamed(pool); p != nil {
 		return p.Class
@@ -174,7 +173,7 @@ func (v *View) ClassOf(pool string) *v1alpha1.GPUNodeClass {
 	return nil
 }
 
-// closeAll has no pool launch anything.
+// closeAll lets no pool launch anything.
 func (v *View) closeAll() {
 	for i := range v.Snapshot.Pools {
 		v.Snapshot.Pools[i].Closed = &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: "there is no room on the machines that have started"}
@@ -207,7 +206,7 @@ func (v *View) offer(c *Cluster) []int {
 	return first
 }
 
-// weight is the pool's, which is 0 where it says nothing.
+// weight returns the spec.weight of the pool, and 0 by default.
 func weight(pool *Pool) int32 {
 	if w := pool.NodePool.Spec.Weight; w != nil {
 		return *w
@@ -215,7 +214,7 @@ func weight(pool *Pool) int32 {
 	return 0
 }
 
-// maxPremium is that of the pool's class.
+// maxPremium returns the maxPremium of the GPUNodeClass.
 func maxPremium(pool *Pool) int64 {
 	if pool.Class == nil {
 		return 0
@@ -223,7 +222,7 @@ func maxPremium(pool *Pool) int64 {
 	return max(0, pool.Class.Spec.Launch.MaxPremium())
 }
 
-// choice writes the labels that a pool chooses for a machine as one string.
+// choice formats the labels that a pool chooses for a machine as one string.
 func choice(labels map[string]string) string {
 	var pairs []string
 	for _, key := range sortedKeys(labels) {
@@ -232,7 +231,7 @@ func choice(labels map[string]string) string {
 	return strings.Join(pairs, ",")
 }
 
-// minValues are the choices that each claim of the pool must leave, by key. The heaviest demand of several for a key counts, as in Karpenter.
+// minValues returns how many values each NodeClaim of the pool must allow, by key. If a key has several requirements, the largest number applies, as in Karpenter.
 func (v *View) minValues(pool *Pool) []planner.MinValues {
 	least := map[string]int{}
 	for _, req := range pool.NodePool.Spec.Template.Spec.Requirements {
@@ -252,7 +251,7 @@ func (v *View) minValues(pool *Pool) []planner.MinValues {
 	return all
 }
 
-// normalized is the present name of a label.
+// normalized returns the current name of a label.
 func normalized(key string) string {
 	if present, ok := karpv1.NormalizedLabels[key]; ok {
 		return present
@@ -260,7 +259,7 @@ func normalized(key string) string {
 	return key
 }
 
-// admitting are the indices of the pool's offerings that admit the pod, or why there is none.
+// admitting returns the indices of the pool's offerings that admit the pod, or an error that says why there is none.
 func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
@@ -289,7 +288,7 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	}
 }
 
-// remaining is what the pool's limits leave; one machine while it is being seen whether the pool is mended.
+// remaining returns what the pool's limits leave, and at most one machine while the breaker is half-open.
 func (v *View) remaining(pool *Pool) planner.Physical {
 	ours := slices.DeleteFunc(slices.Concat(v.Machines, v.canaries), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
 	remaining := pool.remaining(Hardware(ours))
@@ -299,7 +298,7 @@ func (v *View) remaining(pool *Pool) planner.Physical {
 	return remaining
 }
 
-// closed says why a pool launches nothing at present.
+// closed returns why the pool launches nothing now, and nil if it may launch.
 func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
@@ -318,8 +317,8 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 		if m.Pool() != np.Name || m.Deleting() {
 			continue
 		}
-		// A broken machine closes the pool from the moment it is one, though its condition may say so a little later. One that the condition accounts for
-		// does not keep it closed, however long it is there.
+		// A broken machine closes the pool at once, even before the condition says so. A machine that the condition has already counted does not keep the
+		// pool closed.
 		if m.Fresh(changed(healthy), now, timeout) || pool.Probing() && !m.Started() && !m.Broken(now, timeout) {
 			return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf(
 				"NodePool %s launches nothing more until it is seen whether %s starts and exposes its replicas", np.Name, m.Claim.Name)}
@@ -328,7 +327,7 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 	return nil
 }
 
-// changed is when a condition changed last; the zero time where there is none.
+// changed returns the transition time of a condition, and the zero time if there is no condition.
 func changed(c *status.Condition) time.Time {
 	if c == nil {
 		return time.Time{}

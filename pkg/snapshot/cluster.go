@@ -1,5 +1,4 @@
-// Package snapshot turns Kubernetes objects, as they were read, into the plain values that the planner decides on. It is pure: no client, no
-// clock, no log.
+// Package snapshot translates Kubernetes objects into the plain values of a planner.Snapshot. It has no client, no clock and no log.
 package snapshot
 
 import (
@@ -24,62 +23,61 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Cluster is what was read from the API and the cloud. The objects are not changed.
+// Cluster holds the objects that were read from the API server and from the cloud. They are read-only.
 type Cluster struct {
 	Now time.Time
-	// NodePools are all NodePools, those of stock Karpenter too.
+	// NodePools are all NodePools, including those that Karpenter provisions for.
 	NodePools      []karpv1.NodePool
 	GPUNodeClasses []v1alpha1.GPUNodeClass
-	// NodeClasses are the states of the cloud's node classes that the GPUNodeClasses name.
+	// NodeClasses has the state of each cloud node class that a GPUNodeClass refers to.
 	NodeClasses map[v1alpha1.NodeClassReference]NodeClassState
 	NodeClaims  []karpv1.NodeClaim
 	Nodes       []corev1.Node
 	Pods        []corev1.Pod
 	DaemonSets  []appsv1.DaemonSet
-	// NodeOverlays are those that Karpenter has found valid; they can make stock pools offer shared GPUs.
+	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
 	// Buffers are CapacityBuffers.
 	Buffers []karpenter.Buffer
-	// Namespaces are for terms that select pods by the labels of their namespaces.
+	// Namespaces are needed for affinity terms with a namespaceSelector.
 	Namespaces []corev1.Namespace
-	// The volumes of pods, and how many a node can attach.
+	// These objects describe the volumes of pods, and how many volumes a node can attach.
 	PersistentVolumeClaims []corev1.PersistentVolumeClaim
 	PersistentVolumes      []corev1.PersistentVolume
 	StorageClasses         []storagev1.StorageClass
 	CSINodes               []storagev1.CSINode
-	// UnknownFields are the paths of fields that NodePools and GPUNodeClasses set and the types above do not have, by the objects' UIDs.
+	// UnknownFields has, for the UID of a NodePool or GPUNodeClass, the paths of fields that the vendored types do not know.
 	UnknownFields map[types.UID][]string
-	// Refused are the offerings that the cloud has refused, by GPUNodeClass.
+	// Refused has the offerings that the cloud refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
-	// Turns are those of waiting classes where one plan is not for all of them; may be nil.
+	// Turns says which classes of pods are next if there are too many for one plan. It may be nil.
 	Turns Turns
-	// ReplicasTimeout is how long a registered node may go without the replicas that it promised.
+	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
 }
 
-// NodeClassState is what is known of one of the cloud's node classes.
+// NodeClassState describes a node class of the cloud.
 type NodeClassState struct {
-	// Ready says that machines can be launched with it: it exists, is Ready, and has been looked at since its last change.
+	// Ready says that the node class exists, and that its condition Ready is True for its current generation.
 	Ready bool
 	// Reason and Message say why it is not Ready.
 	Reason, Message string
-	// Generation is the number of its present spec; 0 where it does not exist.
+	// Generation is the object's metadata.generation, and 0 if the object does not exist.
 	Generation int64
-	// Subnets are the zones of the subnets that it has found, by id; nil for other kinds than EC2NodeClass.
+	// Subnets has the zone of each subnet in its status, by ID. It is nil for kinds other than EC2NodeClass.
 	Subnets map[string]string
-	// InstanceTypes are the machines that can be launched with it, with what they leave to pods of this class and where it has subnets. They are known
-	// of classes that are not Ready as well, for the machines that run already.
+	// InstanceTypes are the instance types that it can launch, with their allocatable resources and the zones of its subnets. They are also set for
+	// node classes that are not Ready, because their machines may still run.
 	InstanceTypes []catalog.InstanceType
-	// CatalogReason and CatalogMessage say what of the instance types, their zones and prices is out of date and why; empty when nothing is.
+	// CatalogReason and CatalogMessage say which part of InstanceTypes is out of date, and why. They are empty if it is up to date.
 	CatalogReason, CatalogMessage string
-	// Hash and HashVersion are Karpenter's of an EC2NodeClass, by which it tells that machines were launched with another spec; "" for other kinds.
+	// Hash and HashVersion are Karpenter's hash of the spec of an EC2NodeClass, which it compares to detect drift. They are "" for other kinds.
 	Hash, HashVersion string
-	// Images are those that machines are launched with; nil for other kinds.
+	// Images are the machine images in its status. It is nil for kinds other than EC2NodeClass.
 	Images []Image
 }
 
-// Learn takes what a catalogue knows of the class's machines. A class of which nothing that could be launched is known is not Ready: nothing is launched
-// blind.
+// Learn sets the instance types from a catalogue. A node class without instance types is not Ready.
 func (s *NodeClassState) Learn(listing catalog.Listing) {
 	s.InstanceTypes, s.CatalogReason, s.CatalogMessage = listing.InstanceTypes, listing.Reason, listing.Message
 	if s.Ready && listing.Reason != "" && !slices.ContainsFunc(listing.InstanceTypes, func(t catalog.InstanceType) bool { return len(t.Offerings) > 0 }) {
@@ -87,12 +85,12 @@ func (s *NodeClassState) Learn(listing catalog.Listing) {
 	}
 }
 
-// Image is a machine image that a node class has found.
+// Image is a machine image in the status of a node class.
 type Image = cloud.Image
 
-// Problem is why a pool launches nothing, in the words of a condition.
+// Problem says why a pool launches nothing, as a condition.
 type Problem struct {
-	// Condition is the NodePool's condition type that is False.
+	// Condition is the type of the NodePool's condition that is False.
 	Condition       string
 	Reason, Message string
 }
@@ -106,7 +104,7 @@ func (c *Cluster) gpuNodeClass(name string) *v1alpha1.GPUNodeClass {
 	return nil
 }
 
-// UseInstanceTypes gives all node classes the same instance types, as a catalogue does that comes from a file.
+// UseInstanceTypes sets the same instance types for all node classes.
 func (c *Cluster) UseInstanceTypes(types []catalog.InstanceType) {
 	for ref, state := range c.NodeClasses {
 		state.InstanceTypes = types
@@ -114,7 +112,7 @@ func (c *Cluster) UseInstanceTypes(types []catalog.InstanceType) {
 	}
 }
 
-// InstanceTypes are those of all node classes. A type that several have is as the first of them has it.
+// InstanceTypes returns the instance types of all node classes. If several node classes have a type, the first one wins.
 func (c *Cluster) InstanceTypes() []catalog.InstanceType {
 	refs := slices.SortedFunc(maps.Keys(c.NodeClasses), compareRefs)
 	if len(refs) == 1 {
@@ -137,7 +135,7 @@ func compareRefs(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// typesOf are the instance types of the node class that a NodePool of Karpenter's or a NodeClaim names; those of all classes when nothing is known of it.
+// typesOf returns the instance types of a node class, and those of all node classes if it is unknown.
 func (c *Cluster) typesOf(ref *karpv1.NodeClassReference) []catalog.InstanceType {
 	if ref != nil {
 		if state := c.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}]; len(state.InstanceTypes) > 0 {
@@ -147,22 +145,22 @@ func (c *Cluster) typesOf(ref *karpv1.NodeClassReference) []catalog.InstanceType
 	return c.InstanceTypes()
 }
 
-// IsOurs says whether a NodePool names a GPUNodeClass and so is Karve's to serve; stock Karpenter ignores it.
+// IsOurs reports whether a NodePool refers to a GPUNodeClass. Karve provisions for it, and Karpenter ignores it.
 func IsOurs(np *karpv1.NodePool) bool {
 	ref := np.Spec.Template.Spec.NodeClassRef
 	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.Kind
 }
 
-// IsOurClaim says whether a NodeClaim was made by Karve for pods.
+// IsOurClaim reports whether Karve created the NodeClaim for pods.
 func IsOurClaim(claim *karpv1.NodeClaim) bool {
 	return claim.Annotations[nodecontract.ResourceAnnotation] != "" && claim.Labels[karpv1.NodePoolLabelKey] != "" && !IsCanary(claim)
 }
 
-// IsCanary says whether a NodeClaim was made by Karve to try a machine image: no pod is planned for it.
+// IsCanary reports whether Karve created the NodeClaim to test a machine image. Karve plans no pods for it.
 func IsCanary(claim *karpv1.NodeClaim) bool { return claim.Labels[v1alpha1.CanaryLabel] != "" }
 
-// Condition is the condition of a type among those of a NodePool or NodeClaim; nil when it is not there. Karpenter's own StatusConditions
-// writes missing conditions into the object, so it is not for objects that are only read.
+// Condition returns the condition with a type, and nil if there is none. Karpenter's StatusConditions is no replacement: it adds missing conditions to the
+// object, and these objects are read-only.
 func Condition(conditions []status.Condition, conditionType string) *status.Condition {
 	for i := range conditions {
 		if conditions[i].Type == conditionType {

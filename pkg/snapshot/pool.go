@@ -14,28 +14,28 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Pool is a NodePool of ours with everything that it needs to launch machines.
+// Pool is a NodePool that refers to a GPUNodeClass, with what it needs to launch machines.
 type Pool struct {
 	NodePool *karpv1.NodePool
-	// Class is the GPUNodeClass that the NodePool names; nil when it is missing.
+	// Class is the GPUNodeClass of the NodePool, and nil if it does not exist.
 	Class *v1alpha1.GPUNodeClass
-	// Problems are why the pool launches nothing, at most one per condition; empty for a pool that is in order.
+	// Problems say why the pool launches nothing, at most one for each condition. A valid pool has none.
 	Problems []Problem
-	// Unhonored are fields of the NodePool that have no effect, or another one than in Karpenter. They keep nothing from launching.
+	// Unhonored are fields of the NodePool that have no effect, or not the same effect as in Karpenter. The pool launches all the same.
 	Unhonored []FieldReport
-	// Offerings are what the pool could launch, whatever is refused at present; empty when Class is nil.
+	// Offerings are what the pool could launch, including offerings that the cloud refuses now. It is empty if Class is nil.
 	Offerings []Offering
 
-	// footprint is the device memory of the largest of its pods, in bytes; 0 when it does not tell into how many replicas a GPU may be shared.
+	// footprint is the device memory of the pool's largest pod, in bytes. It is 0 if it does not limit the number of replicas.
 	footprint int64
 }
 
-// Resource is the name of what pods of the pool ask for.
+// Resource returns the name of the resource that pods of the pool request.
 func (p *Pool) Resource() corev1.ResourceName {
 	return corev1.ResourceName(p.Class.Spec.Sharing.Resource())
 }
 
-// Pools are the NodePools of ours, by name, each judged.
+// Pools returns Karve's NodePools with their problems, sorted by name.
 func (c *Cluster) Pools() []Pool {
 	var pools []Pool
 	for i := range c.NodePools {
@@ -73,7 +73,7 @@ func (c *Cluster) pool(np *karpv1.NodePool) Pool {
 	return p
 }
 
-// classProblem says what is wrong with the classes that the pool names.
+// classProblem returns what is wrong with the GPUNodeClass or its node class, and nil if nothing is.
 func (c *Cluster) classProblem(p *Pool) *Problem {
 	notReady := func(reason, message string) *Problem {
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reason, message}
@@ -96,7 +96,7 @@ func (c *Cluster) classProblem(p *Pool) *Problem {
 	return nil
 }
 
-// specProblem says what is wrong with the NodePool itself.
+// specProblem returns what is wrong with the NodePool's spec, and "" if nothing is.
 func (p *Pool) specProblem() (reason, message string) {
 	np := p.NodePool
 	if np.Spec.Replicas != nil {
@@ -118,7 +118,7 @@ func (p *Pool) specProblem() (reason, message string) {
 	return "", ""
 }
 
-// describes says whether the cloud describes the pool's machines by a label.
+// describes reports whether the cloud sets the label on the pool's machines.
 func (p *Pool) describes(key string) bool {
 	key = normalized(key)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
@@ -150,7 +150,7 @@ func (p *Pool) sharedLimit() string {
 	return fmt.Sprintf(" or %s (replicas)", p.Resource())
 }
 
-// remaining is what the pool's limits leave after what it uses, in hardware: ten replicas of a GPU are one nvidia.com/gpu.
+// remaining returns what the pool's limits leave beyond what it uses, in hardware: ten replicas of a GPU count as one nvidia.com/gpu.
 func (p *Pool) remaining(used planner.Physical) planner.Physical {
 	left := func(name corev1.ResourceName, used int64, milli bool) int64 {
 		limit, ok := p.NodePool.Spec.Limits[name]
