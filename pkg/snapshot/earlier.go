@@ -15,16 +15,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// What a machine was launched for is on its NodeClaim as a number of pods of each shape, and so is what is still to be launched: pods of a shape are alike, and
-// names would be many and wrong as soon as a pod is replaced by another. It says what to plan again, not what there is.
+// An annotation of the NodeClaim records what a machine was launched for, as the number of pods of each shape, and another one what is still to be launched. Pods
+// of a shape are equal, and names would be long and out of date when a pod is recreated. The record is a plan to resume. It does not say what exists.
 
-// settleTime is how long after it has started a machine still waits for the pods that it was launched for.
+// settleTime is how long a started machine keeps room for the pods that it was launched for.
 const settleTime = 2 * time.Minute
 
-// counts is a number of pods by the key of their shape.
+// counts has the number of pods of each shape, by the shape's key.
 type counts map[string]int
 
-// shapeKeyLength keeps annotations short; two shapes with the same key would be planned for each other's pods at worst, as far as those fit.
+// shapeKeyLength keeps annotations short. If two shapes have the same key, one may get the room of the other, as far as it fits.
 const shapeKeyLength = 10
 
 func shortened(key string) string {
@@ -32,7 +32,7 @@ func shortened(key string) string {
 	return hex.EncodeToString(sum[:])[:shapeKeyLength]
 }
 
-// String writes the counts as they are on a claim, for instance "1f0c9a2b7e=4,9b11de02c4=1".
+// String formats the counts for an annotation, such as "1f0c9a2b7e=4,9b11de02c4=1".
 func (c counts) String() string {
 	parts := make([]string, 0, len(c))
 	for _, key := range slices.Sorted(maps.Keys(c)) {
@@ -43,7 +43,7 @@ func (c counts) String() string {
 	return strings.Join(parts, ",")
 }
 
-// countsOf reads what String wrote; what cannot be read is left out.
+// countsOf parses the output of String. It ignores invalid entries.
 func countsOf(text string) counts {
 	c := counts{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -55,10 +55,10 @@ func countsOf(text string) counts {
 	return c
 }
 
-// maxPlannedPods bounds what an annotation may claim of one shape.
+// maxPlannedPods bounds the number of pods of one shape in an annotation.
 const maxPlannedPods = 100_000
 
-// PlannedLaunch is Count launches that are alike.
+// PlannedLaunch stands for Count equal launches.
 type PlannedLaunch struct {
 	// Offering is the pool, instance type, zone, capacity type and chosen labels; Alternatives are those that the pool's minValues demand.
 	Offering     string   `json:"offering"`
@@ -68,18 +68,18 @@ type PlannedLaunch struct {
 	Count int    `json:"count"`
 }
 
-// Key is the same for launches that are alike.
+// Key is the same for equal launches.
 func (l PlannedLaunch) Key() string {
 	return strings.Join(append([]string{l.Offering, l.Pods}, l.Alternatives...), "\x00")
 }
 
-// offeringKey names an offering for a later snapshot.
+// offeringKey identifies an offering in later snapshots.
 func (v *View) offeringKey(i int) string {
 	o := &v.Snapshot.Offerings[i]
 	return strings.Join([]string{v.Snapshot.Pools[o.Pool].Name, o.InstanceType, o.Zone, o.CapacityType, o.Choice}, "/")
 }
 
-// PlannedLaunches are the launches of a plan for the view, those that are alike together, in the order of the plan; at is which of them each launch is.
+// PlannedLaunches groups the launches of a plan into equal ones, in the order of the plan. at has the index of the group of each launch.
 func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at []int) {
 	classes, known := v.classes(), map[string]int{}
 	for _, l := range plan.Launches {
@@ -102,7 +102,7 @@ func (v *View) PlannedLaunches(plan planner.Plan) (launches []PlannedLaunch, at 
 	return launches, at
 }
 
-// countsIn are the pods of a launch or placement by shape. Headroom has none.
+// countsIn returns the number of pods of each shape in a launch or placement, without headroom.
 func (v *View) countsIn(pods []string, classes map[string]int) counts {
 	c := counts{}
 	for _, pod := range pods {
@@ -113,7 +113,7 @@ func (v *View) countsIn(pods []string, classes map[string]int) counts {
 	return c
 }
 
-// PlannedPods says what a machine is launched for, as it is written on its claim.
+// PlannedPods returns the annotation value that says what a machine is launched for.
 func (v *View) PlannedPods(launch planner.Launch) string {
 	if len(v.Pods) == 0 {
 		return ""
@@ -121,8 +121,8 @@ func (v *View) PlannedPods(launch planner.Launch) string {
 	return v.countsIn(launch.Pods, v.classes()).String()
 }
 
-// Earlier is the plan that is being carried out, in terms of the view: on each machine that starts, the pods that it was launched for and that still wait, and
-// the launches that are still to come.
+// Earlier returns the plan in progress in terms of the view: on each machine that is starting, the pending pods that it was launched for, and the launches still to
+// come.
 func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 	var earlier planner.Plan
 	waiting := v.waitingByKey()
@@ -164,7 +164,7 @@ func (v *View) Earlier(still []PlannedLaunch) planner.Plan {
 	return earlier
 }
 
-// launchOf is a launch without pods; false where there is no such offering any more.
+// launchOf returns a launch without pods. It returns false if the offering does not exist any more.
 func launchOf(p PlannedLaunch, offerings map[string]int) (planner.Launch, bool) {
 	var l planner.Launch
 	var ok bool
@@ -181,7 +181,7 @@ func launchOf(p PlannedLaunch, offerings map[string]int) (planner.Launch, bool) 
 	return l, true
 }
 
-// expectsPods says of a room whether pods that it was planned for are still to come.
+// expectsPods reports whether a node still waits for pods that it was planned for.
 func (v *View) expectsPods(r *room) bool {
 	if r.machine == nil {
 		return false
@@ -190,7 +190,7 @@ func (v *View) expectsPods(r *room) bool {
 	return r.starting || initialized.IsTrue() && v.now.Before(initialized.LastTransitionTime.Add(settleTime))
 }
 
-// countsOn are the pods on a node by shape, but for those of DaemonSets.
+// countsOn returns the number of pods of each shape on a node, without those of DaemonSets.
 func (v *View) countsOn(r *room) counts {
 	c := counts{}
 	for _, pod := range r.pods {
@@ -201,7 +201,7 @@ func (v *View) countsOn(r *room) counts {
 	return c
 }
 
-// Replanned are the NodeClaims of machines that start on which a plan has other pods than they say, with what they should say.
+// Replanned returns the NodeClaims of starting machines for which the plan has other pods than their annotation says, with the new annotation.
 func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 	changed := map[*karpv1.NodeClaim]string{}
 	classes := v.classes()
@@ -221,7 +221,7 @@ func (v *View) Replanned(plan planner.Plan) map[*karpv1.NodeClaim]string {
 	return changed
 }
 
-// waitingPods are those that wait, by class, and the classes by the key of their shape.
+// waitingPods has the pending pods by class, and the classes by the key of their shape.
 type waitingPods struct {
 	view *View
 	of   map[string][]int
@@ -237,7 +237,7 @@ func (v *View) waitingByKey() waitingPods {
 	return w
 }
 
-// take takes as many pods of each shape as there are, of classes that are admitted.
+// take removes and returns pods for the planned counts, as far as there are any, of classes that are admitted.
 func (w waitingPods) take(planned counts, admitted func(*planner.Class) bool) []string {
 	var taken []string
 	for _, key := range slices.Sorted(maps.Keys(planned)) {

@@ -18,38 +18,38 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Machine is a NodeClaim of ours with its Node, once there is one.
+// Machine is a NodeClaim that Karve created, with its Node if there is one.
 type Machine struct {
 	Claim *karpv1.NodeClaim
 	// Node is nil until the machine has registered.
 	Node *corev1.Node
-	// Type is nil when the catalogue does not know the claim's instance type any more. Until the cloud has made the machine it is the one that was
-	// chosen, and Others are those that may come instead.
+	// Type is the instance type, and nil if the catalogue does not know it. Before the launch it is the planned type, and Others are the other types that
+	// the NodeClaim allows.
 	Type   *catalog.InstanceType
 	Others []*catalog.InstanceType
-	// Pods are the pods bound to the Node that have not ended, DaemonSets' included.
+	// Pods are the pods that are bound to the Node and have not ended, including those of DaemonSets.
 	Pods []*corev1.Pod
-	// Promise is what the machine was launched to expose.
+	// Promise is what the machine was launched to provide.
 	Promise Promise
-	// MostPerGPU is how many replicas each of its GPUs may have where its class leaves a range; 0 where not.
+	// MostPerGPU is the maxReplicas of its GPUs, and 0 if its GPUNodeClass sets no range.
 	MostPerGPU int64
-	// Assumed is what [View.WhatIf] assumes; zero for a machine as it was read.
+	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine as it was read.
 	Assumed Assumed
 }
 
-// Promise is what a machine was launched to expose, as written on its NodeClaim and Node.
+// Promise is what a machine was launched to provide, as the annotations of its NodeClaim and Node say.
 type Promise struct {
 	Resource       corev1.ResourceName
 	GPUs           int64
 	ReplicasPerGPU int64
-	// MicroUSDPerHour is the price when it was chosen; of a machine that the cloud made in the place of the chosen one, its own.
+	// MicroUSDPerHour is the price at the time of planning. If the cloud launched another offering, it is the price of that one.
 	MicroUSDPerHour int64
 }
 
-// Replicas is the number of replicas of the whole machine.
+// Replicas returns the number of replicas of the machine.
 func (p Promise) Replicas() int64 { return p.GPUs * p.ReplicasPerGPU }
 
-// PromiseOf reads the promise from the annotations of a NodeClaim or Node; numbers that are missing, no numbers, or more than a machine can have are 0.
+// PromiseOf reads the promise from the annotations of a NodeClaim or Node. Values that are missing, invalid or larger than any machine are 0.
 func PromiseOf(annotations map[string]string) Promise {
 	return Promise{
 		Resource: corev1.ResourceName(annotations[nodecontract.ResourceAnnotation]),
@@ -58,15 +58,15 @@ func PromiseOf(annotations map[string]string) Promise {
 	}
 }
 
-// Pool is the name of the NodePool that the machine was launched for.
+// Pool returns the name of the NodePool that the machine was launched for.
 func (m *Machine) Pool() string { return m.Claim.Labels[karpv1.NodePoolLabelKey] }
 
-// Deleting says that the machine is on its way out.
+// Deleting reports whether the NodeClaim or the Node is being deleted.
 func (m *Machine) Deleting() bool {
 	return !m.Claim.DeletionTimestamp.IsZero() || m.Node != nil && !m.Node.DeletionTimestamp.IsZero()
 }
 
-// Replacing is why the machine is about to go once its pods have a new place; "" when it stays.
+// Replacing returns why the machine is being replaced, and "" if it stays.
 func (m *Machine) Replacing() string {
 	switch why := m.Claim.Annotations[v1alpha1.ReplacingAnnotation]; {
 	case m.Assumed.Staying:
@@ -78,34 +78,33 @@ func (m *Machine) Replacing() string {
 	}
 }
 
-// Leaving says that the machine is going to be lost, whoever takes it: it is being deleted, Karpenter drains it, or it is being replaced. It is no room any
-// more, and its pods need a place before they wait for one.
+// Leaving reports whether the machine is being deleted, drained by Karpenter, or replaced. It takes no more pods, and its pods need room elsewhere.
 func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
 
-// lost says that nothing keeps the machine any more.
+// lost reports whether the machine is leaving and nothing can keep it.
 func (m *Machine) lost() bool {
 	return m.Deleting() || m.Node != nil && HasTaint(m.Node, karpv1.DisruptedTaintKey)
 }
 
-// Moving are the pods of the machine that would come back elsewhere if it went, and that need a GPU resource there; by name.
+// Moving returns the pods of the machine that request GPU resources and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) Moving() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !moves(pod) })
 }
 
 func moves(pod *corev1.Pod) bool { return mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
 
-// Launched says whether the cloud has made the machine.
+// Launched reports whether the cloud has launched the machine.
 func (m *Machine) Launched() bool {
 	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
 }
 
-// Registered says whether Karpenter has found the machine's Node and given it the labels and taints of its claim. The Node must say so
-// too: the claim is read live and the Node from a cache, which may still hold it as it was before, without its startup taint.
+// Registered reports whether Karpenter has found the Node and has added the NodeClaim's labels and taints. The Node must say so too: it is read from a
+// cache, which may still have a version without the startup taint.
 func (m *Machine) Registered() bool {
 	return m.passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey)
 }
 
-// Initialized says whether the machine has started: its startup taints are gone. Claim and Node must both say so, as in Registered.
+// Initialized reports whether Karpenter has initialized the machine: it is ready and has no startup taints. As for Registered, NodeClaim and Node must agree.
 func (m *Machine) Initialized() bool {
 	return m.passed(karpv1.ConditionTypeInitialized, karpv1.NodeInitializedLabelKey)
 }
@@ -114,15 +113,15 @@ func (m *Machine) passed(conditionType, nodeLabel string) bool {
 	return m.Node != nil && Condition(m.Claim.Status.Conditions, conditionType).IsTrue() && m.Node.Labels[nodeLabel] == "true"
 }
 
-// AwaitsReplicas says that the machine has not exposed what it promised yet. The startup taint, which tells, may come only with the registration.
+// AwaitsReplicas reports whether the replicas of the machine have not appeared yet. The startup taint says so, once the Node is registered.
 func (m *Machine) AwaitsReplicas() bool {
 	return !m.Registered() || HasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
 }
 
-// Started says that the machine takes pods, or has taken them before.
+// Started reports whether the machine has started: it is initialized and has its replicas.
 func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
 
-// Exposed is the number of replicas that the Node has.
+// Exposed returns the number of replicas that the Node reports.
 func (m *Machine) Exposed() int64 {
 	if m.Node == nil {
 		return 0
@@ -130,7 +129,7 @@ func (m *Machine) Exposed() int64 {
 	return valueOf(m.Node.Status.Allocatable, m.Promise.Resource)
 }
 
-// State is where the machine is in its life as far as the objects tell it: [Machine.Broken] and what ails it depend on the time as well.
+// State returns the state of the machine as its objects say it. Broken and Unhealthy also depend on the time: see [Machine.Broken].
 func (m *Machine) State() lifecycle.State {
 	conditions := m.Claim.Status.Conditions
 	switch {
@@ -159,14 +158,14 @@ func (m *Machine) exposesAll() bool {
 	return promised > 0 && m.Exposed() >= promised
 }
 
-// Broken says that the machine has been in a state of starting for longer than it may, or has lost its Node.
+// Broken reports whether the machine did not start in time, or has lost its Node.
 func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 	since, ok := m.BrokenSince(timeout)
 	return ok && !now.Before(since)
 }
 
-// BrokenSince is when the machine was or will be broken unless it takes its next step before; false when it cannot break: it has started, the cloud has not made
-// it yet, it is on its way out, or the next step is ours and about to be taken.
+// BrokenSince returns when the machine becomes or became broken, unless it takes its next step before. It returns false for a machine that cannot become
+// broken now: one that has started, was not launched yet, is leaving, or waits for Karve.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 	state := m.State()
 	switch {
@@ -184,7 +183,7 @@ func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
 	return since.Add(timeout), true
 }
 
-// Uninitialized says what keeps Karpenter from initialising a machine whose replicas are there.
+// Uninitialized returns what keeps Karpenter from initializing a machine that has its replicas.
 func Uninitialized(m *Machine) string {
 	for _, c := range m.Node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -199,7 +198,7 @@ func Uninitialized(m *Machine) string {
 	return "is not initialized"
 }
 
-// reached is when the machine registered, or was launched where it has not.
+// reached returns when the machine registered, or when it was launched if it has not registered.
 func (m *Machine) reached() time.Time {
 	if at := m.since(karpv1.ConditionTypeRegistered); !at.IsZero() {
 		return at
@@ -207,7 +206,7 @@ func (m *Machine) reached() time.Time {
 	return m.since(karpv1.ConditionTypeLaunched)
 }
 
-// since is when a condition of the claim became True; the zero time where it is not.
+// since returns when a condition of the NodeClaim became True, and the zero time if it is not True.
 func (m *Machine) since(conditionType string) time.Time {
 	if c := Condition(m.Claim.Status.Conditions, conditionType); c.IsTrue() {
 		return c.LastTransitionTime.Time
@@ -215,19 +214,19 @@ func (m *Machine) since(conditionType string) time.Time {
 	return time.Time{}
 }
 
-// Fresh says that the machine is broken and that its pool's condition ReplicasHealthy, which changed last at the time, does not account for it yet: it was made
-// or broke later. What the condition accounts for does not close the pool again. A machine that has lost its Node tells nothing of those to come.
+// Fresh reports whether the machine is broken and was created or broke after the pool's condition ReplicasHealthy changed. Machines that broke before are
+// already counted and do not close the pool again. A machine that lost its Node says nothing about new machines.
 func (m *Machine) Fresh(changed, now time.Time, timeout time.Duration) bool {
 	since, ok := m.BrokenSince(timeout)
 	if !ok || now.Before(since) || m.State() == lifecycle.NodeMissing {
 		return false
 	}
-	// Times in the API are whole seconds, and the claim that a change lets through is made at once. When it broke tells a new one where the clocks of the API
-	// server and ours do not agree.
+	// Times in the API are whole seconds, and the NodeClaim that a change permits is created at once. The time it broke identifies a new machine even if the
+	// clocks of the API server and the controller differ.
 	return !m.Claim.CreationTimestamp.Time.Before(changed.Truncate(time.Second)) || since.After(changed)
 }
 
-// ReplicasInUse is the number of replicas that running pods hold.
+// ReplicasInUse returns the number of replicas that running pods hold.
 func (m *Machine) ReplicasInUse() int64 {
 	var n int64
 	for _, pod := range m.Pods {
@@ -236,28 +235,28 @@ func (m *Machine) ReplicasInUse() int64 {
 	return min(amount.Most, n)
 }
 
-// Empty says that the Node holds no pod but those that belong to it.
+// Empty reports whether only DaemonSets have pods on the Node.
 func (m *Machine) Empty() bool { return !slices.ContainsFunc(m.Pods, IsWorkload) }
 
-// IsWorkload says whether a pod does not belong to its node, as those of DaemonSets do.
+// IsWorkload reports whether a pod is not bound to its node by nature, as pods of DaemonSets and static pods are.
 func IsWorkload(pod *corev1.Pod) bool { return !karpenter.IsDaemon(pod) }
 
-// Holders are the pods that hold replicas of the machine; by name.
+// Holders returns the pods that hold replicas of the machine, sorted by name.
 func (m *Machine) Holders() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return requests(pod, m.Promise.Resource).Replicas == 0 })
 }
 
-// ForeignPods are the pods of the machine that ask for no GPU and would come back elsewhere if it went; by name.
+// ForeignPods returns the pods of the machine that request no GPU and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) ForeignPods() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !IsForeign(pod) })
 }
 
-// Unused says that the machine holds no replica for anybody: its pods, if there are any, belong to it or are foreign.
+// Unused reports whether no pod holds a replica of the machine.
 func (m *Machine) Unused() bool {
 	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && !IsForeign(pod) })
 }
 
-// Physical is what the machine counts against limits: while it is not known which one comes, what the largest does.
+// Physical returns what the machine counts against limits. Before the launch, it is the maximum over the instance types that the NodeClaim allows.
 func (m *Machine) Physical() planner.Physical {
 	if m.Type != nil {
 		p := physical(m.Type, m.Promise.ReplicasPerGPU)
@@ -286,7 +285,7 @@ func larger(a, b planner.Physical) planner.Physical {
 	}
 }
 
-// Hardware is what the machines count against limits together, those on their way in and out included.
+// Hardware returns what the machines count against limits together, including machines that start or leave.
 func Hardware(machines []Machine) planner.Physical {
 	var sum planner.Physical
 	for i := range machines {
@@ -300,10 +299,10 @@ func Hardware(machines []Machine) planner.Physical {
 	return sum
 }
 
-// Machines are the NodeClaims of ours, by name.
+// Machines returns the machines of Karve's pools, sorted by name, without canaries.
 func (c *Cluster) Machines() []Machine { return c.machines(IsOurClaim) }
 
-// Canaries are the machines that try images, by name. They count against the limits of their pools.
+// Canaries returns the machines that test images, sorted by name. They count against the limits of their pools.
 func (c *Cluster) Canaries() []Machine { return c.machines(IsCanary) }
 
 func (c *Cluster) machines(wanted func(*karpv1.NodeClaim) bool) []Machine {
@@ -335,7 +334,7 @@ func (c *Cluster) machines(wanted func(*karpv1.NodeClaim) bool) []Machine {
 	return machines
 }
 
-// know looks the machine up in the catalogue: what it is, or may be, and what it costs when it is not the one that was chosen.
+// know sets the instance type, or those that the NodeClaim allows, and the price if the cloud launched another offering than planned.
 func (m *Machine) know(types []catalog.InstanceType) {
 	made := m.Claim.Labels[corev1.LabelInstanceTypeStable]
 	named := claimValues(m.Claim, corev1.LabelInstanceTypeStable)
@@ -360,7 +359,7 @@ func (m *Machine) know(types []catalog.InstanceType) {
 	}
 }
 
-// PodsByNode are the pods that have not ended by the names of their nodes, in the order of their names.
+// PodsByNode returns the pods that have not ended, by the names of their nodes, each list sorted by name.
 func (c *Cluster) PodsByNode() map[string][]*corev1.Pod {
 	pods := map[string][]*corev1.Pod{}
 	for i := range c.Pods {
@@ -374,8 +373,7 @@ func (c *Cluster) PodsByNode() map[string][]*corev1.Pod {
 	return pods
 }
 
-// claimValue is the value of a label that the claim has, or will have unless the cloud makes another machine than the one that was chosen: its requirement
-// names the value that was chosen first.
+// claimValue returns the value of a label of the NodeClaim. Before the launch it is the planned value, which is the first one of the requirement.
 func claimValue(claim *karpv1.NodeClaim, key string) string {
 	if v := claim.Labels[key]; v != "" {
 		return v
@@ -386,7 +384,7 @@ func claimValue(claim *karpv1.NodeClaim, key string) string {
 	return ""
 }
 
-// claimValues are the values that the claim leaves to a label, the chosen one first.
+// claimValues returns the values that the NodeClaim allows for a label, the planned one first.
 func claimValues(claim *karpv1.NodeClaim, key string) []string {
 	for _, req := range claim.Spec.Requirements {
 		if req.Key == key && req.Operator == corev1.NodeSelectorOpIn {
@@ -396,17 +394,17 @@ func claimValues(claim *karpv1.NodeClaim, key string) []string {
 	return nil
 }
 
-// ShapeOf is the offering that a claim of ours has, or that was chosen for it.
+// ShapeOf returns the offering of a NodeClaim. Before the launch, it is the planned one.
 func ShapeOf(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
 	return claimValue(claim, corev1.LabelInstanceTypeStable), claimValue(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// RequestedOfferings are the instance types and zones that a claim of ours leaves to the cloud, at its capacity type; what was chosen first.
+// RequestedOfferings returns the instance types and zones that a NodeClaim allows, the planned ones first, and its capacity type.
 func RequestedOfferings(claim *karpv1.NodeClaim) (instanceTypes, zones []string, capacityType string) {
 	return claimValues(claim, corev1.LabelInstanceTypeStable), claimValues(claim, corev1.LabelTopologyZone), claimValue(claim, karpv1.CapacityTypeLabelKey)
 }
 
-// MicroUSDPerHour is what the machine costs today, where the catalogue knows: prices of spot capacity come and go. Else it is the price when it was chosen.
+// MicroUSDPerHour returns the current price of the machine, and the price at the time of planning if the catalogue has none.
 func (m *Machine) MicroUSDPerHour() int64 {
 	_, zone, capacityType := ShapeOf(m.Claim)
 	if m.Type != nil {

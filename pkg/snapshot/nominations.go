@@ -13,16 +13,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// The scheduler tries the node first that a pod's status nominates, and keeps its room there from others of the same priority or a lower one. So the pods that a machine
-// is launched for get there, where the scheduler would spread them over all that start together.
+// The scheduler tries the node in status.nominatedNodeName first, and reserves room there against pods of the same or a lower priority. So pods get the machine
+// that was launched for them. Otherwise the scheduler would spread them over all machines that start together.
 
-// Nomination is a node for a pod that waits for a machine; none where Node is "".
+// Nomination is the node for a pending pod. If Node is "", the nomination is to be removed.
 type Nomination struct {
 	Pod  *corev1.Pod
 	Node string
 }
 
-// Waiting are the pods of the view that wait for a node, by name; the others run on machines that are leaving.
+// Waiting returns the pending pods of the view, sorted by name. Its other pods run on machines that are leaving.
 func (v *View) Waiting() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, name := range slices.Sorted(maps.Keys(v.Pods)) {
@@ -33,7 +33,7 @@ func (v *View) Waiting() []*corev1.Pod {
 	return pods
 }
 
-// Leave has the view be without pods that wait but are not to be planned for yet.
+// Leave removes pending pods that are not to be planned for yet.
 func (v *View) Leave(pods sets.Set[types.UID]) {
 	if pods.Len() == 0 {
 		return
@@ -45,14 +45,13 @@ func (v *View) Leave(pods sets.Set[types.UID]) {
 	maps.DeleteFunc(v.Pods, func(name string, _ *corev1.Pod) bool { return left(name) })
 }
 
-// seat is where a plan has a pod of a class, and on which node; "" where that is still to come or the pod is left out.
+// seat is a place that a plan has for a pod of a class. The node is "" if it is to be launched, or if the plan leaves the pod out.
 type seat struct {
 	pod  *string
 	node string
 }
 
-// Keeping is a plan for the view in which pods that are nominated for a node stay there as far as the plan has room for them: pods of a class are alike, and change
-// places.
+// Keeping exchanges equal pods in a plan so that nominated pods stay on their nodes, as far as the plan has room for their class there.
 func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	if !slices.ContainsFunc(v.Waiting(), func(pod *corev1.Pod) bool { return pod.Status.NominatedNodeName != "" }) {
 		return plan
@@ -91,7 +90,7 @@ func (v *View) Keeping(plan planner.Plan) planner.Plan {
 	return plan
 }
 
-// sit puts the pods of a class on its seats, those that are nominated for a node there as long as it has some.
+// sit assigns the pods of a class to its seats. Pods that are nominated for a node get the seats there first.
 func (v *View) sit(pods []string, seats []seat) {
 	free, taken := map[string][]*string{}, map[*string]bool{}
 	for _, p := range seats {
@@ -114,7 +113,7 @@ func (v *View) sit(pods []string, seats []seat) {
 	}
 }
 
-// classes are the classes of pods by their names.
+// classes returns the class of each pod, by the name of the pod.
 func (v *View) classes() map[string]int {
 	classes := map[string]int{}
 	for i := range v.Classes {
@@ -125,7 +124,7 @@ func (v *View) classes() map[string]int {
 	return classes
 }
 
-// sortPods sorts pods, and the GPUs that they are planned for with them.
+// sortPods sorts pods, and keeps the list of their GPUs in the same order.
 func sortPods(pods []string, gpus []int) {
 	if gpus == nil {
 		slices.Sort(pods)
@@ -141,7 +140,7 @@ func sortPods(pods []string, gpus []int) {
 	}
 }
 
-// nominatedFor is the node that a pod is nominated for; "" where it runs still.
+// nominatedFor returns the node that a pending pod is nominated for, and "" for a running pod.
 func (v *View) nominatedFor(pod string) string {
 	if p := v.Pods[pod]; p.Spec.NodeName == "" {
 		return p.Status.NominatedNodeName
@@ -149,7 +148,7 @@ func (v *View) nominatedFor(pod string) string {
 	return ""
 }
 
-// Withdrawn are the nominations that pods have and that a plan for the view has no use for, to be taken back: they would keep room from others.
+// Withdrawn returns the nominations that a plan does not use. They have to be removed, because they reserve room.
 func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 	planned := map[string]string{}
 	for _, p := range plan.Placements {
@@ -166,8 +165,8 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 	return nominations
 }
 
-// nominating says of nodes whether pods that are nominated for them wait all the same. Of a machine where others have to end first it is the scheduler's nomination:
-// such a pod preempts those, and needs no other machine.
+// nominating says for a node whether pods that are nominated for it still need a plan. If other pods have to end first, the nomination is the scheduler's, for
+// preemption, and the pod needs no other machine.
 type nominating map[string]bool
 
 func (c *Cluster) nominating(machines []Machine) nominating {
@@ -184,7 +183,7 @@ func (c *Cluster) nominating(machines []Machine) nominating {
 	return n
 }
 
-// waits says whether a pod waits for a machine.
+// waits reports whether a pod waits for a machine.
 func (n nominating) waits(pod *corev1.Pod) bool {
 	node := pod.Status.NominatedNodeName
 	if waits, there := n[node]; node == "" || there && !waits {

@@ -12,20 +12,20 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// mostTerms bounds the terms (affinity, anti-affinity, topology spread) of the waiting classes that one plan is made for: those of a thousand classes with three each, for
-// which reading and planning take less than twice the plan budget. The other classes wait for the next round.
+// mostTerms bounds the number of terms (affinity, anti-affinity, topology spread) of the pending classes in one plan. It allows a thousand classes with three terms
+// each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const mostTerms = 3_000
 
-// Turns are the places of classes with terms in the queue for a plan, by namespace and class, where not all have one: the least is first.
+// Turns is the queue of classes with terms if there are too many for one plan. It has a number for each namespace and class, and the least is first.
 type Turns map[string]int64
 
-// waitingPod is a pod that needs a place.
+// waitingPod is a pod that needs a place, with its shape.
 type waitingPod struct {
 	pod   *corev1.Pod
 	shape *shape
 }
 
-// turn is the waiting pods of a class with terms in a namespace.
+// turn has the pending pods of a class with terms in one namespace.
 type turn struct {
 	key      string
 	pods     []waitingPod
@@ -37,14 +37,14 @@ type turn struct {
 
 func turnKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.short }
 
-// count is the number of terms of the shape's pods.
+// count returns the number of terms of a pod of the shape.
 func (s *shape) count() int {
 	return len(s.terms.required) + len(s.terms.affinity) + len(s.terms.spread)
 }
 
-// inTurn returns the pods that are planned for now, and those that wait for the next round: whole classes, in the order of their turns. A class that is new comes after those that
-// wait already; of the same place the one with the highest priority comes first, then the one that has waited longest. Namespaces take turns as well, so that one with thousands of
-// classes delays no other. Pods without terms, and those that are moving, are always planned for.
+// inTurn splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New classes come after those
+// that wait already. Between equals, the higher priority comes first, then the class that has waited longest. Namespaces take turns too, so a namespace with thousands
+// of classes does not delay the others. Pods without terms, and pods that are moving, are always planned for.
 func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
 	turns := map[string]*turn{}
 	total := 0
@@ -84,7 +84,7 @@ func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, la
 	return now, later
 }
 
-// place is that of a class; new ones come last.
+// place returns the position of a class in the queue. New classes come last.
 func (t Turns) place(key string) int64 {
 	if place, ok := t[key]; ok {
 		return place
