@@ -13,14 +13,14 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// demand is what a pod asks of a node.
+// demand is what a pod requires of a node.
 type demand struct {
 	pod      *corev1.Pod
 	requests corev1.ResourceList
 	affinity nodeaffinity.RequiredNodeAffinity
 	// selectors are the keys of the pod's node selector, sorted.
 	selectors []string
-	// places are where the pod's volumes can be had.
+	// places are the nodes on which the pod's volumes are available.
 	places []*place
 }
 
@@ -30,9 +30,9 @@ func demandOf(pod *corev1.Pod) demand {
 	}
 }
 
-// refusal says why the scheduler would not bind the pod to a node with the taints and labels; nil when it would. It is the scheduler's
-// own matching, not Karpenter's requirement algebra: that takes two demands that contradict each other for one that the label be absent,
-// so that machines would be launched for a pod that none of them gets. The name is "" for a node that does not exist yet.
+// refusal returns why the scheduler would not bind the pod to a node with the taints and labels, and nil if it would. The name is "" for a node that does
+// not exist yet. It matches as the scheduler does, and not with Karpenter's requirements: they combine two contradictory demands for a label into the demand
+// that the label is absent. Machines would then be launched for a pod that cannot run on any of them.
 func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]string) error {
 	if taint := d.untolerated(taints, keepsPodsAway); taint != nil {
 		return fmt.Errorf("taint %s is not tolerated", taint.ToString())
@@ -58,12 +58,12 @@ func (d *demand) refusal(taints []corev1.Taint, name string, labels map[string]s
 	return nil
 }
 
-// nodeOf is a node as selectors see it. Without a name, terms that ask for a name would be passed over.
+// nodeOf returns a node for selectors to match. It always has a name, because terms with a field selector for the name are skipped for nodes without one.
 func nodeOf(name string, labels map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: cmp.Or(name, "(new)"), Labels: labels}}
 }
 
-// untolerated is the first of the taints that count that the pod does not tolerate; nil when there is none.
+// untolerated returns the first taint that counts and that the pod does not tolerate, and nil if there is none.
 func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bool) *corev1.Taint {
 	for i := range taints {
 		if counts(taints[i]) && (scheduling.Taints{taints[i]}).Tolerates(d.pod.Spec.Tolerations) != nil {
@@ -73,18 +73,18 @@ func (d *demand) untolerated(taints []corev1.Taint, counts func(corev1.Taint) bo
 	return nil
 }
 
-// selects says whether the pod's node selector and required node affinity select a node.
+// selects reports whether the pod's node selector and required node affinity match a node.
 func (d *demand) selects(node *corev1.Node) bool {
 	matches, err := d.affinity.Match(node)
 	return err == nil && matches
 }
 
-// labelEBSZone is the zone under the name that the driver of EBS volumes gives it, on nodes as well as in volumes. Karpenter's provider for AWS knows
-// it for an alias; it does not tell anybody.
+// labelEBSZone is the zone label that the EBS CSI driver sets on nodes and uses in volumes. Karpenter's AWS provider treats it as an alias of the zone
+// label, but does not export it.
 const labelEBSZone = "topology.ebs.csi.aws.com/zone"
 
-// whenStarted are the labels of a node that has started, given those of its claim and its machine: Karpenter marks it, and kubelet and the
-// cloud write some labels under their former names too.
+// whenStarted returns the labels of a node that has started, given those of its NodeClaim and its machine. Karpenter adds its own labels, and the kubelet
+// and the cloud also set some labels under their old names.
 func whenStarted(labels map[string]string) map[string]string {
 	all := maps.Clone(labels)
 	for former, key := range karpv1.NormalizedLabels {

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// admissions say where classes may go, as far as nodes, taints and volumes decide. Classes that differ in nothing else are asked for once.
+// admissions find the offerings and nodes that admit each class. Classes with the same demands on nodes, taints and volumes share one result.
 type admissions struct {
 	view  *View
 	rooms []room
@@ -23,21 +23,21 @@ type admissions struct {
 	known map[string]*admission
 }
 
-// admission is where the pods of a class may go.
+// admission holds the places where the pods of a class may go.
 type admission struct {
 	offerings, nodes []int
-	// pools are those with offerings that admit the pods, those that refuse their number of replicas included.
+	// pools are those with offerings that admit the pods. They include pools that refuse the pods' number of replicas.
 	pools []*Pool
-	// whyNot says of the other pools why they do not admit them: first of those whose taints are tolerated, one of which is likely meant, for what tells of
-	// it may be cut short.
+	// whyNot says why each of the other pools does not admit the pods. Pools whose taints are tolerated come first: the user probably means one of them, and
+	// the message may be truncated.
 	whyNot []string
-	// unready says of pools that would likely admit the pods why nothing is known of their machines, as during an outage.
+	// unready has the messages of pools that would probably admit the pods, but whose machines are unknown at the moment, for example during an outage.
 	unready []string
-	// stock is the NodePool from which stock Karpenter could serve the pods; "" when there is none.
+	// stock is the NodePool from which Karpenter could serve the pods, and "" if there is none.
 	stock string
 }
 
-// ours says whether the pods are ours to serve: not those that only stock Karpenter can.
+// ours reports whether Karve serves the pods. It does not if only Karpenter can.
 func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
 
 func (a *admissions) of(w *waitingClass) *admission {
@@ -91,7 +91,7 @@ func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
 	return found
 }
 
-// blocked says why nothing may be planned for the class at all; nil when it may.
+// blocked returns why nothing may be planned for the class at all, and nil if it may.
 func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	if len(a.pools) == 0 && len(a.nodes) == 0 {
 		return a.nowhere(w)
@@ -121,7 +121,7 @@ func (a *admission) blocked(w *waitingClass) *planner.Refusal {
 	return a.tooMuch(w)
 }
 
-// unserved says why no offering admits the pods where pools that likely would are not ready; nil otherwise.
+// unserved returns a refusal if no offering admits the pods but pools that probably would are not ready, and nil otherwise.
 func (a *admission) unserved() *planner.Refusal {
 	if len(a.pools) > 0 || len(a.unready) == 0 {
 		return nil
@@ -143,7 +143,7 @@ func (a *admission) nowhere(w *waitingClass) *planner.Refusal {
 	return &planner.Refusal{Reason: planner.ReasonNoPool, Message: fmt.Sprintf("asks for %s, and no NodePool with a %s serves it: %s", w.gpu, v1alpha1.Kind, why)}
 }
 
-// impossible says what the pods ask for that no machine anywhere has; nil when there is nothing of the kind.
+// impossible returns a refusal if the pods request more of a resource than any machine has, and nil otherwise.
 func (s *shape) impossible() *planner.Refusal {
 	for _, name := range sortedKeys(s.demand.requests) {
 		if amountOf(s.demand.requests, name) >= amount.Most {
@@ -154,7 +154,7 @@ func (s *shape) impossible() *planner.Refusal {
 	return nil
 }
 
-// tooMuch says what the pods ask for that no machine of the pools that admit them gives to anybody.
+// tooMuch returns a refusal if the pods request something that no machine of the pools that admit them provides, and nil otherwise.
 func (a *admission) tooMuch(w *waitingClass) *planner.Refusal {
 	for _, name := range sortedKeys(w.demand.requests) {
 		has := func(o Offering) bool { return o.Type.Extended[string(name)] > 0 }

@@ -12,15 +12,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// requests is what a pod asks of one node, init containers, sidecars, overhead and pod-level resources counted as the scheduler does;
-// Replicas counts the resource gpu.
+// requests returns what a pod requests of a node, and counts it as one pod. Init containers, sidecars, overhead and pod-level resources count as in the
+// scheduler. Replicas is the amount of the resource gpu.
 func requests(pod *corev1.Pod, gpu corev1.ResourceName) planner.Resources {
 	r := ResourcesOf(PodRequests(pod), gpu)
 	r.Pods = 1
 	return r
 }
 
-// ResourcesOf are the amounts of a list, Replicas of the resource gpu. None is more than [amount.Most], which no machine has.
+// ResourcesOf returns the amounts of a list. Replicas is the amount of the resource gpu. Amounts are at most [amount.Most], which no machine has.
 func ResourcesOf(list corev1.ResourceList, gpu corev1.ResourceName) planner.Resources {
 	return planner.Resources{
 		MilliCPU: amountOf(list, corev1.ResourceCPU), MemoryBytes: valueOf(list, corev1.ResourceMemory),
@@ -36,7 +36,7 @@ func valueOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	return min(amount.Most, amount.Value(q))
 }
 
-// amountOf is the amount of a resource that a list has, in the unit that it is planned in.
+// amountOf returns the amount of a resource in the list, in the unit that the planner uses.
 func amountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	if name == corev1.ResourceCPU {
 		return min(amount.Most, amount.Milli(list[name]))
@@ -55,7 +55,7 @@ func each(a, b planner.Resources, of func(a, b int64) int64) planner.Resources {
 	}
 }
 
-// within is a where it is not more than most, and most elsewhere.
+// within returns the smaller of the two amounts for each resource.
 func within(a, most planner.Resources) planner.Resources {
 	return each(a, most, func(a, most int64) int64 { return min(a, most) })
 }
@@ -64,7 +64,7 @@ func atLeastZero(a planner.Resources) planner.Resources {
 	return each(a, planner.Resources{}, func(a, zero int64) int64 { return max(a, zero) })
 }
 
-// orElse is a, with b where a has nothing; Replicas are a's.
+// orElse returns a, with the amounts of b for the resources of which a has none. Replicas are those of a.
 func orElse(a, b planner.Resources) planner.Resources {
 	return planner.Resources{
 		MilliCPU: cmp.Or(a.MilliCPU, b.MilliCPU), MemoryBytes: cmp.Or(a.MemoryBytes, b.MemoryBytes),
@@ -74,7 +74,7 @@ func orElse(a, b planner.Resources) planner.Resources {
 
 func sortedKeys[K cmp.Ordered, V any, M ~map[K]V](m M) []K { return slices.Sorted(maps.Keys(m)) }
 
-// PodRequests are what a pod asks of one node, as the scheduler counts it.
+// PodRequests returns what a pod requests of a node, as the scheduler counts it.
 func PodRequests(pod *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
 }

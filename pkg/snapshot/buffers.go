@@ -11,7 +11,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// buffered is the headroom that CapacityBuffers ask for: those whose pods would go to pools of ours and to no pool of stock Karpenter's, which answers the others.
+// buffered returns the headroom for CapacityBuffers. It covers those whose pods Karve's pools admit and no pool of Karpenter could serve. Karpenter handles
+// the others.
 func (v *View) buffered(c *Cluster, shapes *shapes, admissions *admissions) []Reserve {
 	var reserves []Reserve
 	for i := range c.Buffers {
@@ -47,7 +48,7 @@ func (v *View) indexOf(pool *Pool) int {
 	return -1
 }
 
-// podOf is a pod as a buffer stands for, with what it asks of nodes: what it asks of other pods and of volumes is of no meaning while it is not there.
+// podOf returns a pod of the buffer with its demands on nodes. It has no topology spread constraints, volumes, priority or affinity to other pods.
 func podOf(b *karpenter.Buffer) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name, Annotations: b.Template.Annotations}, Spec: *b.Template.Spec.DeepCopy(),
@@ -59,7 +60,7 @@ func podOf(b *karpenter.Buffer) *corev1.Pod {
 	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
-			// As the API server does it for pods, and not for templates.
+			// The API server does so for pods, but not for pod templates.
 			r := &containers[i].Resources
 			r.Requests = merge(r.Limits, r.Requests)
 		}
@@ -67,7 +68,7 @@ func podOf(b *karpenter.Buffer) *corev1.Pod {
 	return pod
 }
 
-// merge is the first list with the second's amounts where both have one.
+// merge returns the amounts of both lists. The second list wins if both have an amount.
 func merge(a, b corev1.ResourceList) corev1.ResourceList {
 	all := corev1.ResourceList{}
 	maps.Copy(all, a)

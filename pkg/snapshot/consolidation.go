@@ -9,20 +9,20 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// A NodePool and its GPUNodeClass both say when nodes are given back. What either of them forbids is not done, and the longer of two times counts. The API
-// server's defaults of a NodePool, WhenEmptyOrUnderutilized and 0s, leave the decision to the GPUNodeClass.
+// A NodePool and its GPUNodeClass both control when nodes are removed. Karve removes nodes only if both allow it, and uses the longer of the two times. With
+// the API server's defaults for a NodePool, WhenEmptyOrUnderutilized and 0s, the GPUNodeClass decides.
 
-// MovesPods reports whether pods may be moved so that the pool's nodes cost less.
+// MovesPods reports whether Karve may move pods to reduce the cost of the pool's nodes.
 func (p *Pool) MovesPods() bool {
 	switch p.NodePool.Spec.Disruption.ConsolidationPolicy {
 	case "", karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, karpv1.ConsolidationPolicyBalanced:
 		return p.Class != nil && p.Class.Spec.Consolidation.MovesPods() && p.KeepsIdle() == ""
 	case karpv1.ConsolidationPolicyWhenEmpty:
 	}
-	return false // Also with a policy of a later version of Karpenter, which the condition FieldsHonored names.
+	return false // Policies of later Karpenter versions too. The condition FieldsHonored names them.
 }
 
-// KeepsIdle returns why the NodePool keeps idle nodes; "" when it does not.
+// KeepsIdle returns why the NodePool keeps idle nodes, and "" if it does not.
 func (p *Pool) KeepsIdle() string {
 	if p.NodePool.Spec.Disruption.ConsolidateAfter.Duration != nil {
 		return ""
@@ -30,8 +30,8 @@ func (p *Pool) KeepsIdle() string {
 	return fmt.Sprintf("spec.disruption.consolidateAfter of NodePool %s is Never; 0s leaves it to the GPUNodeClass", p.NodePool.Name)
 }
 
-// IdleAfter returns how long a node of the pool is idle before it is given back. never reports that the GPUNodeClass keeps idle nodes, or that its idleAfter
-// cannot be read, which its condition Accepted says. Where the GPUNodeClass is gone the default holds, so that its nodes are not paid for without end.
+// IdleAfter returns how long a node of the pool must be idle before Karve removes it. never is true if the GPUNodeClass keeps idle nodes, or if its
+// idleAfter is invalid, which its condition Accepted reports. If the GPUNodeClass does not exist, the default applies, so that its nodes do not run forever.
 func (p *Pool) IdleAfter() (after time.Duration, never bool) {
 	var consolidation v1alpha1.Consolidation
 	if p.Class != nil {
@@ -51,8 +51,8 @@ func (p *Pool) consolidateAfter() time.Duration {
 	return 0
 }
 
-// Quiet reports whether no pod came or went on a node for consolidateAfter, as in Karpenter: the NodeClaim says when the last one did. Where none has yet it
-// counts from when the node was initialized.
+// Quiet reports whether no pod was added to or removed from a node for consolidateAfter, as in Karpenter. The NodeClaim has the time of the last such event.
+// If there was none, the time when the node was initialized counts.
 func (p *Pool) Quiet(m *Machine, now time.Time) bool {
 	last := m.Claim.Status.LastPodEventTime.Time
 	if last.IsZero() {

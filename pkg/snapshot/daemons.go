@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// daemonDemands are what the pods of the DaemonSets ask of a node.
+// daemonDemands returns what the pods of the DaemonSets require of a node.
 func (c *Cluster) daemonDemands() []demand {
 	demands := make([]demand, len(c.DaemonSets))
 	for i := range c.DaemonSets {
@@ -20,8 +20,8 @@ func (c *Cluster) daemonDemands() []demand {
 	return demands
 }
 
-// daemonsOn are the DaemonSets' pods that run on a node with the taints and labels. Those that ask for more than the node has when it is empty never run there,
-// and take nothing from others.
+// daemonsOn returns the DaemonSet pods that run on a node with the taints and labels. Pods that request more than an empty node has never run there, and do
+// not count.
 func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[string]string, empty planner.Resources, gpu corev1.ResourceName) []*demand {
 	var on []*demand
 	for i := range daemons {
@@ -36,7 +36,7 @@ func daemonsOn(daemons []demand, taints []corev1.Taint, name string, labels map[
 	return on
 }
 
-// overhead is what the DaemonSets' pods take together.
+// overhead returns the total requests of the DaemonSet pods.
 func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
 	var sum planner.Resources
 	for _, d := range daemons {
@@ -47,7 +47,7 @@ func overhead(daemons []*demand, gpu corev1.ResourceName) planner.Resources {
 	return sum
 }
 
-// daemonPod is a pod as the DaemonSet would make it. The API server takes limits for requests that are left out in pods, not in templates.
+// daemonPod returns a pod as the DaemonSet would create it. For missing requests the API server uses limits in pods, but not in templates.
 func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec := ds.Spec.Template.Spec
 	spec.InitContainers, spec.Containers = withDefaultRequests(spec.InitContainers), withDefaultRequests(spec.Containers)
@@ -67,7 +67,7 @@ func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 	return containers
 }
 
-// daemonsOf are those of the pods that DaemonSets made. Mirror pods are not among them: no DaemonSet stands for them.
+// daemonsOf returns the pods that DaemonSets created. It does not return mirror pods, because no DaemonSet represents them.
 func daemonsOf(pods []*corev1.Pod) []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
 		owner := metav1.GetControllerOf(pod)

@@ -15,10 +15,10 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// FieldReport says that a field of a NodePool or GPUNodeClass is set to something that has no effect, or not the one that it has in Karpenter. Nodes are
-// launched all the same; where they must not be, it is a [Problem].
+// FieldReport describes a field of a NodePool or GPUNodeClass that has no effect, or not the effect that it has in Karpenter. Nodes are still launched.
+// Settings that must prevent launches are a [Problem].
 type FieldReport struct {
-	// Path is that of the field, such as spec.disruption.consolidationPolicy.
+	// Path is the path of the field, such as spec.disruption.consolidationPolicy.
 	Path string
 	// Reason and Message are for the condition FieldsHonored. The message names the field and says what to do instead.
 	Reason, Message string
@@ -35,7 +35,7 @@ const (
 	reasonLabelNotChosen           = "LabelNotChosen"
 )
 
-// Reasons for which a pool launches nothing.
+// Reasons why a pool launches nothing.
 const (
 	reasonUnsupportedCapacityType = "UnsupportedCapacityType"
 	reasonUnknownOperator         = "UnknownOperator"
@@ -49,7 +49,7 @@ const (
 	pathRequirements = "spec.template.spec.requirements"
 )
 
-// unhonored returns the fields of the pool's NodePool to report, by path.
+// unhonored returns reports for the fields of the pool's NodePool, sorted by path.
 func (c *Cluster) unhonored(p *Pool, t *template) []FieldReport {
 	reports := UnknownFields(c.UnknownFields[p.NodePool.UID])
 	reports = append(reports, p.unhonoredDisruption()...)
@@ -63,7 +63,7 @@ func (c *Cluster) unhonored(p *Pool, t *template) []FieldReport {
 	return reports
 }
 
-// UnknownFields returns the reports of fields that this version of Karve does not know, by their paths.
+// UnknownFields returns reports for the paths of fields that this version of Karve does not know.
 func UnknownFields(paths []string) []FieldReport {
 	var reports []FieldReport
 	for _, path := range paths {
@@ -96,7 +96,7 @@ func (p *Pool) unhonoredDisruption() []FieldReport {
 }
 
 var (
-	// ownAnnotations and ownLabels are written to NodeClaims by Karve, whatever the template says.
+	// ownAnnotations and ownLabels are the keys that Karve sets on NodeClaims. Values in the template have no effect.
 	ownAnnotations = []string{
 		nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, karpv1.NodePoolHashAnnotationKey,
 		karpv1.NodePoolHashVersionAnnotationKey,
@@ -122,7 +122,7 @@ func (p *Pool) overwrittenKeys() []FieldReport {
 	return reports
 }
 
-// unhonored returns what the requirements ask for and the pool does not offer.
+// unhonored returns reports for requirements that the pool does not meet.
 func (t *template) unhonored() []FieldReport {
 	var reports []FieldReport
 	report := func(reason, format string, args ...any) {
@@ -137,7 +137,7 @@ func (t *template) unhonored() []FieldReport {
 		for _, key := range keys {
 			combinations *= len(t.requirements[key].Values())
 			if combinations > math.MaxInt32 {
-				combinations = math.MaxInt32 // More than anybody reads.
+				combinations = math.MaxInt32 // The exact number does not matter.
 			}
 		}
 		if combinations > maxLabelChoices {
@@ -154,7 +154,7 @@ func (t *template) unhonored() []FieldReport {
 	return reports
 }
 
-// problem returns what in the requirements keeps the pool from launching.
+// problem returns the reason and message if the requirements prevent the pool from launching, and "" otherwise.
 func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 	for _, req := range np.Spec.Template.Spec.Requirements {
 		if !karpv1.SupportedNodeSelectorOps.Has(string(req.Operator)) {
@@ -169,7 +169,7 @@ func (t *template) problem(np *karpv1.NodePool) (reason, message string) {
 	return "", ""
 }
 
-// capacityTypes returns the capacity types that the requirements name; nil where they name none.
+// capacityTypes returns the capacity types that the requirements name, and nil if they name none.
 func (t *template) capacityTypes() []string {
 	if req, ok := t.requirements[karpv1.CapacityTypeLabelKey]; ok && req.Operator() == corev1.NodeSelectorOpIn {
 		return req.Values()

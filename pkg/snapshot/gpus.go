@@ -18,10 +18,11 @@ import (
 
 const bytesPerMiB = 1 << 20
 
-// maxReplicasPerGPU is far more than a GPUNodeClass allows. Larger numbers, which people can write into annotations, are not believed.
+// maxReplicasPerGPU is far more than a GPUNodeClass allows. Larger numbers in annotations, which users can edit, are ignored.
 const maxReplicasPerGPU = 1 << 16
 
-// gpuMemory is the device memory that a pod states, in bytes; 0 when it states none.
+// gpuMemory returns the device memory that a pod requests by annotation, in bytes, and 0 without the annotation. It returns an error if the value is
+// invalid.
 func gpuMemory(pod *corev1.Pod) (int64, error) {
 	stated, ok := pod.Annotations[v1alpha1.GPUMemoryAnnotation]
 	if !ok {
@@ -34,7 +35,7 @@ func gpuMemory(pod *corev1.Pod) (int64, error) {
 	return min(amount.Most, amount.Value(q)), nil
 }
 
-// fresh are GPUs that nothing uses.
+// fresh returns GPUs that are not in use.
 func fresh(count, replicas, memoryMiB int64) []planner.GPU {
 	if count <= 0 {
 		return nil
@@ -42,9 +43,9 @@ func fresh(count, replicas, memoryMiB int64) []planner.GPU {
 	return slices.Repeat([]planner.GPU{{Replicas: replicas, MemoryBytes: memoryMiB * bytesPerMiB}}, int(count))
 }
 
-// hold takes what a pod has off the GPUs. Which GPU a pod is on is not known to the API. It is taken to be where karve-node's allocation
-// puts it: each replica on the GPU with the most free ones, of several on that with the most free memory, of several on the first. A pod that
-// states memory is taken to be on one GPU, as far as its replicas go, and that GPU is returned; -1 for others.
+// hold subtracts what a pod uses from the GPUs. The API does not say which GPU a pod uses, so it assumes the choice of karve-node: each replica goes to the
+// GPU with the most free replicas, then the one with the most free memory, then the first one. It assumes that a pod that requests memory uses one GPU, as
+// far as that GPU has replicas, and returns this GPU. For other pods it returns -1.
 func hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
 	of := -1
 	if on := roomiest(gpus); on >= 0 && memoryBytes > 0 && replicas > 0 {
@@ -58,15 +59,15 @@ func hold(gpus []planner.GPU, replicas, memoryBytes int64) int {
 	return of
 }
 
-// takeEvenly takes replicas off the GPUs one by one, each off the roomiest, but in steps that do not depend on their number: first it lowers all GPUs to the
-// level at which the last replicas are taken, then it takes those.
+// takeEvenly has the same result as taking replicas one by one, each from the GPU with the most free replicas, but its cost does not depend on their number.
+// It first lowers all GPUs to the level at which the last replicas are taken, and then takes those.
 func takeEvenly(gpus []planner.GPU, replicas int64) {
 	order := make([]int, len(gpus))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(gpus[j].Replicas, gpus[i].Replicas) })
-	// The GPUs above the level, those of order[:n], are all lowered to it.
+	// All GPUs in order[:n], which are above the level, are lowered to it.
 	for n := 1; n <= len(order) && replicas > 0; n++ {
 		level, next := gpus[order[n-1]].Replicas, int64(0)
 		if n < len(order) {
@@ -90,7 +91,7 @@ func takeEvenly(gpus []planner.GPU, replicas int64) {
 	}
 }
 
-// roomiest is the GPU that the next replica is taken of; -1 when none is left.
+// roomiest returns the GPU from which the next replica is taken, and -1 if no GPU has a free replica.
 func roomiest(gpus []planner.GPU) int {
 	best := -1
 	for i, g := range gpus {
@@ -101,19 +102,20 @@ func roomiest(gpus []planner.GPU) int {
 	return best
 }
 
-// gpusLeft is what the pods leave of the GPUs of a node that exposes, or will expose, so many replicas; empty when nothing is known of them.
+// gpusLeft returns the GPUs of a node less what the pods use. exposed is the number of replicas that the node reports, or will report. It returns nil if
+// count is 0.
 func gpusLeft(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) []planner.GPU {
 	gpus, _ := gpusHeld(count, perGPU, memoryMiB, exposed, pods, gpu)
 	return gpus
 }
 
-// gpusHeld says besides which GPU each pod is taken to be on, -1 for one that states no device memory.
+// gpusHeld also returns the GPU that each pod is assumed to use, and -1 for pods that request no device memory.
 func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu corev1.ResourceName) (left []planner.GPU, on map[*corev1.Pod]int) {
 	if count <= 0 {
 		return nil, nil
 	}
 	on = map[*corev1.Pod]int{}
-	// A node may come to expose more than it promised; the planner counts on the GPUs to have all that the node has.
+	// A node may report more replicas than it promised. The planner expects that the GPUs add up to all replicas of the node.
 	gpus := fresh(count, max(perGPU, ceil(exposed, count)), memoryMiB)
 	inOrder := slices.Clone(pods)
 	slices.SortStableFunc(inOrder, func(a, b *corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
@@ -127,7 +129,7 @@ func gpusHeld(count, perGPU, memoryMiB, exposed int64, pods []*corev1.Pod, gpu c
 	return gpus, on
 }
 
-// memoryMiB is the device memory of each GPU of a node, as the node says or else as the catalogue does.
+// memoryMiB returns the device memory of each GPU of a node in MiB. It uses the node's label, and else the catalogue. It is 0 if neither has it.
 func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	if mib := numberIn(labels, nodecontract.GPUMemoryLabel, catalog.MaxMemoryMiB); mib > 0 {
 		return mib
@@ -138,8 +140,8 @@ func memoryMiB(labels map[string]string, t *catalog.InstanceType) int64 {
 	return 0
 }
 
-// gpuCount is the number of GPUs of a node that is not ours; 0 when it is not known. Its label may be anybody's, so it is no more than the replicas that the
-// kubelet exposes, of which each GPU has one at least.
+// gpuCount returns the number of GPUs of a node that Karve did not launch, and 0 if it is unknown. Anyone may have set the label, so the result is at most
+// the number of replicas that the kubelet reports: each GPU has at least one.
 func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) int64 {
 	n := numberIn(labels, nodecontract.GPUCountLabel, catalog.MaxGPUs)
 	if n == 0 && t != nil {
@@ -148,7 +150,7 @@ func gpuCount(labels map[string]string, t *catalog.InstanceType, exposed int64) 
 	return min(n, exposed)
 }
 
-// numberIn is the number that a label or annotation holds; 0 for what is none, or more than most.
+// numberIn returns the number in a label or annotation, and 0 if it is missing, invalid or greater than most.
 func numberIn(values map[string]string, key string, most int64) int64 {
 	n, err := strconv.ParseInt(values[key], 10, 64)
 	if err != nil || n < 0 || n > most {
@@ -157,7 +159,7 @@ func numberIn(values map[string]string, key string, most int64) int64 {
 	return n
 }
 
-// GPUsHeld returns on which GPU of the machine each of its pods is taken to be; -1 for one that states no device memory.
+// GPUsHeld returns the GPU of the machine that each of its pods is assumed to use, and -1 for pods that request no device memory.
 func (m *Machine) GPUsHeld() map[*corev1.Pod]int {
 	_, on := gpusHeld(m.Promise.GPUs, m.Promise.ReplicasPerGPU, memoryMiB(m.Node.Labels, m.Type), m.Exposed(), m.Pods, m.Promise.Resource)
 	return on

@@ -13,22 +13,22 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Reserve is headroom of one kind: pods of one class, which are named after what asks for it.
+// Reserve is headroom of one kind. Its class has placeholder pods, whose names say where the headroom comes from.
 type Reserve struct {
-	// Pool is the index of the pool that it is counted to: of several that could serve it the heaviest.
+	// Pool is the index of the pool that the headroom counts for. If several pools could serve it, it is the one with the highest weight.
 	Pool  int
 	Class planner.Class
-	// waiting is what the class was made of; nil where that is a number of replicas.
+	// waiting is the class that the headroom was made from. It is nil for headroom that is a number of replicas.
 	waiting *waitingClass
 }
 
 // lowest is the priority of headroom.
 const lowest = math.MinInt32
 
-// maxReserve is how many pods a headroom may stand for, as the API has it for replicas.
+// maxReserve is the maximum number of pods of one headroom, as the API allows for replicas.
 const maxReserve = 10_000
 
-// HeadroomClasses are the classes of what is kept free.
+// HeadroomClasses returns the classes of the headroom.
 func (v *View) HeadroomClasses() []planner.Class {
 	classes := make([]planner.Class, len(v.Reserves))
 	for i := range v.Reserves {
@@ -37,12 +37,12 @@ func (v *View) HeadroomClasses() []planner.Class {
 	return classes
 }
 
-// WantsHeadroom says whether anything asks for headroom, now or at other times.
+// WantsHeadroom reports whether any CapacityBuffer or GPUNodeClass asks for headroom, now or at other times.
 func (c *Cluster) WantsHeadroom() bool {
 	return len(c.Buffers) > 0 || slices.ContainsFunc(c.GPUNodeClasses, func(class v1alpha1.GPUNodeClass) bool { return len(class.Spec.Headroom) > 0 })
 }
 
-// reserved is the headroom that is to be kept at present.
+// reserved returns the headroom of GPUNodeClasses at the current time.
 func (v *View) reserved(c *Cluster, first []int) []Reserve {
 	var reserves []Reserve
 	for i := range v.Pools {
@@ -64,7 +64,7 @@ func (v *View) reserved(c *Cluster, first []int) []Reserve {
 	return reserves
 }
 
-// namesOf are names that no pods have.
+// namesOf returns n names, at most maxReserve, that no pods have.
 func namesOf(what string, n int32) []string {
 	names := make([]string, min(n, maxReserve))
 	for i := range names {
@@ -73,7 +73,7 @@ func namesOf(what string, n int32) []string {
 	return names
 }
 
-// roomsOf are the nodes of a pool that take pods which tolerate what its template says, and no more.
+// roomsOf returns the nodes of a pool that admit pods which tolerate only the taints of its template.
 func (v *View) roomsOf(pool *Pool) []int {
 	pod := &corev1.Pod{}
 	for _, taint := range pool.NodePool.Spec.Template.Spec.Taints {
@@ -92,12 +92,12 @@ func (v *View) roomsOf(pool *Pool) []int {
 	return nodes
 }
 
-// shareTenths is how much of a replica's share is kept free: a machine may have a little less than its kind is known to have, and would then be one replica
-// short for good.
+// shareTenths is the part of a replica's share that headroom reserves, in tenths. A machine may have slightly less than the catalogue says, and would
+// otherwise always lack one replica of headroom.
 const shareTenths = 9
 
-// ReplicaShare is what a pod of the pool can count on to go with a replica that is kept free, CPU, memory and device memory: nine tenths of what the machine that
-// has the least for each replica has.
+// ReplicaShare returns the CPU, memory and device memory that headroom reserves with each replica: nine tenths of the smallest share per replica among the
+// pool's offerings. The device memory is in bytes.
 func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 	least, memory := planner.Resources{MilliCPU: math.MaxInt64, MemoryBytes: math.MaxInt64}, int64(math.MaxInt64)
 	part := func(least *int64, has, replicas int64) { *least = min(*least, has/replicas*shareTenths/10) }
@@ -118,7 +118,7 @@ func (p *Pool) ReplicaShare() (planner.Resources, int64) {
 	return least, memory
 }
 
-// headroomAt is how many replicas a class keeps free in each of its pools at a time. Entries that cannot be read keep none.
+// headroomAt returns how many replicas a class keeps free in each of its pools at a time. It ignores invalid entries.
 func headroomAt(class *v1alpha1.GPUNodeClass, now time.Time) int32 {
 	var most int32
 	for i := range class.Spec.Headroom {
@@ -129,7 +129,7 @@ func headroomAt(class *v1alpha1.GPUNodeClass, now time.Time) int32 {
 	return most
 }
 
-// HeadroomError says what in the headroom of a class cannot be read, of which nothing is kept; nil where all can.
+// HeadroomError returns the first error in the headroom of a class, and nil if all entries are valid. Invalid entries reserve nothing.
 func HeadroomError(class *v1alpha1.GPUNodeClass) error {
 	for i := range class.Spec.Headroom {
 		if _, err := holds(&class.Spec.Headroom[i], time.Time{}); err != nil {
@@ -139,7 +139,7 @@ func HeadroomError(class *v1alpha1.GPUNodeClass) error {
 	return nil
 }
 
-// holds says whether a headroom is kept at a time, as Karpenter says it of a disruption budget.
+// holds reports whether a headroom applies at a time. Schedules work as in Karpenter's disruption budgets.
 func holds(h *v1alpha1.Headroom, now time.Time) (bool, error) {
 	if h.Schedule == "" && h.Duration == "" {
 		return true, nil
@@ -153,5 +153,5 @@ func holds(h *v1alpha1.Headroom, now time.Time) (bool, error) {
 		return false, fmt.Errorf("duration: %w", err)
 	}
 	next := schedule.Next(now.UTC().Add(-duration))
-	return !next.IsZero() && !next.After(now), nil // Never, for a day that no month has.
+	return !next.IsZero() && !next.After(now), nil // Next is zero if the schedule never matches, such as for a day that no month has.
 }

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 )
 
-// NodeClassStateOf judges one of the cloud's node classes by its Ready condition, as Karpenter's providers do before they launch: it must be True and
-// of the class's present generation, where the condition tells a generation at all.
+// NodeClassStateOf returns the state of a cloud node class. As in Karpenter's providers, its Ready condition must be True, and for the current generation if
+// the condition has an observed generation.
 func NodeClassStateOf(class *unstructured.Unstructured) NodeClassState {
 	state := judged(class)
 	state.Generation, state.Subnets = class.GetGeneration(), clouds.Subnets(class)

@@ -4,22 +4,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeFilter tells which nodes that exist admit pods, as the scheduler's filters do that look at one node alone: by taints, node selectors, node affinity and
-// volumes. It does not look at what is free, nor at other pods.
+// NodeFilter finds the existing nodes that admit a pod. It applies the scheduler's filters for single nodes: taints, node selectors, node affinity and
+// volumes. It ignores free capacity and other pods.
 type NodeFilter struct{ storage *storage }
 
 // NodeFilter returns the filter with the volumes of the cluster.
 func (c *Cluster) NodeFilter() *NodeFilter { return &NodeFilter{c.storage()} }
 
-// NodeDemand is what a pod asks of a node.
+// NodeDemand is what a pod requires of a node.
 type NodeDemand struct {
-	// Key is the same only for pods that ask the same of nodes.
+	// Key is equal only for pods that require the same of nodes.
 	Key     string
 	pod     *corev1.Pod
 	volumes *volumes
 }
 
-// Demand returns what a pod asks of a node, or why that is not planned for; "" when it is.
+// Demand returns what a pod requires of a node. If Karve does not plan for that, why is the reason. Otherwise why is "".
 func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
 	if hasTerms(pod) || len(hostPorts(pod)) > 0 || unsupported(pod) != "" {
 		return NodeDemand{}, "it asks for places by other pods, ports or devices, which is not planned for"
@@ -31,7 +31,7 @@ func (f *NodeFilter) Demand(pod *corev1.Pod) (demand NodeDemand, why string) {
 	return NodeDemand{Key: textOf(pod) + "\x00" + v.key(), pod: pod, volumes: v}, ""
 }
 
-// Admits returns a function that says whether a node admits the pod.
+// Admits returns a function that reports whether a node admits the pod.
 func (d NodeDemand) Admits() func(*corev1.Node) bool {
 	demand := demandOf(d.pod)
 	if d.volumes != nil {

@@ -17,7 +17,7 @@ import (
 // ofOfferings are the labels that differ between the offerings of an instance type.
 var ofOfferings = append(clouds.PlaceLabels(), corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey)
 
-// nothingOffered says why a pool has nothing to launch; nil when it has, or when its classes say why already.
+// nothingOffered returns why a pool has no offerings. It returns nil if it has some, or if the problems of its classes already explain it.
 func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	if len(p.Offerings) > 0 || len(p.Problems) > 0 && len(t.types) == 0 {
 		return nil
@@ -33,7 +33,7 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 		return invalid(fmt.Sprintf("%s is not offered in a zone and at a capacity type that spec.template.spec.requirements allow, but as %s: loosen them "+
 			"(without a requirement for karpenter.sh/capacity-type only on-demand counts)", some(offered), strings.Join(whereOffered(offered), ", ")))
 	case len(unoffered) > 0 && len(p.Problems) > 0:
-		return nil // The class is not ready, which is why.
+		return nil // The problems already say that the class is not ready.
 	case len(unoffered) > 0 && len(state.Images) == 0:
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf("%s %q has no image, so %s cannot be launched: see its status", ref.Kind, ref.Name, some(unoffered))}
 	case len(unoffered) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool {
@@ -51,7 +51,8 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 	}
 }
 
-// candidates are the instance types that meet the template's requirements for types: those with a part of a GPU only, those that are offered, and those that are not.
+// candidates returns the instance types that meet the template's requirements for instance types, in three groups: those with only a part of a GPU, those
+// with offerings, and those without.
 func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceType) {
 	ofTypes := maps.Clone(t.requirements)
 	maps.DeleteFunc(ofTypes, func(key string, _ *scheduling.Requirement) bool { return slices.Contains(ofOfferings, key) })
@@ -69,7 +70,7 @@ func (t *template) candidates() (parts, offered, unoffered []*catalog.InstanceTy
 	return parts, offered, unoffered
 }
 
-// some names an instance type, and says how many others there are.
+// some returns the name of the first instance type and the number of others.
 func some(types []*catalog.InstanceType) string {
 	if len(types) == 1 {
 		return types[0].Name
@@ -77,7 +78,7 @@ func some(types []*catalog.InstanceType) string {
 	return fmt.Sprintf("%s (or any of %d others)", types[0].Name, len(types)-1)
 }
 
-// whereOffered are the zones and capacity types of instance types, at most five.
+// whereOffered returns the zones and capacity types of the instance types' offerings, at most five.
 func whereOffered(types []*catalog.InstanceType) []string {
 	places := map[string]bool{}
 	for _, it := range types {

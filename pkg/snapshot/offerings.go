@@ -16,40 +16,40 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Offering is an instance type in a zone at a capacity type, as a pool would launch it.
+// Offering is an instance type in a zone with a capacity type, as a pool would launch it.
 type Offering struct {
 	Type         *catalog.InstanceType
 	Zone         string
 	CapacityType string
-	// MicroUSDPerHour is the price.
+	// MicroUSDPerHour is the price in millionths of a US dollar per hour.
 	MicroUSDPerHour int64
-	// Labels are all labels that the node will carry once it has started and that pods can select by.
+	// Labels are all labels of the started node that pods can select by.
 	Labels map[string]string
-	// CustomLabels are those of Labels that are chosen among the values of a requirement of the pool.
+	// CustomLabels are those Labels whose values Karve chose from a requirement of the pool.
 	CustomLabels map[string]string
-	// ReplicasPerGPU is how many replicas each GPU is shared into; 1 where nothing is shared.
+	// ReplicasPerGPU is the number of replicas of each GPU. It is 1 if GPUs are not shared.
 	ReplicasPerGPU int64
-	// Daemons is what the DaemonSets that will run on the node ask for.
+	// Daemons are the total requests of the DaemonSet pods that will run on the node.
 	Daemons planner.Resources
 	// daemons are the pods of those DaemonSets.
 	daemons []*demand
 }
 
-// Free is what the machine has for pods.
+// Free returns what the machine has for pods, less the requests of DaemonSets.
 func (o *Offering) Free() planner.Resources {
 	free := minus(allocatable(o.Type), o.Daemons)
 	free.Replicas = o.ReplicasPerGPU*o.Type.GPU.Count - o.Daemons.Replicas
 	return atLeastZero(free)
 }
 
-// GPUs are the machine's, less what DaemonSets take.
+// GPUs returns the GPUs of the machine, less what DaemonSets use.
 func (o *Offering) GPUs() []planner.GPU {
 	gpus := fresh(o.Type.GPU.Count, o.ReplicasPerGPU, o.Type.GPU.UsableMiB())
 	hold(gpus, o.Daemons.Replicas, 0)
 	return gpus
 }
 
-// Physical is what the machine counts against limits.
+// Physical returns what the machine adds to the usage that NodePool limits restrict.
 func (o *Offering) Physical() planner.Physical { return physical(o.Type, o.ReplicasPerGPU) }
 
 func physical(t *catalog.InstanceType, replicasPerGPU int64) planner.Physical {
@@ -64,20 +64,21 @@ func allocatable(t *catalog.InstanceType) planner.Resources {
 	return planner.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods}
 }
 
-// maxLabelChoices bounds the combinations of values of custom requirements that become offerings of their own.
+// maxLabelChoices is the maximum number of combinations of custom label values. Each combination has its own offerings.
 const maxLabelChoices = 64
 
-// template is what a NodePool's template asks of nodes.
+// template is what a NodePool's template requires of nodes.
 type template struct {
 	// fixed are the labels that all nodes of the pool have.
 	fixed        map[string]string
 	requirements scheduling.Requirements
 	types        []catalog.InstanceType
-	// described are the labels by which the catalogue describes the instance types.
+	// described are the labels that the catalogue has for the instance types.
 	described map[string]bool
 }
 
-// template reads the template of a pool whose class exists. As for Karpenter, a label that the cloud gives is a requirement: one for the zone picks the zone.
+// template reads the template of a pool whose class exists. As in Karpenter, a label that the cloud sets is a requirement. For example, a zone label selects
+// the zone.
 func (c *Cluster) template(p *Pool) *template {
 	spec := &p.NodePool.Spec.Template
 	t := &template{fixed: map[string]string{}, types: c.NodeClasses[p.Class.Spec.NodeClassRef].InstanceTypes}
@@ -92,21 +93,21 @@ func (c *Cluster) template(p *Pool) *template {
 	return t
 }
 
-// open reports whether neither the pool nor the cloud gives a label its value. While nothing is known of the cloud's instance types no label is.
+// open reports whether neither the pool nor the cloud sets the label. It is false for all labels if the cloud's instance types are unknown.
 func (t *template) open(key string) bool {
 	_, fixed := t.fixed[key]
 	return !fixed && len(t.types) > 0 && !describes(t.described, key)
 }
 
-// chosenKeys returns the labels of which each node gets one of several values, since a pod may select nodes by it, sorted.
+// chosenKeys returns the sorted labels for which Karve chooses one of several values for each node, because pods may select nodes by them.
 func (t *template) chosenKeys() []string {
 	return slices.DeleteFunc(sortedKeys(t.requirements), func(key string) bool {
 		return !t.open(key) || t.requirements[key].Operator() != corev1.NodeSelectorOpIn
 	})
 }
 
-// offerings are all that the pool's requirements admit. Reserved capacity is left alone; without a requirement for the capacity type only
-// on-demand is taken, since Karpenter prefers spot when it is not told.
+// offerings returns all offerings that the pool's requirements allow. It skips reserved capacity. Without a requirement for the capacity type it allows only
+// on-demand capacity, because Karpenter prefers spot if it is not told.
 func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	taints := p.NodePool.Spec.Template.Spec.Taints
 	choices := t.choices()
@@ -146,7 +147,7 @@ func (c *Cluster) offerings(p *Pool, t *template) []Offering {
 	return offerings
 }
 
-// compareOfferings orders the offerings of a pool, whatever the order of the catalogue.
+// compareOfferings orders the offerings of a pool independently of the order in the catalogue.
 func compareOfferings(a, b Offering) int {
 	if order := cmp.Or(
 		strings.Compare(a.Type.Name, b.Type.Name), strings.Compare(a.Zone, b.Zone), strings.Compare(a.CapacityType, b.CapacityType),
@@ -166,7 +167,7 @@ func compareLabels(a, b map[string]string) int {
 	return 0
 }
 
-// merged are the labels of all maps; the later one wins.
+// merged returns the labels of all maps. Later maps win.
 func merged(labels ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, l := range labels {
@@ -175,8 +176,8 @@ func merged(labels ...map[string]string) map[string]string {
 	return all
 }
 
-// admits says whether a machine with the labels meets the pool's requirements. Keys that the cloud describes machines by must be there, or
-// be fixed by the pool; other keys become labels (choices) or stay requirements of the claim.
+// admits reports whether a machine with the labels meets the pool's requirements. Labels that the cloud sets must be on the machine or fixed by the pool.
+// Other keys become labels (choices) or remain requirements of the NodeClaim.
 func admits(machine, fixed map[string]string, requirements scheduling.Requirements, described map[string]bool) bool {
 	for key, req := range requirements {
 		value, ok := machine[key]
@@ -193,12 +194,12 @@ func admits(machine, fixed map[string]string, requirements scheduling.Requiremen
 	return true
 }
 
-// describes says whether the cloud, not the user, gives a label its value.
+// describes reports whether the cloud, and not the user, sets a label.
 func describes(described map[string]bool, key string) bool {
 	return karpv1.WellKnownLabels.Has(key) || clouds.Describes(key) || described[key]
 }
 
-// describedLabels are the labels by which the catalogue describes machines.
+// describedLabels returns the labels that the catalogue has for machines.
 func describedLabels(types []catalog.InstanceType) map[string]bool {
 	described := map[string]bool{}
 	for i := range types {
@@ -214,7 +215,8 @@ func describedLabels(types []catalog.InstanceType) map[string]bool {
 	return described
 }
 
-// choices are the combinations of values of the chosen keys: each node carries one of them as labels. At most maxLabelChoices; more are reported.
+// choices returns the combinations of values of the chosen keys. Each node gets one of them as labels. There are at most maxLabelChoices. If there are more,
+// the pool reports it.
 func (t *template) choices() []map[string]string {
 	choices := []map[string]string{{}}
 	for _, key := range t.chosenKeys() {

@@ -12,21 +12,21 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 )
 
-// waitingClass is a set of waiting pods that the scheduler cannot tell apart.
+// waitingClass is a set of pods to plan for that the scheduler treats alike.
 type waitingClass struct {
 	*shape
 	pods []*corev1.Pod
-	// volumes are what the pods' volumes ask of a node; nil when they have none.
+	// volumes are what the pods' volumes require of a node. It is nil if they have none.
 	volumes *volumes
-	// found says which selections find the pods.
+	// found has the selections that match the pods.
 	found []int
 }
 
-// moving are the pods that will wait for a place soon, since their machine is leaving. When it goes they come back under other names, and they do
-// not count twice: a pod that is being deleted is not moving any more, unless its owner makes no other one before it is gone.
+// moving holds the running pods that will soon be pending, because their machine is leaving. Their replacements have other names. To avoid counting a pod
+// twice, a pod that is being deleted is not moving, unless its owner replaces it only after it is gone.
 type moving map[*corev1.Pod]bool
 
-// movingOf are those of the machines that are leaving and go.
+// movingOf returns the moving pods of machines that are leaving and that goes selects.
 func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 	m := moving{}
 	for i := range machines {
@@ -40,7 +40,8 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 	return m
 }
 
-// waiting are the pods that wait for a GPU resource or are moving, in classes, in a stable order, and those that wait for their turn.
+// waiting returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later are the pods that must wait for their
+// turn.
 func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
 	var pods []waitingPod
 	for i := range c.Pods {
@@ -53,7 +54,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominatin
 		}
 	}
 	pods, later = c.inTurn(pods, moving)
-	// Only now are all selections known, those of the last pod too.
+	// All selections are known only now, after the last pod.
 	byKey := map[string]*waitingClass{}
 	for _, p := range pods {
 		found := shapes.selections.of(p.pod)
@@ -83,7 +84,7 @@ func classKey(s *shape, found []int, v *volumes) string {
 	return string(key) + v.key()
 }
 
-// mentionsGPU says whether a container of the pod asks for a GPU resource at all, which is quicker to see than how many the pod needs.
+// mentionsGPU reports whether a container of the pod requests a GPU resource. It is faster than computing how many the pod needs.
 func mentionsGPU(pod *corev1.Pod) bool {
 	asks := func(ctr corev1.Container) bool {
 		_, shared := ctr.Resources.Requests[v1alpha1.ResourceGPUShared]
@@ -93,7 +94,7 @@ func mentionsGPU(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks)
 }
 
-// gpuResource is the GPU resource that a pod asks for; the renamed one where it asks for both.
+// gpuResource returns the GPU resource that a pod requests, and false if it requests none. If it requests both, it is the renamed one.
 func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	if !mentionsGPU(pod) {
 		return "", false
@@ -106,10 +107,10 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	return "", false
 }
 
-// PodName is the name of a pod as the planner uses it.
+// PodName returns the name of a pod in the planner.
 func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-// comparePods orders pods by their names as the planner uses them.
+// comparePods orders pods by their names in the planner.
 func comparePods(a, b *corev1.Pod) int {
 	if a.Namespace == b.Namespace {
 		return strings.Compare(a.Name, b.Name)
@@ -117,7 +118,7 @@ func comparePods(a, b *corev1.Pod) int {
 	return strings.Compare(PodName(a), PodName(b))
 }
 
-// unsupported names the scheduling rule of a pod that is not planned for yet; "" when there is none.
+// unsupported returns the scheduling rule of a pod that Karve does not plan for yet, and "" if there is none.
 func unsupported(pod *corev1.Pod) string {
 	if len(pod.Spec.ResourceClaims) > 0 {
 		return "resource claims"
@@ -125,13 +126,13 @@ func unsupported(pod *corev1.Pod) string {
 	return ""
 }
 
-// Waits says whether a pod waits for a GPU resource that no node has for it, and that no node is to have.
+// Waits reports whether a pod requests a GPU resource and waits for a machine. Pods that are nominated for a node do not wait.
 func Waits(pod *corev1.Pod) bool {
 	_, gpu := gpuResource(pod)
 	return gpu && karpenter.IsProvisionable(pod)
 }
 
-// StartTime is when the kubelet began to run a pod, or when it was created where that is not known.
+// StartTime returns when the kubelet started a pod. If that is unknown, it returns when the pod was created.
 func StartTime(pod *corev1.Pod) time.Time {
 	if pod.Status.StartTime != nil {
 		return pod.Status.StartTime.Time
@@ -139,5 +140,5 @@ func StartTime(pod *corev1.Pod) time.Time {
 	return pod.CreationTimestamp.Time
 }
 
-// IsForeign says whether a pod asks for no GPU and would come back elsewhere if its node went.
+// IsForeign reports whether a pod requests no GPU and would be recreated elsewhere if its node were deleted.
 func IsForeign(pod *corev1.Pod) bool { return !mentionsGPU(pod) && karpenter.IsReschedulable(pod) }

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// preferences are what the pods of a class would like, in the order in which Karpenter gives it up: affinity to pods, anti-affinity to pods, each the
-// heaviest first, affinity to nodes, spread, and last the taints that only ask to stay away.
+// preferences adds what the pods of a class prefer, in the order in which Karpenter relaxes it: pod affinity and pod anti-affinity by descending weight,
+// then node affinity, topology spread, and last the taints with the effect PreferNoSchedule.
 func (r *rules) preferences(class int) {
 	w := r.waiting[class]
 	for i := range w.terms.affinity {
@@ -27,7 +27,8 @@ func (r *rules) preferences(class int) {
 
 func onlyAsks(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPreferNoSchedule }
 
-// prefer adds a preference about where other pods are. What running pods forbid is not a matter of rules, so anti-affinity to them is a preference for places.
+// prefer adds a preference for the location of other pods. Anti-affinity to running pods becomes a preference for places, because rules do not cover what
+// running pods forbid.
 func (r *rules) prefer(class int, t *term) {
 	if t.kind == planner.Apart {
 		a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
@@ -42,8 +43,9 @@ func (r *rules) prefer(class int, t *term) {
 	}
 }
 
-// preferredNodes adds what the pods prefer of nodes. Karpenter holds to the heaviest term alone, and when it has to give that up to the next, so
-// each preference is for what it or a heavier one asks for: all together they are the first, and without that the second.
+// preferredNodes adds the pods' preferred node affinity. Karpenter applies only the term with the highest weight, and relaxes it to the next one. So each
+// preference is met by nodes that match its term or one with a higher weight. All preferences together mean the first term. Without the first preference,
+// they mean the first or the second term.
 func (r *rules) preferredNodes(class int) {
 	affinity := r.waiting[class].pod().Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil {
@@ -62,7 +64,7 @@ func (r *rules) preferredNodes(class int) {
 	}
 }
 
-// preferPlaces adds a preference for the places among those of the class that grant it, unless all do or none does.
+// preferPlaces adds a preference for the class's places for which grants is true, unless it is true for all or none.
 func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
 	c := &r.view.Classes[class]
 	wish := planner.Wish{Rule: -1}
@@ -83,7 +85,7 @@ func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node 
 	}
 }
 
-// repeats says whether a preference is the same as the last one, so that to give either up alone would change nothing.
+// repeats reports whether a preference equals the last one. Relaxing only one of them would change nothing.
 func repeats(wishes []planner.Wish, wish planner.Wish) bool {
 	if len(wishes) == 0 {
 		return false

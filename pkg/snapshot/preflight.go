@@ -20,9 +20,9 @@ const (
 	reasonNoSubnet = "NoSubnet"
 )
 
-// impossible says why an offering would certainly be refused with the cloud's node class as it is: the class has found no image that is for the
-// type, or no subnet in the zone. Karpenter's AWS provider would try such a claim for five minutes and do nothing else meanwhile. It says
-// "" where nothing speaks against it, as for node classes that tell neither.
+// impossible returns why the cloud would certainly refuse an offering with the current node class: it has no image for the instance type, or no subnet in
+// the zone. Karpenter's AWS provider would retry such a NodeClaim for five minutes and do nothing else meanwhile. It returns "" if no problem is known, also
+// for node classes without images and subnets in their status.
 func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offering) (reason, message string) {
 	name := fmt.Sprintf("%s %q", ref.Kind, ref.Name)
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
@@ -35,13 +35,13 @@ func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offeri
 	return "", ""
 }
 
-// isFor says whether machines of the offering's type are launched with the image, by Karpenter's own algebra (MapToInstanceTypes in the AWS provider's
+// isFor reports whether the image is used for machines of the offering's type. It matches as Karpenter does (MapToInstanceTypes in the AWS provider's
 // pkg/providers/amifamily, v1.14.1).
 func isFor(i Image, o *Offering) bool {
 	return scheduling.NewLabelRequirements(o.Type.Labels).Compatible(scheduling.NewNodeSelectorRequirements(i.Requirements...)) == nil
 }
 
-// unavailable says why an offering is not to be tried at present; nil when it may be.
+// unavailable returns why an offering must not be launched now, and nil if it may be.
 func (c *Cluster) unavailable(p *Pool, o *Offering) *planner.Refusal {
 	if _, message := impossible(p.Class.Spec.NodeClassRef, c.NodeClasses[p.Class.Spec.NodeClassRef], o); message != "" {
 		return &planner.Refusal{Reason: planner.ReasonUnavailable, Message: message}
@@ -49,7 +49,7 @@ func (c *Cluster) unavailable(p *Pool, o *Offering) *planner.Refusal {
 	return c.refused(p, o)
 }
 
-// launchProblem is why nothing of the pool could be launched; nil where something can.
+// launchProblem returns why no offering of the pool can be launched. It returns nil if one can, and if the pool has no offerings.
 func (c *Cluster) launchProblem(p *Pool) *Problem {
 	var first *Problem
 	for i := range p.Offerings {

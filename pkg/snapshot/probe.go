@@ -8,13 +8,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Probing says that one machine may be launched for the pool, to see whether its machines expose their replicas again.
+// Probing reports whether the pool may launch one machine, to test whether its machines report their replicas again.
 func (p *Pool) Probing() bool {
 	healthy := Condition(p.NodePool.Status.Conditions, v1alpha1.ConditionReplicasHealthy)
 	return healthy != nil && healthy.IsUnknown()
 }
 
-// limited is what pods are told that the one machine of a pool that is being probed does not hold.
+// limited returns the refusal for pods that do not fit on the one machine of a pool that is being tested. It returns nil for other pools.
 func limited(pool *Pool) *planner.Refusal {
 	if !pool.Probing() {
 		return nil
@@ -23,8 +23,9 @@ func limited(pool *Pool) *planner.Refusal {
 		"NodePool %s launches one machine to see whether it exposes its replicas, and more once it does", pool.NodePool.Name)}
 }
 
-// limitProbes leaves a pool that is being probed its cheapest offering that would hold a waiting pod, in a layout one that runs, or headroom where there are none. Without it
-// the planner would put as many pods as it can on the one machine that the pool may launch, and choose the largest for a pool that is likely broken.
+// limitProbes makes all but one offering unavailable for each pool that is being tested. The remaining one is the cheapest offering that can hold a pod of
+// the view's classes. If there is none, it is the cheapest one that can hold headroom. Otherwise the planner would put as many pods as possible on the one
+// machine that the pool may launch, and choose the largest one for a pool that is probably broken.
 func (v *View) limitProbes() {
 	for i := range v.Pools {
 		if !v.Pools[i].Probing() {
@@ -44,7 +45,8 @@ func (v *View) limitProbes() {
 	}
 }
 
-// cheapestUseful is the index of the pool's cheapest offering that would hold a pod of the classes, the first of several; -1 when there is none.
+// cheapestUseful returns the index of the pool's cheapest offering that can hold a pod of the classes, and -1 if there is none. With equal prices the first
+// one wins.
 func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 	best := -1
 	for j := range v.Snapshot.Offerings {
@@ -61,7 +63,7 @@ func (v *View) cheapestUseful(pool int, classes []planner.Class) int {
 	return best
 }
 
-// holds says whether an empty machine of the offering has what one pod of the class asks for.
+// holds reports whether an empty machine of the offering has what one pod of the class requests.
 func (v *View) holds(o *planner.Offering, c *planner.Class) bool {
 	if minus(o.Free, c.Requests) != atLeastZero(minus(o.Free, c.Requests)) {
 		return false

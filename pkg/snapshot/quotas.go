@@ -11,8 +11,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// quota is something countable that waiting pods take and of which a machine has only so much: a resource, a port of the host, or attachments of a
-// driver's volumes, whichever is set.
+// quota is a countable thing that pods use and that machines have in limited number: a resource, a host port, or the volume attachments of a driver. The
+// fields for the others are empty.
 type quota struct {
 	resource corev1.ResourceName
 	port     hostPort
@@ -29,7 +29,7 @@ func (q quota) String() string {
 	return fmt.Sprintf("host port %d/%s", q.port.Number, q.port.Protocol)
 }
 
-// each is what a machine has that says nothing of it: none of a resource, each port, and as many volumes as one likes.
+// each returns the amount for machines that do not report one: 0 for a resource, 1 for a port, and no limit for volumes.
 func (q quota) each() int64 {
 	switch {
 	case q.resource != "":
@@ -40,8 +40,8 @@ func (q quota) each() int64 {
 	return 1
 }
 
-// hostPort is a port of the node that a pod takes. The address on which it is taken does not count: two pods that take the same port on different
-// addresses could share a node, and get two.
+// hostPort is a port of the node that a pod uses. It ignores the host IP: two pods with the same port on different addresses could share a node, but get
+// two.
 type hostPort struct {
 	Number   int32
 	Protocol corev1.Protocol
@@ -51,7 +51,7 @@ func compareHostPorts(a, b hostPort) int {
 	return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// hostPorts are those that the pod takes while it runs, each once.
+// hostPorts returns the host ports that the pod uses while it runs, without duplicates.
 func hostPorts(pod *corev1.Pod) []hostPort {
 	var ports []hostPort
 	note := func(ctr *corev1.Container) {
@@ -73,7 +73,7 @@ func hostPorts(pod *corev1.Pod) []hostPort {
 	return slices.Compact(ports)
 }
 
-// taken is what each pod of the class takes.
+// taken returns what each pod of the class uses.
 func (w *waitingClass) taken() map[quota]int64 {
 	taken := map[quota]int64{}
 	for name := range w.demand.requests {
@@ -92,7 +92,7 @@ func (w *waitingClass) taken() map[quota]int64 {
 	return taken
 }
 
-// isExtended says that a resource has no place in planner.Resources.
+// isExtended reports whether planner.Resources has no field for the resource.
 func isExtended(name, gpu corev1.ResourceName) bool {
 	switch name {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods, gpu:
@@ -101,7 +101,7 @@ func isExtended(name, gpu corev1.ResourceName) bool {
 	return true
 }
 
-// quotas fills in what waiting pods take beside resources, and what there is of it.
+// quotas sets the quotas of the view: what pods use, and how much of it offerings and nodes have.
 func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage *storage) {
 	asked := map[string]quota{}
 	all := slices.Clone(waiting)
@@ -144,7 +144,7 @@ func (v *View) quotas(c *Cluster, rooms []room, waiting []*waitingClass, storage
 	}
 }
 
-// amountsOf are the amounts that has knows.
+// amountsOf returns the amounts for which has returns true, at least 0 each.
 func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	var amounts []planner.Amount
 	for i, q := range all {
@@ -155,7 +155,7 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 	return amounts
 }
 
-// has is what a machine of the offering has of a quota, when that is not what each has.
+// has returns the amount that a machine of the offering has of a quota, and false if it is the amount of each.
 func (o *Offering) has(q quota, limits attachable) (int64, bool) {
 	switch {
 	case q.resource != "":
@@ -176,7 +176,7 @@ func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
 	return n
 }
 
-// has is what the node has left of a quota, when that is not what each has.
+// has returns the amount of a quota that is left on the node, and false if it is the amount of each.
 func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
 	switch {
 	case q.resource != "":
@@ -200,8 +200,8 @@ func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
 	return 0, slices.ContainsFunc(r.pods, takes) || slices.ContainsFunc(r.daemons, func(d *demand) bool { return takes(d.pod) })
 }
 
-// attachable is how many volumes of a driver a machine can attach, where that is known: by node, and by instance type. That of a type is the least
-// that a node of it says, since some count the disks and network cards that are attached already.
+// attachable has the number of volumes of a driver that a machine can attach, by node and by instance type, if it is known. The number for a type is the
+// smallest that its nodes report, because some drivers count disks and network interfaces that are already attached.
 type attachable struct {
 	onNode, ofType map[string]map[string]int64
 }
@@ -227,7 +227,7 @@ func (c *Cluster) attachable() attachable {
 	return a
 }
 
-// note keeps the least limit.
+// note keeps the lowest limit.
 func note(limits map[string]map[string]int64, of, driver string, limit int64) {
 	if limits[of] == nil {
 		limits[of] = map[string]int64{}
@@ -237,7 +237,7 @@ func note(limits map[string]map[string]int64, of, driver string, limit int64) {
 	}
 }
 
-// attached counts the volumes of a driver that the pods have, those that several share once.
+// attached returns the number of the driver's volumes that the pods use. It counts shared volumes once.
 func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
 	seen := map[string]bool{}
 	var n int64

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// RefusalOf is the refusal because of which an offering of the pool is left alone at present, the one that ends last; nil when there is none.
+// RefusalOf returns the current refusal of an offering of the pool, and nil if there is none. If there are several, it is the one that ends last.
 func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	if p.Class == nil {
 		return nil
@@ -25,7 +25,7 @@ func (c *Cluster) RefusalOf(p *Pool, o *Offering) *v1alpha1.RefusedOffering {
 	return last
 }
 
-// refused says why an offering is not to be tried at present; nil when it may be.
+// refused returns why the offering must not be launched now because of an earlier refusal, and nil if it may be.
 func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
 	switch r := c.RefusalOf(p, o); {
 	case r == nil:
@@ -45,11 +45,11 @@ func (c *Cluster) refused(p *Pool, o *Offering) *planner.Refusal {
 	}
 }
 
-// about says whether a refusal is about an offering of the pool.
+// about reports whether a refusal applies to an offering of the pool.
 func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool {
 	state := c.NodeClasses[p.Class.Spec.NodeClassRef]
 	if r.NodeClassGeneration != 0 && r.NodeClassGeneration != state.Generation {
-		return false // The node class was changed since.
+		return false // The node class has changed since then.
 	}
 	if !covers(r.Zone, o.Zone) || !covers(r.CapacityType, o.CapacityType) {
 		return false
@@ -61,11 +61,11 @@ func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool 
 	return vcpuQuota(r.InstanceType) == vcpuQuota(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
 }
 
-// covers says whether an instance type, zone or capacity type of a refusal is the offering's.
+// covers reports whether an instance type, zone or capacity type of a refusal includes that of the offering.
 func covers(refused, offered string) bool { return refused == v1alpha1.Any || refused == offered }
 
-// vcpuQuota is the group of instance types whose vCPUs EC2 counts together, on demand and as spot each: G and VT, P, and others, by the letters with
-// which they begin (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html).
+// vcpuQuota returns the group of instance types whose vCPUs share an EC2 quota, one for on-demand and one for spot. The groups are G and VT, P, and others,
+// by the leading letters of the type (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html).
 func vcpuQuota(instanceType string) string {
 	if i := strings.IndexFunc(instanceType, func(c rune) bool { return c < 'a' || c > 'z' }); i >= 0 {
 		instanceType = instanceType[:i]

@@ -13,11 +13,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// raising is how long a machine is trusted to expose the replicas that its promise was raised to a moment ago.
+// raising is how long Karve assumes that a machine will report the replicas of its raised promise.
 const raising = time.Minute
 
-// perGPU is how many replicas each GPU of a machine of the pool may have. The scheduler knows nothing of device memory and puts any pods on any replicas, so
-// where the class leaves a range it is as many as each hold the largest of the pods that the pool admits: in whatever number and order they come, they fit.
+// perGPU returns the number of replicas of each GPU of a pool's machine. The scheduler ignores device memory and may put any pods on any replicas. If the
+// class sets a range, the number is therefore as many in the range as fit if each replica uses the device memory of the largest pod that the pool admits. If
+// that is unknown, it is the minimum.
 func (p *Pool) perGPU(gpuName string, memoryMiB int64) int64 {
 	least, most := p.Class.Spec.Sharing.ReplicasRange(gpuName)
 	if p.footprint <= 0 {
@@ -26,7 +27,8 @@ func (p *Pool) perGPU(gpuName string, memoryMiB int64) int64 {
 	return max(least, min(most, memoryMiB*bytesPerMiB/p.footprint))
 }
 
-// shareGPUs finds the largest pod, and shares the GPUs of the pool's offerings by it. Where DaemonSets hold replicas there is no telling how much memory they take.
+// shareGPUs finds the largest pod of the pool, and sets the replicas per GPU of the pool's offerings accordingly. It skips offerings on which DaemonSets use
+// replicas, because their device memory is unknown.
 func (c *Cluster) shareGPUs(p *Pool) {
 	p.footprint = c.footprint(p)
 	for i := range p.Offerings {
@@ -36,9 +38,10 @@ func (c *Cluster) shareGPUs(p *Pool) {
 	}
 }
 
-// footprint is the device memory, in bytes, of the largest of the pods that the pool admits or has, those that run included, since others of their kind may
-// come; 0 when one of them states none, when there are none, and when the class or a limit on replicas leaves no range. Pods that wait
-// and that the scheduler puts on no machine of the pool as they are do not count: else one that asks for the impossible would have all GPUs shared less.
+// footprint returns the device memory, in bytes, of the largest pod that the pool admits or runs. Running pods count, because similar pods may follow.
+// Pending pods count only if an empty machine of the pool can hold them and their volumes do not prevent it: otherwise a pod that fits nowhere would reduce
+// the sharing of all GPUs. It returns 0 if one of the pods requests no or invalid device memory, if there are no pods, or if the class or a limit on
+// replicas leaves no range.
 func (c *Cluster) footprint(p *Pool) int64 {
 	if _, limited := p.NodePool.Spec.Limits[p.Resource()]; p.Class.Spec.Sharing.MaxReplicas == nil || limited && p.Resource() != v1alpha1.ResourceGPU {
 		return 0
@@ -76,7 +79,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 	return largest
 }
 
-// takes says whether an empty machine of the pool is large enough for a pod of the shape, as the scheduler sees it, which knows nothing of device memory.
+// takes reports whether an empty machine of the pool is large enough for a pod of the shape. Like the scheduler, it ignores device memory.
 func (p *Pool) takes(s *shape) bool {
 	asks := ResourcesOf(s.demand.requests, s.gpu)
 	return slices.ContainsFunc(p.Offerings, func(o Offering) bool {
@@ -87,7 +90,7 @@ func (p *Pool) takes(s *shape) bool {
 	})
 }
 
-// shareGPUs says of each machine how many replicas each of its GPUs may have.
+// shareGPUs sets MostPerGPU of each machine.
 func (v *View) shareGPUs() {
 	pools := map[string]*Pool{}
 	for i := range v.Pools {
@@ -106,7 +109,7 @@ func (v *View) shareGPUs() {
 	}
 }
 
-// leastMemoryMiB is the device memory of each GPU of the machine, of what the catalogue and the Node say the less.
+// leastMemoryMiB returns the device memory of each GPU of the machine in MiB, the lower of the values in the catalogue and on the Node.
 func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 	mib := t.GPU.UsableMiB()
 	if m.Node != nil {
@@ -115,8 +118,8 @@ func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 	return mib
 }
 
-// hasOrGets is how many replicas a machine has that exposes so many: those that it was just told to expose are on their way. more is how many each GPU could
-// get in addition; none while the machine does not expose what it promised.
+// hasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a moment
+// ago count as reported. more is how many more each GPU can get. It is 0 if the machine reports less than it promised.
 func (m *Machine) hasOrGets(exposed int64, now time.Time) (replicas, more int64) {
 	if at := TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation]); !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising)) {
 		exposed = max(exposed, m.Promise.Replicas())
@@ -127,7 +130,7 @@ func (m *Machine) hasOrGets(exposed int64, now time.Time) (replicas, more int64)
 	return exposed + more*m.Promise.GPUs, more
 }
 
-// TimeOf is the time that an annotation holds; the zero time for what is none.
+// TimeOf parses the time in an annotation. It returns the zero time for missing or invalid values.
 func TimeOf(value string) time.Time {
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
@@ -136,8 +139,9 @@ func TimeOf(value string) time.Time {
 	return t
 }
 
-// Promised is what the machine of a launch is to expose. Where the cloud may make another machine than the one that was chosen, that is as many GPUs as each has,
-// and as many replicas of each: enough for the pods, which each of them holds. Where the class leaves a range it is no more than they need.
+// Promised returns the number of GPUs and of replicas per GPU that the machine of a launch promises. If the launch has alternatives, both are the minimum
+// over them, which is enough for the pods. If the class sets a range, it promises no more replicas than the pods need, and at least the minimum of the
+// range.
 func (v *View) Promised(launch planner.Launch) (gpus, perGPU int64) {
 	o := v.Offerings[launch.Offering]
 	sharing := v.Pools[v.Snapshot.Offerings[launch.Offering].Pool].Class.Spec.Sharing
@@ -153,7 +157,7 @@ func (v *View) Promised(launch planner.Launch) (gpus, perGPU int64) {
 	return gpus, max(least, min(most, ceil(v.Replicas(launch.Pods), gpus)))
 }
 
-// Replicas is how many replicas pods of the view ask for together.
+// Replicas returns the total number of replicas that the named pods of the view request.
 func (v *View) Replicas(pods []string) int64 {
 	var n int64
 	for _, name := range pods {

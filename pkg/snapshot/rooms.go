@@ -15,26 +15,27 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// room is a node that waiting pods may find a place on.
+// room is a node with capacity that the planner can use.
 type room struct {
 	node planner.Node
-	// machine is the one of ours that the node is or will be; nil for others.
+	// machine is Karve's machine that is or will become the node. It is nil for other nodes.
 	machine *Machine
-	// nodeName is the Node's name; "" while there is none.
+	// nodeName is the name of the Node, and "" if there is none yet.
 	nodeName string
-	// starting says that the machine has not started, so that what its node says of it is not all.
+	// starting is true if the machine is not initialized, so that its Node does not have all its labels and resources yet.
 	starting bool
 	gpu      corev1.ResourceName
 	taints   []corev1.Taint
 	labels   map[string]string
-	// pods are those on the node, daemons those of the DaemonSets that are still to come.
+	// pods are the pods on the node. daemons are the DaemonSet pods that will still start there.
 	pods    []*corev1.Pod
 	daemons []*demand
-	// extended is what the node has, or will have, of resources beside those in planner.Resources.
+	// extended returns what the node has, or will have, of resources that are not in planner.Resources.
 	extended func(corev1.ResourceName) int64
 }
 
-// rooms are the machines of ours, those on their way included, and any other nodes that have a GPU resource.
+// rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that take no
+// pods.
 func (c *Cluster) rooms(machines []Machine) []room {
 	var rooms []room
 	daemons := c.daemonDemands()
@@ -46,7 +47,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 			name = m.Node.Name
 		}
 		if ours[name] {
-			continue // Two claims that name one node, or each other, are no two rooms.
+			continue // Two NodeClaims with the same node name are one room.
 		}
 		ours[name] = true
 		if r, ok := c.machineRoom(m, daemons); ok {
@@ -70,7 +71,7 @@ func (c *Cluster) rooms(machines []Machine) []room {
 	return rooms
 }
 
-// unmanagedRoom is the room of a node that is not ours.
+// unmanagedRoom returns the room of a node that Karve did not launch.
 func unmanagedRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
 	exposed := ResourcesOf(node.Status.Allocatable, gpu)
 	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
@@ -84,7 +85,7 @@ func unmanagedRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Po
 	}
 }
 
-// TakesPods says whether the scheduler puts pods on a node that is to stay.
+// TakesPods reports whether the scheduler may put pods on the node and the node is to stay.
 func TakesPods(node *corev1.Node) bool {
 	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !HasTaint(node, karpv1.DisruptedTaintKey)
 }
@@ -100,9 +101,9 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if !m.Initialized() {
 		return c.startingRoom(m, daemons), true
 	}
-	// A node that is about to be given back is room too: when pods would go there it is kept, and our taint goes.
+	// A node that Karve is about to remove is a room too. If pods are placed there, Karve keeps the node and removes its taint.
 	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
-		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // That steers the scheduler: machines are not launched to keep to it.
+		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // These taints only guide the scheduler. No machine is launched because of them.
 	})
 	gpu := m.Promise.Resource
 	exposed := ResourcesOf(m.Node.Status.Allocatable, gpu)
@@ -118,8 +119,8 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	}, true
 }
 
-// startingRoom is the room of a machine that has not started, as it will be: until it has registered its node may lack labels and taints, and later
-// its startup taints go, its replicas and DaemonSets come.
+// startingRoom returns the room of a machine that has not started, as it will be later. Before it has registered, its Node may lack labels and taints.
+// Afterwards its startup taints are removed, and its replicas and DaemonSet pods appear.
 func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
 	gpu := m.Promise.Resource
 	r := room{machine: m, node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: m.ExpectedLabels()}
@@ -140,7 +141,7 @@ func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
 	return r
 }
 
-// extended is what the machine has, or will have, of a resource beside those in planner.Resources: as its Node says, or else its claim, or else the
+// extended returns what the machine has, or will have, of a resource that is not in planner.Resources. It uses the Node, then the NodeClaim, then the
 // catalogue.
 func (m *Machine) extended(name corev1.ResourceName) int64 {
 	if m.Node != nil {
@@ -157,8 +158,8 @@ func (m *Machine) extended(name corev1.ResourceName) int64 {
 	return 0
 }
 
-// expected is what a machine that has not started will have for pods and DaemonSets. What its Node does not tell yet is taken from its claim, which
-// knows once it is launched, then from the catalogue; a type that the catalogue has lost has at least what was asked for.
+// expected returns what a machine that has not started will have for pods and DaemonSets. Amounts that its Node does not report yet come from its NodeClaim,
+// which has them after the launch, then from the catalogue. If the catalogue does not have the type, the requests of the NodeClaim are the minimum.
 func (m *Machine) expected() planner.Resources {
 	gpu := m.Promise.Resource
 	var e planner.Resources
@@ -177,13 +178,14 @@ func (m *Machine) expected() planner.Resources {
 	return e
 }
 
-// What a machine of an unknown type is assumed to have: enough for the pods that it was launched for, so that they do not get a second one.
+// These amounts are assumed for machines of unknown type. They are enough for the pods that the machine was launched for, so that these do not get a second
+// one.
 const (
 	assumedPods           = 110
 	assumedEphemeralBytes = 1 << 40
 )
 
-// ExpectedLabels are the labels that the machine's Node has or will have.
+// ExpectedLabels returns the labels that the machine's Node has or will have.
 func (m *Machine) ExpectedLabels() map[string]string {
 	instanceType, zone, capacityType := ShapeOf(m.Claim)
 	labels := map[string]string{}
@@ -209,7 +211,7 @@ func (m *Machine) ExpectedLabels() map[string]string {
 	return whenStarted(labels)
 }
 
-// lasting are the taints that will still be there when the node has started.
+// lasting returns the taints that will remain when the node has started.
 func lasting(taints, startup []corev1.Taint) []corev1.Taint {
 	return slices.DeleteFunc(slices.Clone(taints), func(t corev1.Taint) bool {
 		return t.Key == v1alpha1.ReplicasNotReadyTaintKey || scheduling.IsKnownEphemeralTaint(&t) ||
@@ -217,7 +219,7 @@ func lasting(taints, startup []corev1.Taint) []corev1.Taint {
 	})
 }
 
-// HasTaint says whether a node has a taint with the key.
+// HasTaint reports whether a node has a taint with the key.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }

@@ -9,23 +9,23 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// rules makes the rules of a snapshot. Terms that demand the same of the same places are one rule.
+// rules builds the rules of a snapshot. Terms with the same demand on the same places share one rule.
 type rules struct {
 	view    *View
 	rooms   []room
 	running *running
-	// waiting are the classes of the snapshot, at the same indices.
+	// waiting are the classes of the snapshot, with the same indices.
 	waiting []*waitingClass
-	// topologies are the indices of the snapshot's topologies by label, domains those of their domains by value.
+	// topologies has the index of each topology by label. domains has, for each topology, the index of each domain by value.
 	topologies map[string]int
 	domains    []map[string]int
-	// made are the indices of the snapshot's rules by what they say.
+	// made has the index of each rule by its content.
 	made map[string]int
-	// foundBy are the waiting classes that each selection finds.
+	// foundBy has the waiting classes that each selection matches.
 	foundBy map[string][]int
-	// eligibility are the eligible domains of spreads, by what decides them.
+	// eligibility caches the eligible domains of spread terms by eligibleKey.
 	eligibility map[string][]int
-	// roomOf are the indices of the rooms by the names of their nodes.
+	// roomOf has the index of each room by the name of its node.
 	roomOf map[string]int
 }
 
@@ -71,8 +71,8 @@ func (v *View) rules(rooms []room, running *running, waiting []*waitingClass) *r
 	return r
 }
 
-// topology adds a label with all values that nodes have or could have. Nodes that waiting pods cannot go to count too: pods may run there, and the
-// scheduler takes their domains for such as pods can be spread over.
+// topology adds a label with all values that nodes have or could have. Nodes that admit no pending pods count too: pods may run there, and the scheduler
+// treats their domains as domains for spreading.
 func (r *rules) topology(key string, values map[string]bool) {
 	topology := planner.Topology{Key: key, Domains: sortedKeys(values)}
 	index := make(map[string]int, len(values))
@@ -84,7 +84,7 @@ func (r *rules) topology(key string, values map[string]bool) {
 	r.view.Topologies = append(r.view.Topologies, topology)
 }
 
-// valuesOf are the values of labels that nodes have or could have.
+// valuesOf returns the values of labels that nodes have or could have.
 func (r *rules) valuesOf(asked map[string]bool) map[string]map[string]bool {
 	values := map[string]map[string]bool{}
 	note := func(labels map[string]string) {
@@ -124,7 +124,8 @@ func (r *rules) domainsOf(labels map[string]string) []int {
 	return domains
 }
 
-// place keeps the class to the places that the rules leave whatever else is planned, and adds its rules and preferences.
+// place limits the class to the places that its terms and running pods allow whatever else is planned, and adds its rules and preferences. If no place is
+// left, it blocks the class.
 func (r *rules) place(class int) {
 	c, w := &r.view.Classes[class], r.waiting[class]
 	if c.Blocked != nil || len(c.Offerings)+len(c.Nodes) == 0 {
@@ -157,7 +158,7 @@ func (r *rules) place(class int) {
 	r.preferences(class)
 }
 
-// keepFromDaemons leaves the class the machines on which no DaemonSet will run a pod that it may not share a machine with.
+// keepFromDaemons removes the class's machines that will run a DaemonSet pod with which the class may not share a machine.
 func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
 	if !r.running.mindsDaemons(w) {
 		return
@@ -169,13 +170,13 @@ func (r *rules) keepFromDaemons(c *planner.Class, w *waitingClass) {
 		func(i int) bool { return !repelled(r.rooms[i].daemons, r.rooms[i].labels) })
 }
 
-// keep leaves the class the places that are good: a node by its name, a machine that is not there yet by its labels alone.
+// keep limits the class to the places for which good is true. The node name is "" for a machine that does not exist yet.
 func (r *rules) keep(c *planner.Class, good func(node string, labels map[string]string) bool) {
 	limit(c, func(i int) bool { return good("", r.view.Offerings[i].Labels) },
 		func(i int) bool { return good(r.rooms[i].nodeName, r.rooms[i].labels) })
 }
 
-// limit leaves the class the offerings and nodes that are good.
+// limit limits the class to the offerings and nodes for which the functions return true.
 func limit(c *planner.Class, offering, node func(i int) bool) {
 	c.Offerings = slices.DeleteFunc(c.Offerings, func(i int) bool { return !offering(i) })
 	c.Nodes = slices.DeleteFunc(c.Nodes, func(i int) bool { return !node(i) })
@@ -187,8 +188,8 @@ func limit(c *planner.Class, offering, node func(i int) bool) {
 	}
 }
 
-// add adds the class to the rule for one of its terms and returns the rule's index; -1 when the rule would forbid nothing. A preference is a rule of
-// its own, also where others demand the same.
+// add adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference has
+// a rule of its own, even if other terms require the same.
 func (r *rules) add(class int, t *term, wish bool) int {
 	rule := planner.Rule{
 		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.counted(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
@@ -197,7 +198,7 @@ func (r *rules) add(class int, t *term, wish bool) int {
 		rule.Topology = r.topologies[t.key]
 	}
 	if t.kind == planner.Apart && len(rule.Counted) == 0 {
-		return -1 // What running pods forbid is not a matter of rules.
+		return -1 // Rules do not cover what running pods forbid.
 	}
 	if t.kind != planner.Apart {
 		rule.Present, rule.Elsewhere = r.present(class, t)
@@ -209,7 +210,7 @@ func (r *rules) add(class int, t *term, wish bool) int {
 		rule.Eligible = r.eligible(class, t)
 	}
 	if wish && t.kind == planner.Together && len(rule.Counted) == 0 && rule.Present == nil {
-		return -1 // Nobody can grant it.
+		return -1 // There is no pod that the preference could be about.
 	}
 	id := fmt.Sprintf("%+v %t", rule, wish)
 	index, ok := r.made[id]
@@ -218,13 +219,13 @@ func (r *rules) add(class int, t *term, wish bool) int {
 		r.made[id] = index
 		r.view.Rules = append(r.view.Rules, rule)
 	}
-	if classes := &r.view.Rules[index].Classes; len(*classes) == 0 || (*classes)[len(*classes)-1] != class { // They come in order.
+	if classes := &r.view.Rules[index].Classes; len(*classes) == 0 || (*classes)[len(*classes)-1] != class { // Classes are added in order.
 		*classes = append(*classes, class)
 	}
 	return index
 }
 
-// counted are the indices of the waiting classes whose pods count for a term.
+// counted returns the indices of the waiting classes whose pods count for a term.
 func (r *rules) counted(t *term) []int {
 	if t.nothing {
 		return nil
@@ -232,7 +233,9 @@ func (r *rules) counted(t *term) []int {
 	return slices.Clone(r.foundBy[t.selection])
 }
 
-// present counts the running pods that count for a term, by domain or by node of the snapshot; nil when there are none in any of them.
+// present counts the running pods that count for a term, by domain or by node of the snapshot. It is nil if there are none. elsewhere is the number of such
+// pods on nodes that the snapshot does not have or, for an affinity, on nodes without the term's label that have the label of another required affinity
+// term.
 func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	if t.nothing {
 		return nil, 0
@@ -261,8 +264,8 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 	return count, elsewhere
 }
 
-// followsOn says whether a node is in a domain of any of the terms of the class's affinity. The scheduler lets a pod begin by one term only
-// where it finds nobody by any of them.
+// followsOn reports whether a node is in a domain of any of the class's required affinity terms. The scheduler exempts the first pod of a group from its
+// affinity only if it finds no matching pods for any of the terms.
 func (w *waitingClass) followsOn(node *corev1.Node) bool {
 	return slices.ContainsFunc(w.terms.required, func(t term) bool {
 		_, ok := node.Labels[t.key]
@@ -270,7 +273,7 @@ func (w *waitingClass) followsOn(node *corev1.Node) bool {
 	})
 }
 
-// domainOf is the index of the domain that a node is in; false when it is in none.
+// domainOf returns the index of the domain of a node, and false if it has none.
 func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	if t.perNode() {
 		i, ok := r.roomOf[node.Name]
@@ -280,8 +283,8 @@ func (r *rules) domainOf(t *term, node *corev1.Node) (int, bool) {
 	return r.domains[r.topologies[t.key]][value], ok
 }
 
-// countsOn says whether pods on a node with the labels and taints count for a term of the class. For a spread, the scheduler passes over nodes
-// without the labels of all the pod's spreads; machines that are not there yet, whose name is "", will have a host's.
+// countsOn reports whether pods on a node with the labels and taints count for a term of the class. For spread terms, the scheduler ignores nodes that lack
+// the label of one of the pod's spread terms. Machines that do not exist yet have the name "", and will have the hostname label.
 func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, taints []corev1.Taint) bool {
 	if t.kind == planner.Spread && slices.ContainsFunc(w.terms.required, func(other term) bool {
 		_, ok := labels[other.key]
@@ -292,8 +295,8 @@ func (w *waitingClass) countsOn(t *term, name string, labels map[string]string, 
 	return (!t.byAffinity || w.demand.selects(nodeOf(name, labels))) && (!t.byTaints || w.demand.untolerated(taints, keepsPodsAway) == nil)
 }
 
-// eligible are the domains that count for a spread, nil for all: those of existing nodes as the scheduler sees them, and those of all machines that
-// are offered, also to others, which the scheduler will see once they exist.
+// eligible returns the domains that count for a spread term, and nil if all count. They are the domains of existing nodes that the scheduler counts, and
+// those of all offerings, including the ones for other pods, because the scheduler will count them once they exist.
 func (r *rules) eligible(class int, t *term) []int {
 	if t.perNode() {
 		return nil
@@ -307,7 +310,7 @@ func (r *rules) eligible(class int, t *term) []int {
 	return slices.Clone(found)
 }
 
-// eligibleKey is the same for classes and terms of which the same domains are eligible.
+// eligibleKey returns a key that is equal only if the same domains are eligible.
 func (w *waitingClass) eligibleKey(t *term) string {
 	var keys []string
 	for i := range w.terms.required {
@@ -319,7 +322,7 @@ func (w *waitingClass) eligibleKey(t *term) string {
 	return fmt.Sprintf("%s %t %t %q %s", t.key, t.byAffinity, t.byTaints, slices.Compact(keys), w.onNodes)
 }
 
-// look looks for the domains that count for a spread of a class among all machines.
+// look finds the domains that count for a spread term of a class among all nodes and offerings.
 func (r *rules) look(class int, t *term) []int {
 	topology := r.topologies[t.key]
 	eligible := make([]bool, len(r.domains[topology]))

@@ -11,27 +11,28 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// running knows which pods run where, for rules that count them.
+// running has the running pods and their nodes, for rules that count them.
 type running struct {
 	*Cluster
 	selections *selections
-	// nodes are the indices of the cluster's nodes by name.
+	// nodes has the index of each of the cluster's nodes by name.
 	nodes map[string]int
-	// pods are those that count: bound to a node that exists, neither ended nor about to end nor moving. The place of one that is about to
-	// end will be free, so Karpenter does not count it either.
+	// pods are the pods that count: they are bound to an existing node, have not ended, and are neither being deleted nor moving. Karpenter does not count
+	// pods that are being deleted either, because their place will be free.
 	pods []*corev1.Pod
-	// repels are the places that running pods keep others out of by an anti-affinity of theirs, by the selection that finds the others.
+	// repels has the places from which anti-affinity of running pods excludes other pods, by the selection that matches the other pods.
 	repels map[string][]repulsion
-	// daemons are the anti-affinities of the DaemonSets' pods, by the DaemonSet's name.
+	// daemons has the anti-affinity terms of DaemonSet pods by the name of the DaemonSet.
 	daemons map[string][]term
-	// daemonsFound are the selections that find a DaemonSet's pod, daemonsRepel those that anti-affinities of theirs look for; made when first asked for.
+	// daemonsFound has the selections that match a DaemonSet pod. daemonsRepel has the selections of anti-affinity terms of DaemonSet pods. Both are
+	// computed on first use.
 	daemonsFound map[int]bool
 	daemonsRepel map[string]bool
-	// counts are the pods that each selection finds on each node, by the index of the node; made when first asked for.
+	// counts has the number of pods that each selection matches on each node, by the index of the node. It is computed on first use.
 	counts map[string]map[int]int64
 }
 
-// repulsion is a term of a pod that runs on the node with the index.
+// repulsion is an anti-affinity term of a pod that runs on the node with the index.
 type repulsion struct {
 	term term
 	node int
@@ -62,7 +63,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 	return r
 }
 
-// on are the pods that a selection finds, by the index of their node.
+// on returns the number of pods that a selection matches, by the index of their node.
 func (r *running) on(selection string) map[int]int64 {
 	if r.counts == nil {
 		r.counts = map[string]map[int]int64{}
@@ -79,8 +80,7 @@ func (r *running) on(selection string) map[int]int64 {
 	return r.counts[selection]
 }
 
-// avoided are the domains that pods which selections find (found) and that have the terms must keep out of, because of pods that run: by label
-// for domains that are labels, and by name for nodes.
+// avoided returns the places from which running pods exclude pods that the selections in found match and that have the terms.
 func (r *running) avoided(found []int, terms []term) avoided {
 	a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
 	for _, i := range found {
@@ -97,7 +97,7 @@ func (r *running) avoided(found []int, terms []term) avoided {
 	return a
 }
 
-// repelled says whether a DaemonSet's pod keeps waiting pods off a machine with the labels, on which it will run: by their anti-affinity or by its own.
+// repelled reports whether anti-affinity, of the class or of a DaemonSet pod, separates the two on a machine with the labels.
 func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[string]string) bool {
 	parts := func(t *term, found []int) bool {
 		_, ok := labels[t.key]
@@ -107,7 +107,7 @@ func (r *running) repelled(w *waitingClass, daemon *corev1.Pod, labels map[strin
 		slices.ContainsFunc(r.daemons[PodName(daemon)], func(t term) bool { return parts(&t, w.found) })
 }
 
-// mindsDaemons says whether any DaemonSet's pod keeps waiting pods off a machine, or they it, wherever that is.
+// mindsDaemons reports whether anti-affinity may separate the class and a DaemonSet pod on any machine.
 func (r *running) mindsDaemons(w *waitingClass) bool {
 	if r.daemonsFound == nil {
 		r.daemonsFound = map[int]bool{}
@@ -127,7 +127,7 @@ func (r *running) mindsDaemons(w *waitingClass) bool {
 		slices.ContainsFunc(w.found, func(n int) bool { return r.daemonsRepel[r.selections.keys[n]] })
 }
 
-// avoided are places that pods must keep out of.
+// avoided holds places that are forbidden to pods: nodes by name, and domains by label and value.
 type avoided struct {
 	nodes   map[string]bool
 	domains map[string]map[string]bool
@@ -146,7 +146,7 @@ func (a *avoided) add(t *term, node *corev1.Node) {
 	}
 }
 
-// holds says whether a node, or a machine with the labels that has no node yet, is one of the places.
+// holds reports whether a node, or a machine with the labels that has no node yet, is one of the places.
 func (a *avoided) holds(node string, labels map[string]string) bool {
 	if a.nodes[node] {
 		return true
@@ -159,7 +159,7 @@ func (a *avoided) holds(node string, labels map[string]string) bool {
 	return false
 }
 
-// String names the labels and values, and how many nodes.
+// String returns the labels and values, and the number of nodes.
 func (a *avoided) String() string {
 	var parts []string
 	for _, key := range sortedKeys(a.domains) {

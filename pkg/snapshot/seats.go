@@ -10,10 +10,10 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Seats returns the waiting pods that are to be nominated for the Node of a machine at the moment that it takes pods: as many of each shape as the NodeClaim was launched for,
-// the oldest first, without those that the Node has or that are nominated for it. pods are those of the cluster, and written the nodes of nominations that pods may not show
-// yet. Where all pods that wait are alike it returns none: any of them may go anywhere. A pod with an affinity that selects namespaces by labels gets none either: its shape
-// cannot be told without them.
+// Seats returns the pending pods to nominate for the Node of a machine when it starts to take pods: for each shape as many as the NodeClaim was launched
+// for, the oldest first. Pods that run on the Node or are nominated for it count as part of that number. pods are all pods of the cluster. written has the
+// nodes of recent nominations that pods may not show yet. If all pending pods have the same shape, Seats returns none, because any of them may go to any
+// node. It also returns none for pods with an affinity that selects namespaces by labels, because their shape is unknown without the namespaces.
 func Seats(m *Machine, pods []corev1.Pod, written map[types.UID]string) []Nomination {
 	planned := countsOf(m.Claim.Annotations[v1alpha1.PlannedPodsAnnotation])
 	if m.Node == nil || len(planned) == 0 {

@@ -10,9 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// selector finds pods by namespace and labels.
+// selector matches pods by namespace and labels.
 type selector struct {
-	// namespaces are sorted; nil means all.
+	// namespaces are sorted. Nil matches all namespaces.
 	namespaces []string
 	labels     labels.Selector
 }
@@ -31,24 +31,24 @@ func (s *selector) finds(pod *corev1.Pod) bool {
 	return (s.namespaces == nil || slices.Contains(s.namespaces, pod.Namespace)) && s.labels.Matches(labels.Set(pod.Labels))
 }
 
-// selections are all that rules look for among pods, so that each pod is looked at once for all of them. A selection is a list of selectors
-// that must all find the pod, and is named by a key.
+// selections holds all selections of pods in rules, so that each pod is matched with all of them at once. A selection is a list of selectors that must all
+// match the pod, and is identified by a key.
 type selections struct {
 	byKey map[string][]selector
-	// keys are those of byKey, sorted, number is where each is among them, and found holds the answers, by what selectors can see of a pod. All are made by the
-	// first question.
+	// keys are the sorted keys of byKey, and number has the index of each of them. seen are the label keys in all selectors. found caches results by
+	// namespace and these labels of a pod. All are built at the first lookup.
 	keys   []string
 	seen   []string
 	found  map[string][]int
 	number map[string]int
-	// byLabel are the selections that ask for a value of a label among some, by label and value, byNamespace the others that name namespaces, and others
-	// the rest: a pod is matched with those alone that may find it.
+	// byLabel has selections that require one of several values of a label, by label and value. byNamespace has those of the others that name namespaces.
+	// others has the rest. A pod is matched only with the selections that may match it.
 	byLabel     map[string]map[string][]int
 	byNamespace map[string][]int
 	others      []int
 }
 
-// add makes a selection known and returns its key. All are added before the first question.
+// add registers a selection and returns its key. All selections must be added before the first lookup.
 func (s *selections) add(all ...selector) string {
 	parts := make([]string, len(all))
 	for i := range all {
@@ -80,7 +80,7 @@ func (s *selections) freeze() {
 	s.seen = sortedKeys(seen)
 }
 
-// file puts a selection where pods that it may find look for it.
+// file adds a selection to the index in which candidates looks it up.
 func (s *selections) file(i int, all []selector) {
 	for _, one := range all {
 		requirements, _ := one.labels.Requirements()
@@ -105,7 +105,7 @@ func (s *selections) file(i int, all []selector) {
 	}
 }
 
-// candidates are the selections that may find the pod, sorted.
+// candidates returns the sorted selections that may match the pod.
 func (s *selections) candidates(pod *corev1.Pod) []int {
 	all := slices.Concat(s.others, s.byNamespace[pod.Namespace])
 	for key, value := range pod.Labels {
@@ -115,7 +115,7 @@ func (s *selections) candidates(pod *corev1.Pod) []int {
 	return slices.Compact(all)
 }
 
-// of returns the selections that find the pod, as their places among the keys, sorted.
+// of returns the sorted indices, in keys, of the selections that match the pod.
 func (s *selections) of(pod *corev1.Pod) []int {
 	if len(s.byKey) == 0 {
 		return nil
@@ -142,14 +142,14 @@ func (s *selections) of(pod *corev1.Pod) []int {
 	return found
 }
 
-// finds says whether a selection is among those that were found.
+// finds reports whether found includes the selection.
 func (s *selections) finds(found []int, key string) bool {
 	i, known := s.number[key]
 	_, ok := slices.BinarySearch(found, i)
 	return known && ok
 }
 
-// namespaces are those that a term of a pod in the namespace own speaks of, sorted; nil stands for all.
+// namespaces returns the sorted namespaces that a term applies to, for a pod in the namespace own. Nil means all.
 func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSelector) []string {
 	if selects == nil {
 		if len(named) == 0 {
@@ -171,7 +171,7 @@ func (c *Cluster) namespaces(own string, named []string, selects *metav1.LabelSe
 	return append([]string{}, slices.Compact(all)...)
 }
 
-// selectorOf is the selector as it is matched; one that is missing, or that the API would not have let in, finds nothing.
+// selectorOf converts a selector. A nil or invalid selector matches nothing.
 func selectorOf(s *metav1.LabelSelector) labels.Selector {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -180,8 +180,8 @@ func selectorOf(s *metav1.LabelSelector) labels.Selector {
 	return selector
 }
 
-// narrowed is the selector, asking further for the pod's own values of some labels, and for others than its own of others; labels that the
-// pod does not have ask for nothing.
+// narrowed returns the selector with further requirements: the pod's own value for the labels in same, and any value but the pod's for those in other.
+// Labels that the pod does not have add no requirement. A nil selector matches nothing.
 func narrowed(s *metav1.LabelSelector, pod *corev1.Pod, same, other []string) labels.Selector {
 	if s == nil {
 		return labels.Nothing()

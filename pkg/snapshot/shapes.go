@@ -11,32 +11,33 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// shape is what a pod itself asks of the scheduler, but for its volumes: the same for the pods of one Deployment.
+// shape is what a pod requires of the scheduler, except for its volumes. All pods of a Deployment have the same shape.
 type shape struct {
 	key string
-	// short stands for the key in annotations.
+	// short is a short form of the key for annotations.
 	short string
-	// gpu is the GPU resource that the pod asks for; "" when it asks for none.
+	// gpu is the GPU resource that the pod requests, and "" if it requests none.
 	gpu    corev1.ResourceName
 	demand demand
 	terms  terms
-	// gpuMemory is the device memory that the pod states, in bytes; wrong says what is wrong with it.
+	// gpuMemory is the device memory that the pod requests by annotation, in bytes. wrong is the error if the annotation is invalid.
 	gpuMemory int64
 	wrong     error
 	ports     []hostPort
-	// onNodes is the same for shapes that ask the same of nodes' names, labels and taints, asks for those that also ask for the same amounts.
+	// onNodes is equal for shapes with the same demands on the names, labels and taints of nodes. asks is equal if they also have the same requests and
+	// other demands, except for those on other pods.
 	onNodes, asks string
 }
 
-// pod is one of the shape.
+// pod returns a pod of the shape.
 func (s *shape) pod() *corev1.Pod { return s.demand.pod }
 
-// shapes are those of the pods that were looked at.
+// shapes caches the shapes of pods.
 type shapes struct {
 	cluster    *Cluster
 	selections selections
-	// byText are by a quick way of writing a pod down, that may write two ways of saying the same differently. A thousand pods of one Deployment
-	// are thought about once.
+	// byText has shapes by textOf, which is fast, but may differ for pods with the same shape. The shape of a thousand pods of one Deployment is computed
+	// once.
 	byText map[string]*shape
 }
 
@@ -59,7 +60,7 @@ func (s *shapes) of(pod *corev1.Pod) *shape {
 	return made
 }
 
-// textOf is the same only for pods of the same shape.
+// textOf returns a string that is equal only for pods of the same shape.
 func textOf(pod *corev1.Pod) string {
 	spec := corev1.PodSpec{
 		NodeSelector: pod.Spec.NodeSelector, Affinity: pod.Spec.Affinity, Tolerations: pod.Spec.Tolerations,
@@ -69,7 +70,7 @@ func textOf(pod *corev1.Pod) string {
 	}
 	b, err := spec.Marshal()
 	if err != nil {
-		return "pod " + PodName(pod) // A pod that cannot be written down has a shape of its own.
+		return "pod " + PodName(pod) // A pod that cannot be encoded has its own shape.
 	}
 	text := string(b) + "\x00" + pod.Annotations[v1alpha1.GPUMemoryAnnotation]
 	if hasTerms(pod) {
@@ -78,7 +79,7 @@ func textOf(pod *corev1.Pod) string {
 	return text
 }
 
-// bare are the containers with nothing but what the scheduler looks at.
+// bare returns the containers with only the fields that matter to the scheduler.
 func bare(containers []corev1.Container) []corev1.Container {
 	all := make([]corev1.Container, len(containers))
 	for i := range containers {
@@ -90,7 +91,7 @@ func bare(containers []corev1.Container) []corev1.Container {
 	return all
 }
 
-// written is the same for pods that ask the same, in whatever words.
+// written returns the key, which is equal for pods with the same demands even if their specs differ, and sets onNodes and asks.
 func (s *shape) written() string {
 	pod := s.pod()
 	key := struct {
@@ -131,12 +132,12 @@ func (s *shape) written() string {
 		for i := range part {
 			key.Terms = append(key.Terms, part[i].id())
 		}
-		key.Terms = append(key.Terms, "") // Between what is required and what is preferred.
+		key.Terms = append(key.Terms, "") // Separates the required, affinity and spread terms.
 	}
 	return written(pod, key)
 }
 
-// written is the same for things of pods that are the same.
+// written encodes a value that belongs to a pod. If that fails, it returns the name of the pod.
 func written(pod *corev1.Pod, thing any) string {
 	b, err := json.Marshal(thing)
 	if err != nil {

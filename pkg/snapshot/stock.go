@@ -13,8 +13,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// stockPool is a NodePool of stock Karpenter's with the machines that it could launch for pods that ask for GPUs. Karpenter counts whole GPUs, and
-// what NodeOverlays add; it matches pods by its requirement algebra, so that does this file too.
+// stockPool is a NodePool that Karpenter provisions for, with the machines that Karpenter could launch for GPU pods. Karpenter counts whole GPUs and the
+// capacity that NodeOverlays add. This file matches pods with Karpenter's scheduling requirements, as Karpenter does.
 type stockPool struct {
 	nodePool *karpv1.NodePool
 	machines []stockMachine
@@ -23,11 +23,11 @@ type stockPool struct {
 type stockMachine struct {
 	labels      scheduling.Requirements
 	allocatable planner.Resources
-	// gpus are the amounts of the GPU resources.
+	// gpus has the amounts of the GPU resources.
 	gpus map[corev1.ResourceName]int64
 }
 
-// stockPools are the NodePools that stock Karpenter provisions for, by name.
+// stockPools returns the NodePools that Karpenter provisions for, sorted by name. It skips static NodePools and those that are being deleted.
 func (c *Cluster) stockPools() []stockPool {
 	var pools []stockPool
 	for i := range c.NodePools {
@@ -67,8 +67,8 @@ func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
 	return machines
 }
 
-// lacks are the labels that others of the cloud's machines have and this one has not. Karpenter takes a label of the cloud's that it is told nothing of for
-// one that the machine may still get.
+// lacks returns requirements for the absence of labels that other machines of the cloud have and this one does not. Otherwise Karpenter's matching assumes
+// that the machine may still get a well-known label.
 func lacks(described map[string]bool, machine map[string]string) []*scheduling.Requirement {
 	var absent []*scheduling.Requirement
 	for key := range described {
@@ -79,7 +79,7 @@ func lacks(described map[string]bool, machine map[string]string) []*scheduling.R
 	return absent
 }
 
-// stockGPUs is what stock Karpenter takes a machine to have of the GPU resources.
+// stockGPUs returns the amounts of the GPU resources that Karpenter assumes for a machine.
 func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requirements) map[corev1.ResourceName]int64 {
 	gpus := map[corev1.ResourceName]int64{}
 	if t.GPU.Count > 0 {
@@ -103,7 +103,7 @@ func (c *Cluster) stockGPUs(t *catalog.InstanceType, labels scheduling.Requireme
 	return gpus
 }
 
-// stockServing is the name of the first of the pools that could serve the pod; "" when there is none.
+// stockServing returns the name of the first pool that could serve the pod, and "" if there is none.
 func stockServing(pools []stockPool, pod *corev1.Pod, gpu corev1.ResourceName) string {
 	wanted := nodeRequirements(pod)
 	for i := range pools {
@@ -129,7 +129,7 @@ func (p *stockPool) serves(pod *corev1.Pod, gpu corev1.ResourceName, wanted []sc
 	})
 }
 
-// launchesNothing says that a limit of zero switches the pool off.
+// launchesNothing reports whether a limit of zero prevents all launches of the pool.
 func launchesNothing(np *karpv1.NodePool, gpu corev1.ResourceName) bool {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, limitNodes, gpu, v1alpha1.ResourceGPU} {
 		if limit, ok := np.Spec.Limits[name]; ok && limit.IsZero() {
@@ -139,7 +139,7 @@ func launchesNothing(np *karpv1.NodePool, gpu corev1.ResourceName) bool {
 	return false
 }
 
-// nodeRequirements are the alternatives of a pod's node selector and required node affinity: the terms of the affinity are or-ed.
+// nodeRequirements returns the alternatives of a pod's node selector and required node affinity. The terms of the affinity are ORed.
 func nodeRequirements(pod *corev1.Pod) []scheduling.Requirements {
 	selector := func() scheduling.Requirements { return scheduling.NewLabelRequirements(pod.Spec.NodeSelector) }
 	affinity := pod.Spec.Affinity
@@ -148,7 +148,7 @@ func nodeRequirements(pod *corev1.Pod) []scheduling.Requirements {
 	}
 	var alternatives []scheduling.Requirements
 	for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		// A term without expressions matches nothing; one with fields names a node that exists.
+		// A term without expressions matches nothing. A term with fields names an existing node.
 		if len(term.MatchExpressions) == 0 || len(term.MatchFields) > 0 {
 			continue
 		}

@@ -10,41 +10,41 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// term is one demand or wish of a pod on where other pods are.
+// term is a required or preferred term of a pod about the location of other pods.
 type term struct {
 	kind planner.RuleKind
-	// field is what the pod's spec calls it.
+	// field is the name of the field in the pod's spec.
 	field string
-	// key is the label of nodes whose values are the domains.
+	// key is the node label whose values are the domains.
 	key string
-	// selection is the key of the selection that finds the pods that count.
+	// selection is the key of the selection that matches the pods that count.
 	selection  string
 	maxSkew    int64
 	minDomains int64
-	// byAffinity and byTaints say that only nodes that the pod's node affinity and its tolerations admit count for Spread.
+	// byAffinity and byTaints are true if, for Spread, only nodes count that match the pod's node affinity, or whose taints the pod tolerates.
 	byAffinity, byTaints bool
-	// nothing says that no pod is counted, though the domain is asked for: a spread without a selector, as the scheduler has it.
+	// nothing is true if no pods count, but the node must still have the label. As in the scheduler, this is a spread constraint without a selector.
 	nothing bool
 }
 
 func (t *term) name() string { return fmt.Sprintf("%s on %s", t.field, t.key) }
 
-// perNode says that the machines themselves are the domains.
+// perNode reports whether each node is its own domain.
 func (t *term) perNode() bool { return t.key == corev1.LabelHostname }
 
-// id is the same for terms that demand the same.
+// id returns a string that is equal for terms with the same demand.
 func (t *term) id() string {
 	return fmt.Sprintf("%s %s %d %d %t %t %t %s", t.kind, t.key, t.maxSkew, t.minDomains, t.byAffinity, t.byTaints, t.nothing, t.selection)
 }
 
-// terms are the demands and wishes of a pod on where other pods are.
+// terms are the required and preferred terms of a pod about the location of other pods.
 type terms struct {
 	required []term
-	// affinity and spread are only preferred, in the order in which Karpenter gives them up; what the pod prefers of nodes comes between them.
+	// affinity and spread are preferred terms, in the order in which Karpenter relaxes them. Preferred node affinity is relaxed between the two.
 	affinity, spread []term
 }
 
-// hasTerms says whether the pod looks at others at all.
+// hasTerms reports whether the pod has any terms about other pods.
 func hasTerms(pod *corev1.Pod) bool {
 	affinity := pod.Spec.Affinity
 	return len(pod.Spec.TopologySpreadConstraints) > 0 || affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil)
@@ -89,7 +89,7 @@ func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known 
 	t := term{
 		kind: planner.Spread, field: "topologySpreadConstraints", key: constraint.TopologyKey, maxSkew: int64(constraint.MaxSkew),
 		byAffinity: is(constraint.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor), byTaints: is(constraint.NodeTaintsPolicy, corev1.NodeInclusionPolicyIgnore),
-		// The scheduler takes an empty selector for none.
+		// The scheduler treats an empty selector as no selector.
 		nothing:   constraint.LabelSelector == nil || found.Empty(),
 		selection: known.add(selector{[]string{pod.Namespace}, found}),
 	}
@@ -99,7 +99,8 @@ func spread(pod *corev1.Pod, constraint *corev1.TopologySpreadConstraint, known 
 	return t
 }
 
-// anyway are the pod's spread constraints that are only preferred. Karpenter gives up the first and moves the last into its place.
+// anyway returns the pod's preferred spread constraints in the order in which Karpenter relaxes them: it removes the first and moves the last into its
+// place.
 func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
 	preferred := func(constraint corev1.TopologySpreadConstraint) bool {
 		return constraint.WhenUnsatisfiable == corev1.ScheduleAnyway
@@ -114,7 +115,7 @@ func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
 	return all
 }
 
-// together are the terms of a pod affinity. The scheduler counts only pods that all terms find.
+// together returns the terms of a pod affinity. The scheduler counts only pods that match all terms.
 func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, known *selections) []term {
 	all := make([]selector, len(affinity))
 	for i := range affinity {
@@ -127,7 +128,7 @@ func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, k
 	return terms
 }
 
-// apart are the terms of a pod's required anti-affinity.
+// apart returns the terms of a pod's required anti-affinity.
 func (c *Cluster) apart(pod *corev1.Pod, known *selections) []term {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return nil
@@ -151,12 +152,12 @@ func (c *Cluster) selectorOf(pod *corev1.Pod, affinity *corev1.PodAffinityTerm) 
 	}
 }
 
-// heaviestFirst is the order in which Karpenter gives terms up.
+// heaviestFirst sorts terms by descending weight, the order in which Karpenter relaxes them.
 func heaviestFirst(terms []corev1.WeightedPodAffinityTerm) []corev1.WeightedPodAffinityTerm {
 	return slices.SortedStableFunc(slices.Values(terms), func(a, b corev1.WeightedPodAffinityTerm) int { return cmp.Compare(b.Weight, a.Weight) })
 }
 
-// termLabels are the labels of the pod whose values its own terms ask for, with those values.
+// termLabels returns the pod's labels that its own terms use in matchLabelKeys and mismatchLabelKeys.
 func termLabels(pod *corev1.Pod) map[string]string {
 	asked := map[string]string{}
 	note := func(keys ...string) {
@@ -176,7 +177,7 @@ func termLabels(pod *corev1.Pod) map[string]string {
 	return asked
 }
 
-// affinityTerms are all terms of the pod's affinity and anti-affinity, required and preferred.
+// affinityTerms returns all terms of the pod's affinity and anti-affinity, required and preferred.
 func affinityTerms(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	var all []corev1.PodAffinityTerm
 	preferred := func(terms []corev1.WeightedPodAffinityTerm) {

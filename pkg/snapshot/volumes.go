@@ -16,25 +16,25 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// place is where a volume can be had.
+// place holds the nodes on which a volume is available.
 type place struct {
-	// volume names it, for people.
+	// volume is the name of the volume for messages.
 	volume string
 	nodes  *nodeaffinity.NodeSelector
-	// key is the same for volumes that can be had on the same nodes.
+	// key is equal for volumes that are available on the same nodes.
 	key string
 }
 
-// volumes are what a pod's volumes ask of a node.
+// volumes are what a pod's volumes require of a node.
 type volumes struct {
 	places []*place
-	// drivers counts the volumes that a node has to attach, by their driver.
+	// drivers has the number of volumes that a node must attach, by driver.
 	drivers map[string]int64
-	// problem says why no node will do at present; "" when there is nothing to say.
+	// problem says why no node can currently run the pod, and is "" if there is no problem.
 	problem string
 }
 
-// key is the same for pods whose volumes ask the same of a node.
+// key returns a string that is equal for pods whose volumes require the same of a node. It is "" for nil.
 func (v *volumes) key() string {
 	if v == nil {
 		return ""
@@ -57,12 +57,12 @@ func (v *volumes) refusal() *planner.Refusal {
 	return &planner.Refusal{Reason: planner.ReasonVolumes, Message: v.problem}
 }
 
-// storage finds the volumes of pods.
+// storage looks up the volumes of pods.
 type storage struct {
 	claims  map[string]*corev1.PersistentVolumeClaim
 	volumes map[string]*corev1.PersistentVolume
 	classes map[string]*storagev1.StorageClass
-	// places are by the name of what decides them, so that each is read once.
+	// places caches the places by the name of the object that determines them.
 	places map[string]*place
 }
 
@@ -84,7 +84,7 @@ func (c *Cluster) storage() *storage {
 	return s
 }
 
-// of are the volumes of a pod; nil when it has none that are claimed.
+// of returns the volumes of a pod, and nil if it has none with a PersistentVolumeClaim.
 func (s *storage) of(pod *corev1.Pod) *volumes {
 	var v *volumes
 	seen := map[string]bool{}
@@ -108,7 +108,8 @@ func (s *storage) of(pod *corev1.Pod) *volumes {
 	return v
 }
 
-// claimName is the name of the claim of a pod's volume; that of an ephemeral volume is made of the pod's.
+// claimName returns the name of the PersistentVolumeClaim of a pod's volume, and false if it has none. For an ephemeral volume it consists of the names of
+// the pod and the volume.
 func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -119,7 +120,7 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 	return "", false
 }
 
-// claimed adds what a claim asks for to the volumes, or says why no node will do.
+// claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, and "" otherwise.
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
 	claim := s.claims[pod.Namespace+"/"+name]
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
@@ -163,8 +164,8 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 	return ""
 }
 
-// zonesOf are the nodes of the zones that a label of the volume names, several with "__" between; nil when none does. Volumes of old have nothing
-// else, and the scheduler looks at it still.
+// zonesOf returns a selector for the zones in the volume's zone label, which separates several zones by "__". It returns nil without the label. Old volumes
+// have only this label, and the scheduler still uses it.
 func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
 	named := cmp.Or(pv.Labels[corev1.LabelTopologyZone], pv.Labels[corev1.LabelFailureDomainBetaZone])
 	if named == "" {
@@ -175,7 +176,7 @@ func zonesOf(pv *corev1.PersistentVolume) *corev1.NodeSelector {
 	}}}}}
 }
 
-// unbound is for a claim that gets its volume when the scheduler has chosen a node: the volume is made where the class allows.
+// unbound handles a PersistentVolumeClaim whose volume is created after the scheduler has chosen a node. The StorageClass says where the volume can be.
 func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named string) string {
 	name := volumehelper.GetPersistentVolumeClaimClass(claim)
 	class := s.classes[name]
@@ -204,7 +205,7 @@ func (s *storage) unbound(v *volumes, claim *corev1.PersistentVolumeClaim, named
 	return s.onlyOn(v, "a volume of StorageClass "+name, allowed)
 }
 
-// onlyOn notes that the volumes can be had on these nodes only.
+// onlyOn adds the demand that the volume is available only on the nodes that match. It returns a problem if the selector is invalid.
 func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) string {
 	p := s.places[volume]
 	if p == nil {
@@ -223,7 +224,8 @@ func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) str
 	return ""
 }
 
-// What the plugins that were once part of Kubernetes are called, and what took their place. Others are not on the machines that Karpenter launches.
+// These are names of in-tree volume plugins and of the driver that replaced one of them. Other in-tree plugins are not on the machines that Karpenter
+// launches.
 const (
 	noProvisioner = "kubernetes.io/no-provisioner"
 	inTreeEBS     = "kubernetes.io/aws-ebs"
@@ -237,7 +239,7 @@ func csiName(provisioner string) string {
 	return provisioner
 }
 
-// driverOf is the driver that attaches a volume; "" when none has to.
+// driverOf returns the driver that attaches a volume, and "" if no driver must.
 func driverOf(pv *corev1.PersistentVolume) string {
 	switch {
 	case pv.Spec.CSI != nil:

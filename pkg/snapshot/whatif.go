@@ -4,25 +4,25 @@ import (
 	"slices"
 )
 
-// WhatIf is a change to machines, for a view of what would come of it. The zero value changes nothing.
+// WhatIf is a hypothetical change to machines. The zero value changes nothing.
 type WhatIf struct {
-	// Leaving are the names of NodeClaims that are replaced in addition to those that are marked, Staying of those that are not, whatever their mark.
+	// Leaving has the names of NodeClaims that are to be replaced in addition to those that are marked. Staying has the names of those that are not
+	// replaced, even if they are marked.
 	Leaving, Staying []string
-	// Cordoned are the names of Nodes of these machines that take no more pods.
+	// Cordoned has the names of Nodes of Karve's machines that take no more pods.
 	Cordoned []string
 }
 
-// Assumed is how a machine of such a view differs from its objects.
+// Assumed is how a machine in a WhatIf view differs from its objects.
 type Assumed struct {
 	Leaving, Staying, Cordoned bool
 }
 
-// WhatIf returns the view of the same cluster after a change. The change is to the values: no object is copied or read again.
+// WhatIf returns the view of the same cluster after a change. It changes only the view: it does not copy or read objects.
 func (v *View) WhatIf(change WhatIf) View { return v.changed(change, nil) }
 
-// AsIs returns the view, after a change, of what there is at this moment: nothing is launched, and machines that have not started are no room. Of the
-// machines that are being replaced only those with the NodeClaims in going have pods that need a place; the others hold theirs still. So it shows whether
-// those may go now.
+// AsIs returns the view of what exists now, after a change. Nothing is launched, and machines that have not started have no room. Of the machines that are
+// being replaced, only those in going need places for their pods. The pods of the others stay. So it shows whether the machines in going can be removed now.
 func (v *View) AsIs(change WhatIf, going []string) View {
 	if going == nil {
 		going = []string{}

@@ -1,4 +1,4 @@
-// Package snapshottest builds clusters for the tests of all who work on snapshots of them.
+// Package snapshottest builds clusters for tests that use snapshots.
 package snapshottest
 
 import (
@@ -16,16 +16,16 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Now is the time of the clusters.
+// Now is the time of the test clusters.
 var Now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// NodeClassRef names the cloud's node class of all GPUNodeClasses; it is ready.
+// NodeClassRef is the cloud node class of all GPUNodeClasses. It is ready.
 var NodeClassRef = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
 
-// Zones are those of every instance type.
+// Zones are the zones of every instance type.
 var Zones = []string{"us-east-1a", "us-east-1b"}
 
-// Empty is a cluster that knows the g4dn family and nothing else: the cloud's node class is ready, and there is no pool.
+// Empty returns a cluster that has only the g4dn instance types. The cloud node class is ready, and there is no NodePool.
 func Empty() *snapshot.Cluster {
 	return &snapshot.Cluster{
 		Now:             Now,
@@ -35,8 +35,8 @@ func Empty() *snapshot.Cluster {
 	}
 }
 
-// Shared is a cluster with the pool gpu-shared of the class gpu-shared, each of whose GPUs is shared into ten nvidia.com/gpu.shared; the pool has the
-// taint nvidia.com/gpu.shared:NoSchedule, which the pods of [Pod] tolerate.
+// Shared returns a cluster with the NodePool gpu-shared and the GPUNodeClass gpu-shared, which shares each GPU into ten nvidia.com/gpu.shared. The NodePool
+// has the taint nvidia.com/gpu.shared:NoSchedule, which the pods of [Pod] tolerate.
 func Shared() *snapshot.Cluster {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{Class("gpu-shared", 10)}
@@ -44,8 +44,8 @@ func Shared() *snapshot.Cluster {
 	return c
 }
 
-// Recipe is a cluster with two pools side by side whose pods both ask for nvidia.com/gpu: gpu-shared, each of whose GPUs is shared into ten, and gpu,
-// whose GPUs are whole. The label jina.ai/node-type and a taint of each keep their pods apart.
+// Recipe returns a cluster with two NodePools whose pods both request nvidia.com/gpu. gpu-shared shares each GPU into ten, and gpu has whole GPUs. The label
+// jina.ai/node-type and a taint for each NodePool keep their pods apart.
 func Recipe() *snapshot.Cluster {
 	c := Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{
@@ -66,7 +66,7 @@ func Recipe() *snapshot.Cluster {
 	return c
 }
 
-// Types are machines of the g4dn family in all zones, on-demand and at a third of the price as spot.
+// Types returns the g4dn instance types, in all zones, on-demand and as spot. Spot costs a third of the on-demand price.
 func Types() []catalog.InstanceType {
 	var all []catalog.InstanceType
 	for _, m := range []struct {
@@ -106,7 +106,7 @@ func Types() []catalog.InstanceType {
 	return all
 }
 
-// Class is a GPUNodeClass that shares each GPU into so many replicas; none where replicas is 0.
+// Class returns a GPUNodeClass that shares each GPU into the number of replicas. It does not share GPUs if replicas is 0.
 func Class(name string, replicas int32, edits ...func(*v1alpha1.GPUNodeClass)) v1alpha1.GPUNodeClass {
 	class := v1alpha1.GPUNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("class-" + name), Generation: 1},
@@ -122,24 +122,24 @@ func Class(name string, replicas int32, edits ...func(*v1alpha1.GPUNodeClass)) v
 	return edited(class, edits)
 }
 
-// Pool is a NodePool of the GPUNodeClass, without taints, requirements or limits.
+// Pool returns a NodePool of the GPUNodeClass, without taints, requirements or limits.
 func Pool(name, class string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
 	month := 720 * time.Hour
 	np := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("pool-" + name), Generation: 1}}
 	np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.Kind, Name: class}
 	np.Spec.Template.Spec.ExpireAfter = karpv1.NillableDuration{Duration: &month}
-	np.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s") // as the API server does
+	np.Spec.Disruption.ConsolidateAfter = karpv1.MustParseNillableDuration("0s") // The default of the API server.
 	return edited(np, edits)
 }
 
-// StockPool is a NodePool that stock Karpenter serves.
+// StockPool returns a NodePool that Karpenter provisions for.
 func StockPool(name string, edits ...func(*karpv1.NodePool)) karpv1.NodePool {
 	np := Pool(name, "")
 	np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: NodeClassRef.Group, Kind: NodeClassRef.Kind, Name: NodeClassRef.Name}
 	return edited(np, edits)
 }
 
-// Tainted gives a NodePool's machines a taint (NoSchedule).
+// Tainted adds a NoSchedule taint to a NodePool's machines.
 func Tainted(key string) func(*karpv1.NodePool) {
 	return func(np *karpv1.NodePool) {
 		np.Spec.Template.Spec.Taints = append(np.Spec.Template.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
@@ -153,7 +153,7 @@ func Requiring(key string, op corev1.NodeSelectorOperator, values ...string) fun
 	}
 }
 
-// Require is a requirement of a NodePool.
+// Require returns a requirement of a NodePool.
 func Require(key string, op corev1.NodeSelectorOperator, values ...string) karpv1.NodeSelectorRequirementWithMinValues {
 	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: op, Values: values}
 }

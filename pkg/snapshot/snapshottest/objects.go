@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Amounts are the resources, as name and quantity in turn.
+// Amounts returns a resource list from alternating names and quantities.
 func Amounts(namesAndQuantities ...string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for pair := range slices.Chunk(namesAndQuantities, 2) {
@@ -29,8 +29,8 @@ func Amounts(namesAndQuantities ...string) corev1.ResourceList {
 	return list
 }
 
-// Pod is a pod that the scheduler found no place for. It asks for 300m of CPU, 1 GiB of memory and one nvidia.com/gpu.shared, and tolerates the taint of
-// that name.
+// Pod returns a pod that the scheduler found unschedulable. It requests 300m of CPU, 1 GiB of memory and one nvidia.com/gpu.shared, and tolerates the taint
+// of that name.
 func Pod(name string, edits ...func(*corev1.Pod)) corev1.Pod {
 	return edited(corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("pod-" + name)},
@@ -47,7 +47,7 @@ func Pod(name string, edits ...func(*corev1.Pod)) corev1.Pod {
 	}, edits)
 }
 
-// Pods are n pods as [Pod] makes them, their names numbered from prefix-000.
+// Pods returns n pods that [Pod] makes, with names from prefix-000.
 func Pods(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
 	pods := make([]corev1.Pod, n)
 	for i := range pods {
@@ -56,7 +56,7 @@ func Pods(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
 	return pods
 }
 
-// Asking replaces what the pod's container asks for, as name and quantity in turn.
+// Asking replaces the requests of the pod's container. It takes alternating names and quantities.
 func Asking(namesAndQuantities ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Requests = Amounts(namesAndQuantities...) }
 }
@@ -71,7 +71,7 @@ func Selecting(key, value string) func(*corev1.Pod) {
 	}
 }
 
-// Tolerating replaces the pod's tolerations by those of taints with the keys.
+// Tolerating replaces the pod's tolerations with tolerations of taints with the keys.
 func Tolerating(keys ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Tolerations = nil
@@ -81,7 +81,7 @@ func Tolerating(keys ...string) func(*corev1.Pod) {
 	}
 }
 
-// GPUMemory has the pod state the device memory that it needs.
+// GPUMemory sets the device memory that the pod requests.
 func GPUMemory(quantity string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		annotations := map[string]string{}
@@ -91,7 +91,7 @@ func GPUMemory(quantity string) func(*corev1.Pod) {
 	}
 }
 
-// HostPort has the pod's container take a TCP port of the node.
+// HostPort adds a TCP host port to the pod's container.
 func HostPort(port int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		ctr := &pod.Spec.Containers[0]
@@ -99,7 +99,7 @@ func HostPort(port int32) func(*corev1.Pod) {
 	}
 }
 
-// WithLabels adds labels to the pod, as key and value in turn.
+// WithLabels adds labels to the pod. It takes alternating keys and values.
 func WithLabels(keysAndValues ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		labels := map[string]string{}
@@ -111,7 +111,7 @@ func WithLabels(keysAndValues ...string) func(*corev1.Pod) {
 	}
 }
 
-// Claiming gives the pod the volumes of the claims.
+// Claiming adds volumes with the PersistentVolumeClaims to the pod.
 func Claiming(claims ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		for i, claim := range claims {
@@ -137,7 +137,7 @@ func OwnedBy(apiVersion, kind, name string) func(*corev1.Pod) {
 	}
 }
 
-// DaemonSet is one whose pods tolerate every taint and ask for the resources, as name and quantity in turn.
+// DaemonSet returns a DaemonSet whose pods tolerate every taint. It takes the requests as alternating names and quantities.
 func DaemonSet(name string, namesAndQuantities ...string) appsv1.DaemonSet {
 	ds := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}}
 	ds.Spec.Template.Spec = corev1.PodSpec{
@@ -147,7 +147,7 @@ func DaemonSet(name string, namesAndQuantities ...string) appsv1.DaemonSet {
 	return ds
 }
 
-// TypeNamed is the instance type of the name among those of [Types].
+// TypeNamed returns the instance type of [Types] with the name. It panics if there is none.
 func TypeNamed(name string) *catalog.InstanceType {
 	all := Types()
 	for i := range all {
@@ -158,8 +158,8 @@ func TypeNamed(name string) *catalog.InstanceType {
 	panic("there is no instance type " + name)
 }
 
-// Claim is the NodeClaim of an on-demand machine in the first zone, made for the pool and created at [Now], that is not launched yet. It promises ten
-// nvidia.com/gpu.shared of each GPU.
+// Claim returns the NodeClaim of an on-demand machine in the first zone. It belongs to the pool, was created at [Now], and is not launched. It promises ten
+// nvidia.com/gpu.shared for each GPU.
 func Claim(name string, pool *karpv1.NodePool, t *catalog.InstanceType, edits ...func(*karpv1.NodeClaim)) karpv1.NodeClaim {
 	claim := karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("claim-" + name), CreationTimestamp: metav1.NewTime(Now),
@@ -186,7 +186,7 @@ func Claim(name string, pool *karpv1.NodePool, t *catalog.InstanceType, edits ..
 	return edited(claim, edits)
 }
 
-// Launched makes the cloud have launched the claim's machine at the time.
+// Launched sets the condition Launched at the time, and a provider ID.
 func Launched(at time.Time) func(*karpv1.NodeClaim) {
 	return func(claim *karpv1.NodeClaim) {
 		set(claim, karpv1.ConditionTypeLaunched, at)
@@ -194,7 +194,7 @@ func Launched(at time.Time) func(*karpv1.NodeClaim) {
 	}
 }
 
-// Registered makes the claim's machine have launched and registered at the time, as the Node of the claim's name.
+// Registered sets the conditions Launched and Registered at the time. The Node has the name of the NodeClaim.
 func Registered(at time.Time) func(*karpv1.NodeClaim) {
 	return func(claim *karpv1.NodeClaim) {
 		Launched(at)(claim)
@@ -203,7 +203,7 @@ func Registered(at time.Time) func(*karpv1.NodeClaim) {
 	}
 }
 
-// Initialized makes the claim's machine have launched, registered and initialised at the time.
+// Initialized sets the conditions Launched, Registered and Initialized at the time.
 func Initialized(at time.Time) func(*karpv1.NodeClaim) {
 	return func(claim *karpv1.NodeClaim) {
 		Registered(at)(claim)
@@ -217,7 +217,8 @@ func set(claim *karpv1.NodeClaim, condition string, at time.Time) {
 	})
 }
 
-// Node is the Node of the claim with its labels and taints, that exposes so many replicas. It has the startup taints until the claim is initialised.
+// Node returns the Node of the NodeClaim with its labels and taints. It reports the number of replicas, and has the startup taints until the NodeClaim is
+// initialized.
 func Node(claim *karpv1.NodeClaim, t *catalog.InstanceType, replicas int64, edits ...func(*corev1.Node)) corev1.Node {
 	node := corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
