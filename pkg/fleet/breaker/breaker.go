@@ -1,4 +1,5 @@
-// Package breaker decides whether a pool launches machines: not while those that it has do not start or do not expose their replicas. It is pure.
+// Package breaker decides whether a pool may launch machines. A pool may not while its machines fail to start or to expose their replicas. The package has no
+// clock and no client.
 package breaker
 
 import (
@@ -22,16 +23,17 @@ const (
 	ReasonProbing         = "Probing"
 )
 
-// Next is the condition ReplicasHealthy of a pool, which says whether the pool's machines start and expose the replicas that they promised. A machine that does not within its time opens it: nothing is launched
-// (False). After retry one machine may be launched to see (Unknown): it closes the breaker when it starts (True), and opens it when it breaks. Machines that were broken
-// before count for nothing in that, however long they are kept; and a pool of which nothing has been asked for [lifecycle.ProbeRetries] times as long is closed too.
+// Next returns the condition ReplicasHealthy of a pool. It becomes False, and the pool launches nothing, when a machine breaks. After retry it becomes
+// Unknown, and the pool may launch one machine to test. It becomes True when that machine starts, and False when it breaks. Machines that broke before the
+// last change do not count, however long they are kept. The condition also becomes True if it has been Unknown for [lifecycle.ProbeRetries] times retry and no
+// machine is starting.
 func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, timeout, retry time.Duration) status.Condition {
 	if before == nil {
 		before = &status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionTrue, Reason: ReasonReplicasHealthy}
 	}
 	changed := before.LastTransitionTime.Time
 	found := survey(machines, changed, now, timeout)
-	// A change that lies further ahead than it is waited for was written by a clock that was ahead: nothing would be later.
+	// A transition time more than retry in the future was set by a clock that was ahead. Nothing would be later than it.
 	ahead := changed.After(now.Add(retry))
 	fresh := found.fresh || ahead && len(found.broken) > 0
 	healthy := func(s metav1.ConditionStatus, reason, message string) status.Condition {
@@ -67,12 +69,12 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 	return *before
 }
 
-// findings are what a pool's machines tell of those to come.
+// findings describe the machines of a pool.
 type findings struct {
-	// broken names the machines that are broken.
+	// broken has the names of the broken machines, and what each of them lacks.
 	broken []string
-	// fresh says that one has broken since the last change, mended that one works which was launched or has started after it, also one that was only slow,
-	// starting that one is on its way.
+	// fresh reports whether a machine has broken since the last change. mended reports whether a machine that was launched or has started since then works,
+	// including one that was only slow. starting reports whether a machine is starting.
 	fresh, mended, starting bool
 }
 
@@ -95,13 +97,13 @@ func survey(machines []snapshot.Machine, changed, now time.Time, timeout time.Du
 	return f
 }
 
-// startedSince says that the machine has started at that time or later, by its claim.
+// startedSince reports whether the NodeClaim says that the machine was initialized at that time or later.
 func startedSince(m *snapshot.Machine, at time.Time) bool {
 	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
 	return started.IsTrue() && !started.LastTransitionTime.Time.Before(at.Truncate(time.Second))
 }
 
-// missing says what a broken machine lacks.
+// missing returns the name of a broken machine and what it lacks.
 func missing(m *snapshot.Machine) string {
 	switch m.State() {
 	case lifecycle.Registered:

@@ -1,4 +1,4 @@
-// Package capacity learns from the machines that run what machines of their kind really have, and corrects what the catalogue promises of them. It is pure.
+// Package capacity learns the capacity of instance types from running machines, and corrects the catalogue with it. The package has no clock and no client.
 package capacity
 
 import (
@@ -13,29 +13,29 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Observed is what machines of one kind were found to have, the least of them.
+// Observed is the least capacity that machines of one kind were found to have.
 type Observed struct {
-	// MemoryBytes is the memory that their operating systems see.
+	// MemoryBytes is the memory that the operating system reports.
 	MemoryBytes int64
-	// Allocatable is what their kubelets leave to pods.
+	// Allocatable is what the kubelet leaves for pods.
 	Allocatable catalog.Resources
-	// Seen says that such a machine is there now, and that Karpenter has seen it too.
+	// Seen reports whether such a machine exists now and has been registered by Karpenter.
 	Seen bool
 }
 
-// Kind is what machines have in common that are made alike: another image or another spec of the node class may leave them more or less.
+// Kind identifies machines that should have the same capacity. Another image or another spec of the node class may change the capacity.
 type Kind struct {
 	NodeClass    v1alpha1.NodeClassReference
 	Hash, Image  string
 	InstanceType string
 }
 
-// Learned is what machines of each kind were found to have. Those that have less than was promised are remembered after they have gone, or the next one would be
-// launched for pods that it has no room for.
+// Learned is the observed capacity of each kind of machine. Kinds with less capacity than the catalogue says are remembered after their machines are gone.
+// Otherwise Karve would launch the next machine for pods that do not fit on it.
 type Learned map[Kind]Observed
 
-// Learn returns what was known before and what the machines of a cluster show. What was learnt of images that a node class does not have any more, or of a
-// former spec, is forgotten.
+// Learn returns the capacities that were known before, updated with those of the cluster's machines. It forgets the kinds whose image or node class spec is no
+// longer in use.
 func Learn(c *snapshot.Cluster, before Learned) Learned {
 	now := Learned{}
 	for kind, known := range before {
@@ -66,8 +66,8 @@ func Learn(c *snapshot.Cluster, before Learned) Learned {
 	return now
 }
 
-// observe returns what one machine has; false when it tells nothing of others. It counts from the moment on at which its Node is there: from then on its room is
-// what the Node says, and pods that find none there are planned for anew.
+// observe returns the capacity of one machine. It returns false if the machine says nothing about others of its kind. A machine counts as soon as it has a
+// Node, because its capacity is what the Node reports from then on, and pods that do not fit are planned again.
 func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (Kind, Observed, bool) {
 	ref := claim.Spec.NodeClassRef
 	kind := Kind{
@@ -85,7 +85,7 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 		MemoryBytes: snapshot.ResourcesOf(node.Status.Capacity, "").MemoryBytes, Seen: node.Labels[karpv1.NodeRegisteredLabelKey] == "true",
 		Allocatable: catalog.Resources{MilliCPU: a.MilliCPU, MemoryBytes: a.MemoryBytes, EphemeralBytes: a.EphemeralBytes, Pods: a.Pods},
 	}
-	// A node that has lost half of what it should have is broken, and says nothing of others.
+	// A node with less than half of the expected capacity is broken, and says nothing about others.
 	half := catalog.Resources{
 		MilliCPU: promised.Allocatable.MilliCPU / 2, MemoryBytes: promised.Allocatable.MemoryBytes / 2,
 		EphemeralBytes: promised.Allocatable.EphemeralBytes / 2, Pods: promised.Allocatable.Pods / 2,
@@ -96,12 +96,12 @@ func observe(c *snapshot.Cluster, claim *karpv1.NodeClaim, node *corev1.Node) (K
 	return kind, seen, true
 }
 
-// launches says whether the node class launches machines with the image of the kind and the hash of its spec.
+// launches reports whether the node class launches machines with the image and the spec hash of the kind.
 func launches(s *snapshot.NodeClassState, kind Kind) bool {
 	return kind.Image != "" && kind.Hash == hashOf(s.Hash, s.HashVersion) && slices.ContainsFunc(s.Images, func(i snapshot.Image) bool { return i.ID == kind.Image })
 }
 
-// hashOf tells hashes of different versions apart.
+// hashOf returns a hash together with its version, because hashes of different versions cannot be compared.
 func hashOf(hash, version string) string { return version + "/" + hash }
 
 func least(a, b catalog.Resources) catalog.Resources {
@@ -111,12 +111,12 @@ func least(a, b catalog.Resources) catalog.Resources {
 	}
 }
 
-// and returns the least of both.
+// and returns the smaller value of each field. Seen is true if it is true in either.
 func (o Observed) and(other Observed) Observed {
 	return Observed{min(o.MemoryBytes, other.MemoryBytes), least(o.Allocatable, other.Allocatable), o.Seen || other.Seen}
 }
 
-// Correct has the node classes of a cluster promise of their machines what was learnt.
+// Correct changes the instance types of the cluster's node classes to the capacities that were learned.
 func (l Learned) Correct(c *snapshot.Cluster) {
 	for ref, state := range c.NodeClasses {
 		found := map[string]Observed{}
@@ -142,8 +142,8 @@ func (l Learned) Correct(c *snapshot.Cluster) {
 	}
 }
 
-// correct sets what a type has by what was learnt. Karpenter's AWS provider takes the memory that a machine sees for that of all of its kind as well, be it less or
-// more; more only counts while the machine is there, since Karpenter forgets it when it restarts, and refuses what it does not know a machine for.
+// correct changes an instance type to the observed capacity. Karpenter's AWS provider also takes the memory of one machine for that of its kind, whether it is
+// less or more. More memory counts only while such a machine exists: Karpenter forgets it on restart, and would then find no instance type for the NodeClaim.
 func (o Observed) correct(t *catalog.InstanceType) {
 	if o.Seen || o.MemoryBytes < t.Capacity.MemoryBytes {
 		t.Allocatable.MemoryBytes = max(0, t.Allocatable.MemoryBytes+o.MemoryBytes-t.Capacity.MemoryBytes)

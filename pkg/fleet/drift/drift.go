@@ -1,4 +1,4 @@
-// Package drift decides how a machine differs from what would be launched in its stead today. It is pure.
+// Package drift decides how a machine differs from the one that Karve would launch today. The package has no clock and no client.
 package drift
 
 import (
@@ -17,11 +17,11 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Drift is how a machine differs from what would be launched in its stead today.
+// Drift is a difference between a machine and the one that Karve would launch today.
 type Drift struct {
-	// Reason is one word, Karpenter's where Karpenter has one for it.
+	// Reason is one word. It is Karpenter's if Karpenter has one for the difference.
 	Reason string
-	// Message says what differs.
+	// Message describes the difference.
 	Message string
 }
 
@@ -36,15 +36,15 @@ const (
 	Zone         = "ZoneNotFound"
 )
 
-// catalogGrace is how old a machine is before it is held against it that the catalogue does not know its type or zone, as in Karpenter: a machine that was just
-// launched is proof that they exist.
+// catalogGrace is the age from which a machine drifts if the catalogue lacks its type or zone, as in Karpenter. A machine that was just launched shows that
+// they exist.
 const catalogGrace = time.Hour
 
-// Of returns how a machine of the pool has drifted; nil when it has not, or when that cannot be told: a node class that is not Ready says nothing, since its
-// images may be missing for a moment. Karpenter's own condition Drifted on the claim is not asked: Karpenter looks for a node class by the name
-// of the GPUNodeClass, and finds none or another.
+// Of returns how a machine of the pool has drifted. It is nil if the machine has not drifted, or if that is not known. A node class that is not Ready is not
+// compared, since its images may be missing for a moment. Karpenter's condition Drifted of the NodeClaim is not used, because Karpenter looks for a node class
+// with the name of the GPUNodeClass.
 //
-// A changed number of replicas is no drift: the node agent changes it while the pods run, once it is told.
+// A changed number of replicas is not drift: the node agent can change it while pods run.
 func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if pool.Class == nil || !pool.NodePool.DeletionTimestamp.IsZero() || !m.Launched() {
 		return nil
@@ -63,7 +63,7 @@ func Of(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine) *Drift {
 	return nil
 }
 
-// ofTemplate compares the hash of the pool's template with that which the machine was launched with; hashes of other versions are not comparable.
+// ofTemplate compares the hash of the pool's template with the one that the machine was launched with. Hashes of different versions cannot be compared.
 func ofTemplate(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	was := m.Claim.Annotations[karpv1.NodePoolHashAnnotationKey]
 	if was == "" || m.Claim.Annotations[karpv1.NodePoolHashVersionAnnotationKey] != karpv1.NodePoolHashVersion || was == p.NodePool.Hash() {
@@ -72,8 +72,8 @@ func ofTemplate(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	return &Drift{NodePool, fmt.Sprintf("spec.template of NodePool %s has changed since it was launched", p.NodePool.Name)}
 }
 
-// ofRequirements asks whether the pool's requirements still admit the machine. A label that the machine lacks counts only where a machine that would be
-// launched today has it: else its replacement would have drifted as well, and so for ever.
+// ofRequirements checks that the pool's requirements allow the machine. A label that the machine lacks counts only if a machine launched today would have it.
+// Otherwise the replacement would have drifted as well.
 func ofRequirements(p *snapshot.Pool, labels map[string]string) *Drift {
 	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(p.NodePool.Spec.Template.Spec.Requirements...)
 	for _, key := range slices.Sorted(maps.Keys(requirements)) {
@@ -95,7 +95,7 @@ func admitsLabel(req *scheduling.Requirement, labels map[string]string, key stri
 	return req.Has(value)
 }
 
-// ofSharing is about what the node agent cannot change while pods hold replicas: the name of the resource.
+// ofSharing compares the name of the resource, which the node agent cannot change while pods hold replicas.
 func ofSharing(p *snapshot.Pool, m *snapshot.Machine) *Drift {
 	if now := p.Resource(); m.Promise.Resource != now {
 		return &Drift{Sharing, fmt.Sprintf("it exposes %s, and GPUNodeClass %s has %s now", m.Promise.Resource, p.Class.Name, now)}
@@ -116,7 +116,7 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 	if hash != "" && class.Hash != "" && version == class.HashVersion && hash != class.Hash {
 		return &Drift{NodeClass, fmt.Sprintf("%s %s has changed since it was launched", ref.Kind, ref.Name)}
 	}
-	if m.Type != nil { // Else it is not known which images are for it.
+	if m.Type != nil { // Otherwise it is not known which images are for it.
 		if d := ofImage(&class, ref.Kind+" "+ref.Name, m.Claim.Status.ImageID, labels); d != nil {
 			return d
 		}
@@ -127,8 +127,8 @@ func ofNodeClass(c *snapshot.Cluster, pool *snapshot.Pool, m *snapshot.Machine, 
 	return ofCatalog(&class, m)
 }
 
-// ofImage says that there are images for such machines, and the machine's is none of them. That there is none at all says nothing of the machine: Karpenter drops
-// the images of GPU machines from its list when it fails to look them up.
+// ofImage returns drift if the node class has images for such machines, and the image of this machine is not one of them. If there are no images, there is no
+// drift: Karpenter drops the images of GPU machines from its list when it fails to look them up.
 func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]string) *Drift {
 	var ids []string
 	for _, i := range s.Images {
@@ -142,7 +142,7 @@ func ofImage(s *snapshot.NodeClassState, class, image string, labels map[string]
 	return &Drift{Image, fmt.Sprintf("it runs image %s, and %s has %s now", image, class, strings.Join(ids, ", "))}
 }
 
-// isFor says whether machines with the labels are launched with the image.
+// isFor reports whether machines with the labels are launched with the image.
 func isFor(i *snapshot.Image, labels map[string]string) bool {
 	requirements := scheduling.NewNodeSelectorRequirements(i.Requirements...)
 	for key, req := range requirements {
@@ -153,8 +153,8 @@ func isFor(i *snapshot.Image, labels map[string]string) bool {
 	return true
 }
 
-// ofCatalog says that the machine's type or zone is not to be had any more. That an offering is missing is no drift: prices and spot capacity come and go,
-// and a type without any, such as one for which there is no image at the moment, tells nothing of its zones.
+// ofCatalog returns drift if the machine's instance type or zone does not exist any more. A missing offering is not drift, because prices and spot capacity
+// come and go. A type without offerings, such as one that has no image now, says nothing about its zones.
 func ofCatalog(s *snapshot.NodeClassState, m *snapshot.Machine) *Drift {
 	name, zone, _ := snapshot.ShapeOf(m.Claim)
 	kind := catalog.Named(s.InstanceTypes, name)

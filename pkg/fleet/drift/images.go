@@ -5,7 +5,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// AcceptGoodImages adds the images that ran well before to the node classes whose rollouts are paused, so that no machine is replaced for its image then.
+// AcceptGoodImages adds the images in status.good of paused rollouts to their node classes, so that no machine is replaced because it runs one of them.
 func AcceptGoodImages(c *snapshot.Cluster, rollouts []v1alpha1.GPUImageRollout) {
 	for i := range rollouts {
 		r := &rollouts[i]

@@ -1,5 +1,5 @@
-// Package headroom plans for what is kept free for pods that may come, on machines that are there and on others, and says which idle machines stay for it. It is
-// pure.
+// Package headroom plans the capacity that is kept free for future pods, on existing and on new machines. It decides which idle machines stay for it. The
+// package has no clock and no client.
 package headroom
 
 import (
@@ -14,25 +14,26 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Headroom is what is kept free for pods that may come: what a plan for those that are there leaves, with classes of pods that are not, and a plan for
-// them. It is made after that plan and of its leavings, so no pod that is there goes without for it, and none moves.
+// Headroom is a plan for the capacity that is kept free for future pods. It is made after the plan for pending pods, from the capacity that is left. So it
+// takes nothing from pending pods and moves no pods.
 type Headroom struct {
-	// View has no pods. Its snapshot is what Plan was made for, and its nodes are those of the cluster and then the launches for the pods that are there.
+	// View has no pods. Plan was made for its snapshot. Its nodes are those of the cluster, followed by the launches for pending pods.
 	snapshot.View
 	Plan planner.Plan
-	// started are the nodes that exist, by index, on which pods start at once. Those after them are launched for the pods that are there.
+	// started reports for each existing node, by index, whether pods can start on it now. Nodes with higher indices are launches for pending pods.
 	started []bool
 }
 
 // Pool is the headroom of one pool, in replicas.
 type Pool struct {
-	// Wanted is how many are to be free, Free how many of them are, and Coming how many will be when the machines have started that are on their way.
+	// Wanted is the number of replicas to keep free, and Free how many of them are free. Coming is how many will be free when the machines that are starting
+	// have started.
 	Wanted, Free, Coming int64
-	// Refused is why there is nothing for the rest; nil where there is no rest.
+	// Refused is why the rest cannot be provided. It is nil if there is no rest.
 	Refused *planner.Refusal
 }
 
-// Build plans for what is to be kept free once the pods of a view are served.
+// Build plans the headroom that remains to be provided after the plan served for pending pods.
 func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom {
 	h := Headroom{View: *v}
 	h.Pods, h.Classes = nil, nil
@@ -62,12 +63,12 @@ func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom 
 	return h
 }
 
-// idlePrice is what an idle machine costs.
+// idlePrice returns the price of the machine on a node.
 func idlePrice(v *snapshot.View, node int) planner.MicroUSD {
 	return planner.MicroUSD(v.MachineOn(node).MicroUSDPerHour())
 }
 
-// cost is what headroom costs: what is launched for it, and the idle machines that stay for it.
+// cost returns the price of the headroom: of its launches, and of the idle machines that stay for it.
 func cost(v *snapshot.View, plan planner.Plan) planner.MicroUSD {
 	price := plan.Price
 	for _, p := range plan.Placements {
@@ -78,7 +79,7 @@ func cost(v *snapshot.View, plan planner.Plan) planner.MicroUSD {
 	return price
 }
 
-// cheapest is the price of the cheapest machine.
+// cheapest returns the price of the cheapest offering.
 func cheapest(v *snapshot.View) planner.MicroUSD {
 	least := planner.MicroUSD(math.MaxInt64 / 2)
 	for i := range v.Snapshot.Offerings {
@@ -87,12 +88,13 @@ func cheapest(v *snapshot.View) planner.MicroUSD {
 	return least
 }
 
-// uses says whether headroom is on a node.
+// uses reports whether the plan places headroom on a node.
 func (h *Headroom) uses(node int) bool {
 	return slices.ContainsFunc(h.Plan.Placements, func(p planner.Placement) bool { return p.Node == node })
 }
 
-// givingWay are the classes of the reserves, less those of pools whose limits leave out pods that wait: what the headroom has there would be theirs.
+// givingWay returns the classes of the reserves. It blocks those of pools whose limits leave no capacity for pending pods, since the headroom would take it
+// from them.
 func givingWay(v *snapshot.View, served planner.Plan) []planner.Class {
 	classes := v.HeadroomClasses()
 	class := map[string]*planner.Class{}
@@ -117,9 +119,9 @@ func givingWay(v *snapshot.View, served planner.Plan) []planner.Class {
 	return classes
 }
 
-// turnsOf are the nodes in the order in which headroom is looked for on them. Machines that stay for their pods come first, all in one turn. Of those that hold
-// none, and that may go where the headroom does not need them, each has a turn: those first that have started, are not about to go, and cost the least. One that
-// costs so much that others can be launched for half of it has none.
+// turnsOf returns the nodes in the order in which the planner tries them for headroom. The first turn has all machines that stay for their pods. Then each
+// idle machine, which may be deleted if headroom does not need it, has its own turn: machines that have started and are not about to be deleted first, and
+// then the cheapest first.
 func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 	serves := map[int]bool{}
 	for _, p := range served.Placements {
@@ -153,7 +155,7 @@ func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 	return turns
 }
 
-// Keeps are the nodes that the headroom needs, by the names that the planner uses.
+// Keeps returns the names of the existing nodes that the headroom needs.
 func (h *Headroom) Keeps() map[string]bool {
 	keeps := map[string]bool{}
 	for _, p := range h.Plan.Placements {
@@ -164,7 +166,7 @@ func (h *Headroom) Keeps() map[string]bool {
 	return keeps
 }
 
-// Of is the headroom of a pool; false where it is to have none.
+// Of returns the headroom of a pool. It returns false if the pool wants none.
 func (h *Headroom) Of(pool string) (Pool, bool) {
 	var r Pool
 	replicas := map[string]int64{}

@@ -1,4 +1,4 @@
-// Package layout decides which machines a cheaper layout may do without, and what it counts to move their pods. It is pure.
+// Package layout decides which machines a search for a cheaper layout may remove, and the cost of moving their pods. The package has no clock and no client.
 package layout
 
 import (
@@ -18,20 +18,20 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Layout is what runs where, for the planner to make cheaper, with the objects that it speaks of.
+// Layout is the planner's input for a search for a cheaper layout, with the objects that it refers to.
 type Layout struct {
-	// Layout is what the planner gets; its Most is nil.
+	// Layout is the input of the planner. Its Most is nil.
 	Layout consolidate.Layout
-	// View is its snapshot with the objects.
+	// View has the snapshot of the layout and its objects.
 	View snapshot.View
-	// Machines are those of Layout.Machines, at the same indices.
+	// Machines has the machines of Layout.Machines, at the same indices.
 	Machines []*snapshot.Machine
-	// Kept says of the claims of other machines that might have been among them what keeps them.
+	// Kept is why other machines stay, by the names of their NodeClaims.
 	Kept map[string]string
 }
 
-// Build makes the layout of a cluster: the machines of pools whose pods may be moved, but for those that have just come, that are on their way out,
-// or that something on them keeps, as keeps says of a machine; "" when nothing does.
+// Build returns the layout of a cluster. It has the machines whose pods the pool allows to move, except machines that have just started, that are leaving, or
+// that keeps returns a reason for. The function keeps returns "" if nothing on the machine keeps it.
 func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
@@ -65,7 +65,7 @@ func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 		m, pool := candidate.machine, &l.View.Pools[candidate.pool]
 		node, ok := nodes[m.Node.Name]
 		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil {
-			continue // What is wrong with the pool comes first.
+			continue // Problems of the pool are solved first.
 		}
 		pods, why := l.running(m, pool, classes, c.Now)
 		if why != "" {
@@ -74,7 +74,7 @@ func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 		}
 		counts := m.Physical()
 		if pool.Probing() {
-			counts.Nodes = 0 // The one machine that the pool may launch does not become two when another goes.
+			counts.Nodes = 0 // The pool may launch one machine only. Removing another does not allow two.
 		}
 		near := pool.Class.Spec.Consolidation.NearEnough()
 		if len(l.Machines) > 0 {
@@ -87,27 +87,28 @@ func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 		})
 	}
 	l.Layout.Snapshot = l.View.Snapshot
-	l.Layout.Snapshot.Classes = slices.Concat(l.View.Classes, l.View.HeadroomClasses()) // It waits like pods: a layout has to leave it room.
+	l.Layout.Snapshot.Classes = slices.Concat(l.View.Classes, l.View.HeadroomClasses()) // Headroom counts like pending pods: a layout has to leave room for it.
 	return l
 }
 
-// movable says whether the pods of a machine may be moved to make the machines cheaper, as far as the pool, its class and the age of things say.
+// movable reports whether the pods of a machine may be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last
+// changes.
 func movable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) bool {
 	if !pool.MovesPods() || !pool.NodePool.DeletionTimestamp.IsZero() {
 		return false
 	}
 	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
 	if err != nil || !m.Started() || m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !retention.BackoffUntil(m, now).IsZero() {
-		return false // A duration that cannot be read is told by the class's Accepted condition.
+		return false // The Accepted condition of the GPUNodeClass reports an invalid duration.
 	}
 	if _, never := pool.IdleAfter(); m.Empty() && never {
-		return false // It stays, and is room for nothing.
+		return false // The machine stays, and offers no room.
 	}
 	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
 	return !now.Before(started.Add(settle)) && pool.Quiet(m, now)
 }
 
-// running are the pods of a machine that move when it goes, or why they cannot.
+// running returns the pods that move when the machine is removed, or why they cannot move.
 func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*corev1.Pod]int, now time.Time) (pods []consolidate.Running, why string) {
 	saving, err := pool.Class.Spec.Consolidation.SavingPerMove()
 	if err != nil {
@@ -137,12 +138,12 @@ func (l *Layout) running(m *snapshot.Machine, pool *snapshot.Pool, classes map[*
 	return pods, ""
 }
 
-// maxYouth is how many times as much it counts at most to move a pod that has just come.
+// maxYouth is the largest factor on the cost of moving a young pod.
 const maxYouth = 20
 
-// moveCost is what the machines must cost less for a pod to be moved: so much as the class says, weighted as Karpenter weighs evictions, and never nothing: of two ways that save as much, the one with
-// fewer moves is better. A pod that
-// has not settled yet counts more, in proportion: who has just come may go as soon, and has just been started once.
+// moveCost returns the saving that moving a pod must bring, in micro-dollars per hour. It is the saving that the GPUNodeClass sets, weighted like evictions in
+// Karpenter, and at least 1, so that of two equal savings the one with fewer moves wins. The cost is higher for a pod younger than settle, in proportion,
+// because it may soon end and was just started.
 func moveCost(saving int64, weight float64, age, settle time.Duration) int64 {
 	const parts = 1000
 	cost := max(1, saving*int64(math.Round(max(0, weight)*parts))/parts)

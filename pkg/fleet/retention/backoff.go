@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// firstBackoff is how long a machine is left alone whose pods got no new place; twice as long each time, at most longestBackoff.
+	// firstBackoff is how long Karve waits before it tries to replace a machine again, after its pods found no room. The time doubles with each failure, up to
+	// longestBackoff.
 	firstBackoff   = 10 * time.Minute
 	longestBackoff = lifecycle.LongestBackoff
 )
 
-// Failures returns how often in a row the pods of a machine got no new place.
+// Failures returns how many times in a row Karve found no room for the pods of a machine.
 func Failures(m *snapshot.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.ReplacementFailuresAnnotation])
 	if err != nil || n < 0 {
@@ -24,7 +25,7 @@ func Failures(m *snapshot.Machine) int {
 	return n
 }
 
-// Backoff returns how long a machine is left alone after so many failures in a row.
+// Backoff returns how long Karve does not try to replace a machine after this number of failures in a row.
 func Backoff(failures int) time.Duration {
 	d := firstBackoff
 	for range failures - 1 {
@@ -35,8 +36,8 @@ func Backoff(failures int) time.Duration {
 	return d
 }
 
-// BackoffUntil returns until when a machine is left alone, since its pods got no new place; the zero time when it is not. A time that lies more than twice as far
-// ahead as it may was written by a clock that was ahead, and counts for nothing.
+// BackoffUntil returns the time until which Karve does not try to replace a machine. It is zero if there is no back-off. A time more than twice the back-off
+// in the future was written by a clock that was ahead, and is ignored.
 func BackoffUntil(m *snapshot.Machine, now time.Time) time.Time {
 	until := snapshot.TimeOf(m.Claim.Annotations[v1alpha1.ReplaceAfterAnnotation])
 	if !now.Before(until) || until.After(now.Add(2*Backoff(Failures(m)))) {

@@ -15,26 +15,27 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// OtherNodes finds places for foreign pods on the nodes that exist. It reads the cluster when it is first asked, and then no more.
+// OtherNodes finds room for foreign pods on the existing nodes. It reads the cluster once, when it is first needed.
 type OtherNodes struct {
 	cluster *snapshot.Cluster
 	read    sync.Once
-	// nodes are those that take pods and stay, by name.
+	// nodes are the nodes that take pods and stay, sorted by name.
 	nodes  []freeNode
 	filter *snapshot.NodeFilter
-	// draining are the Nodes of ours that are being deleted with foreign pods on them, promised the foreign pods of those by the Nodes that they have a place on.
+	// draining returns the Nodes of Karve's machines that are being deleted and have foreign pods. promised has those of their pods that have found room, by the
+	// name of the Node that has it.
 	draining func() map[string]bool
 	promised map[string][]*corev1.Pod
-	// admitting are the indices of the nodes whose taints and labels admit a pod, by what the pod asks of a node.
+	// admitting has the indices of the nodes whose taints and labels allow a pod, by the key of the pod's demand.
 	admitting map[string][]int
 }
 
-// NewOtherNodes returns the nodes of the cluster as places for foreign pods.
+// NewOtherNodes returns an OtherNodes for the nodes of the cluster.
 func NewOtherNodes(c *snapshot.Cluster) *OtherNodes {
 	return &OtherNodes{cluster: c, draining: sync.OnceValue(func() map[string]bool { return draining(c) }), promised: map[string][]*corev1.Pod{}, admitting: map[string][]int{}}
 }
 
-// draining are the Nodes of ours that are being deleted with foreign pods on them.
+// draining returns the names of the Nodes of Karve's machines that are being deleted and have foreign pods.
 func draining(c *snapshot.Cluster) map[string]bool {
 	gone, held := map[string]bool{}, map[string]bool{}
 	for i := range c.NodeClaims {
@@ -50,16 +51,16 @@ func draining(c *snapshot.Cluster) map[string]bool {
 	return held
 }
 
-// freeNode is a node with what it has left.
+// freeNode is a node and its free resources.
 type freeNode struct {
 	node *corev1.Node
 	free corev1.ResourceList
 }
 
-// Hold says which of the foreign pods of machines that go would have no place on another node that is there, ours or not, and why; "" when all have one. The foreign
-// pods of machines that are being deleted and have their place on one that goes are among them.
-// Taken is what others are to have of nodes, by their names. Machines are not launched for such pods: those that ask anything of other pods are taken to have no
-// place, and so are those that nobody would make again.
+// Hold returns which foreign pod of the machines that are removed would find no room on another existing node, and why. It is "" if all of them would. The
+// other node may belong to Karve or not. Foreign pods of machines that are being deleted are included if their room is on one of the removed machines. The
+// argument taken has the resources of nodes, by name, that others will use. Karve launches no machines for foreign pods. A pod with constraints about other
+// pods, or without a controller that would recreate it, is taken to find no room.
 func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Resources) string {
 	var pods []*corev1.Pod
 	leaves := map[string]bool{}
@@ -85,14 +86,14 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 	return ""
 }
 
-// look reads the cluster. Foreign pods of machines that are being deleted already, and those that wait to be bound again, have the first claim to the places.
+// look reads the cluster. Foreign pods of machines that are being deleted, and pending foreign pods, take room first.
 func (o *OtherNodes) look() {
 	o.nodes, o.filter = freeNodes(o.cluster), o.cluster.NodeFilter()
 	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
 	for i := range o.cluster.Pods {
 		pod := &o.cluster.Pods[i]
 		if draining := o.draining()[pod.Spec.NodeName]; (draining || pod.Spec.NodeName == "") && snapshot.IsForeign(pod) {
-			// Who finds no place takes none.
+			// A pod that finds no room takes none.
 			if node, why := ahead.settle(pod); why == "" && draining {
 				o.promised[node] = append(o.promised[node], pod)
 			}
@@ -103,7 +104,7 @@ func (o *OtherNodes) look() {
 	}
 }
 
-// freeNodes are the nodes that take pods and stay, by name.
+// freeNodes returns the nodes that take pods and stay, sorted by name.
 func freeNodes(c *snapshot.Cluster) []freeNode {
 	leaves := map[string]bool{}
 	for _, m := range c.Machines() {
@@ -128,16 +129,16 @@ func freeNodes(c *snapshot.Cluster) []freeNode {
 	return nodes
 }
 
-// remainder is what the nodes have left while pods of machines that go are settled on them.
+// remainder is the capacity that the nodes have left while pods of removed machines are placed on them.
 type remainder struct {
 	*OtherNodes
 	leaves map[string]bool
 	taken  map[string]planner.Resources
-	// changed is what is left of the nodes that pods were settled on, by index.
+	// changed is the free capacity of the nodes that pods were placed on, by index.
 	changed map[int]corev1.ResourceList
 }
 
-// settle takes a place for the pod and returns its Node, or says why there is none.
+// settle places the pod on a node and returns the name of the node, or why there is none.
 func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	if metav1.GetControllerOf(pod) == nil {
 		return "", "it has no owner that would make it again"
@@ -165,7 +166,7 @@ func (r *remainder) settle(pod *corev1.Pod) (node, why string) {
 	return "", why
 }
 
-// free is what is left of a node. It is not to be changed.
+// free returns the free capacity of a node. Callers must not change it.
 func (r *remainder) free(i int) corev1.ResourceList {
 	if free, ok := r.changed[i]; ok {
 		return free
@@ -180,7 +181,7 @@ func (r *remainder) free(i int) corev1.ResourceList {
 	return free
 }
 
-// admit returns the indices of the nodes that admit a pod. Pods that ask the same of a node are matched once.
+// admit returns the indices of the nodes that allow a pod. It matches pods with the same demand only once.
 func (o *OtherNodes) admit(demand snapshot.NodeDemand) []int {
 	if known, ok := o.admitting[demand.Key]; ok {
 		return known
@@ -196,7 +197,7 @@ func (o *OtherNodes) admit(demand snapshot.NodeDemand) []int {
 	return admitting
 }
 
-// withSlot adds the pod itself to what it asks for.
+// withSlot adds one pod to the requests of a pod.
 func withSlot(asks corev1.ResourceList) corev1.ResourceList {
 	all := asks.DeepCopy()
 	if all == nil {

@@ -1,5 +1,5 @@
-// Package retention decides which machines stay though others would cost less: what pods on them keep them, whether their foreign pods would have another
-// place, and for how long a machine is left alone after its pods got none. It is pure.
+// Package retention decides which machines stay although a layout without them would cost less. Pods may keep a machine, foreign pods may have no other room,
+// or a replacement may have failed recently. The package has no clock and no client.
 package retention
 
 import (
@@ -13,8 +13,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Pods returns a function that says which pod keeps a machine from going only because others would cost less, though Karpenter would drain it; "" when none
-// does. Such pods are one that nobody would make again, one of a Job that is more than half done, and a foreign pod that would have no place on another node that is there.
+// Pods returns a function that returns which pod keeps a machine from being removed to save cost, although Karpenter would drain it. It returns "" if no pod
+// does. A pod keeps the machine if nothing would recreate it, if it belongs to a Job and is more than half done, or if it is foreign and has no room on
+// another existing node.
 func Pods(c *snapshot.Cluster) func(*snapshot.Machine) string {
 	jobs, others := jobsOf(c), NewOtherNodes(c)
 	known := map[string]string{}
@@ -30,7 +31,7 @@ func Pods(c *snapshot.Cluster) func(*snapshot.Machine) string {
 	}
 }
 
-// jobs knows how long the pods of Jobs take: by their owner, those of its pods that have completed.
+// jobs has the sorted durations of the completed pods of each Job.
 type jobs struct {
 	now  time.Time
 	took map[string][]time.Duration
@@ -52,7 +53,7 @@ func jobsOf(c *snapshot.Cluster) jobs {
 	return j
 }
 
-// jobOf is the UID of the Job that made the pod; "" for others.
+// jobOf returns a key of the Job that controls the pod, and "" for other pods.
 func jobOf(pod *corev1.Pod) string {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1" {
 		return pod.Namespace + "/" + owner.Name + "/" + string(owner.UID)
@@ -70,8 +71,8 @@ func endOf(pod *corev1.Pod) time.Time {
 	return end
 }
 
-// keeps says which pod keeps the machine: one that nobody would make again, and one of a Job that is more than half done, which ends sooner than it would
-// be done again. That is judged by the pod's deadline and by what the middle one of the Job's pods that have completed took.
+// keeps returns which pod keeps the machine, and "" if none does. A pod keeps it if nothing would recreate it, or if it belongs to a Job and is more than half
+// done, so that it ends sooner than it could run again. The pod's deadline and the median duration of the Job's completed pods tell whether it is.
 func (j jobs) keeps(m *snapshot.Machine) string {
 	for _, pod := range m.Pods {
 		if !snapshot.IsWorkload(pod) || !pod.DeletionTimestamp.IsZero() {

@@ -1,4 +1,4 @@
-// Package usage tells from the reports of agents for how long nobody has used the GPUs of a machine, or a pod its own. It is pure.
+// Package usage reads from the reports of node agents how long the GPUs of a machine, or of a pod, have been unused. The package has no clock and no client.
 package usage
 
 import (
@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Of is what the agent of a machine says of replicas that are held and not used.
+// Of returns the agent's report of the replicas of a machine that are held but unused. It is empty if the machine has no Node.
 func Of(m *snapshot.Machine) (nodecontract.UnusedReport, error) {
 	if m.Node == nil {
 		return nodecontract.UnusedReport{}, nil
@@ -19,7 +19,7 @@ func Of(m *snapshot.Machine) (nodecontract.UnusedReport, error) {
 	return nodecontract.ParseUnused(m.Node.Annotations[nodecontract.UnusedSinceAnnotation])
 }
 
-// For is for how long a pod of the machine is known not to have used its GPUs.
+// For returns how long a pod of the machine is known not to have used its GPUs. It is 0 if the pod has not started.
 func For(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) time.Duration {
 	if pod.Status.StartTime == nil {
 		return 0
@@ -27,8 +27,8 @@ func For(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) time.
 	return report.For(snapshot.PodName(pod), pod.Status.StartTime.Time, now)
 }
 
-// NobodyUses says whether the machine is there for nothing: pods hold replicas of it, and none of them has used a GPU for as long as its class allows. It says for how
-// long none has.
+// NobodyUses reports whether pods hold replicas of the machine and none of them has used a GPU for as long as the GPUNodeClass allows. It also returns for how
+// long.
 func NobodyUses(m *snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) (time.Duration, bool) {
 	if class == nil || m.Leaving() {
 		return 0, false
