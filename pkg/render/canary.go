@@ -13,16 +13,16 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// canaryGrace bounds how long a canary node may drain: nobody's pods are on it.
+// canaryGrace is how long a canary node may drain. It runs no workloads.
 const canaryGrace = time.Minute
 
-// CheckRequests are what the pod asks for, beside its replica, that checks the GPU of a canary node.
+// CheckRequests returns the CPU and memory that the pod requests which checks the GPU of a canary node. It also requests one replica.
 func CheckRequests() corev1.ResourceList {
 	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")}
 }
 
-// Canary is the claim for a machine that tries an image: one like any other of the pool, so that what runs on it runs on them, but for its node class, a
-// taint that keeps pods off, and an end after its lifetime, should nobody be there to give it back.
+// Canary returns the NodeClaim of a machine that tests an image. It is like any other machine of the pool, so that the test result holds for them too, except
+// for its node class, a taint that keeps pods off, and its lifetime, after which Karpenter deletes it even if Karve does not run.
 func Canary(pool *snapshot.Pool, o *snapshot.Offering, rollout *v1alpha1.GPUImageRollout, name string, lifetime time.Duration) *karpv1.NodeClaim {
 	template := pool.NodePool.Spec.Template.DeepCopy()
 	claim := &karpv1.NodeClaim{

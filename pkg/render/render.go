@@ -1,4 +1,4 @@
-// Package render turns what the planner decided into the objects to write. It is pure: no client, no clock.
+// Package render turns the decisions of the planner into API objects. It has no clock and no client.
 package render
 
 import (
@@ -23,7 +23,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// maxPoolName keeps a claim's name within the 63 characters of a label value, which Karpenter's providers make of it.
+// maxPoolName limits the pool's part of a NodeClaim's name. The name has at most 63 characters, because Karpenter's providers use it as a label value.
 const maxPoolName = 63 - 1 - nameHashLength
 
 const (
@@ -31,15 +31,15 @@ const (
 	karpv1GroupVersion = "karpenter.sh/v1"
 )
 
-// NodeClaim is the claim for one launch of a plan. Its name is a function of the pool, the offering and the pods, so that a second create of
-// the same launch is seen as such; of two that were planned one after the other it is not the same. Its requests are physical, CPU and memory only: Karpenter's providers refuse a claim that asks for
-// replicas, and never initialise one that asks for a GPU that the node renames.
+// NodeClaim returns the NodeClaim for one launch of a plan. Its name depends on the pool, the offering and the pods, so that creating the same launch twice
+// fails with AlreadyExists. Its requests have only CPU and memory: Karpenter's providers refuse a NodeClaim that requests replicas, and never initialize one
+// that requests a GPU which the node renames.
 func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	offering := view.Offerings[launch.Offering]
 	others := alternatives(view, launch)
 	pool := view.Pools[view.Snapshot.Offerings[launch.Offering].Pool]
 	np := pool.NodePool
-	// A copy, since the claim is decoded into when it is created, and the NodePool is the cache's.
+	// The API server's answer is decoded into the NodeClaim, and the NodePool belongs to the cache.
 	template := np.Spec.Template.DeepCopy()
 	ref := pool.Class.Spec.NodeClassRef
 	gpus, replicas := view.Promised(launch)
@@ -59,7 +59,7 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 			Taints:        template.Spec.Taints,
 			StartupTaints: startupTaints(template),
 			Resources:     karpv1.ResourceRequirements{Requests: requests(view, launch, offering)},
-			// The zero value would be written as "Never"; a NodePool that was read from the API always says what it wants.
+			// The zero value would be written as "Never". A NodePool from the API always has a value.
 			ExpireAfter:            template.Spec.ExpireAfter,
 			TerminationGracePeriod: template.Spec.TerminationGracePeriod,
 		},
@@ -76,8 +76,8 @@ func NodeClaim(view *snapshot.View, launch planner.Launch) *karpv1.NodeClaim {
 	return claim
 }
 
-// drainLimit is how long a machine may drain where the NodePool says nothing; nil for as long as it takes. A time that cannot be read, which the class's Accepted
-// condition tells, is as none: no pod is to be deleted by mistake.
+// drainLimit returns how long a machine may drain if its NodePool sets no limit. It is nil if there is no limit, or if the value is invalid, so that no pod is
+// deleted by mistake. The Accepted condition of the GPUNodeClass reports an invalid value.
 func drainLimit(class *v1alpha1.GPUNodeClass) *metav1.Duration {
 	d, err := class.Spec.DrainDuration()
 	if err != nil || d == nil {
@@ -86,19 +86,19 @@ func drainLimit(class *v1alpha1.GPUNodeClass) *metav1.Duration {
 	return &metav1.Duration{Duration: *d}
 }
 
-// startupTaints are the template's and ours, which a template may hold already.
+// startupTaints returns the startup taints of the template and Karve's own, which the template may also have.
 func startupTaints(template *karpv1.NodeClaimTemplate) []corev1.Taint {
 	ours := ReplicasNotReadyTaint()
 	others := slices.DeleteFunc(template.Spec.StartupTaints, func(t corev1.Taint) bool { return t.MatchTaint(&ours) })
 	return append(others, ours)
 }
 
-// ReplicasNotReadyTaint is the startup taint of every machine of ours.
+// ReplicasNotReadyTaint returns the startup taint of all of Karve's machines.
 func ReplicasNotReadyTaint() corev1.Taint {
 	return corev1.Taint{Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule}
 }
 
-// Name is the name of the claim for the pods with the UIDs, in any order.
+// Name returns the name of the NodeClaim for the pods with the UIDs, in any order.
 func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	sorted := slices.Sorted(slices.Values(pods))
 	parts := []string{string(np.UID), o.Type.Name, o.Zone, o.CapacityType}
@@ -109,7 +109,7 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 		parts = append(parts, string(uid))
 	}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	// A NodePool's name may hold dots, a host's name may not.
+	// The name of a NodePool may contain dots, and the name of a host may not.
 	prefix := strings.ReplaceAll(np.Name, ".", "-")
 	if len(prefix) > maxPoolName {
 		prefix = strings.TrimRight(prefix[:maxPoolName], "-")
@@ -117,9 +117,9 @@ func Name(np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	return prefix + "-" + hex.EncodeToString(sum[:])[:nameHashLength]
 }
 
-// freshName is the name of a claim that none has which was launched for the same pods, has started and did not hold them: others came first, or it is being
-// replaced; or which has not started in time, and is broken. Under its name nothing would be launched for them while it lives. A machine that has not started keeps its name to itself: until then what is
-// known of it may be wrong for a moment, and pods that seem to have lost their place have not.
+// freshName returns a name that no NodeClaim has which was launched for the same pods and is decided: it started without running them, or is broken. With the
+// same name nothing could be launched for the pods while it exists. A machine that is still starting keeps its name, because the caches may be wrong about it
+// for a moment, and its pods may still fit.
 func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, pods []types.UID) string {
 	for {
 		name := Name(np, o, pods)
@@ -130,7 +130,7 @@ func freshName(view *snapshot.View, np *karpv1.NodePool, o *snapshot.Offering, p
 	}
 }
 
-// uids are those of the pods. Headroom, for which there are none, goes by its names.
+// uids returns the UIDs of the pods. For headroom, which has no pods, it returns the names.
 func uids(view *snapshot.View, pods []string) []types.UID {
 	ids := make([]types.UID, 0, len(pods))
 	for _, name := range pods {
@@ -143,7 +143,7 @@ func uids(view *snapshot.View, pods []string) []types.UID {
 	return ids
 }
 
-// labels are few and the same for many claims: each set of labels makes a launch template of its own on EC2.
+// labels returns the labels of a NodeClaim. They are few and equal for many NodeClaims, because on EC2 each set of labels needs its own launch template.
 func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]string {
 	l := map[string]string{}
 	maps.Copy(l, np.Spec.Template.Labels)
@@ -153,7 +153,7 @@ func labels(np *karpv1.NodePool, class string, o *snapshot.Offering) map[string]
 	return l
 }
 
-// alternatives are the offerings that the claim names beside the one that was chosen.
+// alternatives returns the other offerings that the NodeClaim allows.
 func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offering {
 	others := make([]*snapshot.Offering, len(launch.Alternatives))
 	for i, index := range launch.Alternatives {
@@ -162,7 +162,7 @@ func alternatives(view *snapshot.View, launch planner.Launch) []*snapshot.Offeri
 	return others
 }
 
-// replaced are the nodes from which the pods come that run already.
+// replaced returns the names of the nodes on which the pods run now.
 func replaced(view *snapshot.View, pods []string) []string {
 	nodes := map[string]bool{}
 	for _, name := range pods {
@@ -173,7 +173,7 @@ func replaced(view *snapshot.View, pods []string) []string {
 	return slices.Sorted(maps.Keys(nodes))
 }
 
-// repairs is how many sick machines in a row the machine for the pods stands for.
+// repairs returns how many unhealthy machines in a row the new machine for the pods replaces.
 func repairs(view *snapshot.View, pods []string) int {
 	most, nodes := 0, replaced(view, pods)
 	for i := range view.Machines {
@@ -184,7 +184,7 @@ func repairs(view *snapshot.View, pods []string) int {
 	return most
 }
 
-// annotations promise what the machine will expose.
+// annotations returns the annotations of a NodeClaim, which include its promise.
 func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64, replaced []string) map[string]string {
 	a := map[string]string{}
 	maps.Copy(a, pool.NodePool.Spec.Template.Annotations)
@@ -200,9 +200,9 @@ func annotations(pool *snapshot.Pool, o *snapshot.Offering, gpus, replicas int64
 	return a
 }
 
-// requirements are the pool's, as they were written, but for those that the offering decides: instance type, zone and capacity type are always stated,
-// so are the labels that were chosen. What was chosen comes first, which tells the machine to expect until there is one; the alternatives follow.
-// Karpenter's requirement algebra is not used to write them: it turns Gt into Gte, which the NodeClaims of older versions of Karpenter do not know.
+// requirements returns the requirements of a NodeClaim. They are the pool's as written, except for those that the offering decides: instance type, zone,
+// capacity type and the labels that were chosen. The chosen value comes first, which is the one to expect until the machine is launched, and the alternatives
+// follow. Karpenter's requirement algebra is not used, because it turns Gt into Gte, which older versions of Karpenter do not know in NodeClaims.
 func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.Offering) []karpv1.NodeSelectorRequirementWithMinValues {
 	stated := map[string][]string{}
 	state := func(key, value string) {
@@ -245,7 +245,7 @@ func requirements(np *karpv1.NodePool, o *snapshot.Offering, others []*snapshot.
 	return list
 }
 
-// requests are what the pods and the DaemonSets ask for of CPU and memory.
+// requests returns the CPU and memory requests of the pods and the DaemonSets.
 func requests(view *snapshot.View, launch planner.Launch, o *snapshot.Offering) corev1.ResourceList {
 	milliCPU, memory := o.Daemons.MilliCPU, o.Daemons.MemoryBytes
 	wanted := map[string]bool{}
