@@ -12,47 +12,48 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Diagnosis is what is known of the health of all machines.
+// Diagnosis is the health of all machines.
 type Diagnosis struct {
-	// Cases are the machines that are sick, by the names of their claims.
+	// Cases has the unhealthy machines, by the names of their NodeClaims.
 	Cases map[string]Case
-	// Wards are the pools that have machines, by name.
+	// Wards has the pools with started machines, by name.
 	Wards map[string]Ward
 }
 
-// Case is a machine that is sick.
+// Case is an unhealthy machine.
 type Case struct {
 	Sickness
-	// Wait is how long it is borne yet; 0 when it was borne long enough.
+	// Wait is how long Karve still tolerates it. It is 0 once that time is over.
 	Wait time.Duration
-	// Kept says why the machine is not replaced although it should be, and what to do; "" when it is.
+	// Kept is why the machine is not replaced although it should be, and what to do. It is "" if it is replaced.
 	Kept string
 }
 
-// passes says that the machine goes for another cause before anything is done about it: a Node that is given back is not ready in its last seconds, and warns of nothing.
+// passes reports whether the machine is being deleted for another reason while its condition is still tolerated. A Node that is being deleted becomes not
+// ready in its last seconds, which is no warning.
 func (c Case) passes(m *snapshot.Machine) bool {
 	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy
 }
 
-// Ward is a pool as one that has sick machines.
+// Ward counts the unhealthy machines of a pool.
 type Ward struct {
-	// Machines is how many of its machines have started, Sick how many of those are sick and do not just go for another cause, or are replaced because they were, and
-	// Allowed how many may be so at once.
+	// Machines is the number of machines that have started. Sick is how many of them are unhealthy, or are being replaced because they were, except those that
+	// are being deleted for another reason. Allowed is how many may be unhealthy at the same time.
 	Machines, Sick, Allowed int
-	// Closed is a word for why none is replaced, and Message says more and what to do; "" when they are.
+	// Closed is the reason why no machine is replaced, and Message explains it and what to do. Both are "" if machines are replaced.
 	Closed, Message string
 }
 
-// Words for why none of a pool's machines is replaced.
+// Values of Ward.Closed.
 const (
 	TooManyUnhealthy = "TooManyUnhealthy"
 	ZoneUnhealthy    = "ZoneUnhealthy"
 )
 
-// DoNotRepair is Karpenter's annotation (since 1.15) of a Node or NodeClaim that is not to be replaced because it is sick.
+// DoNotRepair is Karpenter's annotation, since 1.15, of a Node or NodeClaim that is not replaced when it is unhealthy.
 const DoNotRepair = "karpenter.sh/do-not-repair"
 
-// Diagnose looks at all machines of a cluster. It is the same for whoever asks, so that what is said of a pool is what is done.
+// Diagnose returns the health of all machines of a cluster. The controllers share it, so that the conditions of a pool agree with what is done.
 func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) Diagnosis {
 	d := Diagnosis{Cases: map[string]Case{}, Wards: map[string]Ward{}}
 	now, sick, passing := clock(c), map[string][]string{}, map[string]bool{}
@@ -108,7 +109,8 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 	return d
 }
 
-// kept says why a sick machine is not replaced, in a zone of which the message says that it is sick as a whole; "" when it is once its time has come.
+// kept returns why an unhealthy machine is not replaced, and "" if it is replaced once its time is over. The argument zone is the message about an outage of
+// its zone, and "" if there is none.
 func kept(m *snapshot.Machine, ward Ward, zone string, now time.Time) string {
 	switch {
 	case m.Node.Annotations[DoNotRepair] == "true":
@@ -123,10 +125,10 @@ func kept(m *snapshot.Machine, ward Ward, zone string, now time.Time) string {
 	return resting(m, now)
 }
 
-// allowed is how many of so many machines may be sick for one to be replaced: a fifth, rounded up, as in Karpenter.
+// allowed returns how many of this number of machines may be unhealthy if one is to be replaced: a fifth, rounded up, as in Karpenter.
 func allowed(machines int) int { return (machines + 4) / 5 }
 
-// shown is how many machines a message names.
+// shown is the largest number of machines that a message names.
 const shown = 5
 
 func some(names []string) string {
@@ -137,11 +139,11 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// silence is how long it may be that the API server has not heard of any kubelet: they report at least every five minutes.
+// silence is how long the API server may hear from no kubelet. Kubelets report at least every five minutes.
 const silence = 15 * time.Minute
 
-// clock is the time by which it is judged how long machines have been sick. It is ours, unless no Node has been heard of for long by it: then our clock is
-// wrong, or no kubelet reaches the API server, and neither is the fault of a machine. So time stands still until one is heard of.
+// clock returns the time by which Karve measures how long machines have been unhealthy. It is the current time, but at most silence after the latest heartbeat
+// of any Node. If no Node has reported for that long, either Karve's clock is wrong or no kubelet reaches the API server, and no machine is at fault.
 func clock(c *snapshot.Cluster) time.Time {
 	var last time.Time
 	for i := range c.Nodes {
@@ -157,17 +159,17 @@ func clock(c *snapshot.Cluster) time.Time {
 	return c.Now
 }
 
-// zoneMessages say of the zones, "" standing for the whole cluster, that most of their nodes are not ready.
+// zoneMessages has a message for each zone of which most nodes are not ready. The key "" is the whole cluster.
 type zoneMessages map[string]string
 
-// When more than outage nodes of a zone, and more than outagePercent of them, are not ready it is the zone that is sick. The numbers are those by which Kubernetes' own node
-// lifecycle controller stops to evict pods.
+// A zone has an outage if more than outage of its nodes, and at least outagePercent of them, are not ready. Kubernetes' node lifecycle controller stops
+// evictions at these numbers.
 const (
 	outage        = 2
 	outagePercent = 55
 )
 
-// unheard are the zones of which most nodes are not ready, but for those that are passing.
+// unheard returns messages for the zones of which most nodes are not ready. It does not count the nodes in passing.
 func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
 	all, silent := map[string]int{}, map[string]int{}
 	for i := range nodes {
@@ -196,7 +198,7 @@ func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
 	return messages
 }
 
-// Outage says of the zone of a Node that is not ready, or of the whole cluster, that most of its nodes are not; "" where the Node is ready or they are.
+// Outage returns a message if the Node is not ready and most nodes of its zone, or of the whole cluster, are not ready either. Otherwise it returns "".
 func Outage(nodes []corev1.Node, node *corev1.Node) string {
 	if ready := conditionOf(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
 		return ""
@@ -204,7 +206,7 @@ func Outage(nodes []corev1.Node, node *corev1.Node) string {
 	return unheard(nodes, nil).of(node)
 }
 
-// of is the message of a Node's zone, or of the cluster; "" when neither is sick.
+// of returns the message of the cluster or of a Node's zone, and "" if neither has an outage.
 func (z zoneMessages) of(node *corev1.Node) string {
 	if message := z[""]; message != "" {
 		return message

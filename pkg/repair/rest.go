@@ -10,18 +10,18 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Unhealthy is the word that the mark of a machine carries which is replaced because it is sick.
+// Unhealthy is the value of the replacing annotation of a machine that is replaced because it is unhealthy.
 const Unhealthy = "Unhealthy"
 
-// A machine that was launched in the stead of a sick one and falls sick as well tells that it is not the machine: an image, a driver, a pod that breaks whatever
-// it runs on. It is let be for longer each time.
+// If a machine that replaced an unhealthy one becomes unhealthy too, the cause is probably not the machine, but an image, a driver or a pod. Karve waits
+// longer each time before it replaces the next one.
 const (
-	// firstRest is how old a machine has to be that stands for one sick machine; twice as old for each more, at most longestRest.
+	// firstRest is the age from which Karve replaces a machine that replaced one unhealthy machine. The age doubles for each more, up to longestRest.
 	firstRest   = 30 * time.Minute
 	longestRest = lifecycle.LongestRepairRest
 )
 
-// Repairs is how many machines in a row were sick soon after they were launched, before this one stood for them.
+// Repairs returns how many machines in a row became unhealthy soon after their launch before this one replaced them.
 func Repairs(m *snapshot.Machine) int {
 	n, err := strconv.Atoi(m.Claim.Annotations[v1alpha1.RepairsAnnotation])
 	if err != nil || n < 0 {
@@ -30,8 +30,8 @@ func Repairs(m *snapshot.Machine) int {
 	return n
 }
 
-// RepairsOfNext is the number for a machine that is launched for the pods of this one; 0 where this one does not go because it is sick. One that has lived for long
-// has nothing to do with those before it.
+// RepairsOfNext returns the number for a machine that is launched for the pods of this one. It is 0 if this one is not replaced because it is unhealthy. A
+// machine that lived long starts a new row.
 func RepairsOfNext(m *snapshot.Machine) int {
 	if m.Replacing() != Unhealthy {
 		return 0
@@ -44,7 +44,7 @@ func RepairsOfNext(m *snapshot.Machine) int {
 	return before + 1
 }
 
-// rest is how old a machine has to be that stands for so many sick ones.
+// rest returns the age from which Karve replaces a machine with this number of repairs.
 func rest(repairs int) time.Duration {
 	if repairs == 0 {
 		return 0
@@ -58,7 +58,7 @@ func rest(repairs int) time.Duration {
 	return d
 }
 
-// resting says that a machine is let be for now since those before it were sick as well; "" when it is not.
+// resting returns why a machine is not replaced yet, because those before it were unhealthy too. It is "" if it may be replaced.
 func resting(m *snapshot.Machine, now time.Time) string {
 	n := Repairs(m)
 	until := m.Claim.CreationTimestamp.Add(rest(n))

@@ -1,4 +1,5 @@
-// Package repair decides which machines are sick, how long that is borne, and when too many are for it to be the machines' fault. It is pure.
+// Package repair decides which machines are unhealthy, how long Karve tolerates it, and when so many are unhealthy that the cause is not in the machines. The
+// package has no clock and no client.
 package repair
 
 import (
@@ -14,35 +15,35 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Tolerations are how long what ails machines is borne before they are replaced.
+// Tolerations are how long a machine may be unhealthy before Karve replaces it.
 type Tolerations struct {
-	// NotReady is for Nodes that are not ready or not heard of, and for those whose storage, network, kernel or container runtime is not ready.
+	// NotReady is for Nodes that are not ready or whose kubelet does not report, and for those whose storage, network, kernel or container runtime is not ready.
 	NotReady time.Duration
 	// GPUFault is for GPUs that are out of service.
 	GPUFault time.Duration
-	// Replicas is for replicas that a machine has exposed and does not expose any more.
+	// Replicas is for machines that have fewer replicas than they had.
 	Replicas time.Duration
 }
 
-// Sickness is what ails a machine.
+// Sickness is the reason why a machine is unhealthy.
 type Sickness struct {
-	// Reason is one word: the type of the Node's condition that tells of it, or ReplicasMissing.
+	// Reason is the type of the Node's condition, or ReplicasMissing.
 	Reason string
-	// Message says it in a sentence, without the Node's name.
+	// Message is a sentence without the name of the Node.
 	Message string
-	// Since is when it began, and Until how long it is borne.
+	// Since is when it began, and Until is when Karve stops tolerating it.
 	Since, Until time.Time
-	// Forceful says that the kubelet does not answer for its pods any more, so that nothing is gained by asking it to end them.
+	// Forceful reports whether the kubelet does not respond, so that asking it to stop pods has no effect.
 	Forceful bool
 }
 
-// ReplicasMissing is the Reason of a machine that exposes fewer replicas than it promised.
+// ReplicasMissing is the Reason of a machine that exposes fewer replicas than promised.
 const ReplicasMissing = "ReplicasMissing"
 
-// hopeless is how long a GPU is out of service that no reset brings back. It is not replaced at once, since a person may be about to reboot the machine.
+// hopeless is how long Karve tolerates a faulty GPU that no reset can repair. The machine is not replaced at once, because a person may be about to reboot it.
 const hopeless = time.Minute
 
-// policy says of a condition at which status it is a sickness. They are those of Karpenter's AWS provider, with its durations for defaults.
+// policy is a status of a condition that makes a machine unhealthy. The policies and their default durations are those of Karpenter's AWS provider.
 type policy struct {
 	condition corev1.NodeConditionType
 	status    corev1.ConditionStatus
@@ -55,7 +56,7 @@ func (t Tolerations) policies() []policy {
 		{corev1.NodeReady, corev1.ConditionFalse, t.NotReady, true},
 		{corev1.NodeReady, corev1.ConditionUnknown, t.NotReady, true},
 		{nodecontract.HardwareCondition, corev1.ConditionFalse, t.GPUFault, false},
-		// Those of EKS' node monitoring agent.
+		// Conditions of the EKS node monitoring agent.
 		{"StorageReady", corev1.ConditionFalse, t.NotReady, false},
 		{"NetworkingReady", corev1.ConditionFalse, t.NotReady, false},
 		{"KernelReady", corev1.ConditionFalse, t.NotReady, false},
@@ -63,8 +64,9 @@ func (t Tolerations) policies() []policy {
 	}
 }
 
-// Sickness is what ails a machine at the time; nil when nothing does, and for machines that have not started or are not there yet: those are broken
-// rather than sick. One of those that is on its way out is sick when its kubelet does not answer, since nobody else would end its pods. Where there is more than one it is what calls for force by now, or else what is borne for the shortest time from now.
+// Sickness returns why a machine is unhealthy, and nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
+// for them. For a machine that is being deleted it returns only a kubelet that does not respond, since nothing else would remove its pods. Of several reasons
+// it returns one that is forceful and no longer tolerated, and otherwise the one that ends first.
 func (t Tolerations) Sickness(m *snapshot.Machine, now time.Time) *Sickness {
 	if m.Node == nil || !m.Started() && !m.Deleting() {
 		return nil
@@ -97,7 +99,7 @@ func (t Tolerations) Sickness(m *snapshot.Machine, now time.Time) *Sickness {
 func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
 	since := c.LastTransitionTime.Time
 	if since.IsZero() {
-		since = now // Nobody says since when, so it is borne.
+		since = now // The start is not known, so the time begins now.
 	}
 	borne := p.borne
 	if p.condition == nodecontract.HardwareCondition && (c.Reason == nodecontract.ReasonReplace || c.Reason == nodecontract.ReasonLost) {
@@ -109,8 +111,8 @@ func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
 	}
 }
 
-// shortage is that of replicas. One of moments is none: a plugin that starts anew, or an agent that is told of another number, has its Node without
-// replicas for as long.
+// shortage returns a lack of replicas, and nil if there is none. A short one does not count: while a device plugin restarts or the agent changes the number,
+// the Node has no replicas.
 func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Sickness {
 	since := ShortSince(m.Node)
 	if since == nil || !Short(m) || now.Before(since.Add(t.Replicas/2)) {
@@ -122,7 +124,7 @@ func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Sickness {
 	}
 }
 
-// Short says that a machine which has started exposes less than it promised, for no reason that its agent tells of.
+// Short reports whether a started machine exposes fewer replicas than promised and its agent gives no reason.
 func Short(m *snapshot.Machine) bool {
 	if m.Node == nil || !m.Started() || m.Exposed() >= m.Promise.Replicas() {
 		return false
@@ -131,7 +133,7 @@ func Short(m *snapshot.Machine) bool {
 	return c == nil || c.Status != corev1.ConditionFalse || c.Reason == nodecontract.ReasonNone
 }
 
-// ShortSince is since when the Node was seen to be short of replicas; nil when it was not.
+// ShortSince returns since when the Node has lacked replicas, and nil if it does not.
 func ShortSince(node *corev1.Node) *time.Time {
 	at, err := time.Parse(time.RFC3339, node.Annotations[v1alpha1.ReplicasShortSinceAnnotation])
 	if err != nil {
