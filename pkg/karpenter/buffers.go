@@ -15,22 +15,22 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/apps"
 )
 
-// CapacityBufferKind is the kind of the objects that ask for capacity that is kept free.
+// CapacityBufferKind is the kind of objects that request free capacity.
 var CapacityBufferKind = schema.GroupKind{Group: autoscalingv1beta1.Group, Kind: "CapacityBuffer"}
 
-// NewCapacityBuffer is an empty one, to be watched.
+// NewCapacityBuffer returns an empty CapacityBuffer, for a watch.
 func NewCapacityBuffer() client.Object { return &autoscalingv1beta1.CapacityBuffer{} }
 
-// Buffer is a CapacityBuffer that Karpenter has resolved: how many pods of a template it stands for.
+// Buffer is a CapacityBuffer that Karpenter has resolved to a number of pods of a template.
 type Buffer struct {
 	Namespace, Name string
-	// Replicas counts pods, > 0.
+	// Replicas is the number of pods, greater than 0.
 	Replicas int32
 	Template corev1.PodTemplateSpec
 }
 
-// Buffers are the CapacityBuffers that are ready for provisioning, by namespace and name. How many pods one stands for Karpenter has written to its status;
-// the template is that of the object that it names. One that names an object which is gone is left out, as Karpenter does.
+// Buffers returns the CapacityBuffers that are ready for provisioning, sorted by namespace and name. The number of pods is from the status, which Karpenter
+// writes. The template is from the object that the buffer refers to. Buffers whose object does not exist are left out, as in Karpenter.
 func Buffers(ctx context.Context, reader client.Reader) ([]Buffer, error) {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := reader.List(ctx, &list); err != nil {
@@ -62,7 +62,7 @@ func ready(cb *autoscalingv1beta1.CapacityBuffer) bool {
 		meta.IsStatusConditionTrue(cb.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition)
 }
 
-// readOnly is a client for Karpenter's helper, which reads and nothing else.
+// readOnly is a client for Karpenter's helper, which only calls Get.
 type readOnly struct {
 	client.Client
 	reader client.Reader

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/pdb"
 )
 
-// Evictions says which pods can be evicted at present, as Karpenter judges it.
+// Evictions decides which pods can be evicted now, as Karpenter does.
 type Evictions struct {
 	limits  pdb.Limits
 	budgets []policyv1.PodDisruptionBudget
@@ -35,14 +35,14 @@ func NewEvictions(ctx context.Context, c client.Client, clk clock.Clock) (Evicti
 	return Evictions{limits: limits, budgets: list.Items, clock: clk}, nil
 }
 
-// Budgets are the PodDisruptionBudgets, as namespace/name, of the pods that draining a node would evict.
+// Budgets returns the PodDisruptionBudgets, as namespace/name, of the pods that draining a node would evict.
 func (e Evictions) Budgets(pods []*corev1.Pod) []string {
 	var names []string
 	for i := range e.budgets {
 		b := &e.budgets[i]
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 		if err != nil {
-			continue // The API server accepts none that cannot be read.
+			continue // The API server rejects invalid selectors.
 		}
 		if slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
 			return pod.Namespace == b.Namespace && selector.Matches(labels.Set(pod.Labels)) && IsEvicted(pod, e.clock)
@@ -53,8 +53,8 @@ func (e Evictions) Budgets(pods []*corev1.Pod) []string {
 	return names
 }
 
-// Evict has the API server evict a pod, which asks its PodDisruptionBudgets: when they do not allow it at present the error says that there are too many requests, and
-// when the pod is gone or another one of its name is there, that it is not found or in conflict.
+// Evict evicts a pod through the API server, which checks its PodDisruptionBudgets. The error is TooManyRequests if they do not allow the eviction now,
+// NotFound if the pod is gone, and Conflict if another pod has its name.
 func Evict(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	return c.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{ //nolint:wrapcheck // Callers tell the errors apart.
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -62,8 +62,8 @@ func Evict(ctx context.Context, c client.Client, pod *corev1.Pod) error {
 	})
 }
 
-// Blocker says what keeps a node with the pods from draining; "" when nothing does. Deleting a NodeClaim cannot be undone, so this is asked
-// before.
+// Blocker returns what keeps a node with the pods from draining, and "" if nothing does. Karve checks it before it deletes a NodeClaim, which cannot be
+// undone.
 func (e Evictions) Blocker(pods []*corev1.Pod) string {
 	for _, pod := range pods {
 		if IsEvicted(pod, e.clock) && !IsDisruptable(pod, e.clock) {

@@ -1,5 +1,5 @@
-// Package karpenter is the only place that imports more of Karpenter than its API types and its requirement algebra, so that a new
-// version of Karpenter is met here.
+// Package karpenter is the only package that imports more of Karpenter than its API types and its requirement algebra, so that changes for a new version of
+// Karpenter stay here.
 package karpenter
 
 import (
@@ -8,29 +8,29 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// IsProvisionable says whether a pod waits for a machine: the scheduler has found no place for it, and it is not a DaemonSet's, a
-// mirror pod, nominated for a node as one that preempts others is, or already leaving. Gated pods have another reason and do not count.
+// IsProvisionable reports whether a pod needs a new machine: the scheduler found no node for it, and it is not being deleted, not of a DaemonSet, not a mirror
+// pod, and not nominated for a node as a preempting pod is. Gated pods have another reason in their condition, and do not count.
 func IsProvisionable(pod *corev1.Pod) bool {
 	return podutils.IsProvisionable(pod) && !podutils.IsTerminating(pod) && !podutils.IsTerminal(pod)
 }
 
-// IsReschedulable says whether a pod would need another place if its node went away; a node without such pods is empty.
+// IsReschedulable reports whether a pod would need another node if its node were deleted. A node without such pods is empty.
 func IsReschedulable(pod *corev1.Pod) bool { return podutils.IsReschedulable(pod) }
 
-// IsTerminal says whether a pod has ended and holds nothing any more.
+// IsTerminal reports whether a pod has ended and holds no resources.
 func IsTerminal(pod *corev1.Pod) bool { return podutils.IsTerminal(pod) }
 
-// IsDaemon says whether a pod belongs to its node rather than to a workload: a DaemonSet's or a mirror pod.
+// IsDaemon reports whether a pod belongs to its node: it is of a DaemonSet, or a mirror pod.
 func IsDaemon(pod *corev1.Pod) bool {
 	return podutils.IsOwnedByDaemonSet(pod) || podutils.IsOwnedByNode(pod)
 }
 
-// IsDisruptable says whether a pod's karpenter.sh/do-not-disrupt annotation, also in its form with a grace period, lets it go.
+// IsDisruptable reports whether a pod's karpenter.sh/do-not-disrupt annotation, which may have a grace period, allows disruption.
 func IsDisruptable(pod *corev1.Pod, clk clock.Clock) bool {
 	return podutils.IsDisruptable(pod, clk, nil)
 }
 
-// IsEvicted says whether draining a node would evict the pod; the others end with their node.
+// IsEvicted reports whether draining a node would evict the pod. Other pods end with their node.
 func IsEvicted(pod *corev1.Pod, clk clock.Clock) bool {
 	return podutils.IsDrainable(pod, clk) && !podutils.IsTerminating(pod)
 }
