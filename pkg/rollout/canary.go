@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// watch follows the canary node: its EC2NodeClass, its NodeClaim, its replicas, its check, its soak.
+// watch follows the canary node: its EC2NodeClass, its NodeClaim, its replicas, its check and its soak.
 func (d *decision) watch() {
 	canary, seen := d.status.Canary, &d.seen.Canary
 	switch {
@@ -31,7 +31,7 @@ func (d *decision) watch() {
 	}
 }
 
-// request has the NodeClaim made, once the canary's EC2NodeClass is ready.
+// request asks for the NodeClaim once the canary's EC2NodeClass is ready.
 func (d *decision) request() {
 	canary := d.status.Canary
 	limit := canary.Started.Add(classLimit)
@@ -48,7 +48,7 @@ func (d *decision) request() {
 	}
 }
 
-// gone is a canary whose NodeClaim somebody has deleted: Karpenter, that could not launch it or whose machine was taken away, or a person.
+// gone handles a canary whose NodeClaim was deleted, by Karpenter or by a person.
 func (d *decision) gone() {
 	if d.status.Canary.Launched == nil {
 		d.inconclusive("the canary node could not be launched; the events of NodeClaim " + d.status.Canary.Name + " say why")
@@ -75,7 +75,7 @@ func (d *decision) awaitLaunch() {
 	d.inconclusive(fmt.Sprintf("the canary node was not launched within %s: %s", limit.Sub(canary.Requested.Time), why))
 }
 
-// test waits for the replicas and the check. What is not there in time tells against the image.
+// test waits for the replicas and the check. If they do not come in time, the image has failed.
 func (d *decision) test() {
 	canary, seen, now := d.status.Canary, &d.seen.Canary, d.seen.Now
 	exposes := seen.Node != "" && seen.Promised > 0 && seen.Exposed >= seen.Promised
@@ -113,7 +113,7 @@ func (d *decision) awaited(exposes bool) string {
 	}
 }
 
-// soakOn watches the node that has passed its check, until it has stood long enough.
+// soakOn watches the node that has passed its check until the soak ends.
 func (d *decision) soakOn() {
 	canary, seen, now := d.status.Canary, &d.seen.Canary, d.seen.Now
 	unwell := seen.Unwell
@@ -147,7 +147,7 @@ func (d *decision) soakOn() {
 	d.try()
 }
 
-// bad ends the candidate, unless the other machines of the pool fail as well: then nothing can be told.
+// bad rejects the candidate. If other machines of the pool fail too, the canary is inconclusive instead.
 func (d *decision) bad(why Problem) {
 	if d.seen.Canary.PoolUnwell != "" {
 		d.inconclusive(why.Message + ", and " + d.seen.Canary.PoolUnwell)
@@ -155,14 +155,14 @@ func (d *decision) bad(why Problem) {
 	}
 	canary, candidate := d.status.Canary, d.status.Candidate.Image
 	d.abandon()
-	// What it shares with the current image, for another architecture, is not to blame.
+	// An image that the candidate shares with the current one, for another architecture, is not distrusted.
 	d.distrust(&v1alpha1.GPUImage{
 		Release: candidate.Release, Created: candidate.Created,
 		Images: []v1alpha1.ArchitectureImage{{Architecture: canary.Architecture, ID: canary.Image}},
 	}, why)
 }
 
-// inconclusive has the image tried again later, on another canary node.
+// inconclusive makes the rollout test the image again later, on another canary node.
 func (d *decision) inconclusive(why string) {
 	c := d.status.Candidate
 	d.status.Canary = nil
@@ -178,7 +178,7 @@ func (d *decision) inconclusive(why string) {
 	d.complain()
 }
 
-// shorten keeps a message within what the status holds.
+// shorten cuts a message to the length that the status allows.
 func shorten(s string) string {
 	const most = 1000
 	if len(s) <= most {

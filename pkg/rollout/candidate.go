@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// launchLimit is how long a canary's NodeClaim may wait for its machine, as any of ours: stock Karpenter waits for it meanwhile.
+	// launchLimit is how long a canary's NodeClaim may wait for its machine. It is as short as for other NodeClaims, because Karpenter waits for it.
 	launchLimit = time.Minute
-	// launchErrorLimit is how long one may that says that it cannot be launched.
+	// launchErrorLimit is how long a NodeClaim may wait that reports a launch error.
 	launchErrorLimit = 15 * time.Second
-	// classLimit is how long the canary's EC2NodeClass may take to be ready.
+	// classLimit is how long the canary's EC2NodeClass may take to become ready.
 	classLimit = 2 * time.Minute
-	// unwellLimit is how long a canary node that soaks may be unwell: longer than an agent takes to start again.
+	// unwellLimit is how long a canary node may be unhealthy during the soak. An agent restarts in less time.
 	unwellLimit = 2 * time.Minute
 
 	firstBackoff = time.Minute
 	maxBackoff   = time.Hour
 )
 
-// target is the image that should run, if it may; nil when there is nothing to change to.
+// target returns the image that should run, and nil if there is none or it must not be used.
 func (d *decision) target() *v1alpha1.GPUImage {
 	wanted := d.seen.Wanted
 	if wanted == nil {
@@ -62,7 +62,7 @@ func (d *decision) target() *v1alpha1.GPUImage {
 	return wanted
 }
 
-// trustAgain gives an image another chance that a spec names which was edited after the image had failed.
+// trustAgain removes an image from the distrusted ones if the spec names it and was edited after the image failed.
 func (d *decision) trustAgain(image *v1alpha1.GPUImage) {
 	ids := image.IDs()
 	d.status.Distrusted = slices.DeleteFunc(d.status.Distrusted, func(e v1alpha1.DistrustedImage) bool {
@@ -70,7 +70,7 @@ func (d *decision) trustAgain(image *v1alpha1.GPUImage) {
 	})
 }
 
-// older says that an image was made before another; false where that is not known.
+// older reports whether image a was created before image b. It is false if that is not known.
 func older(a, b *v1alpha1.GPUImage) bool {
 	return a != nil && b != nil && a.Created != nil && b.Created != nil && a.Created.Before(b.Created)
 }
@@ -84,7 +84,7 @@ func imageFor(image *v1alpha1.GPUImage, architecture string) *v1alpha1.Architect
 	return nil
 }
 
-// choose settles on the candidate.
+// choose sets the candidate.
 func (d *decision) choose(target *v1alpha1.GPUImage) {
 	if c := d.status.Candidate; c != nil && d.missing(&c.Image) == "" && d.keeps(c, target) {
 		return
@@ -97,22 +97,22 @@ func (d *decision) choose(target *v1alpha1.GPUImage) {
 	}
 }
 
-// keeps says whether the candidate stays the candidate.
+// keeps reports whether the candidate stays.
 func (d *decision) keeps(c *v1alpha1.CandidateImage, target *v1alpha1.GPUImage) bool {
 	switch {
 	case d.seen.Wanted == nil:
-		return d.newest() || c.Image.Named(d.rollout.Spec.Image) // AWS cannot be asked at present; what is known is good enough to go on with.
+		return d.newest() || c.Image.Named(d.rollout.Spec.Image) // AWS does not answer now, and the candidate is known.
 	case target.Same(&c.Image):
 		return true
 	case target == nil || target.Same(d.status.Current) || !d.newest():
 		return false
 	}
-	// One that is being tried is tried to its end, though a newer one has come meanwhile: else releases that come faster than a window opens would keep each
-	// other from being promoted.
+	// A candidate whose test has begun is tested to the end, even if there is a newer image. Otherwise frequent releases could prevent each other from being
+	// promoted.
 	return older(&c.Image, target) && (d.status.Canary != nil || len(c.Passed) > 0)
 }
 
-// try takes the candidate's next step.
+// try takes the next step for the candidate.
 func (d *decision) try() {
 	d.complain()
 	switch next := d.untested(); {
@@ -131,14 +131,14 @@ func (d *decision) try() {
 	}
 }
 
-// complain says when one canary after the other tells nothing.
+// complain reports a problem if several canaries in a row were inconclusive.
 func (d *decision) complain() {
 	if c := d.status.Candidate; c != nil && c.Attempts > 1 {
 		d.problem = &Problem{"CanaryInconclusive", fmt.Sprintf("%d canary nodes told nothing about %s: %s", c.Attempts, c.Image.Release, c.Message)}
 	}
 }
 
-// untested is an image of the candidate that a canary has yet to run; nil when there is none.
+// untested returns an image of the candidate that no canary has tested yet, and nil if there is none.
 func (d *decision) untested() *v1alpha1.ArchitectureImage {
 	c := d.status.Candidate
 	if c == nil {
@@ -153,7 +153,7 @@ func (d *decision) untested() *v1alpha1.ArchitectureImage {
 	return nil
 }
 
-// begin decides on a canary, once nothing stands in its way.
+// begin decides to start a canary if nothing prevents it.
 func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 	c, now := d.status.Candidate, d.seen.Now
 	d.step(v1alpha1.StepTesting)
@@ -164,7 +164,7 @@ func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 	case d.seen.Leftovers || d.rollout.Status.Canary != nil:
 		d.note, d.result.Again = "waiting until the former canary node is gone", often
 	case d.rollout.Status.Candidate == nil || !d.rollout.Status.Candidate.Image.Same(&c.Image):
-		d.note, d.result.Again = c.Image.Release+" is to be tried", 0 // Once it was looked where.
+		d.note, d.result.Again = c.Image.Release+" is to be tried", 0 // NoPlace is only known for the candidate of the stored status.
 	case c.NotBefore != nil && now.Before(c.NotBefore.Time):
 		d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), c.Message)
 		d.by(c.NotBefore.Time)
@@ -179,13 +179,13 @@ func (d *decision) begin(image *v1alpha1.ArchitectureImage) {
 	}
 }
 
-// canaryName is short enough for a label value, and another one for each canary of a candidate.
+// canaryName returns a name that is short enough for a label value and differs for each canary of a candidate.
 func canaryName(r *v1alpha1.GPUImageRollout, image string, attempt int32) string {
 	sum := sha256.Sum256([]byte(string(r.UID) + "\x00" + image + "\x00" + strconv.Itoa(int(attempt))))
 	return "karve-canary-" + hex.EncodeToString(sum[:])[:12]
 }
 
-// promote pins the candidate, when that is allowed.
+// promote pins the candidate if that is allowed.
 func (d *decision) promote() {
 	c, now := d.status.Candidate, d.seen.Now
 	d.step(v1alpha1.StepWaiting)

@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// missing returns the id of an image of the release that does not exist any more; "" when there is none.
+// missing returns the ID of an image of the release that no longer exists, and "" if all exist.
 func (d *decision) missing(image *v1alpha1.GPUImage) string {
 	for _, id := range image.IDs() {
 		if slices.Contains(d.seen.Missing, id) {
@@ -17,7 +17,7 @@ func (d *decision) missing(image *v1alpha1.GPUImage) string {
 	return ""
 }
 
-// lose notes that the pinned image does not exist any more. Karpenter launches nothing with the EC2NodeClass then.
+// lose records that the pinned image no longer exists. Karpenter cannot launch machines with the EC2NodeClass then.
 func (d *decision) lose() {
 	if id := d.missing(d.status.Current); id != "" {
 		d.lost = &Problem{"ImageNotFound", fmt.Sprintf("EC2NodeClass %s is pinned to %s, whose image %s does not exist any more, so nothing can be launched with it",
@@ -25,8 +25,8 @@ func (d *decision) lose() {
 	}
 }
 
-// recover pins the last good image that still exists where the pinned one is lost; it says whether it did. Where there is none, the next candidate is tried on a
-// canary as usual, and pinned as soon as its check has passed: neither a soak nor a window protects nodes that cannot be launched.
+// recover pins the last good image that still exists if the pinned one is lost, and reports whether it did. If there is none, the next candidate is tested on
+// a canary as usual, and pinned as soon as its check has passed. A soak or a window would protect nothing, because no nodes can be launched.
 func (d *decision) recover() bool {
 	if d.lost == nil {
 		return false
@@ -50,7 +50,7 @@ func (d *decision) recover() bool {
 	return false
 }
 
-// withLost returns a problem with the reason why the pinned image is lost before it.
+// withLost returns a problem that says first why the pinned image is lost. It is only that if p is nil.
 func (d *decision) withLost(p *Problem) *Problem {
 	if d.lost == nil || p == nil || p == d.lost || p.Message == d.lost.Message {
 		return d.lost

@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// often is when to look again while a canary or nodes are on their way.
+	// often is the interval while a canary starts or nodes are replaced.
 	often = 5 * time.Second
-	// seldom is when to look again when nothing is: the EC2NodeClass is not watched.
+	// seldom is the interval otherwise. EC2NodeClasses are not watched.
 	seldom = time.Minute
 
 	maxGood       = 5
 	maxDistrusted = 20
 	maxFailed     = 10
-	// tolerated is how many nodes of a promoted image may fail before it is taken back, once others have come up with it.
+	// tolerated is how many nodes may fail with a promoted image, if others work, before it is rolled back.
 	tolerated = 1
 )
 
-// Next decides. It changes nothing that it is given.
+// Next returns what to do for a rollout. It does not change its arguments.
 func Next(r *v1alpha1.GPUImageRollout, seen *Seen) Result {
 	d := &decision{rollout: r, seen: seen, status: r.Status.DeepCopy(), result: Result{Again: seldom}}
 	d.decide()
@@ -40,15 +40,15 @@ type decision struct {
 
 	windows      windows
 	soak, canary time.Duration
-	// refused is why the EC2NodeClass is left alone.
+	// refused is why the EC2NodeClass is not changed.
 	refused *Blocked
-	// problem is what keeps new images away, for the condition Degraded.
+	// problem is what prevents new images, for the condition Degraded.
 	problem *Problem
 	// unready is why the EC2NodeClass is not pinned as it should be.
 	unready *Problem
-	// lost is why nothing can be launched with the pinned image: it does not exist any more.
+	// lost is set if the pinned image no longer exists, so that nothing can be launched with it.
 	lost *Problem
-	// note is what is going on or waited for, for the condition Progressing.
+	// note is what happens or is waited for, for the condition Progressing.
 	note string
 }
 
@@ -72,7 +72,7 @@ func (d *decision) decide() {
 		return
 	}
 	if d.status.Replaced != nil {
-		return // One change at a time: the pin that was decided on comes first.
+		return // The pin that was decided before comes first.
 	}
 	d.lose()
 	target := d.target()
@@ -86,7 +86,7 @@ func (d *decision) decide() {
 	d.try()
 }
 
-// blocked is why nothing can be done, what is wrong with the spec's own values included.
+// blocked returns why nothing can be done, which includes invalid values in the spec. It is nil if the rollout can proceed.
 func (d *decision) blocked() *Blocked {
 	if d.seen.Blocked != nil {
 		return d.seen.Blocked
@@ -108,7 +108,7 @@ func (d *decision) block(b *Blocked) {
 	d.problem, d.unready, d.note = &b.Problem, &b.Problem, b.Message
 	d.abandon()
 	if b.Gone {
-		// An EC2NodeClass of the same name that comes later is another one, and is taken over anew.
+		// An EC2NodeClass that is created later with the same name is a different one, and is taken over again.
 		d.status.Current, d.status.Replaced, d.status.Good, d.status.FailedNodes = nil, nil, nil, nil
 	}
 	if d.status.Current == nil {
@@ -116,7 +116,7 @@ func (d *decision) block(b *Blocked) {
 	}
 }
 
-// abandon stops trying an image; the canary's objects are removed because the status does not name it.
+// abandon stops the test of an image. The canary's objects are deleted because the status no longer names it.
 func (d *decision) abandon() {
 	d.status.Canary, d.status.Candidate = nil, nil
 	switch d.status.Step {
@@ -126,7 +126,7 @@ func (d *decision) abandon() {
 	}
 }
 
-// takeOver pins the EC2NodeClass to what it resolves to anyway, so that nothing but the rollout changes its image from now on.
+// takeOver pins the EC2NodeClass to the image that it resolves to, so that from now on only the rollout changes its image.
 func (d *decision) takeOver() {
 	d.abandon()
 	d.step(v1alpha1.StepPending)
@@ -150,7 +150,7 @@ func (d *decision) takeOver() {
 	d.tell(false, "TakenOver", fmt.Sprintf("EC2NodeClass %s is pinned to %s, which it resolved to", d.className(), resolves.Release))
 }
 
-// asLeft says whether the EC2NodeClass is as the rollout left it. A pin that was decided on and not done is done.
+// asLeft reports whether the EC2NodeClass is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
 func (d *decision) asLeft() bool {
 	pin := d.seen.Class.Pin
 	switch {
@@ -170,7 +170,7 @@ func (d *decision) asLeft() bool {
 	return false
 }
 
-// goBack pins an image that spec.image names and that ran well before; it says whether it did.
+// goBack pins an image that spec.image names and that ran well before. It reports whether it did.
 func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
 	if target == nil || d.newest() || target.Same(d.status.Current) || d.paused() || !in(d.status.Good, target) {
 		return false
@@ -182,7 +182,7 @@ func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
 	return true
 }
 
-// pin decides on another image for the EC2NodeClass.
+// pin decides to pin the EC2NodeClass to another image.
 func (d *decision) pin(image *v1alpha1.GPUImage) {
 	d.status.Replaced, d.status.Current = d.status.Current, image.DeepCopy()
 	d.status.FailedNodes = nil
@@ -190,7 +190,7 @@ func (d *decision) pin(image *v1alpha1.GPUImage) {
 	d.result.Pin, d.result.Again = true, often
 }
 
-// roll follows the nodes; it says whether all of them run the current image.
+// roll follows the replacement of nodes. It reports whether all of them run the current image.
 func (d *decision) roll() bool {
 	d.result.Again = often
 	nodes := &d.seen.Nodes
@@ -219,7 +219,7 @@ func (d *decision) roll() bool {
 	return true
 }
 
-// takeBack goes back to the last good image when nodes of a promoted one fail.
+// takeBack returns to the last good image if nodes with a promoted one fail.
 func (d *decision) takeBack() {
 	current := d.status.Current
 	failing := Problem{"NodesFailing", fmt.Sprintf("nodes with %s never exposed their replicas: %s", current.Release, list(d.status.FailedNodes))}
@@ -242,7 +242,7 @@ func (d *decision) takeBack() {
 	d.problem = &failing
 }
 
-// lastGood returns the latest image that ran well and still exists, other than the current one; nil when there is none.
+// lastGood returns the latest image that ran well, still exists and is not the current one. It is nil if there is none.
 func (d *decision) lastGood() *v1alpha1.GPUImage {
 	for i := range d.status.Good {
 		if good := &d.status.Good[i]; !good.Same(d.status.Current) && d.distrusted(good) == nil && d.missing(good) == "" {
@@ -252,7 +252,7 @@ func (d *decision) lastGood() *v1alpha1.GPUImage {
 	return nil
 }
 
-// settle takes the current image for good.
+// settle accepts the current image as good.
 func (d *decision) settle() {
 	good := []v1alpha1.GPUImage{*d.status.Current.DeepCopy()}
 	for i := range d.status.Good {
@@ -264,7 +264,7 @@ func (d *decision) settle() {
 	d.step(v1alpha1.StepSettled)
 }
 
-// distrust never has the image tried again of its own accord.
+// distrust records that an image failed, so that the rollout does not test it again on its own.
 func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
 	entry := v1alpha1.DistrustedImage{
 		Image: *image.DeepCopy(), Reason: why.Reason, Message: shorten(why.Message), Since: metav1.NewTime(d.seen.Now), Generation: d.rollout.Generation,
@@ -275,7 +275,7 @@ func (d *decision) distrust(image *v1alpha1.GPUImage, why Problem) {
 	d.tell(true, "ImageDistrusted", d.problem.Message)
 }
 
-// distrusted is why the image is distrusted, or one of those that it is made of is; nil when it is not.
+// distrusted returns why the image, or one for one of its architectures, is distrusted. It is nil if it is not.
 func (d *decision) distrusted(image *v1alpha1.GPUImage) *v1alpha1.DistrustedImage {
 	ids := image.IDs()
 	for i := range d.status.Distrusted {

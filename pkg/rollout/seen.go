@@ -1,5 +1,6 @@
-// Package rollout decides how a new machine image for GPU nodes is tried, promoted and taken back. It is pure: what was read goes in, the new status and
-// what is to be done come out. The state is the status of the GPUImageRollout, so a restart goes on where it stopped.
+// Package rollout decides how a new machine image for GPU nodes is tested, promoted and rolled back. It has no clock and no client: the input is what was
+// read, and the output is the new status and what to do. The state is the status of the GPUImageRollout, so a restarted controller continues where the last
+// one stopped.
 package rollout
 
 import (
@@ -8,120 +9,120 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Seen is what was read for a decision.
+// Seen is the input of a decision.
 type Seen struct {
 	Now time.Time
-	// Blocked is why the EC2NodeClass is left alone altogether.
+	// Blocked is why the EC2NodeClass is not changed at all.
 	Blocked *Blocked
 	Class   Class
-	// Architectures are those that NodePools of ours can launch with the class, sorted: amd64, arm64.
+	// Architectures are those that Karve's NodePools can launch with the class, sorted: amd64, arm64.
 	Architectures []string
-	// Wanted is the image that spec.image means at present; nil with WantedProblem where it could not be found.
+	// Wanted is the image that spec.image means now. It is nil, and WantedProblem is set, if the image was not found.
 	Wanted        *v1alpha1.GPUImage
 	WantedProblem *Problem
-	// Missing are the ids of images of the status that AWS does not have any more. Those that could not be asked for are not among them.
+	// Missing has the IDs of images of the status that no longer exist in AWS. An ID that AWS did not answer for is not included.
 	Missing []string
-	// NoPlace is why no canary can be launched, by architecture; none where one can.
+	// NoPlace is why no canary can be launched, by architecture. It has no entry if one can.
 	NoPlace map[string]Problem
 	Canary  Canary
-	// Leftovers says that objects of another canary than that of the status are still there.
+	// Leftovers reports whether objects of another canary than that of the status still exist.
 	Leftovers bool
 	Nodes     Nodes
 }
 
-// Problem is something that has to be mended, in the words of a condition.
+// Problem is something to fix, as the reason and message of a condition.
 type Problem struct {
 	Reason, Message string
 }
 
-// Blocked is why an EC2NodeClass is left alone.
+// Blocked is why an EC2NodeClass is not changed.
 type Blocked struct {
 	Problem
-	// Spec says that the GPUImageRollout itself cannot be used as it is.
+	// Spec reports whether the GPUImageRollout itself is invalid.
 	Spec bool
-	// Gone says that there is no EC2NodeClass, so that one of the same name is another.
+	// Gone reports whether the EC2NodeClass does not exist. One created later with its name is a different one.
 	Gone bool
 }
 
-// Class is the EC2NodeClass.
+// Class is the state of the EC2NodeClass.
 type Class struct {
-	// Rollout is the name of the GPUImageRollout that pinned it, as its annotation says.
+	// Rollout is the name of the GPUImageRollout that pinned it, from its annotation.
 	Rollout string
-	// Pin are the ids of the images that it is pinned to, sorted; nil when its terms are not all ids.
+	// Pin has the IDs of the images that it is pinned to, sorted. It is nil if not all terms are IDs.
 	Pin []string
-	// Resolves is the GPU image that Karpenter resolves for it, for the architectures; nil with ResolvesProblem.
+	// Resolves is the GPU image that Karpenter resolves for the architectures. It is nil, and ResolvesProblem is set, if there is none.
 	Resolves        *v1alpha1.GPUImage
 	ResolvesProblem *Problem
 }
 
-// Canary is what was seen of the canary node of the status.
+// Canary is the state of the canary node that the status names.
 type Canary struct {
-	// ClassReady says that its EC2NodeClass is ready; ClassMessage why not.
+	// ClassReady reports whether its EC2NodeClass is ready, and ClassMessage why not.
 	ClassReady   bool
 	ClassMessage string
-	// Claimed says that its NodeClaim is there, and not being deleted.
+	// Claimed reports whether its NodeClaim exists and is not being deleted.
 	Claimed bool
-	// LaunchError is why its NodeClaim was not launched, as far as it says.
+	// LaunchError is why its NodeClaim was not launched. It is empty if the NodeClaim does not say.
 	LaunchError string
-	// Launched is when it was; nil before.
+	// Launched is when it was launched, and nil before.
 	Launched *time.Time
-	// Image is the id of the image that it runs; empty while that is not known.
+	// Image is the ID of the image that it runs. It is empty if that is not known.
 	Image string
-	// Node is the name of its Node; empty before it has registered.
+	// Node is the name of its Node. It is empty before the Node has registered.
 	Node string
-	// Promised and Exposed are replicas of Resource.
+	// Promised and Exposed are numbers of replicas of Resource.
 	Resource          string
 	Promised, Exposed int64
-	// Unwell is why its Node is not well; empty when it is.
+	// Unwell is why its Node is unhealthy. It is empty if it is healthy.
 	Unwell string
-	// PoolUnwell is why other machines of the same pool cannot be relied on, so that nothing can be told about the image.
+	// PoolUnwell is why other machines of the pool fail too, so that the canary says nothing about the image. It is empty if they work.
 	PoolUnwell   string
 	Check        Check
 	CheckMessage string
 }
 
-// Check is what has become of the pod that checks the canary's GPU.
+// Check is the state of the pod that checks the canary's GPU.
 type Check int
 
 const (
-	// CheckNone is before there is a pod.
+	// CheckNone means that there is no pod.
 	CheckNone Check = iota
-	// CheckRunning is while it runs or is about to.
+	// CheckRunning means that the pod runs or is about to.
 	CheckRunning
-	// CheckPassed is when it has ended well.
+	// CheckPassed means that the pod succeeded.
 	CheckPassed
-	// CheckFailed is when it has ended otherwise.
+	// CheckFailed means that the pod failed.
 	CheckFailed
-	// CheckUnstartable is when its container cannot be made, which says nothing about the machine.
+	// CheckUnstartable means that its container cannot be created, which says nothing about the machine.
 	CheckUnstartable
 )
 
-// Nodes are the machines of the EC2NodeClass, the canary aside.
+// Nodes counts the machines of the EC2NodeClass, without the canary.
 type Nodes struct {
-	// Total is how many there are, Updated how many of them run the current image.
+	// Total is the number of machines, and Updated how many of them run the current image.
 	Total, Updated int64
-	// Awaiting is how many of those have not exposed their replicas yet, Working how many have.
+	// Awaiting is how many of the updated ones have not exposed their replicas yet, and Working how many have.
 	Awaiting, Working int64
-	// Broken are the names of those that have not in time.
+	// Broken has the names of those that did not expose them in time.
 	Broken []string
 }
 
-// Result is what is to be done: the status is written first, then the rest is done.
+// Result is what to do. The status is written first.
 type Result struct {
 	Status v1alpha1.GPUImageRolloutStatus
-	// Pin says that the EC2NodeClass is to be pinned to the status's current image.
+	// Pin reports whether to pin the EC2NodeClass to the current image of the status.
 	Pin bool
-	// Launch says that the canary's NodeClaim is to be made. It is said once: a claim that is not there later is gone.
+	// Launch reports whether to create the canary's NodeClaim. It is true once only: if the NodeClaim is missing later, it was deleted.
 	Launch bool
-	// Check says that the pod that checks the canary's GPU is to be there.
+	// Check reports whether the pod that checks the canary's GPU should exist.
 	Check bool
-	// Events are what to tell, in order.
+	// Events are the events to record, in order.
 	Events []Event
-	// Again is when to look again at the latest.
+	// Again is the longest time until the next decision.
 	Again time.Duration
 }
 
-// Event is something that has happened.
+// Event is a Kubernetes event to record.
 type Event struct {
 	Warning         bool
 	Reason, Message string

@@ -3,14 +3,14 @@ package rollout
 import (
 	"fmt"
 	"time"
-	_ "time/tzdata" // A minimal container image has no time zones of its own.
+	_ "time/tzdata" // A minimal container image has no time zone database.
 
 	"github.com/robfig/cron/v3"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// windows are times in which images may be promoted; none means always.
+// windows are times in which images may be promoted. If there are none, images may always be promoted.
 type windows []window
 
 type window struct {
@@ -19,7 +19,7 @@ type window struct {
 	zone  *time.Location
 }
 
-// parseWindows reads windows as Karpenter reads the schedules of budgets, but for the time zone, which is the window's own.
+// parseWindows parses windows as Karpenter parses the schedules of budgets, but in each window's own time zone.
 func parseWindows(list []v1alpha1.PromotionWindow) (windows, error) {
 	var all windows
 	for i, w := range list {
@@ -43,10 +43,10 @@ func parseWindows(list []v1alpha1.PromotionWindow) (windows, error) {
 	return all, nil
 }
 
-// open says whether a window is open at a time.
+// open reports whether a window is open at a time.
 func (all windows) open(now time.Time) bool {
 	for _, w := range all {
-		// As Karpenter's budgets: it has opened within the time that it stays open.
+		// As for Karpenter's budgets, a window is open if it opened within its duration.
 		if opened := w.opens.Next(now.In(w.zone).Add(-w.stays)); !opened.IsZero() && !opened.After(now) {
 			return true
 		}
@@ -54,7 +54,7 @@ func (all windows) open(now time.Time) bool {
 	return len(all) == 0
 }
 
-// next is when a window opens after a time; zero when none does.
+// next returns when the next window opens after a time. It is zero if none does.
 func (all windows) next(now time.Time) time.Time {
 	var first time.Time
 	for _, w := range all {
