@@ -1,4 +1,4 @@
-// Package metrics holds every metric of the controller.
+// Package metrics defines all metrics of the controller.
 package metrics
 
 import (
@@ -10,10 +10,10 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Deletion is why a NodeClaim was deleted, a label value.
+// Deletion is the label value for why a NodeClaim was deleted.
 type Deletion string
 
-// Why NodeClaims are deleted.
+// Reasons for which NodeClaims are deleted.
 const (
 	DeletionIdle            Deletion = "Idle"
 	DeletionNeverLaunched   Deletion = "NeverLaunched"
@@ -22,10 +22,10 @@ const (
 	DeletionNodeMissing     Deletion = "NodeMissing"
 )
 
-// Replacement is what became of replacing a machine, a label value.
+// Replacement is the label value for the result of replacing a machine.
 type Replacement string
 
-// What becomes of replacing a machine.
+// Results of replacing a machine.
 const (
 	ReplacementBegun   Replacement = "Begun"
 	ReplacementDone    Replacement = "Done"
@@ -33,16 +33,16 @@ const (
 	ReplacementGivenUp Replacement = "GivenUp"
 )
 
-// Step is what became of a step to a cheaper layout, a label value.
+// Step is the label value for the result of a step to a cheaper layout.
 type Step string
 
-// What becomes of steps: they are begun, or refused, as nothing would be saved or pods would have no place.
+// Results of steps. A step is refused if it would save nothing or its pods would have no room.
 const (
 	StepBegun   Step = "Begun"
 	StepRefused Step = "Refused"
 )
 
-// Metrics are the metrics of the controller.
+// Metrics has the metrics of the controller.
 type Metrics struct {
 	PlanSeconds      prometheus.Histogram
 	PlanPrice        prometheus.Gauge
@@ -88,7 +88,7 @@ const (
 	nodePool  = "nodepool"
 )
 
-// New makes the metrics and registers them.
+// New creates the metrics and registers them.
 func New(r prometheus.Registerer) *Metrics {
 	histogram := func(subsystem, name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}
@@ -157,7 +157,7 @@ func New(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Planned records a plan that is about to be carried out.
+// Planned records a plan that is about to be executed.
 func (m *Metrics) Planned(plan planner.Plan, at time.Time) {
 	m.LastPlan.Set(float64(at.Unix()))
 	m.PlanPrice.Set(USD(int64(plan.Price)))
@@ -173,7 +173,7 @@ func (m *Metrics) Planned(plan planner.Plan, at time.Time) {
 	}
 }
 
-// SetAside counts a class that a plan was made without.
+// SetAside counts a class of pods that was left out of a plan.
 func (m *Metrics) SetAside(a solve.Aside) {
 	reason := "Unsound"
 	if a.Invalid {
@@ -182,7 +182,7 @@ func (m *Metrics) SetAside(a solve.Aside) {
 	m.classesSetAside.WithLabelValues(reason).Inc()
 }
 
-// ForgetPool takes the metrics of a NodePool's machines away that is gone. The counters stay, since they are history.
+// ForgetPool deletes the gauges of a NodePool that no longer exists. Counters stay.
 func (m *Metrics) ForgetPool(pool string) {
 	for _, gauge := range []*prometheus.GaugeVec{
 		m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolReplacing, m.PoolDrifted,
@@ -195,5 +195,5 @@ func (m *Metrics) ForgetPool(pool string) {
 	m.forgetClaims(pool)
 }
 
-// USD is an amount of micro-dollars in dollars.
+// USD converts micro-dollars to dollars.
 func USD(micro int64) float64 { return float64(micro) / 1e6 }

@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// progress is what shows that work goes on, or since when it does not.
+// progress has the metrics that show whether the controllers make progress.
 type progress struct {
-	// LastPlan is when the latest plan was made that keeps its rules, OldestPod how long the pod waits that has waited longest.
+	// LastPlan is the time of the latest plan that passed its check, and OldestPod the age of the oldest pending pod.
 	LastPlan, OldestPod prometheus.Gauge
-	// GatherSeconds is how long it takes to read the cluster, DisruptionSeconds how long a whole look at what may go.
+	// GatherSeconds is the time to read the cluster, and DisruptionSeconds the time of one reconciliation of the disruption controller.
 	GatherSeconds, DisruptionSeconds prometheus.Histogram
-	// Nominated counts nominations that were written, HandedOver pods that were evicted because they have a place elsewhere.
+	// Nominated counts nominations that were written, and HandedOver pods that were evicted because they have room on another node.
 	Nominated      prometheus.Counter
 	HandedOver     *prometheus.CounterVec
 	claims, oldest *prometheus.GaugeVec
@@ -47,7 +47,7 @@ func newProgress(r prometheus.Registerer) progress {
 // Claims are the NodeClaims of a NodePool in one state.
 type Claims struct {
 	Count int
-	// Oldest is the age of the oldest.
+	// Oldest is the age of the oldest one.
 	Oldest time.Duration
 }
 

@@ -6,18 +6,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Rollout is what is told of a GPUImageRollout.
+// Rollout is what the metrics report about a GPUImageRollout.
 type Rollout struct {
-	// Step is the one of Steps that it is at.
+	// Step is the current one of Steps.
 	Step  string
 	Steps []string
-	// Degraded says that something keeps new images away.
+	// Degraded reports whether something prevents new images.
 	Degraded bool
-	// ImageAge is how long ago the current image was made; 0 where that is not known.
+	// ImageAge is the age of the current image, and 0 if it is not known.
 	ImageAge time.Duration
-	// Nodes is how many machines there are, Updated how many of them run the current image.
+	// Nodes is the number of machines, and Updated how many of them run the current image.
 	Nodes, Updated int64
-	// Distrusted is how many images failed.
+	// Distrusted is the number of images that failed.
 	Distrusted int
 }
 
@@ -69,7 +69,7 @@ func (m *Metrics) Rollout(name string, now Rollout) {
 	m.rollouts.age.WithLabelValues(name).Set(now.ImageAge.Seconds())
 }
 
-// ForgetRollout takes the metrics of a GPUImageRollout away that is gone.
+// ForgetRollout deletes the metrics of a GPUImageRollout that no longer exists.
 func (m *Metrics) ForgetRollout(name string) {
 	for _, g := range m.rollouts.list() {
 		g.DeletePartialMatch(prometheus.Labels{"rollout": name})
