@@ -14,21 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// errNewKind ends the process once the API server serves a kind that is read only where it is served. Informers and watches are made at the start, so the
-// next start reads it.
+// errNewKind ends the process when the API server begins to serve an optional kind. Informers and watches are only created at the start, so the next start
+// reads the kind.
 var errNewKind = errors.New("the API server serves a kind that it did not serve at the start")
 
-// kindsEvery is how often the API server is asked. People install CRDs before they use them.
+// kindsEvery is the interval of the check. Users install CRDs before they use them.
 const kindsEvery = time.Minute
 
-// newKinds waits for kinds that the API server does not serve yet.
+// newKinds waits for kinds that the API server does not serve yet. It is a Runnable of the manager.
 type newKinds struct {
 	kinds  []schema.GroupKind
 	serves func(schema.GroupKind) (bool, error)
 	clock  clock.WithTicker
 }
 
-// served reports whether a kind is served, and waits for it where it is not.
+// served reports whether a kind is served. If it is not, Start waits for it.
 func (n *newKinds) served(kind schema.GroupKind) (bool, error) {
 	served, err := n.serves(kind)
 	if err == nil && !served {
@@ -37,10 +37,10 @@ func (n *newKinds) served(kind schema.GroupKind) (bool, error) {
 	return served, err
 }
 
-// NeedLeaderElection is false: each replica has informers of its own.
+// NeedLeaderElection returns false, because each replica has its own informers.
 func (n *newKinds) NeedLeaderElection() bool { return false }
 
-// Start returns errNewKind once one of the kinds is served.
+// Start returns errNewKind when one of the kinds is served. It returns nil when the context ends.
 func (n *newKinds) Start(ctx context.Context) error {
 	if len(n.kinds) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func (n *newKinds) Start(ctx context.Context) error {
 			served, err := n.serves(kind)
 			if err != nil {
 				log.FromContext(ctx).V(1).Info("Asking for a kind", "kind", kind, "error", err.Error())
-				continue // It is asked again.
+				continue // It tries again at the next tick.
 			}
 			if served {
 				return fmt.Errorf("%w: %s", errNewKind, kind)
@@ -66,7 +66,8 @@ func (n *newKinds) Start(ctx context.Context) error {
 	}
 }
 
-// serves says whether the API server serves a kind now. The manager's mapper keeps which versions a group has, so it would not see a kind of a new version.
+// serves reports whether the API server serves a kind now. It uses a new mapper, because the manager's caches the versions of a group and would miss a kind in
+// a new version.
 func serves(m ctrl.Manager, kind schema.GroupKind) (bool, error) {
 	mapper, err := apiutil.NewDynamicRESTMapper(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {

@@ -46,14 +46,14 @@ import (
 // leaseName is the name of the leader election lease, and of the controller in events.
 const leaseName = "karve"
 
-// shutdownGrace is how long the controllers may take to finish what they are doing.
+// shutdownGrace is how long the controllers may take to stop.
 const shutdownGrace = 20 * time.Second
 
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=karve-system,resources=leases,resourceNames=karve,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=karve-system,resources=events,verbs=create
 
-// Run runs the controllers until the context ends.
+// Run runs the controllers until the context ends. It returns nil if the process should be restarted for a new kind.
 func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -66,7 +66,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 	if err != nil {
 		return err
 	}
-	// Claims are created a plan at a time; the server's own priority and fairness is the limit that counts.
+	// One plan creates many NodeClaims. The API server's priority and fairness is the limit that matters.
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 200, 300
 	m, err := ctrl.NewManager(config, ctrl.Options{
@@ -76,7 +76,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 		LeaderElection:          o.LeaderElect,
 		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: o.LeaderElectionNamespace,
-		// Safe: main ends as soon as Run does.
+		// This is safe, because the process ends as soon as Run returns.
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       new(shutdownGrace),
 		Cache: cache.Options{
@@ -105,7 +105,7 @@ func Run(ctx context.Context, config *rest.Config, log logr.Logger, o Options) e
 // +kubebuilder:rbac:feature=secure-metrics,groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:feature=secure-metrics,groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// metrics is how metrics are served.
+// metrics returns the options of the metrics server.
 func (o *Options) metrics() metricsserver.Options {
 	served := metricsserver.Options{BindAddress: o.MetricsAddress, SecureServing: o.MetricsSecure}
 	if o.MetricsSecure {
@@ -114,7 +114,7 @@ func (o *Options) metrics() metricsserver.Options {
 	return served
 }
 
-// readInstanceTypes reads the file; nil where none is named.
+// readInstanceTypes reads the file of instance types. It returns nil if the path is empty.
 func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 	if path == "" {
 		return nil, nil
@@ -123,7 +123,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // It was only read.
+	defer f.Close() //nolint:errcheck // The file was only read.
 	types, err := catalog.ReadKWOK(f, aws.GPULabels)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -194,8 +194,8 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 
 var nodeOverlay = schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"}
 
-// newCatalog has AWS tell of the machines of EC2NodeClasses, and the file of those of all other node classes. Where there is no EC2NodeClass, AWS is never
-// called.
+// newCatalog returns a catalogue that takes the machines of EC2NodeClasses from AWS, and those of all other node classes from the file. It never calls AWS if
+// there is no EC2NodeClass.
 func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metrics, o Options) (cloud.Catalog, error) {
 	onAWS := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: o.VMMemoryOverheadPercent, ReservedENIs: o.ReservedENIs, IsolatedVPC: o.IsolatedVPC},
@@ -212,12 +212,12 @@ func newCatalog(m ctrl.Manager, types []catalog.InstanceType, all *metrics.Metri
 	return machines, nil
 }
 
-// loader makes AWS clients whose calls are counted.
+// loader returns a function that creates AWS clients and counts their calls.
 func loader(all *metrics.Metrics) func(context.Context) (*api.Clients, error) {
 	return func(ctx context.Context) (*api.Clients, error) { return api.Load(ctx, api.Counted(all.AWSCalls)) }
 }
 
-// kubernetesVersion asks the API server for its version, as Karpenter's AWS provider does.
+// kubernetesVersion returns a function that reads the API server's version, as Karpenter's AWS provider does.
 func kubernetesVersion(m ctrl.Manager) func() (string, error) {
 	return func() (string, error) {
 		d, err := discovery.NewDiscoveryClientForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
@@ -232,7 +232,7 @@ func kubernetesVersion(m ctrl.Manager) func() (string, error) {
 	}
 }
 
-// cachesSynced is ready once every informer has listed.
+// cachesSynced returns a check that passes once every informer has listed its objects.
 func cachesSynced(m ctrl.Manager) healthz.Checker {
 	return func(req *http.Request) error {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Second)

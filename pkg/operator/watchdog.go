@@ -12,18 +12,17 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// stuckAfter is how long a controller may work on one object. A plan takes less than a second and a request to the API server or the cloud at most a minute, so it is
-// long enough for all that goes well or fails in time.
+// stuckAfter is how long a controller may work on one object. A plan takes less than a second, and a request to the API server or the cloud at most a minute.
 const stuckAfter = 5 * time.Minute
 
-// The metrics of controller-runtime from which the watchdog reads what controllers do.
+// Metrics of controller-runtime that the watchdog reads.
 const (
 	activeWorkers  = "controller_runtime_active_workers"
 	reconcileTotal = "controller_runtime_reconcile_total"
 )
 
-// watchdog is a health check that fails once a controller has worked on one object for too long. The lease does not tell: it is renewed beside the workers. When the check fails,
-// the kubelet restarts the container, and another replica takes the lease.
+// watchdog is a health check that fails if a controller has worked on one object for too long. The lease does not show this, because it is renewed
+// independently of the workers. When the check fails, the kubelet restarts the container, and another replica takes the lease.
 type watchdog struct {
 	gatherer prometheus.Gatherer
 	clock    clock.PassiveClock
@@ -32,7 +31,7 @@ type watchdog struct {
 	seen map[string]progress
 }
 
-// progress is how many reconciles a busy controller had completed, and since when the number has been the same.
+// progress is how many reconciliations a busy controller had completed, and since when the number has not changed.
 type progress struct {
 	completed float64
 	since     time.Time
@@ -42,7 +41,7 @@ func newWatchdog(gatherer prometheus.Gatherer, clk clock.PassiveClock) *watchdog
 	return &watchdog{gatherer: gatherer, clock: clk, seen: map[string]progress{}}
 }
 
-// check is a healthz.Checker. It compares with what earlier calls saw.
+// check is a healthz.Checker. It compares the metrics with those of earlier calls.
 func (w *watchdog) check(*http.Request) error {
 	families, err := w.gatherer.Gather()
 	if err != nil && len(families) == 0 {
@@ -71,7 +70,7 @@ func (w *watchdog) check(*http.Request) error {
 	return nil
 }
 
-// sums are the values of a metric, added up by controller.
+// sums returns the values of a metric, added up by controller.
 func sums(families []*dto.MetricFamily, name string) map[string]float64 {
 	all := map[string]float64{}
 	for _, family := range families {
