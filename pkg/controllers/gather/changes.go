@@ -18,15 +18,15 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// indexName is the field of an index that finds nothing: it is there to be told of changes.
+// indexName is the name of an index that finds nothing. Its function is called when an object changes.
 const indexName = "karve.sh/changes"
 
-// changes counts the changes of the objects in the informers' caches, by kind. An informer asks its index functions about an object while it changes its
-// store, and before it tells anybody. So whoever was woken by a change finds it counted, which an event handler could not promise: handlers are called one by one,
-// after the change. A change may be counted more than once.
+// changes counts the changes of the objects in the informers' caches, by kind. An informer calls its index functions while it changes its store, before it
+// notifies any handler. So a reconciler that is triggered by a change finds it counted. Event handlers could not guarantee this, because they are called one
+// by one after the change. A change may be counted more than once.
 type changes map[any]*atomic.Uint64
 
-// kinds are the objects that are read from the caches, by what their counter is known by.
+// kinds returns the objects that are read from the caches, by the keys of their counters.
 func (g *Gatherer) kinds() map[any]client.Object {
 	kinds := map[any]client.Object{
 		typeOf[corev1.PodList](): &corev1.Pod{}, typeOf[corev1.NodeList](): &corev1.Node{}, typeOf[corev1.NamespaceList](): &corev1.Namespace{},
@@ -51,8 +51,8 @@ func (g *Gatherer) kinds() map[any]client.Object {
 
 func typeOf[L any]() any { return reflect.TypeFor[L]() }
 
-// CountChanges has the informers count the changes of what the Gatherer reads from them, so that it lists again only what has changed. It is called once, before
-// they start. Without it everything is listed each time.
+// CountChanges makes the informers count the changes of what the Gatherer reads, so that it lists only kinds that have changed. It must be called once, before
+// the informers start. Without it, the Gatherer lists everything each time.
 func (g *Gatherer) CountChanges(ctx context.Context, indexer client.FieldIndexer) error {
 	counted := changes{}
 	for key, object := range g.kinds() {
@@ -69,7 +69,7 @@ func (g *Gatherer) CountChanges(ctx context.Context, indexer client.FieldIndexer
 	return nil
 }
 
-// of is the number of changes of a kind; false where they are not counted.
+// of returns the number of changes of a kind, and false if they are not counted.
 func (c changes) of(key any) (uint64, bool) {
 	if counter := c[key]; counter != nil {
 		return counter.Load(), true
@@ -77,7 +77,7 @@ func (c changes) of(key any) (uint64, bool) {
 	return 0, false
 }
 
-// all is the number of changes of all kinds. It never falls, and it stays the same only while nothing changes.
+// all returns the number of changes of all kinds. It never falls, and stays the same only while nothing changes.
 func (c changes) all() uint64 {
 	var sum uint64
 	for _, counter := range c {

@@ -19,14 +19,15 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// The kinds whose specs are read as they are.
+// The kinds whose specs are also read without types.
 var (
 	nodePool     = schema.GroupVersionKind{Group: apis.Group, Version: "v1", Kind: "NodePool"}
 	gpuNodeClass = v1alpha1.GroupVersion.WithKind(v1alpha1.Kind)
 )
 
-// unknownFields returns the paths of fields in the specs of our NodePools and of GPUNodeClasses that the typed objects do not have, by the objects' UIDs. The
-// API server keeps such fields where its CRDs are newer than Karve. They are read from informers of their own, since typed objects have lost them.
+// unknownFields returns the paths of fields in the specs of Karve's NodePools and of GPUNodeClasses that the Go types do not have, by the objects' UIDs. The
+// API server keeps such fields if its CRDs are newer than Karve. They are read from separate, unstructured informers, because the typed objects have lost
+// them.
 func (g *Gatherer) unknownFields(ctx context.Context, pools []karpv1.NodePool) (map[types.UID][]string, error) {
 	ours := map[types.UID]bool{}
 	for i := range pools {
@@ -53,7 +54,7 @@ func (g *Gatherer) unknownFields(ctx context.Context, pools []karpv1.NodePool) (
 	)
 }
 
-// unknownIn returns the paths of the fields of a spec that the typed one does not have.
+// unknownIn returns the paths of the fields of a spec that its Go type does not have.
 func unknownIn(spec, typed any) []string {
 	fields, ok := spec.(map[string]any)
 	if !ok {

@@ -1,7 +1,7 @@
-// Package gather reads the cluster for those who decide. It only reads.
+// Package gather reads the cluster for the controllers. It writes nothing.
 //
-// What the informers know is kept from one look to the next (state.go), and a kind is listed again only after one of its objects has changed (changes.go).
-// NodeClaims and the cloud's node classes are read live at each look. Controllers that ask at the same time share a look (look.go).
+// It keeps what it read from the informers (state.go), and lists a kind again only after one of its objects has changed (changes.go). It reads NodeClaims and
+// the cloud's node classes from the API server each time. Controllers that ask at the same time share the result (look.go).
 package gather
 
 import (
@@ -30,40 +30,40 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Gatherer reads the cluster.
+// Gatherer reads the cluster. It is safe for concurrent use.
 type Gatherer struct {
-	// Cached reads from the informers' caches, unstructured objects too.
+	// Cached reads from the informers' caches, including unstructured objects.
 	Cached client.Reader
-	// Live reads from the API server. NodeClaims are always read live: a claim created a moment ago must not be missed, or its pods
-	// would get a second machine.
+	// Live reads from the API server. NodeClaims are always read from it: if a NodeClaim that was just created were missed, its pods would get a second machine.
 	Live client.Reader
-	// Mapper knows which kinds the API server serves.
+	// Mapper tells which kinds the API server serves.
 	Mapper  meta.RESTMapper
 	Catalog cloud.Catalog
 	Ledger  *launch.Ledger
 	Clock   clock.PassiveClock
 	// Metrics may be nil.
 	Metrics *metrics.Metrics
-	// ReplicasTimeout is how long a registered node may go without its replicas.
+	// ReplicasTimeout is how long a registered node may have no replicas.
 	ReplicasTimeout time.Duration
-	// NodeOverlays says whether the API server serves NodeOverlays.
+	// NodeOverlays reports whether the API server serves NodeOverlays.
 	NodeOverlays bool
-	// CapacityBuffers says whether the API server serves CapacityBuffers.
+	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
-	// ImageRollouts says whether GPUImageRollouts are read, which decide about machines that run.
+	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
 	ImageRollouts bool
 
-	// claims is held by whoever reads all NodeClaims, or writes to several together.
+	// claims is locked while all NodeClaims are read, and while several are written together.
 	claims sync.RWMutex
 
-	// looking is held by the look that reads, and for what looks keep: the state, and what machines were found to have since the controller has started.
+	// looking is locked while the cluster is read. It guards state and learned. The latter has the capacities that machines have shown since the controller
+	// started.
 	looking sync.Mutex
 	state   state
 	learned capacity.Learned
-	// changes counts what changes in the caches; nil where that is not counted.
+	// changes counts the changes in the caches. It is nil if they are not counted.
 	changes changes
 
-	// mu is for the look that has not begun and the latest one that has ended well.
+	// mu guards next, which has not begun, and latest, which is the last one without an error.
 	mu           sync.Mutex
 	next, latest *look
 }
@@ -112,7 +112,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	return c, nil
 }
 
-// classes reads what the GPUNodeClasses name.
+// classes reads the node classes that the GPUNodeClasses refer to.
 func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
 	for i := range c.GPUNodeClasses {
 		class := &c.GPUNodeClasses[i]
@@ -139,14 +139,15 @@ func (g *Gatherer) list(ctx context.Context, claims *karpv1.NodeClaimList) error
 	return nil
 }
 
-// Together writes to NodeClaims of which whoever reads the cluster is to see all that is written or nothing. What writes must not read the cluster.
+// Together calls a function that writes several NodeClaims. Readers of the cluster see either all of its writes or none. The function must not read the
+// cluster.
 func (g *Gatherer) Together(write func()) {
 	g.claims.Lock()
 	defer g.claims.Unlock()
 	write()
 }
 
-// learn adds what the machines that are there show to what is known.
+// learn adds what the existing machines show to the known capacities.
 func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
 	now := capacity.Learn(c, g.learned)
 	for kind, seen := range now {
@@ -159,8 +160,8 @@ func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Lear
 	return now
 }
 
-// NodeClass reads the state of one of the cloud's node classes. It is read live: a class that was changed a moment ago is not Ready until
-// Karpenter has looked at it, and Karpenter deletes claims that name such a class.
+// NodeClass reads the state of one of the cloud's node classes from the API server, because a cached one may be wrong: a class that was just changed is not
+// Ready until Karpenter has reconciled it, and Karpenter deletes NodeClaims that refer to such a class.
 func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReference) (snapshot.NodeClassState, error) {
 	mapping, err := g.Mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
 	if meta.IsNoMatchError(err) {
@@ -183,7 +184,7 @@ func (g *Gatherer) NodeClass(ctx context.Context, ref v1alpha1.NodeClassReferenc
 	case ctx.Err() != nil:
 		return snapshot.NodeClassState{}, ctx.Err()
 	case err != nil:
-		// One class that cannot be read, for instance while its conversion webhook is away, must not stop the pools of the others.
+		// One class that cannot be read, for instance because its conversion webhook is down, must not stop the pools of the others.
 		return snapshot.NodeClassState{Reason: "NodeClassUnreadable", Message: fmt.Sprintf("%s %q cannot be read: %v", ref.Kind, ref.Name, err)}, nil
 	}
 	state := snapshot.NodeClassStateOf(class)

@@ -9,22 +9,22 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// recent is how old a look may be for those who ask for no newer one.
+// recent is the largest age of the result that Recent returns.
 const recent = 2 * time.Second
 
-// look is one reading of the cluster, for all who asked for it before it began.
+// look is one read of the cluster, for all callers that asked for it before it began.
 type look struct {
 	done    chan struct{}
 	cluster *snapshot.Cluster
 	err     error
-	// began is when it began, changes how many changes had been counted then.
+	// began is when it began, and changes is the number of changes that were counted by then.
 	began   time.Time
 	changes uint64
 }
 
-// Cluster reads all that a decision may depend on: NodeClaims and the cloud's node classes from the API server, and of the caches what has changed. Those who ask
-// while others are read for wait for the next look, and share it: it begins after they asked, as if each had read alone. The objects are shared, and
-// nobody changes them.
+// Cluster reads everything that decisions depend on. It reads NodeClaims and the cloud's node classes from the API server, and from the caches what has
+// changed. Callers that arrive during a read wait for the next one and share it. So a read always begins after its callers asked. The objects are shared, and
+// callers must not change them.
 func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	l, first := g.join()
 	if first {
@@ -38,8 +38,8 @@ func (g *Gatherer) Cluster(ctx context.Context) (*snapshot.Cluster, error) {
 	}
 }
 
-// Recent is the latest look, if it is at most two seconds old and no object in the caches has changed since it began; or else a new one. It is for those who
-// report, and for those who look again before they act.
+// Recent returns the latest result of Cluster if it is at most two seconds old and no object in the caches has changed since it began. Otherwise it calls
+// Cluster. It is for reports, and for callers that check again before they act.
 func (g *Gatherer) Recent(ctx context.Context) (*snapshot.Cluster, error) {
 	g.mu.Lock()
 	l := g.latest
@@ -50,7 +50,7 @@ func (g *Gatherer) Recent(ctx context.Context) (*snapshot.Cluster, error) {
 	return g.hand(l)
 }
 
-// join returns the look that has not begun; first says that the caller is to take it.
+// join returns the look that has not begun. If first is true, the caller must call take.
 func (g *Gatherer) join() (l *look, first bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,7 +67,7 @@ func (g *Gatherer) take(ctx context.Context, l *look) {
 	defer g.looking.Unlock()
 	defer close(l.done)
 	g.mu.Lock()
-	g.next = nil // Who asks from now on may have seen something that this look has not.
+	g.next = nil // Callers from now on may know of changes that this look misses.
 	g.mu.Unlock()
 	l.began, l.changes = g.Clock.Now(), g.changes.all()
 	l.cluster, l.err = g.read(ctx)
@@ -82,7 +82,7 @@ func (g *Gatherer) take(ctx context.Context, l *look) {
 	g.mu.Unlock()
 }
 
-// hand returns the cluster of a look as it is now: the objects are shared, and what is made of them is the caller's own.
+// hand returns a copy of the cluster with the current time and refusals. The objects are shared, and the maps that callers may change are copied.
 func (g *Gatherer) hand(l *look) (*snapshot.Cluster, error) {
 	if l.err != nil {
 		return nil, l.err

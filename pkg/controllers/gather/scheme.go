@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// Scheme knows all kinds that the controllers read and write. It is client-go's own, so kinds are added to it once, also where many ask for it.
+// Scheme returns a scheme with all kinds that the controllers read and write. It is client-go's own scheme. The kinds are added only once.
 func Scheme() (*runtime.Scheme, error) { return scheme() }
 
 var scheme = sync.OnceValues(func() (*runtime.Scheme, error) {

@@ -15,8 +15,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// state is what the informers know of the cluster, kept from one look to the next. A look lists again only the kinds of which an object has changed since.
-// Nobody changes the objects: looks hand them to several controllers.
+// state is what was read from the informers, kept from one look to the next. A look lists only the kinds of which an object has changed. The objects must not
+// be changed, because several controllers share them.
 type state struct {
 	nodePools  kept[karpv1.NodePoolList]
 	classes    kept[v1alpha1.GPUNodeClassList]
@@ -33,10 +33,10 @@ type state struct {
 	unknown    kept[map[types.UID][]string]
 }
 
-// kept is something as it was read when so many changes had been counted.
+// kept is a value with the number of changes at the time when it was read.
 type kept[T any] struct {
 	is T
-	// counted says that it was read, and that its changes are counted.
+	// counted reports whether the value was read and its changes are counted.
 	counted bool
 	changes uint64
 }
@@ -74,7 +74,7 @@ func (g *Gatherer) update(ctx context.Context) error {
 	return nil
 }
 
-// relist lists a kind unless nothing of it has changed. The changes are counted before they are listed: what changes meanwhile is listed again next time.
+// relist lists a kind if one of its objects has changed. It reads the counter before it lists, so an object that changes meanwhile is listed again next time.
 func relist[L any, P interface {
 	*L
 	client.ObjectList
@@ -88,7 +88,7 @@ func relist[L any, P interface {
 	})
 }
 
-// update reads anew unless the changes are counted and as many as when it was read.
+// update reads the value unless its changes are counted and the number is the same as before.
 func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error)) error {
 	now, ok := counted()
 	if ok && k.counted && now == k.changes {
@@ -102,7 +102,7 @@ func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error)) 
 	return nil
 }
 
-// specChanges is the number of changes of all that the fields which Karve does not know are read from.
+// specChanges returns the number of changes of the objects from which unknown fields are read. It returns false if they are not counted.
 func (g *Gatherer) specChanges() (uint64, bool) {
 	var sum uint64
 	for _, key := range []any{typeOf[karpv1.NodePoolList](), nodePool, gpuNodeClass} {

@@ -9,25 +9,25 @@ import (
 	"karve.sh/karve/pkg/cloud/clouds"
 )
 
-// Refusal is what of a claim's choice is to be left alone, and why: each of the instance types in each of the zones.
+// Refusal is what Karve should avoid after a launch failed, and why: each of the instance types in each of the zones.
 type Refusal struct {
 	InstanceTypes, Zones []string
 	CapacityType         string
-	// Reason is one of the reasons of v1alpha1, or of Karpenter's for the condition Launched.
+	// Reason is a reason of v1alpha1, or one of Karpenter's condition Launched.
 	Reason  string
 	Message string
-	// Generation is that of the cloud's node class when the refusal is about the node class.
+	// Generation is that of the cloud's node class if the refusal is about the node class, and 0 otherwise.
 	Generation int64
 }
 
-// Cloud is what is known of the cloud's node class when a refusal is told.
+// Cloud is the state of the cloud's node class at the time of a refusal.
 type Cloud struct {
 	Generation int64
-	// Subnets are the zones of the node class's subnets, by id.
+	// Subnets has the zones of the node class's subnets, by ID.
 	Subnets map[string]string
 }
 
-// refusals are the texts in messages that tell of a refusal: those of Karpenter itself, and those of the clouds.
+// refusals has the texts that identify refusals in messages of Karpenter and of the clouds.
 var refusals = func() []cloud.Error {
 	all := []cloud.Error{
 		{Text: "all requested instance types were unavailable", Reason: v1alpha1.RefusalInsufficientCapacity},
@@ -39,14 +39,14 @@ var refusals = func() []cloud.Error {
 	return all
 }()
 
-// fault is one error of several in a message.
+// fault is one of the errors in a message.
 type fault struct {
 	reason string
-	// text is what the error says, up to the next one.
+	// text is the message from this error up to the next one.
 	text string
 }
 
-// faults finds the errors in a message, in their order.
+// faults returns the errors in a message, in order.
 func faults(message string) []fault {
 	type place struct {
 		at     int
@@ -75,12 +75,12 @@ func faults(message string) []fault {
 	return out
 }
 
-// attribute reads what Karpenter tells of a claim that it gave up for lack of capacity (the event InsufficientCapacityError). Karpenter cuts the message
-// off after 300 characters, so whatever of the claim it does not explain was refused for lack of capacity as well: the cloud had none of it.
+// attribute returns the refusals in a message of Karpenter's event InsufficientCapacityError about a NodeClaim. Karpenter cuts the message off after 300
+// characters. Offerings of the NodeClaim that the message does not explain count as refused for lack of capacity too, because the cloud launched none of them.
 func attribute(s Shape, message string, class Cloud) []Refusal {
 	var out []Refusal
 	for _, f := range faults(message) {
-		// An error for lack of capacity names one machine of those that were all tried.
+		// An error for lack of capacity names only one of the offerings that were tried.
 		if f.reason == v1alpha1.RefusalInsufficientCapacity || f.reason == v1alpha1.RefusalUnsupported && !s.named(f.text) {
 			continue
 		}
@@ -91,16 +91,16 @@ func attribute(s Shape, message string, class Cloud) []Refusal {
 	return append(out, s.rest(out, message)...)
 }
 
-// named says whether a text names an instance type and a zone of the shape.
+// named reports whether a text contains an instance type and a zone of the shape.
 func (s Shape) named(text string) bool {
 	return slices.ContainsFunc(s.InstanceTypes, func(t string) bool { return mentions(text, t) }) &&
 		slices.ContainsFunc(s.Zones, func(z string) bool { return inParentheses(text, z) })
 }
 
-// inParentheses says whether a text has a zone as the one that an error is about. Other zones follow, as advice.
+// inParentheses reports whether a text has the zone as the one that an error is about. Other zones follow as advice.
 func inParentheses(text, zone string) bool { return strings.Contains(text, "("+zone+")") }
 
-// within is the part of the shape that a refusal of the scope is about: what the text names of it, or all of it.
+// within returns the part of the shape that a refusal of the scope is about: what the text names, or all of it.
 func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	everything := []string{v1alpha1.Any}
 	r := Refusal{InstanceTypes: everything, Zones: everything, CapacityType: v1alpha1.Any}
@@ -123,7 +123,7 @@ func (s Shape) within(of cloud.Scope, text string, class Cloud) Refusal {
 	return r
 }
 
-// those are the values that pass, or all of them where none does.
+// those returns the values that pass, or all of them if none does.
 func those(values []string, pass func(string) bool) []string {
 	some := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return !pass(v) })
 	if len(some) == 0 {
@@ -132,7 +132,7 @@ func those(values []string, pass func(string) bool) []string {
 	return some
 }
 
-// mentions says whether a text has the name of an instance type, not as a part of another name.
+// mentions reports whether a text contains the name of an instance type, and not only as a part of another name.
 func mentions(text, name string) bool {
 	part := func(c byte) bool { return c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
 	for from := 0; name != ""; {
@@ -149,7 +149,7 @@ func mentions(text, name string) bool {
 	return false
 }
 
-// withoutAddresses are the zones of the subnets that a text names, or all of the shape's.
+// withoutAddresses returns the zones of the subnets that a text names, or all zones of the shape.
 func (s Shape) withoutAddresses(text string, class Cloud) []string {
 	var zones []string
 	for id, zone := range class.Subnets {
@@ -164,7 +164,7 @@ func (s Shape) withoutAddresses(text string, class Cloud) []string {
 	return zones
 }
 
-// rest is what of the shape no refusal is about yet.
+// rest returns refusals for the offerings of the shape that no refusal covers yet.
 func (s Shape) rest(told []Refusal, message string) []Refusal {
 	var out []Refusal
 	for _, t := range s.InstanceTypes {
@@ -185,7 +185,7 @@ func (s Shape) rest(told []Refusal, message string) []Refusal {
 	return out
 }
 
-// covers says whether the refusal is about an offering.
+// covers reports whether the refusal is about an offering.
 func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 	has := func(list []string, value string) bool {
 		return slices.Contains(list, v1alpha1.Any) || slices.Contains(list, value)
@@ -193,7 +193,7 @@ func (r Refusal) covers(instanceType, zone, capacityType string) bool {
 	return has(r.InstanceTypes, instanceType) && has(r.Zones, zone) && (r.CapacityType == v1alpha1.Any || r.CapacityType == capacityType)
 }
 
-// refusalFor is what is to be left alone for a reason of which no more is known.
+// refusalFor returns the refusal for a reason without further details.
 func refusalFor(s Shape, reason, message string, class Cloud) Refusal {
 	reason = known(reason)
 	r := s.within(causes[reason].Scope, "", class)

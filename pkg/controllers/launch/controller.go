@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
 	// NodeClass reads the state of one of the cloud's node classes.
@@ -31,11 +31,11 @@ type Config struct {
 	Metrics   *metrics.Metrics
 	Recorder  events.EventRecorder
 	Clock     clock.PassiveClock
-	// Timeout is how long a claim may wait for its machine.
+	// Timeout is how long a NodeClaim may wait for its machine.
 	Timeout time.Duration
 }
 
-// Controller follows each NodeClaim of ours until it is launched.
+// Controller handles each of Karve's NodeClaims until it is launched.
 type Controller struct{ Config }
 
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=delete
@@ -43,14 +43,14 @@ type Controller struct{ Config }
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=default,resources=events,verbs=list;watch
 
-// Register adds the controller to the manager. Of events only those about NodeClaims are worth a cache: see [AboutNodeClaims].
+// Register adds the controller to the manager. The manager's cache should only have the events that [AboutNodeClaims] selects.
 func (c *Controller) Register(m ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(m).Named("launch").For(&karpv1.NodeClaim{}).
 		Watches(&corev1.Event{}, handler.EnqueueRequestsFromMapFunc(claimOf)).
 		Complete(c)
 }
 
-// Reconcile looks at one claim.
+// Reconcile handles one NodeClaim.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, req.NamespacedName, claim); err != nil {
@@ -80,14 +80,14 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
-// launched notes that the cloud has what the claim's machine is.
+// launched records that the cloud launched the offering of the NodeClaim.
 func (c *Controller) launched(claim *karpv1.NodeClaim) {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	at := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched).LastTransitionTime.Time
 	c.Ledger.Launched(claim.Name, claim.Labels[v1alpha1.GPUNodeClassLabel], instanceType, zone, capacityType, at)
 }
 
-// ShapeOf is what a claim of ours asks the cloud for.
+// ShapeOf returns what one of Karve's NodeClaims requests from the cloud.
 func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	s := Shape{Class: claim.Labels[v1alpha1.GPUNodeClassLabel], Pool: claim.Labels[karpv1.NodePoolLabelKey]}
 	s.InstanceTypes, s.Zones, s.CapacityType = snapshot.RequestedOfferings(claim)
@@ -99,7 +99,7 @@ func ShapeOf(claim *karpv1.NodeClaim) Shape {
 	return s
 }
 
-// PoolGone says whether the NodePool of a claim does not exist any more or is being deleted. Kubernetes deletes all claims of such a pool.
+// PoolGone reports whether the NodePool of a NodeClaim does not exist or is being deleted. Kubernetes deletes all NodeClaims of such a pool.
 func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
 	np := &karpv1.NodePool{}
 	if err := c.Get(ctx, client.ObjectKey{Name: s.Pool}, np); err != nil {
@@ -111,9 +111,9 @@ func PoolGone(ctx context.Context, c client.Reader, s Shape) (bool, error) {
 	return !np.DeletionTimestamp.IsZero() || s.PoolUID != "" && s.PoolUID != np.UID, nil
 }
 
-// refused notes that Karpenter gave a claim up, unless that was seen already or we gave it up ourselves. The claim stays on the ledger until the
-// refusal is noted, so that an error in between does not lose it. Where nobody has said why yet, the launches of its GPUNodeClass pause
-// for a moment, until Karpenter's event says so or no longer can be expected.
+// refused records that Karpenter deleted a NodeClaim before it was launched, unless that was recorded before or Karve deleted it. The NodeClaim stays in the
+// ledger until the refusal is recorded, so that an error does not lose it. If the reason is not known yet, the launches of its GPUNodeClass pause until
+// Karpenter's event gives one, or until it can no longer be expected.
 func (c *Controller) refused(ctx context.Context, claim, reason, message string) (reconcile.Result, error) {
 	e, lost, ok := c.Ledger.unlaunched(claim)
 	if !ok {
@@ -136,7 +136,8 @@ func (c *Controller) refused(ctx context.Context, claim, reason, message string)
 	return reconcile.Result{}, nil
 }
 
-// vanished notes that a claim is gone without a reason, or, with lost, that it has been for a while. One whose NodePool is gone was deleted with it: nothing failed.
+// vanished records that a NodeClaim is gone without a reason. The argument lost reports whether that was recorded before. A NodeClaim without a NodePool was
+// deleted with it, so nothing failed.
 func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost bool, message string) (reconcile.Result, error) {
 	gone, err := PoolGone(ctx, c.Client, e.shape)
 	now := c.Clock.Now()
@@ -161,7 +162,7 @@ func (c *Controller) vanished(ctx context.Context, claim string, e entry, lost b
 	return reconcile.Result{}, nil
 }
 
-// giveUp writes the refusal down before it deletes the claim, so that a crash in between does not lose it.
+// giveUp records the refusal before it deletes the NodeClaim, so that a crash does not lose it.
 func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d decision) (reconcile.Result, error) {
 	shape, now := ShapeOf(claim), c.Clock.Now()
 	c.Ledger.Await(claim.Name, claim.UID, shape)
@@ -173,7 +174,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	if err := c.refuse(ctx, shape, now, r); err != nil {
 		return reconcile.Result{}, err
 	}
-	// The claim comes from a cache: one that was launched a moment ago must not be deleted.
+	// The NodeClaim comes from a cache, and one that was just launched must not be deleted.
 	err = c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion})
 	switch {
 	case apierrors.IsConflict(err):
@@ -191,7 +192,7 @@ func (c *Controller) giveUp(ctx context.Context, claim *karpv1.NodeClaim, d deci
 	return reconcile.Result{}, nil
 }
 
-// interrupted notes that the cloud took a spot machine back: it has no more to spare there for the moment.
+// interrupted records that the cloud interrupted a spot machine, so it has no spare capacity there for now.
 func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) error {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	if capacityType != karpv1.CapacityTypeSpot {
@@ -206,7 +207,7 @@ func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) e
 		InstanceTypes: []string{instanceType}, Zones: []string{zone}, CapacityType: capacityType, Reason: v1alpha1.RefusalSpotInterrupted,
 		Message: fmt.Sprintf("the spot machine of NodeClaim %s was interrupted", claim.Name),
 	}
-	// As of the deletion, which does not change: a restarted controller sees old events again, and whoever reported the event does not choose the time.
+	// The time is that of the deletion, which does not change: a restarted controller sees old events again, and the sender of the event cannot choose the time.
 	return c.refuse(ctx, shape, claim.DeletionTimestamp.Time, r)
 }
 

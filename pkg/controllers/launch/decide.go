@@ -14,30 +14,30 @@ import (
 type verdict int
 
 const (
-	// wait: the cloud has not answered; look again.
+	// wait means that the cloud has not answered yet.
 	wait verdict = iota
-	// launched: the machine is made.
+	// launched means that the machine was launched.
 	launched
-	// hung: the cloud does not make the machine; give the claim up.
+	// hung means that the cloud does not launch the machine, so Karve deletes the NodeClaim.
 	hung
-	// refused: Karpenter has given the claim up itself.
+	// refused means that Karpenter itself deletes the NodeClaim.
 	refused
-	// leaving: the machine was made, and is on its way out.
+	// leaving means that the machine was launched and is being deleted.
 	leaving
 )
 
-// decision is what has become of a claim.
+// decision is the state of a NodeClaim.
 type decision struct {
 	verdict verdict
-	// again is when to look again, for wait.
+	// again is when to check again, for wait.
 	again time.Duration
-	// reason and message say why, for hung and refused; reason is "" where nothing is known yet.
+	// reason and message explain hung and refused. The reason is "" if it is not known yet.
 	reason, message string
-	// held says that stock Karpenter was held up for long.
+	// held reports whether the NodeClaim blocked Karpenter for long.
 	held bool
 }
 
-// decide says what has become of a claim.
+// decide returns the state of a NodeClaim.
 func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decision {
 	condition := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
 	switch {

@@ -16,34 +16,34 @@ import (
 	"karve.sh/karve/pkg/controllers/wording"
 )
 
-// Reasons of Karpenter's events about NodeClaims: its core tells of a launch that the provider refused (pkg/events), its AWS provider of notices from
+// Reasons of Karpenter's events about NodeClaims. Its core reports launches that the provider refused (pkg/events), and its AWS provider reports notices from
 // EC2 (pkg/controllers/interruption/events).
 const (
 	insufficientCapacity = "InsufficientCapacityError"
 	spotInterrupted      = "SpotInterrupted"
 )
 
-// AboutNodeClaims selects the events that the controller reads, for the manager's cache.
+// AboutNodeClaims returns a selector for the events that the controller reads, for the manager's cache.
 func AboutNodeClaims() fields.Selector {
 	return fields.OneTermEqualSelector("involvedObject.kind", "NodeClaim")
 }
 
-// karpenter is the component that Karpenter's events name, whatever its provider.
+// karpenter is the component in Karpenter's events, whatever the provider.
 const karpenter = "karpenter"
 
-// maxEvent is how much of an event's message is read, in bytes. Karpenter cuts errors off after 300.
+// maxEvent is how much of an event's message is used, in bytes. Karpenter cuts errors off after 300.
 const maxEvent = 1024
 
-// fromKarpenter says whether an event is as Karpenter writes them about NodeClaims. Events about objects without a namespace are in the namespace default, where few
-// may create any, but whoever may can write the same: an event is believed only about a claim of ours that is gone or going, once for each claim, and only to
-// choose among what the claim asked for.
+// fromKarpenter reports whether an event looks like those that Karpenter writes about NodeClaims. Events about cluster-scoped objects are in the namespace
+// default. Any client that may create events there can imitate them. So an event only counts for one of Karve's NodeClaims that is gone or being deleted, only
+// once for each NodeClaim, and only to choose among the offerings that it requested.
 func fromKarpenter(e *corev1.Event) bool {
 	o := &e.InvolvedObject
 	return e.Namespace == corev1.NamespaceDefault && o.Kind == "NodeClaim" && o.Namespace == "" && strings.HasPrefix(o.APIVersion, "karpenter.sh/") &&
 		(e.Source.Component == karpenter || e.ReportingController == karpenter)
 }
 
-// claimOf is the claim that an event tells something of.
+// claimOf returns a request for the NodeClaim that an event is about.
 func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	event, ok := o.(*corev1.Event)
 	if !ok || !fromKarpenter(event) || event.Reason != insufficientCapacity && event.Reason != spotInterrupted {
@@ -52,7 +52,7 @@ func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: event.InvolvedObject.Name}}}
 }
 
-// eventOf is Karpenter's event with the reason about the very claim, whose name may have been that of another before; nil when there is none.
+// eventOf returns Karpenter's event with the reason about the NodeClaim with this name and UID, and nil if there is none.
 func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, reason string) (*corev1.Event, error) {
 	var list corev1.EventList
 	if err := c.Client.List(ctx, &list, client.InNamespace(corev1.NamespaceDefault)); err != nil {
@@ -67,8 +67,8 @@ func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, r
 	return nil, nil
 }
 
-// explain says what is to be left alone after Karpenter gave a claim up: by what its event says, by the reason that the claim had, or by the state of
-// the node class, without which it launches nothing and says nothing. It says nothing when nothing of that is known.
+// explain returns the refusals for a NodeClaim that Karpenter deleted. It uses Karpenter's event, the reason that the NodeClaim had, or the state of the node
+// class: if that is not ready, Karpenter launches nothing and gives no reason. It returns none if nothing is known.
 func (c *Controller) explain(ctx context.Context, claim string, e entry, reason, message string) ([]Refusal, error) {
 	cloud, notReady, err := c.lookAtCloud(ctx, e.shape)
 	if err != nil {
@@ -92,13 +92,13 @@ func (c *Controller) explain(ctx context.Context, claim string, e entry, reason,
 	return nil, nil
 }
 
-// cloud is what is known of the node class of a shape.
+// cloud returns the state of the node class of a shape.
 func (c *Controller) cloud(ctx context.Context, s Shape) (Cloud, error) {
 	cloud, _, err := c.lookAtCloud(ctx, s)
 	return cloud, err
 }
 
-// lookAtCloud is what is known of the node class of a shape, and why it is not ready.
+// lookAtCloud returns the state of the node class of a shape, and why it is not ready. The reason is "" if it is ready.
 func (c *Controller) lookAtCloud(ctx context.Context, s Shape) (cloud Cloud, notReady string, err error) {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: s.Class}, class); err != nil {

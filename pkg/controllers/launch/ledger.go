@@ -1,6 +1,6 @@
-// Package launch watches the NodeClaims of ours until the cloud has made their machines, gives up those that it does not make, and remembers
-// which offerings were refused. A claim that cannot launch stops all of stock Karpenter's provisioning, so nothing here waits for long and
-// no refused offering is tried again at once.
+// Package launch watches Karve's NodeClaims until the cloud has launched their machines, deletes those that it does not launch, and remembers which offerings
+// were refused. A NodeClaim that cannot launch blocks all provisioning of Karpenter, so nothing waits long here, and refused offerings are not tried again at
+// once.
 package launch
 
 import (
@@ -20,27 +20,27 @@ import (
 )
 
 const (
-	// memory is how long after its backoff a refusal still counts towards the next one.
+	// memory is how long after its back-off a refusal still counts for the next one.
 	memory = time.Hour
-	// quiet is how long nothing at all is launched after a claim that hung, so that stock Karpenter, which it held up, can do its own work.
+	// quiet is how long Karve launches nothing after a NodeClaim that hung, so that Karpenter can catch up.
 	quiet = time.Minute
-	// explained is how long an explanation is waited for of why a claim vanished: where much happens at once, Karpenter's events come late.
+	// explained is how long Karve waits for an explanation of why a NodeClaim is gone. Karpenter's events may be late under load.
 	explained = 2 * time.Minute
-	// noted is how long it may take until it is noted that a claim has vanished.
+	// noted is how long it may take to record that a NodeClaim is gone.
 	noted = 2 * time.Second
-	// maxRemembered is the bound of the status list.
+	// maxRemembered is the largest length of the list in the status.
 	maxRemembered = 250
 	maxMessage    = 512
 )
 
-// Shape is what a claim asks the cloud for: any of the instance types in any of the zones.
+// Shape is what a NodeClaim requests from the cloud: any of the instance types in any of the zones.
 type Shape struct {
 	// Class is the name of the GPUNodeClass.
 	Class string
-	// Pool is the name of the NodePool, and PoolUID its UID where the claim says it.
+	// Pool is the name of the NodePool. PoolUID is its UID, and "" if the NodeClaim has no owner reference to it.
 	Pool    string
 	PoolUID types.UID
-	// InstanceTypes and Zones begin with what was chosen.
+	// InstanceTypes and Zones begin with the planned ones.
 	InstanceTypes, Zones []string
 	CapacityType         string
 }
@@ -49,8 +49,8 @@ func keyOf(r v1alpha1.RefusedOffering) string {
 	return strings.Join([]string{r.InstanceType, r.Zone, r.CapacityType}, "\x00")
 }
 
-// Ledger remembers claims that are not launched yet and offerings that were refused. It is rebuilt from the API: claims by watching
-// them, refusals from the status of the GPUNodeClasses. It is safe for concurrent use.
+// Ledger remembers NodeClaims that are not launched yet and offerings that were refused. After a restart it is rebuilt from the NodeClaims and from the status
+// of the GPUNodeClasses. It is safe for concurrent use.
 type Ledger struct {
 	mu         sync.Mutex
 	awaited    map[string]entry
@@ -60,23 +60,23 @@ type Ledger struct {
 	quietUntil time.Time
 }
 
-// entry is a claim that is not launched.
+// entry is a NodeClaim that is not launched.
 type entry struct {
 	shape Shape
 	uid   types.UID
-	// missing is when the claim was first seen to be gone.
+	// missing is when the NodeClaim was first seen to be gone.
 	missing time.Time
 }
 
-// NewLedger makes an empty ledger.
+// NewLedger returns an empty ledger.
 func NewLedger() *Ledger {
 	return &Ledger{
 		awaited: map[string]entry{}, lost: map[string]entry{}, refused: map[string]map[string]v1alpha1.RefusedOffering{}, records: map[string]map[string]*record{},
 	}
 }
 
-// Learn adds refusals from the status of a GPUNodeClass that the ledger does not know, as after a restart. One that lies further ahead than its backoff was written
-// by a clock that was ahead, and begins anew.
+// Learn adds the refusals in the status of a GPUNodeClass that the ledger does not have, as after a restart. A refusal that ends later than its back-off
+// allows was written by a clock that was ahead, and begins again now.
 func (l *Ledger) Learn(class string, refused []v1alpha1.RefusedOffering, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *Ledger) put(class string, r v1alpha1.RefusedOffering) {
 	l.refused[class][keyOf(r)] = r
 }
 
-// Await notes a claim that the cloud has not made yet, with its UID once it has one; it says whether that is news.
+// Await records a NodeClaim that the cloud has not launched yet. The UID is "" before it is created. It reports whether the NodeClaim is new.
 func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *Ledger) Await(claim string, uid types.UID, s Shape) bool {
 	return !known
 }
 
-// Name notes the UID of a claim that was created, which tells its events from those of an earlier one of the same name.
+// Name records the UID of a NodeClaim that was created. It distinguishes its events from those of an earlier NodeClaim with the same name.
 func (l *Ledger) Name(claim string, uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +119,7 @@ func (l *Ledger) Name(claim string, uid types.UID) {
 	}
 }
 
-// Launched notes that the cloud made a claim's machine at a time. What was refused of that offering is tried again, and a pause of the class's launches ends.
+// Launched records that the cloud launched a NodeClaim's machine at a time. Refusals of its offering end, and so does a pause of the class's launches.
 func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,14 +130,14 @@ func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string,
 	delete(l.awaited, claim)
 	for _, r := range l.refused[class] {
 		if (Refusal{InstanceTypes: []string{r.InstanceType}, Zones: []string{r.Zone}, CapacityType: r.CapacityType}).covers(instanceType, zone, capacityType) {
-			// Kept as a spent entry, so that the status, which may still hold the refusal, does not teach it again.
+			// The entry is kept without failures, so that Learn does not add the refusal from the status again.
 			r.Failures, r.NotBefore = 0, metav1.Time{}
 			l.put(class, r)
 		}
 	}
 }
 
-// Awaited is the shape of a claim that the cloud has not made yet.
+// Awaited returns the shape of a NodeClaim that the cloud has not launched yet.
 func (l *Ledger) Awaited(claim string) (Shape, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,7 @@ func (l *Ledger) Awaited(claim string) (Shape, bool) {
 	return e.shape, ok
 }
 
-// Gone takes a claim off the ledger that is no longer there or was given up.
+// Gone removes a NodeClaim that no longer exists or was deleted by Karve.
 func (l *Ledger) Gone(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,7 @@ func (l *Ledger) Gone(claim string) {
 	delete(l.lost, claim)
 }
 
-// unlaunched is a claim that is awaited, or that has vanished without an explanation.
+// unlaunched returns a NodeClaim that is awaited, or that is gone without an explanation, in which case lost is true.
 func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +164,7 @@ func (l *Ledger) unlaunched(claim string) (e entry, lost, ok bool) {
 	return e, ok, ok
 }
 
-// lose notes that a claim has vanished, and that it is not known why.
+// lose records that a NodeClaim is gone and that the reason is not known.
 func (l *Ledger) lose(claim string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,8 +174,8 @@ func (l *Ledger) lose(claim string, now time.Time) {
 	delete(l.awaited, claim)
 }
 
-// Vanished says whether a claim that is awaited is not among those that there are: what has become of it is about to be noted, and to plan before would
-// be to try the same again. It says so for two seconds at most.
+// Vanished reports whether an awaited NodeClaim does not exist. The reason is about to be recorded, and a plan before that would try the same again. It
+// returns true for at most two seconds for each NodeClaim.
 func (l *Ledger) Vanished(there sets.Set[string], now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +193,7 @@ func (l *Ledger) Vanished(there sets.Set[string], now time.Time) bool {
 	return vanished
 }
 
-// Refuse notes that the cloud refused something of a class; it returns the part of it that is news.
+// Refuse records that the cloud refused offerings of a class. It returns those that are new.
 func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.RefusedOffering {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,17 +212,17 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 	return news
 }
 
-// refuse notes one refusal, and says whether that is news. The claims of one plan are refused together, and that is one failure; so is a claim that
-// vanished and whose refusal is explained later, be it after what had vanished was no longer left alone.
+// refuse records one refusal, and reports whether it is new. Refusals of several NodeClaims of one plan count as one failure. So does a NodeClaim that was
+// gone and whose refusal is explained later, even after the pause has ended.
 func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time) bool {
 	before := l.refused[class][keyOf(*r)]
 	explains := before.Reason == v1alpha1.RefusalVanished && r.Reason != before.Reason
 	pending := now.Before(before.NotBefore.Time)
-	// What is left alone for another reason than the node class stays so, whatever is said of the node class meanwhile.
+	// A refusal for another reason than the node class stays, whatever is said about the node class meanwhile.
 	if same := before.NodeClassGeneration == r.NodeClassGeneration || before.NodeClassGeneration == 0; pending && same && !explains {
 		return false
 	}
-	// Another generation of the node class begins anew.
+	// Failures of another generation of the node class do not count.
 	changed := before.NodeClassGeneration != r.NodeClassGeneration && before.NodeClassGeneration != 0 && r.NodeClassGeneration != 0
 	r.Failures = before.Failures
 	if changed || forgotten(before, now) {
@@ -236,7 +236,7 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	return true
 }
 
-// explain ends the pause for claims of a class that vanished, once it is known of the last of them why it did.
+// explain ends the pause for NodeClaims of a class that are gone, once the reason is known for the last of them.
 func (l *Ledger) explain(claim, class string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,25 +247,25 @@ func (l *Ledger) explain(claim, class string) {
 	}
 	paused := v1alpha1.RefusedOffering{InstanceType: v1alpha1.Any, Zone: v1alpha1.Any, CapacityType: v1alpha1.Any}
 	if r := l.refused[class][keyOf(paused)]; r.Reason == v1alpha1.RefusalVanished {
-		r.Failures, r.NotBefore = 0, metav1.Time{} // Kept as a spent entry: see Launched.
+		r.Failures, r.NotBefore = 0, metav1.Time{} // See Launched for why the entry is kept.
 		l.put(class, r)
 	}
 }
 
-// Quiet has nothing launched for a while.
+// Quiet stops all launches for a minute.
 func (l *Ledger) Quiet(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.quietUntil = now.Add(quiet)
 }
 
-// forgotten says that a refusal is too old to count.
+// forgotten reports whether a refusal is too old to count.
 func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 	return !now.Before(r.NotBefore.Add(memory))
 }
 
-// backoff is how long a refusal has its offering left alone: that of its reason, twice as long each time, and up to a tenth longer, which differs by
-// what is refused, so that not everything is tried again in the same moment.
+// backoff returns how long Karve avoids what was refused. It doubles with each failure, up to the limit of the reason. Up to a tenth is added, depending on
+// what was refused, so that not everything is tried again at the same moment.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c := causes[known(r.Reason)]
 	d := c.First
@@ -276,23 +276,23 @@ func backoff(r v1alpha1.RefusedOffering) time.Duration {
 		}
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(keyOf(r))) // It never fails.
+	_, _ = h.Write([]byte(keyOf(r))) // It never returns an error.
 	return d + d/10*time.Duration(h.Sum32()%100)/100
 }
 
-// until is when the backoff of a refusal ends that begins now. Times in the API are whole seconds; it is rounded up, since too soon is worse than too late.
+// until returns the end of a refusal's back-off that begins now. Times in the API have whole seconds, so it is rounded up.
 func until(r v1alpha1.RefusedOffering, now time.Time) metav1.Time {
 	return metav1.NewTime(now.Add(backoff(r) + time.Second - 1).Truncate(time.Second))
 }
 
-// QuietUntil is the time before which nothing is launched.
+// QuietUntil returns the time before which nothing may be launched.
 func (l *Ledger) QuietUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.quietUntil
 }
 
-// Refused are the refusals by GPUNodeClass.
+// Refused returns the refusals by the names of their GPUNodeClasses.
 func (l *Ledger) Refused() map[string][]v1alpha1.RefusedOffering {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -303,15 +303,14 @@ func (l *Ledger) Refused() map[string][]v1alpha1.RefusedOffering {
 	return all
 }
 
-// ForStatus are the refusals of a GPUNodeClass that are worth remembering at the time, the latest first when there are too many, in a stable
-// order.
+// ForStatus returns the refusals of a GPUNodeClass that still count, in a stable order. If there are too many, it returns those that end last.
 func (l *Ledger) ForStatus(class string, now time.Time) []v1alpha1.RefusedOffering {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var list []v1alpha1.RefusedOffering
 	for key, r := range l.refused[class] {
 		switch {
-		case r.Failures == 0: // Spent: kept, so that it is not learnt again.
+		case r.Failures == 0: // It has ended, and is kept so that Learn does not add it again.
 		case forgotten(r, now):
 			delete(l.refused[class], key)
 		default:

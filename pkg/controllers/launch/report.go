@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/controllers/wording"
 )
 
-// refuse writes down what was refused. It may be called again for the same refusal.
+// refuse writes refusals to the status of the GPUNodeClass. It may be called again for the same refusal.
 func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refusals ...Refusal) error {
 	class := &v1alpha1.GPUNodeClass{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: shape.Class}, class); err != nil {
@@ -47,7 +47,7 @@ func (c *Controller) refuse(ctx context.Context, shape Shape, at time.Time, refu
 	return nil
 }
 
-// tell tells the GPUNodeClass, once for all that one claim was refused for one reason.
+// tell records one event on the GPUNodeClass for everything that was refused for one NodeClaim and one reason.
 func (c *Controller) tell(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, news []v1alpha1.RefusedOffering) {
 	var instanceTypes, zones []string
 	latest := news[0].NotBefore
@@ -67,7 +67,7 @@ func (c *Controller) tell(class *v1alpha1.GPUNodeClass, shape Shape, r Refusal, 
 	c.Recorder.Eventf(class, nil, corev1.EventTypeWarning, "LaunchRefused", "Launch", "%s", wording.Shorten(note, wording.MaxNote))
 }
 
-// several are the values, each once.
+// several returns the distinct values, sorted and joined.
 func several(values []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
 }

@@ -1,4 +1,4 @@
-// Package nomination writes which nodes pods are nominated for.
+// Package nomination writes the nominated nodes of pods.
 package nomination
 
 import (
@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	// within is how long the nominations of one call are handed out, which bounds how long a plan or a node waits for them.
+	// within is how long one call starts new requests. It limits how long a plan or a node waits for nominations.
 	within = time.Second
-	// most is how many are written at a time.
+	// most is the largest number of concurrent requests.
 	most = 16
-	// answer is how long one request may take, with the time that it waits for the client's rate limiter.
+	// answer is the timeout of one request, which includes the time that it waits for the client's rate limiter.
 	answer = 5 * time.Second
 )
 
-// Write writes nominations, for a second at most. It returns which were written or refused, and whether nobody answered some. No failure is an error: a nomination is a hint.
+// Write writes nominations, for about a second. It returns which ones the API server answered, and whether requests failed without an answer. Failures are
+// logged and not returned, because a nomination is only a hint.
 func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
-	// The time ends the handing out, not a request: the client's rate limiter fails at once where a deadline leaves too little time.
+	// The timeout only stops new requests. Requests with this deadline would fail at once in the client's rate limiter if too little time was left.
 	handOut, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	workqueue.ParallelizeUntil(handOut, most, len(all), func(i int) {
@@ -51,7 +52,7 @@ func write(ctx context.Context, c client.Client, m *metrics.Metrics, n snapshot.
 	defer cancel()
 	pod := n.Pod.DeepCopy()
 	pod.Status.NominatedNodeName = n.Node
-	// Without a lock, which would fail whenever the scheduler has just said again why the pod waits. Of one that is bound by now it is invalid.
+	// The patch has no lock, because it would fail whenever the scheduler updates the pod's condition. For a pod that is bound by now, the patch is invalid.
 	err := c.Status().Patch(ctx, pod, client.MergeFrom(n.Pod))
 	if err == nil {
 		m.Nominated.Inc()

@@ -1,5 +1,5 @@
-// Package pool keeps the status of our NodePools and of the GPUNodeClasses true. Stock Karpenter does not write the status of NodePools that name a
-// foreign node class, so all of it is ours.
+// Package pool updates the status of Karve's NodePools and of the GPUNodeClasses. Karpenter does not write the status of NodePools that refer to a node class
+// which it does not know, so Karve writes all of it.
 package pool
 
 import (
@@ -37,30 +37,30 @@ import (
 )
 
 const (
-	// often is how close together two looks may be: pods and nodes change all the time.
+	// often is the shortest interval between two reconciliations. Pods and nodes change all the time.
 	often = 500 * time.Millisecond
-	// seldom is how long passes between two looks when nothing changes: the cloud's node classes are not watched, and backoffs end.
+	// seldom is the longest interval. The cloud's node classes are not watched, and back-offs end.
 	seldom = 10 * time.Second
 )
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
-	// Tolerations are how long sick machines are borne.
+	// Tolerations are how long unhealthy machines are tolerated.
 	Tolerations repair.Tolerations
-	// BreakerRetry is how long a pool whose machines do not expose their replicas launches nothing.
+	// BreakerRetry is how long a pool launches nothing after its machines did not expose their replicas.
 	BreakerRetry time.Duration
 }
 
-// Controller looks at all pools and classes together: a class sums its pools.
+// Controller reconciles all pools and classes together, because a class sums its pools.
 type Controller struct {
 	Config
 	last time.Time
-	// measured are the pools that have metrics.
+	// measured has the names of the pools that have metrics.
 	measured sets.Set[string]
 }
 
@@ -84,7 +84,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// Reconcile writes every status that is not true any more.
+// Reconcile updates every status that has changed.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if wait := c.last.Add(often).Sub(c.Clock.Now()); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -99,8 +99,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, err := range c.report(ctx, cluster) {
 		switch {
 		case apierrors.IsConflict(err):
-			again = often // Karpenter writes to the status of NodePools too; look again.
-		case !apierrors.IsNotFound(err): // It was deleted meanwhile.
+			again = often // Karpenter also writes the status of NodePools, so try again.
+		case !apierrors.IsNotFound(err): // The object was deleted meanwhile.
 			errs = append(errs, err)
 		}
 	}
@@ -110,7 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// report writes the status of all pools and classes: one whose status cannot be written does not keep the others from theirs.
+// report updates the status of all pools and classes. It returns the errors of those that failed, and continues with the others.
 func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
 	var errs []error
 	machines, measured := cluster.Machines(), sets.New[string]()
@@ -141,7 +141,7 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 	return errs
 }
 
-// of are the machines whose claims carry a label value.
+// of returns the machines whose NodeClaims have a label with this value.
 func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 	var some []snapshot.Machine
 	for _, m := range machines {
@@ -181,7 +181,7 @@ func (c *Controller) pool(
 	return nil
 }
 
-// tell marks conditions that changed with an event.
+// tell records events and log messages for conditions that changed.
 func (c *Controller) tell(ctx context.Context, before, after *karpv1.NodePool) {
 	for _, now := range after.Status.Conditions {
 		was := snapshot.Condition(before.Status.Conditions, now.Type)

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// headroomOf plans for the headroom of a cluster, with little effort: what is there of it matters, and not what the rest would cost.
+// headroomOf plans the headroom of a cluster with little effort. Only the part that exists matters here, and not the price of the rest.
 func headroomOf(cluster *snapshot.Cluster) *headroom.Headroom {
 	if !cluster.WantsHeadroom() {
 		return &headroom.Headroom{}
@@ -22,7 +22,7 @@ func headroomOf(cluster *snapshot.Cluster) *headroom.Headroom {
 	return &headroom
 }
 
-// warm says how much of a pool's headroom is there.
+// warm returns the condition HeadroomReady of a pool.
 func warm(pool *snapshot.Pool, r headroom.Pool) status.Condition {
 	free := fmt.Sprintf("%d of %d replicas are free", r.Free, r.Wanted)
 	if len(pool.Class.Spec.Headroom) > 0 {

@@ -15,13 +15,13 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// refusedOffering is an instance type in a zone at a capacity type of a pool that is left alone, and because of which refusal.
+// refusedOffering is an offering of a pool that Karve avoids, and the refusal that causes it.
 type refusedOffering struct {
 	instanceType, zone, capacityType string
 	by                               v1alpha1.RefusedOffering
 }
 
-// refusedOf are the offerings of a pool that are left alone at present, each once.
+// refusedOf returns the offerings of a pool that Karve avoids now, each once.
 func refusedOf(cluster *snapshot.Cluster, pool *snapshot.Pool) []refusedOffering {
 	var refused []refusedOffering
 	for i := range pool.Offerings {
@@ -30,13 +30,13 @@ func refusedOf(cluster *snapshot.Cluster, pool *snapshot.Pool) []refusedOffering
 			refused = append(refused, refusedOffering{o.Type.Name, o.Zone, o.CapacityType, *r})
 		}
 	}
-	// Those that differ only by labels that the pool chooses are one.
+	// Offerings that differ only in labels that the pool sets count once.
 	return slices.CompactFunc(refused, func(a, b refusedOffering) bool {
 		return a.instanceType == b.instanceType && a.zone == b.zone && a.capacityType == b.capacityType
 	})
 }
 
-// launching says whether the cloud refuses offerings of the pool at present. What was refused together is told together.
+// launching returns the condition LaunchHealthy of a pool. Offerings that were refused together share a message.
 func launching(refused []refusedOffering) status.Condition {
 	if len(refused) == 0 {
 		return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionTrue, "LaunchHealthy", "")
@@ -70,12 +70,12 @@ func launching(refused []refusedOffering) status.Condition {
 	slices.Sort(left)
 	reason := "LaunchRefused"
 	if !slices.ContainsFunc(refused, func(r refusedOffering) bool { return r.by.InstanceType != v1alpha1.Any || r.by.Zone != v1alpha1.Any }) {
-		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched at all, until somebody mends that.
+		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched until the cause is fixed.
 	}
 	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "held back after launches failed: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
 }
 
-// each are the values, sorted, each once.
+// each returns the distinct values, sorted and joined.
 func each(values []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(values))), ", ")
 }

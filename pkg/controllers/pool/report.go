@@ -25,19 +25,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// holding is what a set of machines has.
+// holding sums what a set of machines has.
 type holding struct {
 	planner.Physical
 	inUse           int64
 	microUSDPerHour int64
-	// unusedNodes are the machines whose GPUs nobody uses, for unusedMicroUSDPerHour together.
+	// unusedNodes is the number of machines whose GPUs nobody uses, and unusedMicroUSDPerHour their price.
 	unusedNodes, unusedMicroUSDPerHour int64
 }
 
-// hold sums machines, which are of the class where that is known.
+// hold sums machines. The class is nil if it is not known.
 func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Time) holding {
 	h := holding{Physical: snapshot.Hardware(machines)}
-	h.Replicas = 0 // What the machines promised, whatever the catalogue says of their types by now.
+	h.Replicas = 0 // Replicas are summed from the promises, whatever the catalogue says now.
 	for i := range machines {
 		m := &machines[i]
 		h.Replicas += m.Promise.Replicas()
@@ -51,7 +51,7 @@ func hold(machines []snapshot.Machine, class *v1alpha1.GPUNodeClass, now time.Ti
 	return h
 }
 
-// byState counts machines by their state.
+// byState counts machines by state.
 func byState(machines []snapshot.Machine, now time.Time, replicasTimeout time.Duration) map[string]metrics.Claims {
 	states := map[string]metrics.Claims{}
 	for i := range machines {
@@ -66,7 +66,7 @@ func byState(machines []snapshot.Machine, now time.Time, replicasTimeout time.Du
 	return states
 }
 
-// reportPool writes the status of a NodePool of ours, as stock Karpenter does for its own.
+// reportPool sets the status of one of Karve's NodePools, as Karpenter does for its own.
 func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.Clock, others ...status.Condition) {
 	set := np.StatusConditions(status.WithClock(clk))
 	for _, conditionType := range []string{karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady} {
@@ -99,7 +99,7 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.C
 	}
 }
 
-// wellness says whether so few of a pool's machines are sick that those are replaced.
+// wellness returns the condition NodesHealthy of a pool. It is False if unhealthy machines are not replaced.
 func wellness(ward repair.Ward) status.Condition {
 	if ward.Closed == "" {
 		return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionTrue, v1alpha1.ConditionNodesHealthy, "")
@@ -107,7 +107,7 @@ func wellness(ward repair.Ward) status.Condition {
 	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, ward.Closed, ward.Message)
 }
 
-// honored says which fields have no effect. The reason is that of the first.
+// honored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.
 func honored(reports []snapshot.FieldReport) status.Condition {
 	if len(reports) == 0 {
 		return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionTrue, v1alpha1.ConditionFieldsHonored, "")
@@ -119,10 +119,10 @@ func honored(reports []snapshot.FieldReport) status.Condition {
 	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, wording.Shorten(strings.Join(messages, "; "), maxMessage))
 }
 
-// maxMessage keeps a condition's message readable; the GPUNodeClass's status has all of it.
+// maxMessage is the longest message of a condition, so that it stays readable.
 const maxMessage = 2000
 
-// reportClass writes the status of a GPUNodeClass.
+// reportClass sets the status of a GPUNodeClass.
 func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h holding, refused []v1alpha1.RefusedOffering, unknown []string) {
 	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Accepted"}
 	if _, _, err := class.Spec.Consolidation.IdleDuration(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// act creates the claims of a plan, as many as may be without a machine at once; the rest comes with the next plan. entries are those of the
-// launches in what is remembered of the plan, nil where nothing is. It returns when to look again.
+// act creates the NodeClaims of a plan, as many as may be unlaunched at the same time. The rest follows with the next plan. The argument entries has the entry
+// of each launch in the remembered plan, and is nil if nothing is remembered. It returns when to reconcile again.
 func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan, entries []int) (time.Duration, error) {
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
@@ -36,19 +36,19 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		if entries != nil {
 			errs = append(errs, c.memory.mark(claim, entries[i], view.Machines, held))
 		}
-		errs = append(errs, c.create(ctx, view, l, claim)) // A claim that the API refuses is no reason to leave the others out.
+		errs = append(errs, c.create(ctx, view, l, claim)) // One NodeClaim that the API server rejects does not hold back the others.
 	}
 	if err := errors.Join(errs...); err != nil {
 		return 0, err
 	}
 	if held {
-		// A launched claim wakes the controller; this is for when its watch is late.
+		// A NodeClaim that launches triggers the controller. This is for a late watch.
 		return time.Second, nil
 	}
 	return retry, nil
 }
 
-// allowance is how many more claims may be created while others are not launched.
+// allowance returns how many more NodeClaims may be created while others are not launched.
 func allowance(machines []snapshot.Machine, most int) int {
 	for i := range machines {
 		if m := &machines[i]; !m.Launched() {
@@ -58,10 +58,10 @@ func allowance(machines []snapshot.Machine, most int) int {
 	return max(0, most)
 }
 
-// inTurn are the launches, by index, that are made now: as many as are allowed, from one pool after another. A pool without any claim that is not launched may always
-// create one, so that pools whose machines do not come delay no others.
+// inTurn returns the indices of the launches to make now: as many as are allowed, taken from the pools in turn. A pool without unlaunched NodeClaims may
+// always create one, so that pools whose machines do not launch delay no others.
 func inTurn(view *snapshot.View, launches []planner.Launch, allowed int) []int {
-	unlaunched := map[int]int{} // By pool.
+	unlaunched := map[int]int{} // The number of NodeClaims by pool.
 	for i := range view.Machines {
 		m := &view.Machines[i]
 		if pool := slices.IndexFunc(view.Snapshot.Pools, func(p planner.Pool) bool { return p.Name == m.Pool() }); pool >= 0 && !m.Launched() {
@@ -90,18 +90,18 @@ func inTurn(view *snapshot.View, launches []planner.Launch, allowed int) []int {
 
 func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.Launch, claim *karpv1.NodeClaim) error {
 	offering, shape := view.Offerings[l.Offering], launch.ShapeOf(claim)
-	// The pool may have been deleted since the plan began. Kubernetes would delete the claim at once.
+	// The pool may have been deleted since the plan began. Kubernetes would delete the NodeClaim at once.
 	if gone, err := launch.PoolGone(ctx, c.Client, shape); gone || err != nil {
 		return err
 	}
-	// Noted before, since Karpenter may have refused and deleted the claim by the time the watch tells of it: nobody would know that it ever was.
+	// The NodeClaim is recorded before it is created. Karpenter may reject and delete it before the watch shows it, and then nothing would know that it existed.
 	fresh := c.Ledger.Await(claim.Name, "", shape)
 	err := c.Client.Create(ctx, claim)
 	if err != nil && fresh {
 		c.Ledger.Gone(claim.Name)
 	}
 	if apierrors.IsAlreadyExists(err) {
-		// The same pods, pool and offering: this launch was made already, by an earlier life of the controller or another replica of it.
+		// The launch was made before, with the same pods, pool and offering, by another run or replica of the controller.
 		log.FromContext(ctx).V(1).Info("NodeClaim exists already", "nodeClaim", klog.KObj(claim))
 		return nil
 	}

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// batch gathers waiting pods, so that pods created together are planned together: it is due when no new pod has come for the idle
-// duration, or when the first has waited for the longest. Pods that found room meanwhile do not count. Pods whose machine is lost or was refused do not wait for
-// those that come, and a plan whose launches are held back goes on without those. It is safe for concurrent use.
+// batch gathers pending pods, so that pods which are created together are planned together. It is due when no new pod has come for the idle duration, or when
+// the first one has waited for the longest duration. Pods that are bound meanwhile do not count. It is due at once for pods whose machine is lost or was
+// refused, and a plan with launches that are held back continues without the gathered pods. It is safe for concurrent use.
 type batch struct {
 	idle, longest time.Duration
 
 	mu       sync.Mutex
 	hurried  bool
 	heldBack bool
-	// seen are the pods that wait, and whether a plan was for them.
+	// seen has the pending pods, and whether a plan included them.
 	seen map[types.UID]bool
-	// came is when the pods that it gathers came.
+	// came is when each gathered pod came.
 	came map[types.UID]time.Time
 }
 
@@ -29,7 +29,7 @@ func newBatch(idle, longest time.Duration) *batch {
 	return &batch{idle: idle, longest: longest, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}}
 }
 
-// add notes a waiting pod; one that was seen before does not hold the batch open.
+// add records a pending pod. A pod that was added before does not extend the batch.
 func (b *batch) add(pod types.UID, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,14 +40,14 @@ func (b *batch) add(pod types.UID, now time.Time) {
 	b.came[pod] = now
 }
 
-// drop has a pod that waits no more hold the batch open no longer.
+// drop removes a pod that is no longer pending.
 func (b *batch) drop(pod types.UID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.came, pod)
 }
 
-// due is how long the batch is still open; it closes it when that is nothing.
+// due returns how long the batch is still open. It closes the batch if that is 0.
 func (b *batch) due(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,21 +75,21 @@ func (b *batch) due(now time.Time) time.Duration {
 	return 0
 }
 
-// hurry has the batch due at once, whoever else comes, until planned is called.
+// hurry makes the batch due at once until planned is called.
 func (b *batch) hurry() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hurried = true
 }
 
-// holdBack says that a plan has launches that are still to be made, until planned is called.
+// holdBack records that a plan has launches that are still to be made, until planned is called.
 func (b *batch) holdBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heldBack = true
 }
 
-// gathering are the pods for which the batch is still open, and whether there is something to plan for without them.
+// gathering returns the pods for which the batch is still open, and whether there are launches to make without them.
 func (b *batch) gathering() (pods sets.Set[types.UID], others bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,14 +102,14 @@ func (b *batch) planned() {
 	b.hurried, b.heldBack = false, false
 }
 
-// keep forgets pods that wait no more.
+// keep forgets all pods except the pending ones.
 func (b *batch) keep(waiting sets.Set[types.UID]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.seen, func(pod types.UID, _ bool) bool { return !waiting.Has(pod) })
 }
 
-// take notes that a plan is for pods, which hold the batch open no longer. It returns the names of those that no plan was for before.
+// take records that a plan includes the pods, which no longer keep the batch open. It returns the names of those that no earlier plan included.
 func (b *batch) take(pods []*corev1.Pod) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,14 +11,15 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// What plans are for, by which the controller tells whether a class was set aside before.
+// Purposes of plans. The controller remembers for each purpose which classes were left out.
 const (
 	forPods     = "pods"
 	forHeadroom = "headroom"
 )
 
-// contain makes a plan that keeps its own rules, without the classes for which no plan does, and the snapshot that it is for. It returns false where there is none
-// for anybody. first, when not nil, is a plan that has been made already. Only the first plan has the whole budget of time: the others are rare, and follow a bug.
+// contain returns a plan that passes its check and the snapshot that it is for. It leaves out classes with which no plan passes. It returns false if no plan
+// passes at all. The argument first is a plan that was already made, and may be nil. Only the first plan has the whole time budget, because the others are
+// rare and follow a bug.
 func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot, solve.Solver) planner.Plan) (planner.Snapshot, planner.Plan, bool) {
 	started := c.Clock.Now()
 	plans := 0
@@ -36,7 +37,7 @@ func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snap
 		c.Metrics.PlansRejected.Inc()
 	}
 	if err != nil {
-		// A bug of ours that concerns everybody. The same snapshot would give the same plan, so this waits for another one, and not for a person.
+		// This is a bug in Karve that affects all pods. The same snapshot would give the same plan, so it waits for another snapshot.
 		log.FromContext(ctx).Error(err, "Found no plan that keeps its own rules", "purpose", purpose)
 		return s, planner.Plan{}, false
 	}
@@ -44,7 +45,7 @@ func (c *Controller) contain(ctx context.Context, purpose string, s planner.Snap
 	return kept, plan, true
 }
 
-// noteAside counts the classes that a plan was made without, and logs those that the plan before it had.
+// noteAside counts the classes that were left out of a plan, and logs those that the plan before had.
 func (c *Controller) noteAside(ctx context.Context, purpose string, s planner.Snapshot, aside []solve.Aside) {
 	before, now := c.aside[purpose], sets.New[string]()
 	for _, a := range aside {
@@ -59,7 +60,7 @@ func (c *Controller) noteAside(ctx context.Context, purpose string, s planner.Sn
 	c.aside[purpose] = now
 }
 
-// search is one that ends when the budget of time is over.
+// search returns a solver that stops when the time budget is used up.
 func (c *Controller) search(started time.Time, budget time.Duration) solve.Solver {
 	return solve.Solver{Stop: func() bool { return c.Clock.Since(started) >= budget }}
 }

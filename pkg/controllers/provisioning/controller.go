@@ -38,13 +38,13 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// soon is how long a plan waits while it is being noted what became of a claim that is gone.
+// soon is the delay of a plan while the launch controller records why a NodeClaim is gone.
 const soon = 50 * time.Millisecond
 
-// retry is how long waiting pods wait before they are looked at again when nothing else wakes the controller.
+// retry is the longest interval between plans while pods are pending.
 const retry = 10 * time.Second
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
@@ -52,45 +52,45 @@ type Config struct {
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
-	// BatchIdle and BatchMax bound how long waiting pods are gathered before they are planned for.
+	// BatchIdle and BatchMax limit how long pending pods are gathered before a plan is made.
 	BatchIdle, BatchMax time.Duration
-	// MaxUnlaunched is how many claims may be without a machine at once, so that one that hangs is seen before many are made.
+	// MaxUnlaunched is the largest number of NodeClaims that are not launched at the same time, so that a failing one is noticed before many are created.
 	MaxUnlaunched int
-	// PlanBudget is how long a better plan is looked for; the best one found until then is taken.
+	// PlanBudget is how long the planner searches for a better plan.
 	PlanBudget time.Duration
-	// CapacityBuffers says whether the API server serves CapacityBuffers.
+	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
-	// Nominations says whether nominations that plans have no use for are taken back.
+	// Nominations reports whether to withdraw nominations that plans do not use.
 	Nominations bool
 }
 
-// Controller plans for all waiting pods together, so it has one request and one worker.
+// Controller plans for all pending pods together, so it has one request and one worker.
 type Controller struct {
 	Config
 	batch  *batch
 	memory memory
-	// pending says that pods need a place or headroom is kept, so that a change elsewhere is worth a look.
+	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
-	// told are the refusals that waiting pods have been told, so that an event marks a change.
+	// told has the reasons that were reported to pending pods. An event is recorded when the reason changes.
 	told map[types.UID]planner.Reason
-	// aside are the classes that the latest plan for each purpose was made without, by the names of their first pods.
+	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
 	aside map[string]sets.Set[string]
-	// turns are those of waiting classes where one plan is not for all of them.
+	// turns has the turns of pending classes if one plan cannot include all of them.
 	turns snapshot.Turns
-	// withdrawn are the nominations that were taken back.
+	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 }
 
-// maxLogged bounds how many pods are named in one line of the log.
+// maxLogged is the largest number of pods in one log message.
 const maxLogged = 1000
 
-// nextRound is how long pods that a plan had no room for wait for the next one.
+// nextRound is the delay before the plan for pods that were postponed.
 const nextRound = time.Second
 
-// New makes the controller.
+// New returns a new controller.
 func New(config Config) *Controller {
 	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, aside: map[string]sets.Set[string]{}, withdrawn: withdrawals{}}
-	c.pending.Store(true) // Until it has looked.
+	c.pending.Store(true) // The first plan sets it.
 	return c
 }
 
@@ -134,7 +134,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 	return b.WithOptions(controller.Options{MaxConcurrentReconciles: 1}).Complete(c)
 }
 
-// classChanged looks again when headroom is asked for, or a class changes while pods wait.
+// classChanged triggers a plan if a GPUNodeClass has headroom, or if it changes while pods are pending.
 func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcile.Request {
 	if class, ok := o.(*v1alpha1.GPUNodeClass); !c.pending.Load() && (!ok || len(class.Spec.Headroom) == 0) {
 		return nil
@@ -142,14 +142,14 @@ func (c *Controller) classChanged(_ context.Context, o client.Object) []reconcil
 	return []reconcile.Request{{}}
 }
 
-// leaving says of a claim that its machine is going to be lost, or that it was refused one: its pods need a place before they wait for one, and at once, since
-// the cloud gives two minutes to a machine that it takes back.
+// leaving reports whether the machine of one of Karve's NodeClaims is leaving or was refused. Its pods need other capacity before they are pending, and at
+// once, because the cloud gives two minutes of notice before it interrupts a machine.
 func leaving(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && snapshot.IsOurClaim(claim) && (&snapshot.Machine{Claim: claim}).Leaving()
 }
 
-// patient says of a claim whose machine is going to be lost that its pods can wait for the batch: they run meanwhile, and only money is lost.
+// patient reports whether the pods of a leaving machine can wait for the batch. They can if it is only replaced to save cost, because they keep running.
 func patient(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok {
@@ -159,7 +159,7 @@ func patient(o client.Object) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized) && !m.Deleting()
 }
 
-// batchPod adds a pod that waits for replicas to the batch, and drops one that waits no more.
+// batchPod adds a pod that waits for replicas to the batch, and removes one that no longer waits.
 func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Request {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -173,7 +173,7 @@ func (c *Controller) batchPod(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{}}
 }
 
-// Reconcile plans once the batch is complete. While it is not, only a plan goes on whose launches were held back.
+// Reconcile plans once the batch is due. Before that, it only continues a plan with launches that were held back.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	wait := c.batch.due(c.Clock.Now())
 	if wait <= 0 {
@@ -190,7 +190,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return result, err
 }
 
-// plan plans for the pods that wait, but for those that are still gathered, creates the claims, and tells the pods that got no place why.
+// plan makes a plan for the pending pods, except those that are still gathered. It creates the NodeClaims, and records events on the pods without room.
 func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (reconcile.Result, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
@@ -207,7 +207,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	view.Leave(gathering)
 	fresh := c.batch.take(view.Waiting())
 	if len(view.Pods) == 0 && len(view.Postponed) > 0 {
-		c.turns = view.NextTurns(c.turns, planner.Plan{}) // All that had their turn are not ours to serve, or are still gathered.
+		c.turns = view.NextTurns(c.turns, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
 	}
 	if len(view.Pods) == 0 && !warm {
@@ -249,18 +249,18 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		wait = min(wait, more)
 	}
 	if len(view.Postponed) > 0 {
-		c.batch.hurry() // They have waited with their batch.
+		c.batch.hurry() // These pods have already waited with their batch.
 		wait = min(wait, nextRound)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
-// warm launches what is missing of the headroom. While machines are launched for pods that wait it comes later: what those leave free counts.
+// warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
 func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
 	headroom := headroom.Build(view, served, c.search(c.Clock.Now(), c.PlanBudget))
 	first := alternatives.Add(headroom.Snapshot, headroom.Plan)
 	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search solve.Solver) planner.Plan {
-		return alternatives.Add(s, search.Plan(s)) // A plain plan for the rest of it will do.
+		return alternatives.Add(s, search.Plan(s)) // A simple plan is enough for the rest.
 	})
 	if !sound {
 		return retry, nil
@@ -278,7 +278,7 @@ func names(claims []karpv1.NodeClaim) sets.Set[string] {
 	return all
 }
 
-// remember notes which pods wait, and whether any need a place or headroom is to be kept warm.
+// remember records which pods are pending, and whether any pods need capacity or headroom is kept.
 func (c *Controller) remember(view snapshot.View, warm bool) {
 	waiting, oldest := sets.New[types.UID](), time.Duration(0)
 	for _, pod := range slices.Concat(view.Waiting(), view.Postponed) {

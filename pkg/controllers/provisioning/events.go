@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// tell tells each waiting pod that has no place why, when that is news, and each that a machine is on its way. Pods that run are told nothing: what becomes of
-// their machine is told there.
+// tell records an event on each pending pod that has no room or has a node to wait for, if that is new. It records none on running pods: the events about
+// their machine are recorded elsewhere.
 func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 	for _, u := range plan.Unplaced {
 		pod := view.Pods[u.Pod]
@@ -32,7 +32,7 @@ func (c *Controller) tell(view *snapshot.View, plan planner.Plan) {
 	}
 }
 
-// nominated is what a pod is told once it has a place to wait for.
+// nominated is the reason of the event on a pod that has a node to wait for.
 const nominated planner.Reason = "Nominated"
 
 func (c *Controller) tellOfPlace(view *snapshot.View, name, node string) {

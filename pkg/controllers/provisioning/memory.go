@@ -21,27 +21,29 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// memory is the plan that is being carried out, as far as its machines do not exist yet; what those that exist are for is on their NodeClaims. It is
-// read from the NodeClaims of an earlier life of the controller before the first plan.
+// memory is the part of the current plan whose machines do not exist yet. The NodeClaims of the others say what they are for. After a restart it is read from
+// the NodeClaims before the first plan.
 type memory struct {
 	recalled bool
 	// id orders plans by time.
 	id       string
 	launches []snapshot.PlannedLaunch
-	// on is the NodeClaim that holds the launches for the next life of the controller.
+	// on is the name of the NodeClaim that stores the launches for a restarted controller.
 	on string
 }
 
 const (
-	// planLife is how long after its last NodeClaim was created a plan is read from it. Held back launches follow within seconds while a controller runs.
+	// planLife is how long after its last NodeClaim was created a plan is read after a restart. A running controller makes launches that were held back within
+	// seconds.
 	planLife = 10 * time.Minute
-	// maxPlanBytes bounds the annotation with the launches of a plan, which Karpenter copies to the Node. The rest of a longer one is planned anew after a restart.
+	// maxPlanBytes is the largest size of the annotation with the launches of a plan, which Karpenter copies to the Node. After a restart, launches that did not
+	// fit are planned again.
 	maxPlanBytes = 64 << 10
-	// maxPlanText bounds what such an annotation is unpacked to.
+	// maxPlanText is the largest uncompressed size of the annotation.
 	maxPlanText = 4 << 20
 )
 
-// earlier is the plan that is being carried out, in terms of the view.
+// earlier returns the current plan in terms of the view.
 func (m *memory) earlier(view *snapshot.View, now time.Time) planner.Plan {
 	if !m.recalled {
 		m.recall(view.Machines, now)
@@ -49,7 +51,7 @@ func (m *memory) earlier(view *snapshot.View, now time.Time) planner.Plan {
 	return view.Earlier(m.still(view.Machines))
 }
 
-// recall reads the newest plan that any NodeClaim was created by.
+// recall reads the newest plan from the NodeClaims.
 func (m *memory) recall(machines []snapshot.Machine, now time.Time) {
 	m.recalled = true
 	var newest int64
@@ -78,7 +80,7 @@ func (m *memory) recall(machines []snapshot.Machine, now time.Time) {
 	}
 }
 
-// still are the launches of the plan that have not been made: none of the machines is one of them.
+// still returns the launches of the plan that none of the machines comes from.
 func (m *memory) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 	made := make([]int, len(m.launches))
 	for i := range machines {
@@ -95,7 +97,7 @@ func (m *memory) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 	return still
 }
 
-// keep remembers a plan. It returns the entry of each launch; a plan that launches what was still to be launched has its old ones.
+// keep remembers a plan. It returns the entry of each launch. A plan with just the launches that were still to be made keeps their entries.
 func (m *memory) keep(view *snapshot.View, plan planner.Plan, now time.Time) []int {
 	launches, at := view.PlannedLaunches(plan)
 	if len(launches) == 0 {
@@ -109,12 +111,12 @@ func (m *memory) keep(view *snapshot.View, plan planner.Plan, now time.Time) []i
 		}
 		return at
 	}
-	last, _ := strconv.ParseInt(m.id, idBase, 64) // An unreadable one, which is none, is 0.
+	last, _ := strconv.ParseInt(m.id, idBase, 64) // It is 0 if there is no ID.
 	*m = memory{recalled: true, id: idOf(max(now.UnixMilli(), last+1)), launches: launches}
 	return at
 }
 
-// continues says whether launches are just those that are still to be made, and which entries they are.
+// continues reports whether the launches are just those that are still to be made, and sets their entries.
 func (m *memory) continues(view *snapshot.View, launches []snapshot.PlannedLaunch, entries []int) bool {
 	counts, entry := map[string]int{}, map[string]int{}
 	for i, l := range m.launches {
@@ -133,7 +135,7 @@ func (m *memory) continues(view *snapshot.View, launches []snapshot.PlannedLaunc
 	return len(counts) == 0
 }
 
-// mark writes on a NodeClaim which entry of the plan it is, and the whole plan where it is the first to exist and others are held back.
+// mark writes the entry of the plan to a NodeClaim. It also writes the whole plan if other launches are held back and no NodeClaim has the plan yet.
 func (m *memory) mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Machine, heldBack bool) error {
 	claim.Annotations[v1alpha1.PlanAnnotation] = m.id + "/" + strconv.Itoa(entry)
 	if !heldBack || m.written(machines) {
@@ -147,14 +149,14 @@ func (m *memory) mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Ma
 	return nil
 }
 
-// created notes that a NodeClaim exists with what mark wrote.
+// created records that a NodeClaim was created with what mark wrote.
 func (m *memory) created(claim *karpv1.NodeClaim) {
 	if claim.Annotations[v1alpha1.PlannedLaunchesAnnotation] != "" {
 		m.on = claim.Name
 	}
 }
 
-// written says whether a NodeClaim holds the plan. One that was created a moment ago may not be among the machines.
+// written reports whether a NodeClaim has the plan.
 func (m *memory) written(machines []snapshot.Machine) bool {
 	if m.on == "" {
 		return false
@@ -171,7 +173,7 @@ const idBase = 36
 
 func idOf(at int64) string { return strconv.FormatInt(at, idBase) }
 
-// entryOf is the plan that a NodeClaim was created by, and the entry.
+// entryOf returns the plan that a NodeClaim was created by, and its entry. It returns false if there is none.
 func entryOf(claim *karpv1.NodeClaim) (at int64, entry int, ok bool) {
 	id, text, found := strings.Cut(claim.Annotations[v1alpha1.PlanAnnotation], "/")
 	if !found {
@@ -182,7 +184,7 @@ func entryOf(claim *karpv1.NodeClaim) (at int64, entry int, ok bool) {
 	return at, entry, errors.Join(err, err2) == nil && at > 0 && entry >= 0
 }
 
-// packed writes launches, as many as the annotation may hold.
+// packed encodes launches, as many as the annotation may hold.
 func packed(launches []snapshot.PlannedLaunch) (string, error) {
 	for ; ; launches = launches[:len(launches)/2] {
 		var b bytes.Buffer
@@ -208,7 +210,7 @@ func unpacked(text string) ([]snapshot.PlannedLaunch, error) {
 	return launches, nil
 }
 
-// replan writes on the NodeClaims of machines that start which pods they are for now.
+// replan writes to the NodeClaims of starting machines which pods they are for now.
 func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
 	var errs []error
 	for claim, pods := range view.Replanned(plan) {

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// withdrawMost is how many nominations are taken back in one round at most, about what the client may send while a plan waits for it.
+	// withdrawMost is the largest number of nominations that are withdrawn in one round. The client may send about as many requests in the time that a plan can
+	// wait.
 	withdrawMost = 200
-	// firstPause is how long plans have no use for a nomination before it is taken back. It doubles each time, up to longestPause, where somebody writes it again and again.
+	// firstPause is how long plans must not use a nomination before it is withdrawn. It doubles, up to longestPause, each time that the same nomination is set
+	// again.
 	firstPause, longestPause = 5 * time.Second, 10 * time.Minute
 )
 
-// withdraw takes back the nominations that a plan has no use for. That one cannot be written never fails a reconcile. It returns when those that are left are due, 0 when
-// none is.
+// withdraw removes the nominations that a plan does not use. Failures are not returned. It returns when the remaining ones are due, and 0 if there are none.
 func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan planner.Plan) time.Duration {
 	if !c.Nominations {
 		return 0
@@ -46,14 +47,14 @@ func (c *Controller) withdraw(ctx context.Context, view *snapshot.View, plan pla
 	}
 	switch {
 	case lost:
-		return time.Second // Nobody answered, so it is tried again in the next round.
+		return time.Second // Requests failed without an answer, so they are tried again in the next round.
 	case left > 0:
 		return soon
 	}
 	return next
 }
 
-// withdrawals are the nominations that plans have no use for.
+// withdrawals has the nominations that plans do not use, by the UIDs of their pods.
 type withdrawals map[types.UID]withdrawal
 
 type withdrawal struct {
@@ -62,8 +63,8 @@ type withdrawal struct {
 	pause time.Duration
 }
 
-// left is how long a nomination that a plan has no use for is kept. A plan may be older than a nomination, and the scheduler is about to bind most pods that have one: what
-// is taken back at once is tried again, and has the scheduler try all others again.
+// left returns how long a nomination that a plan does not use is kept. A plan may be older than a nomination, and the scheduler is about to bind most
+// nominated pods. If their nominations were removed at once, the scheduler would try them, and then all others, again.
 func (w withdrawals) left(n snapshot.Nomination, now time.Time) time.Duration {
 	last, ok := w[n.Pod.UID]
 	if node := n.Pod.Status.NominatedNodeName; !ok || last.node != node {
@@ -73,13 +74,13 @@ func (w withdrawals) left(n snapshot.Nomination, now time.Time) time.Duration {
 	return last.at.Add(last.pause).Sub(now)
 }
 
-// note notes that a nomination was taken back.
+// note records that a nomination was withdrawn.
 func (w withdrawals) note(n snapshot.Nomination, now time.Time) {
 	last := w[n.Pod.UID]
 	w[n.Pod.UID] = withdrawal{last.node, now, min(2*last.pause, longestPause)}
 }
 
-// forget forgets nominations that were taken back long ago.
+// forget removes nominations that were withdrawn long ago.
 func (w withdrawals) forget(now time.Time) {
 	for pod, last := range w {
 		if now.After(last.at.Add(2 * longestPause)) {

@@ -23,12 +23,12 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// giveBack deletes the NodeClaim of a machine that has not started in time, once its pool's condition accounts for it: the condition is what keeps the pool from launching
-// the next broken machine. Pods of workloads and an outage of its zone keep the machine for as long again; then
-// the pods are evicted with it.
+// giveBack deletes the NodeClaim of a machine that did not start in time, once the condition of its pool shows the failure. The condition keeps the pool from
+// launching the next broken machine. Pods of workloads and an outage of its zone keep the machine for the timeout once more. After that, its pods are evicted
+// with it.
 func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	if m.State() == lifecycle.Launched {
-		return reconcile.Result{}, nil // Karpenter deletes the claims of machines that do not register.
+		return reconcile.Result{}, nil // Karpenter deletes NodeClaims that do not register.
 	}
 	if known, err := c.accounted(ctx, m); err != nil || !known {
 		return reconcile.Result{RequeueAfter: soon}, err
@@ -39,7 +39,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	now := c.Clock.Now()
 	since, ok := m.BrokenSince(c.Timeout)
 	if !ok || now.Before(since) {
-		return reconcile.Result{RequeueAfter: soon}, nil // It has taken its step at last; the cache will tell.
+		return reconcile.Result{RequeueAfter: soon}, nil // The machine has taken its step, and the cache will show it.
 	}
 	nodes := &corev1.NodeList{}
 	if err := c.Client.List(ctx, nodes); err != nil {
@@ -57,7 +57,7 @@ func (c *Controller) giveBack(ctx context.Context, m *snapshot.Machine) (reconci
 	return c.delete(ctx, m)
 }
 
-// accounted says whether the pool's condition accounts for a broken machine. A pool that is gone launches nothing.
+// accounted reports whether the condition of the pool takes a broken machine into account. A pool that no longer exists launches nothing, so it returns true.
 func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, error) {
 	pool := &karpv1.NodePool{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: m.Pool()}, pool); err != nil {
@@ -73,7 +73,7 @@ func (c *Controller) accounted(ctx context.Context, m *snapshot.Machine) (bool, 
 	return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil
 }
 
-// look reads the Node and its pods live; false when the Node is there and was not seen before, or the other way round.
+// look reads the Node and its pods from the API server. It returns false if the Node's existence differs from what the cache showed.
 func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error) {
 	seen := m.Node != nil
 	live := &corev1.Node{}
@@ -99,8 +99,8 @@ func (c *Controller) look(ctx context.Context, m *snapshot.Machine) (bool, error
 	return true, nil
 }
 
-// keeps says what keeps a machine that has been broken since a time, and until when; the zero time for as long as it is so. A zone of which most nodes are not ready keeps
-// it no longer than pods do: it has never started, so nobody loses anything by it, and the machines that are tried while the zone is out would add up.
+// keeps returns why a machine that has been broken since a time stays, and until when. The zero time means that there is no end. An outage of its zone keeps
+// the machine no longer than pods do: it has never started, so no work is lost, and the machines that are launched during the outage would add up.
 func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout time.Duration) (why string, until time.Time) {
 	if m.Node == nil {
 		return "", time.Time{}
@@ -119,7 +119,7 @@ func keeps(m *snapshot.Machine, nodes []corev1.Node, since time.Time, timeout ti
 	return "", time.Time{}
 }
 
-// tell tells why a broken machine is kept, once.
+// tell records an event about why a broken machine is kept, once for each reason.
 func (c *Controller) tell(m *snapshot.Machine, why string, until time.Time) {
 	if c.told[m.Claim.UID] == why {
 		return
@@ -132,7 +132,7 @@ func (c *Controller) tell(m *snapshot.Machine, why string, until time.Time) {
 	c.Recorder.Eventf(m.Claim, m.Node, corev1.EventTypeWarning, "BrokenButKept", "Keep", "%s", wording.Shorten(c.ails(m)+", and is kept: "+why+next, wording.MaxNote))
 }
 
-// ails says why a machine is broken.
+// ails returns why a machine is broken.
 func (c *Controller) ails(m *snapshot.Machine) string {
 	switch m.State() {
 	case lifecycle.NodeMissing:
@@ -144,9 +144,8 @@ func (c *Controller) ails(m *snapshot.Machine) string {
 	}
 }
 
-// delete deletes the NodeClaim.
 func (c *Controller) delete(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
-	// The claim comes from a cache: one that changed a moment ago, for instance because it is being deleted, is looked at again.
+	// The NodeClaim comes from a cache. If it has changed meanwhile, for instance because it is being deleted, it is checked again.
 	err := c.Client.Delete(ctx, m.Claim.DeepCopy(), client.Preconditions{UID: &m.Claim.UID, ResourceVersion: &m.Claim.ResourceVersion})
 	switch {
 	case apierrors.IsNotFound(err):

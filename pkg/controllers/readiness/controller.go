@@ -1,4 +1,4 @@
-// Package readiness takes the startup taint off nodes that expose the replicas they promised, and gives back machines that do not start in time.
+// Package readiness removes the startup taint from nodes that expose the promised replicas, and deletes machines that do not start in time.
 package readiness
 
 import (
@@ -31,29 +31,30 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// soon is when to look again at what somebody else has changed meanwhile, or has yet to say.
+// soon is the delay after a conflict, or while something else has to happen first.
 const soon = time.Second
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
-	// Live reads from the API server, for the last look before a machine is given back.
+	// Live reads from the API server, for the check before a machine is deleted.
 	Live     client.Reader
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
-	// Nominations says whether pods are nominated for the nodes that were launched for them.
+	// Nominations reports whether to nominate pods for the nodes that were launched for them.
 	Nominations bool
-	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and to be initialised then.
+	// Timeout is how long a machine may take for each step: to register, to expose its replicas, and then to be initialized.
 	Timeout time.Duration
 }
 
-// Controller looks at one machine at a time.
+// Controller reconciles one NodeClaim at a time.
 type Controller struct {
 	Config
-	// told are the reasons why broken machines are kept, by the UIDs of their claims, so that an event marks a change.
+	// told is why broken machines are kept, by the UIDs of their NodeClaims. An event is recorded when the reason changes.
 	told map[types.UID]string
-	// nominated are the nominations that the cache may not show yet. Without them nodes that open one after the other would get the same pods.
+	// nominated has the recent nominations, which the cache may not show yet. Without them, nodes that become ready one after the other would be given the same
+	// pods.
 	nominated map[types.UID]nominated
 }
 
@@ -65,7 +66,7 @@ type nominated struct {
 // cacheLag is how long the cache of a busy controller may not show what was written.
 const cacheLag = 5 * time.Second
 
-// New makes the controller.
+// New returns a new controller.
 func New(config Config) *Controller {
 	return &Controller{Config: config, told: map[types.UID]string{}, nominated: map[types.UID]nominated{}}
 }
@@ -85,13 +86,13 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// starts lets claims of ours through.
+// starts selects Karve's NodeClaims.
 func starts(o client.Object) bool {
 	claim, ok := o.(*karpv1.NodeClaim)
 	return ok && snapshot.IsOurClaim(claim)
 }
 
-// claimOf is the NodeClaim of a Node of ours that has not started.
+// claimOf returns a request for the NodeClaim of one of Karve's Nodes that has not started or is being deleted.
 func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	node, ok := o.(*corev1.Node)
 	if !ok || node.Labels[v1alpha1.GPUNodeClassLabel] == "" || node.Labels[karpv1.NodeInitializedLabelKey] == "true" && taintIndex(node) < 0 && node.DeletionTimestamp.IsZero() {
@@ -109,7 +110,7 @@ func taintIndex(node *corev1.Node) int {
 	return slices.IndexFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.ReplicasNotReadyTaintKey })
 }
 
-// Reconcile looks at the machine of one NodeClaim until it has started.
+// Reconcile handles the machine of one NodeClaim until it has started.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	machine, err := c.machine(ctx, req.Name)
 	if err != nil || machine == nil {
@@ -125,7 +126,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 }
 
-// machine is that of a claim of ours; nil where there is none.
+// machine returns the machine of a NodeClaim, without its pods. It returns nil if the NodeClaim does not exist or is not Karve's.
 func (c *Controller) machine(ctx context.Context, name string) (*snapshot.Machine, error) {
 	claim := &karpv1.NodeClaim{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: name}, claim); err != nil {
@@ -151,15 +152,15 @@ func (c *Controller) machine(ctx context.Context, name string) (*snapshot.Machin
 type verdict int
 
 const (
-	// wait: somebody else takes the next step, or the machine has started.
+	// wait means that the next step is not the controller's, or that the machine has started.
 	wait verdict = iota
-	// ready: the startup taint goes.
+	// ready means that the startup taint can be removed.
 	ready
-	// broken: the machine goes.
+	// broken means that the machine can be deleted.
 	broken
 )
 
-// decide says what is to be done about a machine; again is when to look at a waiting one, 0 when there is nothing to wait for.
+// decide returns what to do about a machine. For wait it also returns when to check again, and 0 if there is nothing to wait for.
 func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict, time.Duration) {
 	switch m.State() {
 	case lifecycle.Draining, lifecycle.Requested:
@@ -180,17 +181,17 @@ func decide(m *snapshot.Machine, now time.Time, timeout time.Duration) (verdict,
 	return broken, 0
 }
 
-// tries is how often the startup taint is taken off a Node that others write to meanwhile, before the next look.
+// tries is how often the controller tries to remove the startup taint from a Node that others change at the same time, before it requeues.
 const tries = 5
 
-// admit nominates the pods that the machine was launched for, and takes the startup taint off. Nothing may come between the two: the scheduler clears the nominations of
-// pods that it tries and finds no place for, and then other pods take the room.
+// admit nominates the pods that the machine was launched for, and then removes the startup taint. The two follow each other directly: the scheduler clears the
+// nomination of a pod that it finds no node for, and then other pods could take the capacity.
 func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.Result, error) {
 	if err := c.nominate(ctx, m); err != nil {
 		return reconcile.Result{}, err
 	}
 	err := c.open(ctx, m.Node)
-	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // kubelet and Karpenter write a lot to a Node that starts.
+	for i := 1; i < tries && apierrors.IsConflict(err); i++ { // The kubelet and Karpenter often change a Node that is starting.
 		name := m.Node.Name
 		m.Node = &corev1.Node{}
 		if err = c.Live.Get(ctx, client.ObjectKey{Name: name}, m.Node); err != nil {
@@ -216,7 +217,7 @@ func (c *Controller) admit(ctx context.Context, m *snapshot.Machine) (reconcile.
 	return reconcile.Result{}, nil
 }
 
-// nominate nominates the pods that a machine was launched for. That a nomination cannot be written delays the machine by a second at most.
+// nominate nominates the pods that a machine was launched for. If nominations cannot be written, this delays the machine by about a second.
 func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	if !c.Nominations {
 		return nil
@@ -238,7 +239,7 @@ func (c *Controller) nominate(ctx context.Context, m *snapshot.Machine) error {
 	return nil
 }
 
-// open takes the startup taint off a Node.
+// open removes the startup taint from a Node.
 func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 	i := taintIndex(node)
 	if i < 0 {
@@ -250,6 +251,6 @@ func (c *Controller) open(ctx context.Context, node *corev1.Node) error {
 		node.Annotations = map[string]string{}
 	}
 	node.Annotations[v1alpha1.ReplicasReadySinceAnnotation] = c.Clock.Now().UTC().Format(time.RFC3339)
-	// Taints are a list that others write too: the lock keeps this patch from undoing theirs.
+	// Others also change the list of taints. The lock keeps this patch from undoing their changes.
 	return c.Client.Patch(ctx, node, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 }

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/rollout"
 )
 
-// act does what was decided; each part of it can be done again.
+// act executes a decision. Each part of it can be repeated.
 func (c *Controller) act(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world, result *rollout.Result) error {
 	if err := c.clean(ctx, r, w); err != nil {
 		return err
@@ -44,7 +44,8 @@ func (c *Controller) act(ctx context.Context, r *v1alpha1.GPUImageRollout, w *wo
 	return nil
 }
 
-// clean removes the objects of all canaries but the present one, also those that nobody remembers. Karpenter lets an EC2NodeClass go once its machines are gone.
+// clean deletes the objects of all canaries except the current one, including those that the status no longer names. Karpenter keeps an EC2NodeClass until its
+// machines are gone.
 func (c *Controller) clean(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	for _, name := range w.canaries.pods {
 		if err := c.remove(ctx, r, &corev1.Pod{}, client.ObjectKey{Namespace: c.Namespace, Name: name}); err != nil {
@@ -85,7 +86,7 @@ func (c *Controller) create(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-// pin has the EC2NodeClass launch the current image, unless somebody has changed it since it was read.
+// pin pins the EC2NodeClass to the current image. It fails with a conflict if the EC2NodeClass has changed since it was read.
 func (c *Controller) pin(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	stored := w.class.object.DeepCopy()
 	if err := w.class.pinTo(r, r.Status.Current); err != nil {

@@ -24,7 +24,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Conditions of nodes that tell whether a canary is well.
+// unwellWhen has the conditions of healthy nodes. A canary with another status of one of them is unhealthy.
 var unwellWhen = map[corev1.NodeConditionType]corev1.ConditionStatus{
 	corev1.NodeReady: corev1.ConditionTrue, corev1.NodeMemoryPressure: corev1.ConditionFalse, corev1.NodeDiskPressure: corev1.ConditionFalse,
 	corev1.NodePIDPressure: corev1.ConditionFalse, corev1.NodeNetworkUnavailable: corev1.ConditionFalse,
@@ -37,8 +37,8 @@ type place struct {
 	offering *snapshot.Offering
 }
 
-// places are what a canary could be launched as, the cheapest first, on-demand before spot, which may be taken away while it is watched. Without one it
-// says why.
+// places returns the offerings for a canary node: on-demand before spot, which may be interrupted during the test, and then the cheapest first. If there are
+// none, it returns why.
 func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture string) ([]place, string) {
 	var all []place
 	why := map[string]bool{}
@@ -83,7 +83,7 @@ func sorted(set map[string]bool) []string {
 	return list
 }
 
-// closed is why an offering is not to be launched at present; "" when it may be.
+// closed returns why an offering cannot be launched now, and "" if it can.
 func closed(view *snapshot.View, o *planner.Offering) string {
 	pool, np := &view.Snapshot.Pools[o.Pool], view.Pools[o.Pool].NodePool
 	left, takes := pool.Remaining, o.Physical
@@ -100,7 +100,7 @@ func closed(view *snapshot.View, o *planner.Offering) string {
 	return ""
 }
 
-// unhealthy says that a pool's machines do not expose their replicas, whatever their image.
+// unhealthy returns a message if a pool's machines do not expose their replicas, whatever their image, and "" otherwise.
 func unhealthy(np *karpv1.NodePool) string {
 	if c := snapshot.Condition(np.Status.Conditions, v1alpha1.ConditionReplicasHealthy); c != nil && !c.IsTrue() {
 		return fmt.Sprintf("machines of NodePool %s do not expose their replicas with the current image either", np.Name)
@@ -108,7 +108,7 @@ func unhealthy(np *karpv1.NodePool) string {
 	return ""
 }
 
-// noPlace is why no canary of the candidate can be launched, by architecture.
+// noPlace returns why no canary of the candidate can be launched, by architecture.
 func (c *Controller) noPlace(r *v1alpha1.GPUImageRollout, w *world) map[string]rollout.Problem {
 	none := map[string]rollout.Problem{}
 	view := snapshot.Build(w.cluster)
@@ -128,7 +128,7 @@ func (c *Controller) checkImage(r *v1alpha1.GPUImageRollout) string {
 	return cmp.Or(r.Spec.Check.Image, c.CheckImage)
 }
 
-// checkArgs are for the agent's own image, which is what the controller's image for checks is.
+// checkArgs returns the arguments of the check. They are for the agent's image, which is the default image of the check.
 func (c *Controller) checkArgs(r *v1alpha1.GPUImageRollout) []string {
 	if r.Spec.Check.Image == "" && len(r.Spec.Check.Command) == 0 {
 		return []string{nodecontract.CheckCommand}
@@ -136,7 +136,7 @@ func (c *Controller) checkArgs(r *v1alpha1.GPUImageRollout) []string {
 	return nil
 }
 
-// canary is what there is of the canary of the status.
+// canary returns the state of the canary that the status names.
 func (c *Controller) canary(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (rollout.Canary, error) {
 	var seen rollout.Canary
 	name := r.Status.Canary.Name
@@ -192,7 +192,7 @@ func seeMachine(seen *rollout.Canary, m *snapshot.Machine, cluster *snapshot.Clu
 	}
 }
 
-// unstartable are reasons of a waiting container that have to do with the container and not with the machine.
+// unstartable has the waiting reasons that are caused by the container and not by the machine.
 var unstartable = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 
 func checkOf(pod *corev1.Pod) (rollout.Check, string) {
@@ -217,7 +217,7 @@ func checkOf(pod *corev1.Pod) (rollout.Check, string) {
 	}
 }
 
-// claim is the canary's NodeClaim. After a canary that told nothing, another offering is taken, as far as there are others.
+// claim returns the canary's NodeClaim. After an inconclusive canary it uses another offering, if there is one.
 func (c *Controller) claim(r *v1alpha1.GPUImageRollout, w *world) (*karpv1.NodeClaim, error) {
 	canary, view := r.Status.Canary, snapshot.Build(w.cluster)
 	all, why := places(r, &view, canary.Architecture)
@@ -230,7 +230,7 @@ func (c *Controller) claim(r *v1alpha1.GPUImageRollout, w *world) (*karpv1.NodeC
 	return claim, nil
 }
 
-// lifetime is as long as a canary can be needed, and a little longer.
+// lifetime returns how long a canary can be needed, with a margin.
 func lifetime(r *v1alpha1.GPUImageRollout) time.Duration {
 	const margin = time.Hour
 	soak, _ := time.ParseDuration(r.Spec.Soak)
@@ -238,10 +238,10 @@ func lifetime(r *v1alpha1.GPUImageRollout) time.Duration {
 	return soak + test + margin
 }
 
-// nobody is a user that owns nothing.
+// nobody is a user and group ID that owns nothing.
 const nobody int64 = 65532
 
-// checkPod asks for one replica of the canary node, and ends well if its GPU works. It keeps to the restricted pod security standard.
+// checkPod returns a pod that requests one replica of the canary node and succeeds if its GPU works. It meets the restricted pod security standard.
 func (c *Controller) checkPod(r *v1alpha1.GPUImageRollout, w *world) *corev1.Pod {
 	canary := r.Status.Canary
 	limit := w.seen.Now

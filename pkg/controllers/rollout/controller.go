@@ -1,5 +1,5 @@
-// Package rollout keeps the machine images of EC2NodeClasses for GPU nodes up to date, as GPUImageRollouts say. It reads, asks karve.sh/karve/pkg/rollout what to
-// do, writes the status, and does it.
+// Package rollout updates the machine images of EC2NodeClasses for GPU nodes as GPUImageRollouts specify. It reads the state, calls karve.sh/karve/pkg/rollout
+// to decide, writes the status, and executes the decision.
 package rollout
 
 import (
@@ -32,44 +32,44 @@ import (
 	"karve.sh/karve/pkg/rollout"
 )
 
-// soon is when to look again at what somebody else has changed meanwhile.
+// soon is the shortest delay, and the one after a conflict.
 const soon = time.Second
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client client.Client
-	// Live reads from the API server: the rollout is its own memory, which must not be older than what was done by it.
+	// Live reads from the API server. The status of the rollout is the controller's memory, so it must not be older than its last actions.
 	Live     client.Reader
 	Mapper   meta.RESTMapper
 	Gatherer *gather.Gatherer
-	// AWS makes the clients of the AWS APIs.
+	// AWS creates the clients of the AWS APIs.
 	AWS func(context.Context) (*api.Clients, error)
-	// KubernetesVersion is the control plane's, such as 1.34, for which images are made.
+	// KubernetesVersion returns the version of the control plane, such as 1.34, which selects the images.
 	KubernetesVersion func() (string, error)
 	Metrics           *metrics.Metrics
 	Recorder          events.EventRecorder
 	Clock             clock.PassiveClock
-	// Enabled says whether rollouts are acted on. Otherwise their conditions say that they are not.
+	// Enabled reports whether the controller executes rollouts. Otherwise their conditions say that it does not.
 	Enabled bool
-	// Namespace is where the pods run that check GPUs.
+	// Namespace is the namespace of the pods that check GPUs.
 	Namespace string
-	// CheckImage is the container image of that pod where a rollout names none.
+	// CheckImage is the container image of those pods if a rollout sets none.
 	CheckImage string
-	// Refresh is how long what AWS has said is good for.
+	// Refresh is how long answers of AWS are reused.
 	Refresh time.Duration
 }
 
-// Controller looks at one GPUImageRollout at a time.
+// Controller reconciles one GPUImageRollout at a time.
 type Controller struct {
 	Config
 	lookups lookups
-	// existence is by rollout.
+	// existence has what AWS answered about the images of each rollout's status, by the name of the rollout.
 	existence map[string]existence
-	// finder is made when AWS is asked for the first time.
+	// finder is nil until AWS is called for the first time.
 	finder *images.Finder
 }
 
-// New makes the controller.
+// New returns a new controller.
 func New(config Config) *Controller {
 	return &Controller{Config: config, lookups: lookups{}, existence: map[string]existence{}}
 }
@@ -94,7 +94,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&corev1.Pod{}, owner, labeled).
 		Watches(&corev1.Node{}, owner, labeled).
 		Watches(&karpv1.NodeClaim{}, owner, labeled).
-		// One that is deleted while it starts may be a failure of its image, which can be seen only until it is gone.
+		// A machine that is deleted while it starts may have failed because of its image, which can only be seen until it is gone.
 		Watches(&karpv1.NodeClaim{}, handler.EnqueueRequestsFromMapFunc(c.ofClass), builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
 			return o.GetDeletionTimestamp() != nil
 		}))).
@@ -102,7 +102,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// ofClass are the rollouts of a claim's EC2NodeClass.
+// ofClass returns requests for the rollouts of a NodeClaim's EC2NodeClass.
 func (c *Controller) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil {
@@ -135,14 +135,15 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("reading GPUImageRollout %s: %w", req.Name, err)
 	}
 	if !r.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // What it owns goes with it; the EC2NodeClass stays as it is.
+		return reconcile.Result{}, nil // Kubernetes deletes the objects that it owns. The EC2NodeClass stays as it is.
 	}
 	w, err := c.observe(ctx, r)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	result := rollout.Next(r, &w.seen)
-	// What was decided is remembered before it is done: a crash in between is caught up with, whereas a canary that nobody remembers would stay.
+	// The status is written before the decision is executed. After a crash the controller then continues, and no canary is left over that the status does not
+	// name.
 	if err := c.remember(ctx, r, result.Status); err != nil {
 		return after(err)
 	}
@@ -153,7 +154,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: max(result.Again, soon)}, nil
 }
 
-// after looks again at what changed meanwhile, without an error.
+// after requeues after a conflict or a deletion, without an error.
 func after(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return reconcile.Result{RequeueAfter: soon}, nil
@@ -173,7 +174,7 @@ func (c *Controller) remember(ctx context.Context, r *v1alpha1.GPUImageRollout, 
 	return nil
 }
 
-// report tells what has happened.
+// report records the events and metrics of a decision.
 func (c *Controller) report(ctx context.Context, r *v1alpha1.GPUImageRollout, result *rollout.Result) {
 	for _, e := range result.Events {
 		kind := corev1.EventTypeNormal

@@ -14,13 +14,13 @@ import (
 	"karve.sh/karve/pkg/rollout"
 )
 
-// firstRetry is how long after a failure AWS is asked again, then twice as long each time, up to the refresh.
+// firstRetry is the delay before AWS is called again after a failure. It doubles with each failure, up to the refresh interval.
 const firstRetry = 30 * time.Second
 
-// lookups are what AWS has said, by rollout.
+// lookups has what AWS answered about the wanted image of each rollout, by the name of the rollout.
 type lookups map[string]lookup
 
-// existence is what AWS has said of the images of a rollout's status.
+// existence is what AWS answered about the images of a rollout's status.
 type existence struct {
 	question string
 	missing  []string
@@ -36,8 +36,8 @@ type lookup struct {
 	until    time.Time
 }
 
-// missing returns the ids of images of the status that AWS does not have any more; none while AWS does not tell. AWS is asked at every refresh, and at once when something
-// changes that may come of it, or that asks for another image.
+// missing returns the IDs of images of the status that no longer exist in AWS. It returns the last answer if AWS does not answer. It calls AWS at each
+// refresh, and at once if something changes that a missing image can cause, or if the status names other images.
 func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, ready bool, nodes *rollout.Nodes) []string {
 	known := slices.Clone(r.Status.Good)
 	if r.Status.Current != nil {
@@ -66,10 +66,10 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 		next.failures = last.failures + 1
 	}
 	switch {
-	case err != nil: // What AWS said before is the best that is known.
+	case err != nil: // The last answer is the best that is known.
 		next.missing = slices.DeleteFunc(slices.Clone(last.missing), func(id string) bool { return !slices.Contains(ids, id) })
 		next.until = now.Add(retryAfter(next.failures, c.Refresh))
-	case len(next.missing) > 0: // Whether it comes back, as after a change of the image's permissions.
+	case len(next.missing) > 0: // The image may come back, for instance after a change of its permissions.
 		next.until = now.Add(retryAfter(next.failures, c.Refresh))
 	default:
 		next.failures = 0
@@ -78,16 +78,16 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	return next.missing
 }
 
-// retryAfter is how long after so many failures AWS is asked again.
+// retryAfter returns the delay before AWS is called again after this number of failures.
 func retryAfter(failures int, most time.Duration) time.Duration {
 	return min(firstRetry<<min(failures, 10), most)
 }
 
-// wanted is the image that spec.image means.
+// wanted returns the image that spec.image means.
 func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family images.Family, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
 	name := r.Spec.Image
 	if name != v1alpha1.ImageNewest {
-		// One that is known needs no AWS: it can be gone back to while AWS cannot be asked.
+		// A known image does not need AWS, so a rollback to it works while AWS does not answer.
 		if known := knownImage(r, name, architectures); known != nil {
 			return known, nil
 		}
@@ -135,7 +135,7 @@ func knownImage(r *v1alpha1.GPUImageRollout, name string, architectures []string
 	return nil
 }
 
-// images are where AWS is asked.
+// images returns the finder, and creates it on the first call.
 func (c *Controller) images(ctx context.Context) (*images.Finder, error) {
 	if c.finder == nil {
 		clients, err := c.AWS(ctx)

@@ -23,8 +23,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nodeClass is an EC2NodeClass, as far as it matters here. The object itself is kept as it was read, so that fields of newer versions are neither lost in a copy
-// nor in a change.
+// nodeClass is an EC2NodeClass with the fields that matter here. The object is kept as it was read, so that copies and changes keep the fields of newer
+// versions.
 type nodeClass struct {
 	object *unstructured.Unstructured
 	terms  []term
@@ -32,13 +32,13 @@ type nodeClass struct {
 	images []resolved
 }
 
-// term is one of spec.amiSelectorTerms.
+// term is an item of spec.amiSelectorTerms.
 type term struct {
 	Alias string `json:"alias,omitempty"`
 	ID    string `json:"id,omitempty"`
 }
 
-// resolved is one of status.amis.
+// resolved is an item of status.amis.
 type resolved struct {
 	ID           string                           `json:"id"`
 	Name         string                           `json:"name"`
@@ -65,7 +65,7 @@ func nodeClassOf(o *unstructured.Unstructured) (nodeClass, error) {
 	return c, nil
 }
 
-// pin are the ids that the class is pinned to, sorted; nil when its terms are not all ids.
+// pin returns the IDs that the class is pinned to, sorted. It is nil if not all terms are IDs.
 func (c *nodeClass) pin() []string {
 	ids := make([]string, 0, len(c.terms))
 	for _, t := range c.terms {
@@ -78,7 +78,7 @@ func (c *nodeClass) pin() []string {
 	return ids
 }
 
-// resolves are the images that Karpenter launches GPU machines with, by architecture: the first that is for them, as the provider takes it.
+// resolves returns the images that Karpenter launches GPU machines with, one for each architecture: the first that matches, as in Karpenter's AWS provider.
 func (c *nodeClass) resolves(architectures []string) ([]resolved, *rollout.Problem) {
 	if state := snapshot.NodeClassStateOf(c.object); !state.Ready {
 		return nil, &rollout.Problem{Reason: state.Reason, Message: state.Message}
@@ -107,14 +107,14 @@ func (r *resolved) forGPUs(architecture string) bool {
 	return true
 }
 
-// canaryClass is the class with another image, for a canary node.
+// canaryClass returns a copy of the class with another image, for a canary node.
 func (c *nodeClass) canaryClass(r *v1alpha1.GPUImageRollout, canary *v1alpha1.CanaryNode) (*unstructured.Unstructured, error) {
 	shadow := &unstructured.Unstructured{Object: map[string]any{}}
 	shadow.SetGroupVersionKind(c.object.GroupVersionKind())
 	shadow.SetName(canary.Name)
 	shadow.SetLabels(map[string]string{v1alpha1.CanaryLabel: r.Name})
 	shadow.SetOwnerReferences(owned(r))
-	spec, _, err := unstructured.NestedMap(c.object.Object, "spec") // A deep copy.
+	spec, _, err := unstructured.NestedMap(c.object.Object, "spec") // NestedMap returns a deep copy.
 	if err != nil {
 		return nil, fmt.Errorf("reading EC2NodeClass %s: %w", c.object.GetName(), err)
 	}
@@ -122,10 +122,10 @@ func (c *nodeClass) canaryClass(r *v1alpha1.GPUImageRollout, canary *v1alpha1.Ca
 	return shadow, c.choose(shadow, []string{canary.Image})
 }
 
-// with is the class as it would be with an image's ids: ready, and resolved to them.
+// with returns the class as it would be with the images: ready, and resolved to them.
 func (c *nodeClass) with(image *v1alpha1.GPUImage) (*unstructured.Unstructured, error) {
 	class := c.object.DeepCopy()
-	class.SetUID(types.UID(string(class.GetUID()) + "/" + strings.Join(image.IDs(), "/"))) // It is not the class that a catalogue may know.
+	class.SetUID(types.UID(string(class.GetUID()) + "/" + strings.Join(image.IDs(), "/"))) // It must differ from the class in the catalogue's cache.
 	amis := make([]any, 0, len(image.Images))
 	for _, i := range image.Images {
 		amis = append(amis, map[string]any{"id": i.ID, "name": image.Release, "requirements": []any{
@@ -141,7 +141,7 @@ func (c *nodeClass) with(image *v1alpha1.GPUImage) (*unstructured.Unstructured, 
 	return class, nil
 }
 
-// choose gives an EC2NodeClass images by their ids. The family, which an alias tells by the way, has to be said then.
+// choose sets the images of an EC2NodeClass by their IDs. It also sets the family, which an alias implies and IDs do not.
 func (c *nodeClass) choose(class *unstructured.Unstructured, ids []string) error {
 	terms := make([]any, 0, len(ids))
 	for _, id := range ids {
@@ -160,7 +160,7 @@ func (c *nodeClass) choose(class *unstructured.Unstructured, ids []string) error
 	return nil
 }
 
-// pinTo changes the class as it was read to the image, for the rollout; what stood there before it was taken over is noted.
+// pinTo pins the class to the image for the rollout. When the class is taken over, it saves the former terms in an annotation.
 func (c *nodeClass) pinTo(r *v1alpha1.GPUImageRollout, image *v1alpha1.GPUImage) error {
 	annotations := c.object.GetAnnotations()
 	if annotations == nil {
@@ -182,12 +182,12 @@ func (c *nodeClass) pinTo(r *v1alpha1.GPUImageRollout, image *v1alpha1.GPUImage)
 	return c.choose(c.object, image.IDs())
 }
 
-// owned makes an object go with the rollout.
+// owned returns owner references, so that an object is deleted with the rollout.
 func owned(r *v1alpha1.GPUImageRollout) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "GPUImageRollout", Name: r.Name, UID: r.UID, Controller: new(true)}}
 }
 
-// nodeClass reads the EC2NodeClass of a rollout, live. It is nil with the reason where there is none to work with.
+// nodeClass reads the EC2NodeClass of a rollout from the API server. It returns nil and the reason if there is none that can be used.
 func (c *Controller) nodeClass(ctx context.Context, kind schema.GroupVersionKind, name string) (*nodeClass, *rollout.Blocked, error) {
 	if kind.Empty() {
 		return nil, &rollout.Blocked{Gone: true, Problem: rollout.Problem{

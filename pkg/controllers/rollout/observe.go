@@ -23,14 +23,14 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// world is what was read of the cluster, and what of it the decision needs.
+// world is what was read of the cluster, and the input of the decision.
 type world struct {
 	cluster *snapshot.Cluster
-	// class is nil where the rollout is blocked before it is read.
+	// class is nil if the rollout is blocked before it is read.
 	class *nodeClass
-	// classes is the kind of EC2NodeClasses; empty where the cluster has none.
+	// classes is the kind EC2NodeClass. It is empty if the cluster has no such kind.
 	classes schema.GroupVersionKind
-	// canaries are the names of the objects of canaries of the rollout that are there.
+	// canaries has the names of the existing objects of the rollout's canaries.
 	canaries objects
 	seen     rollout.Seen
 }
@@ -40,7 +40,7 @@ type objects struct {
 	classes, claims, pods []string
 }
 
-// disabled is why nothing is done about any rollout where the feature is off.
+// disabled is why nothing is done for any rollout if the feature is off.
 var disabled = rollout.Blocked{Problem: rollout.Problem{
 	Reason: "ImageRolloutsDisabled", Message: "the controller runs without --image-rollouts: set imageRollouts.enabled=true in the chart's values, or delete this GPUImageRollout",
 }}
@@ -85,14 +85,14 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Pin: w.class.pin()}
 	if r.Status.Current == nil || w.seen.Class.Rollout != r.Name {
 		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
-		return w, nil // Nothing else matters before the class has been taken over.
+		return w, nil // Nothing else matters before the class is taken over.
 	}
 	family, _ := images.FamilyOf(w.class.family)
 	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, family, w.seen.Architectures)
 	ready := snapshot.NodeClassStateOf(w.class.object).Ready
 	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
 	if ready {
-		// Karpenter finds the pinned image, or found it a moment ago. Nodes are replaced only once both say that it is gone.
+		// Karpenter finds the pinned image, or found it recently. Nodes are replaced only if AWS and Karpenter agree that it is gone.
 		w.seen.Missing = slices.DeleteFunc(slices.Clone(w.seen.Missing), func(id string) bool { return slices.Contains(r.Status.Current.IDs(), id) })
 	}
 	if err := c.imagine(ctx, r, w); err != nil {
@@ -108,8 +108,8 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	return w, nil
 }
 
-// imagine sees the EC2NodeClass with the candidate's images while those that it is pinned to do not exist: it is not ready then, and Karve knows no machines
-// of it, but a canary, whose class has the candidate's image, can be launched.
+// imagine changes the EC2NodeClass in the cluster to one with the candidate's images if the pinned images no longer exist. The real one is not ready then, so
+// Karve knows no machines for it. A canary can be launched nevertheless, because its own class has the candidate's image.
 func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	lost := r.Status.Current != nil && slices.ContainsFunc(r.Status.Current.IDs(), func(id string) bool { return slices.Contains(w.seen.Missing, id) })
 	if !lost || r.Status.Candidate == nil {
@@ -128,7 +128,7 @@ func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w
 	return nil
 }
 
-// rivals are other rollouts for the same EC2NodeClass: the one that was there first goes on.
+// rivals returns a reason if an older rollout is for the same EC2NodeClass.
 func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*rollout.Blocked, error) {
 	var all v1alpha1.GPUImageRolloutList
 	if err := c.Live.List(ctx, &all); err != nil {
@@ -147,7 +147,7 @@ func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*
 	return nil, nil
 }
 
-// unfit is why the images of an EC2NodeClass cannot be kept.
+// unfit returns why the images of an EC2NodeClass cannot be managed, and nil if they can.
 func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Cluster) *rollout.Blocked {
 	if _, known := images.FamilyOf(class.family); !known && !strings.HasPrefix(r.Spec.Image, "ami-") {
 		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: fmt.Sprintf(
@@ -178,12 +178,13 @@ func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bo
 	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
 }
 
-// poolsOf are the pools of ours whose machines are of the EC2NodeClass.
+// poolsOf returns Karve's pools with the EC2NodeClass.
 func poolsOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster) []snapshot.Pool {
 	return slices.DeleteFunc(cluster.Pools(), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
 }
 
-// architectures are those that the pools can launch; those of the current image while no instance type is known, as after a start.
+// architectures returns the architectures that the pools can launch, sorted. If no instance type is known, as after a start, it returns those of the current
+// image.
 func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string {
 	var all []string
 	for i := range pools {
@@ -202,7 +203,7 @@ func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string 
 	return all
 }
 
-// resolves is the GPU image that the class resolves to. When it was made is told if AWS says so.
+// resolves returns the GPU image that the class resolves to. Its creation time is only set if AWS answers.
 func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage, *rollout.Problem) {
 	found, problem := w.class.resolves(w.seen.Architectures)
 	if problem != nil {
@@ -223,7 +224,7 @@ func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage
 	return image, nil
 }
 
-// nodesOf counts the machines of the EC2NodeClass, those aside that try images.
+// nodesOf counts the machines of the EC2NodeClass, without canaries.
 func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Time) rollout.Nodes {
 	var n rollout.Nodes
 	for _, m := range cluster.Machines() {
@@ -252,7 +253,7 @@ func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Ti
 	return n
 }
 
-// failed says that a machine has not exposed its replicas in time. One that is given back for it is on its way out when it is seen.
+// failed reports whether a machine did not expose its replicas in time. Such a machine may already be deleted for that when it is seen.
 func failed(m *snapshot.Machine, cluster *snapshot.Cluster, now time.Time) bool {
 	if !m.Deleting() {
 		return m.Broken(now, cluster.ReplicasTimeout)
@@ -264,7 +265,7 @@ func failed(m *snapshot.Machine, cluster *snapshot.Cluster, now time.Time) bool 
 	return launched.IsTrue() && !now.Before(launched.LastTransitionTime.Add(cluster.ReplicasTimeout))
 }
 
-// canaries are all objects of canaries of the rollout.
+// canaries returns the names of all objects of the rollout's canaries.
 func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) (objects, error) {
 	var all objects
 	for _, m := range w.cluster.Canaries() {
@@ -294,7 +295,7 @@ func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, 
 	return all, nil
 }
 
-// besides says whether there are objects of any other canary than this one, which may be nil.
+// besides reports whether there are objects of another canary than this one, which may be nil.
 func (o *objects) besides(canary *v1alpha1.CanaryNode) bool {
 	return slices.ContainsFunc(slices.Concat(o.classes, o.claims, o.pods), func(name string) bool { return canary == nil || name != canary.Name })
 }

@@ -1,5 +1,5 @@
-// Package share writes to machines into how many replicas their GPUs are to be shared. That is no drift: the node agent follows the Node's annotation while the
-// pods run, and lets go of replicas that are in use as their pods end.
+// Package share writes to machines how many replicas each GPU should have. A change is not drift: the node agent follows the annotation of the Node while pods
+// run, and removes replicas that are in use when their pods end.
 package share
 
 import (
@@ -21,17 +21,17 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Change is a machine whose GPUs are to be shared into another number of replicas.
+// Change is a machine whose GPUs should have another number of replicas.
 type Change struct {
 	Machine *snapshot.Machine
-	// Replicas is that of each GPU.
+	// Replicas is the number for each GPU.
 	Replicas int64
-	// why is the end of a sentence.
+	// why completes the sentence of the event.
 	why string
 }
 
-// Changes are the machines whose promise is not what their class says by now and, where that leaves a range, what the plan's placements need and the pods that
-// may come allow.
+// Changes returns the machines whose number of replicas differs from what their GPUNodeClass sets. If it sets a range, the number depends on the plan's
+// placements and on the pods that may come.
 func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	placed := map[string]int64{}
 	for _, p := range placements {
@@ -61,8 +61,8 @@ func Changes(view *snapshot.View, placements []planner.Placement) []Change {
 	return all
 }
 
-// within is how many replicas each GPU of a machine is to have, least at any rate: as many as it has, or as pods hold and the placed ones need. What is more than
-// is safe goes, which the agent lets last until the pods end that hold it.
+// within returns how many replicas each GPU of a machine should have within its range, and why. It is at least least. It keeps the current number, unless the
+// placed pods need more or the number is not safe any more. The agent keeps a replica that is in use until its pod ends.
 func within(m *snapshot.Machine, least, placed int64) (replicas int64, why string) {
 	now, safe := m.Promise.ReplicasPerGPU, max(least, m.MostPerGPU)
 	switch need := min(safe, each(m.ReplicasInUse()+placed, m.Promise.GPUs)); {
@@ -78,7 +78,7 @@ func within(m *snapshot.Machine, least, placed int64) (replicas int64, why strin
 
 func each(replicas, gpus int64) int64 { return (replicas + max(1, gpus) - 1) / max(1, gpus) }
 
-// nameOf is the machine's name in the planner's snapshot.
+// nameOf returns the machine's name in the planner's snapshot.
 func nameOf(m *snapshot.Machine) string {
 	if m.Node != nil {
 		return m.Node.Name
@@ -86,8 +86,8 @@ func nameOf(m *snapshot.Machine) string {
 	return m.Claim.Name
 }
 
-// Write writes the number of replicas to the NodeClaim, which plans count by, and then to the Node, which the agent reads. Two controllers do: the one that finds the
-// NodeClaim changed since it was read leaves it to the next look, so that a change is told once.
+// Write writes the number of replicas to the NodeClaim, which plans use, and then to the Node, which the agent reads. Two controllers call it. If the
+// NodeClaim has changed since it was read, Write does nothing, and a later reconciliation repeats it, so that the event is recorded once.
 func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, change Change, now time.Time) error {
 	m, replicas := change.Machine, strconv.FormatInt(change.Replicas, 10)
 	claim := m.Claim.DeepCopy()
@@ -107,7 +107,7 @@ func Write(ctx context.Context, c client.Client, recorder events.EventRecorder, 
 	}
 	log.FromContext(ctx).Info("Changed the replicas of a machine", "nodeClaim", klog.KObj(claim), "from", m.Promise.ReplicasPerGPU, "to", change.Replicas)
 	if m.Node == nil {
-		return nil // Karpenter gives the Node what the claim says.
+		return nil // Karpenter copies the annotation to the Node.
 	}
 	node := m.Node.DeepCopy()
 	if node.Annotations == nil {

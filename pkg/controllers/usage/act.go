@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// act does it, and notes in told what was told.
+// act executes an action, and records in told what was reported.
 func (c *Controller) act(ctx context.Context, a action, told map[subject]string) error {
 	switch a.step {
 	case report:
@@ -41,7 +41,7 @@ func (c *Controller) act(ctx context.Context, a action, told map[subject]string)
 	return nil
 }
 
-// tell writes an event when it has not been told of the object with these words before.
+// tell records an event unless the same words were reported about the object before.
 func (c *Controller) tell(told map[subject]string, a action, about client.Object, eventType, reason, note, words string) {
 	s := subject{about.GetUID(), a.step}
 	told[s] = words
@@ -50,7 +50,7 @@ func (c *Controller) tell(told map[subject]string, a action, about client.Object
 	}
 }
 
-// evict looks at the pod and its Node once more, live, and has the API server evict it, which asks the PodDisruptionBudgets.
+// evict reads the pod and its Node from the API server once more, and then evicts the pod, which respects PodDisruptionBudgets.
 func (c *Controller) evict(ctx context.Context, a action, told map[subject]string) error {
 	node, pod := &corev1.Node{}, &corev1.Pod{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKeyFromObject(a.machine.Node), node); err != nil {
@@ -73,7 +73,7 @@ func (c *Controller) evict(ctx context.Context, a action, told map[subject]strin
 		a.step, a.reason = blocked, "a PodDisruptionBudget allows no eviction at present"
 		return c.act(ctx, a, told)
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		return nil // It is gone, or another one.
+		return nil // The pod is gone, or another one has its name.
 	case err != nil:
 		return fmt.Errorf("evicting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}

@@ -1,4 +1,4 @@
-// Package usage tells of machines whose GPUs nobody uses, though pods hold their replicas, and evicts pods that want to be evicted then.
+// Package usage reports machines whose replicas are held by pods that do not use the GPUs, and evicts pods that ask for it.
 package usage
 
 import (
@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	// often is how close together two looks may be: each machine with such pods confirms every five minutes that it still has them.
+	// often is the shortest interval between two reconciliations. Each machine with such pods updates its report every five minutes.
 	often = 10 * time.Second
-	// seldom is how long passes between two looks when nothing asks for one: budgets open.
+	// seldom is the longest interval. PodDisruptionBudgets may allow evictions later.
 	seldom = time.Minute
 )
 
-// Config is what the controller needs.
+// Config has the dependencies of the controller.
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
@@ -43,21 +43,21 @@ type Config struct {
 	Clock    clock.Clock
 }
 
-// Controller looks at all machines together.
+// Controller reconciles all machines together.
 type Controller struct {
 	Config
 	last time.Time
-	// told is what was told of Nodes and pods, so that an event marks a change.
+	// told is what was reported about Nodes and pods. An event is recorded when it changes.
 	told map[subject]string
 }
 
-// subject is what an event is about, and which kind of event.
+// subject is the object and the kind of an event.
 type subject struct {
 	uid  types.UID
 	step step
 }
 
-// New makes the controller.
+// New returns a new controller.
 func New(config Config) *Controller { return &Controller{Config: config, told: map[subject]string{}} }
 
 // +kubebuilder:rbac:groups="",resources=pods;nodes,verbs=get;list;watch
@@ -76,7 +76,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// saysOfUse lets Nodes of ours through that begin to say something else of unused replicas.
+// saysOfUse selects Karve's Nodes whose report of unused replicas changes.
 func saysOfUse() predicate.Predicate {
 	said := func(o client.Object) string { return o.GetAnnotations()[nodecontract.UnusedSinceAnnotation] }
 	return predicate.And(
@@ -89,7 +89,7 @@ func saysOfUse() predicate.Predicate {
 	)
 }
 
-// Reconcile looks at all machines, tells what is new, and evicts.
+// Reconcile checks all machines, records events about changes, and evicts pods.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if wait := c.last.Add(often).Sub(c.Clock.Now()); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -104,7 +104,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, a := range decide(s) {
 		errs = append(errs, c.act(ctx, a, told))
 	}
-	c.told = told // What is not so any more is told again when it comes back.
+	c.told = told // What no longer holds is reported again if it returns.
 	if err := errors.Join(errs...); err != nil {
 		return reconcile.Result{}, err
 	}

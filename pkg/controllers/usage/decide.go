@@ -11,44 +11,44 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// step is what is done about a machine or one of its pods.
+// step is an action about a machine or one of its pods.
 type step string
 
 const (
-	// report tells of a machine that nobody uses.
+	// report records that nobody uses a machine.
 	report step = "Report"
-	// unreadable tells of a machine whose agent is not understood.
+	// unreadable records that the report of a machine's agent is invalid.
 	unreadable step = "Unreadable"
-	// evict takes a pod away that has not used its GPU for as long as it allows.
+	// evict evicts a pod that has not used its GPU for as long as it allows.
 	evict step = "Evict"
-	// blocked tells why such a pod stays.
+	// blocked records why such a pod stays.
 	blocked step = "Blocked"
-	// refuse tells of a pod whose wish is not understood.
+	// refuse records that a pod's annotation is invalid.
 	refuse step = "Refuse"
 )
 
 type action struct {
 	step    step
 	machine *snapshot.Machine
-	// pod is nil where it is about the machine.
+	// pod is nil if the action is about the machine.
 	pod *corev1.Pod
-	// unused is for how long nobody has used the machine, or the pod its GPU.
+	// unused is how long nobody has used the machine, or the pod its GPU.
 	unused time.Duration
-	// reason is why a pod stays, or what is not understood.
+	// reason is why a pod stays, or what is invalid.
 	reason string
 }
 
-// state is what the decision depends on.
+// state is the input of the decision.
 type state struct {
 	now      time.Time
 	machines []snapshot.Machine
-	// classes are by name.
+	// classes has the GPUNodeClasses by name.
 	classes map[string]*v1alpha1.GPUNodeClass
-	// blocker says what keeps pods from being evicted; "" when nothing does.
+	// blocker returns what prevents the eviction of pods, and "" if nothing does.
 	blocker func([]*corev1.Pod) string
 }
 
-// decide says what to do about the machines and their pods, in the order of their names.
+// decide returns the actions for machines and their pods, in the order of their names.
 func decide(s state) []action {
 	var actions []action
 	for i := range s.machines {
@@ -61,7 +61,7 @@ func decide(s state) []action {
 			actions = append(actions, action{step: report, machine: m, unused: d})
 		}
 		if m.Leaving() {
-			continue // Its pods go anyway.
+			continue // Its pods leave anyway.
 		}
 		for _, pod := range m.Holders() {
 			if a := s.about(pod, said); a != nil {
@@ -73,7 +73,7 @@ func decide(s state) []action {
 	return actions
 }
 
-// about is what to do about a pod that holds replicas; nil for nothing.
+// about returns the action for a pod that holds replicas, and nil if there is none.
 func (s *state) about(pod *corev1.Pod, report nodecontract.UnusedReport) *action {
 	overdue, d, err := overdue(pod, report, s.now)
 	switch {
@@ -88,7 +88,7 @@ func (s *state) about(pod *corev1.Pod, report nodecontract.UnusedReport) *action
 	return &action{step: evict, pod: pod, unused: d}
 }
 
-// overdue says whether a pod has not used its GPU for as long as it allows, and for how long it has not.
+// overdue reports whether a pod has not used its GPU for as long as it allows, and returns for how long it has not.
 func overdue(pod *corev1.Pod, report nodecontract.UnusedReport, now time.Time) (bool, time.Duration, error) {
 	after, asks, err := v1alpha1.EvictWhenUnused(pod.Annotations)
 	if err != nil || !asks || !pod.DeletionTimestamp.IsZero() {

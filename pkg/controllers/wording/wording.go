@@ -1,4 +1,4 @@
-// Package wording keeps what the controllers say within what the API takes.
+// Package wording formats messages within the limits of the API.
 package wording
 
 import (
@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxNote is the API's bound on the note of an event, in bytes; an event with a longer one is refused and nobody sees it.
+// MaxNote is the longest note of an event, in bytes. The API server rejects events with longer notes.
 const MaxNote = 1024
 
 const cut = "..."
 
-// Shorten is s within so many bytes, with an ellipsis where something was left out. It cuts between characters: half a character would be
-// stored as another one, and what was stored would never equal what was meant.
+// Shorten returns s in at most the given number of bytes, with an ellipsis if something was cut. It cuts between characters: a partial character would be
+// stored as a different one, and the stored string would never equal the intended one.
 func Shorten(s string, most int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= most {
