@@ -12,23 +12,24 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// The scheduler places the pods of a step, not the plan. Where it leaves no room for the last of them, another machine is launched, all is as dear as before, and the
-// same step pays again. So a step is not taken again among the same pods for a while, twice as long each time, unless the last one has made the machines cheaper.
+// The scheduler places the pods of a step, and not the plan. If its placement leaves no room for the last of them, another machine is launched, the cost is
+// the same as before, and the same step would save again. So Karve does not repeat a step among the same pods for a while, which doubles each time, unless the
+// last step reduced the cost.
 
-// attempt is the last step to a cheaper layout of a NodePool that was begun; zero where none was, or where it has made the machines cheaper.
+// attempt is the last step to a cheaper layout that was begun for a NodePool. It is zero if there was none, or if the last one reduced the cost.
 type attempt struct {
 	fleet fleet
 	began time.Time
-	// times is how often in a row steps were begun among the same pods that made nothing cheaper.
+	// times is how many steps in a row were begun among the same pods without reducing the cost.
 	times int
 }
 
-// fleet is what the machines of a NodePool hold, and what those cost an hour that are not marked or on their way out.
+// fleet has the pods on the machines of a NodePool, and the price of those machines that are not leaving.
 type fleet struct {
-	// pods are how many there are of each owner.
+	// pods is the number of pods by the UID of their controller.
 	pods  map[types.UID]int
 	price planner.MicroUSD
-	// still is whether none of them is marked or on its way out.
+	// still reports whether none of the machines is marked or leaving.
 	still bool
 }
 
@@ -54,13 +55,13 @@ func (s *pass) fleet(pool string) fleet {
 	return f
 }
 
-// worked reports whether the step has made the machines cheaper.
+// worked reports whether the step has reduced the cost.
 func (a attempt) worked(s *pass, pool string) bool {
 	f := s.fleet(pool)
 	return f.still && maps.Equal(f.pods, a.fleet.pods) && f.price < a.fleet.price
 }
 
-// inVain returns why another step of the pool is not to be begun: this one among the same pods has led nowhere.
+// inVain returns why the pool must not begin another step now, because the last one among the same pods did not reduce the cost. It returns "" if it may.
 func (a attempt) inVain(s *pass, pool string) string {
 	until := a.began.Add(retention.Backoff(a.times))
 	if a.repeats(s.fleet(pool), s.now) && s.now.Before(until) {
@@ -70,7 +71,7 @@ func (a attempt) inVain(s *pass, pool string) string {
 	return ""
 }
 
-// again returns the attempt after this one, which begins now.
+// again returns the attempt that follows this one and begins now.
 func (a attempt) again(s *pass, pool string) attempt {
 	next := attempt{s.fleet(pool), s.now, 1}
 	if a.repeats(next.fleet, s.now) {
@@ -79,7 +80,7 @@ func (a attempt) again(s *pass, pool string) attempt {
 	return next
 }
 
-// repeats reports whether a step would begin where this one did. Steps of one pass are all begun from there.
+// repeats reports whether a step would begin from the same state as this one. It is false for steps of the same pass, which all begin from it.
 func (a attempt) repeats(f fleet, now time.Time) bool {
 	return a.began.Before(now) && maps.Equal(f.pods, a.fleet.pods) && f.price >= a.fleet.price
 }

@@ -11,19 +11,20 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// budget counts the machines of a pool that use up its disruption budgets.
+// budget counts the machines of a pool that use its disruption budgets.
 type budget struct {
-	// draining are on their way out, leaving those and the ones that are marked and wait for a place for their pods.
+	// draining is the number of machines that are being deleted, disrupting or not ready. leaving also includes those that are marked and wait for room for
+	// their pods.
 	draining, leaving int
 }
 
-// counts reports whether a machine counts towards the disruption budgets, in the total and among those on their way out: one that has not started yet is in
-// neither number, as in Karpenter.
+// counts reports whether a machine counts for the disruption budgets, in the total and among the disrupted ones. As in Karpenter, a machine that has not been
+// initialized does not count.
 func counts(m *snapshot.Machine) bool {
 	return m.Initialized() && lifecycle.Of(m.State()).Budgeted
 }
 
-// budgeted returns the number of a pool's machines of which budgets take their parts: as in Karpenter those to come do not count.
+// budgeted returns the number of a pool's machines that is the total for its budgets.
 func budgeted(machines []snapshot.Machine, pool string) int {
 	n := 0
 	for i := range machines {
@@ -34,7 +35,7 @@ func budgeted(machines []snapshot.Machine, pool string) int {
 	return n
 }
 
-// count counts the machines that are on their way out. One that is not ready counts, as in Karpenter: its pods are as good as disrupted.
+// count counts the disrupted machines of all pools. As in Karpenter, a machine that is not ready counts as disrupted.
 func (s *pass) count() {
 	for _, p := range s.pools {
 		p.budget = budget{}
@@ -53,11 +54,11 @@ func (s *pass) count() {
 	}
 }
 
-// follow counts what a command changes.
+// follow updates the counts for a command.
 func (s *pass) follow(c *command) {
 	m := c.machine
 	if !counts(m.Machine) || notReady(m.Node) {
-		return // It counts in no case, or in any.
+		return // The command does not change the counts.
 	}
 	p, was := s.pool(m), disrupting(m.Machine)
 	switch c.step {
@@ -84,7 +85,7 @@ func (s *pass) follow(c *command) {
 	}
 }
 
-// notReady reports whether a Node which has reported its readiness is not ready.
+// notReady reports whether a Node has the condition Ready and is not ready. It returns false for nil.
 func notReady(node *corev1.Node) bool {
 	if node == nil {
 		return false
@@ -97,7 +98,7 @@ func overBudget(m *reason.Machine, allowed int) string {
 	return fmt.Sprintf("the disruption budgets of NodePool %s allow %d at present", m.Pool(), allowed)
 }
 
-// drained notes which machines are being drained with pods of PodDisruptionBudgets.
+// drained records which machines are being drained with pods of PodDisruptionBudgets.
 func (s *pass) drained() {
 	s.drains = map[string]string{}
 	for _, m := range s.machines {
@@ -115,8 +116,8 @@ func (s *pass) drain(m *reason.Machine) {
 	}
 }
 
-// removal removes a machine, unless another one is being drained with pods of the same PodDisruptionBudget: each was judged as if that were for it alone, and the pods that
-// wait for it when the drain's time is over are deleted.
+// removal returns the command that deletes a machine. If another machine is being drained with pods of the same PodDisruptionBudget, the machine waits: each
+// was checked as if it could use the budget alone, and pods that the budget still blocks at the end of the drain would be deleted.
 func (s *pass) removal(m *reason.Machine, word string) *command {
 	for _, pdb := range s.pods.Budgets(m.Pods) {
 		other := s.drains[pdb]

@@ -10,20 +10,20 @@ import (
 type command struct {
 	step    step
 	machine *reason.Machine
-	// reason is why: what keeps a machine that stays, or the word of the mark of one that is replaced.
+	// reason is what keeps a machine that stays, or the reason for which one is replaced.
 	reason string
-	// pods are those of the machine that are evicted now.
+	// pods are the pods to evict now.
 	pods []*corev1.Pod
 }
 
-// step is what is done to a machine next.
+// step is an action on a machine.
 type step string
 
 // Steps of an idle machine.
 const (
-	// markIdle writes to the Node since when it is idle.
+	// markIdle writes to the Node since when it has been idle.
 	markIdle step = "MarkIdle"
-	// keep removes from the Node what says that the machine is idle or about to go.
+	// keep removes from the Node the marks of an idle or disrupted machine.
 	keep step = "Keep"
 	// blocked reports why an idle machine stays.
 	blocked step = "Blocked"
@@ -31,30 +31,30 @@ const (
 
 // Steps of a machine that is replaced.
 const (
-	// replace marks the NodeClaim.
+	// replace marks the NodeClaim as being replaced.
 	replace step = "Replace"
-	// hold removes the taint from the Node: the pods have lost their new place, and wait for another.
+	// hold removes the taint from the Node, because its pods have no room elsewhere any more.
 	hold step = "Hold"
-	// stop removes the mark: the machine stays.
+	// stop removes the mark, because there is no reason to replace the machine any more.
 	stop step = "Stop"
-	// giveUp removes the mark because no new place has come, and for a while the machine is not marked again.
+	// giveUp removes the mark because no room for the pods came in time. The machine is not marked again for a while.
 	giveUp step = "GiveUp"
-	// stay reports why a candidate is not replaced at present.
+	// stay reports why a candidate is not replaced now.
 	stay step = "Stay"
 	// handOver evicts some of the pods.
 	handOver step = "HandOver"
-	// force deletes the NodeClaim of a machine whose kubelet does not answer for its pods any more, and has its drain end at once: its pods cannot be ended by
-	// asking, so what they say only costs the machine's price.
+	// force deletes the NodeClaim of a machine whose kubelet does not respond, and ends its drain at once. Its pods cannot be stopped through the kubelet, so
+	// waiting for them would only cost money.
 	force step = "Force"
 )
 
-// Steps of both.
+// Steps of idle and of replaced machines.
 const (
 	// taint keeps new pods off the Node before the NodeClaim is deleted.
 	taint step = "Taint"
-	// remove deletes the NodeClaim, after a live check.
+	// remove deletes the NodeClaim after a check with data from the API server.
 	remove step = "Remove"
 )
 
-// marks reports whether the step changes the mark.
+// marks reports whether the step adds or removes the mark.
 func (s step) marks() bool { return s == replace || s == stop || s == giveUp }

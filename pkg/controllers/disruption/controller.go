@@ -26,30 +26,30 @@ import (
 	"karve.sh/karve/pkg/repair"
 )
 
-// soon is when the next pass is due where a Node was changed by others meanwhile, or something is about to happen.
+// soon is the delay after a conflict, or if the next step is about to be due.
 const soon = time.Second
 
-// Config is what the controller needs.
+// Config has the dependencies and settings of the controller.
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
-	// Settle is how long a tainted node is watched before it is given back, so that a pod bound at the last moment is seen.
+	// Settle is how long a tainted node is watched before it is deleted, so that a pod that was bound at the last moment is noticed.
 	Settle time.Duration
 	// Tolerations are how long unhealthy machines are tolerated.
 	Tolerations repair.Tolerations
 }
 
-// Controller decides about all machines together, since budgets speak of all.
+// Controller decides about all machines together, because budgets apply to all of them.
 type Controller struct {
 	Config
 	memory memory
 	search layoutSearch
 }
 
-// New makes the controller.
+// New returns a new controller.
 func New(config Config) *Controller { return &Controller{Config: config, memory: newMemory()} }
 
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=patch
@@ -74,7 +74,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// Reconcile takes the next step for each machine.
+// Reconcile executes the next step of each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	started := c.Clock.Now()
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
@@ -96,13 +96,13 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 			}
 			err := c.execute(ctx, s, cmd)
 			if apierrors.IsConflict(err) {
-				again = min(again, soon) // The Node changed since it was read; look again.
+				again = min(again, soon) // The Node has changed since it was read, so try again.
 				continue
 			}
 			errs = append(errs, err)
 		}
 	}
-	// Whoever plans sees all marks of a step or none: for the pods of a part of its machines others would be launched than for those of all.
+	// A plan must see all marks of a step or none. For the pods of only some of its machines it would launch other machines.
 	if slices.ContainsFunc(commands, func(cmd command) bool { return cmd.step.marks() }) {
 		c.Gatherer.Together(func() { execute(true) })
 	}

@@ -15,10 +15,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// longestWait is how long the next pass may be away when nothing else asks for one: schedules of budgets open and close.
+// longestWait is the longest time between two passes. Schedules of budgets begin and end.
 const longestWait = time.Minute
 
-// decide returns the next steps of the machines, at most one each and in the order of their names, and when the next pass is due at the latest.
+// decide returns the next steps of the machines, at most one for each and sorted by name, and when the next pass is due at the latest.
 func decide(s *pass) (commands []command, again time.Duration) {
 	again = longestWait
 	s.count()
@@ -63,14 +63,14 @@ func decide(s *pass) (commands []command, again time.Duration) {
 		case !ok:
 			add(c)
 		case c.step == replace:
-			commands[i] = c // Whether it is idle or not does not matter any more.
+			commands[i] = c // It replaces a command for the idle machine.
 		}
 	}
 	slices.SortStableFunc(commands, func(a, b command) int { return strings.Compare(a.machine.Claim.Name, b.machine.Claim.Name) })
 	return commands, again
 }
 
-// next returns the next step of a machine, nil when there is none now, and after how long another one may be due; 0 when that is not known.
+// next returns the next step of a machine, and nil if there is none now. It also returns when another step may be due, and 0 if that is not known.
 func (s *pass) next(m *reason.Machine) (*command, time.Duration) {
 	if m.Replacing() != "" {
 		return s.nextReplaced(m)
@@ -78,8 +78,8 @@ func (s *pass) next(m *reason.Machine) (*command, time.Duration) {
 	return s.nextIdle(m)
 }
 
-// forced returns the commands for machines that are deleted at once. While one of them is not being deleted yet nothing else is done: whether others may go is asked when its
-// pods are demand.
+// forced returns the commands for machines that are deleted at once. If alone is true, nothing else is done in this pass, because the NodeClaim of one of them
+// is not being deleted yet. Whether other machines can be removed is decided once its pods count as demand.
 func (s *pass) forced() (commands []command, alone bool) {
 	for _, m := range s.ordered() {
 		if reason.Forced(m) && !drainOver(m.Machine, s.now) {
@@ -90,14 +90,14 @@ func (s *pass) forced() (commands []command, alone bool) {
 	return commands, alone
 }
 
-// drainOver reports whether a machine is on its way out and drains no longer.
+// drainOver reports whether a machine is being deleted and its drain has ended.
 func drainOver(m *snapshot.Machine, now time.Time) bool {
 	until := timeIn(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
 	return m.Deleting() && until != nil && !until.After(now)
 }
 
-// ordered returns the machines in the order in which they are decided on. Those that drain already come first: their pods have the first claim to a place. Of those that are
-// idle the empty ones come before those with pods that could run elsewhere: an empty one that goes is no place for them.
+// ordered returns the machines in the order of decisions. Marked machines that are disrupting come first, because their pods take room first. Empty machines
+// come before idle ones with pods, because an empty machine that is deleted is no room for those pods.
 func (s *pass) ordered() []*reason.Machine {
 	machines := slices.Clone(s.machines)
 	slices.SortStableFunc(machines, func(a, b *reason.Machine) int { return cmp.Compare(rank(a), rank(b)) })
@@ -116,7 +116,7 @@ func rank(m *reason.Machine) int {
 	return 3
 }
 
-// untilUnhealthy returns how long the next unhealthy machine is tolerated.
+// untilUnhealthy returns the time until the next unhealthy machine is no longer tolerated.
 func (s *pass) untilUnhealthy() time.Duration {
 	soonest := longestWait
 	for _, m := range s.machines {
@@ -127,7 +127,7 @@ func (s *pass) untilUnhealthy() time.Duration {
 	return soonest
 }
 
-// untilSteady returns how long it takes until all candidates and proposals have been so for the settle time.
+// untilSteady returns the settle time if some candidates or proposals have not lasted that long yet.
 func (s *pass) untilSteady() time.Duration {
 	for _, m := range s.machines {
 		if m.Candidate != nil && !m.Steady {
@@ -144,12 +144,12 @@ func (s *pass) untilSteady() time.Duration {
 	return longestWait
 }
 
-// disrupting reports whether the Node has the taint of a machine that is on its way out, or since when, also one of both.
+// disrupting reports whether the Node has the taint of a disrupted machine, or the annotation for its time. One of them is enough.
 func disrupting(m *snapshot.Machine) bool {
 	return m.Node != nil && (tainted(m.Node) || since(m, v1alpha1.DisruptingSinceAnnotation) != nil)
 }
 
-// since reads a time from an annotation of the Node; nil also when it was written by a clock that was ahead: what it began begins anew.
+// since returns the time in an annotation of the Node. It returns nil also if a clock that was ahead wrote the time, so that the period begins again.
 func (s *pass) since(m *reason.Machine, annotation string) *time.Time {
 	t := since(m.Machine, annotation)
 	if t != nil && t.After(s.now.Add(s.settle)) {
@@ -158,7 +158,7 @@ func (s *pass) since(m *reason.Machine, annotation string) *time.Time {
 	return t
 }
 
-// since reads a time from an annotation of the Node; nil when it is not there or no time.
+// since returns the time in an annotation of the Node, and nil if it is missing or invalid.
 func since(m *snapshot.Machine, annotation string) *time.Time {
 	if m.Node == nil {
 		return nil
@@ -166,7 +166,7 @@ func since(m *snapshot.Machine, annotation string) *time.Time {
 	return timeIn(m.Node.Annotations[annotation])
 }
 
-// timeIn reads a time; nil when it is none.
+// timeIn parses a time. It returns nil if it is invalid.
 func timeIn(value string) *time.Time {
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {

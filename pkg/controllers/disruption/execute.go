@@ -23,7 +23,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// execute does what a command says.
+// execute executes a command.
 func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	now := c.Clock.Now().UTC().Format(time.RFC3339)
 	m, node := cmd.machine, cmd.machine.Node
@@ -36,7 +36,7 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	case keep, hold:
 		log.FromContext(ctx).V(1).Info("Keeping node", "node", klog.KObj(node), "reason", cmd.reason)
 		if cmd.step == keep && cmd.reason != "" {
-			return c.patch(ctx, node, untaint) // It is idle still, and goes when nothing blocks it any more.
+			return c.patch(ctx, node, untaint) // The machine is still idle, and is deleted when nothing blocks it any more.
 		}
 		return c.patch(ctx, node, clearNode)
 	case taint:
@@ -57,7 +57,7 @@ func (c *Controller) execute(ctx context.Context, s *pass, cmd command) error {
 	return nil
 }
 
-// taint keeps pods off a node that goes.
+// taint taints a node, so that no new pods are scheduled to it, and writes the time.
 func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason string) error {
 	err := c.patch(ctx, node, func(n *corev1.Node) {
 		annotate(n, v1alpha1.DisruptingSinceAnnotation, now)
@@ -71,7 +71,7 @@ func (c *Controller) taint(ctx context.Context, node *corev1.Node, now, reason s
 	return err
 }
 
-// mark writes to the NodeClaim that its machine is being replaced, or that it is not any more.
+// mark adds or removes the mark of a NodeClaim.
 func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string) error {
 	m := cmd.machine
 	if disrupting(m.Machine) && cmd.step != replace {
@@ -123,7 +123,7 @@ func (c *Controller) mark(ctx context.Context, s *pass, cmd command, now string)
 	return nil
 }
 
-// why returns why a machine is marked with a word.
+// why returns the reason for marking a machine, for events.
 func why(m *reason.Machine, word string) string {
 	if m.Candidate == nil || word == reason.Expiring {
 		return "it expires soon"
@@ -138,19 +138,19 @@ func annotate(n *corev1.Node, key, value string) {
 	n.Annotations[key] = value
 }
 
-// clearNode removes from the Node what says that the machine is idle or about to go.
+// clearNode removes from the Node the marks of an idle or disrupted machine.
 func clearNode(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.IdleSinceAnnotation)
 	untaint(n)
 }
 
-// untaint removes what says that the machine is about to go.
+// untaint removes from the Node the marks of a disrupted machine.
 func untaint(n *corev1.Node) {
 	delete(n.Annotations, v1alpha1.DisruptingSinceAnnotation)
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.DisruptingTaintKey })
 }
 
-// patch changes a Node under an optimistic lock: taints are a list that others write too.
+// patch changes a Node with an optimistic lock, because others also change the list of taints.
 func (c *Controller) patch(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) error {
 	changed := node.DeepCopy()
 	change(changed)
@@ -161,7 +161,7 @@ func (c *Controller) patch(ctx context.Context, node *corev1.Node, change func(*
 	return nil
 }
 
-// handOver evicts pods, of which those stay that their PodDisruptionBudgets keep at this moment.
+// handOver evicts pods. Pods stay if their PodDisruptionBudgets do not allow the eviction now.
 func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 	var gone []*corev1.Pod
 	var errs []error
@@ -184,7 +184,7 @@ func (c *Controller) handOver(ctx context.Context, s *pass, cmd command) error {
 	return errors.Join(errs...)
 }
 
-// remove reads the Node and its pods once more, live, and deletes the NodeClaim.
+// remove reads the Node and its pods from the API server once more, and deletes the NodeClaim if nothing keeps it.
 func (c *Controller) remove(ctx context.Context, s *pass, m *reason.Machine) error {
 	live := &corev1.Node{}
 	if err := c.Gatherer.Live.Get(ctx, client.ObjectKey{Name: m.Node.Name}, live); err != nil {

@@ -20,8 +20,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// force deletes first and hurries then: what is written to a claim that is not being deleted would hurry whoever deletes it later. When nothing comes of the
-// second, the next look finds a machine that still drains.
+// force deletes the NodeClaim first and ends its drain then. An earlier termination timestamp would also end the drain of a deletion by anyone else later. If
+// the second step fails, the next pass repeats it.
 func (c *Controller) force(ctx context.Context, cmd command) error {
 	m := cmd.machine
 	live := &corev1.Node{}
@@ -62,7 +62,7 @@ func ignoreGone(err error, doing string, m *reason.Machine) error {
 	return fmt.Errorf("%s NodeClaim %s: %w", doing, m.Claim.Name, err)
 }
 
-// noteShortages writes to Nodes since when they expose fewer replicas than they promised, since no condition of a Node says it.
+// noteShortages writes to Nodes since when they have exposed fewer replicas than promised, because no condition of the Node says it.
 func (c *Controller) noteShortages(ctx context.Context, s *pass) error {
 	var errs []error
 	for _, m := range s.machines {
@@ -73,14 +73,14 @@ func (c *Controller) noteShortages(ctx context.Context, s *pass) error {
 		since := repair.ShortSince(m.Node)
 		var err error
 		switch short := repair.Short(m.Machine); {
-		case short && (since == nil || since.After(s.now)): // What lies ahead was written by another clock.
+		case short && (since == nil || since.After(s.now)): // A time in the future was written by another clock.
 			err = c.patch(ctx, m.Node, func(n *corev1.Node) {
 				annotate(n, v1alpha1.ReplicasShortSinceAnnotation, s.now.UTC().Format(time.RFC3339))
 			})
 		case !short && noted:
 			err = c.patch(ctx, m.Node, func(n *corev1.Node) { delete(n.Annotations, v1alpha1.ReplicasShortSinceAnnotation) })
 		}
-		if !apierrors.IsConflict(err) { // The Node has changed, and is looked at again.
+		if !apierrors.IsConflict(err) { // After a conflict, the next pass tries again.
 			errs = append(errs, err)
 		}
 	}

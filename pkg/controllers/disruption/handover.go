@@ -13,40 +13,42 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// A drain evicts all pods of a machine at once, and the scheduler spreads them over whatever has room, so that a layout with little room to untaint is not reached:
-// the last of the pods, often the largest, find none, and another machine is launched for them. So the pods go in turn: those together that a plan puts on one
-// machine, while the others of the pool are steered away from, and the next when they are there. The last of these groups is left to the drain.
+// A drain evicts all pods of a machine at once, and the scheduler spreads them over all nodes with room. A layout with little spare room is then not reached:
+// the last pods, which are often the largest, find no room, and another machine is launched for them. So Karve evicts the pods in groups, one for each node
+// that the plan puts pods on, and steers other pods of the pool away meanwhile. The next group follows when the pods are bound. The drain evicts the last
+// group.
 
 const (
-	// rebindWithin is how long pods that were evicted may take to be bound again before others go: a busy scheduler needs less.
+	// rebindWithin is how long evicted pods may take to be bound before the next group is evicted.
 	rebindWithin = 10 * time.Second
-	// evictionPatience is how long a machine of which pods were handed over waits for PodDisruptionBudgets to allow the next ones. Then it keeps those.
+	// evictionPatience is how long a machine whose pods are handed over waits for PodDisruptionBudgets to allow the next evictions. After that, the remaining
+	// pods stay.
 	evictionPatience = 2 * time.Minute
 )
 
-// placement is where a plan puts a pod, and what it takes there.
+// placement is the node that a plan puts a pod on, and the pod's requests.
 type placement struct {
 	node string
 	asks planner.Resources
 }
 
-// group are pods that a plan puts on one Node.
+// group has the pods that a plan puts on one Node.
 type group struct {
 	node string
 	pods []*corev1.Pod
-	// largest is what the one of them asks for that asks for the most.
+	// largest has the requests of the largest pod.
 	largest planner.Resources
 }
 
-// handed is when pods of a NodePool's machines were last evicted in groups.
+// handed describes when pods of a NodePool's machines were last evicted in groups.
 type handed struct {
 	at time.Time
-	// claims are the NodeClaims whose pods they were, owners the controllers that make them again.
+	// claims has the NodeClaims that they were on, and owners the controllers that recreate them.
 	claims map[string]bool
 	owners map[types.UID]bool
 }
 
-// note returns h after pods of a machine were evicted at a time.
+// note returns h after an eviction of pods of a machine.
 func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
 	if !h.at.Equal(now) {
 		h.owners = map[types.UID]bool{}
@@ -63,13 +65,13 @@ func (h handed) note(claim string, pods []*corev1.Pod, now time.Time) handed {
 	return h
 }
 
-// underway reports whether pods of the machine have been handed over lately.
+// underway reports whether pods of the machine were handed over recently.
 func (s *pass) underway(m *reason.Machine) bool {
 	h := s.pool(m).handed
 	return h.claims[m.Claim.Name] && s.now.Before(h.at.Add(evictionPatience))
 }
 
-// nextHandOvers returns the next steps of the machines of a pool that are about to go with pods on them.
+// nextHandOvers returns the commands for the machines of a pool that are due and have pods.
 func (s *pass) nextHandOvers(p *pool) []command {
 	groups := s.groups(p.leavers)
 	movable := func(pod *corev1.Pod) bool { return s.pods.Blocker([]*corev1.Pod{pod}) == "" }
@@ -92,7 +94,7 @@ func (s *pass) nextHandOvers(p *pool) []command {
 	return commands
 }
 
-// groups returns the pods that leave machines by the Node that they are to go to, the hardest to place first.
+// groups returns the pods of the machines, grouped by the Node that they should move to, the group with the largest pod first.
 func (s *pass) groups(machines []*reason.Machine) []group {
 	placements := s.whatIf.placements(s.going)
 	var groups []group
@@ -114,17 +116,17 @@ func (s *pass) groups(machines []*reason.Machine) []group {
 	return groups
 }
 
-// bySize sorts what asks for the most first.
+// bySize compares requests so that larger ones are first.
 func bySize(a, b planner.Resources) int {
 	return cmp.Or(cmp.Compare(b.Replicas, a.Replicas), cmp.Compare(b.MilliCPU, a.MilliCPU), cmp.Compare(b.MemoryBytes, a.MemoryBytes))
 }
 
-// inFlight reports whether pods of the pool which were handed over a moment ago may not be bound yet.
+// inFlight reports whether pods of the pool that were just handed over may not be bound yet.
 func (s *pass) inFlight(p *pool) bool {
 	h := p.handed
 	switch {
 	case s.now.Before(h.at.Add(soon)):
-		return true // Who makes them again may not have done so.
+		return true // Their controllers may not have recreated them yet.
 	case !s.now.Before(h.at.Add(rebindWithin)):
 		return false
 	}

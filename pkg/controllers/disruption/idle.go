@@ -11,7 +11,8 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// nextIdle returns the next step of a machine that is not being replaced; nil when there is none now.
+// nextIdle returns the next step of a machine that is not being replaced, and nil if there is none now. It also returns when another step may be due, and 0 if
+// that is not known.
 func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
 	if empty == nil {
@@ -43,7 +44,7 @@ func (s *pass) nextIdle(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, ""), 0
 }
 
-// refusesIdle returns why an idle machine does not go now; "" when it does.
+// refusesIdle returns why an idle machine is not deleted now, and "" if it is.
 func (s *pass) refusesIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if why := s.blockedIdle(m, empty); why != "" {
 		return why
@@ -52,14 +53,14 @@ func (s *pass) refusesIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if !disrupting(m.Machine) && !notReady(m.Node) {
 		draining++
 	}
-	// Asked again of a machine that is tainted: a schedule may have closed the budget meanwhile.
+	// This is also checked for a tainted machine, because a schedule may have changed the budget meanwhile.
 	if allowed := s.allowed(m, empty); draining > allowed {
 		return overBudget(m, allowed)
 	}
 	return ""
 }
 
-// blockedIdle returns what on an idle machine keeps it, on its own or because of the others that are about to go; "" when nothing does.
+// blockedIdle returns what keeps an idle machine, alone or together with the other idle machines that are about to be deleted. It returns "" if nothing does.
 func (s *pass) blockedIdle(m *reason.Machine, empty *reason.Candidate) string {
 	if why := s.blocked(m, empty, m.Pods); why != "" {
 		return why

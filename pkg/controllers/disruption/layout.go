@@ -15,27 +15,27 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// A cheaper layout is reached in steps. A step is a set of machines without which the others, and those that are launched for their pods, cost less an hour by more than
-// moving the pods counts. All that is done about it is to mark them together: what follows is as for all machines that are replaced, and each machine keeps its mark
-// as long as the others cost less without it.
+// A cheaper layout is reached in steps. A step is a set of machines. Without them the other machines, with those that are launched for their pods, save more
+// per hour than the cost of moving the pods. To take a step, Karve only marks the machines together. The rest is the same as for all machines that are
+// replaced, and each machine keeps its mark as long as removing it still saves.
 
-// proposal is such a step.
+// proposal is a step to a cheaper layout.
 type proposal struct {
-	// claims are the NodeClaims of the machines, sorted.
+	// claims has the NodeClaims of the machines, sorted.
 	claims []string
-	// moves is what moving their pods counts.
+	// moves is the cost of moving their pods.
 	moves planner.MicroUSD
 }
 
 func (p proposal) String() string { return strings.Join(p.claims, " ") }
 
-// searchResult is what a search for a cheaper layout has found.
+// searchResult is the result of a search for a cheaper layout.
 type searchResult struct {
-	// proposals are steps in the order in which they are best taken, as far as the planner knows: what pods ask of each other is looked at before one is taken.
+	// proposals are steps, the best first as far as the planner knows. Constraints between pods are checked before a step is taken.
 	proposals []proposal
-	// surplus are the NodeClaims of the machines that the cheapest layout does without.
+	// surplus has the NodeClaims of the machines that the cheapest layout does not need.
 	surplus []string
-	// price is what the machines of the layout cost an hour, bound what others for the same pods cost at least.
+	// price is the price of the layout's machines per hour, and bound the least price of any machines for the same pods.
 	price, bound planner.MicroUSD
 }
 
@@ -48,20 +48,20 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 		nodes[l.Layout.Machines[i].Node] = m.Claim.Name
 	}
 	for _, node := range found.Surplus {
-		if claim, ok := nodes[node]; ok && found.Price > found.Bound { // Else nothing can be cheaper.
+		if claim, ok := nodes[node]; ok && found.Price > found.Bound { // Otherwise nothing can be cheaper.
 			out.surplus = append(out.surplus, claim)
 		}
 	}
 	if !slices.ContainsFunc(l.Machines, func(m *snapshot.Machine) bool {
 		return !slices.Contains(out.surplus, m.Claim.Name) && m.Exposed() > m.ReplicasInUse()
 	}) {
-		out.surplus = nil // There is nowhere to steer to.
+		out.surplus = nil // There is no room to steer pods to.
 	}
 	for _, step := range found.Steps {
 		p := proposal{moves: step.Moves}
 		for _, i := range step.Leave {
 			if m := l.Machines[i]; !m.Unused() {
-				p.claims = append(p.claims, m.Claim.Name) // Others go by themselves once they have been idle for their time.
+				p.claims = append(p.claims, m.Claim.Name) // Unused machines are deleted anyway when they have been idle long enough.
 			}
 		}
 		if len(p.claims) > 0 {
@@ -76,22 +76,22 @@ func usd(amount planner.MicroUSD) string {
 	return "$" + wording.USD(int64(amount))
 }
 
-// verdicts are what is known of the machines that are marked because the others cost less without them.
+// verdicts say which machines that are marked as underutilized should keep their marks.
 type verdicts struct {
-	// stand are why they go of those whose marks stand, by NodeClaim; judged are all that were looked at.
+	// stand has the reason for each mark that stays, by NodeClaim, and judged has all machines that were checked.
 	stand  map[string]*reason.Candidate
 	judged []string
-	// pending are those that there was no time for. The next judgement begins with them.
+	// pending are those that there was no time for. The next check begins with them.
 	pending []string
 }
 
-// standing judges whether the others still cost less without the machines that are marked as underutilized: prices change, and pods come. One by
-// one, a machine without which they do not cost less stays, and the rest is judged with it. Each judgement costs a plan of the whole cluster, so it ends after
-// the first one for which stop returns true. Marks that it had no time for keep their former verdict; new ones stand.
+// standing checks whether removing the machines that are marked as underutilized still saves, because prices change and pods come. A machine whose removal
+// does not save stays, and the others are checked with it, one by one. Each check makes a plan for the whole cluster, so it ends after the first one for which
+// stop returns true. Marks that were not checked keep their earlier verdict, and new ones stay.
 func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	marked := slices.DeleteFunc(markedForCost(s.machines), func(name string) bool { return !s.named(name).NodePool.MovesPods })
 	now := verdicts{stand: map[string]*reason.Candidate{}, judged: slices.Clone(marked)}
-	if len(before.pending) > 0 { // This judgement goes on where the last one ended: the marks that fell then stay so.
+	if len(before.pending) > 0 { // This check continues the last one, so marks that were rejected then stay rejected.
 		marked = slices.DeleteFunc(marked, func(name string) bool {
 			_, stood := before.stand[name]
 			return !stood && slices.Contains(before.judged, name)
@@ -117,7 +117,7 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 			now.stand[name] = reason.Cheaper(saving, 1)
 			now.pending = now.pending[1:]
 		} else {
-			// What was said of those before it was said with it gone.
+			// The verdicts before it assumed that it leaves, so they are checked again.
 			delete(now.stand, name)
 			order = slices.DeleteFunc(order, func(other string) bool { return other == name })
 			marked, now.pending = others, order
@@ -129,7 +129,7 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	return now
 }
 
-// steps returns the commands for the steps to a cheaper layout that are taken now, and for machines that should go and stay.
+// steps returns the commands for the steps to a cheaper layout that are taken now, and for machines that should leave but are kept.
 func (s *pass) steps() []command {
 	var commands []command
 	names := markedForCost(s.machines)
@@ -164,7 +164,7 @@ func (s *pass) steps() []command {
 	return commands
 }
 
-// markedForCost returns the NodeClaims of machines that are marked as underutilized.
+// markedForCost returns the NodeClaims of machines that are marked as underutilized and not being deleted.
 func markedForCost(machines []*reason.Machine) []string {
 	var names []string
 	for _, m := range machines {
@@ -175,8 +175,8 @@ func markedForCost(machines []*reason.Machine) []string {
 	return names
 }
 
-// ready returns the machines of a proposal; nil when one of them goes anyway, is about to be used or has not been proposed for the settle time, and while machines of their
-// pools are on their way: their pods may change the layout.
+// ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, is wanted for pending pods, or has not been proposed for the
+// settle time. It also returns nil while machines of their pools are starting, because their pods may change the layout.
 func (s *pass) ready(p proposal) []*reason.Machine {
 	var machines []*reason.Machine
 	for _, name := range p.claims {
@@ -194,7 +194,7 @@ func undecided(m *reason.Machine) bool {
 	return m.Candidate == nil && !m.Leaving() && m.Started() && !disrupting(m.Machine)
 }
 
-// refusesTogether returns why the machines of a step are not marked now; "" when they are.
+// refusesTogether returns why the machines of a step are not marked now, and "" if they are.
 func (s *pass) refusesTogether(machines []*reason.Machine) string {
 	more := map[string]int{}
 	for _, m := range machines {

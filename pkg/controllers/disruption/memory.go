@@ -12,41 +12,42 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// memory is what the controller remembers of machines and pools from one pass to the next. After a restart it is empty: what lasts is seen to last a little later, pods are
-// handed over a little early, and what was refused, or tried in vain, is asked and tried once more.
+// memory is what the controller remembers about machines and pools between passes. It is empty after a restart. Then durations count from the restart, pods
+// may be handed over slightly early, and what was refused or failed is tried once more.
 type memory struct {
 	machines map[types.UID]*machineMemory
 	pools    map[string]*poolMemory
 }
 
-// machineMemory is what is remembered of a machine as long as its NodeClaim is there.
+// machineMemory is what is remembered about a machine while its NodeClaim exists.
 type machineMemory struct {
-	// reported is why it was last reported to stay, so that an event is sent once; "" once it takes another step.
+	// reported is why the machine was last reported to stay, so that each reason causes one event. It is "" after another step.
 	reported string
-	// candidate, proposed and surplus are since when it has been a candidate, part of a proposal and surplus. used is since when it has not been surplus while new
-	// pods are still steered away from it.
+	// candidate, proposed and surplus are since when the machine has been a candidate, part of a proposal and surplus. used is since when it has not been
+	// surplus although it still has the surplus taint.
 	candidate, proposed, surplus, used lasting
-	// noPlace is why its pods have no place, unprofitable why it does not pay that it leaves. Both are answers of plans, which take time, and are asked again later.
+	// noPlace is why its pods would have no room, and unprofitable why removing it does not save enough. Both come from plans, which take time, so they are
+	// reused for a while.
 	noPlace, unprofitable refusal
-	// keptInLayout is what keeps it, when it was last asked which machines a layout would do without if nothing kept them; "" for others.
+	// keptInLayout is what keeps the machine although a cheaper layout would remove it, at the last time that this was checked. It is "" for other machines.
 	keptInLayout string
 }
 
-// poolMemory is what is remembered of a pool as long as it has machines.
+// poolMemory is what is remembered about a pool while it exists or has machines.
 type poolMemory struct {
-	// handed is when pods of its machines were last handed over.
+	// handed describes when pods of its machines were last handed over.
 	handed handed
 	// attempt is the last step to a cheaper layout.
 	attempt attempt
 }
 
-// refusal is an answer that counts for a time.
+// refusal is an answer that is valid for a time.
 type refusal struct {
 	why   string
 	until time.Time
 }
 
-// at returns why; "" once its time is over.
+// at returns the answer, and "" if it is no longer valid.
 func (r refusal) at(now time.Time) string {
 	if !now.Before(r.until) {
 		return ""
@@ -54,10 +55,10 @@ func (r refusal) at(now time.Time) string {
 	return r.why
 }
 
-// lasting is since when something is so; zero while it is not.
+// lasting is since when something holds. It is zero while it does not.
 type lasting struct{ since time.Time }
 
-// note notes whether it is so now, and returns whether it has been for the settle time.
+// note records whether it holds now, and returns whether it has held for the settle time.
 func (l *lasting) note(is bool, s *pass) bool {
 	switch {
 	case !is:
@@ -73,7 +74,7 @@ func newMemory() memory {
 	return memory{map[types.UID]*machineMemory{}, map[string]*poolMemory{}}
 }
 
-// keep forgets what is not there any more, and has a record of each machine and pool that is.
+// keep removes machines and pools that no longer exist, and adds new ones.
 func (m *memory) keep(s *pass) {
 	there := map[types.UID]bool{}
 	for _, machine := range s.machines {
@@ -95,10 +96,10 @@ func (m *memory) keep(s *pass) {
 	maps.DeleteFunc(m.pools, func(name string, _ *poolMemory) bool { return s.pools[name] == nil })
 }
 
-// of returns the record of a machine.
+// of returns what is remembered about a machine.
 func (m *memory) of(machine *reason.Machine) *machineMemory { return m.machines[machine.Claim.UID] }
 
-// settled reports whether nothing is remembered of steps that were refused or taken.
+// settled reports whether there is no memory of steps that were refused or taken.
 func (m *memory) settled(now time.Time) bool {
 	for _, r := range m.machines {
 		if r.unprofitable.at(now) != "" {
@@ -113,7 +114,7 @@ func (m *memory) settled(now time.Time) bool {
 	return true
 }
 
-// retry forgets steps that were refused or taken.
+// retry removes the memory of steps that were refused or taken.
 func (m *memory) retry() {
 	for _, r := range m.machines {
 		r.unprofitable = refusal{}
@@ -123,7 +124,7 @@ func (m *memory) retry() {
 	}
 }
 
-// remembering is a simulator that asks another one only after a while about what was refused, and that notes which proposals are taken.
+// remembering is a simulator that reuses refusals of another simulator for a while, and records which proposals are taken.
 type remembering struct {
 	simulator
 	s       *pass
@@ -166,7 +167,7 @@ func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, strin
 	return saving, why
 }
 
-// poolsOf returns those of a proposal's machines, that of the first one first.
+// poolsOf returns the pools of a proposal's machines, beginning with that of the first machine.
 func (s *pass) poolsOf(p proposal) []string {
 	var pools []string
 	for _, name := range p.claims {

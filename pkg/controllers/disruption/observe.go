@@ -43,7 +43,8 @@ func (c *Controller) observe(ctx context.Context) (*pass, snapshot.View, error) 
 	return s, view, nil
 }
 
-// newPass returns a pass without what the controller remembers and without candidates, and takes from the view the pods of which no plan keeps its own rules.
+// newPass returns a pass without the controller's memory and without candidates. It removes from the view the classes of pods for which no plan passes the
+// planner's check.
 func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock) *pass {
 	others := retention.NewOtherNodes(cluster)
 	s := &pass{
@@ -89,7 +90,7 @@ func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Di
 	return s
 }
 
-// observe takes from a NodePool and its GPUNodeClass what they say of disruption. Budgets are parts of so many machines.
+// observe sets the fields that come from a NodePool and its GPUNodeClass. Budgets are calculated for this number of machines.
 func (p *pool) observe(np *snapshot.Pool, machines int, clk clock.Clock) {
 	p.Unready = len(np.Problems) > 0
 	p.DrainBounded = np.NodePool.Spec.Template.Spec.TerminationGracePeriod != nil
@@ -103,7 +104,7 @@ func (p *pool) observe(np *snapshot.Pool, machines int, clk clock.Clock) {
 	}
 }
 
-// poolNamed returns the record of a pool, a new one where there is none.
+// poolNamed returns the record of a pool, and creates it if there is none.
 func (s *pass) poolNamed(name string) *pool {
 	if s.pools[name] == nil {
 		s.pools[name] = &pool{Pool: reason.Pool{Name: name}}
@@ -111,14 +112,14 @@ func (s *pass) poolNamed(name string) *pool {
 	return s.pools[name]
 }
 
-// add adds the record of a machine.
+// add adds and returns the record of a machine.
 func (s *pass) add(m *snapshot.Machine) *reason.Machine {
 	record := &reason.Machine{Machine: m, NodePool: &s.poolNamed(m.Pool()).Pool}
 	s.machines = append(s.machines, record)
 	return record
 }
 
-// unhealthy returns the names of Nodes of unhealthy machines.
+// unhealthy returns the names of the Nodes of unhealthy machines.
 func (s *pass) unhealthy() []string {
 	var names []string
 	for _, m := range s.machines {
@@ -129,7 +130,7 @@ func (s *pass) unhealthy() []string {
 	return names
 }
 
-// choose has the reasons name the candidates.
+// choose sets the candidates.
 func (s *pass) choose() {
 	for _, m := range s.machines {
 		m.Candidate = reason.First(m, s.now)

@@ -17,14 +17,15 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// patience is how long the pods of a marked machine may be without a new place.
+// patience is how long the pods of a marked machine may have no room elsewhere.
 const patience = lifecycle.ReplacingPatience
 
-// nextReplaced returns the next step of a machine that is marked; nil when there is none now.
+// nextReplaced returns the next step of a marked machine, and nil if there is none now. It also returns when another step may be due, and 0 if that is not
+// known.
 func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	c := m.Candidate
 	if m.Node == nil {
-		return nil, 0 // Karpenter deletes the claim of a machine whose Node is gone.
+		return nil, 0 // Karpenter deletes the NodeClaim of a machine whose Node is gone.
 	}
 	if c == nil {
 		return s.ended(m), 0
@@ -48,11 +49,11 @@ func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 	return s.removal(m, c.Word), 0
 }
 
-// awaits reports whether a marked machine cannot go now, and returns its step then; nil when there is none.
+// awaits reports whether a marked machine cannot be deleted now. If so, it returns its step, and nil if there is none.
 func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	asked := m.Pods
 	if s.underway(m) {
-		moving := m.Moving() // They go as their PodDisruptionBudgets allow.
+		moving := m.Moving() // These pods are evicted as their PodDisruptionBudgets allow.
 		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(moving, pod) })
 	}
 	if why := s.blocked(m, c, asked); why != "" {
@@ -64,7 +65,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	}
 	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
 		if s.underway(m) && reason.MarkedUnderutilized(m.Machine) {
-			return &command{step: stop, machine: m, reason: why}, true // Nothing is launched for the pods that were left no room.
+			return &command{step: stop, machine: m, reason: why}, true // Nothing is launched for pods that lost their room.
 		}
 		return s.wait(m, why, false), true
 	}
@@ -74,7 +75,7 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	return nil, false
 }
 
-// ended returns the next step of a machine that is marked and no candidate any more, as far as that can be told.
+// ended returns the next step of a marked machine that is no longer a candidate, and nil if there is none.
 func (s *pass) ended(m *reason.Machine) *command {
 	why, known := reason.Of(m.Replacing()).Ended(m)
 	switch {
@@ -82,14 +83,15 @@ func (s *pass) ended(m *reason.Machine) *command {
 		if disrupting(m.Machine) {
 			return &command{step: hold, machine: m, reason: "it expires soon"}
 		}
-		return nil // Karpenter takes it when its time is over, and asks nobody.
+		return nil // Karpenter deletes it when it expires.
 	case !known:
 		return s.wait(m, why, false)
 	}
 	return &command{step: stop, machine: m, reason: why}
 }
 
-// wait returns the step of a marked machine that cannot go now. A mark whose time lies further ahead than it may last was written by a clock that was ahead.
+// wait returns the step of a marked machine that cannot be deleted now, and nil if there is none. A mark with a time too far in the future was written by a
+// clock that was ahead.
 func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	marking := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation])
 	switch {
@@ -103,8 +105,8 @@ func (s *pass) wait(m *reason.Machine, why string, tell bool) *command {
 	return nil
 }
 
-// marks returns the commands for machines that are marked from now on, and for candidates that stay: those that expire first, whatever the budgets say, since Karpenter
-// does not ask them either, and then the other candidates, the urgent ones first, then the empty ones and of others the oldest.
+// marks returns the commands for machines that are marked now, and for candidates that stay. Machines that expire soon come first, whatever the budgets say,
+// because Karpenter does not check budgets for them either. Of the other candidates, the urgent ones come first, then the empty ones, and then the oldest.
 func (s *pass) marks() []command {
 	var commands []command
 	var due []*reason.Machine
@@ -157,7 +159,7 @@ func occupied(m *reason.Machine) int {
 	return 1
 }
 
-// refuses returns why a candidate is not marked now; "" when it is.
+// refuses returns why a candidate is not marked now, and "" if it is.
 func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	if why := s.blocked(m, c, m.Pods); why != "" {
 		return why
@@ -175,7 +177,8 @@ func (s *pass) refuses(m *reason.Machine, c *reason.Candidate) string {
 	return ""
 }
 
-// blockedLive returns what keeps a machine that was about to go, by its Node and pods as they were read live; "" when nothing does. A pod that came after the decision has no new place.
+// blockedLive returns what keeps a machine that is about to be deleted, according to its Node and pods in the API server. It returns "" if nothing does. A pod
+// that came after the decision has no room elsewhere.
 func (s *pass) blockedLive(m *reason.Machine, live *snapshot.Machine) string {
 	if !tainted(live.Node) {
 		return "its taint is gone"

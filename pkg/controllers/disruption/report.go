@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// reportStay reports why a machine stays, once.
+// reportStay records an event about why a machine stays, once for each reason.
 func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
 	if r := c.memory.of(m); r.reported != why {
 		r.reported = why
@@ -24,7 +24,7 @@ func (c *Controller) reportStay(m *reason.Machine, event, why, what string) {
 	}
 }
 
-// removed reports that the NodeClaim of a machine was deleted, which was seen live.
+// removed records that the NodeClaim of a machine was deleted. The argument m is the machine as the API server had it.
 func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *snapshot.Machine) {
 	logger := log.FromContext(ctx).WithValues("node", klog.KObj(m.Node), "nodeClaim", klog.KObj(m.Claim), "nodePool", m.Pool())
 	if word := m.Replacing(); word != "" {
@@ -42,11 +42,11 @@ func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *sn
 	logger.Info("Gave back an idle node", "microUSDPerHour", m.Promise.MicroUSDPerHour)
 }
 
-// measure sets the gauges of machines that have drifted, are replaced, are surplus and are unhealthy.
+// measure sets the gauges of drifted, replaced, surplus and unhealthy machines.
 func (c *Controller) measure(s *pass) {
 	for name, p := range s.pools {
 		if p.Budgets == nil {
-			continue // The pool is gone, and so are its metrics.
+			continue // The pool no longer exists, so it has no metrics.
 		}
 		drifted, replacing, surplus := 0, 0, 0
 		for _, m := range s.machines {

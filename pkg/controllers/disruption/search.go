@@ -18,32 +18,32 @@ import (
 )
 
 const (
-	// layoutEvery is how close together two searches for a cheaper layout may be, and two judgements of whether the marks that one has led to still pay.
+	// layoutEvery is the shortest interval between two searches for a cheaper layout, and between two checks of the marks from earlier searches.
 	layoutEvery = lifecycle.LayoutLook
-	// layoutFor is how long one may take; the best that is found until then counts.
+	// layoutFor is the longest time for a search. The best result until then counts.
 	layoutFor = time.Second
-	// unprofitableFor is how long machines are no part of layouts that could not go when their pods were planned for with all that they ask.
+	// unprofitableFor is how long machines are left out of layouts after a plan with all constraints of their pods refused the step.
 	unprofitableFor = 5 * time.Minute
 )
 
-// layoutSearch is what the controller remembers of its search for cheaper layouts, beside what it remembers of each machine and pool. After a restart all of it is found again.
+// layoutSearch is the controller's memory of the search for cheaper layouts. All of it can be found again after a restart.
 type layoutSearch struct {
-	// searched is when a cheaper layout was searched, layout what it was searched in, found what was found. missed says that this pass was too early for a search.
+	// searched is when the last search began, layout its input, and found its result. missed reports whether this pass was too early for a search.
 	searched time.Time
 	layout   consolidate.Layout
 	found    searchResult
 	missed   bool
-	// judged is when the marks were last judged, marked the NodeClaims that had them, verdicts what came of it.
+	// judged is when the marks were last checked, marked the NodeClaims that had them, and verdicts the result.
 	judged   time.Time
 	marked   []string
 	verdicts verdicts
-	// offered is what could be launched at the last search.
+	// offered has the offerings that could be launched at the last search.
 	offered offers
-	// asked is when it was last asked which machines a layout would do without if nothing kept them.
+	// asked is when searchKept last searched.
 	asked time.Time
 }
 
-// consider adds to the pass what a cheaper layout asks for.
+// consider adds to the pass the results of the search for a cheaper layout.
 func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
 	c.judgeMarks(s)
 	c.search.missed = s.now.Before(c.search.searched.Add(layoutEvery))
@@ -60,17 +60,17 @@ func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
 		r := c.memory.of(m)
 		m.KeptInLayout = r.keptInLayout
 		m.Proposed = r.proposed.note(slices.ContainsFunc(s.proposals, func(p proposal) bool { return slices.Contains(p.claims, m.Claim.Name) }), s)
-		// Pods are not steered away from where they are to go, nor from where they cannot.
+		// Pods are not steered away from machines that are wanted for pending pods, or that are full.
 		surplus := slices.Contains(c.search.found.surplus, m.Claim.Name) && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
 		m.Surplus = r.surplus.note(surplus, s)
-		// What has been surplus stays so until it has not been for a while, unless its pods are not to be moved at all.
+		// A surplus machine stays one until it has not been surplus for the settle time, unless its pool does not allow moving pods.
 		if used := r.used.note(hasSurplusTaint(m.Machine) && !surplus, s); hasSurplusTaint(m.Machine) && m.NodePool.MovesPods && !used {
 			m.Surplus = true
 		}
 	}
 }
 
-// judgeMarks has the marks stand that still pay.
+// judgeMarks checks which marks still save cost.
 func (c *Controller) judgeMarks(s *pass) {
 	if marked := markedForCost(s.machines); len(marked) == 0 || !slices.Equal(marked, c.search.marked) || !s.now.Before(c.search.judged.Add(layoutEvery)) {
 		started := c.Clock.Now()
@@ -82,7 +82,7 @@ func (c *Controller) judgeMarks(s *pass) {
 	}
 }
 
-// searchLayout searches for a cheaper layout, unless it has been searched for among the same machines before.
+// searchLayout searches for a cheaper layout, unless the input is the same as in the last search.
 func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	c.search.searched = s.now
 	keeps := func(m *snapshot.Machine) string {
@@ -92,7 +92,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	before := c.search.offered
 	c.search.offered = offersOf(layout.View.Snapshot)
 	if !c.memory.settled(s.now) && c.search.offered.improves(before) {
-		c.memory.retry() // What did not pay may do now.
+		c.memory.retry() // What did not save before may save now.
 		layout = s.lay(cluster, keeps)
 	}
 	if reflect.DeepEqual(layout.Layout, c.search.layout) {
@@ -105,7 +105,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	}})
 	c.search.layout = layout.Layout
 	if cut {
-		c.search.layout = consolidate.Layout{} // It is searched again: the processor may have had much else to do.
+		c.search.layout = consolidate.Layout{} // The search was cut off, so it runs again: the processor may have been busy.
 	}
 	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
 	c.searchKept(cluster, s, layout.Kept)
@@ -113,7 +113,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.found.bound)))
 }
 
-// keepsInLayout returns what keeps a machine that a layout might do without; "" when nothing does. The dearest question comes last.
+// keepsInLayout returns what keeps a machine that a layout might remove, and "" if nothing does. The most expensive check comes last.
 func (s *pass) keepsInLayout(m *reason.Machine, unprofitable refusal) string {
 	if m.Health != nil {
 		return "it is unhealthy: " + m.Health.Message
@@ -127,10 +127,10 @@ func (s *pass) keepsInLayout(m *reason.Machine, unprofitable refusal) string {
 	return s.pods.Keeps(m.Machine)
 }
 
-// offers are the prices of what may be launched.
+// offers has the prices of the offerings that may be launched.
 type offers map[offer]planner.MicroUSD
 
-// offer is a kind of machine.
+// offer identifies an offering of a pool.
 type offer struct {
 	pool, instanceType, zone, capacityType string
 }
@@ -145,7 +145,7 @@ func offersOf(s planner.Snapshot) offers {
 	return all
 }
 
-// improves reports whether something may be launched that could not before, or costs less than before.
+// improves reports whether an offering is new or cheaper than before.
 func (o offers) improves(before offers) bool {
 	for key, price := range o {
 		if was, ok := before[key]; !ok || price < was {
@@ -155,7 +155,7 @@ func (o offers) improves(before offers) bool {
 	return false
 }
 
-// searchKept searches now and then for a layout in which nothing keeps machines. Events report what keeps those that would leave.
+// searchKept searches from time to time for a layout as if nothing kept machines. It records what keeps the machines that would then leave, for events.
 func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[string]string) {
 	if len(kept) == 0 || !s.now.Before(c.search.asked.Add(unprofitableFor)) {
 		for _, r := range c.memory.machines {
@@ -177,12 +177,12 @@ func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[str
 	}
 }
 
-// lay returns the layout in which machines may leave, but for those that keeps returns a reason for.
+// lay returns the layout from which machines may be removed, except those that keeps returns a reason for.
 func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
 	layout := layout.Build(cluster, keeps)
 	for i := range layout.View.Pools {
-		// A pool whose budgets are used up gets one: the event says that they keep a machine once there is a step.
+		// A pool with used-up budgets may still remove one machine in the search, so that an event can say that the budgets keep it.
 		p := s.pools[layout.View.Pools[i].NodePool.Name]
 		allowed := reason.Of(karpv1.DisruptionReasonUnderutilized).Allowed(&p.Pool)
 		layout.Layout.Most = append(layout.Layout.Most, max(1, allowed-p.leaving))
@@ -190,7 +190,7 @@ func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) stri
 	return layout
 }
 
-// searchAgain returns when to search for a cheaper layout where this pass was too early.
+// searchAgain returns when to search next, if this pass was too early.
 func (c *Controller) searchAgain(now time.Time) time.Duration {
 	if !c.search.missed {
 		return longestWait

@@ -13,9 +13,9 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// toSteer returns the machines that are to get the taint that steers new pods to others, or to lose it. While pods are on the move, it is on all that have room and that
-// the plan has not chosen for them: the scheduler would spread them, and what the step has gained is lost. While they are handed over to one machine after the other
-// only that one is chosen.
+// toSteer returns the machines that should get or lose the surplus taint, which steers new pods to other machines. While pods move, the taint is on all
+// machines with room that the plan has not chosen for them. Otherwise the scheduler would spread the pods, and the saving would be lost. While pods are handed
+// over in groups, only the target of the current group counts as chosen.
 func (s *pass) toSteer() []*reason.Machine {
 	moving := map[string]bool{}
 	for _, m := range s.machines {
@@ -35,7 +35,7 @@ func (s *pass) toSteer() []*reason.Machine {
 	return machines
 }
 
-// away reports whether pods are to be steered away from a machine; moving is whether pods of its pool are.
+// away reports whether pods should be steered away from a machine. The argument moving reports whether pods of its pool move.
 func (s *pass) away(m *reason.Machine, moving bool) bool {
 	target := s.pool(m).target
 	handing := target != nil
@@ -48,14 +48,14 @@ func hasSurplusTaint(m *snapshot.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 }
 
-// steer puts the taint on a machine, or takes it off.
+// steer adds or removes the surplus taint of a machine.
 func (c *Controller) steer(ctx context.Context, m *reason.Machine) error {
 	away := hasSurplusTaint(m.Machine)
 	log.FromContext(ctx).V(1).Info("Steering new pods", "node", klog.KObj(m.Node), "away", !away)
 	return c.patch(ctx, m.Node, func(n *corev1.Node) { setSurplusTaint(n, !away) })
 }
 
-// setSurplusTaint has the scheduler prefer other Nodes where away is true, and not where it is false.
+// setSurplusTaint adds the surplus taint, so that the scheduler prefers other Nodes, or removes it.
 func setSurplusTaint(n *corev1.Node, away bool) {
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 	if away {

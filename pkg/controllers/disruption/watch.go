@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// podLeftOrCame lets through what can make a node idle or busy.
+// podLeftOrCame selects events of pods that can make a node idle or busy.
 func podLeftOrCame() predicate.Predicate {
 	bound := func(o client.Object) bool {
 		pod, ok := o.(*corev1.Pod)
@@ -41,7 +41,7 @@ func ours() predicate.Predicate {
 	)
 }
 
-// claimsOfOurs lets through what can make a machine drift, or a place of its pods.
+// claimsOfOurs selects Karve's NodeClaims.
 func claimsOfOurs() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(o client.Object) bool {
 		claim, ok := o.(*karpv1.NodeClaim)
@@ -57,7 +57,7 @@ func taintsChanged() predicate.Predicate {
 	}}
 }
 
-// healthChanged lets through what can make a machine unhealthy or healthy again. The heartbeats of conditions are not that.
+// healthChanged selects updates that can make a machine unhealthy or healthy. It ignores heartbeats of conditions.
 func healthChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, okBefore := e.ObjectOld.(*corev1.Node)
@@ -72,7 +72,7 @@ func healthChanged() predicate.Predicate {
 	}}
 }
 
-// statuses returns those of a Node's conditions.
+// statuses returns the types, statuses and reasons of a Node's conditions.
 func statuses(n *corev1.Node) string {
 	var all strings.Builder
 	for _, c := range n.Status.Conditions {

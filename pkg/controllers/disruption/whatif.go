@@ -17,24 +17,24 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// whatIf answers what would become of pods and prices if machines left. It plans for a view in which they have, once for each question.
+// whatIf is a simulator that makes a plan for a view in which machines have left, once for each question.
 type whatIf struct {
 	view *snapshot.View
-	// cordoned are the names of Nodes that are no place to move to, though their pods may stay.
+	// cordoned has the names of Nodes that take no moved pods. Their own pods may stay.
 	cordoned []string
-	// others are where pods without a replica could go.
+	// others finds room for foreign pods.
 	others *retention.OtherNodes
-	// known are the outcomes of the questions that were asked, by question.
+	// known has the outcomes by question.
 	known map[string]outcome
 }
 
-// outcome is what a plan comes to. Pods and nodes are named.
+// outcome is the result of a plan. Pods and nodes are named.
 type outcome struct {
-	// unplaced are the pods without a place, and why.
+	// unplaced has the pods without room, and why.
 	unplaced map[string]string
-	// price is what the launches cost at most, those for headroom included, and the machines that stay only because the plan uses them.
+	// price is the highest price of the launches, including those for headroom, plus that of the machines that stay only because the plan uses them.
 	price planner.MicroUSD
-	// taken is what the plan takes of nodes, by their names, placements where it puts pods, by theirs.
+	// taken has the resources that the plan uses on nodes, by the names of the nodes. placements has the placements of pods, by the names of the pods.
 	taken      map[string]planner.Resources
 	placements map[string]placement
 }
@@ -43,7 +43,7 @@ func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []str
 	return &whatIf{view: view, others: others, cordoned: cordoned, known: map[string]outcome{}}
 }
 
-// moving returns the names of the pods that a machine would give away.
+// moving returns the names of the pods that move when a machine is removed.
 func (w *whatIf) moving(claim string) []string {
 	var names []string
 	for i := range w.view.Machines {
@@ -86,7 +86,7 @@ func (w *whatIf) ask(question string, claims []string, view func([]string) snaps
 	return w.plan(question+" "+strings.Join(claims, " "), placeEffort, func() snapshot.View { return view(claims) })
 }
 
-// displaced returns which pod has no place after machines have left and had one before, and why; "" when there is none.
+// displaced returns which pod of the removed machines has no room afterwards, and why, or that other pods lose theirs. It returns "" if neither is so.
 func (w *whatIf) displaced(before, after outcome, claims []string) string {
 	var unplaced []string
 	for _, claim := range claims {
@@ -106,13 +106,14 @@ func (w *whatIf) displaced(before, after outcome, claims []string) string {
 }
 
 const (
-	// placeEffort is enough to find places where there are some; which they are does not matter.
+	// placeEffort is enough to find room if there is any, whatever it costs.
 	placeEffort = 1
-	// costEffort is enough to find cheap ones.
+	// costEffort is enough to find cheap room.
 	costEffort = solve.DefaultEffort / 10
 )
 
-// saving is for machines that are marked as underutilized: it compares the cluster in which only those have left with the one in which claims have as well.
+// saving is for machines that are marked as underutilized. It compares the cluster without the marked machines to the cluster without the marked ones and
+// claims.
 func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
 	before, after := w.cost(marked), w.cost(append(slices.Clone(marked), claims...))
 	if why := w.displaced(before, after, claims); why != "" {
@@ -129,7 +130,7 @@ func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
 	return saving, w.others.Hold(going, after.taken)
 }
 
-// saves refuses a proposal that saves no more than it counts to move its pods.
+// saves refuses a proposal that saves no more than the cost of moving its pods.
 func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
 	saving, why := w.saving(marked, proposed.claims)
 	if why == "" && saving <= proposed.moves {
@@ -138,7 +139,7 @@ func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 	return saving, why
 }
 
-// cost returns the outcome where exactly these machines are marked as underutilized. Their order does not matter.
+// cost returns the outcome if exactly these machines are marked as underutilized, in any order.
 func (w *whatIf) cost(marked []string) outcome {
 	marked = slices.Sorted(slices.Values(marked))
 	return w.plan("cost "+strings.Join(marked, " "), costEffort, func() snapshot.View {
@@ -152,7 +153,7 @@ func (w *whatIf) cost(marked []string) outcome {
 	})
 }
 
-// plan plans for what there is in a view.
+// plan makes a plan for a view and returns its outcome. It reuses an earlier outcome with the same key.
 func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outcome {
 	if known, ok := w.known[key]; ok {
 		return known
@@ -194,8 +195,8 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 	return o
 }
 
-// highestPrice returns what the launches of a plan cost at most: the cloud picks among the alternatives of each, and has not always the cheapest. A step that saves only with
-// the cheapest would be begun again and again.
+// highestPrice returns the highest price of a plan's launches. The cloud picks one of the alternatives of each launch, and may not have the cheapest. A step
+// that saves only with the cheapest would be repeated again and again.
 func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	var total planner.MicroUSD
 	for _, l := range alternatives.Add(s, plan).Launches {
@@ -208,7 +209,7 @@ func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	return total
 }
 
-// unused returns the prices of machines whose replicas nobody uses and that would be deleted, by the names of the planner's nodes.
+// unused returns the prices of machines whose replicas nobody holds and that would be deleted, by the names of the planner's nodes.
 func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	prices := map[string]planner.MicroUSD{}
 	for i := range view.Machines {
@@ -229,8 +230,8 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	return prices
 }
 
-// containedPlan plans without the classes of pods for which no plan passes the planner's Check, and returns the snapshot that the plan is for. Where no plan passes at all, no pod
-// has a place: no machine whose pods would have to move goes.
+// containedPlan makes a plan without the classes of pods for which no plan passes the planner's Check. It also returns the snapshot of the plan. If no plan
+// passes at all, no pod has room, so that no machine with pods that would move is removed.
 func containedPlan(s planner.Snapshot, search solve.Solver) (planner.Snapshot, planner.Plan) {
 	kept, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false })
 	if err == nil {

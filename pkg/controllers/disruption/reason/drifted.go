@@ -7,7 +7,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// drifted is for machines that differ from what would be launched in their stead today. The word of the mark says in what, as Karpenter does.
+// drifted is for machines that differ from those that Karve would launch today. The word of the mark is the kind of difference, as in Karpenter.
 type drifted struct{}
 
 func (drifted) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonDrifted }

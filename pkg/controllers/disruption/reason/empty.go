@@ -8,8 +8,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// empty is for machines that have been idle for their pool's idleAfter. They need no replacement, and carry no mark on the NodeClaim: since when a machine is idle
-// is an annotation of its Node.
+// empty is for machines that have been idle for the idleAfter of their pool. They need no replacement, and their NodeClaim has no mark. An annotation of the
+// Node says since when it has been idle.
 type empty struct{}
 
 func (empty) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonEmpty }
@@ -21,7 +21,7 @@ func (empty) Candidate(m *Machine, _ time.Time) *Candidate {
 	return &Candidate{Reason: karpv1.DisruptionReasonEmpty}
 }
 
-// Blocked asks of pods without a replica, where the machine has some, whether they may be moved.
+// Blocked also checks whether the foreign pods of the machine, if any, may be moved.
 func (empty) Blocked(m *Machine, _ *Candidate, asked []*corev1.Pod, pods Pods) string {
 	if why := cmp.Or(m.NodePool.KeepsIdle, Protected(m, asked, pods)); why != "" || m.Empty() {
 		return why

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// ExpiryLead is how long before a machine expires its pods need another place: long enough for one to start, and at most a part of the machine's life
-	// (one in shortLife), for machines that live for less than an hour.
+	// ExpiryLead is how long before a machine expires Karve prepares other room for its pods, which is long enough to start a machine. For machines that live
+	// less than an hour, it is their life divided by shortLife.
 	ExpiryLead = 15 * time.Minute
 	shortLife  = 4
 )
 
-// expiring is for machines that Karpenter is about to delete because their time is over, and that hold something which needs another place before: pods, or
-// headroom. Karpenter asks no budgets, so neither is asked here. Such a machine is only marked: Karpenter drains it.
+// expiring is for machines that Karpenter will delete soon because they expire, and that hold pods or headroom which need room elsewhere. Karpenter checks no
+// budgets for them, and Karve does not either. Such a machine is only marked, and Karpenter drains it.
 type expiring struct{}
 
 func (expiring) Name() karpv1.DisruptionReason { return Expiring }
@@ -34,7 +34,7 @@ func (expiring) Allowed(*Pool) int { return math.MaxInt }
 
 func (expiring) Ended(m *Machine) (string, bool) { return drifted{}.Ended(m) }
 
-// Expires reports whether Karpenter will delete the machine soon because its time is over.
+// Expires reports whether the machine expires soon.
 func Expires(m *Machine, now time.Time) bool {
 	life := m.Claim.Spec.ExpireAfter.Duration
 	return life != nil && !now.Before(m.Claim.CreationTimestamp.Add(*life-min(ExpiryLead, *life/shortLife)))

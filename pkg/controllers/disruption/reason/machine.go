@@ -10,63 +10,64 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Machine is one machine in one pass of the controller. Nothing of it outlives the pass: what the controller remembers of the machine is copied into it.
+// Machine is a machine in one pass of the controller. It includes what the controller remembers about the machine, and is not kept after the pass.
 type Machine struct {
 	*snapshot.Machine
 	// NodePool is never nil.
 	NodePool *Pool
 
-	// Observed of the cluster, and not changed.
+	// The next fields are observed in the cluster, and do not change.
 
-	// Wanted says that waiting pods are planned onto its Node, Headroom that its free replicas are headroom. Headroom keeps idle machines, and no others.
+	// Wanted reports whether the plan puts pending pods on its Node. Headroom reports whether its free replicas are headroom, which keeps the machine if it is
+	// idle.
 	Wanted, Headroom bool
-	// Drift is how the machine differs from one that would be launched today; nil when it does not.
+	// Drift is how the machine has drifted, and nil if it has not.
 	Drift *drift.Drift
-	// Health is the case of a machine that is unhealthy; nil for others.
+	// Health is the diagnosis of an unhealthy machine, and nil for others.
 	Health *repair.Case
 
-	// Judged with what the controller remembers, before anything is decided.
+	// The next fields depend on the controller's memory, and are set before decisions are made.
 
-	// Saving is why the mark of a machine that is marked as underutilized stands; nil where it falls and where there is none.
+	// Saving is why the mark of an underutilized machine stays. It is nil if the mark should be removed, and if there is none.
 	Saving *Candidate
-	// Steady says that the machine has been a candidate for the settle time: objects that are changed together are not changed at once.
+	// Steady reports whether the machine has been a candidate for the settle time, so that Karve does not react while several objects are being changed.
 	Steady bool
-	// Proposed says that it has been part of a step to a cheaper layout for the settle time.
+	// Proposed reports whether the machine has been part of a step to a cheaper layout for the settle time.
 	Proposed bool
-	// KeptInLayout says what keeps a machine that a cheaper layout would do without; "" when nothing does.
+	// KeptInLayout is what keeps a machine that a cheaper layout would remove. It is "" if nothing does.
 	KeptInLayout string
-	// Surplus says that new pods are steered away from it, since the cheapest layout does without it.
+	// Surplus reports whether new pods are steered away from the machine, because the cheapest layout does not need it.
 	Surplus bool
 
-	// Candidate is why the machine is to be replaced; nil when it is not. A decision to take a step to a cheaper layout sets it.
+	// Candidate is why the machine should be replaced, and nil if it should not. The decision to take a step to a cheaper layout also sets it.
 	Candidate *Candidate
 }
 
-// Pool is what the reasons know of a NodePool in one pass. Of a NodePool that is gone only the name is known.
+// Pool is what the reasons know about a NodePool in one pass. Only the name is set if the NodePool no longer exists.
 type Pool struct {
 	Name string
-	// IdleAfter is how long its machines may be idle; nil where they may be idle for ever.
+	// IdleAfter is how long its machines may be idle. It is nil if there is no limit.
 	IdleAfter *time.Duration
-	// KeepsIdle says why its idle machines stay; "" where they do not.
+	// KeepsIdle is why its idle machines stay. It is "" if they do not.
 	KeepsIdle string
-	// MovesPods says that pods may be moved so that the machines cost less.
+	// MovesPods reports whether pods may be moved to reduce the cost.
 	MovesPods bool
-	// Budgets are how many of its machines may be disrupted at once, by the reasons that disruption budgets know; nil where the NodePool is gone.
+	// Budgets is how many of its machines may be disrupted at the same time, by the reasons of disruption budgets. It is nil if the NodePool no longer exists.
 	Budgets map[karpv1.DisruptionReason]int
-	// DrainBounded says that a drain ends after a time, whatever the pods say.
+	// DrainBounded reports whether a drain has a time limit.
 	DrainBounded bool
-	// Unready says that it cannot be told at present whether its machines have drifted.
+	// Unready reports whether it is not known now whether its machines have drifted.
 	Unready bool
-	// Closed says why nothing is launched for it at present; "" when something is.
+	// Closed is why nothing is launched for it now. It is "" if machines may be launched.
 	Closed string
-	// Launching says that machines of it are on their way or about to be launched.
+	// Launching reports whether machines of it are starting or about to be launched.
 	Launching bool
-	// HeadroomComing says that part of its headroom is on its way. Until it is there no idle machine goes, which may be that part now.
+	// HeadroomComing reports whether part of its headroom is still starting. Until then idle machines stay, because they may be that part now.
 	HeadroomComing bool
 }
 
-// Idle reports whether the machine holds nothing that counts. Pods without a replica do not count where pods may be moved.
+// Idle reports whether the machine holds no pods that count. Foreign pods do not count if pods may be moved.
 func (m *Machine) Idle() bool { return m.Empty() || m.NodePool.MovesPods && m.Unused() }
 
-// needed reports whether an idle machine is needed, for waiting pods or for headroom.
+// needed reports whether an idle machine is needed for pending pods or for headroom.
 func (m *Machine) needed() bool { return m.Wanted || m.Headroom || m.NodePool.HeadroomComing }

@@ -1,6 +1,6 @@
-// Package reason has one file for each reason to disrupt machines. A reason decides which machines are candidates, what keeps one at present, and how many of a
-// pool may go at once. What is the same for all reasons is up to the controller: it marks a candidate, waits until its pods have a place elsewhere, taints the
-// Node and deletes the NodeClaim. The package is pure: it has no client and no clock.
+// Package reason has a file for each reason to disrupt machines. A reason decides which machines are candidates, what keeps one now, and how many of a pool
+// may be disrupted at the same time. The controller does what is the same for all reasons: it marks a candidate, waits until its pods have room elsewhere,
+// taints the Node and deletes the NodeClaim. The package has no clock and no client.
 package reason
 
 import (
@@ -15,57 +15,57 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Names of reasons, beside Karpenter's Empty, Drifted and Underutilized.
+// Names of reasons, in addition to Karpenter's Empty, Drifted and Underutilized.
 const (
-	// Expiring is the name of the reason for machines that Karpenter is about to delete because they are as old as they may become.
+	// Expiring is for machines that Karpenter will delete soon because they expire.
 	Expiring = "Expiring"
-	// Unhealthy is the name of the reason for machines that do not work.
+	// Unhealthy is for machines that do not work.
 	Unhealthy = repair.Unhealthy
 )
 
-// Reason is one reason to disrupt machines.
+// Reason is a reason to disrupt machines.
 type Reason interface {
-	// Name is the word by which budgets, events and metrics name the reason.
+	// Name returns the name in budgets, events and metrics.
 	Name() karpv1.DisruptionReason
-	// Candidate returns why the machine is to be disrupted; nil when it is not.
+	// Candidate returns why the machine should be disrupted, and nil if it should not.
 	Candidate(m *Machine, now time.Time) *Candidate
-	// Blocked returns what on the machine, a candidate c of this reason, keeps it at present, of its pods only those that are asked; "" when nothing does.
+	// Blocked returns what keeps the machine, which is a candidate c of this reason, now. It returns "" if nothing does. Only the pods in asked are checked.
 	Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string
-	// Allowed returns how many machines of the pool may be disrupted at once.
+	// Allowed returns how many machines of the pool may be disrupted at the same time.
 	Allowed(p *Pool) int
-	// Ended returns why a machine stays that is marked and is no candidate any more. It returns false when it cannot be told at present whether it is one.
+	// Ended returns why a marked machine that is no longer a candidate stays. It returns false if it is not known now whether it is a candidate.
 	Ended(m *Machine) (why string, known bool)
 }
 
-// Candidate is why a machine is to be disrupted.
+// Candidate is why a machine should be disrupted.
 type Candidate struct {
 	// Reason is the name of the reason.
 	Reason karpv1.DisruptionReason
-	// Word is what the mark on the NodeClaim says: the name, or where there are several cases of a reason the case. Message says more.
+	// Word is the value of the mark on the NodeClaim: the name of the reason, or the kind if the reason has several. Message is a sentence.
 	Word, Message string
-	// Kept says what else than its pods keeps the machine; "" when nothing does.
+	// Kept is what keeps the machine other than its pods. It is "" if nothing does.
 	Kept string
-	// Eventual says, as in Karpenter, that pods cannot keep the machine where its pool bounds the drain.
+	// Eventual reports whether, as in Karpenter, pods cannot keep the machine if its pool limits the drain.
 	Eventual bool
-	// Urgent says that the machine goes before others and even where waiting pods are planned onto its Node, and that its pods are not handed over group by group.
+	// Urgent reports whether the machine is replaced before others, even if the plan puts pending pods on its Node. Its pods are not handed over in groups.
 	Urgent bool
 }
 
-// Pods knows what keeps pods on their machines.
+// Pods tells what keeps pods on their machines.
 type Pods interface {
-	// Blocker returns which of the pods cannot be evicted, and why; "" when all can.
+	// Blocker returns which of the pods cannot be evicted, and why. It returns "" if all can.
 	Blocker(pods []*corev1.Pod) string
-	// Keeps returns which pod keeps a machine that goes only to save cost; "" when none does.
+	// Keeps returns which pod keeps a machine that would only be removed to save cost, and "" if none does.
 	Keeps(m *snapshot.Machine) string
 }
 
-// replacing are the reasons for which machines are marked, drained and deleted, the first of them first.
+// replacing has the reasons to replace machines, by priority.
 var replacing = []Reason{unhealthy{}, drifted{}, underutilized{}}
 
-// others are the reasons with steps of their own.
+// others has the reasons that have their own steps.
 var others = []Reason{empty{}, expiring{}}
 
-// First returns the candidate of the first reason to replace a machine; nil when there is none. A reason that something other than pods keeps back gives way to the next.
+// First returns the candidate of the first reason to replace a machine, and nil if there is none. A candidate without Kept is preferred.
 func First(m *Machine, now time.Time) *Candidate {
 	var kept *Candidate
 	for _, r := range replacing {
@@ -80,7 +80,7 @@ func First(m *Machine, now time.Time) *Candidate {
 	return kept
 }
 
-// Of returns the reason with a name, or of the word of a mark: words that name no reason are cases of drift.
+// Of returns the reason for a name or for the word of a mark. Other words are kinds of drift.
 func Of[T ~string](word T) Reason {
 	for _, r := range slices.Concat(replacing, others) {
 		if r.Name() == karpv1.DisruptionReason(word) {
@@ -90,7 +90,7 @@ func Of[T ~string](word T) Reason {
 	return drifted{}
 }
 
-// protectedNode returns what on the Node keeps the machine; "" when nothing does.
+// protectedNode returns what on the Node keeps the machine, and "" if nothing does.
 func protectedNode(m *Machine) string {
 	if m.Node.Annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
 		return "the node carries " + karpv1.DoNotDisruptAnnotationKey
@@ -98,7 +98,7 @@ func protectedNode(m *Machine) string {
 	return ""
 }
 
-// Protected returns what on the Node, or which of the pods, keeps the machine; "" when nothing does.
+// Protected returns what on the Node or which of the pods keeps the machine, and "" if nothing does.
 func Protected(m *Machine, asked []*corev1.Pod, pods Pods) string {
 	if why := protectedNode(m); why != "" {
 		return why
@@ -106,7 +106,7 @@ func Protected(m *Machine, asked []*corev1.Pod, pods Pods) string {
 	return pods.Blocker(asked)
 }
 
-// blocked returns what keeps a candidate that is replaced, whatever the reason.
+// blocked returns what keeps a candidate that is replaced, for all reasons. It returns "" if nothing does.
 func blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
 	if c.Eventual && m.NodePool.DrainBounded {
 		return cmp.Or(c.Kept, protectedNode(m))

@@ -12,13 +12,13 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// underutilized is for machines without which the others cost less. Several of them can be one step, so that the controller proposes them together; a machine
-// that is marked stays a candidate as long as the others still cost less without it.
+// underutilized is for machines whose removal saves cost. Several of them can be one step, so the controller proposes them together. A marked machine stays a
+// candidate as long as its removal still saves.
 type underutilized struct{}
 
 func (underutilized) Name() karpv1.DisruptionReason { return karpv1.DisruptionReasonUnderutilized }
 
-// Candidate leaves out machines that are unhealthy: what they cost is another matter.
+// Candidate returns nil for machines that should be replaced because they are unhealthy.
 func (underutilized) Candidate(m *Machine, now time.Time) *Candidate {
 	if (unhealthy{}).Candidate(m, now) != nil {
 		return nil
@@ -26,7 +26,7 @@ func (underutilized) Candidate(m *Machine, now time.Time) *Candidate {
 	return m.Saving
 }
 
-// Blocked lets pods keep the machine that Karpenter would drain: nothing but cost asks for it to go.
+// Blocked also returns pods that Karpenter would evict, because cost is the only reason to remove the machine.
 func (underutilized) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pods) string {
 	if why := blocked(m, c, asked, pods); why != "" {
 		return why
@@ -38,12 +38,13 @@ func (underutilized) Allowed(p *Pool) int { return p.Budgets[karpv1.DisruptionRe
 
 func (underutilized) Ended(*Machine) (string, bool) { return asToday, true }
 
-// MarkedUnderutilized reports whether the machine is marked to go because the others cost less without it.
+// MarkedUnderutilized reports whether the machine is marked as underutilized.
 func MarkedUnderutilized(m *snapshot.Machine) bool {
 	return m.Replacing() == string(karpv1.DisruptionReasonUnderutilized)
 }
 
-// Cheaper returns the candidate for each of so many machines without which the others cost less by the saving.
+// Cheaper returns the candidate for each of this number of machines whose removal together brings the saving per hour. The message has no amount if the saving
+// is 0 or less.
 func Cheaper(saving planner.MicroUSD, machines int) *Candidate {
 	c := Candidate{Reason: karpv1.DisruptionReasonUnderutilized, Word: string(karpv1.DisruptionReasonUnderutilized)}
 	switch {

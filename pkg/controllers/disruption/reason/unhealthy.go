@@ -8,8 +8,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// unhealthy is for machines that have been unhealthy for longer than is tolerated (package repair). Machines whose kubelet does not answer are not replaced but
-// deleted: see Forced.
+// unhealthy is for machines that have been unhealthy for longer than package repair tolerates. Machines whose kubelet does not respond are deleted and not
+// replaced: see Forced.
 type unhealthy struct{}
 
 func (unhealthy) Name() karpv1.DisruptionReason { return Unhealthy }
@@ -25,12 +25,12 @@ func (unhealthy) Blocked(m *Machine, c *Candidate, asked []*corev1.Pod, pods Pod
 	return blocked(m, c, asked, pods)
 }
 
-// Allowed is unlimited: Karpenter has no budgets for unhealthy machines, and package repair keeps all where too many are.
+// Allowed is unlimited. Karpenter has no budgets for unhealthy machines, and package repair keeps all machines of a pool if too many are unhealthy.
 func (unhealthy) Allowed(*Pool) int { return math.MaxInt }
 
 func (unhealthy) Ended(*Machine) (string, bool) { return "it is well again", true }
 
-// Forced reports whether the machine is deleted at once, without a place for its pods: its kubelet does not answer for them any more.
+// Forced reports whether the machine is deleted at once, without room for its pods elsewhere, because its kubelet does not respond.
 func Forced(m *Machine) bool {
 	return m.Health != nil && m.Health.Wait <= 0 && m.Health.Forceful && m.Health.Kept == ""
 }
