@@ -33,7 +33,8 @@ type Pool struct {
 	Refused *planner.Refusal
 }
 
-// Build plans the headroom that remains to be provided after the plan served for pending pods.
+// Build plans the headroom after the plan served for pending pods. It leaves out an expensive idle machine if the headroom is as large without it and costs
+// less by at least half of the machine's price.
 func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom {
 	h := Headroom{View: *v}
 	h.Pods, h.Classes = nil, nil
