@@ -25,8 +25,8 @@ const (
 	answer = 5 * time.Second
 )
 
-// Write writes nominations, for about a second. It returns which ones the API server answered, and whether requests failed without an answer. Failures are
-// logged and not returned, because a nomination is only a hint.
+// Write writes nominations, and starts no request after a second. It returns which ones the API server answered, and whether requests failed without an
+// answer. Failures are logged and not returned, because a nomination is only a hint.
 func Write(ctx context.Context, c client.Client, m *metrics.Metrics, all []snapshot.Nomination) (done []bool, lost bool) {
 	done = make([]bool, len(all))
 	errs := make([]error, len(all))
