@@ -123,7 +123,7 @@ func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the instance types: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // The file was only read.
+	defer f.Close() //nolint:errcheck // It was only read.
 	types, err := catalog.ReadKWOK(f, aws.GPULabels)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
