@@ -1,21 +1,22 @@
 package nodecontract
 
-// domain is the API group of Karve, which its annotations begin with.
+// domain is Karve's API group and the prefix of its annotations.
 const domain = "karve.sh"
 
-// The promise: what a machine was launched to expose. Written by the controller on NodeClaims, synced to the Node by Karpenter; read by the controller and the agent.
+// These annotations hold the promise of a machine, which is what it was launched to expose. The controller writes them to NodeClaims, and Karpenter syncs
+// them to the Node. The controller and the agent read them.
 const (
-	// ResourceAnnotation is the resource that the machine promises to expose, for instance "nvidia.com/gpu.shared".
+	// ResourceAnnotation is the name of the resource that the machine promises to expose, for instance "nvidia.com/gpu.shared".
 	ResourceAnnotation = domain + "/resource"
-	// GPUsAnnotation is the number of physical GPUs of the machine. The agent does not read it: it counts them.
+	// GPUsAnnotation is the number of physical GPUs of the machine. The agent does not read it, because it counts the GPUs.
 	GPUsAnnotation = domain + "/gpus"
-	// ReplicasPerGPUAnnotation is the number of replicas that each GPU of the machine is shared into.
+	// ReplicasPerGPUAnnotation is the number of replicas of each GPU of the machine.
 	ReplicasPerGPUAnnotation = domain + "/replicas-per-gpu"
 )
 
-// UnusedSinceAnnotation is an UnusedReport. Written by the agent on its Node; read by the controller, and by the agent when it starts.
+// UnusedSinceAnnotation holds an UnusedReport. The agent writes it to its Node, and reads it when it starts. The controller reads it.
 const UnusedSinceAnnotation = domain + "/unused-since"
 
-// GPUResetAnnotation names GPUs (their UUIDs, with commas between) of the Node that were reset. Written by whoever reset them; read by the agent, which removes each
-// UUID once it has dealt with it.
+// GPUResetAnnotation holds the UUIDs of GPUs of the Node that were reset, separated by commas. It is written by whoever reset them. The agent reads it, and
+// removes each UUID that it has handled.
 const GPUResetAnnotation = domain + "/gpu-reset"

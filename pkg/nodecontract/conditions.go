@@ -1,32 +1,34 @@
 package nodecontract
 
-// Types of the conditions that the agent writes on its Node.
+// Types of the conditions that the agent writes to its Node.
 const (
-	// HardwareCondition is the condition that EKS' node monitoring agent has for accelerators, and that Karpenter's node repair watches: it replaces a node for which it
-	// has been False for ten minutes. Where that agent runs, it writes the condition too, and one of the two has to leave it alone. The controller replaces machines
-	// for which it is False.
+	// HardwareCondition is the condition that the EKS node monitoring agent writes for accelerators. Karpenter's node repair replaces a node if it has been
+	// False for ten minutes. If the monitoring agent runs on the node too, both write the condition, and one of them has to be configured not to. Karve's
+	// controller replaces machines for which it is False.
 	HardwareCondition = "AcceleratedHardwareReady"
-	// SharingCondition says whether the configuration is in force. While it is False, the controller does not replace the machine for missing replicas: what a
-	// configuration or another plugin keeps the agent from, another machine would not mend.
+	// SharingCondition reports whether the configuration is applied. While it is False, the controller does not replace the machine for missing replicas,
+	// because another machine would not help against a bad configuration or another device plugin.
 	SharingCondition = "KarveSharingReady"
 )
 
 // Reasons of HardwareCondition.
 const (
 	ReasonHealthy = "GPUsHealthy"
-	// ReasonNone: NVML lists no GPU. It is a reason of SharingCondition, too: the only one with which missing replicas count against the machine.
+	// ReasonNone means that NVML lists no GPU. It is also a reason of SharingCondition, and the only one with which missing replicas count against the
+	// machine.
 	ReasonNone = "NoGPUs"
-	// ReasonReset: a GPU is out of service, and a reset may bring it back. ReasonReplace: none does. ReasonLost: it does not answer any more.
+	// ReasonReset means that a GPU is out of service and that a reset may repair it, ReasonReplace that a reset does not repair it, and ReasonLost that a
+	// GPU no longer answers.
 	ReasonReset   = "GPUNeedsReset"
 	ReasonReplace = "GPUNeedsReplacement"
 	ReasonLost    = "GPULost"
 	ReasonUnknown = "GPUFault"
-	// ReasonUnusable: a GPU is in the machine and the driver does not offer it.
+	// ReasonUnusable means that the machine has a GPU that the driver does not offer.
 	ReasonUnusable = "GPUUnusable"
-	// ReasonDriverLost and ReasonDriverHung: no GPU can be used, for the driver does not answer, or does not return.
+	// ReasonDriverLost and ReasonDriverHung mean that no GPU can be used because the driver does not answer, or does not return from a call.
 	ReasonDriverLost = "DriverLost"
 	ReasonDriverHung = "DriverHung"
-	// ReasonPaused: the driver is about to be unloaded, and the agent has let go of it. It is a reason of SharingCondition, too.
+	// ReasonPaused means that the driver is about to be unloaded and that the agent has closed it. It is also a reason of SharingCondition.
 	ReasonPaused = "DriverPaused"
 )
 

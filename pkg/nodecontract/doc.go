@@ -1,5 +1,5 @@
-// Package nodecontract holds what the controller and the node agent tell each other: the annotations, labels, conditions and resource names on a Node that one of
-// them writes and the other reads. Both import it. It imports the standard library only, so that the agent does not carry the API types of Kubernetes with it.
+// Package nodecontract defines the annotations, labels, conditions and resource names on a Node that the controller and the node agent exchange: one of
+// them writes them and the other reads them. It imports only the standard library, so that the agent does not link the API types of Kubernetes.
 //
-// What users write, and what only the controller writes and reads, is in pkg/apis/v1alpha1: people who use the API from Go import that package.
+// What users write, and what only the controller reads and writes, is in pkg/apis/v1alpha1, which Go clients of the API import.
 package nodecontract

@@ -5,22 +5,22 @@ const NVIDIAPrefix = "nvidia.com/"
 
 // Resources that a machine exposes.
 const (
-	// ResourceGPU is a whole GPU, and a replica that is not renamed.
+	// ResourceGPU is the resource of whole GPUs, and of replicas that are not renamed.
 	ResourceGPU = NVIDIAPrefix + "gpu"
-	// ResourceGPUShared is a replica with NVIDIA's renameByDefault: true.
+	// ResourceGPUShared is the resource of replicas with NVIDIA's renameByDefault: true.
 	ResourceGPUShared = ResourceGPU + ".shared"
 )
 
-// Labels of the Node, as NVIDIA's GPU feature discovery writes them. Written by the agent, or by NVIDIA's own; read by the controller.
+// Labels of the Node with the keys of NVIDIA's GPU feature discovery. The agent or GPU feature discovery writes them, and the controller reads them.
 const (
 	// GPUCountLabel is the number of GPUs of the machine.
 	GPUCountLabel = NVIDIAPrefix + "gpu.count"
-	// GPUMemoryLabel is the device memory of each of them, in MiB.
+	// GPUMemoryLabel is the device memory of each GPU, in MiB.
 	GPUMemoryLabel = NVIDIAPrefix + "gpu.memory"
 )
 
-// ConfigLabel names the configuration that is for the Node. Written by people; read by the agent and by NVIDIA's config manager.
+// ConfigLabel is the name of the configuration for the Node. Users set it, and the agent and NVIDIA's config manager read it.
 const ConfigLabel = NVIDIAPrefix + "device-plugin.config"
 
-// CheckCommand is the argument with which karve-node looks at the GPUs that its container was given, and ends. The controller runs it on canary nodes.
+// CheckCommand is the argument with which karve-node checks the GPUs of its container and exits. The controller runs it on canary nodes.
 const CheckCommand = "check"

@@ -7,21 +7,22 @@ import (
 )
 
 const (
-	// UnusedBeat is how often the agent confirms an UnusedReport, and how long a pod has not used a GPU before it is in one.
+	// UnusedBeat is the interval at which the agent confirms an UnusedReport, and the time for which a pod must not have used a GPU before it is reported.
 	UnusedBeat = 5 * time.Minute
-	// UnusedFresh is how long an UnusedReport counts after the agent last looked: two beats may be missed. Afterwards nobody knows what the pods have done since.
+	// UnusedFresh is how long an UnusedReport is valid after the agent last looked. It allows for two missed beats.
 	UnusedFresh = 2 * UnusedBeat
 )
 
-// UnusedReport says since when pods have held replicas without using a GPU. A pod that holds device memory and does not compute does not use it.
+// UnusedReport holds the times since when pods have held replicas without using a GPU. A pod that holds device memory but does not compute counts as not
+// using it.
 type UnusedReport struct {
-	// AsOf is when the agent last looked. What it has not seen it does not claim: the times below are good until then.
+	// AsOf is when the agent last looked. The times in Since are valid until then.
 	AsOf time.Time `json:"asOf"`
-	// Since is by namespace/name of the pod. The agent knows pods by their names only: see For.
+	// Since is keyed by the namespace/name of the pod. The agent knows pods only by name: see For.
 	Since map[string]time.Time `json:"since"`
 }
 
-// ParseUnused reads an annotation; without one the report is empty.
+// ParseUnused parses the value of the annotation. The report of an empty value is empty.
 func ParseUnused(annotation string) (UnusedReport, error) {
 	var r UnusedReport
 	if annotation == "" {
@@ -33,26 +34,26 @@ func ParseUnused(annotation string) (UnusedReport, error) {
 	return r, nil
 }
 
-// String is the annotation; "" for a report without pods.
+// String returns the value of the annotation, and "" if the report has no pods.
 func (r UnusedReport) String() string {
 	if len(r.Since) == 0 {
 		return ""
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
-		return "" // A year that JSON has no words for.
+		return "" // JSON cannot represent the year.
 	}
 	return string(data)
 }
 
-// FreshAt says whether the report counts at a time.
+// FreshAt reports whether the report is valid at the time now.
 func (r UnusedReport) FreshAt(now time.Time) bool {
 	age := now.Sub(r.AsOf)
 	return -UnusedFresh <= age && age <= UnusedFresh
 }
 
-// For is how long the pod is known not to have used a GPU; 0 when that is not known at now, which is so of every pod in a report that is not fresh. It
-// does not grow while the agent does not look. A pod that has started later than one of its name that is in the Report counts from its start.
+// For returns for how long the pod is known not to have used a GPU. It is 0 if that is not known, for instance because the report is not fresh. It does not
+// grow while the agent does not look. If the pod started after a pod with the same name was reported, it counts from the start of the pod.
 func (r UnusedReport) For(pod string, started, now time.Time) time.Duration {
 	since, ok := r.Since[pod]
 	if !ok || started.IsZero() || !r.FreshAt(now) {
