@@ -1,13 +1,13 @@
-// Package catalog knows the instance types that a cloud offers: what they are, what they leave to pods, where and at what price.
+// Package catalog describes the instance types that a cloud offers: their hardware, what they leave to pods, their zones and their prices.
 package catalog
 
-// What the GPUs of one machine can be at most, several times what any has today. Larger numbers, in files, labels and annotations, are not believed.
+// Maximums for the GPUs of one machine, several times those of any current machine. Larger numbers in files, labels and annotations are invalid.
 const (
 	MaxGPUs      = 256
 	MaxMemoryMiB = 16 << 20
 )
 
-// Resources are amounts of one machine.
+// Resources are amounts of resources of one machine.
 type Resources struct {
 	MilliCPU       int64
 	MemoryBytes    int64
@@ -15,49 +15,49 @@ type Resources struct {
 	Pods           int64
 }
 
-// GPU describes the GPUs of a machine, all of one kind.
+// GPU describes the GPUs of a machine, which are all of one model.
 type GPU struct {
-	// Name is the cloud's name for the model, as in the label karpenter.k8s.aws/instance-gpu-name, for instance "t4".
+	// Name is the cloud's name of the model, as in the label karpenter.k8s.aws/instance-gpu-name, for instance "t4".
 	Name string
-	// Count is the number of physical GPUs; 0 for machines without one.
+	// Count is the number of physical GPUs. It is 0 for machines without GPUs.
 	Count int64
-	// MemoryMiB is the device memory of each GPU.
+	// MemoryMiB is the device memory of each GPU, in MiB.
 	MemoryMiB int64
 }
 
-// InstanceType is a kind of machine.
+// InstanceType describes an instance type of a cloud.
 type InstanceType struct {
 	Name string
-	// Labels are the labels that every machine of the type carries, whatever its zone or capacity type.
+	// Labels are the labels that every machine of the type has, in every zone and capacity type.
 	Labels map[string]string
-	// Capacity is what the hardware has, Allocatable what is left of it for pods.
+	// Capacity is what the hardware has, and Allocatable is what pods can use of it.
 	Capacity, Allocatable Resources
 	GPU                   GPU
-	// Extended are the other countable resources that the machines have for pods, for instance "vpc.amazonaws.com/efa"; nil when there are none.
+	// Extended are the other countable resources that pods can use, for instance "vpc.amazonaws.com/efa". It is nil if there are none.
 	Extended  map[string]int64
 	Offerings []Offering
 }
 
-// Listing is what is known of the machines of one node class.
+// Listing holds the instance types of one node class.
 type Listing struct {
-	// InstanceTypes are not to be changed.
+	// InstanceTypes must not be modified.
 	InstanceTypes []InstanceType
-	// Reason and Message say, in the words of a condition, why there are none or what of them is out of date; empty when all is as it should be.
+	// Reason and Message are those of a condition. They say why there are no instance types, or what is out of date. They are empty if there is no problem.
 	Reason, Message string
 }
 
-// Offering is a zone and a capacity type in which an instance type can be had.
+// Offering is a zone and a capacity type in which an instance type is offered.
 type Offering struct {
 	Zone string
 	// CapacityType is "on-demand", "spot" or "reserved".
 	CapacityType string
-	// MicroUSDPerHour is the price.
+	// MicroUSDPerHour is the price, in micro-dollars per hour.
 	MicroUSDPerHour int64
-	// Labels are the labels that machines of this offering carry besides those of their type, zone and capacity type included.
+	// Labels are the labels that machines of this offering have in addition to those of their type. They include the zone and the capacity type.
 	Labels map[string]string
 }
 
-// Named returns the instance type of a name among others; nil when it is not there.
+// Named returns the instance type with the name, and nil if there is none.
 func Named(types []InstanceType, name string) *InstanceType {
 	for i := range types {
 		if types[i].Name == name {

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Label keys with which every cloud describes the machine.
+// Keys of the labels that machines of every cloud have.
 const (
 	labelInstanceType = "node.kubernetes.io/instance-type"
 	labelArch         = "kubernetes.io/arch"
@@ -27,20 +27,20 @@ const (
 	labelCapacityType = "karpenter.sh/capacity-type"
 )
 
-// GPULabels are the keys of the labels with which a cloud describes the GPUs of a machine.
+// GPULabels are the keys of the labels that describe the GPUs of a machine in a cloud.
 type GPULabels struct {
-	// Name is the name of the model, Count how many there are, and Memory what each of them has, in MiB.
+	// Name is the key for the name of the model, Count for the number of GPUs, and Memory for the memory of each GPU in MiB.
 	Name, Count, Memory string
 }
 
-// What Karpenter's kwok provider keeps back of every machine (its newInstanceType).
+// What Karpenter's kwok provider reserves on every machine, as in its newInstanceType.
 const (
 	kwokReservedMilliCPU    = 100
 	kwokReservedMemoryBytes = 10 << 20
 	kwokDefaultPods         = 110
 )
 
-// kwokInstanceType is the schema of the file that Karpenter's kwok provider takes as --instance-types-file-path.
+// kwokInstanceType is an item of the file that the --instance-types-file-path flag of Karpenter's kwok provider names.
 type kwokInstanceType struct {
 	Name             string                       `json:"name"`
 	Architecture     string                       `json:"architecture"`
@@ -58,10 +58,9 @@ type kwokOffering struct {
 	} `json:"Requirements"`
 }
 
-// ReadKWOK reads instance types from the JSON that Karpenter's kwok provider takes, so that both see the same machines.
-// Every requirement of an offering must be `In` with one value; it becomes a label. The GPUs are those of the resource
-// nvidia.com/gpu, described by the cloud's labels gpus; other resources are Extended. All that is wrong
-// with the file is told at once. The result is sorted by name.
+// ReadKWOK reads instance types from the JSON file of Karpenter's kwok provider, so that both use the same machines. Every requirement of an offering must
+// be `In` with one value, and becomes a label. The resource nvidia.com/gpu is the number of GPUs, which the labels in gpus describe. Other resources become
+// Extended. The error joins all problems of the file. The result is sorted by name.
 func ReadKWOK(r io.Reader, gpus GPULabels) ([]InstanceType, error) {
 	var read []kwokInstanceType
 	dec := json.NewDecoder(r)
@@ -149,7 +148,7 @@ func (k kwokInstanceType) capacity() (Resources, error) {
 	return capacity, errors.Join(errs...)
 }
 
-// extended are the resources that nothing else here tells of.
+// extended returns the resources that no other field holds, and nil if there are none.
 func (k kwokInstanceType) extended() map[string]int64 {
 	var extended map[string]int64
 	for name, q := range k.Resources {
@@ -164,7 +163,7 @@ func (k kwokInstanceType) extended() map[string]int64 {
 	return extended
 }
 
-// offering reads the offering with the index i of a machine with the labels.
+// offering converts the offering with index i of a machine with the given labels.
 func (o kwokOffering) offering(i int, machine map[string]string) (Offering, error) {
 	var errs []error
 	labels := map[string]string{}
@@ -192,7 +191,7 @@ func (o kwokOffering) offering(i int, machine map[string]string) (Offering, erro
 	return offering, errors.Join(errs...)
 }
 
-// describe moves the labels that all offerings share to the type and reads the GPU's description from them.
+// describe moves the labels that all offerings share to the instance type, and sets the fields of the GPU from them.
 func (t *InstanceType) describe(gpus GPULabels) error {
 	if len(t.Offerings) == 0 {
 		return errors.New("it has no offerings")

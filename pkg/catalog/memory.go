@@ -1,14 +1,14 @@
 package catalog
 
-// model is what tells GPUs apart whose drivers report different amounts: some are sold with two sizes of memory.
+// model identifies GPUs for which drivers report the same memory. Some names are sold with two sizes of memory.
 type model struct {
 	name      string
 	memoryMiB int64
 }
 
-// usableMiB is what programs see of the device memory, in MiB, where it is less than what the cloud's API says: the driver keeps some for itself, and
-// the error correction of GDDR memory takes a sixteenth. They are the total
-// capacities in CUDA's out-of-memory messages, as users paste them (A10G 21.99 GiB, L4 21.95, A100 79.14, H100 79.10 …); drivers differ by some MiB.
+// usableMiB is the device memory that programs can use, in MiB, for models for which it is less than what the cloud's API reports: the driver reserves some
+// of it, and error correction takes a sixteenth of GDDR memory. The values are the total capacities in CUDA's out-of-memory messages that users have posted
+// (A10G 21.99 GiB, L4 21.95, A100 79.14, H100 79.10 …). Drivers differ by a few MiB.
 var usableMiB = map[model]int64{
 	{"t4", 16384}:    15079,
 	{"t4g", 16384}:   15079,
@@ -23,7 +23,8 @@ var usableMiB = map[model]int64{
 	{"h200", 144384}: 143071,
 }
 
-// UsableMiB is how much device memory of each GPU programs can use, in MiB; 0 when nothing is known of it. A node that has started may say better.
+// UsableMiB returns the device memory of each GPU that programs can use, in MiB, and 0 if it is not known. The labels of a started node may be more
+// accurate.
 func (g GPU) UsableMiB() int64 {
 	if usable, ok := usableMiB[model{g.Name, g.MemoryMiB}]; ok {
 		return usable

@@ -1,5 +1,5 @@
-// Package builtin holds the instance types that Karve knows without being told: those of EC2 with whole NVIDIA GPUs, at the on-demand
-// prices of us-east-1. README.md beside it says where each figure is from, and from when.
+// Package builtin holds the built-in instance types: those of EC2 with whole NVIDIA GPUs, at the on-demand prices of us-east-1. README.md in this directory
+// gives the sources and their dates.
 package builtin
 
 import (
@@ -13,7 +13,7 @@ import (
 //go:embed instance-types.json
 var file []byte
 
-// InstanceTypes are the built-in instance types, by name.
+// InstanceTypes returns the built-in instance types, sorted by name.
 func InstanceTypes() ([]catalog.InstanceType, error) {
 	return catalog.ReadKWOK(bytes.NewReader(file), aws.GPULabels)
 }
