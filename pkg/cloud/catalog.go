@@ -10,27 +10,28 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-// Catalog knows the machines that the cloud's node classes can launch. It answers from memory: it is asked whenever the cluster is read.
+// Catalog lists the instance types that a node class of the cloud can launch. It should answer from memory, because it is called whenever the cluster is
+// read.
 type Catalog interface {
 	InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing
 }
 
-// SameForAll is a catalogue of the same instance types for every node class, as one from a file is.
+// SameForAll is a catalogue with the same instance types for every node class, such as those from a file.
 type SameForAll []catalog.InstanceType
 
-// InstanceTypes are the same for every node class.
+// InstanceTypes returns the same instance types for every node class.
 func (s SameForAll) InstanceTypes(context.Context, *unstructured.Unstructured) catalog.Listing {
 	return catalog.Listing{InstanceTypes: s}
 }
 
-// ByKind has a catalogue for each kind of node class, by its group and kind.
+// ByKind selects a catalogue by the group and kind of the node class.
 type ByKind struct {
 	Kinds map[schema.GroupKind]Catalog
-	// Others is for all other kinds; nil when nothing is known of their machines.
+	// Others is the catalogue for all other kinds. It is nil if their instance types are not known.
 	Others Catalog
 }
 
-// InstanceTypes are those of the catalogue for the class's kind.
+// InstanceTypes returns the instance types from the catalogue for the kind of the node class.
 func (b ByKind) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	if c, ok := b.Kinds[class.GroupVersionKind().GroupKind()]; ok {
 		return c.InstanceTypes(ctx, class)

@@ -1,6 +1,5 @@
-// Package cloud is what Karve asks of a cloud: the machines that can be launched there (Catalog), and what is particular about its node classes, labels and errors
-// (Provider). What is said by one cloud alone is in a folder of its own, such as aws; pkg/cloud/clouds lists those that Karve knows. CONTRIBUTING.md says how to
-// add another.
+// Package cloud defines what Karve needs from a cloud: its instance types (Catalog), and what is specific to its node classes, labels and errors
+// (Provider). Each cloud has its own package, such as aws, and pkg/cloud/clouds lists them. CONTRIBUTING.md describes how to add one.
 package cloud
 
 import (
@@ -9,34 +8,36 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Provider is what Karve knows of a cloud without asking it. What is empty does not exist there.
+// Provider describes a cloud. Fields are empty for features that the cloud does not have.
 type Provider struct {
 	// NodeClass is the kind of the cloud's node classes.
 	NodeClass schema.GroupKind
-	// LabelPrefix begins the keys of the labels with which the cloud describes its machines, beside those of Kubernetes and Karpenter.
+	// LabelPrefix is the prefix of the labels that describe the machines of the cloud, in addition to those of Kubernetes and Karpenter.
 	LabelPrefix string
-	// PlaceLabels tell where a machine is, beside the label of Kubernetes for zones: the machines of one instance type differ in them.
+	// PlaceLabels are the labels for the location of a machine, in addition to the zone label of Kubernetes. Machines of one instance type may have
+	// different values.
 	PlaceLabels []string
-	// HashAnnotation and HashVersionAnnotation are on a node class and on the claims launched with it. They differ once the node class was changed.
+	// HashAnnotation and HashVersionAnnotation are annotations of a node class and of the NodeClaims that were launched with it. Their values differ after
+	// the node class was changed.
 	HashAnnotation, HashVersionAnnotation string
-	// Images are those that a node class launches machines with, as its status says. Images that cannot be read are none, so that nothing is replaced for them.
+	// Images returns the images in the status of a node class. It returns none if they cannot be read, so that no machine is replaced because of them.
 	Images func(class *unstructured.Unstructured) []Image
-	// Subnets are the zones of a node class's subnets, by id, as its status says.
+	// Subnets returns the zones of the subnets in the status of a node class, by subnet ID.
 	Subnets func(class *unstructured.Unstructured) map[string]string
-	// Errors are texts in a message of the cloud which tell why it refused a launch.
+	// Errors are texts in the cloud's messages that say why a launch was refused.
 	Errors []Error
-	// Causes are what is done about each reason that the cloud's provider gives for a launch that failed, beside those of v1alpha1.
+	// Causes are keyed by the reasons that the cloud's provider gives for a failed launch, in addition to the reasons in v1alpha1.
 	Causes map[string]Cause
 }
 
 // Image is a machine image of a node class.
 type Image struct {
 	ID string
-	// Requirements say which machines it is for.
+	// Requirements select the machines that the image is for.
 	Requirements []corev1.NodeSelectorRequirement
 }
 
-// Error is a text in a message of the cloud, and the reason of v1alpha1 that it stands for.
+// Error is a text in a message of the cloud, and the reason in v1alpha1 that it stands for.
 type Error struct {
 	Text, Reason string
 }

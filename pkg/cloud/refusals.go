@@ -2,44 +2,44 @@ package cloud
 
 import "time"
 
-// Scope is how much a refusal of the cloud is about.
+// Scope is what a refusal of the cloud applies to.
 type Scope int
 
 const (
-	// AboutOfferings: each instance type that the claim named in each of its zones.
+	// AboutOfferings means each instance type of the NodeClaim in each of its zones.
 	AboutOfferings Scope = iota
-	// AboutTypes: the instance types that the claim named, in all zones and at every capacity type.
+	// AboutTypes means the instance types of the NodeClaim, in all zones and capacity types.
 	AboutTypes
-	// AboutQuota: the instance types that the claim named, in all zones, at its capacity type.
+	// AboutQuota means the instance types of the NodeClaim in all zones, for its capacity type.
 	AboutQuota
-	// AboutZones: everything in the zones that the claim named.
+	// AboutZones means everything in the zones of the NodeClaim.
 	AboutZones
-	// AboutCapacityType: everything of the claim's capacity type.
+	// AboutCapacityType means everything of the capacity type of the NodeClaim.
 	AboutCapacityType
-	// AboutClass: everything of the cloud's node class, until it changes.
+	// AboutClass means everything of the cloud's node class, until it changes.
 	AboutClass
-	// AboutAccount: everything.
+	// AboutAccount means everything.
 	AboutAccount
 )
 
-// Cause is what is to be done about a refusal for some reason.
+// Cause describes how to handle a refusal.
 type Cause struct {
 	Scope Scope
-	// First is how long it is left alone, which doubles with each refusal up to Most.
+	// First is how long launches in the scope are paused. It doubles with each refusal, up to Most.
 	First, Most time.Duration
-	// Patience is how long Karpenter may go on trying while it tells this; 0 where it will not get better by trying.
+	// Patience is how long Karpenter may retry the launch. It is 0 if retries do not help.
 	Patience time.Duration
 }
 
-// Times that causes share.
+// Times that several causes use.
 const (
-	// FailingGrace is how long a claim whose launch reports an error may go on trying: long enough for a second try, and short enough that
-	// stock Karpenter, which waits for it, is hardly held up.
+	// FailingGrace is how long a NodeClaim may be retried while its launch reports an error. It is long enough for a second try. It is short because
+	// Karpenter waits for the NodeClaim.
 	FailingGrace = 15 * time.Second
-	// Pause and LongestPause bound how long launches wait after a failure that says nothing about what was asked for. Launches resume at most that long,
-	// and a tenth, after the cloud has recovered.
+	// Pause and LongestPause are the first and the longest pause after a failure that does not depend on what was requested. Launches resume at most
+	// LongestPause and a tenth of it after the cloud has recovered.
 	Pause        = 30 * time.Second
 	LongestPause = 2 * time.Minute
-	// UntilTimeout has a claim tried for as long as any claim may be: what it waits for holds up all of Karpenter anyway.
+	// UntilTimeout lets a NodeClaim be retried as long as any other, because such a failure affects all NodeClaims of Karpenter anyway.
 	UntilTimeout = time.Hour
 )

@@ -1,4 +1,4 @@
-// Package aws is what Karve knows of AWS and of Karpenter's provider for it. It calls nothing: api, images and instancetype do.
+// Package aws describes AWS and Karpenter's provider for it. It calls no APIs. The packages api, images and instancetype do.
 package aws
 
 import (
@@ -16,16 +16,16 @@ import (
 
 const group = "karpenter.k8s.aws"
 
-// NodeClassKind is the kind of AWS's node classes.
+// NodeClassKind is the kind of the node classes of AWS.
 var NodeClassKind = schema.GroupKind{Group: group, Kind: "EC2NodeClass"}
 
 // GPULabels are the labels with which Karpenter's AWS provider describes the GPUs of a machine.
 var GPULabels = catalog.GPULabels{Name: group + "/instance-gpu-name", Count: group + "/instance-gpu-count", Memory: group + "/instance-gpu-memory"}
 
-// AcceleratorCountLabel is the number of accelerators of a machine that are no GPUs, such as Inferentia.
+// AcceleratorCountLabel is the number of accelerators of a machine that are not GPUs, such as Inferentia.
 const AcceleratorCountLabel = group + "/instance-accelerator-count"
 
-// Provider is AWS.
+// Provider describes AWS.
 var Provider = cloud.Provider{
 	NodeClass:             NodeClassKind,
 	LabelPrefix:           group + "/",
@@ -38,7 +38,7 @@ var Provider = cloud.Provider{
 	Causes:                causes,
 }
 
-// launchErrors are the words of CreateFleet's errors that Karpenter's AWS provider takes for a lack of capacity (pkg/errors, v1.14.1).
+// launchErrors are the error codes of CreateFleet that Karpenter's AWS provider treats as insufficient capacity (pkg/errors, v1.14.1).
 var launchErrors = []cloud.Error{
 	{Text: "InsufficientInstanceCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
 	{Text: "UnfulfillableCapacity:", Reason: v1alpha1.RefusalInsufficientCapacity},
@@ -50,20 +50,20 @@ var launchErrors = []cloud.Error{
 	{Text: "AuthFailure.ServiceLinkedRoleCreationNotPermitted:", Reason: v1alpha1.RefusalSpotRole},
 }
 
-// causes are for the reasons of the condition Launched that the AWS provider writes (ToReasonMessage in its pkg/errors, and NewCreateError in pkg/cloudprovider and
-// pkg/providers/instance, v1.14.1).
+// causes are keyed by the reasons of the condition Launched that the AWS provider sets (ToReasonMessage in its pkg/errors, and NewCreateError in
+// pkg/cloudprovider and pkg/providers/instance, v1.14.1).
 var causes = map[string]cloud.Cause{
 	"FreeTierIneligible": {Scope: cloud.AboutQuota, First: time.Hour, Most: 6 * time.Hour},
 
-	// InternalError, like LaunchFailed, is what connections that are refused or closed, hangs, timeouts, answers that cannot be decoded and errors of the service look
-	// like: the provider does not tell them apart.
+	// The provider uses InternalError, like LaunchFailed, for connections that are refused or closed, hangs, timeouts, answers that cannot be decoded, and
+	// errors of the service.
 	"InternalError":                {Scope: cloud.AboutAccount, First: cloud.Pause, Most: cloud.LongestPause, Patience: cloud.UntilTimeout},
 	"InstanceTypeResolutionFailed": {Scope: cloud.AboutAccount, First: cloud.Pause, Most: cloud.LongestPause, Patience: cloud.UntilTimeout},
 	"RequestLimitExceeded":         {Scope: cloud.AboutAccount, First: cloud.Pause, Most: 5 * time.Minute, Patience: cloud.UntilTimeout},
 	"AccountPendingVerification":   {Scope: cloud.AboutAccount, First: 5 * time.Minute, Most: time.Hour},
 
 	"NodeClassReadinessUnknown": {Scope: cloud.AboutClass, First: 10 * time.Second, Most: cloud.LongestPause, Patience: cloud.FailingGrace},
-	// Credentials that have expired are a missing right as well, and get better without a change of the node class.
+	// Unauthorized is also the reason for expired credentials, which can recover without a change of the node class.
 	"Unauthorized":                   {Scope: cloud.AboutClass, First: time.Minute, Most: 5 * time.Minute},
 	"SubnetResolutionFailed":         {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
 	"SecurityGroupSubnetVPCMismatch": {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
@@ -71,12 +71,12 @@ var causes = map[string]cloud.Cause{
 	"InvalidAMIID":                   {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
 	"AMINotFound":                    {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
 	"UserDataSizeLimitExceeded":      {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute},
-	// A new instance profile or launch template is not known everywhere at once.
+	// AWS takes a while until it knows a new instance profile or launch template everywhere.
 	"InstanceProfileNameInvalid": {Scope: cloud.AboutClass, First: 2 * time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
 	"LaunchTemplateNotFound":     {Scope: cloud.AboutClass, First: time.Minute, Most: 30 * time.Minute, Patience: cloud.FailingGrace},
 }
 
-// subnetsOf are the zones of the subnets in the status of an EC2NodeClass, by id.
+// subnetsOf returns the zones of the subnets in the status of an EC2NodeClass, by subnet ID. It returns nil if there are none.
 func subnetsOf(class *unstructured.Unstructured) map[string]string {
 	found, _, err := unstructured.NestedSlice(class.Object, "status", "subnets")
 	if err != nil || len(found) == 0 {
@@ -94,7 +94,7 @@ func subnetsOf(class *unstructured.Unstructured) map[string]string {
 	return zones
 }
 
-// imagesOf are those in the status of an EC2NodeClass.
+// imagesOf returns the images in the status of an EC2NodeClass, and nil if they cannot be read.
 func imagesOf(class *unstructured.Unstructured) []cloud.Image {
 	found, _, err := unstructured.NestedSlice(class.Object, "status", "amis")
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"karve.sh/karve/pkg/cloud/aws"
 )
 
-// All are the clouds that Karve knows. Karpenter's kwok provider is one: it makes Nodes without machines.
+// All are the clouds that Karve knows. Karpenter's kwok provider, which creates Nodes without machines, is one of them.
 var All = []*cloud.Provider{
 	&aws.Provider,
 	{NodeClass: schema.GroupKind{Group: "karpenter.kwok.sh", Kind: "KWOKNodeClass"}, LabelPrefix: "karpenter.kwok.sh/"},
 }
 
-// Of returns the cloud of a node class; one of which nothing is known where Karve does not know it.
+// Of returns the cloud of a node class. For an unknown cloud, only NodeClass is set.
 func Of(class *unstructured.Unstructured) *cloud.Provider {
 	kind := class.GroupVersionKind().GroupKind()
 	if i := slices.IndexFunc(All, func(p *cloud.Provider) bool { return p.NodeClass == kind }); i >= 0 {
@@ -27,7 +27,7 @@ func Of(class *unstructured.Unstructured) *cloud.Provider {
 	return &cloud.Provider{NodeClass: kind}
 }
 
-// Images are those that a node class launches machines with.
+// Images returns the images in the status of a node class.
 func Images(class *unstructured.Unstructured) []cloud.Image {
 	if read := Of(class).Images; read != nil {
 		return read(class)
@@ -35,7 +35,7 @@ func Images(class *unstructured.Unstructured) []cloud.Image {
 	return nil
 }
 
-// Subnets are the zones of a node class's subnets, by id.
+// Subnets returns the zones of the subnets of a node class, by subnet ID.
 func Subnets(class *unstructured.Unstructured) map[string]string {
 	if read := Of(class).Subnets; read != nil {
 		return read(class)
@@ -43,12 +43,12 @@ func Subnets(class *unstructured.Unstructured) map[string]string {
 	return nil
 }
 
-// Describes says whether a label is one with which a cloud describes its machines.
+// Describes reports whether a label has the prefix with which a cloud describes its machines.
 func Describes(key string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.LabelPrefix != "" && strings.HasPrefix(key, p.LabelPrefix) })
 }
 
-// PlaceLabels are the labels that tell where a machine is, beside the label of Kubernetes for zones.
+// PlaceLabels returns the labels for the location of a machine in all clouds, except the zone label of Kubernetes.
 func PlaceLabels() []string {
 	var all []string
 	for _, p := range All {
@@ -57,7 +57,8 @@ func PlaceLabels() []string {
 	return all
 }
 
-// NodeClassHash is the hash of a node class in the annotations of the class, or of a claim that was launched with it, and the version of that hash; "" without one.
+// NodeClassHash returns the hash of a node class and the version of the hash, from the annotations of the class or of a NodeClaim that was launched with
+// it. It returns "" if there is none.
 func NodeClassHash(annotations map[string]string) (hash, version string) {
 	for _, p := range All {
 		if hash := annotations[p.HashAnnotation]; p.HashAnnotation != "" && hash != "" {

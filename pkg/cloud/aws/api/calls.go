@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counted has [Load] make clients that count their calls by service, action and code, each try of a call that is tried again for itself. The code is that of
-// AWS's error, "OK" where there is none and "Unanswered" where no answer came.
+// Counted is an option for [Load] that counts the calls of the clients by service, action and code. Each retry is counted too. The code is AWS's error
+// code, "OK" if there was no error, and "Unanswered" if there was no answer.
 func Counted(calls *prometheus.CounterVec) func(*config.LoadOptions) error {
 	count := middleware.DeserializeMiddlewareFunc("CountCalls", func(ctx context.Context, in middleware.DeserializeInput, next middleware.DeserializeHandler,
 	) (middleware.DeserializeOutput, middleware.Metadata, error) {

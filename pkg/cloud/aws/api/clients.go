@@ -1,4 +1,4 @@
-// Package aws speaks to AWS: for the catalogue of instance types and for GPU images.
+// Package api makes clients for the AWS APIs that provide instance types, prices and GPU images.
 package api
 
 import (
@@ -17,7 +17,7 @@ import (
 	awspricing "github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
 )
 
-// Clients call the AWS APIs of one region.
+// Clients are clients for the AWS APIs of one region.
 type Clients struct {
 	Region  string
 	EC2     *ec2.Client
@@ -25,11 +25,12 @@ type Clients struct {
 	Pricing *pricing.Client
 }
 
-// answerTimeout is how long an answer may take to begin. Without it, a connection that was made to a service which then hangs is waited for until the context ends.
+// answerTimeout is how long AWS may take to begin an answer. Without it, a call to a service that accepts a connection and then hangs would last until the
+// context ends.
 const answerTimeout = 20 * time.Second
 
-// Load makes clients from the environment, as every program on AWS does: credentials from EKS Pod Identity, IRSA or the usual variables and files, the
-// region from AWS_REGION or else from the machine's metadata.
+// Load makes clients from the environment, as is usual for AWS: it takes credentials from EKS Pod Identity, IRSA or the standard variables and files, and
+// the region from AWS_REGION or else from the metadata of the machine.
 func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Clients, error) {
 	patient := awshttp.NewBuildableClient().WithTransportOptions(func(t *http.Transport) { t.ResponseHeaderTimeout = answerTimeout })
 	c, err := config.LoadDefaultConfig(ctx, append([]func(*config.LoadOptions) error{config.WithHTTPClient(patient)}, options...)...)
@@ -46,7 +47,7 @@ func Load(ctx context.Context, options ...func(*config.LoadOptions) error) (*Cli
 	return New(c), nil
 }
 
-// New makes clients of a configuration.
+// New makes clients from a configuration.
 func New(c awssdk.Config) *Clients {
 	return &Clients{Region: c.Region, EC2: ec2.NewFromConfig(c), SSM: ssm.NewFromConfig(c), Pricing: awspricing.NewAPI(c)}
 }

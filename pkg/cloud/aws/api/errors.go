@@ -8,7 +8,8 @@ import (
 	"github.com/aws/smithy-go"
 )
 
-// Garbled says what came back instead of an answer of AWS, such as the page of a proxy; "" where an error is one of AWS's own, or nothing came back.
+// Garbled describes an answer that did not come from AWS, such as the error page of a proxy. It returns "" if err is an error of AWS, or if there was no
+// answer.
 func Garbled(err error) string {
 	status := ""
 	if response := (*awshttp.ResponseError)(nil); errors.As(err, &response) && response.HTTPStatusCode() > 0 {

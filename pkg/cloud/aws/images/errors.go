@@ -10,22 +10,22 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Reason is why AWS did not tell, in one word of a condition.
+// Reason is why an image could not be read, as the reason of a condition.
 type Reason string
 
-// The reasons.
+// Reasons.
 const (
-	// NotFound: there is no such image.
+	// NotFound means that there is no such image.
 	NotFound Reason = "ImageNotFound"
-	// Denied: the controller's AWS identity lacks a right, or there is none.
+	// Denied means that the controller has no AWS credentials, or that they lack a permission.
 	Denied Reason = "AWSAccessDenied"
-	// Throttled: AWS had too many calls.
+	// Throttled means that AWS throttled the call.
 	Throttled Reason = "AWSThrottled"
-	// Unreachable: there was no answer, or none that says more.
+	// Unreachable means that there was no answer, or none with a more specific reason.
 	Unreachable Reason = "AWSUnreachable"
 )
 
-// Error is an error of AWS in words for people.
+// Error is an error of AWS with a message for users.
 type Error struct {
 	Reason  Reason
 	Message string
@@ -36,7 +36,7 @@ func (e *Error) Error() string { return e.Message }
 
 func (e *Error) Unwrap() error { return e.err }
 
-// explained says what was asked for, what came of it, and what to do.
+// explained returns an Error for err. what names what was read, and right is the IAM action that it needs.
 func explained(err error, what, right string) error {
 	e := &Error{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), err: err}
 	if garbled := api.Garbled(err); garbled != "" {

@@ -1,4 +1,4 @@
-// Package images finds the machine images for GPU nodes that AWS publishes for EKS.
+// Package images finds the images for GPU nodes that AWS publishes for EKS.
 package images
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 )
 
-// Family is an operating system whose GPU images can be followed, by the name of spec.amiFamily of an EC2NodeClass.
+// Family is an operating system with GPU images, by its name in spec.amiFamily of an EC2NodeClass.
 type Family string
 
-// The families that have images with NVIDIA's driver.
+// Families that have images with NVIDIA's driver.
 const (
 	AL2023       Family = "AL2023"
 	Bottlerocket Family = "Bottlerocket"
 )
 
-// FamilyOf is the family of a name, also in the small letters of an alias.
+// FamilyOf returns the family with the name, ignoring case as aliases do. It returns false if there is none.
 func FamilyOf(name string) (Family, bool) {
 	for _, family := range []Family{AL2023, Bottlerocket} {
 		if strings.EqualFold(name, string(family)) {
@@ -34,13 +34,13 @@ func FamilyOf(name string) (Family, bool) {
 	return "", false
 }
 
-// The architectures, as Kubernetes names them.
+// Architectures, by their names in Kubernetes.
 const (
 	AMD64 = "amd64"
 	ARM64 = "arm64"
 )
 
-// awsArchitecture is what AWS calls an architecture.
+// awsArchitecture returns the name that AWS uses for an architecture.
 func awsArchitecture(architecture string) string {
 	if architecture == AMD64 {
 		return string(ec2types.ArchitectureTypeX8664)
@@ -50,21 +50,22 @@ func awsArchitecture(architecture string) string {
 
 // Image is a machine image.
 type Image struct {
-	// ID is the id, such as ami-0123456789abcdef0.
+	// ID is the AMI ID, such as ami-0123456789abcdef0.
 	ID string
-	// Name is EC2's name for it.
+	// Name is the name of the image in EC2.
 	Name string
-	// Architecture is amd64 or arm64, or EC2's word for any other.
+	// Architecture is amd64 or arm64. For any other architecture it is the name that EC2 uses.
 	Architecture string
-	// Created is when it was made; zero where EC2 does not say.
+	// Created is when the image was created. It is zero if EC2 does not report it.
 	Created time.Time
-	// Deprecated says that whoever published it advises against it by now.
+	// Deprecated reports whether the publisher has deprecated the image.
 	Deprecated bool
-	// State is EC2's: available, or why it cannot be launched.
+	// State is the state in EC2, which is available if the image can be launched.
 	State string
 }
 
-// Release is the part of the name by which a release is asked for: v20261112 of AL2023, 1.49.0 of Bottlerocket. An image whose name has none is its own release.
+// Release returns the part of the name that identifies the release, such as v20261112 for AL2023 or 1.49.0 for Bottlerocket. If the name has no such part,
+// it returns the ID.
 func (i Image) Release() string {
 	parts := strings.Split(i.Name, "-")
 	switch {
@@ -80,7 +81,7 @@ func (i Image) Release() string {
 	return i.ID
 }
 
-// ssmAPI and ec2API are what is called of the clients.
+// ssmAPI and ec2API are the methods of the clients that Finder calls.
 type ssmAPI interface {
 	GetParameter(ctx context.Context, in *ssm.GetParameterInput, options ...func(*ssm.Options)) (*ssm.GetParameterOutput, error)
 }
@@ -89,24 +90,24 @@ type ec2API interface {
 	ec2.DescribeImagesAPIClient
 }
 
-// Finder asks AWS.
+// Finder reads images from AWS.
 type Finder struct {
 	SSM ssmAPI
 	EC2 ec2API
 	Now func() time.Time
 }
 
-// Release is a release of GPU images: one image for each architecture that was asked for.
+// Release is a release of GPU images, with one image for each requested architecture.
 type Release struct {
 	Name   string
 	Images []Image
 }
 
-// newest is the version that stands for the newest release in names of parameters.
+// newest stands for the newest release in calls of find and Parameter.
 const newest = ""
 
-// Newest is the newest release that AWS recommends for a version of Kubernetes ("1.34"). All its images are of that one release: while AWS moves on, one
-// architecture at a time, that is the older one.
+// Newest returns the newest release that AWS recommends for a version of Kubernetes, such as "1.34". All its images have the same release. While AWS
+// publishes a new release one architecture at a time, that is the older one.
 func (f *Finder) Newest(ctx context.Context, family Family, kubernetes string, architectures []string) (Release, error) {
 	found, err := f.find(ctx, family, kubernetes, newest, architectures)
 	if err != nil {
@@ -119,7 +120,7 @@ func (f *Finder) Newest(ctx context.Context, family Family, kubernetes string, a
 	return f.Release(ctx, family, kubernetes, oldest.Release(), architectures)
 }
 
-// Release is a release of a name; that of Bottlerocket may have a v before it, as on its releases page.
+// Release returns the release with the name. The name of a Bottlerocket release may start with v, as on its releases page.
 func (f *Finder) Release(ctx context.Context, family Family, kubernetes, name string, architectures []string) (Release, error) {
 	if family == Bottlerocket {
 		name = strings.TrimPrefix(name, "v")
@@ -147,9 +148,10 @@ func (f *Finder) find(ctx context.Context, family Family, kubernetes, release st
 	return f.Describe(ctx, ids)
 }
 
-// Parameter is the name of the public SSM parameter that holds the id of a GPU image, as Karpenter's provider reads it for an alias; the recommended
-// one without a release.
-// https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and https://github.com/bottlerocket-os/bottlerocket/blob/develop/QUICKSTART-EKS.md
+// Parameter returns the name of the public SSM parameter with the ID of a GPU image, as Karpenter's AWS provider reads it for an alias. If release is "",
+// it is the parameter of the recommended image.
+// https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and
+// https://github.com/bottlerocket-os/bottlerocket/blob/develop/QUICKSTART-EKS.md
 func Parameter(family Family, kubernetes, architecture, release string) string {
 	architecture = awsArchitecture(architecture)
 	if family == Bottlerocket {
@@ -162,7 +164,7 @@ func Parameter(family Family, kubernetes, architecture, release string) string {
 	return fmt.Sprintf("/aws/service/eks/optimized-ami/%s/amazon-linux-2023/%s/nvidia/%s/image_id", kubernetes, architecture, name)
 }
 
-// Describe looks images up by their ids. It is an error when one of them is not there.
+// Describe returns the images with the IDs. It returns an error if one of them does not exist.
 func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
 	out, err := f.EC2.DescribeImages(ctx, &ec2.DescribeImagesInput{ImageIds: ids, IncludeDeprecated: new(true)})
 	if err != nil {
@@ -179,9 +181,9 @@ func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
 	return images, nil
 }
 
-// Missing returns those of the ids that no image has which this account may use.
+// Missing returns the IDs for which there is no available image that this account may use.
 func (f *Finder) Missing(ctx context.Context, ids []string) ([]string, error) {
-	// By a filter, with which an id that is not there is no error.
+	// The call uses a filter because an unknown ID in ImageIds is an error.
 	out, err := f.EC2.DescribeImages(ctx, &ec2.DescribeImagesInput{
 		Filters: []ec2types.Filter{{Name: new("image-id"), Values: ids}}, IncludeDeprecated: new(true), IncludeDisabled: new(true),
 	})
@@ -222,7 +224,7 @@ func value(s *string) string {
 	return *s
 }
 
-// Usable says why an image cannot be launched, or should not be; "" when it can.
+// Usable returns why an image cannot or should not be launched, and "" if it is usable.
 func (i Image) Usable() string {
 	switch {
 	case i.State != "" && i.State != string(ec2types.ImageStateAvailable):
@@ -235,7 +237,7 @@ func (i Image) Usable() string {
 	return ""
 }
 
-// ErrorOf is the Error in err, or one of Reason Unreachable that says the same.
+// ErrorOf returns the Error in err. If there is none, it returns one with the reason Unreachable and the text of err.
 func ErrorOf(err error) *Error {
 	if known := (*Error)(nil); errors.As(err, &known) {
 		return known

@@ -1,5 +1,5 @@
-// Package instancetype knows the machines that an EC2NodeClass can launch, as Karpenter's AWS provider does: it asks the same APIs and has the provider's own
-// resolvers work out what the answers mean for the class, so that both see the same machine to the byte.
+// Package instancetype lists the instance types that an EC2NodeClass can launch. It calls the same APIs as Karpenter's AWS provider and resolves the
+// answers with the provider's own code, so that both compute exactly the same resources.
 package instancetype
 
 import (
@@ -21,17 +21,17 @@ import (
 	"karve.sh/karve/pkg/metrics"
 )
 
-// Options change what a machine leaves to pods, or which prices there are. They must be those of the Karpenter that launches the machines.
+// Options affect what pods can use of a machine, or which prices are known. They must be the same as those of the Karpenter that launches the machines.
 type Options struct {
-	// VMMemoryOverheadPercent is the part of the memory that EC2 promises and the operating system never sees, 0.075 for 7.5 %.
+	// VMMemoryOverheadPercent is the fraction of the advertised memory that the operating system cannot use, such as 0.075 for 7.5 %.
 	VMMemoryOverheadPercent float64
-	// ReservedENIs are the network interfaces of a machine that are not for pods.
+	// ReservedENIs is the number of network interfaces of a machine that pods cannot use.
 	ReservedENIs int
-	// IsolatedVPC says that the Pricing API cannot be reached.
+	// IsolatedVPC means that the Pricing API cannot be reached.
 	IsolatedVPC bool
 }
 
-// Config is what a Catalog needs.
+// Config configures a Catalog.
 type Config struct {
 	Options
 	// Load makes the clients of the AWS APIs.
@@ -40,10 +40,12 @@ type Config struct {
 	Clock   clock.Clock
 }
 
-// firstWait is how long those who ask wait for the first answers of AWS, so that a controller that has just started does not report that there is nothing.
+// firstWait is how long InstanceTypes waits for the first answers of AWS, so that a controller that has just started does not report that there are no
+// instance types.
 const firstWait = 15 * time.Second
 
-// Catalog reads the APIs on a schedule of its own, from the first time that it is asked for a class on. To ask it costs no call.
+// Catalog reads the APIs on its own schedule, starting with the first call of InstanceTypes. InstanceTypes itself calls no API, except for placement
+// groups.
 type Catalog struct {
 	config  Config
 	sources []*source
@@ -54,30 +56,30 @@ type Catalog struct {
 
 	mu    sync.Mutex
 	known known
-	// placementGroups are asked for once a minute at most, and only for classes that name one.
+	// placementGroups makes a call at most once a minute, and only for node classes that name a placement group.
 	placementGroups placementgroup.Provider
-	// resolved is empty again as soon as AWS has told something.
+	// resolved is cleared whenever AWS has been read.
 	resolved map[types.UID]resolution
 }
 
-// resolution is what was worked out for a class in one state.
+// resolution is the result for a node class with one resource version.
 type resolution struct {
 	resourceVersion string
 	types           []catalog.InstanceType
 	problem         *problem
 }
 
-// New makes a catalogue that knows nothing until it is started.
+// New returns an empty catalogue. Start fills it.
 func New(config Config) *Catalog {
 	c := &Catalog{config: config, asked: make(chan struct{}), attempted: make(chan struct{}), resolved: map[types.UID]resolution{}}
 	c.sources = c.allSources()
 	return c
 }
 
-// NeedLeaderElection says that every replica of the controller has a catalogue of its own.
+// NeedLeaderElection returns false, because every replica of the controller has its own catalogue.
 func (c *Catalog) NeedLeaderElection() bool { return false }
 
-// Start keeps the catalogue up to date until the context ends. Where no class is ever asked for, AWS is never called.
+// Start keeps the catalogue up to date until the context ends. It does not call AWS before the first call of InstanceTypes.
 func (c *Catalog) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -101,7 +103,7 @@ func (c *Catalog) Start(ctx context.Context) error {
 	return nil
 }
 
-// load makes the clients, however often it takes; nil when the context ends first.
+// load makes the clients, and retries until it succeeds. It returns nil if the context ends first.
 func (c *Catalog) load(ctx context.Context) *api.Clients {
 	for failures := 0; ; failures++ {
 		clients, err := c.config.Load(ctx)
@@ -117,7 +119,7 @@ func (c *Catalog) load(ctx context.Context) *api.Clients {
 	}
 }
 
-// InstanceTypes are the machines that an EC2NodeClass can launch.
+// InstanceTypes returns the instance types that an EC2NodeClass can launch.
 func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstructured) catalog.Listing {
 	c.ask.Do(func() { close(c.asked) })
 	c.await(ctx)
@@ -139,7 +141,7 @@ func (c *Catalog) InstanceTypes(ctx context.Context, class *unstructured.Unstruc
 	return listing
 }
 
-// await waits until every API was asked once, but not for ever.
+// await waits until every API was called once, and at most for firstWait.
 func (c *Catalog) await(ctx context.Context) {
 	select {
 	case <-c.attempted:

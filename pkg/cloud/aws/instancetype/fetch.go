@@ -13,25 +13,25 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// known is what AWS has told. What its fields hold is never changed, only replaced.
+// known holds the answers of AWS. The values of its fields are never modified, only replaced.
 type known struct {
 	region string
-	// infos are the types with an NVIDIA GPU, parts of one included.
+	// infos are the instance types with an NVIDIA GPU, including those with a fraction of one.
 	infos map[ec2types.InstanceType]ec2types.InstanceTypeInfo
-	// zones are those that offer each type, by name.
+	// zones are the names of the zones that offer each instance type.
 	zones    map[ec2types.InstanceType][]string
 	allZones sets.Set[string]
-	// onDemand and spot are the latest price lists, nil until one was read, and released is the one that the provider comes with.
+	// onDemand and spot are the latest price lists, and nil until they have been read. released is the price list that the provider comes with.
 	onDemand, spot, released *pricing.DefaultProvider
 }
 
-// perPage is what EC2 allows.
+// Page sizes, which are the maximums that EC2 allows.
 const (
 	typesPerPage = int32(100)
 	zonesPerPage = int32(1000)
 )
 
-// describeTypes asks as Karpenter does, and keeps what has an NVIDIA GPU.
+// describeTypes makes the same request as Karpenter, and returns the instance types with an NVIDIA GPU.
 func describeTypes(ctx context.Context, clients *api.Clients) (map[ec2types.InstanceType]ec2types.InstanceTypeInfo, error) {
 	infos := map[ec2types.InstanceType]ec2types.InstanceTypeInfo{}
 	pages := ec2.NewDescribeInstanceTypesPaginator(clients.EC2, &ec2.DescribeInstanceTypesInput{
@@ -61,7 +61,7 @@ func hasNVIDIA(info ec2types.InstanceTypeInfo) bool {
 	})
 }
 
-// describeZones asks where each type is offered.
+// describeZones returns the zones in which each instance type is offered.
 func describeZones(ctx context.Context, clients *api.Clients) (zones map[ec2types.InstanceType][]string, all sets.Set[string], err error) {
 	zones, all = map[ec2types.InstanceType][]string{}, sets.New[string]()
 	pages := ec2.NewDescribeInstanceTypeOfferingsPaginator(clients.EC2, &ec2.DescribeInstanceTypeOfferingsInput{
@@ -82,7 +82,7 @@ func describeZones(ctx context.Context, clients *api.Clients) (zones map[ec2type
 	return zones, all, nil
 }
 
-// prices takes what a list lacks that was not read yet from the prices that the provider was released with.
+// prices returns the latest price lists. A list that has not been read yet is replaced by the one that the provider was released with.
 func (k *known) prices() pricing.Provider {
 	p := bothPrices{Provider: k.released, spot: k.released}
 	if k.onDemand != nil {
@@ -94,7 +94,7 @@ func (k *known) prices() pricing.Provider {
 	return p
 }
 
-// bothPrices has the on-demand prices of one list and the spot prices of another.
+// bothPrices uses the on-demand prices of one list and the spot prices of another.
 type bothPrices struct {
 	pricing.Provider
 	spot pricing.Provider

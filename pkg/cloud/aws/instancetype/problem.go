@@ -11,18 +11,18 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// problem is why something cannot be known, in the words of a condition.
+// problem is why something is not known, with the reason and message of a condition.
 type problem struct {
 	reason, message string
 }
 
-// Reasons that are an outage's, which may be over at any moment.
+// Reasons of outages, which may end at any moment.
 const (
 	reasonUnreachable = "Unreachable"
 	reasonGarbled     = "Garbled"
 )
 
-// The codes of AWS's errors that have one cause and one cure. The services name the same thing differently.
+// Codes of AWS errors, grouped by cause and remedy. The services use different codes for the same thing.
 var (
 	deniedCodes    = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
 	throttledCodes = []string{"RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException", "RequestThrottled", "SlowDown"}
@@ -32,7 +32,7 @@ var (
 	}
 )
 
-// diagnose says why a call has failed and what to do about it.
+// diagnose returns why a call failed, with a message that says what to do about it.
 func (c *Catalog) diagnose(ctx context.Context, clients *api.Clients, err error) *problem {
 	action := "the call"
 	if operation := (*smithy.OperationError)(nil); errors.As(err, &operation) {

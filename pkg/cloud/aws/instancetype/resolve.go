@@ -29,31 +29,31 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-// nothingUnavailable is for the provider, which would leave out what was refused to it. What was refused to Karve is for the plan to say.
+// nothingUnavailable keeps the provider from leaving out offerings that it could not launch. The planner handles the offerings that were refused to Karve.
 var nothingUnavailable = awscache.NewUnavailableOfferings()
 
-// resolveTimeout bounds how long plans wait for the placement group of a class.
+// resolveTimeout is how long a plan may wait for the placement group of a node class.
 const resolveTimeout = 5 * time.Second
 
-// resolve works out the machines of a class.
+// resolve returns the instance types of a node class, and a problem if there are none that it can launch.
 func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured) (list []catalog.InstanceType, p *problem) {
 	class := &ec2v1.EC2NodeClass{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, class); err != nil {
 		return nil, &problem{"NodeClassUnreadable", fmt.Sprintf("it is not as this release of Karve knows EC2NodeClasses: %v", err)}
 	}
-	// The provider takes quantities of the kubelet's configuration for valid, and panics where they are not.
+	// The provider does not validate the quantities in the kubelet's configuration, and panics if they are invalid.
 	defer func() {
 		if r := recover(); r != nil {
 			list, p = nil, &problem{"NodeClassInvalid", fmt.Sprintf("its spec cannot be worked with: %v; see that the quantities in spec.kubelet and the block devices are ones", r)}
 		}
 	}()
-	// The one thing that may be asked of AWS now is the placement group of a class that names one.
+	// Only reading the placement group of a node class that names one may call AWS here.
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
 	ctx = awsoptions.ToContext(ctx, &awsoptions.Options{
 		VMMemoryOverheadPercent: c.config.VMMemoryOverheadPercent, ReservedENIs: c.config.ReservedENIs, IsolatedVPC: c.config.IsolatedVPC,
 	})
-	// Without the gates for it there are no reserved offerings and no prices of NodeOverlays.
+	// The feature gates are off, so there are no reserved offerings and no prices of NodeOverlays.
 	ctx = coreoptions.ToContext(ctx, &coreoptions.Options{})
 
 	resolver := instancetype.NewDefaultResolver(c.known.region)
@@ -74,7 +74,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 	offered := false
 	for _, it := range resolved {
 		t := instanceType(it, c.known.infos[ec2types.InstanceType(it.Name)], class)
-		// A claim for a machine that no image of the class is for is never launched, and Karpenter waits for it for minutes.
+		// A NodeClaim for an instance type without an image in the class is never launched, and Karpenter waits minutes for it.
 		if !bootable[it.Name] {
 			t.Offerings = nil
 		}
@@ -87,7 +87,7 @@ func (c *Catalog) resolve(ctx context.Context, object *unstructured.Unstructured
 	return list, p
 }
 
-// nothingOffered says why a class can launch no machine at all.
+// nothingOffered returns why a node class can launch nothing.
 func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *problem {
 	var zones []string
 	elsewhere := true
@@ -109,17 +109,17 @@ func (c *Catalog) nothingOffered(class *ec2v1.EC2NodeClass) *problem {
 	}
 }
 
-// notOfTheType are the labels that a machine gets of its offering, or only when its capacity is reserved.
+// notOfTheType are the labels that a machine gets from its offering, or only if its capacity is reserved.
 var notOfTheType = map[string]bool{
 	corev1.LabelTopologyZone: true, ec2v1.LabelTopologyZoneID: true, karpv1.CapacityTypeLabelKey: true, ec2v1.LabelPlacementGroupPartition: true,
 	ec2v1.LabelCapacityReservationID: true, ec2v1.LabelCapacityReservationType: true, ec2v1.LabelCapacityReservationInterruptible: true,
 }
 
-// instanceType puts what the provider worked out into Karve's words.
+// instanceType converts an instance type of the provider to one of the catalogue.
 func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo, class *ec2v1.EC2NodeClass) catalog.InstanceType {
 	t := catalog.InstanceType{
 		Name: it.Name, Capacity: resources(it.Capacity), Allocatable: resources(it.Allocatable()), Extended: extended(it.Capacity, class),
-		// Of the tenancies a machine has the first unless a pool asks for the other, which costs more than the prices here say.
+		// A machine has the default tenancy unless its pool requires the other one, which costs more than the prices in the catalogue.
 		Labels: map[string]string{ec2v1.LabelInstanceTenancy: string(ec2types.TenancyDefault)},
 		GPU:    catalog.GPU{Name: only(it, ec2v1.LabelInstanceGPUName), Count: amount.Value(*it.Capacity.Name(ec2v1.ResourceNVIDIAGPU, "")), MemoryMiB: memoryOf(info)},
 	}
@@ -148,7 +148,7 @@ func instanceType(it *cloudprovider.InstanceType, info ec2types.InstanceTypeInfo
 	return t
 }
 
-// only is the only value of a requirement; "" when it has none or several.
+// only returns the value of a requirement, and "" if it has none or more than one.
 func only(it *cloudprovider.InstanceType, key string) string {
 	if values := it.Requirements.Get(key).Values(); len(values) == 1 {
 		return values[0]
@@ -156,7 +156,7 @@ func only(it *cloudprovider.InstanceType, key string) string {
 	return ""
 }
 
-// memoryOf is the memory of one of the machine's GPUs, in MiB.
+// memoryOf returns the memory of one GPU of the machine in MiB, and 0 if it is not known.
 func memoryOf(info ec2types.InstanceTypeInfo) int64 {
 	for _, gpu := range info.GpuInfo.Gpus {
 		if gpu.MemoryInfo != nil && gpu.MemoryInfo.SizeInMiB != nil {
@@ -173,8 +173,8 @@ func resources(list corev1.ResourceList) catalog.Resources {
 	}
 }
 
-// extended are the resources of a machine that have no name of their own here. A network interface for EFA is there only if the class names it, or if the
-// claim asks for it, which those of Karve never do.
+// extended returns the resources that have no field in catalog.Resources or catalog.GPU. Network interfaces for EFA exist only if the node class configures
+// them or the NodeClaim requests them. Karve's NodeClaims do not request them.
 func extended(capacity corev1.ResourceList, class *ec2v1.EC2NodeClass) map[string]int64 {
 	var others map[string]int64
 	for name, q := range capacity {

@@ -12,34 +12,34 @@ import (
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// How often the APIs are asked. Machines, zones and on-demand prices change when AWS announces so; Karpenter asks for them as seldom, and a type that it does
-// not know yet could not be launched. Spot prices move by the hour.
+// Intervals at which the APIs are read. Instance types, zones and on-demand prices change when AWS announces it. Karpenter reads them at the same interval,
+// and could not launch a type that it does not know yet. Spot prices change hourly.
 const (
 	seldom = 12 * time.Hour
 	often  = time.Hour
 )
 
-// attemptTimeout bounds one sweep over all pages of an API.
+// attemptTimeout is how long reading all pages of an API may take.
 const attemptTimeout = 2 * time.Minute
 
 const (
 	firstBackoff = 5 * time.Second
 	maxBackoff   = 5 * time.Minute
-	// maxOutage is how long it may take after an outage until what nothing can be launched without is asked for again.
+	// maxOutage is the longest wait before a retry if nothing can be launched because of an outage.
 	maxOutage = 30 * time.Second
 )
 
-// source is an API with what was heard of it.
+// source is an API and the state of reading it.
 type source struct {
-	// name is the metrics' label value, words what messages call it.
+	// name is the label value in metrics, and words is the name in messages.
 	name, words string
-	// instead is what is used while nothing was read; "" when nothing can be launched without it.
+	// instead says what is used until the source has been read. It is "" if nothing can be launched without it.
 	instead string
 	every   time.Duration
-	// read returns what is to be done with what it read.
+	// read reads the API and returns a function that stores the result.
 	read func(context.Context, *api.Clients) (func(*known), error)
 
-	// The rest is guarded by Catalog.mu.
+	// The fields below are guarded by Catalog.mu.
 	attempted bool
 	refreshed time.Time
 	problem   *problem
@@ -80,8 +80,8 @@ func (c *Catalog) allSources() []*source {
 	}
 }
 
-// prices is a price list to read into. One that has been read is never read into again: the provider locks a list for as long as AWS takes to answer, and
-// plans must not wait for that.
+// prices returns an empty price list. A list that has been read is replaced and not updated, because the provider locks it until AWS answers, and plans
+// must not wait for that.
 func (c *Catalog) prices(clients *api.Clients) *pricing.DefaultProvider {
 	return pricing.NewDefaultProvider(clients.Pricing, clients.EC2, clients.Region, c.config.IsolatedVPC)
 }
@@ -114,14 +114,14 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 	}
 }
 
-// blocks says whether nothing can be launched because of an outage in which a source has not been read.
+// blocks reports whether nothing can be launched because of an outage during which the source could not be read.
 func (c *Catalog) blocks(s *source, p *problem) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return s.instead == "" && s.refreshed.IsZero() && (p.reason == reasonUnreachable || p.reason == reasonGarbled)
 }
 
-// backoff is how long to wait after so many failures in a row before the last one.
+// backoff returns how long to wait after a failure that follows this many other failures.
 func backoff(failures int) time.Duration {
 	wait := firstBackoff
 	for range failures {
@@ -130,7 +130,7 @@ func backoff(failures int) time.Duration {
 	return wait
 }
 
-// sleep waits, up to a tenth longer than it is told so that many controllers do not ask at once; false when the context ends first.
+// sleep waits for the given time plus up to 10 %, so that controllers do not call AWS at the same time. It returns false if the context ends first.
 func (c *Catalog) sleep(ctx context.Context, wait time.Duration) bool {
 	wait += time.Duration(rand.Int64N(int64(wait) / 10)) //nolint:gosec // It spreads calls, and nothing depends on its being a secret.
 	timer := c.config.Clock.NewTimer(wait)
@@ -168,7 +168,7 @@ func (c *Catalog) failed(ctx context.Context, s *source, p *problem) {
 	c.mark(s)
 }
 
-// mark ends the first wait once every source was tried.
+// mark records an attempt to read a source. After the first attempt of every source, InstanceTypes no longer waits.
 func (c *Catalog) mark(s *source) {
 	if s.attempted {
 		return
@@ -182,7 +182,7 @@ func (c *Catalog) mark(s *source) {
 	close(c.attempted)
 }
 
-// missing says why nothing can be launched: something that must be known was never read.
+// missing returns why nothing can be launched: a required source was never read. Otherwise it returns nil.
 func (c *Catalog) missing() *problem {
 	for _, s := range c.sources {
 		if s.instead == "" && s.refreshed.IsZero() {
@@ -192,7 +192,7 @@ func (c *Catalog) missing() *problem {
 	return nil
 }
 
-// stale says what is used although it was never read, or although it is half as old again as it should be.
+// stale returns a problem if a source was never read, or if it is older than 1.5 times its interval. Otherwise it returns nil.
 func (c *Catalog) stale() *problem {
 	for _, s := range c.sources {
 		if s.refreshed.IsZero() {
@@ -206,7 +206,7 @@ func (c *Catalog) stale() *problem {
 	return nil
 }
 
-// never says why a source was never read.
+// never returns why a source was never read.
 func (s *source) never() *problem {
 	if s.problem == nil {
 		return &problem{"Reading", fmt.Sprintf("the %s are being read from AWS", s.words)}
