@@ -9,8 +9,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// admit writes into a pod what the API server writes into it: its priority, and the requests that it leaves out. The parts that are
-// changed are copied before.
+// admit sets the fields of a pod that the API server sets: its priority and its default requests. It copies the parts that it changes.
 func (r *reader) admit(pod *corev1.Pod) {
 	if pod.Spec.Priority == nil {
 		if value, ok := r.priorities[pod.Spec.PriorityClassName]; ok {
@@ -22,7 +21,7 @@ func (r *reader) admit(pod *corev1.Pod) {
 	if pod.Spec.Resources == nil {
 		return
 	}
-	// What a pod asks for as a whole is by default what its containers ask for together, and its limit where they ask for none.
+	// The requests of the pod default to the sum of its containers' requests, and to the limits of the pod if the containers have none.
 	whole := pod.Spec.Resources.DeepCopy()
 	defaults := corev1.ResourceList{}
 	maps.Copy(defaults, whole.Limits)
@@ -35,7 +34,7 @@ func (r *reader) admit(pod *corev1.Pod) {
 	pod.Spec.Resources = whole
 }
 
-// withDefaultRequests are the containers with their limits for the requests that they leave out.
+// withDefaultRequests returns the containers with requests that default to the limits.
 func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {

@@ -23,15 +23,15 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// kind is a kind that plans depend on.
+// kind is a kind of object that plans depend on.
 type kind struct {
 	version    string
 	namespaced bool
-	// read takes an object of the kind in.
+	// read adds an object of the kind to the reader.
 	read func(ctx context.Context, r *reader, d document) error
 }
 
-// kinds are all that is read. Objects of other kinds are skipped.
+// kinds are the kinds that are read. Objects of other kinds are skipped.
 var kinds = map[schema.GroupKind]kind{
 	{Group: v1alpha1.Group, Kind: v1alpha1.Kind}: {"v1alpha1", false, into((*reader).gpuNodeClass)},
 	{Group: "karpenter.sh", Kind: "NodePool"}:    {"v1", false, into((*reader).nodePool)},
@@ -52,7 +52,7 @@ var kinds = map[schema.GroupKind]kind{
 	{Group: "scheduling.k8s.io", Kind: "PriorityClass"}: {"v1", false, into((*reader).priorityClass)},
 }
 
-// header is what is read of an object of any kind.
+// header holds the fields that are read from objects of any kind.
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        struct {
@@ -62,7 +62,7 @@ type header struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// document takes a document in: an object or a list of objects.
+// document reads a document, which is an object or a list of objects.
 func (r *reader) document(ctx context.Context, d document) error {
 	var h header
 	if err := json.Unmarshal(d.json, &h); err != nil {
@@ -111,12 +111,12 @@ func (r *reader) document(ctx context.Context, d document) error {
 	return nil
 }
 
-// id is what no two objects have in common.
+// id returns a key that is unique to an object.
 func id(kind schema.GroupKind, namespace, name string) string {
 	return fmt.Sprintf("%s %s/%s", kind, namespace, name)
 }
 
-// listOf says whether a kind is a list, and of which objects: of any for v1 List.
+// listOf reports whether a kind is a list, and returns the type of its items. The type is empty for a v1 List, which may have items of any kind.
 func listOf(group schema.GroupVersion, kind string) (element metav1.TypeMeta, ok bool) {
 	name, ok := strings.CutSuffix(kind, "List")
 	if !ok {
@@ -129,7 +129,7 @@ func listOf(group schema.GroupVersion, kind string) (element metav1.TypeMeta, ok
 	return metav1.TypeMeta{APIVersion: group.String(), Kind: name}, ok
 }
 
-// list takes the objects of a list in. Those of a list of one kind may leave it out, as the API server does.
+// list reads the objects of a list. In a list of a single kind, items may omit their kind, as those of the API server do.
 func (r *reader) list(ctx context.Context, d document, items []json.RawMessage, element metav1.TypeMeta) error {
 	var errs []error
 	for i, item := range items {
@@ -142,11 +142,11 @@ func (r *reader) list(ctx context.Context, d document, items []json.RawMessage, 
 	return errors.Join(errs...)
 }
 
-// withKind is an object with the kind, when it has none of its own.
+// withKind returns the object with the kind and apiVersion set. It returns the object unchanged if it has one of them.
 func withKind(object json.RawMessage, kind metav1.TypeMeta) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil || fields == nil || fields["kind"] != nil || fields["apiVersion"] != nil {
-		return object // Whoever reads it says what is wrong.
+		return object // The caller reports what is wrong.
 	}
 	fields["apiVersion"], fields["kind"] = fmt.Appendf(nil, "%q", kind.APIVersion), fmt.Appendf(nil, "%q", kind.Kind)
 	with, err := json.Marshal(fields)
@@ -156,14 +156,13 @@ func withKind(object json.RawMessage, kind metav1.TypeMeta) json.RawMessage {
 	return with
 }
 
-// into decodes an object as the API server does by default: what it does not know is an error, since it is a slip of the pen more often
-// than not, and a plan for something else than was meant is worse than none.
+// into returns a function that decodes an object as the API server does by default. Unknown fields are errors, because most of them are typing errors.
 func into[T any](take func(*reader, context.Context, *T, place) error) func(context.Context, *reader, document) error {
 	return func(ctx context.Context, r *reader, d document) error {
 		object := new(T)
 		strict, err := kjson.UnmarshalStrict(d.json, object)
 		if err != nil {
-			// The standard library's error says which field it was.
+			// The error of the standard library names the field.
 			return plainly(cmp.Or(json.Unmarshal(d.json, new(T)), err), d.json)
 		}
 		if err := errors.Join(strict...); err != nil {

@@ -17,9 +17,9 @@ import (
 type place struct {
 	file     string
 	document int
-	// item is the number of the object within the List that is the document, from 1; 0 outside of lists.
+	// item is the position of the object in the List of the document, counted from 1. It is 0 for objects that are not in a list.
 	item int
-	// object is its kind and name, as far as they are known.
+	// object is the kind and name, as far as they are known.
 	object string
 }
 
@@ -40,10 +40,10 @@ type document struct {
 	json []byte
 }
 
-// yamlError makes one line of what the YAML reader says.
+// yamlError joins the lines of an error of the YAML reader.
 var yamlError = strings.NewReplacer("yaml: ", "", "unmarshal errors:\n  ", "", "\n  ", "; ", "\n", "; ")
 
-// split cuts a file into its documents, counted from 1. Empty ones count, but are left out.
+// split returns the documents of a file, numbered from 1. Empty documents are counted but not returned.
 func split(file File) ([]document, error) {
 	if utilyaml.IsJSONBuffer(file.Content) {
 		return splitJSON(file)

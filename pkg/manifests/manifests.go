@@ -1,5 +1,5 @@
-// Package manifests reads files as they are given to kubectl apply, and makes of them the cluster that would be there once they were applied: with the
-// pods that the workloads among them ask for, all waiting, and with node classes that are Ready. It is pure: files in, values out.
+// Package manifests reads manifests as kubectl apply does, and returns the cluster that they describe. It creates the pods of the workloads, all of them
+// pending, and its node classes are Ready. It accesses neither the file system nor a cluster.
 package manifests
 
 import (
@@ -18,20 +18,20 @@ import (
 
 // File is a file of YAML or JSON documents.
 type File struct {
-	// Name is how the file is called in errors.
+	// Name is the name of the file in errors.
 	Name    string
 	Content []byte
 }
 
-// Skipped are documents that were not read, since no plan depends on their kind.
+// Skipped counts the documents of one kind that were not read, because plans do not depend on the kind.
 type Skipped struct {
 	// Kind is the kind with its group, for instance "ConfigMap" or "Certificate.cert-manager.io".
 	Kind  string
 	Count int
 }
 
-// Read makes a cluster of files. All that is wrong with them is told at once, each with its file and document. Time, instance types and what
-// the cloud has refused are left to the caller.
+// Read returns the cluster that the files describe, and the documents that it skipped. The error joins all problems, each with its file and document. The
+// caller sets the time, the instance types and the cloud's refusals.
 func Read(ctx context.Context, files []File) (*snapshot.Cluster, []Skipped, error) {
 	r := reader{
 		cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
@@ -60,23 +60,23 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, []Skipped, erro
 	return r.cluster, r.skips(), nil
 }
 
-// reader gathers what the documents say.
+// reader collects the contents of the documents.
 type reader struct {
 	cluster   *snapshot.Cluster
 	workloads []workload
-	// pools are the places of the NodePools of the cluster, at the same indices.
+	// pools are the places of the cluster's NodePools, at the same indices.
 	pools []place
-	// seen are the places of all objects, by kind and name.
+	// seen holds the place of each object, keyed by id.
 	seen map[string]place
-	// priorities are those of the PriorityClasses, by name; that of "" is the default.
+	// priorities are the values of the PriorityClasses by name. The key "" is the default.
 	priorities map[string]int32
 	skipped    map[string]int
-	// innerClasses are those of the skipped objects that may be the cloud's node classes.
+	// innerClasses are the skipped objects that may be node classes of the cloud.
 	innerClasses map[v1alpha1.NodeClassReference]bool
 	errs         []error
 }
 
-// checkClasses says which pools name a GPUNodeClass that is not there, and makes the cloud's node classes Ready.
+// checkClasses returns an error for each NodePool that refers to a missing GPUNodeClass. It also marks the cloud's node classes as Ready.
 func (r *reader) checkClasses() []error {
 	var errs []error
 	for i := range r.cluster.GPUNodeClasses {
@@ -96,7 +96,7 @@ func (r *reader) checkClasses() []error {
 	return errs
 }
 
-// skips are the skipped kinds by name, without the node classes that a GPUNodeClass names: those are known to be needed, and taken for Ready.
+// skips returns the skipped kinds, sorted by name. It does not count the node classes that a GPUNodeClass refers to, because those are assumed to be Ready.
 func (r *reader) skips() []Skipped {
 	for ref := range r.cluster.NodeClasses {
 		if r.innerClasses[ref] {
@@ -120,7 +120,7 @@ func kindName(group, kind string) string {
 	return kind + "." + group
 }
 
-// namedClass says whether a NodePool names a node class as it must.
+// namedClass reports whether a reference to a node class is complete.
 func namedClass(ref *karpv1.NodeClassReference) bool {
 	return ref != nil && ref.Group != "" && ref.Kind != "" && ref.Name != ""
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// plainly says in the terms of manifests, not of Go, why an object could not be decoded.
+// plainly describes why an object could not be decoded in terms of manifests and not of Go types.
 func plainly(err error, object []byte) error {
 	if quantity := badQuantity("", object); quantity != nil {
 		return quantity
@@ -33,7 +33,7 @@ func plainly(err error, object []byte) error {
 	return fmt.Errorf("%s is %s, not %s", mistyped.Field, is, named(mistyped.Type))
 }
 
-// named is how a type is called in YAML.
+// named returns what a Go type is called in YAML.
 func named(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -49,10 +49,11 @@ func named(t reflect.Type) string {
 	}
 }
 
-// amounts are the fields whose values are quantities.
+// amounts are the names of the fields that hold quantities.
 var amounts = []string{"requests", "limits", "capacity", "allocatable", "overhead"}
 
-// badQuantity finds the first value of such fields that is no quantity; those who decode them do not say where they were. Nil when all are sound.
+// badQuantity returns an error for the first value of such a field that is not a quantity, because decoding errors do not contain its path. It returns nil
+// if there is none.
 func badQuantity(path string, value json.RawMessage) error {
 	var fields map[string]json.RawMessage
 	var items []json.RawMessage

@@ -15,12 +15,12 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// What the API server would turn away is turned away here too, as far as a plan depends on it.
+// The functions below reject what the API server rejects, as far as plans depend on it.
 
-// maxAmount bounds every amount of a pod or node, 8 PiB in bytes, so that thousandths and sums do not overflow.
+// maxAmount is the largest amount of a pod or node, which is 8 PiB in bytes. With it, thousandths and sums do not overflow.
 const maxAmount = 1 << 53
 
-// faults gathers what is wrong.
+// faults collects errors.
 type faults []error
 
 func (f *faults) add(wrong bool, format string, args ...any) {
@@ -29,7 +29,7 @@ func (f *faults) add(wrong bool, format string, args ...any) {
 	}
 }
 
-// validGPUNodeClass holds the rules of the CRD, whose messages it repeats.
+// validGPUNodeClass checks the rules of the CRD and returns their messages.
 func validGPUNodeClass(spec *v1alpha1.GPUNodeClassSpec) error {
 	var f faults
 	ref := spec.NodeClassRef
@@ -72,7 +72,7 @@ func (f *faults) overrides(overrides []v1alpha1.ReplicasOverride) {
 	}
 }
 
-// validPod looks at what a pod asks for.
+// validPod checks the containers, resources and overhead of a pod.
 func validPod(spec *corev1.PodSpec) error {
 	if len(spec.Containers) == 0 {
 		return errors.New("it has no containers")
@@ -111,7 +111,7 @@ func validRequests(of string, r corev1.ResourceRequirements) error {
 	return errors.Join(errs...)
 }
 
-// isExtended says whether a resource is one of devices, of which nothing can be had in parts or lent.
+// isExtended reports whether a resource is an extended resource, which has whole numbers and no overcommitment.
 func isExtended(name corev1.ResourceName) bool {
 	domain, _, ok := strings.Cut(string(name), "/")
 	return ok && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io")
@@ -133,7 +133,7 @@ func validAmounts(of string, list corev1.ResourceList) error {
 	return errors.Join(errs...)
 }
 
-// validSelector says whether a workload selects the pods that it makes.
+// validSelector returns an error if the selector of a workload does not match the labels of its pods.
 func validSelector(selector *metav1.LabelSelector, podLabels map[string]string) error {
 	if selector == nil {
 		return errors.New("spec.selector is missing")

@@ -6,10 +6,10 @@ import (
 	volumehelper "k8s.io/component-helpers/storage/volume"
 )
 
-// defaultClass marks the StorageClass of claims that name none.
+// defaultClass is the annotation that marks the default StorageClass.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
-// makeClaims adds the claims that controllers make: those of StatefulSets for each of their pods, and those of ephemeral volumes.
+// makeClaims adds the PersistentVolumeClaims that controllers create, for the pods of StatefulSets and for ephemeral volumes.
 func (r *reader) makeClaims() {
 	there := map[string]bool{}
 	for i := range r.cluster.PersistentVolumeClaims {
@@ -47,7 +47,7 @@ func (r *reader) makeClaims() {
 	}
 }
 
-// bindClaims gives claims the class that they have by default, and binds those that name a volume of the files.
+// bindClaims sets the default class of PersistentVolumeClaims, and binds those that name a PersistentVolume in the files.
 func (r *reader) bindClaims() {
 	byDefault := ""
 	for i := range r.cluster.StorageClasses {
@@ -71,7 +71,7 @@ func (r *reader) bindClaims() {
 	}
 }
 
-// makeNamespaces adds the namespaces in which there are pods, and the label that each of them has.
+// makeNamespaces adds the missing namespaces of pods, and sets the name label of all namespaces.
 func (r *reader) makeNamespaces() {
 	there := map[string]bool{}
 	for i := range r.cluster.Namespaces {

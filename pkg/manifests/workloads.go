@@ -10,28 +10,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxPods bounds the pods of all workloads together; each of them is an object in memory.
+// maxPods is the largest number of pods of all workloads together. Each pod is an object in memory.
 const maxPods = 200_000
 
-// workload is what makes pods, or a pod itself.
+// workload is an object that creates pods, or a pod.
 type workload struct {
 	kind   string
 	object metav1.ObjectMeta
-	// labels, annotations and spec are those of its pods.
+	// labels, annotations and spec are those of the pods.
 	labels, annotations map[string]string
 	spec                corev1.PodSpec
-	// replicas is how many pods there are to be.
+	// replicas is the desired number of pods.
 	replicas int
-	// first is the number of the first pod.
+	// first is the ordinal of the first pod.
 	first int
-	// claims are what each pod has a volume of its own of.
+	// claims are the templates of the PersistentVolumeClaims that each pod gets.
 	claims []corev1.PersistentVolumeClaim
-	// status is that of a pod that was read; nil for those that make pods.
+	// status is the status of a pod that was read. It is nil for workloads that create pods.
 	status *corev1.PodStatus
 	at     place
 }
 
-// workload takes in what makes pods.
+// workload adds a workload that creates pods.
 func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas *int32, selector *metav1.LabelSelector) error {
 	w.object.Namespace = namespaceOf(w.object.Namespace)
 	w.labels, w.annotations, w.spec, w.replicas = template.Labels, template.Annotations, template.Spec, 1
@@ -46,12 +46,12 @@ func (r *reader) workload(w workload, template corev1.PodTemplateSpec, replicas 
 		return fmt.Errorf("the template of its pods: %w", err)
 	}
 	if w.kind == "Job" {
-		return nil // Its selector is written by the API server.
+		return nil // The API server sets the selector of a Job.
 	}
 	return validSelector(selector, w.labels)
 }
 
-// makePods adds the pods to the cluster: those that were read, and what the workloads lack then.
+// makePods adds pods to the cluster: those in the files, and those that workloads still need to create.
 func (r *reader) makePods() error {
 	names, present := map[string]bool{}, map[owner]int{}
 	for i := range r.workloads {
@@ -69,7 +69,7 @@ func (r *reader) makePods() error {
 		}
 	}
 	makers := r.makers()
-	// Pods of StatefulSets have the names that they will have; others are numbered, since what their controllers would draw is not known.
+	// The pods of StatefulSets come first, because their names are known. The pods of other workloads are numbered, because their names are random.
 	slices.SortStableFunc(makers, func(a, b *workload) int { return ordered(a) - ordered(b) })
 	for _, w := range makers {
 		missing := w.replicas - present[w.owner()]
@@ -89,7 +89,8 @@ func (r *reader) makePods() error {
 	return nil
 }
 
-// makers are the workloads that make pods, without those that another one in the files has made: a ReplicaSet exported with its Deployment.
+// makers returns the workloads that create pods, except those that belong to another workload in the files, such as a ReplicaSet that was exported with its
+// Deployment.
 func (r *reader) makers() []*workload {
 	var makers []*workload
 	all := map[owner]bool{}
@@ -111,12 +112,13 @@ func ordered(w *workload) int {
 	return 1
 }
 
-// owner names what makes pods.
+// owner identifies a workload that creates pods.
 type owner struct{ kind, namespace, name string }
 
 func (w *workload) owner() owner { return owner{w.kind, w.object.Namespace, w.object.Name} }
 
-// ownersOf are those who may have made a pod or a ReplicaSet: its controller, and the Deployment whose ReplicaSet that is by the hash in its name.
+// ownersOf returns the possible owners of a pod or ReplicaSet: its controller, and the Deployment of a ReplicaSet, which is known from the hash in its
+// name.
 func ownersOf(object *metav1.ObjectMeta) []owner {
 	controller := metav1.GetControllerOfNoCopy(object)
 	if controller == nil {
@@ -130,7 +132,7 @@ func ownersOf(object *metav1.ObjectMeta) []owner {
 	return owners
 }
 
-// existing is a pod of the files as it would be in the cluster.
+// existing returns a pod in the files as it would be in the cluster.
 func (r *reader) existing(w *workload) corev1.Pod {
 	pod := corev1.Pod{ObjectMeta: w.object, Spec: w.spec, Status: *w.status}
 	r.admit(&pod)
@@ -140,7 +142,7 @@ func (r *reader) existing(w *workload) corev1.Pod {
 	return pod
 }
 
-// made is a pod that the workload's controller will make, but for its name. Its parts are shared with the others: nobody changes them.
+// made returns a pod that the controller of the workload would create, without a name. The pods of a workload share its parts, which must not be modified.
 func (r *reader) made(w *workload) corev1.Pod {
 	pod := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -154,7 +156,7 @@ func (r *reader) made(w *workload) corev1.Pod {
 	return pod
 }
 
-// withVolumes is a StatefulSet's pod with the volumes that it has for itself.
+// withVolumes returns a pod of a StatefulSet with the volumes of its own PersistentVolumeClaims.
 func withVolumes(pod corev1.Pod, w *workload) corev1.Pod {
 	if len(w.claims) == 0 {
 		return pod
@@ -168,7 +170,7 @@ func withVolumes(pod corev1.Pod, w *workload) corev1.Pod {
 	return pod
 }
 
-// wait makes a pod one for which the scheduler has found no place: only then is a machine launched for it. Gated pods are not looked at.
+// wait makes the pod pending and, unless it has scheduling gates, marks it as unschedulable. Machines are launched only for unschedulable pods.
 func wait(pod *corev1.Pod) {
 	pod.Status.Phase = corev1.PodPending
 	if len(pod.Spec.SchedulingGates) == 0 {
