@@ -10,17 +10,17 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Headroom is what is launched besides, so that what is to be kept free is free when the pods of the plan run. Its pods are places for pods that may come: for a
-// replica each, or of the size of a CapacityBuffer's.
+// Headroom describes the machines that are launched to keep capacity free in addition to the plan, once the pods of the plan run. Its pods are placeholders
+// for a single replica, or for a pod of a CapacityBuffer.
 type Headroom struct {
 	Claims   []Claim    `json:"claims"`
 	Unplaced []Unplaced `json:"unplaced"`
-	// Pods is how many are kept a place for; those that are in no claim have theirs on machines that are there, or in the plan.
+	// Pods is the number of placeholders. Those in no claim fit on existing machines, or on those of the plan.
 	Pods  int              `json:"pods"`
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 }
 
-// headroom plans for what is to be kept free when the pods that wait are served; nil where nothing is.
+// headroom plans the capacity to keep free after the pending pods are placed. It returns nil if there is none to keep free.
 func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search) (*Headroom, error) {
 	kept := headroom.Build(view, served, search())
 	if len(kept.Classes) == 0 {
@@ -49,7 +49,7 @@ func (q *Quote) headroom(view *snapshot.View, served planner.Plan, search Search
 	return &h, nil
 }
 
-// words say how much of the headroom is launched for.
+// words describes how much of the headroom needs new machines.
 func (h *Headroom) words() string {
 	launched := 0
 	for i := range h.Claims {

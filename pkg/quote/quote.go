@@ -1,5 +1,5 @@
-// Package quote says what a plan for a cluster would launch and cost, beside what else the same pods could cost. It is pure: a cluster
-// in, values and text out.
+// Package quote describes what the plan for a cluster launches and costs, and compares it with other prices for the same pods. It does no I/O except for
+// writing text.
 package quote
 
 import (
@@ -14,29 +14,29 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Quote is a plan in words of the cluster. Its JSON is for programs to read; prices are in micro-dollars an hour.
+// Quote describes a plan with the names of the cluster. Programs can read it as JSON. Prices are in micro-dollars per hour.
 type Quote struct {
 	// Claims are the machines to launch.
 	Claims []Claim `json:"claims"`
-	// Placements are what finds room on machines that are there or on their way.
+	// Placements are the pods that fit on machines that exist or are being launched.
 	Placements []Placement `json:"placements"`
-	// Unplaced are the pods that have no place, and why.
+	// Unplaced are the pods without a place, with reasons.
 	Unplaced []Unplaced `json:"unplaced"`
-	// Price is the sum of the claims' prices, Bound what no plan for the same pods can go below.
+	// Price is the sum of the prices of the claims. Bound is a lower bound for any plan for the same pods.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
-	// Karpenter is what the same pods cost when Karpenter packs them, told of the replicas as a NodeOverlay can; nil when that is not known.
-	// KarpenterUnplaced is how many of them have no place then. Neither this nor WholeGPUs looks at the limits of pools: what is asked is what it
-	// would cost, not whether it may.
+	// Karpenter is the price if Karpenter packs the same pods, with the replicas configured as in a NodeOverlay. It is nil if it is not known.
+	// KarpenterUnplaced is the number of pods without a place in that case. Karpenter and WholeGPUs ignore the limits of pools, because they are prices for
+	// comparison.
 	Karpenter         *planner.MicroUSD `json:"karpenterMicroUSDPerHour,omitempty"`
 	KarpenterUnplaced int               `json:"karpenterUnplacedPods,omitempty"`
-	// WholeGPUs is what the same pods cost when each of their replicas is a whole GPU, WholeGPUsUnplaced how many of them have no place then.
+	// WholeGPUs is the price if each replica is a whole GPU, and WholeGPUsUnplaced is the number of pods without a place in that case.
 	WholeGPUs         planner.MicroUSD `json:"wholeGPUsMicroUSDPerHour"`
 	WholeGPUsUnplaced int              `json:"wholeGPUsUnplacedPods,omitempty"`
-	// Headroom is what is kept free besides; nil where nothing is. It is in no other price.
+	// Headroom is the capacity that is kept free in addition. It is nil if there is none. No other price includes it.
 	Headroom *Headroom `json:"headroom,omitempty"`
 
-	// pods are what else is known of the pods, by name, and of those that headroom is for; waiting is how many there are that wait.
+	// pods holds details of the pods by name, including the placeholders of the headroom. waiting is the number of pending pods.
 	pods    map[string]pod
 	waiting int
 }
@@ -44,21 +44,21 @@ type Quote struct {
 // Claim is a machine to launch.
 type Claim struct {
 	NodePool string `json:"nodePool"`
-	// InstanceTypes and Zones are what the claim allows, the cheapest first.
+	// InstanceTypes and Zones are what the NodeClaim allows, the cheapest first.
 	InstanceTypes []string `json:"instanceTypes"`
 	CapacityType  string   `json:"capacityType"`
 	Zones         []string `json:"zones"`
 	Pods          []string `json:"pods"`
-	// ReplicasPerGPU is into how many replicas each GPU is shared.
+	// ReplicasPerGPU is the number of replicas of each GPU.
 	ReplicasPerGPU int64 `json:"replicasPerGPU"`
-	// Price is that of the first instance type.
+	// Price is the price of the first instance type.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 
-	// more says that these are more replicas than the class says at least.
+	// more reports whether ReplicasPerGPU is larger than the minimum of the class.
 	more bool
 }
 
-// Placement is the pods that find room on a node.
+// Placement holds the pods that fit on a node.
 type Placement struct {
 	Node string   `json:"node"`
 	Pods []string `json:"pods"`
@@ -71,18 +71,18 @@ type Unplaced struct {
 	Message string         `json:"message"`
 }
 
-// pod is what is known of a pod beside its place.
+// pod holds details of a pod other than its place.
 type pod struct {
-	// workload is namespace/name of what made it; the pod's own when it was made by hand.
+	// workload is the namespace/name of the workload that created the pod. It is that of the pod if no workload did.
 	workload string
-	// gpu is the GPU that it is planned on, -1 when any will do.
+	// gpu is the index of the GPU in the plan. It is -1 if the pod may use any GPU.
 	gpu int
 }
 
-// Search makes the search of one plan. It is asked once for each plan, so that a budget of time is each one's own.
+// Search returns a solver. It is called for each plan, so that every plan has the whole time budget.
 type Search func() solve.Solver
 
-// Of plans for a cluster.
+// Of plans for a cluster and returns the quote.
 func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	view := snapshot.Build(c)
 	kept, plan, err := planFor(view.Snapshot, search)
@@ -91,7 +91,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	}
 	view.Snapshot = kept
 	q := Quote{
-		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // Lists of JSON even where they are empty.
+		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // They are empty lists in JSON, not null.
 		Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
 	}
 	for name, p := range view.Pods {
@@ -113,7 +113,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	slices.SortStableFunc(q.Unplaced, func(a, b Unplaced) int { return cmp.Compare(a.Pod, b.Pod) })
 
 	same := samePods(view.Snapshot, plan)
-	// The packing does not know all rules of pods; what breaks one is not what Karpenter would do.
+	// The packing does not know all rules for pods. If it breaks one, it is not what Karpenter would do.
 	if karpenter := firstfit.Plan(same); check.Plan(same, karpenter) == nil {
 		q.Karpenter, q.KarpenterUnplaced = &karpenter.Price, len(karpenter.Unplaced)
 	}
@@ -126,8 +126,8 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	return q, err
 }
 
-// planFor plans, and proves that the plan keeps every rule: what is printed is bought. The plan is for the snapshot that it returns, in which what cannot be planned
-// for is blocked.
+// planFor plans and checks that the plan keeps every rule, because users buy what is printed. The snapshot that it returns is the one of the plan, in which
+// pods that cannot be planned are blocked.
 func planFor(s planner.Snapshot, search Search) (planner.Snapshot, planner.Plan, error) {
 	return contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) })
 }
@@ -160,13 +160,13 @@ func claimOf(view *snapshot.View, launch planner.Launch) Claim {
 	return claim
 }
 
-// compareClaims orders claims by pool, the dearest first.
+// compareClaims orders claims by pool, and then by price with the most expensive first.
 func compareClaims(a, b Claim) int {
 	return cmp.Or(cmp.Compare(a.NodePool, b.NodePool), cmp.Compare(b.Price, a.Price), slices.Compare(a.InstanceTypes, b.InstanceTypes),
 		cmp.Compare(a.CapacityType, b.CapacityType), slices.Compare(a.Zones, b.Zones), cmp.Compare(a.ReplicasPerGPU, b.ReplicasPerGPU), slices.Compare(a.Pods, b.Pods))
 }
 
-// assign notes the GPUs of pods; gpus is nil when none of them states device memory.
+// assign records the GPUs of pods. gpus is nil if none of the pods states device memory.
 func (q *Quote) assign(pods []string, gpus []int) {
 	for i, gpu := range gpus {
 		p := q.pods[pods[i]]
@@ -175,7 +175,7 @@ func (q *Quote) assign(pods []string, gpus []int) {
 	}
 }
 
-// withReplicas is the cluster with so many replicas to each shared GPU. Overrides for GPUs of some name stay, unless all are meant.
+// withReplicas returns the cluster with the given number of replicas on each shared GPU. The overrides for certain GPUs are removed if all is true.
 func withReplicas(c *snapshot.Cluster, replicas int32, all bool) *snapshot.Cluster {
 	changed := *c
 	changed.GPUNodeClasses = slices.Clone(c.GPUNodeClasses)
@@ -192,8 +192,7 @@ func withReplicas(c *snapshot.Cluster, replicas int32, all bool) *snapshot.Clust
 	return &changed
 }
 
-// samePods is the snapshot with those pods that have a place in the plan, and pools without limits: what they would cost is asked, not whether
-// they may.
+// samePods returns the snapshot with only the pods that have a place in the plan and without limits of pools, to compare prices.
 func samePods(s planner.Snapshot, plan planner.Plan) planner.Snapshot {
 	unplaced := map[string]bool{}
 	for _, u := range plan.Unplaced {

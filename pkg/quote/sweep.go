@@ -8,19 +8,19 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Sweep is what the same pods cost with each of several numbers of replicas to a GPU.
+// Sweep compares the price of the same pods for several numbers of replicas per GPU.
 type Sweep struct {
 	Rows []SweepRow `json:"sweep"`
-	// Cheapest is the number of replicas of the best row: the most pods placed, at the least price, with the fewest replicas.
+	// Cheapest is the number of replicas of the best row, which is the one with the fewest unplaced pods, then the lowest price, then the fewest replicas.
 	Cheapest int32 `json:"cheapest"`
 
-	// statesMemory says that a pod states how much memory of the GPU it needs.
+	// statesMemory reports whether any pod states how much device memory it needs.
 	statesMemory bool
 }
 
-// SweepRow is the plan with one number of replicas.
+// SweepRow is the result for one number of replicas.
 type SweepRow struct {
-	// Replicas is how many pods share a GPU.
+	// Replicas is the number of replicas per GPU.
 	Replicas int32            `json:"replicas"`
 	Machines int              `json:"machines"`
 	Price    planner.MicroUSD `json:"microUSDPerHour"`
@@ -28,7 +28,7 @@ type SweepRow struct {
 	Unplaced int              `json:"unplacedPods"`
 }
 
-// SweepOf plans for the cluster with each number of replicas in turn; there must be one.
+// SweepOf plans for the cluster with each number of replicas. There must be at least one.
 func SweepOf(c *snapshot.Cluster, replicas []int32, search Search) (Sweep, error) {
 	var sweep Sweep
 	for _, n := range replicas {

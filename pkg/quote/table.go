@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// gap is between columns.
+// gap separates columns.
 const gap = "   "
 
-// column is one of a table.
+// column is a column of a table.
 type column struct {
 	title string
-	// right says that its cells stand at its right edge, as numbers do.
+	// right aligns the cells to the right, as for numbers.
 	right bool
 }
 
@@ -24,7 +24,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// write writes the table with its titles, if it has any, each line without blanks at its end.
+// write writes the table and its titles, if there are any, without trailing spaces.
 func (t *table) write(w io.Writer) error {
 	rows := t.rows
 	titles := make([]string, len(t.columns))

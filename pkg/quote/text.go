@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Text writes the quote for people: machines of a kind together, or each with its pods when wide.
+// Text writes the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
 func (q *Quote) Text(w io.Writer, wide bool) error {
 	var out strings.Builder
 	if q.waiting == 0 {
@@ -36,7 +36,7 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 	return err
 }
 
-// claims are the machines to launch, those of a kind in one line.
+// claims returns the machines to launch, with one row for each kind.
 func (q *Quote) claims() table {
 	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "PODS", right: true}, {title: "$/H", right: true}, {title: "FOR"}}}
 	for _, claims := range q.launches() {
@@ -54,7 +54,7 @@ func (q *Quote) claims() table {
 	return t
 }
 
-// launches are the machines for pods that wait, and those for headroom.
+// launches returns the machines for pending pods and those for headroom.
 func (q *Quote) launches() [][]Claim {
 	if q.Headroom == nil {
 		return [][]Claim{q.Claims}
@@ -62,7 +62,7 @@ func (q *Quote) launches() [][]Claim {
 	return [][]Claim{q.Claims, q.Headroom.Claims}
 }
 
-// machine names what the claim allows, and how its GPUs are shared where that is more than its class says at least.
+// machine returns the instance types that the claim allows, and the replicas per GPU if they are more than the minimum of the class.
 func (c *Claim) machine() string {
 	if c.more {
 		return fmt.Sprintf("%s (%d a GPU)", strings.Join(c.InstanceTypes, ","), c.ReplicasPerGPU)
@@ -70,13 +70,13 @@ func (c *Claim) machine() string {
 	return strings.Join(c.InstanceTypes, ",")
 }
 
-// sameKind says that claims differ in their pods only.
+// sameKind reports whether two claims differ only in their pods.
 func sameKind(a, b Claim) bool {
 	a.Pods, b.Pods = nil, nil
 	return compareClaims(a, b) == 0
 }
 
-// claimsWide are the machines to launch, each with its pods.
+// claimsWide returns the machines to launch, with a row for each pod.
 func (q *Quote) claimsWide() table {
 	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "$/H", right: true}, {title: "POD"}, {title: "GPU", right: true}}}
 	for _, c := range slices.Concat(q.launches()...) {
@@ -86,7 +86,7 @@ func (q *Quote) claimsWide() table {
 	return t
 }
 
-// addPods adds a line for each pod, the first of which begins with head.
+// addPods adds a row for each pod. Only the first one starts with the cells of head.
 func (q *Quote) addPods(t *table, head, pods []string) {
 	for _, pod := range pods {
 		gpu := "any"
@@ -98,7 +98,7 @@ func (q *Quote) addPods(t *table, head, pods []string) {
 	}
 }
 
-// placements are the nodes that have room.
+// placements returns the nodes on which pods fit.
 func (q *Quote) placements() table {
 	t := table{columns: []column{{title: "NODE WITH ROOM"}, {title: "PODS", right: true}, {title: "FOR"}}}
 	for _, p := range q.Placements {
@@ -115,7 +115,7 @@ func (q *Quote) placementsWide() table {
 	return t
 }
 
-// summary is the price of the plan beside the others.
+// summary returns the price of the plan and the prices to compare it with.
 func (q *Quote) summary() table {
 	t := table{columns: []column{{}, {title: "$/H", right: true}, {}}}
 	if len(q.Claims) > 0 {
@@ -138,7 +138,7 @@ func machines(n int) string {
 	return fmt.Sprintf("%d machines", n)
 }
 
-// proof says how good the plan is known to be.
+// proof describes how close the price is to the lower bound.
 func (q *Quote) proof() string { return proof(q.Price, q.Bound) }
 
 func proof(price, bound planner.MicroUSD) string {
@@ -148,7 +148,7 @@ func proof(price, bound planner.MicroUSD) string {
 	case bound <= 0:
 		return ""
 	}
-	// Rounded up: what is claimed is proven.
+	// Round up, so that the statement is proven.
 	permille := (1000*(price-bound) + bound - 1) / bound
 	return fmt.Sprintf("at least %s is proven: within %d.%d %%", dollarsDown(bound), permille/10, permille%10)
 }
@@ -172,7 +172,7 @@ func (q *Quote) beside(price planner.MicroUSD, unplaced int) string {
 	return words
 }
 
-// percent is by how much a price is above another one, rounded.
+// percent returns by how many percent a price is above another one, rounded to an integer. It is 0 if the other price is 0.
 func percent(price, than planner.MicroUSD) int64 {
 	if than == 0 {
 		return 0
@@ -184,7 +184,7 @@ func percent(price, than planner.MicroUSD) int64 {
 	return int64((change + than) / (2 * than))
 }
 
-// unplaced are the pods without a place, those of one workload with the same reason in one line.
+// unplaced returns the pods without a place, with one row for each reason.
 func (q *Quote) unplaced() table {
 	t := table{columns: []column{{title: "NO PLACE FOR"}, {title: "REASON"}, {title: "MESSAGE"}}}
 	q.refusals(&t, q.Unplaced)
@@ -213,7 +213,7 @@ func (q *Quote) refusals(t *table, unplaced []Unplaced) {
 	}
 }
 
-// Text writes the sweep for people.
+// Text writes the sweep as text.
 func (s *Sweep) Text(w io.Writer) error {
 	t := table{columns: []column{{title: "REPLICAS PER GPU", right: true}, {title: "MACHINES", right: true}, {title: "$/H", right: true}, {title: "AT LEAST", right: true}, {title: ""}}}
 	for _, row := range s.Rows {
@@ -237,13 +237,13 @@ func (s *Sweep) Text(w io.Writer) error {
 	return err
 }
 
-// dollars is an amount with three decimals, rounded.
+// dollars formats an amount in dollars, rounded to three decimals.
 func dollars(m planner.MicroUSD) string {
 	milli := (m + 500) / 1000
 	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
 }
 
-// dollarsDown is an amount with three decimals, cut: for what is proven to be the least.
+// dollarsDown formats an amount in dollars, rounded down to three decimals, for lower bounds.
 func dollarsDown(m planner.MicroUSD) string {
 	return fmt.Sprintf("%d.%03d", m/1e6, m/1000%1000)
 }

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Unpriced are the pools that take spot machines although no prices of those are known, so that they are planned dearer than they could be.
+// Unpriced returns the pools that allow spot machines if the catalogue has no spot offerings. Their plans cost more than they could.
 func Unpriced(c *snapshot.Cluster) []string {
 	if slices.ContainsFunc(c.InstanceTypes(), func(t catalog.InstanceType) bool {
 		return slices.ContainsFunc(t.Offerings, func(o catalog.Offering) bool { return o.CapacityType == karpv1.CapacityTypeSpot })
@@ -21,7 +21,7 @@ func Unpriced(c *snapshot.Cluster) []string {
 	for i := range c.NodePools {
 		np := &c.NodePools[i]
 		requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)
-		// A pool that says nothing of capacity types is given machines on demand only.
+		// A pool without a requirement for the capacity type gets only on-demand machines.
 		if snapshot.IsOurs(np) && requirements.Has(karpv1.CapacityTypeLabelKey) && requirements.Get(karpv1.CapacityTypeLabelKey).Has(karpv1.CapacityTypeSpot) {
 			pools = append(pools, np.Name)
 		}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// workloadOf is namespace/name of what made a pod: the Deployment rather than its ReplicaSet, told by the hash in the latter's name.
+// workloadOf returns the namespace/name of the workload that created a pod. For a ReplicaSet with a template hash in its name, it is the Deployment.
 func workloadOf(p *corev1.Pod) string {
 	name := p.Name
 	if controller := metav1.GetControllerOfNoCopy(p); controller != nil {
@@ -23,10 +23,10 @@ func workloadOf(p *corev1.Pod) string {
 	return p.Namespace + "/" + name
 }
 
-// maxWorkloads is how many workloads a line names.
+// maxWorkloads is the number of workloads that a line names.
 const maxWorkloads = 3
 
-// workloads names those that pods are of, the largest first, with the count of their pods where it is not one.
+// workloads returns the names of the workloads of the pods, those with the most pods first, with the number of pods if it is more than one.
 func (q *Quote) workloads(pods []string) string {
 	counts := map[string]int{}
 	for _, name := range pods {
