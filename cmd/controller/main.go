@@ -1,4 +1,4 @@
-// Command controller launches machines for pods that wait for replicas of shared GPUs, and gives them back.
+// Command controller launches machines for pending pods that request replicas of shared GPUs, and deletes machines that are no longer needed.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 
 func run() error {
 	var o operator.Options
-	o.AddFlags(flag.CommandLine) // --kubeconfig is there already, from controller-runtime
+	o.AddFlags(flag.CommandLine) // controller-runtime has already added --kubeconfig.
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see --help", flag.Arg(0))

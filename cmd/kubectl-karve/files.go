@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/manifests"
 )
 
-// extensions are those of files that are read from folders, as kubectl does; a file that is named is read whatever it is called.
+// extensions are the extensions of the files that are read from directories, as in kubectl. Files that are named explicitly may have any extension.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// readFiles reads files, those in folders, and standard input where a name is -.
+// readFiles reads files and the files in directories. The name - stands for standard input.
 func readFiles(names []string, recursive bool, in io.Reader) ([]manifests.File, error) {
 	var files []manifests.File
 	for _, name := range names {
@@ -41,7 +41,7 @@ func readFiles(names []string, recursive bool, in io.Reader) ([]manifests.File, 
 	return files, nil
 }
 
-// expand is the files that a name stands for.
+// expand returns the files that a name stands for.
 func expand(name string, recursive bool) ([]string, error) {
 	info, err := os.Stat(name)
 	if err != nil {

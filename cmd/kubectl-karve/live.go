@@ -20,10 +20,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// replicasTimeout is how long a node may go without its replicas before it counts as broken; the controller's default.
+// replicasTimeout is how long a node may be without its replicas until it counts as broken. It is the default of the controller.
 const replicasTimeout = 10 * time.Minute
 
-// clusterFlags are kubectl's flags for which cluster to read, and as whom. Those for a namespace are not among them: a plan is for all pods.
+// clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because a plan is for all pods.
 func clusterFlags() *genericclioptions.ConfigFlags {
 	all := genericclioptions.NewConfigFlags(true)
 	return &genericclioptions.ConfigFlags{
@@ -32,7 +32,7 @@ func clusterFlags() *genericclioptions.ConfigFlags {
 	}
 }
 
-// liveCluster reads the cluster as the controller does, and writes nothing.
+// liveCluster reads the cluster as the controller does. It does not write to it.
 func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, types []catalog.InstanceType) (*snapshot.Cluster, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
@@ -73,7 +73,7 @@ func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 	return gatherer.Cluster(ctx)
 }
 
-// serves says whether the cluster serves a kind.
+// serves reports whether the cluster serves a kind.
 func serves(mapper meta.RESTMapper, kind schema.GroupKind) (bool, error) {
 	_, err := mapper.RESTMapping(kind)
 	if meta.IsNoMatchError(err) {

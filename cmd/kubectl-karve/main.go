@@ -1,4 +1,4 @@
-// Command kubectl-karve is a plugin of kubectl: kubectl karve plan says what would be launched for pods, and what it would cost.
+// Command kubectl-karve is a kubectl plugin. Its command kubectl karve plan shows which machines would be launched for pods, and what they would cost.
 package main
 
 import (
@@ -23,20 +23,20 @@ func main() {
 	os.Exit(status)
 }
 
-// streams are where a command reads and writes.
+// streams are the standard streams of a command.
 type streams struct {
 	in       io.Reader
 	out, err io.Writer
 }
 
-// run is the command with its exit status.
+// run runs the command and returns its exit status.
 func run(ctx context.Context, args []string, s streams) int {
-	ctrl.SetLogger(logr.Discard()) // What goes wrong is returned; libraries that log are not for the user.
+	ctrl.SetLogger(logr.Discard()) // Errors are returned. Users should not see the logs of libraries.
 	root := &cobra.Command{
 		Use:         "kubectl-karve",
 		Short:       "Plan nodes for pods that share GPUs",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl karve"},
-		// Errors are written below, once; how to use a command is not the answer to a manifest that is wrong.
+		// The error is printed below. The usage would not help with an invalid manifest.
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}

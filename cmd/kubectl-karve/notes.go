@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// builtinRegion is that of the built-in instance types.
+// builtinRegion is the region of the built-in instance types.
 const builtinRegion = "us-east-1"
 
-// builtinNotes say where the built-in instance types are not the cluster's.
+// builtinNotes returns notes on how the built-in instance types differ from those of the cluster.
 func builtinNotes(c *snapshot.Cluster) []string {
 	var notes []string
 	for i := range c.Nodes {

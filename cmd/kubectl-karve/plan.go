@@ -151,7 +151,7 @@ func (o *planOptions) data(out io.Writer, v any) error {
 	return err
 }
 
-// search is that of one plan, which ends when the budget is spent.
+// search returns the solver for one plan, which stops when the budget is spent.
 func (o *planOptions) search() solve.Solver {
 	if o.budget == 0 {
 		return solve.Solver{}
@@ -160,7 +160,7 @@ func (o *planOptions) search() solve.Solver {
 	return solve.Solver{Stop: func() bool { return time.Since(start) > o.budget }}
 }
 
-// types are the instance types to plan with.
+// types returns the instance types to plan with.
 func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if o.instanceTypes == "" {
 		return builtin.InstanceTypes()
@@ -176,7 +176,7 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	return types, nil
 }
 
-// cluster is what to plan for, with notes for the user.
+// cluster returns the cluster to plan for, and notes for the user.
 func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
 	if len(o.filenames) == 0 {
 		c, err := liveCluster(ctx, o.kube, types)

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// maxReplicas is the most that a GPUNodeClass takes.
+// maxReplicas is the largest number of replicas that a GPUNodeClass allows.
 const maxReplicas = 128
 
-// parseReplicas reads numbers of replicas: 10, or 2,4,8, or 1..48, or a list of those.
+// parseReplicas parses numbers of replicas such as 10, 2,4,8 or 1..48, or a list of them.
 func parseReplicas(text string) ([]int32, error) {
 	if text == "" {
 		return nil, nil

@@ -25,7 +25,7 @@ import (
 	"karve.sh/karve/pkg/node/usage"
 )
 
-// agent puts the parts together.
+// agent connects the parts of the program.
 type agent struct {
 	options    options
 	library    gpu.Library
@@ -40,9 +40,9 @@ type agent struct {
 	use        *useWatch
 	store      health.Store
 	saved      health.State
-	unsaved    string // Why saved is not the last word.
+	unsaved    string // Why the state could not be saved.
 	applyAgain time.Duration
-	// failOnInit is what the settings that are known so far say.
+	// failOnInit is the setting of the latest configuration.
 	failOnInit atomic.Bool
 }
 
@@ -50,9 +50,9 @@ const (
 	none                      = "none"
 	bootID                    = "/proc/sys/kernel/random/boot_id"
 	firstBackoff, lastBackoff = 200 * time.Millisecond, 30 * time.Second
-	// applyAgain is how long a configuration that is not for this machine waits until it is tried again: the machine may have changed.
+	// applyAgain is the interval between attempts to apply a configuration that does not fit the machine, which may change.
 	applyAgain = 10 * time.Second
-	// waitForEvents is how long one look for events of GPUs takes.
+	// waitForEvents is how long one wait for events of GPUs takes.
 	waitForEvents = 5 * time.Second
 )
 
@@ -68,7 +68,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	}
 	root := settings.ContainerDriverRoot
 	if _, err := os.Stat(root); err != nil {
-		root = "" // The dynamic loader knows.
+		root = "" // The dynamic loader finds the library.
 	}
 	for _, message := range sharing.WithoutEffect(o.flag, o.env) {
 		log.Info("About the settings", "message", message)
@@ -107,7 +107,7 @@ func newAgent(ctx context.Context, o options, open func(driverRoot string) gpu.L
 	return a, nil
 }
 
-// run works until ctx ends, or until only a new process helps.
+// run runs the agent until ctx ends, or until an error for which the process must be restarted.
 func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -134,7 +134,7 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 			a.use.seen(n.Metadata)
 			a.report.seen(n)
 			if a.pausing.seen(n.Metadata) {
-				_ = a.library.Shutdown() // At once, also while events are waited for.
+				_ = a.library.Shutdown() // This also ends a wait for events.
 			}
 		}}
 		group.Go(func() { a.watchDRA(ctx) })
@@ -167,7 +167,7 @@ func (a *agent) run(ctx context.Context, again <-chan os.Signal) error {
 	return nil
 }
 
-// watched lets somebody else see the Node, too: one watch is enough.
+// watched calls seen with every version of the Node, so that one watch is enough.
 type watched struct {
 	node *nodeapi.Client
 	seen func(nodeapi.Node)
@@ -180,7 +180,7 @@ func (w watched) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
 	})
 }
 
-// draDriver is NVIDIA's for GPUs. It gives the same GPUs away, by resource claims.
+// draDriver is the name of NVIDIA's DRA driver for GPUs. It allocates the same GPUs through resource claims.
 const draDriver = "gpu.nvidia.com"
 
 func (a *agent) watchDRA(ctx context.Context) {
@@ -193,11 +193,11 @@ func (a *agent) watchDRA(ctx context.Context) {
 	})
 }
 
-// loop puts in force what is known, whenever more is known. What cannot be put in force is kept out, and what was before goes on.
+// loop applies the configuration whenever it or the GPUs change. If it cannot be applied, the previous configuration stays in force.
 func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, found <-chan []gpu.Device) {
 	var latest, good *sharing.Config
 	var devices []gpu.Device
-	var again <-chan time.Time // never, unless the configuration is not for this machine
+	var again <-chan time.Time // It is nil unless the configuration does not fit the machine.
 	for refused := false; ; {
 		select {
 		case <-ctx.Done():
@@ -230,13 +230,13 @@ func (a *agent) loop(ctx context.Context, updates <-chan configsource.Update, fo
 		if a.report.refused(ctx, err) {
 			logr.FromContextOrDiscard(ctx).Error(err, "The configuration is not for this machine; the last one stays in force")
 		}
-		if good != nil && a.manager.Apply(ctx, *good, devices) == nil { // The GPUs may be others.
+		if good != nil && a.manager.Apply(ctx, *good, devices) == nil { // The GPUs may have changed.
 			a.report.sharing(*good, devices)
 		}
 	}
 }
 
-// serve answers over HTTP until ctx ends.
+// serve serves HTTP until ctx ends.
 func (a *agent) serve(ctx context.Context, group *sync.WaitGroup) error {
 	if a.options.metricsAddress == none {
 		return nil
@@ -246,12 +246,12 @@ func (a *agent) serve(ctx context.Context, group *sync.WaitGroup) error {
 		return fmt.Errorf("--metrics-address: %w", err)
 	}
 	server := &http.Server{Handler: a.report.handler(), ReadHeaderTimeout: 5 * time.Second}
-	group.Go(func() { _ = server.Serve(listener) }) // It ends with Close.
+	group.Go(func() { _ = server.Serve(listener) }) // Close ends it.
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	return nil
 }
 
-// take reads an update of the configuration.
+// take returns the configuration of an update, with flags and environment applied.
 func (a *agent) take(ctx context.Context, u configsource.Update) (*sharing.Config, error) {
 	log := logr.FromContextOrDiscard(ctx)
 	if u.Err != nil {

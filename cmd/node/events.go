@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// A machine with 16 GPUs that all fail at once can tell it; after that, an event a minute.
+	// The burst is enough for 16 GPUs that all fail at once. After it, one event per minute is written.
 	eventBurst, eventEvery = 24, time.Minute
-	// eventQueue is how many wait for the API server.
+	// eventQueue is the largest number of events that wait for the API server.
 	eventQueue = 32
 )
 
-// recorder writes Kubernetes events, not too many of them. One that cannot be written is in the log, and lost.
+// recorder writes Kubernetes events at a limited rate. An event that cannot be written is only logged.
 type recorder struct {
 	record func(context.Context, nodeapi.Event) error
 	clock  clock.PassiveClock
@@ -32,7 +32,7 @@ func newRecorder(record func(context.Context, nodeapi.Event) error, c clock.Pass
 	return &recorder{record: record, clock: c, queue: make(chan nodeapi.Event, eventQueue), left: eventBurst, filled: c.Now()}
 }
 
-// tell does not wait. It can be called on nil: outside of a cluster there is nobody to tell.
+// tell logs an event and queues it without blocking. A nil recorder, as used outside of a cluster, only logs it.
 func (r *recorder) tell(ctx context.Context, e health.Event) {
 	logr.FromContextOrDiscard(ctx).Info(e.Message, "reason", e.Reason)
 	if r == nil {
@@ -45,7 +45,7 @@ func (r *recorder) tell(ctx context.Context, e health.Event) {
 	}
 }
 
-// run writes until ctx ends.
+// run writes queued events until ctx ends.
 func (r *recorder) run(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	for {
@@ -64,7 +64,7 @@ func (r *recorder) run(ctx context.Context) {
 	}
 }
 
-// allowed takes a token, of which one comes back each eventEvery.
+// allowed takes a token and reports whether there was one. A token is added every eventEvery.
 func (r *recorder) allowed() bool {
 	back := int(r.clock.Since(r.filled) / eventEvery)
 	r.left = min(eventBurst, r.left+back)

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/health"
 )
 
-// Why the driver is opened anew.
+// Why the driver is opened again.
 var (
 	errNoGPU  = errors.New("the NVIDIA driver is there, and lists no GPU")
 	errReset  = errors.New("a GPU was reset")
@@ -22,13 +22,14 @@ var (
 	errFound  = errors.New("the driver lists other GPUs than before")
 )
 
-// lostBackoff is how often it is tried to open a driver that was open: it may be back any moment.
+// lostBackoff is the longest interval between attempts to open a driver that was open before. It may return at any moment.
 const lostBackoff = 2 * time.Second
 
-// watchGPUs opens the driver, for as long as it takes, tells which GPUs there are, and follows their health.
+// watchGPUs opens the driver, sends the GPUs to found, and follows their health, until ctx ends. It returns an error if the process must be restarted, or
+// if FailOnInitError is set and the driver cannot be opened at first.
 func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error {
 	log := logr.FromContextOrDiscard(ctx)
-	// A look for events ends with it, and so the agent does not stay for its end.
+	// Shutdown ends a wait for events, so that the agent does not have to wait for it.
 	defer context.AfterFunc(ctx, func() { _ = a.library.Shutdown() })()
 	defer a.outage.end()
 	tracker := a.remember(ctx)
@@ -84,21 +85,21 @@ func (a *agent) watchGPUs(ctx context.Context, found chan<- []gpu.Device) error 
 		a.lose(tracker, err)
 		pause(ctx, firstBackoff)
 	}
-	_ = a.library.Shutdown() // There is nobody left to tell.
+	_ = a.library.Shutdown() // No one can handle the error.
 	return nil
 }
 
-// missing deals with a driver that cannot be opened, or that has no GPU that answers.
+// missing handles a driver that cannot be opened, or that lists no GPU.
 func (a *agent) missing(ctx context.Context, tracker *health.Tracker, err error) {
 	a.tellUnusable(ctx, tracker)
 	serving := a.lose(tracker, err)
 	gone := errors.Is(err, errNoGPU) || errors.Is(err, gpu.ErrLost)
 	if serving && (!gone || !a.outage.declared()) {
-		return // They may just be on their way.
+		return // The GPUs may return soon.
 	}
 	if gone {
 		a.outage.end()
-		a.report.driverAway(nil) // It is here, and each GPU is lost.
+		a.report.driverAway(nil) // The driver answers, but each GPU is lost.
 		a.changed(ctx, tracker)(tracker.Reopened(nil, a.answers, time.Now()))
 		return
 	}
@@ -107,7 +108,7 @@ func (a *agent) missing(ctx context.Context, tracker *health.Tracker, err error)
 	}
 }
 
-// lose begins an outage of the GPUs that are in service, and says whether there are any.
+// lose begins an outage of the GPUs that are in service, and reports whether there are any.
 func (a *agent) lose(tracker *health.Tracker, err error) bool {
 	serving := slices.DeleteFunc(tracker.State().GPUs, func(uuid string) bool { return !tracker.Healthy(uuid) })
 	if len(serving) > 0 && !a.policy.Off() {
@@ -116,14 +117,14 @@ func (a *agent) lose(tracker *health.Tracker, err error) bool {
 	return len(serving) > 0
 }
 
-// tellUnusable takes note of the GPUs that the driver does not offer.
+// tellUnusable records the GPUs that the driver does not offer.
 func (a *agent) tellUnusable(ctx context.Context, tracker *health.Tracker) {
 	for _, e := range tracker.SetUnusable(a.library.Unusable()) {
 		a.report.events.tell(ctx, e)
 	}
 }
 
-// remember begins with what an earlier agent found since the machine started.
+// remember returns a tracker with the state that an earlier agent saved since the machine started.
 func (a *agent) remember(ctx context.Context) *health.Tracker {
 	log := logr.FromContextOrDiscard(ctx)
 	if a.options.stateDir == none {
@@ -145,7 +146,7 @@ func (a *agent) remember(ctx context.Context) *health.Tracker {
 	return tracker
 }
 
-// save keeps what the next agent has to know. What fails is tried again at the next look.
+// save saves the state for the next agent. If that fails, it is tried again with the next call.
 func (a *agent) save(ctx context.Context, tracker *health.Tracker) {
 	state := tracker.State()
 	if a.options.stateDir == none || a.unsaved == "" && reflect.DeepEqual(state, a.saved) {
@@ -162,7 +163,7 @@ func (a *agent) save(ctx context.Context, tracker *health.Tracker) {
 	}
 }
 
-// open opens the driver. It does not stay for a driver that hangs when the agent is to end.
+// open opens the driver and lists its GPUs. If ctx ends, it returns without waiting for the driver, which may hang.
 func (a *agent) open(ctx context.Context) (gpu.Driver, []gpu.Device, error) {
 	var driver gpu.Driver
 	var devices []gpu.Device
@@ -190,19 +191,19 @@ func (a *agent) open(ctx context.Context) (gpu.Driver, []gpu.Device, error) {
 	}
 }
 
-// answers asks the GPU itself.
+// answers reports whether the GPU can be read.
 func (a *agent) answers(uuid string) bool {
 	_, err := a.library.Usage(uuid)
 	return err == nil
 }
 
-// follow waits for events until the driver is gone, or has to be opened anew.
+// follow waits for events until the driver does not answer or must be opened again. It returns the reason.
 func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 	unusable, looked := a.library.Unusable(), time.Now()
 	for ctx.Err() == nil {
 		a.save(ctx, tracker)
 		if a.paused() {
-			_ = a.library.Shutdown() // It was opened just before.
+			_ = a.library.Shutdown() // It has just been opened.
 			return errPaused
 		}
 		if len(unusable) > 0 && time.Since(looked) >= lookForReset {
@@ -234,7 +235,7 @@ func (a *agent) follow(ctx context.Context, tracker *health.Tracker) error {
 	return ctx.Err()
 }
 
-// changed tells the kubelet and people, and the next agent.
+// changed returns a function that reports changes to the kubelet, saves them, and writes events and conditions.
 func (a *agent) changed(ctx context.Context, tracker *health.Tracker) func([]health.Change, []health.Event) {
 	return func(changes []health.Change, events []health.Event) {
 		for _, c := range changes {

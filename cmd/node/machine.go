@@ -12,17 +12,17 @@ import (
 
 const (
 	sysfs = "/sys"
-	// nvidiaVendor is NVIDIA's number on PCI.
+	// nvidiaVendor is NVIDIA's PCI vendor ID.
 	nvidiaVendor = "0x10de"
-	// displayClass is the first byte of the PCI classes of GPUs.
+	// displayClass is the first byte of the PCI class of GPUs.
 	displayClass = 0x03
 )
 
-// machineOf is what the kernel and the firmware say of this machine.
+// machineOf returns what the kernel and the firmware report about the machine.
 func machineOf(root, typeFile string) labels.Machine {
 	var m labels.Machine
 	m.Type = oneLine(typeFile)
-	folders, _ := filepath.Glob(filepath.Join(root, "bus/pci/devices/*")) // The pattern is good.
+	folders, _ := filepath.Glob(filepath.Join(root, "bus/pci/devices/*")) // The pattern is valid.
 	for _, folder := range folders {
 		if oneLine(filepath.Join(folder, "vendor")) != nvidiaVendor {
 			continue
@@ -35,7 +35,7 @@ func machineOf(root, typeFile string) labels.Machine {
 	return m
 }
 
-// oneLine is what is in a file; "" when it cannot be read.
+// oneLine returns the content of a file without surrounding spaces, and "" if it cannot be read.
 func oneLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command node shares the GPUs of a machine: it is the kubelet's device plugin for them, in the place of NVIDIA's.
+// Command node shares the GPUs of a machine. It is a device plugin for the kubelet that replaces NVIDIA's.
 package main
 
 import (

@@ -13,31 +13,30 @@ import (
 )
 
 const (
-	// restoreAfter is how long the Node may be behind what was written to it: what is seen of it comes later than the answer to the write.
+	// restoreAfter is how long to wait until a difference between the Node and what was written counts, because the watch is behind the writes.
 	restoreAfter = time.Second
-	// restoreEvery is how often what others take away is written again, so that two who write the same label do not keep the API server busy.
+	// restoreEvery is the shortest interval between restores, so that two writers of the same label do not overload the API server.
 	restoreEvery = time.Minute
 )
 
-// written is what the Node was told.
+// written holds what was written to the Node.
 type written struct {
 	labels     map[string]string
 	conditions map[string]health.Condition
 }
 
-// seen takes the Node, whenever it changes.
+// seen stores the Node. It is called whenever the Node changes.
 func (r *report) seen(n nodeapi.Node) {
 	r.with(func() { r.node = n })
 	notify(r.changed)
 }
 
-// writeNode writes labels and conditions whenever they are others than before, and again when somebody else has changed them or has made
-// the Node anew.
+// writeNode writes labels and conditions whenever they change. It writes them again if the Node was changed by someone else or was recreated.
 func (r *report) writeNode(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	w := written{labels: map[string]string{}, conditions: map[string]health.Condition{}}
 	backoff := firstBackoff
-	var restore <-chan time.Time // never, while the Node is as it was told
+	var restore <-chan time.Time // It is nil while the Node is as it was written.
 	var restored time.Time
 	for {
 		select {
@@ -76,7 +75,7 @@ func (r *report) seenLast() (n nodeapi.Node) {
 	return n
 }
 
-// lacking are the labels that the Node was told and does not have.
+// lacking returns the labels that were written and that the Node does not have.
 func (w written) lacking(n nodeapi.Node) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(w.labels)) {
@@ -87,7 +86,7 @@ func (w written) lacking(n nodeapi.Node) []string {
 	return out
 }
 
-// untold are the conditions that the Node was told and does not say.
+// untold returns the types of the conditions that were written and that the Node does not have.
 func (w written) untold(n nodeapi.Node) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(w.conditions)) {
@@ -100,7 +99,7 @@ func (w written) untold(n nodeapi.Node) []string {
 	return out
 }
 
-// writeOnce writes what is new. While another has the GPUs, the labels are theirs.
+// writeOnce writes the labels and conditions that have changed. While another plugin serves the GPUs, it does not write labels.
 func (r *report) writeOnce(ctx context.Context, w written) error {
 	var labels map[string]string
 	var conditions map[string]health.Condition

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// options are what flags and environment say besides the settings of NVIDIA's configuration.
+// options are the values of flags and environment variables, except for the settings of NVIDIA's configuration.
 type options struct {
 	kubeletSocket, podResourcesSocket string
 	configFile, configDir             string
@@ -25,7 +25,7 @@ type options struct {
 	strict, writeNode, dcgm           bool
 	level                             slog.Level
 
-	// flag and env look up what was given of the settings.
+	// flag and env look up settings that were set by flag or environment variable.
 	flag, env func(string) (string, bool)
 }
 
@@ -114,7 +114,7 @@ func parse(args []string, env func(string) (string, bool), stderr io.Writer) (op
 	return o, err
 }
 
-// override puts flags and environment over a configuration.
+// override applies flags and environment variables to a configuration.
 func (o options) override(c sharing.Config) (sharing.Config, error) {
 	c, err := c.Override(o.flag, o.env)
 	if err != nil {

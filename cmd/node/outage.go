@@ -15,31 +15,32 @@ import (
 )
 
 const (
-	// outageGrace is how long the driver may be away before its GPUs are taken out of service: one that is loaded anew is back by then, and no pod
-	// that is on its way fails.
+	// outageGrace is how long the driver may be unavailable until its GPUs are taken out of service. A driver that is reloaded is back by then, and no pod
+	// that is starting fails.
 	outageGrace = 10 * time.Second
-	// outagePatience is how long it may be away before the agent ends: after systemd's daemon-reload, or when the device files were made anew, only a new
-	// container can open them.
+	// outagePatience is how long the driver may be unavailable until the agent exits. After systemd's daemon-reload, or if the device files were recreated,
+	// only a new container can open them.
 	outagePatience = 5 * time.Minute
 )
 
-// outage is the time in which the driver does not answer, or was let go of. Its timers run while a call of the driver's is waited for.
+// outage is a time during which the driver does not answer or was closed. Its timers run even while a call to the driver blocks.
 type outage struct {
 	grace, patience time.Duration
-	// declare takes GPUs out of service; giveUp ends the agent.
+	// declare takes GPUs out of service, and giveUp ends the agent.
 	declare func(gpus []string, why error)
 	giveUp  func(why error)
 
 	mu sync.Mutex
-	// period counts the outages; timers are those of this one, nil when there is none.
+	// period numbers the outages. timers are the timers of the current outage, and nil if there is none.
 	period int
 	timers []*time.Timer
 	why    error
-	// out says that GPUs are out of service because of this one or the one before, told that this one was declared.
+	// out reports whether GPUs are out of service because of this outage or the previous one. told reports whether declare was called for this outage.
 	out, told bool
 }
 
-// begin notes that the driver does not answer, so that these GPUs cannot be used. Only the first time counts, until end.
+// begin records that the driver does not answer and that the GPUs cannot be used. It has no effect on an outage that has begun and not ended, except that
+// why is updated.
 func (o *outage) begin(gpus []string, why error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +52,7 @@ func (o *outage) begin(gpus []string, why error) {
 	o.told = false
 	period, grace := o.period, o.grace
 	if errors.Is(why, gpu.ErrHung) {
-		grace = 0 // It has had its time.
+		grace = 0 // The call has already timed out.
 	}
 	after := func(d time.Duration, do func(why error)) *time.Timer {
 		return time.AfterFunc(d, func() {
@@ -71,7 +72,7 @@ func (o *outage) begin(gpus []string, why error) {
 	}
 }
 
-// end says that it is over, and whether GPUs were out of service because of it.
+// end ends the outage, and reports whether GPUs were out of service because of it.
 func (o *outage) end() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,14 +84,14 @@ func (o *outage) end() bool {
 	return out
 }
 
-// declared says whether it has lasted long enough.
+// declared reports whether the outage has lasted long enough to take GPUs out of service.
 func (o *outage) declared() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.told
 }
 
-// suspend is an outage that somebody asked for: it takes as long as they want.
+// suspend begins an outage that someone asked for. It has no timers.
 func (o *outage) suspend() {
 	o.end()
 	o.mu.Lock()
@@ -113,7 +114,7 @@ func (a *agent) driverLost(ctx context.Context, gpus []string, why error) {
 	a.report.driverAway(&c)
 }
 
-// driverBack puts the GPUs in service that are not out of it for a reason of their own.
+// driverBack puts GPUs back in service, except those with a fault.
 func (a *agent) driverBack(ctx context.Context, tracker *health.Tracker, devices []gpu.Device) {
 	for _, d := range devices {
 		a.manager.SetHealth(d.UUID, tracker.Healthy(d.UUID))

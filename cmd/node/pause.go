@@ -12,18 +12,19 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// pausedLabels are those with which the GPU Operator's driver manager and MIG manager tell who uses the GPUs to let go of them, by a value that begins with
-// "paused-": as long as somebody has NVML open, the driver cannot be unloaded. The first is for clients that are not the Operator's own, from 26.7 on.
+// pausedLabels are the labels with which the driver manager and the MIG manager of the GPU Operator ask clients to close the driver, with a value that
+// begins with "paused-". The driver cannot be unloaded while any process has NVML open. The first label is for clients that are not part of the Operator,
+// from version 26.7 on.
 var pausedLabels = []string{"nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin"}
 
-// pausing is whether the Node's labels say so.
+// pausing tracks whether the Node's labels ask for a pause.
 type pausing struct {
 	mu      sync.Mutex
 	why     string
 	changed chan struct{}
 }
 
-// seen takes the Node's metadata, and says whether a pause has begun.
+// seen takes the metadata of the Node, and reports whether a pause has begun.
 func (p *pausing) seen(m nodeapi.Metadata) bool {
 	why := ""
 	for _, label := range pausedLabels {
@@ -45,7 +46,7 @@ func (p *pausing) seen(m nodeapi.Metadata) bool {
 	return begun
 }
 
-// now is the label that says so, "" for none, and what is closed when that changes.
+// now returns the label that asks for the pause, and "" if none does. The channel is closed when that changes.
 func (p *pausing) now() (string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,13 +61,13 @@ func (a *agent) paused() bool {
 	return why != ""
 }
 
-// waitOut waits until the driver may be opened. The GPUs are out of service meanwhile, and stay so until it was opened.
+// waitOut waits until the driver may be opened. The GPUs are out of service from the start of the pause until the driver has been opened again.
 func (a *agent) waitOut(ctx context.Context, tracker *health.Tracker) {
 	why, changed := a.pausing.now()
 	if why == "" {
 		return
 	}
-	_ = a.library.Shutdown() // As often as it takes.
+	_ = a.library.Shutdown() // It may be called more than once.
 	a.outage.suspend()
 	for _, uuid := range tracker.State().GPUs {
 		a.manager.SetHealth(uuid, false)

@@ -22,12 +22,12 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// report is what the agent tells: metrics, the Node's labels and conditions, and whether it is ready.
+// report holds what the agent reports: metrics, the Node's labels and conditions, and whether it is ready.
 type report struct {
 	agent    *agent
 	exporter *metrics.Exporter
-	events   *recorder // nil when there is nobody to tell.
-	// write has a word when something else is to be written to the Node, changed when somebody has changed the Node.
+	events   *recorder // It is nil if no events are written.
+	// write receives a value when the Node must be written, and changed when the Node was changed.
 	write, changed chan struct{}
 
 	mu         sync.Mutex
@@ -41,10 +41,10 @@ type report struct {
 	slowest    time.Duration
 	labels     map[string]string
 	conditions map[string]health.Condition
-	node       nodeapi.Node // as it was seen last
-	// away is what is to be said of the hardware instead while no GPU can be used.
+	node       nodeapi.Node // The latest version that was seen.
+	// away replaces the hardware condition while no GPU can be used. Otherwise it is nil.
 	away *health.Condition
-	// noGPUs, refusal and inForce are what the condition about sharing says.
+	// noGPUs, refusal and inForce determine the sharing condition.
 	noGPUs, refusal string
 	inForce         bool
 }
@@ -132,7 +132,7 @@ func (r *report) handler() http.Handler {
 	return mux
 }
 
-// more are the metrics of the plugin itself.
+// more writes the metrics of the plugin itself.
 func (r *report) more(t *metrics.Text) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *report) more(t *metrics.Text) {
 	t.Sample(r.slowest.Seconds())
 }
 
-// opened, refused, sharing and health note what the Node is to say.
+// opened, refused, sharing and health update what is written to the Node.
 
 func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	r.with(func() {
@@ -180,7 +180,7 @@ func (r *report) opened(d gpu.Driver, devices []gpu.Device, err error) {
 	}
 }
 
-// refused notes why the newest configuration is kept out; nil when it is not. It says whether that is news.
+// refused records why the newest configuration was refused, or that it is in force if err is nil. It reports whether that has changed.
 func (r *report) refused(ctx context.Context, err error) bool {
 	now, before, inForce := "", "", false
 	if err != nil {
@@ -203,11 +203,11 @@ func (r *report) refused(ctx context.Context, err error) bool {
 
 func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	s := labels.Sharing{Strategy: labels.None, Replicas: 1}
-	// The labels have one number for all GPUs; where they differ there is none to give.
+	// The labels have one number of replicas for all GPUs. If the GPUs differ, it is not set.
 	if p, alike := c.Promise(); alike && p.Replicas > 1 {
 		s = labels.Sharing{Strategy: c.Label(), Replicas: p.Replicas, Renamed: p.Resource != nodecontract.ResourceGPU}
 	}
-	resources, _ := c.Resources(devices) // It was just put in force.
+	resources, _ := c.Resources(devices) // The configuration has just been applied.
 	settings, _ := c.Settings()
 	s.MIGStrategy = settings.MIGStrategy
 	machine := machineOf(sysfs, settings.MachineTypeFile)
@@ -221,10 +221,10 @@ func (r *report) sharing(c sharing.Config, devices []gpu.Device) {
 	r.poke()
 }
 
-// timestamp is the label that says when the labels changed, in seconds since 1970.
+// timestamp is the label with the time at which the labels changed, in seconds since 1970.
 const timestamp = nodecontract.NVIDIAPrefix + "gfd.timestamp"
 
-// stamped puts the time on labels. It stays as long as they do.
+// stamped adds the timestamp to labels. The timestamp changes only if the labels do.
 func stamped(next, before map[string]string, wanted bool, now time.Time) map[string]string {
 	if !wanted || len(next) == 0 {
 		return next
@@ -239,7 +239,7 @@ func stamped(next, before map[string]string, wanted bool, now time.Time) map[str
 	return next
 }
 
-// sharingCondition says the worst that there is to say.
+// sharingCondition sets the sharing condition to the most serious problem.
 func (r *report) sharingCondition() {
 	c := health.Condition{Type: nodecontract.SharingCondition, Status: "False"}
 	known := true
@@ -274,7 +274,7 @@ func (r *report) sharingCondition() {
 
 func (r *report) health(c health.Condition) { r.condition(c) }
 
-// driverAway notes what is to be said of the hardware while no GPU can be used; nil when they can.
+// driverAway sets the hardware condition to report while no GPU can be used. The caller passes nil once GPUs can be used.
 func (r *report) driverAway(away *health.Condition) {
 	r.with(func() { r.away = away })
 	r.sharingCondition()

@@ -14,23 +14,23 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// lookForReset is how often the driver is opened anew for a GPU that somebody has reset and that does not answer yet.
+// lookForReset is how often the driver is opened again for a GPU that was reset and does not answer yet.
 const lookForReset = 30 * time.Second
 
-// resets are the GPUs that the Node's annotation says were reset.
+// resets are the GPUs that were reset according to the Node's annotation.
 type resets struct {
 	mu sync.Mutex
-	// uuids are in the annotation, as of version.
+	// uuids are the GPUs in the annotation, as of version.
 	uuids   []string
 	version string
-	// begun were dealt with and are still in the annotation. A fault that one of them has since then is a new one.
+	// begun are the GPUs in the annotation that were already handled. A new fault of one of them happened after the reset.
 	begun map[string]bool
-	// void are those of them that had one, and were told.
+	// void are those of them that had a new fault that was reported.
 	void  map[string]bool
 	tried time.Time
 }
 
-// seen takes the Node's metadata, whenever it changes.
+// seen takes the metadata of the Node. It is called whenever the Node changes.
 func (r *resets) seen(m nodeapi.Metadata) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,8 +48,8 @@ func (r *resets) seen(m nodeapi.Metadata) {
 	}
 }
 
-// decide marks GPUs as reset. done are those that need not stay in the annotation, void those among them that failed once more, told once. reopen
-// says that the driver has to be opened anew to see the GPUs as they are.
+// decide marks GPUs as reset. done are the GPUs to remove from the annotation. void are those of them that failed again, each of which is returned once.
+// reopen reports whether the driver must be opened again to see the current state of the GPUs.
 func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, reopen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +80,7 @@ func (r *resets) decide(t *health.Tracker, now time.Time) (done, void []string, 
 	return done, void, reopen
 }
 
-// remove takes GPUs out of the annotation. Whoever writes to it meanwhile wins, and this comes again.
+// remove removes GPUs from the annotation. If the Node was changed in the meantime, the write fails and is tried again.
 func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string) error {
 	r.mu.Lock()
 	version := r.version
@@ -91,7 +91,7 @@ func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string
 		}
 	}
 	r.mu.Unlock()
-	var value any // Without any it goes.
+	var value any // The value nil removes the annotation.
 	if len(left) > 0 {
 		value = strings.Join(left, ",")
 	}
@@ -106,7 +106,7 @@ func (r *resets) remove(ctx context.Context, node *nodeapi.Client, done []string
 	return err
 }
 
-// takeResets deals with the annotation, and says whether the driver has to be opened anew.
+// takeResets handles the annotation, and reports whether the driver must be opened again.
 func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	if a.node == nil || !a.options.writeNode {
 		return false
@@ -126,7 +126,8 @@ func (a *agent) takeResets(ctx context.Context, tracker *health.Tracker) bool {
 	}
 	if reopen {
 		log.Info("Somebody says that GPUs were reset; opening the driver anew")
-		// What was reported before the reset is not held against the GPU, and what others reported is not lost.
+		// Take the events that are still queued. Those from before the reset do not count against a GPU that was reset, and those of other GPUs are not
+		// lost.
 		for {
 			event, ok, err := a.library.Wait(0)
 			if err != nil || !ok {

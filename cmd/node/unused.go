@@ -16,17 +16,17 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// lookForUse is how often it is looked which pods use their GPUs. NVML remembers the processes of a GPU for longer.
+// lookForUse is how often the agent checks which pods use their GPUs. NVML remembers the processes of a GPU for longer than that.
 const lookForUse = 5 * time.Second
 
 const proc = "/proc"
 
-// useWatch has the Node say which pods hold replicas that they do not use.
+// useWatch finds the pods that hold replicas without using them.
 type useWatch struct {
 	notes   usage.Notes
 	holders plugin.PodResources
-	pods    metrics.PodSource // nil: processes are nobody's.
-	// earlier is what the Node says when the agent starts; it is asked once.
+	pods    metrics.PodSource // It is nil if processes cannot be assigned to pods.
+	// earlier receives the annotation as it was when the agent started.
 	earlier chan string
 	every   time.Duration
 }
@@ -39,7 +39,7 @@ func newUseWatch(o options) *useWatch {
 	return w
 }
 
-// seen takes the Node's metadata.
+// seen takes the metadata of the Node.
 func (w *useWatch) seen(m nodeapi.Metadata) {
 	select {
 	case w.earlier <- m.Annotations[nodecontract.UnusedSinceAnnotation]:
@@ -47,7 +47,7 @@ func (w *useWatch) seen(m nodeapi.Metadata) {
 	}
 }
 
-// watchUse looks until ctx ends. It begins once the Node has been read.
+// watchUse checks the use of GPUs until ctx ends. It starts when the Node has been read.
 func (a *agent) watchUse(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx)
 	var tracker usage.Tracker
@@ -77,7 +77,7 @@ func (a *agent) watchUse(ctx context.Context) {
 	}
 }
 
-// lookForUse looks once, if the driver answers. Of a GPU that does not, nothing can be told, which counts as use.
+// lookForUse checks the use of GPUs once, if the driver answers. A GPU that does not answer counts as used.
 func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
 	devices, err := a.library.Devices()
 	if errors.Is(err, gpu.ErrClosed) {
@@ -88,7 +88,7 @@ func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
 	}
 	holders, asked := a.use.holders.Holders(ctx)
 	for _, d := range devices {
-		_, _ = a.library.Usage(d.UUID) // It is noted.
+		_, _ = a.library.Usage(d.UUID) // The library records the reading.
 	}
 	seen := a.use.notes.Take(func(pids []int) map[int]string { return metrics.Users(proc, a.use.pods, pids) })
 	tracker.Look(time.Now().Round(0), ofGPUs(holders, devices), seen)
@@ -103,7 +103,7 @@ func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
 	return errors.Join(asked, written)
 }
 
-// ofGPUs leaves the devices of other plugins out.
+// ofGPUs removes the devices of other plugins.
 func ofGPUs(holders map[string][]string, devices []gpu.Device) map[string][]string {
 	for pod, ids := range holders {
 		holders[pod] = slices.DeleteFunc(ids, func(id string) bool {
@@ -114,7 +114,7 @@ func ofGPUs(holders map[string][]string, devices []gpu.Device) map[string][]stri
 }
 
 func (a *agent) sayUnused(ctx context.Context, r nodecontract.UnusedReport) error {
-	var value any // Without pods it goes.
+	var value any // The value nil removes the annotation.
 	if text := r.String(); text != "" {
 		value = text
 	}
