@@ -1,4 +1,4 @@
-// Package alloc says which devices of a machine a container should get. It is a function of values: the same request has the same answer.
+// Package alloc selects the devices for a container. It is deterministic: the same request always has the same result.
 package alloc
 
 import (
@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Separator is between the UUID of a GPU and the number of its replica. Other tools split at it, NVIDIA's DCGM exporter for one.
+// Separator separates the UUID of a GPU from the number of the replica. Other tools, such as NVIDIA's DCGM exporter, split device IDs at it.
 const Separator = "::"
 
-// ID is the device id of replica n of a GPU. A GPU that is not shared has its UUID for an id.
+// ID returns the device ID of replica n of a GPU. The device ID of a GPU that is not shared is its UUID.
 func ID(uuid string, n int) string { return uuid + Separator + strconv.Itoa(n) }
 
-// Parse splits a device id. replica is false for a GPU that is not shared, and for what ID cannot have made.
+// Parse splits a device ID. replica is false for a GPU that is not shared, and for IDs that do not have the format of ID.
 func Parse(id string) (uuid string, n int, replica bool) {
 	at := strings.LastIndex(id, Separator)
 	if at < 0 {
@@ -28,42 +28,43 @@ func Parse(id string) (uuid string, n int, replica bool) {
 	return id[:at], n, true
 }
 
-// UUID is the GPU that a device id is of.
+// UUID returns the UUID of the GPU of a device ID.
 func UUID(id string) string {
 	uuid, _, _ := Parse(id)
 	return uuid
 }
 
-// Load is what decides between GPUs that have as many replicas free.
+// Load is the load of a GPU. It decides between GPUs with the same number of free replicas.
 type Load struct {
 	FreeMemoryMiB int64
-	// Percent is how busy the GPU was of late, 0 to 100.
+	// Percent is the recent utilization of the GPU, from 0 to 100.
 	Percent int
 }
 
-// Request is one container's.
+// Request is a request for the devices of one container.
 type Request struct {
-	// Available are the devices to choose from; MustInclude are those of them that are settled.
+	// Available are the devices to choose from. MustInclude are those of them that must be selected.
 	Available, MustInclude []string
-	// Size is how many devices are to be chosen, the settled ones included.
+	// Size is the number of devices to select, including MustInclude.
 	Size int
-	// Packed fills one GPU before it takes the next. Without it replicas are spread.
+	// Packed fills one GPU before the next. If it is false, replicas are spread over the GPUs.
 	Packed bool
-	// Loads are by UUID.
+	// Loads are keyed by UUID.
 	Loads map[string]Load
 }
 
 type choice struct {
 	uuid  string
-	ids   []string // free, the next one first
-	taken int      // of this request
+	ids   []string // free replicas, the next one to select first
+	taken int      // replicas that the request has already taken
 	load  Load
 }
 
-// Preferred chooses. What must be included comes first, whatever Size is; there are less than Size when not enough are available.
+// Preferred returns the selected devices, starting with MustInclude even if those are more than Size. It returns fewer than Size if not enough are
+// available.
 //
-// Replicas are spread by how many are free on a GPU, then by free memory, then by how busy it was: two notebooks on one of four idle GPUs
-// is what users of time-slicing complain about most.
+// Replicas are spread by the number of free replicas on a GPU, then by free memory, then by utilization, because two notebooks on one of four idle GPUs is
+// the most frequent complaint of users of time-slicing.
 func Preferred(r Request) []string {
 	out := make([]string, 0, len(r.MustInclude))
 	seen := make(map[string]bool, len(r.Available)+len(r.MustInclude))
@@ -106,7 +107,7 @@ func Preferred(r Request) []string {
 	return out
 }
 
-// compare puts the GPU to take from first.
+// compare orders GPUs by preference, the preferred one first.
 func compare(a, b *choice, packed bool) int {
 	free, taken := cmp.Compare(len(b.ids), len(a.ids)), cmp.Compare(a.taken, b.taken)
 	if packed {
@@ -115,7 +116,7 @@ func compare(a, b *choice, packed bool) int {
 	return cmp.Or(free, taken, cmp.Compare(b.load.FreeMemoryMiB, a.load.FreeMemoryMiB), cmp.Compare(a.load.Percent, b.load.Percent), cmp.Compare(a.uuid, b.uuid))
 }
 
-// compareIDs takes the lowest replica first, so that a later shrink finds the high ones free.
+// compareIDs orders replicas by number, so that those with high numbers are likely to be free when the number of replicas is reduced.
 func compareIDs(a, b string) int {
 	_, n, _ := Parse(a)
 	_, m, _ := Parse(b)

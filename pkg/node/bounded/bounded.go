@@ -1,4 +1,4 @@
-// Package bounded has a library of GPUs answer in time, also when the driver does not: a call into a driver that hangs cannot be taken back.
+// Package bounded adds timeouts to a library of GPUs, because a call into a driver that hangs cannot be cancelled.
 package bounded
 
 import (
@@ -11,28 +11,29 @@ import (
 )
 
 const (
-	// callBound is how long a call may take. Reading a GPU takes some ten calls of NVML, each far below a second.
+	// callBound is the timeout of a call. Reading a GPU takes about ten calls of NVML, and each takes far less than a second.
 	callBound = 15 * time.Second
-	// initBound is how long opening the driver may take: without persistence mode it starts each GPU, for seconds.
+	// initBound is the timeout of Init. Without persistence mode, opening the driver starts each GPU, which takes seconds.
 	initBound = 2 * time.Minute
 )
 
-// Library passes calls on to another. One that is not answered in time ends with gpu.ErrHung, and until it is answered all others do, at once.
+// Library passes calls to another library. A call that is not answered in time returns gpu.ErrHung. Until that call returns, all other calls return
+// gpu.ErrHung at once.
 type Library struct {
 	gpu.Library
-	// Bound is how long a call may take, other than Init; 15 seconds when zero.
+	// Bound is the timeout of calls other than Init. Zero means 15 seconds.
 	Bound time.Duration
 
 	mu sync.Mutex
-	// overdue counts the calls that were not answered in time and are not yet.
+	// overdue is the number of calls that have timed out and have not returned.
 	overdue int
-	// late are the events that came when nobody waited for them any more.
+	// late are the events that arrived after the call of Wait had timed out.
 	late []gpu.Event
 }
 
 var _ gpu.Library = (*Library)(nil)
 
-// Err is gpu.ErrHung while the driver hangs.
+// Err returns gpu.ErrHung while the driver hangs, and nil otherwise.
 func (l *Library) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -42,7 +43,7 @@ func (l *Library) Err() error {
 	return nil
 }
 
-// call waits for f within the bound. What f answers after it goes to late.
+// call calls f and returns its result if it is ready within the bound. A later result is passed to late.
 func call[T any](l *Library, what string, bound time.Duration, f func() (T, error), late func(T)) (T, error) {
 	type answer struct {
 		value T
@@ -104,7 +105,7 @@ func (l *Library) Usage(uuid string) (gpu.Usage, error) {
 	return call(l, "reading "+uuid, l.bound(), func() (gpu.Usage, error) { return l.Library.Usage(uuid) }, forget)
 }
 
-// waited is what a Wait answers.
+// waited is the result of Wait.
 type waited struct {
 	event gpu.Event
 	ok    bool

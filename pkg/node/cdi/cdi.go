@@ -1,4 +1,4 @@
-// Package cdi reads the specs of the Container Device Interface: the names by which the container runtime of a machine knows devices.
+// Package cdi reads specs of the Container Device Interface, which define the device names that the container runtime knows.
 package cdi
 
 import (
@@ -12,21 +12,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Dirs are the folders in which runtimes look by default.
+// Dirs are the default directories of container runtimes.
 var Dirs = []string{"/etc/cdi", "/var/run/cdi"}
 
-// maxSpec bounds a file. That of a machine with eight GPUs takes some 50 KiB.
+// maxSpec is the largest size of a spec, in bytes. The spec of a machine with eight GPUs has about 50 KiB.
 const maxSpec = 4 << 20
 
-// Specs are what a machine's files define.
+// Specs holds the devices that the specs of a machine define.
 type Specs struct {
 	dirs    []string
 	devices map[string]bool
-	// unreadable are files that define nothing, and why.
+	// unreadable are the files that could not be read, with the reasons.
 	unreadable []string
 }
 
-// Read reads all specs in the folders. A folder that is not there defines nothing.
+// Read reads all specs in the directories. Directories that do not exist are ignored.
 func Read(dirs ...string) Specs {
 	s := Specs{dirs: dirs, devices: map[string]bool{}}
 	for _, dir := range dirs {
@@ -74,7 +74,7 @@ func (s *Specs) read(path string) error {
 	return nil
 }
 
-// Missing says which of the devices no spec defines, as an error that says where it was looked.
+// Missing returns an error with those devices that no spec defines and with the directories that were searched. It returns nil if all are defined.
 func (s Specs) Missing(devices []string) error {
 	var missing []string
 	for _, d := range devices {

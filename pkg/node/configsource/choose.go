@@ -1,15 +1,14 @@
-// Package configsource finds the configuration of this node, and again whenever it changes.
+// Package configsource finds the configuration of the node, and watches it for changes.
 //
-// There are three places, and one answer:
+// A configuration has up to three sources:
 //
-//   - The Node's annotations karve.sh/resource and karve.sh/replicas-per-gpu, which the controller wrote when it chose the machine. What they
-//     promise about sharing always holds: pods were counted on it and money was spent on it, and a node that exposes something else never
-//     becomes ready. They say nothing about the rest.
-//   - A folder of named configurations, of which the label nvidia.com/device-plugin.config picks one. It counts before the file: the label is
-//     about this node, the file about all of them. So it is with NVIDIA's config manager.
-//   - One file.
+//   - The Node's annotations karve.sh/resource and karve.sh/replicas-per-gpu, which the controller set when it chose the machine. Their promise about
+//     sharing always applies, because the plan counts on it, and a node that exposes anything else never becomes ready. They do not affect other settings.
+//   - A directory of named configurations, from which the label nvidia.com/device-plugin.config selects one. As in NVIDIA's config manager, it takes
+//     precedence over the file, because the label is for this node and the file is for all nodes.
+//   - A single file.
 //
-// Where two of them disagree, a message says which counts and why.
+// If two sources disagree, a message says which one applies and why.
 package configsource
 
 import (
@@ -24,43 +23,43 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// defaultName is the named configuration of nodes without the label, unless another is said to be.
+// defaultName is the named configuration for nodes without the label, unless another one is configured.
 const defaultName = "default"
 
-// Document is the content of a file, or why there is none.
+// Document is the content of a file, or the error with which it could not be read.
 type Document struct {
 	Data string
 	Err  error
 }
 
-// Inputs are all that can be known about the node's configuration.
+// Inputs holds everything that determines the configuration of the node.
 type Inputs struct {
-	// Path is the single file's, "" if none is asked for, and File what is in it.
+	// Path is the path of the single file, and "" if there is none. File is its content.
 	Path string
 	File Document
-	// Dir is the folder of named ones, "" if none is asked for, and Named what is in it.
+	// Dir is the directory of named configurations, and "" if there is none. Named is its content.
 	Dir    string
 	DirErr error
 	Named  map[string]Document
-	// Default is which of them is for nodes without the label.
+	// Default is the named configuration for nodes without the label.
 	Default string
-	// Label is the node's; Resource and Replicas are its annotations.
+	// Label is the Node's label. Resource and Replicas are its annotations.
 	Label, Resource, Replicas string
-	// Strict refuses what is not known.
+	// Strict rejects unknown keys.
 	Strict bool
 }
 
-// Answer is the configuration, where it is from, and what people should know about it.
+// Answer is the configuration with its source and with messages for users.
 type Answer struct {
 	Config   sharing.Config
 	Source   string
 	Messages []string
 }
 
-// ErrEmpty is the answer to a file without content. It is not taken for "share nothing": it is what a file looks like while it is written.
+// ErrEmpty is the error for an empty file. An empty file does not disable sharing, because a file is also empty while it is being written.
 var ErrEmpty = errors.New("is empty; write \"version: v1\" to share nothing")
 
-// Choose finds the answer. With the error comes the answer that the promise alone gives, if there is one.
+// Choose returns the configuration. If it returns an error, the answer holds the configuration from the promise alone, if there is one.
 func Choose(in Inputs) (Answer, error) {
 	a := Answer{Config: sharing.Config{Version: sharing.Version}, Source: "nothing: no configuration is given"}
 	document, err := a.document(in)
@@ -80,7 +79,7 @@ func Choose(in Inputs) (Answer, error) {
 	return a, nil
 }
 
-// document picks the file or the named configuration.
+// document returns the file or the named configuration that applies.
 func (a *Answer) document(in Inputs) (*Document, error) {
 	switch {
 	case in.Dir == "" && in.Label != "":
@@ -108,7 +107,7 @@ func (a *Answer) document(in Inputs) (*Document, error) {
 	return nil, nil //nolint:nilnil // That there is none is an answer.
 }
 
-// pick names one of the named ones; "" when none is for this node.
+// pick returns the name of the named configuration for this node, and "" if there is none.
 func pick(in Inputs) (name, why string, err error) {
 	names := slices.Sorted(maps.Keys(in.Named))
 	known := func(name string) bool { return slices.Contains(names, name) }
@@ -153,7 +152,7 @@ func (a *Answer) read(d Document, strict bool) error {
 	return nil
 }
 
-// keep puts what was promised over what was configured.
+// keep replaces the configured sharing with the promised one.
 func (a *Answer) keep(in Inputs) error {
 	if in.Resource == "" && in.Replicas == "" {
 		if a.Source == "" {

@@ -18,41 +18,41 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// NodeWatcher tells of the Node's metadata, at first and whenever it changes, until ctx ends.
+// NodeWatcher calls a function with the Node's metadata, once at first and then after each change, until ctx ends.
 type NodeWatcher interface {
 	Watch(ctx context.Context, f func(nodeapi.Metadata))
 }
 
-// Source watches the places.
+// Source watches the sources of the configuration.
 type Source struct {
-	// File and Dir are where configurations are; "" is nowhere.
+	// File and Dir are the paths of configurations. "" disables them.
 	File, Dir string
-	// Default is the named configuration of nodes without the label.
+	// Default is the named configuration for nodes without the label.
 	Default string
 	Strict  bool
-	// Node may be nil: then there are no labels and no annotations.
+	// Node may be nil. Then labels and annotations are not used.
 	Node  NodeWatcher
 	Clock clock.WithTicker
 }
 
-// Update is an answer, or why there is none; then what was before stays.
+// Update is a new configuration, or the error with which it could not be determined. After an error, the previous configuration stays in force.
 type Update struct {
 	Answer Answer
 	Err    error
 }
 
 const (
-	// quiet is how long files have to stay the same to be believed: an editor writes in steps.
+	// quiet is how long files must not change until they are used, because editors write in several steps.
 	quiet = 100 * time.Millisecond
-	// lookEvery is how often files are looked at without a word from the kernel.
+	// lookEvery is how often files are read if the kernel reports no change.
 	lookEvery = 10 * time.Second
-	// nodeGrace is how long the Node is waited for before files alone are believed: with the wrong sharing a pod could get all of a GPU.
+	// nodeGrace is how long to wait for the Node before the files alone are used. With the wrong sharing, a pod could get a whole GPU.
 	nodeGrace = 10 * time.Second
-	// maxFile is the size of a ConfigMap.
+	// maxFile is the largest size of a ConfigMap, in bytes.
 	maxFile = 1 << 20
 )
 
-// Run calls update at first and after each change, until ctx ends. Something in again has it look at once, and answer even if nothing is new.
+// Run calls update at first and after each change, until ctx ends. A value in again makes it read at once, and call update even if nothing has changed.
 func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Update)) {
 	if s.Clock == nil {
 		s.Clock = clock.RealClock{}
@@ -85,7 +85,8 @@ func (s Source) Run(ctx context.Context, again <-chan os.Signal, update func(Upd
 	}
 }
 
-// watchNode gives the Node's metadata, and how long to wait for the first; nothing if there is no Node to watch.
+// watchNode returns a channel of the Node's metadata, and one that receives when the wait for the first metadata is over. Both are nil if there is no Node
+// to watch.
 func (s Source) watchNode(ctx context.Context) (<-chan nodeapi.Metadata, <-chan time.Time) {
 	if s.Node == nil {
 		return nil, nil
@@ -100,17 +101,17 @@ func (s Source) watchNode(ctx context.Context) (<-chan nodeapi.Metadata, <-chan 
 	return node, s.Clock.After(nodeGrace)
 }
 
-// look remembers what was seen last.
+// look holds the state of the last read.
 type look struct {
 	source Source
 	update func(Update)
 	last   *Inputs
-	// answered: there was a configuration. force: the next look is an answer even if nothing is new.
+	// answered reports whether there was a configuration. force makes the next read call update even if nothing has changed.
 	answered, force bool
 }
 
 func (l *look) look(ctx context.Context, meta nodeapi.Metadata) {
-	in := l.source.read(meta) // The first time, what is there has been there.
+	in := l.source.read(meta) // The first read does not have to wait until files are quiet.
 	if l.last != nil {
 		in = l.source.settled(ctx, in, meta)
 	}
@@ -127,7 +128,7 @@ func (l *look) look(ctx context.Context, meta nodeapi.Metadata) {
 	l.update(Update{Answer: a, Err: err})
 }
 
-// settled reads again until two readings are the same.
+// settled reads until two consecutive reads have the same result.
 func (s Source) settled(ctx context.Context, in Inputs, meta nodeapi.Metadata) Inputs {
 	for s.File != "" || s.Dir != "" {
 		timer := s.Clock.NewTimer(quiet)
@@ -163,7 +164,7 @@ func (s Source) read(meta nodeapi.Metadata) Inputs {
 	}
 	in.Named = map[string]Document{}
 	for _, e := range entries {
-		// A mounted ConfigMap has "..data" and folders of its own beside the files.
+		// The directory of a mounted ConfigMap also has "..data" and other directories.
 		if path := filepath.Join(s.Dir, e.Name()); !strings.HasPrefix(e.Name(), "..") && isFile(path) {
 			in.Named[e.Name()] = read(path)
 		}
@@ -189,7 +190,7 @@ func read(path string) Document {
 	return Document{Data: string(data), Err: err}
 }
 
-// same compares by content; errors by their words, since each reading makes new ones.
+// same compares inputs by content. Errors are compared by text.
 func same(a, b Inputs) bool {
 	documents := func(a, b Document) bool { return a.Data == b.Data && words(a.Err) == words(b.Err) }
 	return a.Label == b.Label && a.Resource == b.Resource && a.Replicas == b.Replicas && documents(a.File, b.File) &&
@@ -203,8 +204,8 @@ func words(err error) string {
 	return err.Error()
 }
 
-// watchFiles tells that something has changed in the folders: a file itself, or the link "..data" by which the kubelet changes all files of a
-// ConfigMap at once.
+// watchFiles returns a channel of changes in the directories, of a file or of the link "..data" with which the kubelet updates all files of a ConfigMap at
+// once.
 func (s Source) watchFiles(ctx context.Context) <-chan fsnotify.Event {
 	var dirs []string
 	if s.File != "" {

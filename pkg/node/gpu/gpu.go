@@ -1,4 +1,4 @@
-// Package gpu describes the GPUs of a machine as plain values, whoever reads them: NVML, or a fake in tests.
+// Package gpu describes the GPUs of a machine and the library that reads them, which is NVML, or a fake in tests.
 package gpu
 
 import (
@@ -6,72 +6,72 @@ import (
 	"time"
 )
 
-// What a Library's errors are, for errors.Is. Their text says what to do.
+// Errors of a Library, for errors.Is. Their text says what to do.
 var (
-	// ErrLost says that the GPU does not answer any more.
+	// ErrLost means that the GPU no longer answers.
 	ErrLost = errors.New("the GPU is lost")
-	// ErrUnknown says that there is no GPU with that UUID.
+	// ErrUnknown means that there is no GPU with the UUID.
 	ErrUnknown = errors.New("there is no such GPU")
-	// ErrClosed says that Init was not called, did not succeed, or that Shutdown was called since.
+	// ErrClosed means that Init has not succeeded, or that Shutdown was called after it.
 	ErrClosed = errors.New("the GPU library is not open")
-	// ErrRestart says that only a new process can read the GPUs: the driver was replaced under this one.
+	// ErrRestart means that only a new process can read the GPUs, because the driver was replaced.
 	ErrRestart = errors.New("the process must be restarted")
-	// ErrHung says that the driver does not return from a call.
+	// ErrHung means that a call to the driver does not return.
 	ErrHung = errors.New("the driver hangs: it does not return from a call")
 )
 
 // Device is one physical GPU.
 type Device struct {
-	// UUID is NVML's, for instance "GPU-2d1f...".
+	// UUID is the UUID that NVML reports, for instance "GPU-2d1f...".
 	UUID string
-	// Index is NVML's, from 0.
+	// Index is the index in NVML, from 0.
 	Index int
 	// Product is the product name with spaces, for instance "Tesla T4".
 	Product string
-	// MemoryMiB is the device memory that the driver reports.
+	// MemoryMiB is the device memory that the driver reports, in MiB.
 	MemoryMiB int64
 	// ComputeMajor and ComputeMinor are the CUDA compute capability, for instance 7 and 5.
 	ComputeMajor, ComputeMinor int
-	// NUMANode is the NUMA node that the GPU is near; -1 when it is not known.
+	// NUMANode is the NUMA node of the GPU, and -1 if it is not known.
 	NUMANode int
 	// Minor is the number of the device file: /dev/nvidia<Minor>.
 	Minor int
-	// MIG says that the GPU is partitioned.
+	// MIG reports whether the GPU is partitioned.
 	MIG bool
-	// MIGCapable says that it could be.
+	// MIGCapable reports whether the GPU can be partitioned.
 	MIGCapable bool
 }
 
-// Unusable is a GPU that is in the machine and that the driver does not offer.
+// Unusable is a GPU of the machine that the driver does not offer.
 type Unusable struct {
-	// Where is how people find it, for instance "at PCI 0000:00:1e.0".
+	// Where is the location of the GPU for users, for instance "at PCI 0000:00:1e.0".
 	Where string
-	// Why is what is known of that.
+	// Why is the reason, as far as it is known.
 	Why string
 }
 
-// Driver is what is installed on the machine.
+// Driver describes the installed driver.
 type Driver struct {
-	// Version is the driver's, for instance "580.159.03".
+	// Version is the driver version, for instance "580.159.03".
 	Version string
 	// CUDAMajor and CUDAMinor are the newest CUDA version that the driver supports.
 	CUDAMajor, CUDAMinor int
 }
 
-// Event is something that a GPU reported.
+// Event is an event that a GPU reported.
 type Event struct {
-	// UUID is the GPU's; "" when the event is about all of them.
+	// UUID is the UUID of the GPU, and "" if the event is about all GPUs.
 	UUID string
-	// XID is NVIDIA's number for what went wrong.
+	// XID is NVIDIA's number of the error.
 	XID int
-	// Lost says that the GPU does not answer any more ("GPU is lost", "has fallen off the bus").
+	// Lost reports whether the GPU no longer answers ("GPU is lost", "has fallen off the bus").
 	Lost bool
 }
 
-// Usage is what a GPU does at a moment. What the GPU does not tell is -1.
+// Usage is the usage of a GPU at one moment. Values that the GPU does not report are -1.
 type Usage struct {
 	MemoryUsedMiB, MemoryFreeMiB int64
-	// GPUPercent and MemoryPercent are NVML's utilization rates, 0 to 100.
+	// GPUPercent and MemoryPercent are NVML's utilization rates, from 0 to 100.
 	GPUPercent, MemoryPercent int
 	TemperatureCelsius        int
 	PowerMilliwatts           int64
@@ -79,28 +79,28 @@ type Usage struct {
 	Processes                 []Process
 }
 
-// Process is a process that uses a GPU, or has computed on it since the last look and ended.
+// Process is a process that uses a GPU, or that has used it since the last reading and ended.
 type Process struct {
 	PID int
-	// MemoryMiB is the device memory that it holds; -1 when the driver does not tell.
+	// MemoryMiB is the device memory of the process in MiB, and -1 if the driver does not report it.
 	MemoryMiB int64
-	// SMPercent is its share of the GPU's SM time since the last look, 0 to 100, rounded up; -1 when it is not known.
+	// SMPercent is the share of the GPU's SM time since the last reading, from 0 to 100, rounded up. It is -1 if it is not known.
 	SMPercent int
 }
 
-// Library reads the GPUs of this machine. pkg/node/nvml implements it over NVML, pkg/node/gputest in memory; both pass the same suite.
+// Library reads the GPUs of the machine. pkg/node/nvml implements it with NVML, and pkg/node/gputest in memory. Both pass the same test suite.
 type Library interface {
-	// Init opens the library; it may be called again after an error or after Shutdown. When it is open already, it only reads the driver again.
+	// Init opens the library. It may be called again after an error or after Shutdown. If the library is open, Init only reads the driver again.
 	Init() (Driver, error)
-	// Shutdown closes it; a Wait under way ends with ErrClosed.
+	// Shutdown closes the library. A running Wait returns ErrClosed.
 	Shutdown() error
-	// Devices lists the GPUs by index. A GPU that was lost since Init stays in the list.
+	// Devices returns the GPUs, sorted by index. A GPU that was lost after Init is still included.
 	Devices() ([]Device, error)
-	// Unusable lists the GPUs of the machine that the last Init or Devices, also one that failed, found that the driver does not offer.
+	// Unusable returns the GPUs that the driver did not offer to the last call of Init or Devices, even if that call failed.
 	Unusable() []Unusable
-	// Usage reads one GPU.
+	// Usage returns the usage of a GPU.
 	Usage(uuid string) (Usage, error)
-	// Wait returns the next event since Init; ok is false when none came within the timeout. A lost GPU is told once until the next Init.
-	// One goroutine waits at a time; the other methods may be called meanwhile.
+	// Wait returns the next event since Init. ok is false if there was none within the timeout. The loss of a GPU is reported once until the next Init.
+	// Only one goroutine may wait at a time. The other methods may be called during a Wait.
 	Wait(timeout time.Duration) (e Event, ok bool, err error)
 }

@@ -6,12 +6,12 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// T4s are n GPUs of a g4dn machine.
+// T4s returns n GPUs as in a g4dn machine.
 func T4s(n int) []gpu.Device {
 	return devices(n, gpu.Device{Product: "Tesla T4", MemoryMiB: 15360, ComputeMajor: 7, ComputeMinor: 5})
 }
 
-// H100s are n GPUs of a p5 machine.
+// H100s returns n GPUs as in a p5 machine.
 func H100s(n int) []gpu.Device {
 	return devices(n, gpu.Device{Product: "NVIDIA H100 80GB HBM3", MemoryMiB: 81559, ComputeMajor: 9, MIGCapable: true})
 }

@@ -1,4 +1,4 @@
-// Package gputest has GPUs in memory, for the tests of what uses them, and the suite that these pass together with the real thing.
+// Package gputest provides GPUs in memory for tests, and the test suite that both they and the real library pass.
 package gputest
 
 import (
@@ -14,12 +14,12 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Fake is a machine's GPUs in memory: a gpu.Library and its Control. The zero value is a machine with a driver and without GPUs; it can
-// be used by several goroutines at once, and in a bubble of testing/synctest.
+// Fake is a machine with GPUs in memory. It implements gpu.Library and Control. The zero value is a machine with a driver and without GPUs. It is safe for
+// concurrent use, and can be used in a bubble of testing/synctest.
 type Fake struct {
-	// Clock is the system's by default.
+	// Clock defaults to the system clock.
 	Clock clock.Clock
-	// Driver is that of Drivers by default.
+	// Driver defaults to Installed.
 	Driver gpu.Driver
 
 	mu      sync.Mutex
@@ -29,11 +29,11 @@ type Fake struct {
 	failing map[string]error
 	devices []gpu.Device
 	usage   map[string]gpu.Usage
-	away    map[string]bool // Lost now.
-	told    map[string]bool // Lost at some time since Init.
+	away    map[string]bool // GPUs that are lost now.
+	told    map[string]bool // GPUs that were lost at some time since Init.
 	events  []gpu.Event
 	changed chan struct{}
-	// hung is closed when the driver hangs no more; nil when it does not.
+	// hung is closed when the driver no longer hangs. It is nil while the driver does not hang.
 	hung     chan struct{}
 	unusable []gpu.Unusable
 }
@@ -43,7 +43,7 @@ var (
 	_ Control     = (*Fake)(nil)
 )
 
-// Installed is the driver of a Fake that does not say otherwise.
+// Installed is the default driver of a Fake.
 var Installed = gpu.Driver{Version: "580.159.03", CUDAMajor: 13, CUDAMinor: 0}
 
 // New returns a machine with these GPUs.
@@ -79,7 +79,7 @@ func (f *Fake) Shutdown() error {
 	return nil
 }
 
-// Inits is how often the library was opened.
+// Inits returns how often the library was opened.
 func (f *Fake) Inits() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -164,7 +164,7 @@ func (f *Fake) Unusable() []gpu.Unusable {
 	return slices.Clone(f.unusable)
 }
 
-// lock is for what the driver has to answer: it waits while the driver hangs.
+// lock locks mu for calls that the driver must answer. It waits while the driver hangs.
 func (f *Fake) lock() {
 	f.mu.Lock()
 	for f.hung != nil {
@@ -175,7 +175,7 @@ func (f *Fake) lock() {
 	}
 }
 
-// check returns why a method cannot answer.
+// check returns the error with which a method fails, and nil if it does not.
 func (f *Fake) check(method string) error {
 	if !f.open {
 		return gpu.ErrClosed
@@ -263,14 +263,14 @@ func (f *Fake) Break(how Breakage) {
 	f.broken = err
 }
 
-// SetUnusable says which GPUs the driver does not offer.
+// SetUnusable sets the GPUs that the driver does not offer.
 func (f *Fake) SetUnusable(unusable ...gpu.Unusable) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.unusable = unusable
 }
 
-// Hang has no call return, until it is called with false.
+// Hang makes calls block until Hang is called with false.
 func (f *Fake) Hang(on bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -284,7 +284,7 @@ func (f *Fake) Hang(on bool) {
 	f.wake()
 }
 
-// Fail makes a method, "Devices", "Usage" or "Wait", return the error; nil ends it.
+// Fail makes a method ("Devices", "Usage" or "Wait") return the error. A nil error ends that.
 func (f *Fake) Fail(method string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,23 +12,23 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Control changes the machine that a library under test reads.
+// Control changes the machine of a library under test.
 type Control interface {
-	// SetDevices says which GPUs there are; seen by the next Init.
+	// SetDevices sets the GPUs that the next Init finds.
 	SetDevices(devices ...gpu.Device)
-	// SetUsage says what a GPU does. Free and used memory add up to the device's.
+	// SetUsage sets the usage of a GPU. Free and used memory must add up to the memory of the device.
 	SetUsage(uuid string, u gpu.Usage)
-	// Report has the GPU report an XID; "" is a GPU that cannot be named.
+	// Report makes the GPU report an XID. If uuid is "", the GPU cannot be identified.
 	Report(uuid string, xid int)
-	// Lose takes a GPU off the bus.
+	// Lose removes a GPU from the bus.
 	Lose(uuid string)
-	// Return puts it back, as after a reset.
+	// Return brings a lost GPU back, as after a reset.
 	Return(uuid string)
-	// Break makes Init fail, or mends it.
+	// Break makes Init fail, or repairs it.
 	Break(how Breakage)
 }
 
-// Breakage is why Init does not succeed.
+// Breakage is the reason why Init fails.
 type Breakage string
 
 // Breakages.
@@ -39,14 +39,14 @@ const (
 )
 
 const (
-	// soon is enough for an event that was reported to arrive.
+	// soon is long enough for a reported event to arrive.
 	soon = 5 * time.Second
-	// aWhile is long enough to see that none does.
+	// aWhile is long enough to see that no event arrives.
 	aWhile = 30 * time.Millisecond
 )
 
-// TestLibrary checks that a library does what package gpu promises. Each call of open returns a library that was not opened yet, and what
-// controls its machine; the machine has no GPUs before SetDevices.
+// TestLibrary checks that a library keeps the contract of package gpu. Each call of open returns a library that has not been opened, and the control of its
+// machine. The machine has no GPUs until SetDevices is called.
 func TestLibrary(t *testing.T, open func(t *testing.T) (gpu.Library, Control)) {
 	t.Helper()
 	tests := []struct {
@@ -73,7 +73,7 @@ func TestLibrary(t *testing.T, open func(t *testing.T) (gpu.Library, Control)) {
 	}
 }
 
-// TestReadOnly checks what can be checked on a machine that nothing controls: real GPUs.
+// TestReadOnly checks what can be checked with real GPUs, which the test does not control.
 func TestReadOnly(t *testing.T, l gpu.Library) {
 	t.Helper()
 	if _, err := l.Devices(); !errors.Is(err, gpu.ErrClosed) {
@@ -141,7 +141,7 @@ func testUsage(t *testing.T, l gpu.Library, c Control) {
 	}
 	c.SetUsage(devices[1].UUID, want)
 	initialize(t, l)
-	for range 2 { // Looking does not change what is seen.
+	for range 2 { // Reading must not change the result.
 		u, err := l.Usage(devices[1].UUID)
 		if err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func testLost(t *testing.T, l gpu.Library, c Control) {
 		t.Error(err)
 	}
 
-	// Without anybody asking for it, too.
+	// The loss must also be found if no call reads the GPU.
 	c.Lose(devices[3].UUID)
 	expect(t, l, gpu.Event{UUID: devices[3].UUID, Lost: true})
 	quiet(t, l)
@@ -374,7 +374,7 @@ func list(t *testing.T, l gpu.Library) []gpu.Device {
 
 func expect(t *testing.T, l gpu.Library, want gpu.Event) {
 	t.Helper()
-	// Short waits: that a GPU is lost is also looked for at the end of each.
+	// Use short waits, because each of them looks for lost GPUs when it ends.
 	for waited := time.Duration(0); waited < soon; waited += 50 * time.Millisecond {
 		e, ok, err := l.Wait(50 * time.Millisecond)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Condition is the content of a node condition.
+// Condition holds the fields of a node condition.
 type Condition struct {
 	Type string
 	// Status is True, False or Unknown.
@@ -20,10 +20,10 @@ type Condition struct {
 	Message string
 }
 
-// mostInMessage bounds how many GPUs the condition describes.
+// mostInMessage is the largest number of GPUs that the condition describes.
 const mostInMessage = 4
 
-// Condition says whether all GPUs are in service. It changes when a fault comes or goes, and not with time.
+// Condition returns the condition that reports whether all GPUs are in service. It changes only if faults come or go.
 func (t *Tracker) Condition() Condition {
 	c := Condition{Type: nodecontract.HardwareCondition, Status: "True", Reason: nodecontract.ReasonHealthy}
 	faulty, unusable := t.faulty(), t.unusableOnly()
@@ -45,7 +45,7 @@ func (t *Tracker) Condition() Condition {
 			worst = f
 		}
 		if _, ok := t.devices[uuid]; !ok {
-			all++ // It is not even listed any more.
+			all++ // The GPU is no longer listed.
 		}
 		if i < mostInMessage {
 			parts = append(parts, fmt.Sprintf("%s %s at %s: %s.", t.name(uuid), f.said(), f.Since.UTC().Format(time.RFC3339), f.advice()))
@@ -66,8 +66,8 @@ func (t *Tracker) Condition() Condition {
 	return c
 }
 
-// unusableOnly are the GPUs that the driver does not offer, without those that it offered before: they are among the faults, under a name of which the driver
-// does not say any more where it was.
+// unusableOnly returns the GPUs that the driver does not offer, except for those that it has offered before. Those are lost and already among the faults,
+// and the driver no longer reports under which UUID.
 func (t *Tracker) unusableOnly() []gpu.Unusable {
 	gone := 0
 	for uuid := range t.faults {
@@ -78,7 +78,7 @@ func (t *Tracker) unusableOnly() []gpu.Unusable {
 	return t.unusable[min(gone, len(t.unusable)):]
 }
 
-// faulty lists the GPUs that are out of service by index; those that are not listed any more come last.
+// faulty returns the UUIDs of the GPUs that are out of service, sorted by index. GPUs that are no longer listed come last.
 func (t *Tracker) faulty() []string {
 	var out []string
 	for _, uuid := range t.uuids() {

@@ -1,7 +1,6 @@
-// Package health decides which GPUs are out of service, from the events that they report. It is pure but for Store: events in, changes
-// out. A GPU that is out of service stays so until it was really reset: that its memory can be read again, or that it is listed again, says
-// nothing about whether it computes. Two things say that it was reset: the machine has booted since, or a person or a job that ran
-// `nvidia-smi --gpu-reset` says so (MarkReset), and then the GPU answers the driver opened anew (Reopened).
+// Package health decides from events which GPUs are out of service. Only Store has side effects. A GPU that is out of service stays so until it was reset.
+// That its memory can be read or that it is listed again does not prove that it can compute. A GPU counts as reset in two cases: the machine was rebooted,
+// or someone who ran `nvidia-smi --gpu-reset` says so (MarkReset) and the GPU then answers after the driver was opened again (Reopened).
 package health
 
 import (
@@ -18,31 +17,31 @@ import (
 
 // Fault is why a GPU is out of service.
 type Fault struct {
-	// Since is when it was taken out.
+	// Since is when the GPU was taken out of service.
 	Since time.Time `json:"since"`
-	// XIDs are the different ones that counted, in the order in which they came; the worst of them says what to do.
+	// XIDs are the distinct XIDs of the fault, in the order in which they were reported. The worst of them determines what to do.
 	XIDs []int `json:"xids,omitempty"`
-	// Lost says that the GPU did not answer any more.
+	// Lost reports whether the GPU stopped answering.
 	Lost bool `json:"lost,omitempty"`
-	// Unread says that an earlier agent's record could not be read.
+	// Unread reports whether the record of an earlier agent could not be read.
 	Unread bool `json:"unread,omitempty"`
-	// Reset says that somebody reset the GPU since.
+	// Reset reports whether someone has reset the GPU since.
 	Reset bool `json:"reset,omitempty"`
 }
 
-// State is what has to outlive the agent: without it, a restarted agent would take a broken GPU for a good one.
+// State is the state that must survive a restart of the agent. Without it, a restarted agent would put unhealthy GPUs back in service.
 type State struct {
-	// Boot is the boot of the machine during which the faults came up (/proc/sys/kernel/random/boot_id).
+	// Boot is the boot ID of the machine when the faults occurred (/proc/sys/kernel/random/boot_id).
 	Boot string `json:"boot"`
-	// Faults are those of GPUs by UUID.
+	// Faults are keyed by the UUID of the GPU.
 	Faults map[string]Fault `json:"faults,omitempty"`
-	// GPUs were listed at some time of this boot, in order of UUID. One that is not any more is lost.
+	// GPUs are the UUIDs of the GPUs that were listed at any time during this boot, sorted. A GPU that is no longer listed is lost.
 	GPUs []string `json:"gpus,omitempty"`
-	// Distrust says that GPUs that are not in GPUs are out of service: an earlier record of this boot could not be read.
+	// Distrust reports whether GPUs that are not in GPUs are out of service, because an earlier record of this boot could not be read.
 	Distrust bool `json:"distrust,omitempty"`
 }
 
-// Change is a GPU that went out of service or came back. It is meant for all of the GPU's replicas.
+// Change is a GPU that went out of service or came back. It applies to all replicas of the GPU.
 type Change struct {
 	UUID    string
 	Healthy bool
@@ -51,27 +50,27 @@ type Change struct {
 
 // Event is a Kubernetes event to write about the node.
 type Event struct {
-	// Warning is the event's type; else it is Normal.
+	// Warning reports whether the type of the event is Warning. Otherwise it is Normal.
 	Warning bool
 	Reason  string
 	Message string
 }
 
-// Reasons of events alone.
+// Reasons that only events have.
 const (
 	ReasonApplication = "GPUApplicationError"
 	ReasonIgnored     = "GPUFaultIgnored"
 	ReasonRecovered   = "GPURecovered"
-	// ReasonDriverBack: the driver answers again.
+	// ReasonDriverBack means that the driver answers again.
 	ReasonDriverBack = "DriverBack"
 )
 
 const annotate = "annotate the Node with " + nodecontract.GPUResetAnnotation + "=<its UUID>"
 
-// mostXIDs bounds what is kept of one fault.
+// mostXIDs is the largest number of XIDs that a fault keeps.
 const mostXIDs = 8
 
-// Tracker follows the GPUs of a machine. It is not safe for concurrent use.
+// Tracker tracks the health of the GPUs of a machine. It is not safe for concurrent use.
 type Tracker struct {
 	policy   Policy
 	boot     string
@@ -80,13 +79,13 @@ type Tracker struct {
 	told     map[gpu.Event]bool
 	seen     map[string]bool
 	distrust bool
-	// rebooted were out of service in an earlier boot.
+	// rebooted are the GPUs that were out of service in an earlier boot.
 	rebooted map[string]bool
 	unusable []gpu.Unusable
 }
 
-// New returns a tracker for a machine that was booted as boot says. saved is the State of an earlier agent, or the zero value: its faults
-// hold when the machine was not rebooted since. A boot that is not known, "", is taken for the same one. Reopened tells it of the GPUs.
+// New returns a tracker for a machine with the given boot ID. saved is the state of an earlier agent, or the zero value. Its faults apply if the machine
+// was not rebooted since. An unknown boot ID, "", counts as the same boot. The tracker knows no GPUs until Reopened is called.
 func New(p Policy, boot string, saved State) *Tracker {
 	t := &Tracker{
 		policy: p, boot: cmp.Or(boot, saved.Boot), devices: map[string]gpu.Device{}, faults: map[string]Fault{},
@@ -104,7 +103,7 @@ func New(p Policy, boot string, saved State) *Tracker {
 	}
 	for uuid, fault := range saved.Faults {
 		t.faults[uuid] = fault
-		for _, xid := range fault.XIDs { // The earlier agent has told.
+		for _, xid := range fault.XIDs { // The earlier agent has reported them.
 			t.told[gpu.Event{UUID: uuid, XID: xid}] = true
 			t.told[gpu.Event{UUID: uuid, XID: xid, Lost: true}] = true
 		}
@@ -115,7 +114,7 @@ func New(p Policy, boot string, saved State) *Tracker {
 	return t
 }
 
-// Observe takes an event: the changes it makes, and what to tell people. Each XID of a GPU is told once.
+// Observe handles an event, and returns the changes and the Kubernetes events that follow from it. Each XID of a GPU is reported once.
 func (t *Tracker) Observe(e gpu.Event, at time.Time) ([]Change, []Event) {
 	return t.observe(t.affected(e), e, at)
 }
@@ -137,7 +136,7 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 		if !before {
 			fault.Since = at
 		}
-		// A fault after the reset is a new one.
+		// A fault after a reset is a new fault.
 		fault.Lost, fault.Reset = fault.Lost || e.Lost, false
 		if e.XID != 0 && !slices.Contains(fault.XIDs, e.XID) && len(fault.XIDs) < mostXIDs {
 			fault.XIDs = append(slices.Clone(fault.XIDs), e.XID)
@@ -150,7 +149,7 @@ func (t *Tracker) observe(uuids []string, e gpu.Event, at time.Time) ([]Change, 
 	return changes, events
 }
 
-// affected lists the GPUs that an event is about: all of them when it names none, and none when it names one that is not here.
+// affected returns the GPUs that an event is about. That is all GPUs if the event has no UUID, and none if its UUID is not known.
 func (t *Tracker) affected(e gpu.Event) []string {
 	if e.UUID == "" {
 		return t.uuids()
@@ -167,8 +166,8 @@ func (t *Tracker) uuids() []string {
 	})
 }
 
-// MarkReset notes that somebody says that they reset a GPU. It comes back when it answers after the driver was opened again, unless it has
-// another fault before. It returns whether the GPU is out of service at all.
+// MarkReset records that someone has reset a GPU. The GPU comes back in service if it answers after the driver was opened again, unless it has another
+// fault before that. MarkReset reports whether the GPU was out of service.
 func (t *Tracker) MarkReset(uuid string) bool {
 	fault, ok := t.faults[uuid]
 	if ok {
@@ -178,11 +177,11 @@ func (t *Tracker) MarkReset(uuid string) bool {
 	return ok
 }
 
-// Marked says whether MarkReset still holds for a GPU.
+// Marked reports whether MarkReset was called for a GPU and it had no fault since.
 func (t *Tracker) Marked(uuid string) bool { return t.faults[uuid].Reset }
 
-// Reopened takes the GPUs that NVML lists after it was opened, and opened again. Those that were reset and answer come back; those that were
-// listed before in this boot and are not any more are lost.
+// Reopened handles the GPUs that NVML lists after the driver was opened. GPUs that were reset and answer come back in service. GPUs that were listed before
+// during this boot and are no longer listed are lost.
 func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool, at time.Time) ([]Change, []Event) {
 	t.devices = map[string]gpu.Device{}
 	for _, d := range devices {
@@ -209,7 +208,7 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 			events = append(events, Event{Reason: ReasonRecovered, Message: t.name(uuid) + " was out of service before the machine was rebooted, and is in service again"})
 		}
 	}
-	maps.DeleteFunc(t.rebooted, func(uuid string, _ bool) bool { return t.seen[uuid] }) // It is told once.
+	maps.DeleteFunc(t.rebooted, func(uuid string, _ bool) bool { return t.seen[uuid] }) // It is reported once.
 	for _, uuid := range slices.Sorted(maps.Keys(t.seen)) {
 		if _, listed := t.devices[uuid]; !listed && t.Healthy(uuid) {
 			gone, said := t.observe([]string{uuid}, gpu.Event{UUID: uuid, Lost: true}, at)
@@ -219,7 +218,7 @@ func (t *Tracker) Reopened(devices []gpu.Device, answers func(uuid string) bool,
 	return changes, events
 }
 
-// SetUnusable takes the GPUs that the driver does not offer, each of which is told once.
+// SetUnusable sets the GPUs that the driver does not offer. Each of them is reported once.
 func (t *Tracker) SetUnusable(unusable []gpu.Unusable) []Event {
 	if !t.policy.CountsLost() {
 		return nil
@@ -238,21 +237,21 @@ func describeUnusable(u gpu.Unusable) string {
 	return fmt.Sprintf("The GPU %s cannot be used: %s: see what `dmesg | grep NVRM` says on the machine, reboot it, and replace it when that does not help", u.Where, u.Why)
 }
 
-// OutOfService lists the GPUs that are, by index; those that are not listed any more come last.
+// OutOfService returns the UUIDs of the GPUs that are out of service, sorted by index. GPUs that are no longer listed come last.
 func (t *Tracker) OutOfService() []string { return t.faulty() }
 
-// Healthy says whether a GPU is in service.
+// Healthy reports whether a GPU is in service.
 func (t *Tracker) Healthy(uuid string) bool {
 	_, faulty := t.faults[uuid]
 	return !faulty
 }
 
-// State is what to save.
+// State returns the state to save.
 func (t *Tracker) State() State {
 	return State{Boot: t.boot, Faults: maps.Clone(t.faults), GPUs: slices.Sorted(maps.Keys(t.seen)), Distrust: t.distrust}
 }
 
-// event says what happened and what becomes of it.
+// event returns the Kubernetes event for an event of a GPU. counts reports whether it takes the GPU out of service.
 func (t *Tracker) event(e gpu.Event, counts bool) Event {
 	what := t.name(e.UUID) + " " + describe(e)
 	if counts {
@@ -282,7 +281,7 @@ func describe(e gpu.Event) string {
 	return fmt.Sprintf("reported XID %d (%s)", e.XID, Look(e.XID).Means)
 }
 
-// name is how people find the GPU: the index is nvidia-smi's, the UUID is what pods see.
+// name returns a name of the GPU for users: the index is the one of nvidia-smi, and pods see the UUID.
 func (t *Tracker) name(uuid string) string {
 	d, ok := t.devices[uuid]
 	if !ok {
@@ -291,7 +290,7 @@ func (t *Tracker) name(uuid string) string {
 	return fmt.Sprintf("GPU %d (%s, %s)", d.Index, d.Product, uuid)
 }
 
-// class is the worst of a fault.
+// class returns the worst class of a fault.
 func (f Fault) class() Class {
 	if f.Lost {
 		return ClassReplace
@@ -335,7 +334,7 @@ func (f Fault) advice() string {
 	}
 }
 
-// said lists what the GPU reported.
+// said returns a list of what the GPU reported.
 func (f Fault) said() string {
 	var parts []string
 	for _, xid := range f.XIDs {

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// The environment variables of NVIDIA's device plugin.
+// Environment variables of NVIDIA's device plugin.
 const (
 	DisableEnv = "DP_DISABLE_HEALTHCHECKS"
 	EnableEnv  = "DP_ENABLE_HEALTHCHECKS"
 )
 
-// Policy says which XIDs take a GPU out of service. The zero value is the default: those that NVIDIA's device plugin ignores do not, and
-// neither do those whose catalogue entry asks for nothing but another start of the application. NVIDIA's plugin takes the latter for
-// fatal; on a shared GPU that lets one program's mistake take the GPU from all others.
+// Policy decides which XIDs take a GPU out of service. By default, XIDs that NVIDIA's device plugin ignores do not, nor those for which NVIDIA's catalogue
+// only asks to restart the application. NVIDIA's plugin treats the latter as fatal, so that the error of one program takes a shared GPU away from all
+// others.
 type Policy struct {
 	disableAll, enableAll bool
 	disabled, enabled     []int
 }
 
-// ParsePolicy reads the two variables as NVIDIA's plugin does: each is "all", "xids" (the same), or a list of XIDs with commas. What is
-// enabled wins over what is disabled, and both over the default; a single XID wins over "all" of the other list. problems are
-// words that mean nothing and are ignored.
+// ParsePolicy parses the two variables as NVIDIA's plugin does. Each is "all", its synonym "xids", or a comma-separated list of XIDs. What is enabled takes
+// precedence over what is disabled, and both over the default. A single XID takes precedence over "all" in the other list. problems are unknown words,
+// which are ignored.
 func ParsePolicy(disable, enable string) (p Policy, problems []string) {
 	p.disableAll, p.disabled, problems = parseList(DisableEnv, disable)
 	var more []string
@@ -45,7 +45,7 @@ func parseList(name, value string) (all bool, xids []int, problems []string) {
 			problems = append(problems, fmt.Sprintf("%s: %q is neither an XID nor \"all\" nor \"xids\"; it is ignored", name, word))
 			continue
 		}
-		// NVIDIA's plugin keeps "all" as the XID 0, so that a 0 in the list is "all" too.
+		// NVIDIA's plugin represents "all" as XID 0, so a 0 in the list means "all" too.
 		if xid == 0 {
 			return true, nil, problems
 		}
@@ -54,10 +54,10 @@ func parseList(name, value string) (all bool, xids []int, problems []string) {
 	return false, xids, problems
 }
 
-// Off says that no event changes anything, so that none need be waited for.
+// Off reports whether no event takes a GPU out of service, so that there is no need to wait for events.
 func (p Policy) Off() bool { return p.disableAll && !p.enableAll && len(p.enabled) == 0 }
 
-// Counts says whether an XID takes a GPU out of service.
+// Counts reports whether an XID takes a GPU out of service.
 func (p Policy) Counts(xid int) bool {
 	switch {
 	case p.enableAll, slices.Contains(p.enabled, xid):
@@ -73,5 +73,5 @@ func (p Policy) Counts(xid int) bool {
 	}
 }
 
-// CountsLost says whether a GPU that does not answer any more is out of service. That is what XID 79 says.
+// CountsLost reports whether a GPU that no longer answers is out of service. That corresponds to XID 79.
 func (p Policy) CountsLost() bool { return p.Counts(79) }

@@ -12,36 +12,37 @@ import (
 	"syscall"
 )
 
-// Store keeps a State in a folder of the machine, in a file that has the boot in its name. So there are three cases, each with an answer:
+// Store saves a State to a directory of the machine, in a file with the boot ID in its name. There are three cases:
 //
-//   - No file of this boot: this is the first agent since the machine started. Starting reset the GPUs, they are in service.
-//   - A file of this boot: what is in it holds.
-//   - A file of this boot that cannot be read: an agent has looked at the GPUs since the machine started, and what it found is not known.
-//     They are out of service until they are reset, the machine is, or somebody who knows better removes the file.
+//   - If there is no file for this boot, this is the first agent since the machine started. The GPUs are in service, because the start has reset them.
+//   - If there is a file for this boot, its content applies.
+//   - If the file for this boot cannot be read, an earlier agent has checked the GPUs and the result is not known. They are out of service until they are
+//     reset, the machine is rebooted, or someone removes the file.
 type Store struct {
 	Dir string
-	// Boot is /proc/sys/kernel/random/boot_id.
+	// Boot is the content of /proc/sys/kernel/random/boot_id.
 	Boot string
 }
 
-// ErrUnreadable says that there is a record of this boot that cannot be read.
+// ErrUnreadable means that the record of this boot cannot be read.
 var ErrUnreadable = errors.New("what an earlier agent found since the machine started cannot be read")
 
 var notInNames = regexp.MustCompile(`[^0-9A-Za-z-]+`)
 
-// Path is the file of this boot.
+// Path returns the path of the file for this boot.
 func (s Store) Path() string {
 	boot := notInNames.ReplaceAllString(strings.TrimSpace(s.Boot), "")
 	if boot == "" {
-		boot = "unknown" // Then every boot is taken for the same one.
+		boot = "unknown" // Then all boots count as the same.
 	}
 	return filepath.Join(s.Dir, "health-"+boot+".json")
 }
 
-// Load reads the State of this boot. When there is none it is that of an earlier boot, by which New tells what is back, or the zero value. With ErrUnreadable comes a State that trusts no GPU.
+// Load returns the State of this boot. If there is none, it returns the State of an earlier boot, from which New knows which GPUs are back, or the zero
+// value. With ErrUnreadable, it returns a State in which no GPU is trusted.
 func (s Store) Load() (State, error) {
 	data, err := os.ReadFile(s.Path())
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // With no folder, Save says so.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // If the directory does not exist, Save fails.
 		return s.before(), nil
 	}
 	var state State
@@ -57,9 +58,9 @@ func (s Store) Load() (State, error) {
 	return state, nil
 }
 
-// before reads what is there of earlier boots.
+// before returns the State of an earlier boot, and the zero value if there is none.
 func (s Store) before() State {
-	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json")) // Save leaves one.
+	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json")) // Save leaves only one file.
 	for _, path := range old {
 		data, err := os.ReadFile(path)
 		var state State
@@ -70,7 +71,7 @@ func (s Store) before() State {
 	return State{}
 }
 
-// Save replaces the file of this boot at once, and removes those of others.
+// Save atomically replaces the file of this boot, and removes those of other boots.
 func (s Store) Save(state State) error {
 	data, err := json.Marshal(state)
 	if err != nil {
@@ -83,7 +84,7 @@ func (s Store) Save(state State) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(next.Name()) }() // It is gone if all went well.
+	defer func() { _ = os.Remove(next.Name()) }() // It no longer exists if Save succeeds.
 	_, err = next.Write(data)
 	if err = errors.Join(err, next.Sync(), next.Close()); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (s Store) Save(state State) error {
 	old, _ := filepath.Glob(filepath.Join(s.Dir, "health-*.json"))
 	for _, path := range old {
 		if path != s.Path() {
-			_ = os.Remove(path) // It is in nobody's way.
+			_ = os.Remove(path) // A file that remains does no harm.
 		}
 	}
 	return nil

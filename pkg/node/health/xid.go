@@ -1,19 +1,19 @@
 package health
 
-// Class is what an XID says about the GPU.
+// Class is the class of an XID.
 type Class string
 
-// Classes, from the most harmless one.
+// Classes, the most harmless one first.
 const (
-	// ClassInformation is no fault.
+	// ClassInformation is not a fault.
 	ClassInformation Class = "Information"
-	// ClassApplication is a fault of a program, or one that ended a program and left the GPU working.
+	// ClassApplication is a fault of a program, or a fault that ended a program and left the GPU working.
 	ClassApplication Class = "Application"
-	// ClassReset needs a reset of the GPU before it can be trusted again.
+	// ClassReset is a fault after which the GPU needs a reset.
 	ClassReset Class = "Reset"
-	// ClassReplace needs another machine, or at least a reboot: the GPU is gone or its links are.
+	// ClassReplace is a fault after which the machine must be replaced or at least rebooted, because the GPU or its links are lost.
 	ClassReplace Class = "Replace"
-	// ClassUnknown is not in the catalogue; taken for a fault that a reset may mend.
+	// ClassUnknown is for XIDs that are not in the catalogue. They count as faults that a reset may repair.
 	ClassUnknown Class = "Unknown"
 )
 
@@ -21,11 +21,11 @@ const (
 type XID struct {
 	Number int
 	Class  Class
-	// Means says it in a few words.
+	// Means is a short description.
 	Means string
 }
 
-// Look returns what an XID means.
+// Look returns the catalogue entry of an XID.
 func Look(number int) XID {
 	if x, ok := catalogue[number]; ok {
 		x.Number = number
@@ -34,17 +34,18 @@ func Look(number int) XID {
 	return XID{Number: number, Class: ClassUnknown, Means: "not in NVIDIA's catalogue as this agent knows it"}
 }
 
-// ignored are the XIDs that NVIDIA's device plugin takes for application errors (internal/rm/health.go in k8s-device-plugin).
+// ignored are the XIDs that NVIDIA's device plugin treats as application errors (internal/rm/health.go in k8s-device-plugin).
 var ignored = []int{13, 31, 43, 45, 68, 109}
 
-// catalogue follows the immediate actions of NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html:
-// IGNORE and RESTART_APP leave the GPU in service, RESET_GPU takes it out, RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink
-// workflows, whose end is the machine's maker, ask for another machine, which is a minute's work in a cloud. Where it differs:
-//   - 109 is RESET_GPU there and ignored by NVIDIA's device plugin; a timeout of one program's context is not worth nine others' GPU.
-//   - 48 is a workflow there that ends in a reset in most cases.
-//   - 63 and 94 are IGNORE and RESTART_APP there, with a reset at the next chance, since the bad memory stays in use until then (and
-//     page retirement on Turing and older needs the driver reloaded). A new reader of that memory fails again, so new pods must not
-//     come; those that run are not touched.
+// catalogue follows the immediate actions in NVIDIA's XID catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. IGNORE and
+// RESTART_APP leave the GPU in service. RESET_GPU takes it out of service. RESTART_BM, RESTART_VM, CHECK_MECHANICALS and the NVLink workflows, which end at
+// the vendor of the machine, ask for another machine, which takes a minute in a cloud. The differences are:
+//   - 109 is RESET_GPU in NVIDIA's catalogue, but NVIDIA's device plugin ignores it. A timeout in the context of one program should not take the GPU from
+//     nine others.
+//   - 48 has a workflow in NVIDIA's catalogue that ends with a reset in most cases.
+//   - 63 and 94 are IGNORE and RESTART_APP in NVIDIA's catalogue, with a reset at the next opportunity, because the bad memory stays in use until then (and
+//     page retirement on Turing and older needs a reload of the driver). Another program that reads this memory fails again, so new pods must not use the
+//     GPU. Running pods stay.
 var catalogue = map[int]XID{
 	13:  {Class: ClassApplication, Means: "graphics engine exception"},
 	31:  {Class: ClassApplication, Means: "GPU memory page fault"},

@@ -1,5 +1,5 @@
-// Package labels describes a machine's GPUs as node labels, with the keys and values of NVIDIA's GPU feature discovery, so that what
-// selects by those goes on working.
+// Package labels describes the GPUs of a machine with node labels. Keys and values are those of NVIDIA's GPU feature discovery, so that existing node
+// selectors continue to work.
 package labels
 
 import (
@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Strategy is how GPUs are shared.
+// Strategy is a strategy for sharing GPUs.
 type Strategy string
 
 // Strategies, as label values.
@@ -22,29 +22,29 @@ const (
 	MPS         Strategy = "mps"
 )
 
-// Sharing is what the machine makes of its GPUs.
+// Sharing describes how the GPUs of the machine are shared.
 type Sharing struct {
 	Strategy Strategy
-	// Replicas is how many each GPU is shared into; 0 and 1 are not shared.
+	// Replicas is the number of replicas of each GPU. With 0 and 1, GPUs are not shared.
 	Replicas int
-	// Renamed says that the replicas have a resource name of their own, such as nvidia.com/gpu.shared.
+	// Renamed reports whether the replicas have their own resource name, such as nvidia.com/gpu.shared.
 	Renamed bool
-	// MIGStrategy is what MIG devices are exposed as; "" and "none" are not told.
+	// MIGStrategy is the strategy for MIG devices. There is no label for "" and "none".
 	MIGStrategy string
 }
 
-// Machine is what the labels say beside its GPUs.
+// Machine holds properties of the machine other than its GPUs.
 type Machine struct {
-	// Type is the maker's name of it, on EC2 the instance type; "" when it is not known.
+	// Type is the vendor's name of the machine, which is the instance type on EC2. It is "" if it is not known.
 	Type string
-	// PCIClasses are those of the GPUs.
+	// PCIClasses are the PCI classes of the GPUs.
 	PCIClasses []uint32
 }
 
-// shared says whether anything is.
+// shared reports whether GPUs are shared.
 func (s Sharing) shared() bool { return s.Replicas > 1 && s.Strategy != None && s.Strategy != "" }
 
-// For returns the labels of a machine; without GPUs there are none. Every value is valid as a label's.
+// For returns the labels of a machine. It returns none if there are no GPUs. All values are valid label values.
 func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machine) map[string]string {
 	if len(devices) == 0 {
 		return map[string]string{}
@@ -52,7 +52,7 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 	d := typical(devices)
 	strategy, replicas, suffix := None, 1, ""
 	switch {
-	case d.MIG: // All of them are partitioned, and partitions are not shared.
+	case d.MIG: // All GPUs are partitioned, and partitions are not shared.
 		replicas = 0
 	case sharing.shared():
 		strategy, replicas = sharing.Strategy, sharing.Replicas
@@ -83,13 +83,13 @@ func For(devices []gpu.Device, driver gpu.Driver, sharing Sharing, machine Machi
 		set("gpu.compute.minor", strconv.Itoa(d.ComputeMinor))
 	}
 	set("mig.capable", strconv.FormatBool(slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIGCapable })))
-	// As in NVIDIA's: whether MPS works here, which is only asked where it is wanted.
+	// As in NVIDIA's labels, whether MPS works is only checked if the strategy is MPS.
 	set("mps.capable", strconv.FormatBool(strategy == MPS && !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.MIG })))
 	driverLabels(driver, set)
 	return out
 }
 
-// driverLabels sets the versions under the old and the new keys.
+// driverLabels sets the versions with the old and the new keys.
 func driverLabels(driver gpu.Driver, set func(key, value string)) {
 	if driver.Version != "" {
 		parts := append(strings.SplitN(driver.Version, ".", 3), "", "")
@@ -111,7 +111,7 @@ func driverLabels(driver gpu.Driver, set func(key, value string)) {
 
 const unknown = "unknown"
 
-// Mode is what GPUs of these PCI classes are made for; it is unknown when they are not alike.
+// Mode returns the mode of GPUs with the PCI classes. It is unknown if the classes differ.
 func Mode(classes []uint32) string {
 	const vga, threeD = 0x030000, 0x030200
 	switch classes = slices.Compact(slices.Sorted(slices.Values(classes))); {
@@ -124,8 +124,8 @@ func Mode(classes []uint32) string {
 	}
 }
 
-// typical is the GPU that the labels describe where a machine has different ones: of those that there are most of, the first that is not
-// partitioned, or else the first.
+// typical returns the GPU that the labels describe if the GPUs differ. It has the most frequent product. It is the first one that is not partitioned, or
+// else the first one.
 func typical(devices []gpu.Device) gpu.Device {
 	count := map[string]int{}
 	for _, d := range devices {
@@ -142,7 +142,7 @@ func typical(devices []gpu.Device) gpu.Device {
 	})
 }
 
-// Family is the name of a GPU's architecture by its CUDA compute capability.
+// Family returns the name of the GPU architecture for a CUDA compute capability.
 func Family(major, minor int) string {
 	switch {
 	case major == 1:
@@ -174,10 +174,10 @@ func Family(major, minor int) string {
 	}
 }
 
-// longest is the length of a label value.
+// longest is the largest length of a label value.
 const longest = 63
 
-// productName is the product with dashes for spaces; the suffix survives when the name is too long.
+// productName returns the product with dashes instead of spaces. If it is too long, it is shortened before the suffix.
 func productName(product, suffix string) string {
 	name := strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if r == ' ' || r == '\t' {
@@ -195,13 +195,13 @@ func productName(product, suffix string) string {
 	return name + suffix
 }
 
-// valid makes a string a label value: letters, digits, '-', '_' and '.', a letter or digit at both ends, 63 characters at most.
+// valid converts a string to a valid label value: letters, digits, '-', '_' and '.', with a letter or digit at both ends, and at most 63 characters.
 func valid(value string) string {
 	value = strings.TrimLeft(strings.Map(allowed, value), "-_.")
 	return strings.TrimRight(value[:min(len(value), longest)], "-_.")
 }
 
-// allowed drops what a label value cannot have.
+// allowed drops characters that a label value cannot have.
 func allowed(r rune) rune {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '-', r == '_', r == '.':

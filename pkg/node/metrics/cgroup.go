@@ -2,13 +2,12 @@ package metrics
 
 import "strings"
 
-// ParseCgroup finds the pod and the container in the content of a /proc/<pid>/cgroup. It knows cgroup v1 and v2, the kubelet's systemd and
-// cgroupfs drivers, and the container ids of containerd, CRI-O and Docker. Paths are taken as the agent sees them, which is
-// relative ("/../../kubepods-…") when it is in a cgroup namespace of its own. ok is false for what is not in a pod; container is "" for a
-// process that is in the pod but in no container.
+// ParseCgroup returns the pod and the container from the content of /proc/<pid>/cgroup. It supports cgroup v1 and v2, the systemd and cgroupfs drivers of
+// the kubelet, and the container IDs of containerd, CRI-O and Docker. Paths are as the agent sees them, which is relative ("/../../kubepods-…") if it runs
+// in its own cgroup namespace. ok is false for processes outside of pods. container is "" for a process that is in a pod but not in a container.
 func ParseCgroup(content string) (podUID, container string, ok bool) {
 	for line := range strings.Lines(content) {
-		// hierarchy:controllers:path; a path may have colons.
+		// The format is hierarchy:controllers:path. The path may contain colons.
 		fields := strings.SplitN(strings.TrimRight(line, "\n"), ":", 3)
 		if len(fields) != 3 {
 			continue
@@ -23,7 +22,7 @@ func ParseCgroup(content string) (podUID, container string, ok bool) {
 func parsePath(path string) (podUID, container string, ok bool) {
 	for part := range strings.SplitSeq(path, "/") {
 		if !ok {
-			// containerd without its systemd driver on a kubelet with it writes <slice>:cri-containerd:<id> in one part.
+			// If the kubelet uses the systemd driver and containerd does not, containerd writes <slice>:cri-containerd:<id>.
 			slice, rest, joined := strings.Cut(part, ":")
 			if podUID, ok = podOf(slice); ok && joined {
 				_, id, _ := strings.Cut(rest, ":")
@@ -31,13 +30,13 @@ func parsePath(path string) (podUID, container string, ok bool) {
 			}
 			continue
 		}
-		// What the container itself makes below its cgroup does not matter.
+		// Cgroups that the container creates below its own are ignored.
 		return podUID, containerOf(part), true
 	}
 	return podUID, "", ok
 }
 
-// podOf reads kubepods-burstable-pod<uid>.slice, where dashes of the UID are underscores, and pod<uid>.
+// podOf parses kubepods-burstable-pod<uid>.slice, which has underscores instead of dashes in the UID, and pod<uid>.
 func podOf(part string) (uid string, ok bool) {
 	if name, systemd := strings.CutSuffix(part, ".slice"); systemd {
 		i := strings.LastIndex(name, "-pod")
@@ -51,7 +50,7 @@ func podOf(part string) (uid string, ok bool) {
 	return uid, isUID(uid)
 }
 
-// isUID says whether a string is a pod's UID: a UUID, or the 32 digits that the kubelet gives to static pods.
+// isUID reports whether a string is the UID of a pod: a UUID, or the 32 digits that the kubelet uses for static pods.
 func isUID(s string) bool {
 	switch len(s) {
 	case 32:
@@ -64,10 +63,10 @@ func isUID(s string) bool {
 	}
 }
 
-// idLength is the length of a container id in all three runtimes.
+// idLength is the length of container IDs in all three runtimes.
 const idLength = 64
 
-// containerOf reads <id>, cri-containerd-<id>.scope, crio-<id>.scope and docker-<id>.scope.
+// containerOf parses <id>, cri-containerd-<id>.scope, crio-<id>.scope and docker-<id>.scope.
 func containerOf(part string) string {
 	part = strings.TrimSuffix(part, ".scope")
 	if len(part) > idLength && part[len(part)-idLength-1] != '-' || len(part) < idLength {

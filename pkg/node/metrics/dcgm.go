@@ -15,9 +15,9 @@ var dcgmMetrics = []values{
 	{"DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", whenUp(func(g reading) (float64, bool) { return told(g.usage.MemoryUsedMiB, 1) })},
 }
 
-// writeDCGM writes the metrics that dashboards for NVIDIA's exporter need, with its labels. A GPU that a single container uses carries its
-// name. One that several use carries none: its power is not each of theirs, and a series for each would make sums count it again and
-// again; the metrics of pods say who has what.
+// writeDCGM writes the metrics and labels that dashboards for NVIDIA's DCGM exporter need. If a single container uses a GPU, its metrics have the labels of
+// that container. If several use it, they do not, because a series for each of them would count the power of the GPU several times. The metrics of pods
+// show what each of them uses.
 func writeDCGM(t *Text, host string, gpus []reading, shares []share) {
 	users := map[string][]owner{}
 	for _, s := range shares {

@@ -1,4 +1,4 @@
-// Package metrics tells Prometheus what the GPUs do, and for which pods.
+// Package metrics exports Prometheus metrics of GPUs and of the pods that use them.
 package metrics
 
 import (
@@ -14,43 +14,43 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Replicas is how a GPU is shared.
+// Replicas holds the number of replicas of a GPU.
 type Replicas struct {
-	// Total is how many replicas the GPU has, Allocated how many of them pods hold.
+	// Total is the number of replicas of the GPU, and Allocated is the number that pods hold.
 	Total, Allocated int
 }
 
-// Config is what an Exporter needs.
+// Config configures an Exporter.
 type Config struct {
 	Library gpu.Library
-	// Replicas says how the GPUs are shared, by UUID; may be nil.
+	// Replicas returns the replicas of the GPUs by UUID. It may be nil.
 	Replicas func() map[string]Replicas
-	// Pods says which pods there are; without it there are no metrics of pods.
+	// Pods lists the pods. If it is nil, there are no metrics of pods.
 	Pods PodSource
-	// Proc is where the machine's processes are; "/proc" by default.
+	// Proc is the proc file system of the machine. It defaults to "/proc".
 	Proc string
-	// DCGM adds the metrics that dashboards know from NVIDIA's DCGM exporter. Host is the machine's name in them.
+	// DCGM adds the metrics of NVIDIA's DCGM exporter that dashboards use. Host is the name of the machine in them.
 	DCGM bool
 	Host string
-	// More adds the metrics of others; may be nil.
+	// More writes additional metrics. It may be nil.
 	More func(*Text)
 }
 
-// Exporter answers Prometheus. It reads the GPUs when it is asked, and does not wait for a driver that hangs.
+// Exporter serves metrics to Prometheus. It reads the GPUs for each scrape, and does not wait for a driver that hangs.
 type Exporter struct {
 	config Config
 
 	mu   sync.Mutex
 	xids map[xidKey]uint64
 	last map[string]int
-	// under is the reading that is under way; nil when none is. Two scrapes at once should not double the work.
+	// under is the reading that is in progress, and nil if there is none. Concurrent scrapes share it.
 	under *sample
 }
 
-// patience is how long a scrape waits for the GPUs. Prometheus waits ten seconds for all of it.
+// patience is how long a scrape waits for the GPUs. By default, Prometheus waits ten seconds for the whole scrape.
 const patience = 5 * time.Second
 
-// sample is what was read. It is written until done is closed.
+// sample is the result of a reading. It must not be read until done is closed.
 type sample struct {
 	done   chan struct{}
 	gpus   []reading
@@ -71,7 +71,7 @@ func New(c Config) *Exporter {
 	return &Exporter{config: c, xids: map[xidKey]uint64{}, last: map[string]int{}}
 }
 
-// Observe counts an event's XID.
+// Observe counts the XID of an event.
 func (x *Exporter) Observe(e gpu.Event) {
 	if e.XID == 0 {
 		return
@@ -87,12 +87,12 @@ func (x *Exporter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	var body bytes.Buffer
 	t := NewText(&body)
 	x.Write(t)
-	_ = t.Flush() // Into memory.
+	_ = t.Flush() // Writing to memory does not fail.
 	w.Header().Set("Content-Type", ContentType)
-	_, _ = w.Write(body.Bytes()) // Prometheus sees that it got less.
+	_, _ = w.Write(body.Bytes()) // Prometheus notices an incomplete answer.
 }
 
-// reading is a GPU as it was read.
+// reading holds what was read of a GPU.
 type reading struct {
 	gpu.Device
 	usage    gpu.Usage
@@ -101,11 +101,11 @@ type reading struct {
 	lastXID  int
 }
 
-// share is what a container has of a GPU.
+// share is what a container uses of a GPU.
 type share struct {
 	owner
 	uuid string
-	// mib and percent are -1 when no process of it tells.
+	// mib and percent are -1 if they are not known for any of its processes.
 	mib     int64
 	percent int
 }
@@ -126,7 +126,7 @@ func (x *Exporter) Write(t *Text) {
 	}
 }
 
-// sample waits for a reading, not for long.
+// sample waits for a reading, and returns an error if it takes too long.
 func (x *Exporter) sample() ([]reading, []share, error) {
 	x.mu.Lock()
 	s := x.under
@@ -178,7 +178,7 @@ func (x *Exporter) read() ([]reading, error) {
 	return out, nil
 }
 
-// shares adds up the processes of each container on each GPU.
+// shares returns the sums over the processes of each container on each GPU.
 func (x *Exporter) shares(gpus []reading) []share {
 	if x.config.Pods == nil {
 		return nil
@@ -232,19 +232,19 @@ const (
 	mhz = 1e6
 )
 
-// values is a metric of GPUs: what a GPU has of it, or nothing.
+// values is a metric of GPUs. of returns the value for a GPU, and false if it has none.
 type values struct {
 	name string
 	help string
 	of   func(reading) (float64, bool)
 }
 
-// told makes a value of one that is negative when the GPU does not tell.
+// told returns the value times the factor, and false if the value is negative, which means that the GPU does not report it.
 func told[N int | int64](value N, factor float64) (float64, bool) {
 	return float64(value) * factor, value >= 0
 }
 
-// percentages are divided, not multiplied: 0.29 and not 0.29000000000000004.
+// ratio divides instead of multiplying by 0.01, so that 29 becomes 0.29 and not 0.29000000000000004.
 func ratio(percent int) (float64, bool) { return float64(percent) / 100, percent >= 0 }
 
 var gpuMetrics = []values{
@@ -295,7 +295,7 @@ func writeGPUs(t *Text, gpus []reading) {
 	}
 }
 
-// writeXIDs writes what was counted, also of GPUs that are gone: a counter that disappears looks as if nothing had happened.
+// writeXIDs writes the counts of XIDs, including those of GPUs that are gone, because a counter must not disappear.
 func (x *Exporter) writeXIDs(t *Text, gpus []reading) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Pod is a pod on this machine.
+// Pod is a pod on the machine.
 type Pod struct {
 	UID, Namespace, Name string
 	Containers           []Container
@@ -17,19 +17,19 @@ type Pod struct {
 // Container is a container of a pod.
 type Container struct {
 	Name string
-	// ID is the runtime's; "" when it is not known.
+	// ID is the container ID of the runtime, and "" if it is not known.
 	ID string
 }
 
-// PodSource lists the pods of this machine.
+// PodSource lists the pods of the machine.
 type PodSource interface {
 	Pods() ([]Pod, error)
 }
 
-// LogFolders lists pods by the names of their log folders, which the kubelet keeps: pods/<namespace>_<name>_<uid>/<container>, and
-// containers/<name>_<namespace>_<container>-<id>.log. That needs neither the API server nor the kubelet's or the runtime's socket.
+// LogFolders lists pods from the names of their log directories, which the kubelet creates: pods/<namespace>_<name>_<uid>/<container>, and
+// containers/<name>_<namespace>_<container>-<id>.log. It needs access neither to the API server nor to the sockets of the kubelet or the runtime.
 type LogFolders struct {
-	// Root is /var/log.
+	// Root is /var/log of the machine.
 	Root string
 }
 
@@ -46,7 +46,7 @@ func (l LogFolders) Pods() ([]Pod, error) {
 		if !ok || !folder.IsDir() {
 			continue
 		}
-		// A pod that went away meanwhile has no containers.
+		// If the pod was deleted in the meantime, it has no containers.
 		containers, err := os.ReadDir(filepath.Join(l.Root, "pods", folder.Name()))
 		if err != nil {
 			continue
@@ -55,7 +55,7 @@ func (l LogFolders) Pods() ([]Pod, error) {
 			if !c.IsDir() {
 				continue
 			}
-			// One that was started again has an id for each start that is not forgotten yet.
+			// A container that was restarted has several IDs.
 			found := ids[containerKey{pod.Namespace, pod.Name, c.Name()}]
 			if len(found) == 0 {
 				found = []string{""}
@@ -71,7 +71,7 @@ func (l LogFolders) Pods() ([]Pod, error) {
 
 type containerKey struct{ namespace, pod, container string }
 
-// ids reads the links to the logs of containers; without them containers have no id.
+// ids returns the container IDs from the links to the logs of containers. It returns none if they cannot be read.
 func (l LogFolders) ids() map[containerKey][]string {
 	links, err := os.ReadDir(filepath.Join(l.Root, "containers"))
 	if err != nil {
@@ -86,7 +86,7 @@ func (l LogFolders) ids() map[containerKey][]string {
 	return out
 }
 
-// parsePodFolder reads <namespace>_<name>_<uid>; none of the three has an underscore.
+// parsePodFolder parses <namespace>_<name>_<uid>. None of the three contains an underscore.
 func parsePodFolder(name string) (Pod, bool) {
 	parts := strings.Split(name, "_")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || !isUID(parts[2]) {
@@ -95,7 +95,7 @@ func parsePodFolder(name string) (Pod, bool) {
 	return Pod{Namespace: parts[0], Name: parts[1], UID: parts[2]}, true
 }
 
-// parseContainerLog reads <pod>_<namespace>_<container>-<id>.log.
+// parseContainerLog parses <pod>_<namespace>_<container>-<id>.log.
 func parseContainerLog(name string) (key containerKey, id string, ok bool) {
 	stem, isLog := strings.CutSuffix(name, ".log")
 	parts := strings.Split(stem, "_")
@@ -109,11 +109,11 @@ func parseContainerLog(name string) (key containerKey, id string, ok bool) {
 	return containerKey{namespace: parts[1], pod: parts[0], container: parts[2][:i]}, parts[2][i+1:], true
 }
 
-// owner is whose process it is.
+// owner is the container that a process belongs to.
 type owner struct{ namespace, pod, container string }
 
-// owners finds the pods of processes. Those that are in no pod, or in one that is not known, are left out. PIDs are the machine's: the
-// agent has to be in the machine's PID namespace.
+// owners returns the owners of processes. Processes outside of pods, or in unknown pods, are left out. The PIDs are those of the machine, so the agent must
+// run in its PID namespace.
 func owners(proc string, pods []Pod, pids []int) map[int]owner {
 	byUID := map[string]Pod{}
 	for _, p := range pods {
@@ -121,7 +121,7 @@ func owners(proc string, pods []Pod, pids []int) map[int]owner {
 	}
 	out := map[int]owner{}
 	for _, pid := range pids {
-		// One that ended meanwhile has none.
+		// The file is missing if the process has ended.
 		content, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "cgroup"))
 		if err != nil {
 			continue
@@ -136,14 +136,14 @@ func owners(proc string, pods []Pod, pids []int) map[int]owner {
 	return out
 }
 
-// Users finds the pods of processes, as namespace/name; it finds none where pods is nil. proc is where the machine's processes are.
+// Users returns the pods of processes, as namespace/name, by PID. It returns none if pods is nil. proc is the proc file system of the machine.
 func Users(proc string, pods PodSource, pids []int) map[int]string {
 	if pods == nil {
 		return nil
 	}
 	all, err := pods.Pods()
 	if err != nil {
-		return nil // Then nobody is known.
+		return nil // No pods are known.
 	}
 	out := map[int]string{}
 	for pid, o := range owners(proc, all, pids) {
@@ -152,7 +152,7 @@ func Users(proc string, pods PodSource, pids []int) map[int]string {
 	return out
 }
 
-// container is the name of the container with that id: the only one there is when ids are not known.
+// container returns the name of the container with the ID. Without a match, it returns the name of the only container, and "" if there are several.
 func (p Pod) container(id string) string {
 	only, several := "", false
 	for _, c := range p.Containers {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ContentType is that of what Text writes.
+// ContentType is the content type of what Text writes.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// Kind is a metric's type.
+// Kind is the type of a metric.
 type Kind string
 
 // Kinds.
@@ -19,8 +19,8 @@ const (
 	Counter Kind = "counter"
 )
 
-// Text writes metrics in Prometheus' text format. It is written by hand since Prometheus' own client would add 0.8 MB to the agent, half
-// of what is left of its 15 MB, for what are forty lines; the tests read it back with Prometheus' parser.
+// Text writes metrics in the Prometheus text format. It does not use the Prometheus client library, which would add 0.8 MB to the agent's binary for about
+// forty lines of code. The tests parse the output with the Prometheus parser.
 type Text struct {
 	w    *bufio.Writer
 	name string
@@ -29,18 +29,18 @@ type Text struct {
 	open bool
 }
 
-// NewText returns a writer of metrics. Flush ends it.
+// NewText returns a Text that writes to w. Flush must be called at the end.
 func NewText(w io.Writer) *Text { return &Text{w: bufio.NewWriter(w)} }
 
-// Flush writes what is left and returns the first error of all writes.
+// Flush writes buffered data and returns the first error of all writes.
 func (t *Text) Flush() error { return t.w.Flush() }
 
-// Family begins a metric. All its samples have to follow before the next one begins; without samples it is not written.
+// Family begins a metric. All its samples must be written before the next metric begins. A metric without samples is not written.
 func (t *Text) Family(name string, kind Kind, help string) {
 	t.name, t.kind, t.help, t.open = name, kind, help, false
 }
 
-// Sample writes a value of the metric with labels, which are names and values in turn.
+// Sample writes a value of the metric. labels are alternating names and values.
 func (t *Text) Sample(value float64, labels ...string) {
 	if !t.open {
 		t.open = true

@@ -1,5 +1,5 @@
-// Package nodeapi reads, watches and patches one Node, and writes events about it, over plain HTTP. The agent needs nothing else of the API server, and a full client
-// would more than double its size.
+// Package nodeapi reads, watches and patches one Node, and writes events about it, with plain HTTP. The agent needs little else of the API server, and
+// client-go would more than double the size of its binary.
 package nodeapi
 
 import (
@@ -25,34 +25,34 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Client is for one Node.
+// Client is a client of the API server for one Node.
 type Client struct {
-	// Server is the API server's address, for instance "https://10.0.0.1:443".
+	// Server is the address of the API server, for instance "https://10.0.0.1:443".
 	Server string
-	// Name is the Node's.
+	// Name is the name of the Node.
 	Name string
-	// TokenFile is read for each request: the kubelet renews what is in it.
+	// TokenFile is read for each request, because the kubelet renews the token.
 	TokenFile string
 	HTTP      *http.Client
 	Clock     clock.WithTicker
 }
 
 const (
-	// serviceAccount is where the kubelet mounts it. The environment variable SERVICE_ACCOUNT_DIR names another folder, for an agent that runs
-	// in no pod.
+	// serviceAccount is where the kubelet mounts the service account. The environment variable SERVICE_ACCOUNT_DIR names another directory, for an agent
+	// that does not run in a pod.
 	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 	maxAnswer      = 8 << 20
-	// watchFor is how long one watch lasts, patience how long silence may last beyond it.
+	// watchFor is how long a watch lasts. The client waits for its end for callTimeout longer.
 	watchFor     = 5 * time.Minute
 	callTimeout  = 10 * time.Second
 	firstBackoff = 200 * time.Millisecond
 	lastBackoff  = 30 * time.Second
 )
 
-// ErrNotInCluster says that there is no service account to speak with the API server.
+// ErrNotInCluster means that there is no service account for the API server.
 var ErrNotInCluster = errors.New("not in a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
 
-// InCluster makes the Client of a pod.
+// InCluster returns the Client for a process that runs in a pod.
 func InCluster(name string) (*Client, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -76,7 +76,7 @@ func InCluster(name string) (*Client, error) {
 	}, nil
 }
 
-// Node is what the agent needs to know of it.
+// Node holds the fields of the Node that the agent needs.
 type Node struct {
 	Metadata Metadata `json:"metadata"`
 	Status   struct {
@@ -85,7 +85,7 @@ type Node struct {
 	} `json:"status"`
 }
 
-// Condition is one of the Node's.
+// Condition is a condition of the Node.
 type Condition struct {
 	Type    string `json:"type"`
 	Status  string `json:"status"`
@@ -93,7 +93,7 @@ type Condition struct {
 	Message string `json:"message"`
 }
 
-// Metadata is the Node's.
+// Metadata is the metadata of the Node.
 type Metadata struct {
 	Name            string            `json:"name"`
 	UID             string            `json:"uid"`
@@ -102,7 +102,7 @@ type Metadata struct {
 	Annotations     map[string]string `json:"annotations"`
 }
 
-// StatusError is the API server's refusal.
+// StatusError is an error that the API server returned.
 type StatusError struct {
 	Code    int
 	Message string
@@ -112,7 +112,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("the API server says %d %s: %s", e.Code, http.StatusText(e.Code), e.Message)
 }
 
-// Get reads the Node.
+// Get returns the Node.
 func (c *Client) Get(ctx context.Context) (Node, error) {
 	var n Node
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -126,7 +126,7 @@ func (c *Client) Get(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// Allocatable is how much the Node has to give of what is counted in devices: numbers without a unit, or in thousands.
+// Allocatable returns the allocatable amounts of the Node that are whole numbers, also with the suffix k, as those of devices are.
 func (c *Client) Allocatable(ctx context.Context) (map[string]int64, error) {
 	n, err := c.Get(ctx)
 	if err != nil {
@@ -145,13 +145,13 @@ func (c *Client) Allocatable(ctx context.Context) (map[string]int64, error) {
 	return out, nil
 }
 
-// Kinds of patches.
+// Content types of patches.
 const (
 	MergePatch     = "application/merge-patch+json"
 	StrategicPatch = "application/strategic-merge-patch+json"
 )
 
-// Patch changes the Node, or its status if subresource is "status".
+// Patch patches the Node, or its status if subresource is "status".
 func (c *Client) Patch(ctx context.Context, subresource, kind string, patch any) error {
 	body, err := json.Marshal(patch)
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *Client) Patch(ctx context.Context, subresource, kind string, patch any)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// Only metadata comes back; nobody looks at it.
+	// The API server returns only metadata, which is ignored.
 	if err := c.call(ctx, http.MethodPatch, path, metadataOnly, kind, body, func(io.Reader) error { return nil }); err != nil {
 		return fmt.Errorf("patching node %s: %w", c.Name, err)
 	}
@@ -172,20 +172,20 @@ func (c *Client) Patch(ctx context.Context, subresource, kind string, patch any)
 
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
-// Watch calls f with the Node at first and after each change, until ctx ends. What fails is tried again.
+// Watch calls f with the Node at first and after each change, until ctx ends. It retries after errors.
 func (c *Client) Watch(ctx context.Context, f func(Node)) {
 	log := logr.FromContextOrDiscard(ctx)
 	version := ""
 	c.again(ctx, func() {
 		err := c.watchNode(ctx, &version, f)
 		if err != nil && ctx.Err() == nil {
-			version = "" // Whatever it was: begin anew.
+			version = "" // Start again from the current version after any error.
 			log.Info("The Node cannot be watched; trying again", "error", err.Error())
 		}
 	})
 }
 
-// again calls f until ctx ends, with longer and longer pauses while it does not last.
+// again calls f until ctx ends, with increasing pauses while f returns quickly.
 func (c *Client) again(ctx context.Context, f func()) {
 	ticks := c.clock()
 	for backoff := firstBackoff; ctx.Err() == nil; {
@@ -234,13 +234,13 @@ func (c *Client) watchNode(ctx context.Context, version *string, f func(Node)) e
 	})
 }
 
-// watch tells of changes of what the selector picks since the version, which it moves on.
+// watch calls changed for each change of the selected objects after the version, and updates the version.
 func (c *Client) watch(ctx context.Context, path, selector string, version *string, changed func(kind string, object json.RawMessage) error) error {
 	query := url.Values{
 		"watch": {"true"}, "fieldSelector": {selector}, "resourceVersion": {*version},
 		"allowWatchBookmarks": {"true"}, "timeoutSeconds": {strconv.Itoa(int(watchFor.Seconds()))},
 	}
-	// A connection that is dead without saying so ends here.
+	// The timeout detects connections that are dead without an error.
 	ctx, cancel := context.WithTimeout(ctx, watchFor+callTimeout)
 	defer cancel()
 	return c.call(ctx, http.MethodGet, path+"?"+query.Encode(), "application/json", "", nil, func(body io.Reader) error {

@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// Event is something to tell about the Node.
+// Event is a Kubernetes event about the Node.
 type Event struct {
-	// Warning is the event's type; else it is Normal.
+	// Warning reports whether the type of the event is Warning. Otherwise it is Normal.
 	Warning bool
 	Reason  string
 	Message string
 	At      time.Time
 }
 
-// Events of objects without a namespace are in this one.
+// Events about objects without a namespace are in this namespace.
 const eventNamespace = "default"
 
 const component = "karve-node"
 
-// maxMessage is what the API server takes.
+// maxMessage is the largest length of a message that the API server accepts.
 const maxMessage = 1024
 
 // Record writes an event about the Node.
@@ -40,7 +40,7 @@ func (c *Client) Record(ctx context.Context, e Event) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Event",
 		"metadata": map[string]string{"generateName": c.Name + ".", "namespace": eventNamespace},
-		// The kubelet gives the Node's name as its UID, too; `kubectl describe node` looks for both.
+		// As in the kubelet, the name of the Node is also its UID, because `kubectl describe node` selects events by both.
 		"involvedObject": map[string]string{"apiVersion": "v1", "kind": "Node", "name": c.Name, "uid": c.Name},
 		"type":           kind, "reason": e.Reason, "message": message, "count": 1, "firstTimestamp": at, "lastTimestamp": at,
 		"source": map[string]string{"component": component, "host": c.Name}, "reportingComponent": component, "reportingInstance": c.Name,

@@ -14,10 +14,10 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// slicesAgain is how long it takes to ask again an API server that has no ResourceSlices, or does not let them be read.
+// slicesAgain is the interval between requests to an API server that has no ResourceSlices or does not allow reading them.
 const slicesAgain = 10 * time.Minute
 
-// sliceVersions are the versions of ResourceSlices, the newest first. An older cluster has none of them.
+// sliceVersions are the API versions of ResourceSlices, the newest first. An older cluster has none of them.
 var sliceVersions = []string{"v1", "v1beta2", "v1beta1"}
 
 // WatchSlices calls f with the names of the ResourceSlices that a DRA driver publishes for the Node, at first and after each change, until ctx ends.
@@ -30,7 +30,7 @@ func (c *Client) WatchSlices(ctx context.Context, driver string, f func(names []
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		w.version = "" // Whatever it was: begin anew.
+		w.version = "" // Start again from the current version after any error.
 		missing := isStatus(err, http.StatusNotFound)
 		if said != err.Error() && !missing {
 			log.Info("ResourceSlices cannot be watched; trying again", "error", err.Error())
@@ -87,7 +87,7 @@ func (w *sliceWatch) path(group string) string {
 	return "/apis/resource.k8s.io/" + group + "/resourceslices"
 }
 
-// list takes the newest version that the API server has.
+// list lists the ResourceSlices with the newest version that the API server has.
 func (w *sliceWatch) list(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,28 +1,28 @@
 // Package nvml reads NVIDIA GPUs through NVML, the driver's library. It is the only package that needs cgo.
 //
-// The library is loaded when Init is called, and its functions are bound when they are first called. So the program must not be linked with
-// -z now, which is the default of some distributions' compilers: build it with -ldflags '-extldflags=-Wl,-z,lazy'. And a function that an
-// old driver lacks must not be called, since that would end the process: optional ones are looked up at Init.
+// Init loads the library, and its functions are bound when they are first called. The program must therefore not be linked with -z now, which is the
+// default of the compilers of some distributions. Build it with -ldflags '-extldflags=-Wl,-z,lazy'. Calling a function that an old driver lacks would end
+// the process, so Init looks up the optional ones.
 //
-// Once a function is bound, the C library does not let go of the library any more. After an update of the driver only a new process can
-// read the GPUs; that is gpu.ErrRestart.
+// Once a function is bound, the C library does not unload the library. After an update of the driver, only a new process can read the GPUs, and the error
+// is gpu.ErrRestart.
 package nvml
 
 import "k8s.io/utils/clock"
 
-// Options say where the driver is.
+// Options configure a Library.
 type Options struct {
-	// Library is the path of libnvidia-ml.so.1. Without it, it is looked for below DriverRoot, and without that where the dynamic
-	// loader looks, LD_LIBRARY_PATH included.
+	// Library is the path of libnvidia-ml.so.1. If it is empty, the library is searched for below DriverRoot, and if that is empty, where the dynamic
+	// loader searches, including LD_LIBRARY_PATH.
 	Library string
-	// DriverRoot is the folder at which the machine's root with the driver is seen, for instance "/driver-root".
+	// DriverRoot is the directory with the root file system of the host that has the driver, for instance "/driver-root".
 	DriverRoot string
-	// Sysfs is where the kernel's view of PCI devices is; "/sys" by default.
+	// Sysfs is the path of sysfs. It defaults to "/sys".
 	Sysfs string
-	// Dev is where the device files are; "/dev" by default.
+	// Dev is the directory of the device files. It defaults to "/dev".
 	Dev string
-	// Clock is the system's by default.
+	// Clock defaults to the system clock.
 	Clock clock.PassiveClock
-	// Skipped is told of GPUs that cannot be used and why; may be nil.
+	// Skipped is called with the errors of GPUs that cannot be used. It may be nil.
 	Skipped func(error)
 }

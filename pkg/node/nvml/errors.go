@@ -10,9 +10,9 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Error is what NVML answered instead of what was asked.
+// Error is an error code that NVML returned.
 type Error struct {
-	// Doing is what was asked, for instance "reading the memory of GPU-1".
+	// Doing is what NVML was asked for, for instance "reading the memory of GPU-1".
 	Doing string
 	Code  nvml.Return
 }
@@ -26,7 +26,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Is makes a code one of package gpu's errors.
+// Is reports whether the code corresponds to an error of package gpu.
 func (e *Error) Is(target error) bool {
 	switch e.Code {
 	case nvml.ERROR_GPU_IS_LOST:
@@ -42,7 +42,7 @@ func (e *Error) Is(target error) bool {
 	}
 }
 
-// failed makes an answer an error: nil for success.
+// failed returns an Error for a code, and nil for success.
 func failed(code nvml.Return, format string, args ...any) error {
 	if code == nvml.SUCCESS {
 		return nil
@@ -50,7 +50,7 @@ func failed(code nvml.Return, format string, args ...any) error {
 	return &Error{Doing: fmt.Sprintf(format, args...), Code: code}
 }
 
-// explain says what a code means and what to do about it.
+// explain returns what a code means and what to do about it.
 func explain(code nvml.Return) (meaning, advice string) {
 	switch code {
 	case nvml.ERROR_LIBRARY_NOT_FOUND:

@@ -13,13 +13,13 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// slice is how long NVML is waited in at a time: Shutdown has to wait for it.
+// slice is how long a single wait in NVML takes. Shutdown may have to wait for it.
 const slice = 200 * time.Millisecond
 
-// fallenOffTheBus is the XID with which a GPU goes for good.
+// fallenOffTheBus is the XID of a GPU that is lost until it is reset.
 const fallenOffTheBus = 79
 
-// register makes an event set of all GPUs that are not lost.
+// register creates an event set with all GPUs that are not lost.
 func (l *Library) register() error {
 	l.unregister()
 	events, code := l.api.EventSetCreate()
@@ -51,7 +51,7 @@ func (l *Library) register() error {
 	return nil
 }
 
-// unregister gives the event set up. That NVML may not know it any more is no matter.
+// unregister frees the event set. NVML may already have freed it, so errors are ignored.
 func (l *Library) unregister() {
 	if l.events != nil {
 		_ = l.events.Free()
@@ -59,7 +59,7 @@ func (l *Library) unregister() {
 	}
 }
 
-// alive lists the GPUs that are not lost.
+// alive returns the GPUs that are not lost.
 func (l *Library) alive() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *Library) Wait(timeout time.Duration) (gpu.Event, bool, error) {
 	}
 }
 
-// waitPart waits without giving up the library, so it must not be long. generation is the Init that the wait began after.
+// waitPart waits while holding a read lock, so the timeout must be short. generation is the number of the Init in which the wait began.
 func (l *Library) waitPart(timeout time.Duration, last bool, generation *int) (gpu.Event, bool, error) {
 	l.open.RLock()
 	defer l.open.RUnlock()
@@ -106,7 +106,7 @@ func (l *Library) waitPart(timeout time.Duration, last bool, generation *int) (g
 			}
 		}
 	case nvml.ERROR_GPU_IS_LOST:
-		// It does not say which one, and would say it again at once: find it, and wait for the others.
+		// NVML does not say which GPU is lost, and would return the error again at once. Find it, and wait for the other GPUs.
 		if err := l.probe(); err != nil {
 			return gpu.Event{}, false, err
 		}
@@ -134,14 +134,15 @@ func (l *Library) takePending() (gpu.Event, bool) {
 	return e, true
 }
 
-// waitsForLost says whether the event set has a GPU that is lost.
+// waitsForLost reports whether the event set contains a GPU that is lost.
 func (l *Library) waitsForLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.registered, func(uuid string) bool { return l.lost[uuid] })
 }
 
-// probe asks each GPU something that only the GPU itself can answer, and notes those that are lost. It is an error when the driver does not answer for any.
+// probe reads a value from each GPU that only the GPU itself knows, and marks those that are lost. It returns an error if the driver does not answer for
+// any GPU.
 func (l *Library) probe() error {
 	alive := l.alive()
 	var errs []error
@@ -164,7 +165,7 @@ func (l *Library) probe() error {
 	return errs[0]
 }
 
-// ofDriver says that an error is not one GPU's.
+// ofDriver reports whether an error concerns the driver and not a single GPU.
 func ofDriver(err error) bool {
 	switch codeOf(err) {
 	case nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
@@ -174,7 +175,7 @@ func ofDriver(err error) bool {
 	}
 }
 
-// event says what NVML's event is. When the GPU cannot be named, it is about all of them.
+// event converts an event of NVML. If the GPU cannot be identified, the event is about all GPUs.
 func (l *Library) event(data nvml.EventData) gpu.Event {
 	e := gpu.Event{XID: int(data.EventData), Lost: data.EventData == fallenOffTheBus}
 	if uuid, code := data.Device.GetUUID(); code == nvml.SUCCESS {
@@ -190,7 +191,7 @@ func (l *Library) event(data nvml.EventData) gpu.Event {
 		}
 	}
 	if e.UUID != "" && e.Lost {
-		l.lost[e.UUID] = true // It is told with its XID, and not again without.
+		l.lost[e.UUID] = true // The loss is reported with this XID, and not a second time.
 	}
 	return e
 }

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errFile is that a device file is gone, or that the container must not use it any more, as after systemd's daemon-reload. What is open stays open, and
-// nobody can open it again: neither this process nor a pod's.
+// errFile means that a device file is missing, or that the container may no longer use it, as after systemd's daemon-reload. Open files stay open, but
+// neither this process nor those of pods can open the file again.
 var errFile = errors.New("restart the pod: only a new container is given it again")
 
-// checkFiles looks for the device files that were there before. Where there was none, as on a machine without GPUs, there is nothing to look for.
+// checkFiles checks the device files that existed before. If there were none, as on a machine without GPUs, it checks nothing.
 func (l *Library) checkFiles() error {
 	control := filepath.Join(l.options.Dev, "nvidiactl")
 	err := unix.Access(control, unix.R_OK|unix.W_OK)

@@ -21,7 +21,7 @@ import (
 
 const libraryName = "libnvidia-ml.so.1"
 
-// folders are where distributions put the library, below the driver's root.
+// folders are the directories below the driver root in which distributions install the library.
 var folders = []string{
 	"usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu",
 	"usr/local/nvidia/lib64",
@@ -31,35 +31,35 @@ var folders = []string{
 type Library struct {
 	options Options
 
-	// open is held for reading while NVML is in use, and for writing to open and close it: closing it under a call would crash.
+	// open is held for reading while NVML is in use, and for writing to open or close it. Closing NVML during a call would crash.
 	open sync.RWMutex
 	api  nvml.Interface
 	has  map[string]bool
-	// ready is true between Init and Shutdown; generation counts the Inits.
+	// ready is true between Init and Shutdown. generation is the number of Inits.
 	ready      bool
 	generation int
 
-	// wait is held by the one who waits for events.
+	// wait is held by the goroutine that waits for events.
 	wait       sync.Mutex
 	events     nvml.EventSet
 	registered []string // The GPUs in events.
 
-	// mu guards what follows; no call to NVML is made under it.
+	// mu guards the fields below. NVML is not called while it is held.
 	mu       sync.Mutex
 	known    map[string]known
 	lost     map[string]bool
 	pending  []gpu.Event
 	shares   map[string]shares
 	unusable []gpu.Unusable
-	// files says that there were device files.
+	// files reports whether there were device files.
 	files bool
 }
 
-// known is a GPU that was seen.
+// known is a GPU that was read.
 type known struct {
 	device gpu.Device
 	handle nvml.Device
-	// address is where PCI has it; "" when NVML does not say.
+	// address is the PCI address, and "" if NVML does not report it.
 	address string
 }
 
@@ -102,7 +102,7 @@ func (l *Library) Init() (gpu.Driver, error) {
 	return gpu.Driver{Version: version, CUDAMajor: cuda / 1000, CUDAMinor: cuda % 1000 / 10}, nil
 }
 
-// start loads and opens NVML, looks at the GPUs and asks for their events.
+// start loads and opens NVML, reads the GPUs and registers for their events.
 func (l *Library) start() error {
 	if l.api == nil {
 		path, err := l.find()
@@ -116,7 +116,7 @@ func (l *Library) start() error {
 	l.mu.Unlock()
 	code := l.api.Init()
 	if code == nvml.ERROR_LIBRARY_NOT_FOUND {
-		l.api = nil // It may come to another place later.
+		l.api = nil // The library may be at another path later.
 	}
 	if err := failed(code, "opening NVML"); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (l *Library) start() error {
 	return nil
 }
 
-// find returns the path to load: a bare name leaves it to the dynamic loader.
+// find returns the path to load. A bare name lets the dynamic loader search.
 func (l *Library) find() (string, error) {
 	if l.options.Library != "" {
 		return l.options.Library, nil
@@ -186,8 +186,8 @@ func (l *Library) Devices() ([]gpu.Device, error) {
 	return l.devices()
 }
 
-// devices lists what is there now, and what was there at Init and is lost. A GPU that cannot be read and never could is skipped, so that
-// the others can be used; without any it is an error.
+// devices returns the GPUs that are present, and those that were present at Init and are lost. A GPU that could never be read is skipped, so that the
+// others can be used. If no GPU can be read, it returns an error.
 func (l *Library) devices() ([]gpu.Device, error) {
 	count, code := l.api.DeviceGetCount()
 	if err := failed(code, "counting the GPUs"); err != nil {
@@ -231,7 +231,7 @@ func (l *Library) devices() ([]gpu.Device, error) {
 	return out, nil
 }
 
-// read reads what does not change about a GPU.
+// read reads the properties of a GPU that do not change.
 func (l *Library) read(i int) (known, error) {
 	handle, code := l.api.DeviceGetHandleByIndex(i)
 	if err := failed(code, "finding GPU %d", i); err != nil {
@@ -260,7 +260,7 @@ func (l *Library) read(i int) (known, error) {
 		d.MemoryMiB = mib(m.Total)
 	case nvml.ERROR_GPU_IS_LOST:
 		return known{}, failed(code, "reading the memory of GPU %d", i)
-	default: // GPUs that share the machine's memory do not tell. It can compute all the same.
+	default: // GPUs that share the memory of the machine do not report it, but can compute.
 	}
 	if l.has["nvmlDeviceGetMigMode"] {
 		if current, _, code := handle.GetMigMode(); code == nvml.SUCCESS {
@@ -275,7 +275,8 @@ func (l *Library) read(i int) (known, error) {
 	return k, nil
 }
 
-// numaNode reads it from the kernel: NVML's own call is about the memory of coherent machines, not about where the GPU is plugged in.
+// numaNode returns the NUMA node that the kernel reports, and -1 if it is not known. NVML's own function is about the memory of coherent machines and not
+// about the location of the GPU.
 func (l *Library) numaNode(address string) int {
 	content, err := os.ReadFile(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", address, "numa_node"))
 	if err != nil {
@@ -288,7 +289,7 @@ func (l *Library) numaNode(address string) int {
 	return node
 }
 
-// markLostAt notes that the GPU that was known by that index is lost, and returns whether there was one.
+// markLostAt marks the GPU with the index as lost, and reports whether there is one.
 func (l *Library) markLostAt(i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -307,7 +308,7 @@ func (l *Library) markLost(uuid string) {
 	l.markLostLocked(uuid)
 }
 
-// markLostLocked tells the next Wait, once.
+// markLostLocked marks a GPU as lost. The next Wait reports it, once.
 func (l *Library) markLostLocked(uuid string) {
 	if !l.lost[uuid] {
 		l.lost[uuid] = true

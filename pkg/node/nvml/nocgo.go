@@ -9,10 +9,10 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Library is what remains of it in a program that was built without cgo.
+// Library is the library in programs that were built without cgo. It finds no GPUs.
 type Library struct{}
 
-// New returns a library whose Init says that there is none.
+// New returns a library whose Init fails.
 func New(Options) *Library { return &Library{} }
 
 var errNoCgo = errors.New("this program was built without cgo and cannot load libnvidia-ml.so.1: build it with CGO_ENABLED=1 and a C compiler")

@@ -22,10 +22,10 @@ func (l *Library) Unusable() []gpu.Unusable {
 	return slices.Clone(l.unusable)
 }
 
-// unusableOf finds the GPUs that are not among those that were found. skipped is why NVML did not open some that it counts.
+// unusableOf returns the GPUs of the machine that were not found. skipped are the errors of GPUs that NVML counts and cannot open.
 func (l *Library) unusableOf(found map[string]known, skipped []error) []gpu.Unusable {
 	if slices.ContainsFunc(skipped, func(err error) bool { return codeOf(err) == nvml.ERROR_NO_PERMISSION }) {
-		return nil // The container was not given them.
+		return nil // The container has no access to them.
 	}
 	var out []gpu.Unusable
 	for _, address := range l.absent(found) {
@@ -34,7 +34,7 @@ func (l *Library) unusableOf(found map[string]known, skipped []error) []gpu.Unus
 	if len(skipped) == 0 {
 		return out
 	}
-	if len(out) == 0 { // The kernel's view is not to be had.
+	if len(out) == 0 { // The kernel does not show them.
 		out = make([]gpu.Unusable, len(skipped))
 		for i := range out {
 			out[i].Where = fmt.Sprintf("number %d of those that cannot be opened", i+1)
@@ -55,7 +55,7 @@ func codeOf(err error) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// absent lists the PCI addresses of GPUs that the kernel has for NVIDIA's driver and NVML does not.
+// absent returns the PCI addresses of GPUs that the kernel has for NVIDIA's driver and that NVML does not list.
 func (l *Library) absent(found map[string]known) []string {
 	var known []string
 	for _, k := range found {
@@ -65,14 +65,14 @@ func (l *Library) absent(found map[string]known) []string {
 		known = append(known, k.address)
 	}
 	if l.has["nvmlGetExcludedDeviceCount"] && l.has["nvmlGetExcludedDeviceInfoByIndex"] {
-		count, _ := l.api.GetExcludedDeviceCount() // None when it does not say.
+		count, _ := l.api.GetExcludedDeviceCount() // It is 0 if NVML does not report it.
 		for i := range count {
 			if info, code := l.api.GetExcludedDeviceInfoByIndex(i); code == nvml.SUCCESS {
 				known = append(known, address(info.PciInfo.Domain, info.PciInfo.Bus, info.PciInfo.Device))
 			}
 		}
 	}
-	paths, _ := filepath.Glob(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", "*")) // The pattern is good.
+	paths, _ := filepath.Glob(filepath.Join(l.options.Sysfs, "bus", "pci", "devices", "*")) // The pattern is valid.
 	var out []string
 	for _, path := range paths {
 		if isGPU(path) && !slices.Contains(known, filepath.Base(path)) {
@@ -82,11 +82,11 @@ func (l *Library) absent(found map[string]known) []string {
 	return out
 }
 
-// isGPU says whether a PCI device is a display or 3D controller of NVIDIA's that is not in the hands of another driver, such as vfio-pci for a virtual
-// machine. One whose start failed may be in nobody's.
+// isGPU reports whether a PCI device is a display or 3D controller of NVIDIA that no other driver uses, such as vfio-pci for a virtual machine. If its
+// start failed, it may have no driver.
 func isGPU(path string) bool {
 	read := func(name string) string {
-		content, _ := os.ReadFile(filepath.Join(path, name)) // Nothing is no GPU.
+		content, _ := os.ReadFile(filepath.Join(path, name)) // A missing file means that it is not a GPU.
 		return strings.TrimSpace(string(content))
 	}
 	if read("vendor") != "0x10de" || !strings.HasPrefix(read("class"), "0x03") {
@@ -96,7 +96,7 @@ func isGPU(path string) bool {
 	return err != nil || filepath.Base(driver) == "nvidia"
 }
 
-// address is how the kernel writes it: NVML writes the domain with eight digits and in capitals.
+// address formats a PCI address as the kernel does. NVML uses eight digits for the domain, and capitals.
 func address(domain, bus, device uint32) string {
 	return fmt.Sprintf("%04x:%02x:%02x.0", domain, bus, device)
 }

@@ -14,15 +14,15 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// shares are the parts of a GPU's time that its processes had when it was last looked at.
+// shares are the shares of a GPU's time that its processes had in the last samples.
 type shares struct {
 	at      time.Time
-	until   uint64 // NVML's clock
+	until   uint64 // the time of the latest sample, on NVML's clock
 	percent map[int]int
 }
 
-// sharesFor is how long shares are good for. NVML tells a sample once, so that two callers who look shortly after each other would each
-// get a part of the truth; it takes samples about once a second.
+// sharesFor is how long shares are reused. NVML returns each sample only once, so two callers within a short time would each get a part of the samples.
+// NVML takes samples about once a second.
 const sharesFor = time.Second
 
 // Usage implements gpu.Library.
@@ -77,7 +77,7 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 		{"memory clock", func() nvml.Return { return clockOf(handle, nvml.CLOCK_MEM, &u.MemClockMHz) }},
 		{"processes", func() (code nvml.Return) { u.Processes, code = l.processes(uuid, handle); return code }},
 	} {
-		// What a GPU does not support, it does not tell; that is no reason to know nothing.
+		// Some GPUs do not support every reading. The others are still useful.
 		if code := step.read(); code != nvml.ERROR_NOT_SUPPORTED {
 			if err := failed(code, "reading the %s of %s", step.what, uuid); err != nil {
 				return gpu.Usage{}, err
@@ -87,7 +87,7 @@ func (l *Library) usage(uuid string, handle nvml.Device) (gpu.Usage, error) {
 	return u, nil
 }
 
-// memory prefers the newer call: the older one counts what the driver keeps for itself as used.
+// memory prefers the newer function, because the older one counts memory that the driver reserves as used.
 func (l *Library) memory(handle nvml.Device, u *gpu.Usage) nvml.Return {
 	if l.has["nvmlDeviceGetMemoryInfo_v2"] {
 		if m, code := handle.GetMemoryInfo_v2(); code == nvml.SUCCESS {
@@ -108,10 +108,10 @@ func clockOf(handle nvml.Device, kind nvml.ClockType, mhz *int) nvml.Return {
 	return code
 }
 
-// notAvailable is NVML's value for memory that it does not know.
+// notAvailable is NVML's value for unknown memory.
 const notAvailable = ^uint64(0)
 
-// processes lists the processes of all kinds once each, by PID.
+// processes returns the processes of all kinds, sorted by PID. Each process is listed once.
 func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvml.Return) {
 	lists := []func() ([]nvml.ProcessInfo, nvml.Return){handle.GetComputeRunningProcesses, handle.GetGraphicsRunningProcesses}
 	if l.has["nvmlDeviceGetMPSComputeRunningProcesses"] {
@@ -131,7 +131,7 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 			if info.UsedGpuMemory != notAvailable {
 				used = mib(info.UsedGpuMemory)
 			}
-			// One that computes and draws is in two lists with the same memory.
+			// A process that computes and draws is in two lists with the same memory.
 			if before, ok := memory[pid]; !ok || used > before {
 				memory[pid] = used
 			}
@@ -143,21 +143,21 @@ func (l *Library) processes(uuid string, handle nvml.Device) ([]gpu.Process, nvm
 	}
 	for pid, share := range percent {
 		if _, runs := memory[pid]; !runs && share > 0 {
-			memory[pid] = -1 // It has ended since.
+			memory[pid] = -1 // The process has ended.
 		}
 	}
 	out := make([]gpu.Process, 0, len(memory))
 	for _, pid := range slices.Sorted(maps.Keys(memory)) {
 		p := gpu.Process{PID: pid, MemoryMiB: memory[pid], SMPercent: -1}
 		if percent != nil {
-			p.SMPercent = percent[pid] // None: it did nothing.
+			p.SMPercent = percent[pid] // It is 0 if the process did nothing.
 		}
 		out = append(out, p)
 	}
 	return out, nvml.SUCCESS
 }
 
-// sharesOf returns the SM time of processes; nil when the GPU does not tell.
+// sharesOf returns the shares of SM time by PID, and nil if the GPU does not report them.
 func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.Return) {
 	if !l.has["nvmlDeviceGetProcessUtilization"] {
 		return nil, nvml.SUCCESS
@@ -171,7 +171,7 @@ func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.R
 	}
 	samples, code := handle.GetProcessUtilization(last.until)
 	switch code {
-	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND, nvml.ERROR_INSUFFICIENT_SIZE: // The last: more came between its two calls.
+	case nvml.SUCCESS, nvml.ERROR_NOT_FOUND, nvml.ERROR_INSUFFICIENT_SIZE: // Insufficient size means that samples were added between its two calls.
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NO_PERMISSION, nvml.ERROR_INVALID_ARGUMENT:
 		return nil, nvml.SUCCESS
 	default:
@@ -188,7 +188,7 @@ func (l *Library) sharesOf(uuid string, handle nvml.Device) (map[int]int, nvml.R
 		n[int(s.Pid)]++
 	}
 	for pid := range sum {
-		next.percent[pid] = (sum[pid] + n[pid] - 1) / n[pid] // A little is not nothing.
+		next.percent[pid] = (sum[pid] + n[pid] - 1) / n[pid] // Round up, so that little use is not 0.
 	}
 	l.mu.Lock()
 	l.shares[uuid] = next

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// What NVIDIA's container runtime reads.
+// Environment variables and values that NVIDIA's container runtime reads.
 const (
 	visibleDevices  = "NVIDIA_VISIBLE_DEVICES"
 	imexChannels    = "NVIDIA_IMEX_CHANNELS"
@@ -26,10 +26,10 @@ const (
 	deviceReadWrite = "rw"
 )
 
-// controlDevices are the device files that no single GPU owns. Not every machine has all of them.
+// controlDevices are the device files that all GPUs share. Some machines do not have all of them.
 var controlDevices = []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
 
-// answer is what a container gets for its GPUs, each of which is there once. Channels are the IMEX channels of the machine.
+// answer returns what a container needs for its GPUs, each of which is listed once. channels are the IMEX channels of the machine.
 func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(string) bool) *pluginapi.ContainerAllocateResponse {
 	r := &pluginapi.ContainerAllocateResponse{Envs: map[string]string{}}
 	for _, f := range features(s) {
@@ -47,7 +47,7 @@ func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(s
 		}
 	}
 	if !s.Has(sharing.ListEnvVar) && !s.Has(sharing.ListVolumeMounts) {
-		return r // CDI brings the device files, and the environment variable would have the runtime bring them again.
+		return r // CDI adds the device files, and the environment variable would make the runtime add them again.
 	}
 	names := deviceNames(s, gpus)
 	if s.Has(sharing.ListEnvVar) {
@@ -71,7 +71,7 @@ func answer(s sharing.Settings, channels []int, gpus []gpu.Device, exists func(s
 	return r
 }
 
-// features are what is asked for besides GPUs, by the names of NVIDIA's container toolkit.
+// features returns the requested features other than GPUs, by their names in NVIDIA's container toolkit.
 func features(s sharing.Settings) []string {
 	var out []string
 	for _, f := range []struct {
@@ -97,7 +97,7 @@ func deviceNames(s sharing.Settings, gpus []gpu.Device) []string {
 	return names
 }
 
-// cdiDevices are the names by which a CDI runtime is asked, in the order of NVIDIA's plugin.
+// cdiDevices returns the CDI names of the devices, in the order of NVIDIA's plugin.
 func cdiDevices(s sharing.Settings, channels []int, gpus []gpu.Device) []string {
 	var out []string
 	for _, name := range deviceNames(s, gpus) {
@@ -135,7 +135,7 @@ func channelFile(channel int) string {
 	return "/dev/nvidia-caps-imex-channels/channel" + strconv.Itoa(channel)
 }
 
-// channels are those IMEX channels of the settings that the machine has. The driver's root may be mounted, or only the device file.
+// channels returns the configured IMEX channels that the machine has. Either the root file system with the driver or only the device file may be mounted.
 func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
 	var out []int
 	for _, channel := range s.IMEXChannels {
@@ -150,7 +150,7 @@ func channels(s sharing.Settings, exists func(string) bool) ([]int, error) {
 	return out, nil
 }
 
-// resolvable says whether the container runtime knows what it would be asked for, which it does when a spec defines it.
+// resolvable returns an error if the container runtime does not know a device because no CDI spec defines it.
 func resolvable(s sharing.Settings, channels []int, gpus []gpu.Device, missing func([]string) error) error {
 	if !s.Has(sharing.ListCDIAnnotations) && !s.Has(sharing.ListCDICRI) {
 		return nil

@@ -12,22 +12,22 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// PodResources asks the kubelet's pod resources API which devices pods hold.
+// PodResources reads the kubelet's pod resources API, which lists the devices that pods hold.
 type PodResources struct {
-	// Socket is the kubelet's, usually /var/lib/kubelet/pod-resources/kubelet.sock.
+	// Socket is the path of the kubelet's socket, usually /var/lib/kubelet/pod-resources/kubelet.sock.
 	Socket string
-	// Network is Unix if nil.
+	// Network defaults to Unix.
 	Network Network
 }
 
-// maxPodResources is the kubelet's own bound on what it answers.
+// maxPodResources is the kubelet's own limit for the size of an answer, in bytes.
 const maxPodResources = 16 << 20
 
-// errNoPods: for a moment after its start the kubelet answers that there are no pods, and to believe it would be to withdraw devices from pods
-// that hold them. There is always one: the agent's own.
+// errNoPods is returned if the kubelet lists no pods, as it does for a moment after it has started. There is always at least the agent's own pod. If the
+// empty list were used, the devices of running pods would be withdrawn.
 var errNoPods = errors.New("it lists no pods yet, not even this agent's")
 
-// InUse lists the devices by resource.
+// InUse returns the devices that pods hold, by resource.
 func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	pods, err := p.list(ctx)
 	if err != nil {
@@ -44,7 +44,7 @@ func (p PodResources) InUse(ctx context.Context) (map[string][]string, error) {
 	return out, nil
 }
 
-// Registered lists the healthy devices of all plugins that the kubelet knows, by resource.
+// Registered returns the healthy devices of all plugins that the kubelet knows, by resource.
 func (p PodResources) Registered(ctx context.Context) (map[string][]string, error) {
 	c, done, err := p.client()
 	if err != nil {
@@ -73,7 +73,8 @@ func (p PodResources) client() (podresources.PodResourcesListerClient, func(), e
 	return podresources.NewPodResourcesListerClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// Holders lists the GPUs, by UUID and once each, of which pods hold replicas, by namespace/name of the pod. Devices of other plugins have no UUID and are taken as they are.
+// Holders returns the UUIDs of the GPUs of which pods hold replicas, each once, by namespace/name of the pod. Device IDs of other plugins are returned
+// unchanged.
 func (p PodResources) Holders(ctx context.Context) (map[string][]string, error) {
 	pods, err := p.list(ctx)
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// target is what one GPU is to be: so many replicas of a resource, 1 for the GPU as a whole.
+// target is the desired resource of a GPU and its number of replicas, which is 1 for a GPU that is not shared.
 type target struct {
 	uuid     string
 	resource string
 	replicas int
 }
 
-// idSet is device ids by resource.
+// idSet holds device IDs by resource.
 type idSet map[string]map[string]bool
 
 func (s idSet) add(resource, id string) {
@@ -27,11 +27,11 @@ func (s idSet) add(resource, id string) {
 
 func (s idSet) has(resource, id string) bool { return s[resource][id] }
 
-// layout says which devices of each resource the kubelet should know, and whether that is not yet what the targets want, because pods hold
-// what has to go first. The targets are in the order of the GPUs' indices, and so are the answer's devices.
+// layout returns the devices of each resource that the kubelet should know. settling reports whether that differs from the targets because pods hold
+// devices that have to go first. The targets are in the order of the GPUs' indices, and so are the returned devices.
 //
-// What pods hold stays, whatever the targets say: the kubelet does not admit a pod again after its own restart when its device is gone. Of
-// the rest, a GPU offers as many replicas as are missing to its target, and it never is shared and exclusive at once.
+// Devices that pods hold always stay, because a restarted kubelet does not admit a pod again if its device is gone. Of the other devices, a GPU offers as
+// many replicas as it lacks to its target. It is never shared and exclusive at the same time.
 func layout(targets []target, listed, inUse idSet) (offered map[string][]string, settling bool) {
 	byGPU := map[string][]held{}
 	for resource, ids := range inUse {
@@ -60,7 +60,7 @@ func layout(targets []target, listed, inUse idSet) (offered map[string][]string,
 		settling = offer(t, byGPU[t.uuid], known[t.uuid], offered) || settling
 		delete(byGPU, t.uuid)
 	}
-	// GPUs that are gone: only what is held stays listed; it will be unhealthy.
+	// For GPUs that are gone, only held devices stay listed. They will be unhealthy.
 	for _, uuid := range slices.Sorted(maps.Keys(byGPU)) {
 		settling = offer(target{uuid: uuid}, byGPU[uuid], nil, offered) || settling
 	}
@@ -96,7 +96,7 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 			own[t.uuid] = true
 		}
 	case exclusive || t.replicas < 1:
-		// Nothing is free until the pod that has the GPU for itself is gone.
+		// No device is free until the pod that holds the whole GPU is gone.
 	default:
 		settling = settling || free < 0
 		fill(own, t.uuid, free, known)
@@ -108,7 +108,7 @@ func offer(t target, held []held, known []string, offered map[string][]string) (
 	return settling
 }
 
-// fill adds replicas of a GPU. Those that the kubelet knows already come before others: a reload that changes nothing is to change nothing.
+// fill adds replicas of a GPU. It prefers those that the kubelet already knows, so that a reload without changes changes nothing.
 func fill(own map[string]bool, uuid string, free int, known []string) {
 	add := func(id string) {
 		if free > 0 && !own[id] {

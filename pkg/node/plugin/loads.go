@@ -11,18 +11,18 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// loads reads what GPUs do, and never has a pod wait for a GPU that does not answer.
+// loads reads the loads of GPUs. Pods wait only briefly for a GPU that does not answer.
 type loads struct {
 	reader UsageReader
 	clock  clock.Clock
 
 	mu   sync.Mutex
 	last map[string]alloc.Load
-	// done is closed when the reading that is under way ends; nil when none is.
+	// done is closed when the current reading ends. It is nil if there is none.
 	done chan struct{}
 }
 
-// loadPatience is how long a pod waits for fresh readings; after it the last ones do.
+// loadPatience is how long a pod waits for fresh loads. After it, the previous ones are used.
 const loadPatience = 100 * time.Millisecond
 
 func newLoads(reader UsageReader, c clock.Clock) *loads {
@@ -38,7 +38,7 @@ func (l *loads) of(ctx context.Context, ids []string) map[string]alloc.Load {
 		uuids[alloc.UUID(id)] = true
 	}
 	if len(uuids) < 2 {
-		return nil // There is nothing to choose.
+		return nil // There is at most one GPU to choose from.
 	}
 	timer := l.clock.NewTimer(loadPatience)
 	defer timer.Stop()
@@ -52,7 +52,7 @@ func (l *loads) of(ctx context.Context, ids []string) map[string]alloc.Load {
 	return maps.Clone(l.last)
 }
 
-// read starts reading unless that is under way already.
+// read starts a reading unless one is in progress. The channel is closed when it ends.
 func (l *loads) read(uuids map[string]bool) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package plugin is a kubelet device plugin (v1beta1) for GPUs and their replicas, to the letter of NVIDIA's, except that it never lets go:
-// a new configuration is sent on the stream that is there, what pods hold stays listed, and whoever restarts, kubelet or agent, finds it as
-// it was.
+// Package plugin is a kubelet device plugin (v1beta1) for GPUs and their replicas. It behaves like NVIDIA's device plugin, except that it keeps its devices
+// across changes: a new configuration is sent on the open stream, the devices that pods hold stay listed, and they are the same after a restart of the
+// kubelet or the agent.
 package plugin
 
 import (
@@ -26,70 +26,70 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// InUse tells what the kubelet knows of devices, by resource.
+// InUse lists the devices that the kubelet knows, by resource.
 type InUse interface {
-	// InUse are those that pods hold, Registered those that plugins have.
+	// InUse returns the devices that pods hold, and Registered those of all plugins.
 	InUse(ctx context.Context) (map[string][]string, error)
 	Registered(ctx context.Context) (map[string][]string, error)
 }
 
-// UsageReader tells what a GPU does.
+// UsageReader reads the usage of a GPU.
 type UsageReader interface {
 	Usage(uuid string) (gpu.Usage, error)
 }
 
-// Allocatable tells how much of each resource that is counted in devices the Node has to give, as the API server knows it.
+// Allocatable reads how much of each resource the Node has according to the API server, for resources that are counted in devices.
 type Allocatable interface {
 	Allocatable(ctx context.Context) (map[string]int64, error)
 }
 
-// Network is how the kubelet is reached: Unix sockets, or memory in tests.
+// Network connects to the kubelet, with Unix sockets, or in memory for tests.
 type Network interface {
 	Listen(ctx context.Context, path string) (net.Listener, error)
 	Dial(ctx context.Context, path string) (net.Conn, error)
-	// Exists says whether there is a socket, answered or not.
+	// Exists reports whether there is a socket, even if no one serves it.
 	Exists(path string) bool
-	// List names the sockets of a folder.
+	// List returns the names of the sockets in a directory.
 	List(dir string) []string
-	// Created is sent to whenever the socket is made, until ctx ends.
+	// Created returns a channel that receives whenever the socket is created, until ctx ends.
 	Created(ctx context.Context, path string) <-chan struct{}
 }
 
-// Hooks are told what happens. Each may be nil, and must be quick.
+// Hooks are called for events of the plugin. Each of them may be nil, and must return quickly.
 type Hooks struct {
-	// Registered: the kubelet took the resource, so long after the agent wanted it.
+	// Registered is called when the kubelet has accepted a resource. took is the time since the agent started to register it.
 	Registered func(resource string, took time.Duration)
-	// Allocated: a container was answered.
+	// Allocated is called when a container was given its devices, or with the error.
 	Allocated func(resource string, devices []string, took time.Duration, err error)
-	// Applied: a configuration was taken, or not; then the one before is still in force.
+	// Applied is called when a configuration was applied, or with the error. After an error, the previous configuration stays in force.
 	Applied func(took time.Duration, err error)
-	// StoodBack: somebody else has the resource, or the GPUs under another name; why is "" when they have it no more.
+	// StoodBack is called when someone else serves the resource, or its GPUs under another name. why is "" when that has ended.
 	StoodBack func(resource, why string)
-	// Listed: what the kubelet is told there is.
+	// Listed is called with the numbers of devices that the kubelet is told.
 	Listed func(resource string, healthy, unhealthy int)
 }
 
-// Config is what a Manager needs. Only KubeletSocket has no default.
+// Config configures a Manager. Only KubeletSocket is required.
 type Config struct {
-	// KubeletSocket is where the kubelet takes registrations; plugins' sockets are beside it.
+	// KubeletSocket is the socket for registrations. The sockets of plugins are in the same directory.
 	KubeletSocket string
 	Network       Network
 	InUse         InUse
 	Usage         UsageReader
 	Allocatable   Allocatable
-	// CDIMissing says which CDI devices the container runtime does not know; nil when it knows them all.
+	// CDIMissing returns an error if the container runtime does not know all of the CDI devices.
 	CDIMissing func(devices []string) error
-	// Exists looks for a device file.
+	// Exists reports whether a device file exists.
 	Exists func(path string) bool
 	Hooks  Hooks
 	Clock  clock.WithTicker
 }
 
-// Manager serves every resource of the machine.
+// Manager serves all resources of the machine.
 type Manager struct {
 	config Config
 	loads  *loads
-	// wake has Run look at servers and drains again.
+	// wake makes Run check the servers and the held devices.
 	wake chan struct{}
 
 	mu        sync.Mutex
@@ -99,27 +99,27 @@ type Manager struct {
 	targets   []target
 	unhealthy map[string]bool
 	failMany  map[string]bool
-	// used is what pods hold, and since when; the zero time when the kubelet said so.
+	// used holds the devices that pods hold, with the time of the allocation. It is the zero time if the kubelet lists the device.
 	used map[string]map[string]time.Time
-	// usedKnown: the kubelet has said so. Until then everything that was listed counts as held.
+	// usedKnown reports whether the kubelet has listed the devices of pods. Until then, all listed devices count as held.
 	usedKnown bool
 	settling  bool
 	listed    idSet
-	// withdrawn were listed once. The kubelet may have chosen one of them before it heard.
+	// withdrawn are devices that were listed before. The kubelet may choose one of them before it has received the new list.
 	withdrawn idSet
 	servers   map[string]*server
 	others    others
 }
 
 const (
-	// settleEvery is how often a shrink looks whether pods are gone; nothing is asked while there is nothing to wait for.
+	// settleEvery is how often Run checks whether pods are gone while held devices delay a change.
 	settleEvery = 5 * time.Second
-	// settleInUse is how long a device counts as held after Allocate without the kubelet saying so: a pod is listed once it is admitted.
+	// settleInUse is how long a device counts as held after Allocate although the kubelet does not list it. The kubelet lists a pod once it is admitted.
 	settleInUse  = time.Minute
 	inUseTimeout = 2 * time.Second
 )
 
-// New makes a Manager. It serves when Run runs and Apply has been called, in either order.
+// New returns a Manager. It serves once Run runs and Apply has been called, in any order.
 func New(config Config) *Manager {
 	if config.Network == nil {
 		config.Network = Unix{}
@@ -140,7 +140,7 @@ func New(config Config) *Manager {
 	}
 }
 
-// Apply puts a configuration in force for these GPUs. On an error nothing has changed: the configuration before goes on.
+// Apply applies a configuration to GPUs. If it returns an error, nothing has changed and the previous configuration stays in force.
 func (m *Manager) Apply(ctx context.Context, c sharing.Config, devices []gpu.Device) error {
 	start := m.config.Clock.Now()
 	err := m.apply(ctx, c, devices)
@@ -195,7 +195,7 @@ func (m *Manager) apply(ctx context.Context, c sharing.Config, devices []gpu.Dev
 	return nil
 }
 
-// SetHealth says how a GPU is; it reaches all its replicas at once.
+// SetHealth sets the health of a GPU and all its replicas.
 func (m *Manager) SetHealth(uuid string, healthy bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,12 +206,12 @@ func (m *Manager) SetHealth(uuid string, healthy bool) {
 	m.publish()
 }
 
-// Share is how much of a GPU there is, in replicas, and how much of it pods hold.
+// Share is the number of replicas of a GPU, and how many of them pods hold.
 type Share struct {
 	Total, Allocated int
 }
 
-// Shares says how the GPUs are shared, by UUID.
+// Shares returns the shares of GPUs by UUID.
 func (m *Manager) Shares() map[string]Share {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -258,7 +258,7 @@ func (m *Manager) Run(ctx context.Context) error {
 				group.Go(func() { s.run(own) })
 			}
 		}
-		var again <-chan time.Time // never, while there is nothing to wait for
+		var again <-chan time.Time // It is nil if there is nothing to wait for.
 		timer := m.config.Clock.NewTimer(settleEvery)
 		if settling {
 			again = timer.C()
@@ -312,11 +312,11 @@ func (m *Manager) askInUse(ctx context.Context) (map[string][]string, error) {
 	return m.config.InUse.InUse(ctx)
 }
 
-// learn takes over what the kubelet says that pods hold. m.mu is held.
+// learn updates used from the devices that the kubelet lists. m.mu is held.
 func (m *Manager) learn(ctx context.Context, used map[string][]string, err error) {
 	switch {
 	case errors.Is(err, errNotAsked):
-		m.usedKnown = true // There is nothing better than what was allocated.
+		m.usedKnown = true // Only what was allocated is known.
 		return
 	case err != nil:
 		logr.FromContextOrDiscard(ctx).Info("The kubelet does not say which devices pods hold; nothing is taken away before it does", "error", err.Error())
@@ -349,7 +349,7 @@ func (m *Manager) learn(ctx context.Context, used map[string][]string, err error
 	m.used = next
 }
 
-// lay works out what the kubelet is to know, and has it told. m.mu is held.
+// lay computes the devices that the kubelet should know, and publishes them. m.mu is held.
 func (m *Manager) lay(ctx context.Context) {
 	inUse := idSet{}
 	for resource, ids := range m.used {
@@ -366,7 +366,7 @@ func (m *Manager) lay(ctx context.Context) {
 	}
 	targets := m.targets
 	if m.others.why != "" {
-		targets = nil // What pods hold stays. Nothing is added to it.
+		targets = nil // Keep what pods hold, and add nothing.
 	}
 	offered, settling := layout(targets, m.listed, inUse)
 	m.settling = settling || !m.usedKnown
@@ -399,7 +399,7 @@ func (m *Manager) lay(ctx context.Context) {
 	m.publish()
 }
 
-// publish tells the kubelet, over whatever streams there are, when something is other than before. m.mu is held.
+// publish sends the devices on all open streams if they have changed. m.mu is held.
 func (m *Manager) publish() {
 	for resource, s := range m.servers {
 		list := make([]*pluginapi.Device, 0, len(s.ids))
@@ -424,7 +424,7 @@ func (m *Manager) publish() {
 	}
 }
 
-// allocate answers one container of a pod.
+// allocate returns what one container of a pod needs for its devices.
 func (m *Manager) allocate(ctx context.Context, resource string, ids []string) (*pluginapi.ContainerAllocateResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -467,7 +467,7 @@ func (m *Manager) packed() bool {
 	return m.settings.AllocationPolicy == sharing.PolicyPacked
 }
 
-// socket is where a resource is served; the names are NVIDIA's, so that two plugins for the same GPUs meet.
+// socket returns the path of the socket for a resource. The names are those of NVIDIA's plugin, so that two plugins for the same GPUs detect each other.
 func (m *Manager) socket(resource string) string {
 	return path.Join(path.Dir(m.config.KubeletSocket), socketPrefix+strings.TrimPrefix(resource, nodecontract.NVIDIAPrefix)+socketSuffix)
 }

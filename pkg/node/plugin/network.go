@@ -17,14 +17,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Unix is the Network of Unix sockets.
+// Unix is a Network of Unix sockets.
 type Unix struct {
-	// Poll is how often sockets are looked at besides what the kernel tells; 0 is 1 s.
+	// Poll is how often to check for sockets in addition to the kernel's notifications. Zero means 1 s.
 	Poll  time.Duration
 	Clock clock.WithTicker
 }
 
-// Listen takes the place of a socket that is there.
+// Listen listens on a socket, and replaces an existing one.
 func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -34,22 +34,22 @@ func (Unix) Listen(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	if unix, ok := listener.(*net.UnixListener); ok {
-		// The file stays. A socket that nobody answers says that what the Node still counts is what we left: the next start need not wait.
-		// And closing must not remove the socket of somebody who has taken our place.
+		// Keep the file. A socket that no one serves shows that the devices that the Node still counts are those of this agent, so that its next start does
+		// not have to wait. Closing must also not remove the socket of another process that has replaced it.
 		unix.SetUnlinkOnClose(false)
 	}
 	return listener, nil
 }
 
-// Dial connects.
+// Dial connects to a socket.
 func (Unix) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "unix", path)
 }
 
-// Exists looks for the socket.
+// Exists reports whether the socket exists.
 func (Unix) Exists(path string) bool { return exists(path) }
 
-// List names what is in the folder; what is no socket does not answer.
+// List returns the names of the files in a directory. Files that are not sockets do not answer.
 func (Unix) List(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -67,7 +67,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Created watches the folder, and looks at the socket from time to time as well: a watch can be refused, and a folder be replaced.
+// Created watches the directory. It also polls the socket, because a watch may fail and the directory may be replaced.
 func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	log := logr.FromContextOrDiscard(ctx)
 	every, ticks := u.Poll, u.Clock
@@ -113,7 +113,7 @@ func (u Unix) Created(ctx context.Context, path string) <-chan struct{} {
 	return out
 }
 
-// socketID tells a socket from the next of the same name; the number of a file alone is used again at once.
+// socketID distinguishes a socket from a later one with the same name. The inode alone is not enough, because it is reused at once.
 type socketID struct {
 	inode   uint64
 	changed int64
@@ -131,7 +131,7 @@ func identity(path string) socketID {
 	return socketID{inode: stat.Ino, changed: info.ModTime().UnixNano()}
 }
 
-// client connects to a gRPC server at a socket when it is first asked something.
+// client returns a gRPC client for a socket. It connects with the first call.
 func client(n Network, path string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

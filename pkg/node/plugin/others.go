@@ -16,20 +16,22 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// others are who else gives the machine's GPUs away. Two that do not know of each other give the same GPU to two pods, whatever they call it.
+// others holds who else serves the GPUs of the machine. If two plugins do not know of each other, they give the same GPU to two pods, even under different
+// resource names.
 type others struct {
-	// claimed is what Claim was told, found what the last looks agreed upon; why is which of them counts, "" for neither.
+	// claimed is the argument of the last Claim, and found is what the last checks agreed on. why is the one that applies, and "" if no one else serves the
+	// GPUs.
 	claimed, found, why string
-	// once is what the last look alone found.
+	// once is the result of the last check.
 	once string
-	// told is what was said of each resource.
+	// told is what was reported for each resource.
 	told map[string]string
 }
 
-// disable says what to do about a plugin.
+// disable is what to do about another plugin.
 const disable = "disable it, or keep this agent off the node"
 
-// Claim says who gives the GPUs away without a device plugin, as a DRA driver does; "" when nobody does.
+// Claim sets who serves the GPUs without a device plugin, such as a DRA driver. It is "" if no one does.
 func (m *Manager) Claim(ctx context.Context, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,8 +39,8 @@ func (m *Manager) Claim(ctx context.Context, why string) {
 	m.settle(ctx)
 }
 
-// lookForOthers looks, and stands back or comes back. While something is served it takes two looks that agree: a resource of our own that
-// was given up a moment ago is still known to the kubelet, and a plugin that starts anew is away for a moment. m.mu is not held.
+// lookForOthers checks for others, and stops or resumes serving. While resources are served, two checks must agree, because the kubelet still knows a
+// resource for a moment after it was removed, and a plugin that restarts is gone for a moment. m.mu is not held.
 func (m *Manager) lookForOthers(ctx context.Context) {
 	m.mu.Lock()
 	ours, devices, idle := maps.Clone(m.servers), maps.Clone(m.devices), len(m.servers) == 0
@@ -46,7 +48,7 @@ func (m *Manager) lookForOthers(ctx context.Context) {
 	m.mu.Unlock()
 	found, known := m.find(ctx, func(resource string) bool { return ours[resource] != nil }, devices, idle || aside)
 	if !known && aside {
-		return // Nothing says that they are gone.
+		return // It is not known that they are gone.
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,7 +60,7 @@ func (m *Manager) lookForOthers(ctx context.Context) {
 	m.settle(ctx)
 }
 
-// settle puts in force who else there is, and tells. m.mu is held.
+// settle applies who else serves the GPUs, and reports changes. m.mu is held.
 func (m *Manager) settle(ctx context.Context) {
 	why := cmp.Or(m.others.claimed, m.others.found)
 	changed := (why == "") != (m.others.why == "")
@@ -81,7 +83,7 @@ func (m *Manager) settle(ctx context.Context) {
 	}
 }
 
-// find names somebody else. known is false when neither the kubelet nor the Node could be asked.
+// find returns who else serves the GPUs, and "" if no one does. known is false if neither the kubelet nor the Node could be read.
 func (m *Manager) find(ctx context.Context, ours func(resource string) bool, devices map[string]gpu.Device, askNode bool) (why string, known bool) {
 	dir := path.Dir(m.config.KubeletSocket)
 	for _, name := range m.config.Network.List(dir) {
@@ -107,7 +109,7 @@ func (m *Manager) find(ctx context.Context, ours func(resource string) bool, dev
 	return m.onNode(ctx, ours)
 }
 
-// servedAs finds the resource, of whatever name, whose devices are these GPUs or partitions of GPUs.
+// servedAs returns a message if another resource, of any name, has these GPUs or partitions of GPUs as devices. Otherwise it returns "".
 func servedAs(registered map[string][]string, ours func(string) bool, devices map[string]gpu.Device) string {
 	for _, resource := range slices.Sorted(maps.Keys(registered)) {
 		if ours(resource) {
@@ -123,7 +125,7 @@ func servedAs(registered map[string][]string, ours func(string) bool, devices ma
 	return ""
 }
 
-// onNode goes by what the Node has to give. Nobody but NVIDIA's plugins is known to give resources such names.
+// onNode finds others by the Node's allocatable resources. Only NVIDIA's plugins are known to use resources with this prefix.
 func (m *Manager) onNode(ctx context.Context, ours func(string) bool) (why string, known bool) {
 	ctx, cancel := context.WithTimeout(ctx, inUseTimeout)
 	defer cancel()
@@ -132,7 +134,7 @@ func (m *Manager) onNode(ctx context.Context, ours func(string) bool) (why strin
 		return "", false
 	}
 	for _, resource := range slices.Sorted(maps.Keys(all)) {
-		// A socket that nobody answers is of whoever had the resource last, and so is the number.
+		// A socket that no one serves belongs to a plugin that has ended, and so does the number on the Node.
 		if strings.HasPrefix(resource, nodecontract.NVIDIAPrefix) && all[resource] > 0 && !ours(resource) && !m.config.Network.Exists(m.socket(resource)) {
 			return nodeHas(all[resource], resource), true
 		}
@@ -150,7 +152,7 @@ func nodeHas(n int64, resource string) string {
 
 const socketPrefix, socketSuffix = "nvidia-", ".sock"
 
-// resourceOf is the resource of which NVIDIA's plugin, or this one, would have a socket.
+// resourceOf returns the resource for the name of a socket of NVIDIA's plugin or of this one.
 func resourceOf(socket string) (resource string, ok bool) {
 	name, ok := strings.CutPrefix(socket, socketPrefix)
 	if ok {

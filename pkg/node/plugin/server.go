@@ -24,9 +24,9 @@ type server struct {
 
 	m        *Manager
 	resource string
-	// ids are what is offered; m.mu guards them.
+	// ids are the devices that are offered. m.mu guards them.
 	ids []string
-	// started has a word when the kubelet has made its socket anew, lost when its stream has ended.
+	// started receives when the kubelet has recreated its socket, and lost when its stream has ended.
 	started, lost chan struct{}
 
 	mu      sync.Mutex
@@ -39,7 +39,7 @@ func newServer(m *Manager, resource string) *server {
 	return &server{m: m, resource: resource, started: make(chan struct{}, 1), lost: make(chan struct{}, 1), changed: make(chan struct{})}
 }
 
-// set replaces the list, and says whether it is another one.
+// set replaces the list, and reports whether it has changed.
 func (s *server) set(list []*pluginapi.Device) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func drain(c chan struct{}) {
 	}
 }
 
-// GetDevicePluginOptions says that a preferred allocation can be asked for.
+// GetDevicePluginOptions returns that preferred allocations are available.
 func (s *server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	return options(), nil
 }
@@ -99,7 +99,7 @@ func options() *pluginapi.DevicePluginOptions {
 	return &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
 
-// ListAndWatch sends the list, and again whenever it has changed.
+// ListAndWatch sends the list of devices at first and after each change.
 func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	s.stream(1)
 	defer s.stream(-1)
@@ -116,7 +116,7 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 	}
 }
 
-// GetPreferredAllocation chooses among what the kubelet has free.
+// GetPreferredAllocation chooses among the devices that the kubelet has free.
 func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	response := &pluginapi.PreferredAllocationResponse{}
 	packed := s.m.packed()
@@ -131,7 +131,7 @@ func (s *server) GetPreferredAllocation(ctx context.Context, request *pluginapi.
 	return response, nil
 }
 
-// Allocate answers what containers need to have their devices.
+// Allocate returns what containers need for their devices.
 func (s *server) Allocate(ctx context.Context, request *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	response := &pluginapi.AllocateResponse{}
 	for _, r := range request.GetContainerRequests() {
@@ -148,25 +148,25 @@ func (s *server) Allocate(ctx context.Context, request *pluginapi.AllocateReques
 	return response, nil
 }
 
-// PreStartContainer has nothing to do.
+// PreStartContainer does nothing.
 func (s *server) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	return &pluginapi.PreStartContainerResponse{}, nil
 }
 
 const (
-	// firstBackoff is short: the kubelet's socket is there a moment before it answers, and pods may wait for its devices already.
+	// firstBackoff is short, because the kubelet creates its socket shortly before it answers, and pods may already wait for devices.
 	firstBackoff, lastBackoff = 50 * time.Millisecond, 5 * time.Second
-	// streamGrace is how long a registration waits for the kubelet's stream. The kubelet forgets a plugin when its stream ends, and does
-	// not come back by itself.
+	// streamGrace is how long to wait for the kubelet's stream after the registration. The kubelet forgets a plugin when its stream ends, and does not open
+	// it again.
 	streamGrace = 10 * time.Second
-	// steady is how long a registration has to last for the next one to be at once.
+	// steady is how long a registration must last so that the next one follows without a long backoff.
 	steady = 30 * time.Second
-	// standBack is how often somebody else's resource is looked at again.
+	// standBack is how often to check a resource that another plugin serves.
 	standBack    = 10 * time.Second
 	replyTimeout = 5 * time.Second
 )
 
-// run serves and registers until ctx ends, again after each loss.
+// run serves and registers until ctx ends. It registers again if the kubelet is lost.
 func (s *server) run(ctx context.Context) {
 	log := logr.FromContextOrDiscard(ctx).WithValues("resource", s.resource)
 	backoff := firstBackoff
@@ -191,7 +191,7 @@ func (s *server) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil { // The kubelet has started anew.
+		if err == nil { // The kubelet has restarted.
 			backoff, since = firstBackoff, s.m.config.Clock.Now()
 			continue
 		}
@@ -210,7 +210,7 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// serve listens, registers and stays, for as long as the kubelet does. There is no error when the kubelet has started anew.
+// serve listens and registers, and returns when the kubelet has ended its stream or has restarted. It returns no error if the kubelet has restarted.
 func (s *server) serve(ctx context.Context, since time.Time, registered *bool) (lasted time.Duration, err error) {
 	socket := s.m.socket(s.resource)
 	drain(s.started)
@@ -272,14 +272,15 @@ func (s *server) register(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// neighbour says who else has the resource, if anybody has. The Node is asked only before the first registration: later it speaks of us.
+// neighbour returns who else serves the resource, and "" if no one does. The Node is read only before the first registration, because after it the Node
+// shows the devices of this plugin.
 func (s *server) neighbour(ctx context.Context, first bool) string {
 	socket := s.m.socket(s.resource)
 	if s.m.config.Network.Exists(socket) {
 		if answers(ctx, s.m.config.Network, socket) {
 			return answersAt(socket)
 		}
-		return "" // Left by whoever had the resource last; what the Node says is about them.
+		return "" // It was left by a plugin that has ended, whose devices the Node still shows.
 	}
 	if !first || s.m.config.Allocatable == nil {
 		return ""
@@ -297,7 +298,7 @@ func (s *server) neighbour(ctx context.Context, first bool) string {
 	return ""
 }
 
-// answers says whether a device plugin is behind a socket.
+// answers reports whether a device plugin serves a socket.
 func answers(ctx context.Context, n Network, socket string) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -316,7 +317,7 @@ func (s *server) stoodBack(why string) {
 	}
 }
 
-// pause waits, but not for longer than until the kubelet starts anew, and reports whether it has.
+// pause waits until the time is over or the kubelet restarts, and reports whether it has restarted.
 func (s *server) pause(ctx context.Context, d time.Duration) bool {
 	timer := s.m.config.Clock.NewTimer(d)
 	defer timer.Stop()

@@ -18,24 +18,24 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Network is what a Kubelet listens and dials on.
+// Network is how a Kubelet listens and dials.
 type Network interface {
 	Listen(ctx context.Context, path string) (net.Listener, error)
 	Dial(ctx context.Context, path string) (net.Conn, error)
 }
 
-// Kubelet stands in for the kubelet.
+// Kubelet is a fake kubelet.
 type Kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 
 	Network Network
-	// Dir is where the sockets are.
+	// Dir is the directory of the sockets.
 	Dir string
 
 	mu sync.Mutex
-	// refuse, if set, is the answer to registrations, failPods that to questions about pods.
+	// refuse, if set, is the error for registrations, and failPods the error of the pod resources API.
 	refuse, failPods error
-	// blank has questions about pods answered with none.
+	// blank makes the pod resources API list no pods.
 	blank bool
 
 	server    *grpc.Server
@@ -47,13 +47,13 @@ type Kubelet struct {
 	pods      map[string]Grant
 }
 
-// List is what a plugin has said that there is, at a time.
+// List is a list of devices that a plugin has sent, with its time.
 type List struct {
 	At      time.Time
 	Devices []*pluginapi.Device
 }
 
-// Healthy counts the healthy devices.
+// Healthy returns the number of healthy devices.
 func (l List) Healthy() int {
 	n := 0
 	for _, d := range l.Devices {
@@ -64,7 +64,7 @@ func (l List) Healthy() int {
 	return n
 }
 
-// IDs are the devices', healthy or not.
+// IDs returns the IDs of all devices, healthy or not.
 func (l List) IDs() []string {
 	var out []string
 	for _, d := range l.Devices {
@@ -73,7 +73,7 @@ func (l List) IDs() []string {
 	return out
 }
 
-// Grant is what a pod got.
+// Grant is what a pod was given.
 type Grant struct {
 	Resource string
 	IDs      []string
@@ -87,15 +87,15 @@ type endpoint struct {
 	live   bool
 }
 
-// Socket is where registrations are taken.
+// Socket returns the path of the socket for registrations.
 func (k *Kubelet) Socket() string { return path.Join(k.Dir, "kubelet.sock") }
 
-// PodResourcesSocket is where questions about pods are answered.
+// PodResourcesSocket returns the path of the socket of the pod resources API.
 func (k *Kubelet) PodResourcesSocket() string {
 	return path.Join(k.Dir, "pod-resources.d", "kubelet.sock")
 }
 
-// Start begins, or begins again: the folder is emptied first. Pods stay.
+// Start starts or restarts the kubelet, and empties its directory first. Pods stay.
 func (k *Kubelet) Start(ctx context.Context) error {
 	if m, ok := k.Network.(*Memory); ok {
 		m.Wipe(k.Dir)
@@ -140,7 +140,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop ends it. Pods stay.
+// Stop stops the kubelet. Pods stay.
 func (k *Kubelet) Stop() {
 	k.mu.Lock()
 	server, stop := k.server, k.stop
@@ -153,28 +153,28 @@ func (k *Kubelet) Stop() {
 	k.group.Wait()
 }
 
-// Refuse has registrations answered with an error, or taken again if it is nil.
+// Refuse makes registrations fail with the error. If it is nil, they succeed again.
 func (k *Kubelet) Refuse(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refuse = err
 }
 
-// ForgetPods has questions about pods answered as a kubelet does for a moment after its start: without an error, and without any pod.
+// ForgetPods makes the pod resources API list no pods and no error, as a kubelet does for a moment after it has started.
 func (k *Kubelet) ForgetPods(forget bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.blank = forget
 }
 
-// FailPodResources has questions about pods answered with an error, or as they should be if it is nil.
+// FailPodResources makes the pod resources API fail with the error. If it is nil, the API works again.
 func (k *Kubelet) FailPodResources(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.failPods = err
 }
 
-// registration carries the context of one life of the kubelet into what registrations start.
+// registration passes the context of one run of the kubelet to what registrations start.
 type registration struct {
 	pluginapi.UnimplementedRegistrationServer
 	k   *Kubelet
@@ -243,21 +243,21 @@ func (k *Kubelet) Drop(resource string) {
 	}
 }
 
-// Requests are all registrations so far.
+// Requests returns all registrations so far.
 func (k *Kubelet) Requests() []*pluginapi.RegisterRequest {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.requests)
 }
 
-// History is everything that was said about a resource.
+// History returns all lists that were sent for a resource.
 func (k *Kubelet) History(resource string) []List {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.history[resource])
 }
 
-// Current is what was said last; it is empty when the plugin's stream has ended.
+// Current returns the last list, which is empty if the plugin's stream has ended.
 func (k *Kubelet) Current(resource string) List {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,13 +267,13 @@ func (k *Kubelet) Current(resource string) List {
 	return List{}
 }
 
-// Allocatable is how many of a resource pods can have, those that they have included.
+// Allocatable returns how many devices of a resource pods can use, including those in use.
 func (k *Kubelet) Allocatable(resource string) int { return k.Current(resource).Healthy() }
 
-// ErrNoRoom is the answer to a pod that asks for more than is free.
+// ErrNoRoom is the error for a pod that requests more devices than are free.
 var ErrNoRoom = errors.New("not enough devices are free")
 
-// Admit gives n of a resource to a pod of one container.
+// Admit gives n devices of a resource to a pod with one container.
 func (k *Kubelet) Admit(ctx context.Context, pod, resource string, n int) (Grant, error) {
 	k.mu.Lock()
 	e := k.endpoints[resource]
@@ -306,7 +306,7 @@ func (k *Kubelet) Admit(ctx context.Context, pod, resource string, n int) (Grant
 	return k.Allocate(ctx, pod, resource, preferred.GetContainerResponses()[0].GetDeviceIDs()...)
 }
 
-// Allocate gives certain devices to a pod, free or not.
+// Allocate gives certain devices to a pod, even if they are not free.
 func (k *Kubelet) Allocate(ctx context.Context, pod, resource string, ids ...string) (Grant, error) {
 	k.mu.Lock()
 	e := k.endpoints[resource]
@@ -325,21 +325,21 @@ func (k *Kubelet) Allocate(ctx context.Context, pod, resource string, ids ...str
 	return g, nil
 }
 
-// Delete ends a pod.
+// Delete deletes a pod.
 func (k *Kubelet) Delete(pod string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.pods, pod)
 }
 
-// List answers which pods hold what.
+// List returns which devices pods hold, as the pod resources API does.
 func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.failPods != nil {
 		return nil, k.failPods
 	}
-	// The pod that the agent itself runs in.
+	// The agent's own pod.
 	response := &podresources.ListPodResourcesResponse{PodResources: []*podresources.PodResources{{Name: "karve-node", Namespace: "karve-system"}}}
 	if k.blank {
 		return &podresources.ListPodResourcesResponse{}, nil
@@ -353,7 +353,7 @@ func (k *Kubelet) List(context.Context, *podresources.ListPodResourcesRequest) (
 	return response, nil
 }
 
-// GetAllocatableResources answers which healthy devices there are, of all plugins.
+// GetAllocatableResources returns the healthy devices of all plugins, as the pod resources API does.
 func (k *Kubelet) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

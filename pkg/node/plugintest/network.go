@@ -1,5 +1,5 @@
-// Package plugintest is a kubelet for tests of device plugins: it takes registrations, dials back, keeps what it is told, admits pods as the
-// kubelet's device manager does, and answers for pod resources. It runs over Unix sockets or, under testing/synctest, in memory.
+// Package plugintest provides a fake kubelet for tests of device plugins. It accepts registrations, dials back, records the lists of devices, admits pods
+// as the kubelet's device manager does, and serves the pod resources API. It runs over Unix sockets, or in memory under testing/synctest.
 package plugintest
 
 import (
@@ -14,18 +14,18 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Memory is a network of sockets in memory. The zero value is ready.
+// Memory is a network of sockets in memory. The zero value is ready to use.
 type Memory struct {
 	mu       sync.Mutex
 	sockets  map[string]*bufconn.Listener
 	watchers map[string][]chan struct{}
-	// Refuse, if set, fails listening.
+	// Refuse, if set, is the error of Listen.
 	Refuse error
 }
 
 const buffer = 1 << 16
 
-// Listen makes a socket, in the place of one that is there.
+// Listen listens on a socket, and replaces an existing one.
 func (m *Memory) Listen(_ context.Context, path string) (net.Listener, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,14 +61,14 @@ func (m *Memory) Dial(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// Exists says whether there is a socket, closed or not.
+// Exists reports whether there is a socket, even if it is closed.
 func (m *Memory) Exists(path string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sockets[path] != nil
 }
 
-// List names the sockets of a folder, closed or not.
+// List returns the names of the sockets in a directory, including closed ones.
 func (m *Memory) List(dir string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,7 +82,7 @@ func (m *Memory) List(dir string) []string {
 	return out
 }
 
-// Created tells when the socket is made.
+// Created returns a channel that receives when the socket is created.
 func (m *Memory) Created(_ context.Context, path string) <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +94,7 @@ func (m *Memory) Created(_ context.Context, path string) <-chan struct{} {
 	return c
 }
 
-// Wipe removes all sockets of a folder, as the kubelet does when it starts.
+// Wipe removes all sockets in a directory, as the kubelet does when it starts.
 func (m *Memory) Wipe(dir string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

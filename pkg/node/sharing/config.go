@@ -1,5 +1,5 @@
-// Package sharing reads and writes the configuration of NVIDIA's device plugin (version v1) and says which resources the GPUs of a
-// machine become under it. It has no clock, no files and no Kubernetes client: bytes and values in, values out.
+// Package sharing reads and writes the configuration of NVIDIA's device plugin (version v1), and determines the resources that the GPUs of a machine become
+// with it. It does no I/O.
 package sharing
 
 import (
@@ -9,22 +9,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Version is the only version of the configuration that there is.
+// Version is the only supported version of the configuration.
 const Version = "v1"
 
-// Resource names and what they are made of.
+// Parts and limits of resource names.
 const (
-	// SharedSuffix is what renameByDefault puts behind the name.
+	// SharedSuffix is the suffix that renameByDefault adds to the name.
 	SharedSuffix = ".shared"
-	// MaxNameLength is how long a resource name may be, prefix included.
+	// MaxNameLength is the largest length of a resource name, including its prefix.
 	MaxNameLength = 63
-	// MaxReplicas bounds the replicas of one GPU, MaxDevices those of a machine: the kubelet takes the whole list in one message of at
-	// most 4 MiB, and a device takes some 80 bytes of it.
+	// MaxReplicas is the largest number of replicas of one GPU, and MaxDevices that of a machine. The kubelet receives the list of devices in one message
+	// of at most 4 MiB, in which a device takes about 80 bytes.
 	MaxReplicas = 4096
 	MaxDevices  = 32768
 )
 
-// Config is one configuration. What is nil in it was not said.
+// Config is a configuration. Fields that were not set are nil.
 type Config struct {
 	Version string  `json:"version"`
 	Flags   Flags   `json:"flags,omitzero"`
@@ -33,7 +33,7 @@ type Config struct {
 	IMEX    IMEX    `json:"imex,omitzero"`
 }
 
-// Flags are the settings that can also be given as flags or in the environment.
+// Flags are the settings that can also be set by flags or environment variables.
 type Flags struct {
 	MIGStrategy             *string      `json:"migStrategy,omitempty"`
 	FailOnInitError         *bool        `json:"failOnInitError,omitempty"`
@@ -49,7 +49,7 @@ type Flags struct {
 	GFD                     *GFDFlags    `json:"gfd,omitempty"`
 }
 
-// PluginFlags are the settings of the device plugin proper.
+// PluginFlags are the settings of the device plugin.
 type PluginFlags struct {
 	PassDeviceSpecs               *bool      `json:"passDeviceSpecs,omitempty"`
 	DeviceListStrategy            Strategies `json:"deviceListStrategy,omitempty"`
@@ -60,10 +60,10 @@ type PluginFlags struct {
 	SharedDevicesAllocationPolicy *string    `json:"sharedDevicesAllocationPolicy,omitempty"`
 }
 
-// Strategies is a list that may be written as a single string.
+// Strategies is a list that may also be written as a single string.
 type Strategies []string
 
-// GFDFlags are the settings of NVIDIA's feature discovery. NoTimestamp and MachineTypeFile have their effect here, the others none.
+// GFDFlags are the settings of NVIDIA's GPU feature discovery. Only NoTimestamp and MachineTypeFile have an effect here.
 type GFDFlags struct {
 	Oneshot         *bool     `json:"oneshot,omitempty"`
 	NoTimestamp     *bool     `json:"noTimestamp,omitempty"`
@@ -72,13 +72,13 @@ type GFDFlags struct {
 	MachineTypeFile *string   `json:"machineTypeFile,omitempty"`
 }
 
-// Duration is written as in "60s", or "infinite".
+// Duration is written as "60s" or "infinite".
 type Duration time.Duration
 
 // Infinite is the Duration that never ends.
 const Infinite = Duration(1<<63 - 1)
 
-// MarshalJSON writes the duration as people do.
+// MarshalJSON writes the duration as text.
 func (d Duration) MarshalJSON() ([]byte, error) {
 	if d == Infinite {
 		return json.Marshal("infinite")
@@ -86,56 +86,56 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 	return json.Marshal(time.Duration(d).String())
 }
 
-// Names are names by pattern of the product. NVIDIA's plugin reads them and throws them away with a warning; so does Karve.
+// Names are names for products that match a pattern. As in NVIDIA's plugin, they are ignored with a warning.
 type Names struct {
 	GPUs []Pattern `json:"gpus,omitempty"`
 	MIG  []Pattern `json:"mig,omitempty"`
 }
 
-// Pattern names what matches it.
+// Pattern is a name for the products that match a pattern.
 type Pattern struct {
 	Pattern string `json:"pattern"`
 	Name    string `json:"name"`
 }
 
-// Sharing says how GPUs are shared. MPS, if it is there, wins over time-slicing.
+// Sharing is how GPUs are shared. MPS takes precedence over time-slicing.
 type Sharing struct {
 	TimeSlicing *Replicated `json:"timeSlicing,omitempty"`
 	MPS         *Replicated `json:"mps,omitempty"`
 }
 
-// Replicated are the resources that are shared in one way.
+// Replicated are the resources that are shared with one strategy.
 type Replicated struct {
 	RenameByDefault bool `json:"renameByDefault,omitempty"`
-	// FailRequestsGreaterThanOne refuses containers that ask for more than one replica: two replicas are not twice the GPU. With MPS that is
-	// so unless it is said not to be.
+	// FailRequestsGreaterThanOne refuses containers that request more than one replica, because two replicas do not have twice the performance. For MPS, it
+	// defaults to true.
 	FailRequestsGreaterThanOne *bool   `json:"failRequestsGreaterThanOne,omitempty"`
 	Resources                  []Entry `json:"resources"`
 }
 
-// Entry shares the GPUs of one resource, or some of them.
+// Entry shares some or all GPUs of a resource.
 type Entry struct {
 	Name string `json:"name"`
-	// Rename is the name of the replicas, if it is another; with renameByDefault it is never empty.
+	// Rename is the name of the replicas if they are renamed. It is never empty with renameByDefault.
 	Rename   string  `json:"rename,omitempty"`
 	Devices  Devices `json:"devices,omitzero"`
 	Replicas int     `json:"replicas"`
 }
 
-// Devices picks GPUs: all of them if it is zero, the first Count, or those of the list, each by its index, its "GPU-" UUID, or, for
-// MIG devices, "gpu:mig" or a "MIG-" UUID.
+// Devices selects GPUs: all of them if it is zero, the first Count, or those in the list. The list has indices, "GPU-" UUIDs, and for MIG devices "gpu:mig"
+// or "MIG-" UUIDs.
 type Devices struct {
 	Count int
 	List  []string
 }
 
-// All says whether every GPU is picked.
+// All reports whether all GPUs are selected.
 func (d Devices) All() bool { return d.Count == 0 && d.List == nil }
 
-// IsZero leaves "all" out of what is written.
+// IsZero reports whether all GPUs are selected, which is omitted from the output.
 func (d Devices) IsZero() bool { return d.All() }
 
-// MarshalJSON writes the three forms.
+// MarshalJSON writes one of the three forms.
 func (d Devices) MarshalJSON() ([]byte, error) {
 	switch {
 	case d.List != nil:
@@ -147,11 +147,11 @@ func (d Devices) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// IMEX are channels of multi-node NVLink.
+// IMEX holds the channels of multi-node NVLink.
 type IMEX struct {
 	ChannelIDs []int `json:"channelIDs,omitempty"`
 	Required   bool  `json:"required,omitempty"`
 }
 
-// Marshal writes the configuration as YAML; Read reads it back as it was.
+// Marshal writes the configuration as YAML. Read returns the same configuration from it.
 func Marshal(c Config) ([]byte, error) { return yaml.Marshal(c) }

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// A Setting of Flags can be given as a flag, in the environment, or in the file, and counts in this order.
+// Setting is a setting that can be given by flag, environment variable or file, in this order of precedence.
 type Setting struct {
-	// Flags are the names of the command line flag, Env those of the environment variables; the first is the one to tell about.
+	// Flags are the names of the flag, and Env those of the environment variable. The first one is used in messages.
 	Flags, Env []string
 	Usage      string
-	// Bool says that the flag needs no value, List that it can be given several times.
+	// Bool reports whether the flag needs no value, and List whether it can be repeated.
 	Bool, List bool
-	// NoEffect says why a flag of NVIDIA's plugin changes nothing; "" when it does something.
+	// NoEffect is why a flag of NVIDIA's plugin has no effect, and "" if it has one.
 	NoEffect string
 	set      func(*Config, string) error
 }
 
-// AllSettings lists them, with the names of NVIDIA's plugin.
+// AllSettings returns all settings, with the names of NVIDIA's plugin.
 func AllSettings() []Setting {
 	return []Setting{
 		texts("mig-strategy", "MIG_STRATEGY", "what MIG devices are exposed as: none", func(c *Config) **string { return &c.Flags.MIGStrategy }),
@@ -62,7 +62,8 @@ func AllSettings() []Setting {
 	}
 }
 
-// Override puts flags and environment over the file. Each lookup says whether a name was given; an empty environment variable was not.
+// Override applies flags and environment variables to the configuration of the file. flag and env report whether a name was set. Empty environment
+// variables count as not set.
 func (c Config) Override(flag, env func(name string) (string, bool)) (Config, error) {
 	if c.Flags.Plugin != nil {
 		c.Flags.Plugin = new(*c.Flags.Plugin)
@@ -89,7 +90,7 @@ func (s Setting) override(c *Config, flag, env func(string) (string, bool)) erro
 	return nil
 }
 
-// given is the value of a setting, and where it comes from; "" when it is not given.
+// given returns the value of a setting and the name that it was given with. The name is "" if it was not given.
 func (s Setting) given(flag, env func(string) (string, bool)) (value, name string) {
 	for _, name := range s.Flags {
 		if value, ok := flag(name); ok {
@@ -104,7 +105,7 @@ func (s Setting) given(flag, env func(string) (string, bool)) (value, name strin
 	return "", ""
 }
 
-// WithoutEffect says which of the settings that are given change nothing, and why.
+// WithoutEffect returns a message for each setting that was given and has no effect.
 func WithoutEffect(flag, env func(name string) (string, bool)) []string {
 	var out []string
 	for _, s := range AllSettings() {
@@ -129,16 +130,16 @@ func (c *Config) gfd() *GFDFlags {
 	return c.Flags.GFD
 }
 
-// noSpecs is why what NVIDIA's plugin says in CDI specs is nothing to the agent.
+// noSpecs is why the settings for CDI specs of NVIDIA's plugin have no effect.
 const noSpecs = "the agent writes no CDI specs; give the same to nvidia-ctk cdi generate, which does"
 
-// ignored makes a Setting of NVIDIA's plugin that changes nothing.
+// ignored returns a Setting of NVIDIA's plugin that has no effect.
 func ignored(flag, env, why string, others ...string) Setting {
 	s := Setting{Flags: []string{flag}, Env: []string{env}, Usage: "of no effect: " + why, NoEffect: why, List: true}
 	return s.with(others)
 }
 
-// items splits a list with commas.
+// items splits a comma-separated list.
 func items(value string) []string {
 	var out []string
 	for item := range strings.SplitSeq(value, ",") {
@@ -162,7 +163,7 @@ func setChannels(c *Config, value string) error {
 	return nil
 }
 
-// texts makes a Setting of text; other names in capitals are of the environment.
+// texts returns a Setting with a text value. Names in others are environment variables if they are in capitals, and flags otherwise.
 func texts(flag, env, usage string, field func(*Config) **string, others ...string) Setting {
 	s := Setting{Flags: []string{flag}, Env: []string{env}, Usage: usage, set: func(c *Config, value string) error {
 		*field(c) = &value

@@ -6,7 +6,8 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// refuseMIG says that the partitions of a GPU cannot be exposed. With migStrategy "none" a partitioned GPU is one like any other.
+// refuseMIG returns an error if a GPU is partitioned and its partitions should be exposed. With migStrategy "none", a partitioned GPU is treated like any
+// other.
 func (c Config) refuseMIG(devices []gpu.Device) error {
 	for _, d := range devices {
 		if d.MIG && or(c.Flags.MIGStrategy, migNone) != migNone {

@@ -2,7 +2,7 @@ package sharing
 
 import "karve.sh/karve/pkg/node/labels"
 
-// mps has the pods on a GPU run at the same time, through NVIDIA's MPS daemon.
+// mps lets the pods on a GPU run at the same time, with NVIDIA's MPS daemon.
 var mps = strategy{
 	key:            "mps",
 	label:          labels.MPS,

@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Read reads a configuration as NVIDIA's plugin does. Where that plugin ignores something in silence, a warning says so by its path, for
-// instance "sharing.timeSlicing.foo"; strict makes an error of what is not known or said twice.
+// Read reads a configuration as NVIDIA's plugin does. It returns a warning with the path, for instance "sharing.timeSlicing.foo", for everything that
+// NVIDIA's plugin silently ignores. If strict is true, unknown and duplicate keys are errors.
 func Read(data []byte, strict bool) (Config, []string, error) {
 	r := &reader{strict: strict}
 	text, err := yaml.YAMLToJSONStrict(data)
@@ -234,7 +234,7 @@ func isIndex(s string) bool {
 	return err == nil
 }
 
-// isMIG knows the index of a MIG device, its UUID, and its UUID of old: "MIG-GPU-<uuid>/<gi>/<ci>".
+// isMIG reports whether a string is the index of a MIG device, its UUID, or its UUID in the old format "MIG-GPU-<uuid>/<gi>/<ci>".
 func isMIG(s string) bool {
 	if gpu, mig, ok := strings.Cut(s, ":"); ok {
 		return isIndex(gpu) && isIndex(mig)
@@ -265,7 +265,7 @@ func isUUID(s, prefix string) bool {
 	return true
 }
 
-// reader collects what is wrong, so that one look tells all of it.
+// reader collects errors, so that all of them are reported at once.
 type reader struct {
 	strict   bool
 	warnings []string
@@ -276,7 +276,7 @@ func (r *reader) warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// doubt is a warning, or an error when reading is strict.
+// doubt adds a warning, or an error if the reader is strict.
 func (r *reader) doubt(format string, args ...any) {
 	if r.strict {
 		r.errs = append(r.errs, fmt.Errorf(format, args...))
@@ -299,7 +299,7 @@ func (r *reader) integer(path string, v any) (int, bool) {
 	return 0, false
 }
 
-// name gives a resource name in NVIDIA's domain, or "" after saying why it cannot be one.
+// name returns a resource name in NVIDIA's domain. If it is invalid, name records an error and returns "".
 func (r *reader) name(path, name string) string {
 	full, err := resourceName(name)
 	if err != nil {
@@ -345,12 +345,12 @@ func (r *reader) object(path string, v any, fold bool, read func(*object)) {
 	}
 }
 
-// object is a mapping; what was read is taken out of fields, so that what is left is what nobody knows.
+// object is a mapping. Fields that were read are removed, so that the remaining ones are unknown.
 type object struct {
 	r      *reader
 	path   string
 	fields map[string]any
-	// fold takes keys whatever their case, where NVIDIA's plugin does.
+	// fold ignores the case of keys, as NVIDIA's plugin does in some objects.
 	fold bool
 }
 
@@ -397,7 +397,7 @@ func (o *object) text(key string) *string {
 	return &s
 }
 
-// texts reads a list that may also be a single text.
+// texts reads a list, which may also be a single text.
 func (o *object) texts(key string) []string {
 	v, ok := o.take(key)
 	if !ok || v == nil {
@@ -477,7 +477,7 @@ func orRoot(path string) string {
 	return path
 }
 
-// brief shows a value without repeating all of a large one.
+// brief formats a value, and shortens it if it is long.
 func brief(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -10,23 +10,23 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Resource is one extended resource of a machine.
+// Resource is an extended resource of a machine.
 type Resource struct {
-	// Name is what pods ask for, for instance "nvidia.com/gpu.shared".
+	// Name is the name of the resource, for instance "nvidia.com/gpu.shared".
 	Name string
-	// GPUs are those that are behind it, by index.
+	// GPUs are the GPUs of the resource, sorted by index.
 	GPUs []GPU
-	// FailRequestsGreaterThanOne refuses containers that ask for more than one replica.
+	// FailRequestsGreaterThanOne refuses containers that request more than one replica.
 	FailRequestsGreaterThanOne bool
 }
 
-// GPU is a GPU and into how many replicas it is shared; 1 is not shared.
+// GPU is a GPU with its number of replicas, which is 1 if it is not shared.
 type GPU struct {
 	gpu.Device
 	Replicas int
 }
 
-// Count is how many of the resource there are.
+// Count returns the number of devices of the resource.
 func (r Resource) Count() int {
 	n := 0
 	for _, g := range r.GPUs {
@@ -35,7 +35,8 @@ func (r Resource) Count() int {
 	return n
 }
 
-// Resources says what the GPUs of a machine become, by name. Each GPU is in exactly one resource. A GPU that no entry picks is not shared.
+// Resources returns the resources of a machine with these GPUs, sorted by name. Each GPU is in exactly one resource. GPUs that no entry selects are not
+// shared.
 func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	if _, err := c.Settings(); err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (c Config) Resources(devices []gpu.Device) ([]Resource, error) {
 	return out, nil
 }
 
-// pick finds the entry of each GPU in the part of a strategy. Two entries for one GPU are an error: there is no telling which was meant.
+// pick returns the entry for each GPU in the configuration of a strategy. It returns an error if two entries select the same GPU.
 func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 	picked := make([]*Entry, len(devices))
 	if by == nil {
@@ -106,7 +107,7 @@ func (c Config) pick(by *strategy, devices []gpu.Device) ([]*Entry, error) {
 	return picked, nil
 }
 
-// of gives the positions of the GPUs that are picked.
+// of returns the positions of the selected GPUs.
 func (d Devices) of(devices []gpu.Device) ([]int, error) {
 	var out []int
 	switch {
@@ -139,13 +140,13 @@ func (d Devices) of(devices []gpu.Device) ([]int, error) {
 	return out, nil
 }
 
-// Promise is what a machine was chosen for: so many replicas of a resource on each GPU.
+// Promise is what a machine was chosen for: a number of replicas of a resource on each GPU.
 type Promise struct {
 	Resource string
 	Replicas int
 }
 
-// FromPromise is the configuration that keeps a promise.
+// FromPromise returns the configuration that keeps a promise.
 func FromPromise(resource string, replicas int) (Config, error) {
 	c := Config{Version: Version}
 	name, err := resourceName(resource)
@@ -165,12 +166,12 @@ func FromPromise(resource string, replicas int) (Config, error) {
 	if name != nodecontract.ResourceGPU {
 		e.Rename = name
 	}
-	// The promise names no strategy: there is one.
+	// The promise has no strategy, because there is only one.
 	*timeSlicing.part(&c.Sharing) = &Replicated{RenameByDefault: name == nodecontract.ResourceGPUShared, Resources: []Entry{e}}
 	return c, nil
 }
 
-// Promise says what the configuration makes of every GPU alike; ok is false when it does not treat them alike.
+// Promise returns the resource and replicas of all GPUs. ok is false if the configuration treats GPUs differently.
 func (c Config) Promise() (p Promise, ok bool) {
 	p = Promise{Resource: nodecontract.ResourceGPU, Replicas: 1}
 	by := c.strategy()

@@ -6,34 +6,34 @@ import (
 	"strings"
 )
 
-// Settings is what the flags come to, with everything that was not said at NVIDIA's default. It is valid.
+// Settings are the valid values of the flags, with NVIDIA's defaults for those that were not set.
 type Settings struct {
 	MIGStrategy string
-	// FailOnInitError ends the agent when the driver does not answer at start. Unlike NVIDIA's it is off unless asked for: staying and
-	// trying again has the node ready seconds after the driver is, and a crash loop minutes after.
+	// FailOnInitError ends the agent if the driver does not answer at the start. Unlike in NVIDIA's plugin, it is off by default: with retries, the node is
+	// ready seconds after the driver, and with a crash loop, minutes after it.
 	FailOnInitError bool
-	// DriverRoot and DevRoot are where the driver and the device files are on the host.
+	// DriverRoot and DevRoot are the directories of the driver and of the device files on the host.
 	DriverRoot, DevRoot string
-	// ContainerDriverRoot is where the driver root is mounted for the agent.
+	// ContainerDriverRoot is where the driver root is mounted in the agent's container.
 	ContainerDriverRoot string
-	// GDRCopy, GDS and MOFED ask the container runtime for these. They are off unless set: MOFED mounts every /dev/infiniband/uverbs*, which
-	// AWS's EFA needs for itself.
+	// GDRCopy, GDS and MOFED request these features from the container runtime. They are off by default, because MOFED mounts every
+	// /dev/infiniband/uverbs*, which AWS's EFA needs for itself.
 	GDRCopy, GDS, MOFED bool
 	PassDeviceSpecs     bool
-	// DeviceLists are the ways in which a container's devices are told to the runtime.
+	// DeviceLists are the ways in which the devices of a container are passed to the runtime.
 	DeviceLists         []string
 	DeviceIDStrategy    string
 	CDIAnnotationPrefix string
 	AllocationPolicy    string
-	// IMEXChannels are given to each container, where the machine has them. If they are required the machine must.
+	// IMEXChannels are added to each container if the machine has them. If IMEXRequired is true, the machine must have them.
 	IMEXChannels []int
 	IMEXRequired bool
-	// Timestamp has the labels say when they were made. MachineTypeFile is where the label of the machine comes from.
+	// Timestamp adds the label with the time at which the labels changed. MachineTypeFile is the source of the machine type label.
 	Timestamp       bool
 	MachineTypeFile string
 }
 
-// How devices are told to the container runtime, named, and chosen.
+// Values for how devices are passed to the container runtime, identified and chosen.
 const (
 	ListEnvVar         = "envvar"
 	ListVolumeMounts   = "volume-mounts"
@@ -49,7 +49,7 @@ const (
 	migNone = "none"
 )
 
-// Settings fills in the defaults and says what is not valid.
+// Settings returns the settings with defaults, and an error if any are invalid.
 func (c Config) Settings() (Settings, error) {
 	f, p, g := c.Flags, PluginFlags{}, GFDFlags{}
 	if f.Plugin != nil {
@@ -109,7 +109,7 @@ func (c Config) Settings() (Settings, error) {
 	return s, nil
 }
 
-// Has says whether the devices are told in this way.
+// Has reports whether devices are passed in the given way.
 func (s Settings) Has(list string) bool { return slices.Contains(s.DeviceLists, list) }
 
 func or[T any](p *T, otherwise T) T {

@@ -2,26 +2,26 @@ package sharing
 
 import "karve.sh/karve/pkg/node/labels"
 
-// strategy is a way to share GPUs. Each is in a file of its own.
+// strategy is a way to share GPUs. Each strategy has its own file.
 type strategy struct {
-	// key names its part of the configuration, below "sharing".
+	// key is the key of its configuration below "sharing".
 	key string
-	// label is what the Node's label nvidia.com/gpu.sharing-strategy says.
+	// label is the value of the Node's label nvidia.com/gpu.sharing-strategy.
 	label labels.Strategy
-	// part is where its part of the configuration is; nil in there where the GPUs are not shared in this way.
+	// part returns the field of its configuration, which is nil if GPUs are not shared with the strategy.
 	part func(*Sharing) **Replicated
-	// emptyIsAbsent says that a key with nothing behind it means that GPUs are not shared in this way; else it means "shared, without saying what", an error.
+	// emptyIsAbsent reports whether a key without a value means that GPUs are not shared with the strategy. Otherwise it is an error.
 	emptyIsAbsent bool
-	// refuseAboveOne says that containers may ask for one replica only where failRequestsGreaterThanOne does not say otherwise.
+	// refuseAboveOne reports whether containers may request only one replica if failRequestsGreaterThanOne is not set.
 	refuseAboveOne bool
-	// unsupported is why the strategy cannot be put in force, and what to do instead; "" when it can.
+	// unsupported is why the strategy is not supported and what to do instead. It is "" if the strategy is supported.
 	unsupported string
 }
 
-// strategies are all that NVIDIA's configuration has. The first of them that is configured counts.
+// strategies are the strategies of NVIDIA's configuration. The first one that is configured applies.
 var strategies = []*strategy{&mps, &timeSlicing}
 
-// strategy is that of the configuration; nil when nothing is shared.
+// strategy returns the strategy of the configuration, and nil if nothing is shared.
 func (c Config) strategy() *strategy {
 	for _, s := range strategies {
 		if s.of(c) != nil {
@@ -33,7 +33,7 @@ func (c Config) strategy() *strategy {
 
 func (s *strategy) of(c Config) *Replicated { return *s.part(&c.Sharing) }
 
-// Label is what the Node's label nvidia.com/gpu.sharing-strategy says of the configuration.
+// Label returns the value of the Node's label nvidia.com/gpu.sharing-strategy for the configuration.
 func (c Config) Label() labels.Strategy {
 	if s := c.strategy(); s != nil {
 		return s.label

@@ -2,7 +2,8 @@ package sharing
 
 import "karve.sh/karve/pkg/node/labels"
 
-// timeSlicing has the pods on a GPU take turns. The driver does that by itself: a replica is no more than a name, and the pods share the memory freely.
+// timeSlicing lets the pods on a GPU take turns, which the driver does without configuration. A replica is only a name, and the pods share the memory
+// without limits.
 var timeSlicing = strategy{
 	key:   "timeSlicing",
 	label: labels.TimeSlicing,

@@ -8,15 +8,15 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// Seen is what is known of the use of a GPU since the last look.
+// Seen is what is known about the use of a GPU since the last look.
 type Seen struct {
-	// Pods are those (namespace/name) that used it.
+	// Pods are the pods that used the GPU, as namespace/name.
 	Pods []string
-	// Unsure says that it was used by somebody who is not known, or that it cannot be told whether it was.
+	// Unsure reports whether the GPU was used by an unknown process, or may have been.
 	Unsure bool
 }
 
-// Notes collects what readings of GPUs say about their use, whoever asks for them: NVML tells of each moment once.
+// Notes collects the readings of GPUs by all callers, because NVML returns each sample only once.
 type Notes struct {
 	mu    sync.Mutex
 	notes map[string]note
@@ -27,7 +27,7 @@ type note struct {
 	unsure bool
 }
 
-// Add takes a reading.
+// Add adds a reading.
 func (n *Notes) Add(uuid string, u gpu.Usage, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -50,7 +50,8 @@ func (n *Notes) Add(uuid string, u gpu.Usage, err error) {
 	n.notes[uuid] = had
 }
 
-// Take is what the readings since the last call say. owners finds the pods (namespace/name) of processes; those that it does not find are somebody.
+// Take returns what the readings since the last call show, by UUID of the GPU. owners returns the pods (namespace/name) of processes. A process without a
+// pod makes the result unsure.
 func (n *Notes) Take(owners func(pids []int) map[int]string) map[string]Seen {
 	n.mu.Lock()
 	notes := n.notes
@@ -76,7 +77,7 @@ func (n *Notes) Take(owners func(pids []int) map[int]string) map[string]Seen {
 	return out
 }
 
-// Library is one whose readings are noted.
+// Library adds all readings of a library to Notes.
 type Library struct {
 	gpu.Library
 	Notes *Notes

@@ -1,4 +1,4 @@
-// Package usage finds the pods that hold replicas of GPUs and do not use them.
+// Package usage finds the pods that hold replicas of GPUs without using them.
 package usage
 
 import (
@@ -9,28 +9,28 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// Tracker knows since when pods have not used their GPUs. When in doubt a pod has used them.
+// Tracker tracks since when pods have not used their GPUs. If in doubt, it assumes that a pod has used them.
 type Tracker struct {
 	last  time.Time
 	holds map[string][]string
 	since map[string]time.Time
-	// written is what the Node says.
+	// written is the report that was written to the Node.
 	written nodecontract.UnusedReport
 }
 
-// Adopt begins with what an earlier agent wrote to the Node. If that is older than unused.Fresh the first look forgets it.
+// Adopt starts with the report that an earlier agent wrote to the Node. The first Look discards it if it is older than nodecontract.UnusedFresh.
 func (t *Tracker) Adopt(r nodecontract.UnusedReport) {
 	t.last, t.since, t.written = r.AsOf, maps.Clone(r.Since), r
 }
 
-// Look takes what was seen of the GPUs, by UUID, since the last look, and which of them each pod (namespace/name) holds replicas of; nil when that cannot be
-// told at present. A GPU of which nothing was seen may have been used by all who hold it.
+// Look adds what was seen of the GPUs since the last look, by UUID. holds are the GPUs of which each pod (namespace/name) holds replicas, and nil if that
+// is not known now. A GPU that is missing in seen may have been used by all pods that hold it.
 func (t *Tracker) Look(now time.Time, holds map[string][]string, seen map[string]Seen) {
 	if holds == nil && t.holds == nil {
 		return
 	}
 	if gap := now.Sub(t.last); gap < 0 || gap > nodecontract.UnusedFresh {
-		t.since = nil // Nobody looked, or the clock was set.
+		t.since = nil // There was no look for too long, or the clock was set.
 	}
 	t.last = now
 	if holds != nil {
@@ -49,23 +49,23 @@ func (t *Tracker) Look(now time.Time, holds map[string][]string, seen map[string
 	t.since = next
 }
 
-// uses says whether the pod may have used the GPU.
+// uses reports whether the pod may have used the GPU.
 func (t *Tracker) uses(pod, uuid string, seen map[string]Seen) bool {
 	s, ok := seen[uuid]
 	if !ok || s.Unsure || slices.Contains(s.Pods, pod) {
 		return true
 	}
-	// Somebody who holds nothing of it may have used it for one who does, as a server of MPS.
+	// A pod that does not hold the GPU may have used it for one that does, as an MPS server does.
 	return slices.ContainsFunc(s.Pods, func(user string) bool { return !slices.Contains(t.holds[user], uuid) })
 }
 
-// Report is what the Node should say, and whether it is time to write it: at once when a pod in it has used its GPU or is gone, and with each beat. Pods come in
-// with a beat, so that one that pauses now and then does not have the Node written all the time.
+// Report returns the report for the Node, and whether to write it now: at once if a pod in the written report has used its GPU or is gone, and otherwise
+// once per beat. Pods are only added with a beat, so that a pod that pauses from time to time does not cause a write each time.
 func (t *Tracker) Report() (report nodecontract.UnusedReport, due bool) {
 	report = nodecontract.UnusedReport{AsOf: t.last.UTC().Truncate(time.Second), Since: map[string]time.Time{}}
 	for pod, since := range t.since {
 		if t.last.Sub(since) >= nodecontract.UnusedBeat {
-			// A second later at most, and never earlier.
+			// Round up to a second, so that the time is never too early.
 			report.Since[pod] = since.UTC().Add(time.Second - 1).Truncate(time.Second)
 		}
 	}
@@ -78,5 +78,5 @@ func (t *Tracker) Report() (report nodecontract.UnusedReport, due bool) {
 	return report, len(report.Since) > 0 && (age < 0 || age >= nodecontract.UnusedBeat)
 }
 
-// Written notes that the Node says so now.
+// Written records that the report was written to the Node.
 func (t *Tracker) Written(r nodecontract.UnusedReport) { t.written = r }
