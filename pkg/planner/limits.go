@@ -1,6 +1,6 @@
 package planner
 
-// Take takes what machines count off what is left of the limits of their pool; what is [Unlimited] stays so.
+// Take subtracts what machines count from what is left of their pool's limits. Amounts that are [Unlimited] stay unlimited.
 func (left *Physical) Take(counts Physical) {
 	for _, d := range []struct {
 		left *int64
@@ -18,7 +18,7 @@ func (left *Physical) Take(counts Physical) {
 	}
 }
 
-// Minus is the difference, amount by amount.
+// Minus returns the difference of each amount.
 func (a Physical) Minus(b Physical) Physical {
 	return Physical{
 		MilliCPU: a.MilliCPU - b.MilliCPU, MemoryBytes: a.MemoryBytes - b.MemoryBytes, GPUs: a.GPUs - b.GPUs, Replicas: a.Replicas - b.Replicas,

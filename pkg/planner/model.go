@@ -1,10 +1,11 @@
-// Package planner is the model of a plan: which machines to launch for pods that wait for replicas of shared GPUs.
+// Package planner is the model of a plan: which machines to launch for pending pods that request replicas of shared GPUs.
 //
-// A [Snapshot] is everything that a [Plan] depends on; [Validate] says whether it makes sense. Package solve makes plans, check judges them, firstfit packs as
-// Karpenter does, alternatives adds the offerings that a claim may name beside, and consolidate gives running machines back. README.md explains the algorithm.
+// A [Snapshot] holds everything that a [Plan] depends on, and [Validate] checks it. Package solve makes plans, check verifies them, firstfit packs as
+// Karpenter does, alternatives adds other offerings that a NodeClaim may name, and consolidate decides which running machines to remove. README.md explains
+// the algorithm.
 //
-// All of it is pure: plain values in, plain values out, no clock, no client, no randomness, and nothing but the standard library. All amounts are integers
-// with a unit in the name; money is micro-dollars an hour.
+// The packages are pure functions of plain values: they use no clock, no client, no randomness, and only the standard library. All amounts are integers with a
+// unit in the name. Money is in micro-dollars per hour.
 package planner
 
 import "math"
@@ -12,18 +13,18 @@ import "math"
 // Unlimited is the remaining amount of something that has no limit.
 const Unlimited int64 = math.MaxInt64
 
-// MicroUSD is an amount of money in millionths of a US dollar; prices are MicroUSD an hour.
+// MicroUSD is an amount of money in millionths of a US dollar. Prices are MicroUSD per hour.
 type MicroUSD int64
 
-// MaxPrice is the dearest machine that is planned with, a million dollars an hour; together with the number of pods
-// that memory can hold it keeps every sum of prices within an int64.
+// MaxPrice is the highest price of a machine that the planner accepts, about a million dollars per hour. With it, no sum of prices over the pods that fit in
+// memory overflows an int64.
 const MaxPrice = 1 << 40
 
-// MaxAmount bounds every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it; who makes a snapshot saturates
-// what is larger, and blocks the pods that ask for it.
+// MaxAmount bounds every amount of [Resources], [GPU], [Amount] and [Physical]: 8 PiB in bytes. The planner is exact up to it. Code that makes a snapshot
+// saturates larger amounts and blocks the pods that request them.
 const MaxAmount int64 = 1 << 53
 
-// Resources is what a pod asks of one node, or what a node has left for pods. Every field is ≥ 0.
+// Resources are what a pod requests of one node, or what a node has left for pods. Every field is ≥ 0.
 type Resources struct {
 	// MilliCPU is in thousandths of a CPU.
 	MilliCPU int64
@@ -31,9 +32,9 @@ type Resources struct {
 	MemoryBytes int64
 	// EphemeralBytes is local ephemeral storage.
 	EphemeralBytes int64
-	// Pods counts pods: 1 for a pod, the free pod slots for a node.
+	// Pods is the number of pods: 1 for a pod, the free pod slots for a node.
 	Pods int64
-	// Replicas counts replicas of the GPU resource of the pool that the node belongs to (whole GPUs where nothing is shared).
+	// Replicas is the number of replicas of the GPU resource of the node's pool. If GPUs are not shared, it counts whole GPUs.
 	Replicas int64
 }
 
@@ -49,16 +50,16 @@ type GPU struct {
 	MemoryBytes int64
 }
 
-// Quota is something countable of which a machine has only so much, beside its [Resources]: an extended resource, attachments of a volume
-// driver, a port of the host, the pods of a workload that one node may have.
+// Quota is a countable thing, other than [Resources], that each machine has a limited amount of: an extended resource, attachments of a volume driver, a host
+// port, or the pods of a workload that one node may have.
 type Quota struct {
-	// Name says what is counted, for people, for instance "example.com/fpga" or "host port 8080/TCP".
+	// Name describes what is counted, for people, for instance "example.com/fpga" or "host port 8080/TCP".
 	Name string
-	// Each is what a machine has for pods when its offering or node says nothing; [Unlimited] where only some are limited.
+	// Each is what a machine has for pods if its offering or node does not state an amount. It is [Unlimited] if only some machines are limited.
 	Each int64
 }
 
-// Amount is so much of a quota.
+// Amount is an amount of a quota.
 type Amount struct {
 	// Quota is an index into Snapshot.Quotas.
 	Quota int
@@ -66,96 +67,97 @@ type Amount struct {
 	Count int64
 }
 
-// Topology is a label of nodes by whose values pods are spread, kept together or kept apart.
+// Topology is a node label whose values are the domains across which pods are spread, kept together or kept apart.
 type Topology struct {
 	// Key is the label, for instance topology.kubernetes.io/zone.
 	Key string
-	// Domains are the values that it has on nodes or could have on launched machines; sorted, without repetition.
+	// Domains are the values that the label has on nodes or could have on launched machines. They are sorted and unique.
 	Domains []string
 }
 
 // PerNode is the Topology of rules whose domains are the machines themselves (kubernetes.io/hostname).
 const PerNode = -1
 
-// RuleKind says what a [Rule] demands.
+// RuleKind is what a [Rule] requires.
 type RuleKind string
 
 const (
-	// Spread means that no domain that gets a pod has more than MaxSkew counted pods more than the eligible domain with the fewest.
+	// Spread means that a domain that gets a pod has at most MaxSkew counted pods more than the eligible domain with the fewest.
 	Spread RuleKind = "Spread"
-	// Together means that a pod is in a domain with a counted pod. While there is no counted pod anywhere, one that counts itself may begin.
+	// Together means that a pod shares its domain with a counted pod. If there is no counted pod anywhere, a pod that the rule counts may be the first.
 	Together RuleKind = "Together"
-	// Apart means that no pod shares a domain with another counted pod, whichever of the two comes first.
+	// Apart means that a pod shares its domain with no other counted pod, whichever of the two is placed first.
 	Apart RuleKind = "Apart"
 )
 
-// Rule is a demand of pods on where other pods are. It is about the places at the end: those of pods that run, and those of the plan.
+// Rule constrains where pods may be, given where other pods are. It applies to the final placement: that of running pods together with that of the plan.
 type Rule struct {
 	Kind RuleKind
-	// Name is how the rule is called in the pod's own terms, for people, for instance "podAntiAffinity on topology.kubernetes.io/zone".
+	// Name describes the rule in the pod's own terms, for people, for instance "podAntiAffinity on topology.kubernetes.io/zone".
 	Name string
 	// Topology is an index into Snapshot.Topologies, or [PerNode].
 	Topology int
-	// Classes are the indices of the classes whose pods make the demand, Counted of those whose pods it counts; sorted.
+	// Classes are the indices of the classes that the rule constrains. Counted are those of the classes whose pods it counts. Both are sorted.
 	Classes []int
 	Counted []int
-	// Present is how many counted pods there are already, by domain of the topology, by node of the snapshot where it is [PerNode]; missing
-	// entries are 0. Apart has none: where running pods forbid a place, the class does not list it.
+	// Present is the number of counted pods that exist already, by domain of the topology, or by node of the snapshot if the topology is [PerNode]. Missing
+	// entries are 0. An Apart rule has none: a class does not list the places that running pods exclude.
 	Present []int64
-	// Elsewhere is how many counted pods there are already outside of those domains and nodes.
+	// Elsewhere is the number of counted pods that exist already outside of those domains and nodes.
 	Elsewhere int64
-	// MaxSkew and MinDomains are those of Spread, MaxSkew ≥ 1. With fewer eligible domains than MinDomains the fewest counts as 0.
+	// MaxSkew (≥ 1) and MinDomains are those of a Spread rule. If there are fewer eligible domains than MinDomains, the minimum counts as 0.
 	MaxSkew    int64
 	MinDomains int64
-	// Eligible are the domains that count for Spread, sorted; all when nil. Pods that ask go to no others. Not for [PerNode], where a new machine can always have none.
+	// Eligible are the domains that count for Spread, sorted. If it is nil, all count. The constrained pods may only go to eligible domains. It is not used
+	// for [PerNode], because a new machine always has a count of 0.
 	Eligible []int
 }
 
-// Wish is what pods would like but can do without.
+// Wish is a preference of pods: they can be placed without it.
 type Wish struct {
-	// Offerings and Nodes are those that grant the wish, sorted, as in [Class]; of no meaning when Rule is set.
+	// Offerings and Nodes are those that satisfy the wish, sorted, as in [Class]. They are ignored if Rule is set.
 	Offerings []int
 	Nodes     []int
-	// Rule, when ≥ 0, is the index of the rule that is the wish; the rule binds this class only as long as the wish stands.
+	// Rule is the index of the rule that is preferred, if it is ≥ 0. The rule binds this class only until the wish is given up.
 	Rule int
 }
 
-// MinValues is a demand of a NodePool that each of its claims leaves a choice (minValues of a requirement).
+// MinValues is a requirement of a NodePool on the number of values that each NodeClaim must allow (minValues of a requirement).
 type MinValues struct {
 	// Key is the label of the requirement.
 	Key string
-	// Min is how many values a claim must leave, ≥ 1.
+	// Min is the number of values that a NodeClaim must allow, ≥ 1.
 	Min int
-	// Values is the value that each offering of the snapshot has, by its index; "" where it has none.
+	// Values are the values of the label, by offering of the snapshot. A value is "" if the offering has none.
 	Values []string
 }
 
-// Physical is what a machine counts against the limits of its pool, in hardware, not in replicas.
+// Physical is what a machine counts against the limits of its pool, in hardware.
 type Physical struct {
 	MilliCPU    int64
 	MemoryBytes int64
 	GPUs        int64
-	// Replicas lets a pool be limited by its renamed shared resource as well.
+	// Replicas is the number of replicas, for pools that limit their renamed shared resource.
 	Replicas int64
 	Nodes    int64
 }
 
 // Pool is a NodePool from which machines may be launched.
 type Pool struct {
-	// Name is the NodePool's name, unique in a snapshot.
+	// Name is the NodePool's name. It is unique in a snapshot.
 	Name string
-	// Remaining is what the pool's limits still allow to be launched; [Unlimited] where there is no limit. Values ≤ 0 allow nothing.
+	// Remaining is what the pool's limits still allow to be launched, and [Unlimited] if there is no limit. Values ≤ 0 allow nothing.
 	Remaining Physical
-	// Limited says why less may be launched than the user's limits leave, to pods that find no room because of it; nil when Remaining is
-	// what those limits leave.
+	// Limited explains, to pods that find no capacity because of it, why less may be launched than the user's limits allow. It is nil if Remaining is what
+	// those limits allow.
 	Limited *Refusal
-	// Closed says why nothing may be launched from the pool at present; nil when it is open.
+	// Closed is why the pool launches nothing now. It is nil if the pool may launch.
 	Closed *Refusal
-	// Weight orders pools: a pod goes to the heaviest pool that can have a machine for it.
+	// Weight orders pools: a pod goes to the pool with the highest weight that can have a machine for it.
 	Weight int32
-	// MinValues are the choices that each machine of the pool must leave.
+	// MinValues are the requirements on the choice that each NodeClaim of the pool must allow.
 	MinValues []MinValues
-	// MaxPremium is how much dearer than the offering of a launch its alternatives may be, in hundredths of its price, ≥ 0.
+	// MaxPremium is how much more the alternatives of a launch may cost than its offering, in percent, ≥ 0.
 	MaxPremium int64
 }
 
@@ -168,108 +170,105 @@ type Offering struct {
 	CapacityType string
 	// Price is per hour, > 0.
 	Price MicroUSD
-	// Free is what the machine has for pods: allocatable minus DaemonSets, with its replicas.
+	// Free is what the machine has for pods: allocatable minus DaemonSets, including its replicas.
 	Free Resources
-	// Physical is what one such machine counts against the pool's limits; Nodes is 1.
+	// Physical is what one such machine counts against the pool's limits. Nodes is 1.
 	Physical Physical
-	// Unavailable says why the offering cannot be launched at present, for instance because the cloud refused it a moment
-	// ago; nil when it can.
+	// Unavailable is why the offering cannot be launched now, for instance because the cloud has just refused it. It is nil if the offering can be launched.
 	Unavailable *Refusal
-	// GPUs are the GPUs of the machine; their replicas sum to Free.Replicas. Empty where nothing is known of them: then no pod that
-	// states device memory fits.
+	// GPUs are the GPUs of the machine. Their replicas sum to Free.Replicas. It is empty if the GPUs are unknown; then no pod that states device memory fits.
 	GPUs []GPU
-	// Quotas are what the machine has of quotas, after DaemonSets, where that is not Quota.Each; sorted by quota.
+	// Quotas are what the machine has of quotas, after DaemonSets, if that differs from Quota.Each. They are sorted by quota.
 	Quotas []Amount
-	// Domains is the domain of the machine by topology of the snapshot, -1 where it has no such label; missing entries are -1.
+	// Domains are the domains of the machine by topology of the snapshot. An entry is -1 if the machine has no such label; missing entries are -1.
 	Domains []int
-	// Choice are the labels that the pool chooses for the machine, in one string. A claim has one such choice for all machines that it names.
+	// Choice identifies the labels that the pool chooses for the machine. All offerings of a NodeClaim have the same choice.
 	Choice string
 }
 
-// Node is a machine that exists or is on its way.
+// Node is a machine that exists or is being launched.
 type Node struct {
-	// Name is unique in a snapshot: the Node's name, or the NodeClaim's while there is no Node.
+	// Name is unique in a snapshot. It is the name of the Node, or of the NodeClaim if there is no Node yet.
 	Name string
-	// Free is what is left on it for waiting pods.
+	// Free is what the node has left for pending pods.
 	Free Resources
-	// GPUs are what is left on each of its GPUs, in the order of their indices. Their replicas sum to Free.Replicas or more.
+	// GPUs are what is left on each GPU, in the order of their indices. Their replicas sum to at least Free.Replicas.
 	GPUs []GPU
-	// Quotas are what is left of quotas where that is not Quota.Each; sorted by quota.
+	// Quotas are what is left of quotas, if that differs from Quota.Each. They are sorted by quota.
 	Quotas []Amount
 	// Domains is as in [Offering].
 	Domains []int
 }
 
-// Class is a set of waiting pods that the scheduler cannot tell apart.
+// Class is a set of pending pods that are identical to the scheduler.
 type Class struct {
-	// Pods are the names (namespace/name) of the pods, sorted, without repetition, each in one class only.
+	// Pods are the names (namespace/name) of the pods, sorted and unique. Each pod is in one class only.
 	Pods []string
-	// Requests is what each of the pods asks for; Requests.Pods is 1.
+	// Requests are what each pod requests. Requests.Pods is 1.
 	Requests Resources
-	// Offerings are the indices into Snapshot.Offerings of those whose labels and taints admit the pods, whether they are
-	// large enough or not; sorted.
+	// Offerings are the indices into Snapshot.Offerings of those whose labels and taints admit the pods, including those that are too small. They are sorted.
 	Offerings []int
-	// Nodes are the indices into Snapshot.Nodes of those whose labels and taints admit the pods; sorted.
+	// Nodes are the indices into Snapshot.Nodes of those whose labels and taints admit the pods. They are sorted.
 	Nodes []int
-	// Blocked says why nothing may be planned for the pods at all; nil for pods to plan for.
+	// Blocked is why nothing may be planned for the pods. It is nil if they can be planned for.
 	Blocked *Refusal
-	// Unserved says why no offering admits the pods although pools are meant for them; nil where that is not known, or some do.
+	// Unserved is why no offering admits the pods although pools are meant for them. It is nil if that is unknown, or if some offering admits them.
 	Unserved *Refusal
-	// GPUMemoryBytes is the device memory that each pod states; all its replicas and all that memory are then on one GPU. 0 for pods that
-	// state none: their replicas may be on any GPUs.
+	// GPUMemoryBytes is the device memory that each pod states. All replicas of the pod and all of that memory must be on one GPU. It is 0 for pods that state
+	// none: their replicas may be on any GPUs.
 	GPUMemoryBytes int64
 	// Quotas are what each pod takes of quotas, sorted by quota.
 	Quotas []Amount
-	// Priority decides between pods that cannot all have a place: the higher ones have theirs.
+	// Priority decides which pods are placed if not all of them can be: those with higher priority.
 	Priority int32
-	// Wishes are what the pods would like beside, in the order in which they are given up, for a pod that finds no place otherwise.
+	// Wishes are the preferences of the pods, in the order in which they are given up for a pod that cannot be placed otherwise.
 	Wishes []Wish
 }
 
-// Snapshot is everything that a plan depends on.
+// Snapshot holds everything that a plan depends on.
 type Snapshot struct {
 	Pools     []Pool
 	Offerings []Offering
 	Nodes     []Node
 	Classes   []Class
-	// Quotas, Topologies and Rules are what classes, offerings and nodes speak of.
+	// Quotas, Topologies and Rules are what classes, offerings and nodes refer to.
 	Quotas     []Quota
 	Topologies []Topology
 	Rules      []Rule
 }
 
-// Reason says in one word why something was refused. The same word is condition reason, event reason and metric label.
+// Reason is a one-word reason why something was refused. It is used as condition reason, event reason and metric label.
 type Reason string
 
-// Reasons for a pod to be left without a place.
+// Reasons why a pod is not placed.
 const (
-	// ReasonNoPool: no pool of Karve's admits the pod; its selector, affinity, tolerations or resource name match none.
+	// ReasonNoPool: no pool of Karve's admits the pod. Its selector, affinity, tolerations or resource name match none.
 	ReasonNoPool Reason = "NoMatchingPool"
-	// ReasonTooLarge: the pod asks for more than any machine that would admit it has.
+	// ReasonTooLarge: the pod requests more than any machine that would admit it has.
 	ReasonTooLarge Reason = "TooLarge"
-	// ReasonLimitReached: a limit of the pools that admit the pod leaves no room.
+	// ReasonLimitReached: the pools that admit the pod have reached a limit.
 	ReasonLimitReached Reason = "LimitReached"
-	// ReasonUnavailable: every offering that could hold the pod is refused by the cloud at present.
+	// ReasonUnavailable: the cloud refuses every offering that could hold the pod at present.
 	ReasonUnavailable Reason = "OfferingsUnavailable"
 	// ReasonPoolClosed: the pools that admit the pod launch nothing at present.
 	ReasonPoolClosed Reason = "PoolClosed"
 	// ReasonUnsupported: the pod uses a scheduling rule that Karve does not plan for yet.
 	ReasonUnsupported Reason = "UnsupportedConstraint"
-	// ReasonLeftToKarpenter: a NodePool that stock Karpenter manages could serve the pod as well.
+	// ReasonLeftToKarpenter: a NodePool that Karpenter manages could serve the pod as well.
 	ReasonLeftToKarpenter Reason = "LeftToKarpenter"
-	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) leaves to the pod are full or do not exist.
+	// ReasonRule: the places that a rule of the scheduler (spread, affinity, anti-affinity) allows for the pod are full or do not exist.
 	ReasonRule Reason = "RuleUnsatisfiable"
-	// ReasonVolumes: a volume of the pod is not there or not bound, and no machine would change that.
+	// ReasonVolumes: a volume of the pod does not exist or is not bound, and no machine would change that.
 	ReasonVolumes Reason = "VolumesNotReady"
-	// ReasonNextRound: there was no time to plan for the pod; it is planned for in the next round.
+	// ReasonNextRound: there was no time to plan for the pod. It is planned in the next round.
 	ReasonNextRound Reason = "PlannedNextRound"
-	// ReasonRequestsAboveOne: the pool refuses pods that ask for more than one replica.
+	// ReasonRequestsAboveOne: the pool refuses pods that request more than one replica.
 	ReasonRequestsAboveOne Reason = "RequestsAboveOne"
-	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it; see solve.Contain.
+	// ReasonSetAside: no plan that includes the pod keeps the rules, so the others are planned without it. See solve.Contain.
 	ReasonSetAside Reason = "SetAside"
 )
 
-// Refusal is a reason with a sentence that names the objects and says what to do.
+// Refusal is a reason with a message that names the objects and says what to do.
 type Refusal struct {
 	Reason  Reason
 	Message string
@@ -278,76 +277,77 @@ type Refusal struct {
 // NextRound is the refusal of pods that there was no time to plan for.
 var NextRound = Refusal{ReasonNextRound, "planned in the next round: there are more pods with rules of their own (affinity, anti-affinity, topology spread) than one plan has time for"}
 
-// Launch is one machine to create.
+// Launch is one machine to launch.
 type Launch struct {
 	// Offering is an index into Snapshot.Offerings.
 	Offering int
-	// Pods are the names of the pods that the machine is for, sorted, at least one.
+	// Pods are the names of the pods that the machine is for, sorted. There is at least one.
 	Pods []string
-	// GPUs is the GPU of each of Pods, an index into the offering's GPUs, -1 for a pod that states no device memory; nil when none does.
+	// GPUs are the GPUs of the pods, as indices into the offering's GPUs. An entry is -1 for a pod that states no device memory. GPUs is nil if no pod states
+	// any.
 	GPUs []int
-	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first, which the claim names beside Offering: those
-	// that it has to name for the pool's MinValues, or else those that alternatives.Add finds.
+	// Alternatives are other offerings of the same pool that hold the pods as well, the cheapest first. The NodeClaim names them in addition to Offering. They
+	// are those required by the pool's MinValues, or else those that alternatives.Add finds.
 	Alternatives []int
 }
 
-// Placement is a set of pods that a node of the snapshot has room for.
+// Placement is a set of pods that are planned onto a node of the snapshot.
 type Placement struct {
 	// Node is an index into Snapshot.Nodes.
 	Node int
-	// Pods are names of pods, sorted, at least one.
+	// Pods are the names of the pods, sorted. There is at least one.
 	Pods []string
-	// GPUs is as in [Launch], an index into the node's GPUs.
+	// GPUs is as in [Launch], with indices into the node's GPUs.
 	GPUs []int
 }
 
-// Unplaced is a pod that the plan has no place for, and why.
+// Unplaced is a pod that the plan does not place, and why.
 type Unplaced struct {
 	Pod string
 	Refusal
 }
 
-// Plan is what to do about the waiting pods of a snapshot: every pod of the snapshot is in exactly one Launch, Placement or Unplaced.
+// Plan is what to do about the pending pods of a snapshot. Every pod of the snapshot is in exactly one Launch, Placement or Unplaced.
 type Plan struct {
 	Placements []Placement
 	Launches   []Launch
 	Unplaced   []Unplaced
 	// Price is the sum of the prices of the launches, per hour.
 	Price MicroUSD
-	// Bound is a proven lower bound on the price of any plan that places the same pods; ≤ Price.
+	// Bound is a proven lower bound on the price of any plan that places the same pods. It is ≤ Price.
 	Bound MicroUSD
-	// Proof is what Bound rests on; nil where nothing is launched, where every way to place the pods was tried, and where rules, wishes,
-	// priorities, weights or choices had a say.
+	// Proof proves Bound. It is nil if nothing is launched, if every way to place the pods was tried, or if rules, wishes, priorities, weights or choices
+	// affected the plan.
 	Proof *Proof
 }
 
-// Proof shows that no plan for the pods that a plan places is cheaper than its bound: the machines that are launched have to keep each of the covers,
-// and no machines, in whole numbers, do so at a lower price.
+// Proof shows that no plan for the pods that a plan places is cheaper than its bound. The launched machines must satisfy each cover, and no whole numbers of
+// machines do so at a lower price.
 type Proof struct {
 	Covers []Cover
-	// Split, when not nil, proves the bound for two parts of all plans instead, one by one.
+	// Split, if not nil, replaces the proof by one for each of two sets of plans.
 	Split *Split
 }
 
-// Split parts plans by how many machines of some offerings they launch.
+// Split divides all plans by the number of machines of some offerings that they launch.
 type Split struct {
-	// Offerings are those that count, indices into Snapshot.Offerings. No two splits count an offering together with different others.
+	// Offerings are the offerings that count, as indices into Snapshot.Offerings. If two splits share an offering, they count the same offerings.
 	Offerings []int
-	// AtMost is for the plans that launch at most Few machines of them, More for all others.
+	// AtMost proves the bound for plans that launch at most Few machines of Offerings, and More for all other plans.
 	Few          int
 	AtMost, More Proof
 }
 
-// Cover is a demand on machines that follows from worths of pods, in any unit: those of a plan are worth so much together, what is launched holds what
-// the nodes do not. An offering with an entry of 0 in Most is not launched.
+// Cover is a valid inequality on the launched machines. It follows from the worths of pods, in any unit: the placed pods have a total worth, and launched
+// machines must hold the part of it that the nodes cannot. An offering with an entry of 0 in Most is not launched.
 type Cover struct {
-	// Worth is what each pod is worth, by class.
+	// Worth is the worth of one pod, by class.
 	Worth []int64
-	// Most is no less than what one machine of each offering can hold, by offering.
+	// Most is an upper bound on the worth that one machine can hold, by offering.
 	Most []int64
-	// Nodes is no less than what each node can hold in addition, by node.
+	// Nodes is an upper bound on the worth that each node can hold in addition, by node.
 	Nodes []int64
-	// CutDual, when > 0, is the part of the price of each machine with an entry in Most that is for this cover alone: it says how many of them there are
-	// at least, so many times the toll is paid, and the other covers are kept at what is left of the prices.
+	// CutDual, if > 0, is the part of the price of each machine with an entry in Most that is charged to this cover. The cover requires a minimum number of
+	// these machines, and contributes CutDual times that number to the bound. The other covers use the remaining prices.
 	CutDual MicroUSD
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Validate reports what makes a snapshot senseless: indices out of range, amounts that cannot be, names that repeat.
+// Validate returns what is invalid in a snapshot: indices out of range, impossible amounts, repeated names. It returns nil if the snapshot is valid.
 func Validate(s Snapshot) error {
 	var errs []error
 	quotas := map[string]bool{}
@@ -80,7 +80,7 @@ func validateOffering(s Snapshot, i int) []error {
 	return errs
 }
 
-// validateMachine checks what offerings and nodes say alike of one machine.
+// validateMachine checks what offerings and nodes have in common: GPUs, quotas and domains.
 func validateMachine(s Snapshot, concerns Violation, what string, gpus []GPU, quotas []Amount, domains []int) []error {
 	var errs []error
 	bad := about(&errs, concerns)
@@ -104,7 +104,7 @@ func validateMachine(s Snapshot, concerns Violation, what string, gpus []GPU, qu
 	return errs
 }
 
-// amounts reports whether xs are sorted amounts ≥ 0 of n quotas, each at most once.
+// amounts reports whether xs are amounts ≥ 0 of n quotas, sorted and at most one for each quota.
 func amounts(xs []Amount, n int) bool {
 	for i, x := range xs {
 		if x.Quota < 0 || x.Quota >= n || x.Count < 0 || i > 0 && xs[i-1].Quota >= x.Quota {
@@ -147,12 +147,12 @@ func validateClasses(s Snapshot) []error {
 	return errs
 }
 
-// indices reports whether xs are sorted indices of n things, each at most once.
+// indices reports whether xs are indices of n items, sorted and unique.
 func indices(xs []int, n int) bool {
 	return ascending(xs) && (len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n)
 }
 
-// ascending reports whether xs is sorted and without repetition.
+// ascending reports whether xs is sorted and unique.
 func ascending[T string | int](xs []T) bool {
 	for i := 1; i < len(xs); i++ {
 		if xs[i-1] >= xs[i] {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// validateRules reports what makes topologies, rules, wishes and minValues senseless.
+// validateRules returns what is invalid in topologies, rules, wishes and minValues.
 func validateRules(s Snapshot) []error {
 	var errs []error
 	for t, x := range s.Topologies {

@@ -2,8 +2,8 @@ package planner
 
 import "fmt"
 
-// Violation is a rule that a snapshot or a plan for it breaks, and what of the snapshot it concerns: indices into its lists. A violation that concerns
-// nothing in particular has none.
+// Violation describes how a snapshot or a plan is invalid, and what it concerns, as indices into the lists of the snapshot. The lists are empty if the
+// violation concerns nothing in particular.
 type Violation struct { //nolint:errname // It is listed as what it is, and seldom returned as an error.
 	Message string
 
@@ -13,7 +13,7 @@ type Violation struct { //nolint:errname // It is listed as what it is, and seld
 // Error returns the message.
 func (v *Violation) Error() string { return v.Message }
 
-// Violations returns those that an error of check.Plan or [Validate] joins.
+// Violations returns the violations that are joined in an error of check.Plan or [Validate].
 func Violations(err error) []*Violation {
 	switch e := err.(type) { //nolint:errorlint // It walks the tree that errors.As finds only one leaf of.
 	case nil:
@@ -32,7 +32,7 @@ func Violations(err error) []*Violation {
 	return []*Violation{{Message: err.Error()}}
 }
 
-// about returns how to note violations that concern the same.
+// about returns a function that adds violations which concern the same objects.
 func about(errs *[]error, what Violation) func(format string, args ...any) {
 	return func(format string, args ...any) {
 		v := what

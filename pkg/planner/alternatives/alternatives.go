@@ -10,10 +10,10 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Add returns a plan with all the choice that each of its launches can leave to the cloud: the instance types and zones, each type in each
-// zone, that hold the pods where the rules have them, at the launch's capacity type and for at most the pool's MaxPremium more. Of the sets
-// of zones that leave no pair beyond that, it takes the one with the most pairs. What is launched, and its price, stay as they are. Launches of pools
-// with MinValues have the choice that those ask for.
+// Add returns a plan in which each launch has all the alternatives that it can allow. The alternatives are combinations of instance types and zones that hold
+// the pods, in the same domains as far as rules concern them, at the launch's capacity type, and for at most the pool's MaxPremium more. A NodeClaim admits
+// each of its types in each of its zones, so all of these must be suitable. Of the possible sets of zones, Add takes the one with the most pairs of type and
+// zone. The offerings of the launches and the price stay the same. Launches of pools with MinValues keep their alternatives.
 func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
 	f := finder{snapshot: s, class: map[string]int{}, ruled: map[int][]int{}, left: make([]planner.Physical, len(s.Pools)), found: map[string][]int{}}
 	for _, r := range s.Rules {
@@ -51,8 +51,8 @@ func Add(s planner.Snapshot, p planner.Plan) planner.Plan {
 type finder struct {
 	snapshot planner.Snapshot
 	class    map[string]int
-	ruled    map[int][]int      // by class, the topologies of the rules that ask or count its pods
-	left     []planner.Physical // what the launches, as they are, leave of the limits of each pool
+	ruled    map[int][]int      // by class, the topologies of the rules that constrain or count its pods
+	left     []planner.Physical // by pool, what the launches leave of its limits
 	found    map[string][]int
 }
 
@@ -61,10 +61,10 @@ type needs struct {
 	classes []int
 	sum     planner.Resources
 	quotas  []int64
-	gpus    []planner.GPU // by index of the GPU, what the pods on it take
+	gpus    []planner.GPU // by GPU, what its pods use
 }
 
-// once finds the alternatives of launches that are alike once, where no limit tells them apart.
+// once returns the alternatives of a launch. Without limits, it computes them once for equal launches.
 func (f *finder) once(l planner.Launch) []int {
 	left := f.left[f.snapshot.Offerings[l.Offering].Pool]
 	left.Nodes = planner.Unlimited
@@ -143,7 +143,7 @@ func (f *finder) needs(l planner.Launch) needs {
 	return n
 }
 
-// serves reports whether an offering would do for the pods of a launch as well, at a price that may be.
+// serves reports whether an offering serves the pods of a launch as well, within the premium and the limits.
 func (f *finder) serves(l planner.Launch, n needs, i int) bool {
 	s := f.snapshot
 	o, x := s.Offerings[l.Offering], s.Offerings[i]
@@ -155,8 +155,8 @@ func affordable(p planner.Pool, o, x planner.Offering) bool {
 	return x.Price <= o.Price || int64(x.Price-o.Price) <= amount.MulDiv(int64(o.Price), p.MaxPremium, 100)
 }
 
-// holds reports whether a machine has what the pods need, when each of its GPUs is shared among no more replicas than those of what was chosen: the
-// claim states that number before it is known which machine comes.
+// holds reports whether a machine has what the pods need if each of its GPUs is shared by as many replicas as those of the chosen offering. The NodeClaim
+// states that number before it is known which machine is launched.
 func (f *finder) holds(n needs, o, x planner.Offering) bool {
 	free, sum := amount.VectorOf(x.Free), amount.VectorOf(n.sum)
 	for d := range sum {
@@ -177,7 +177,7 @@ func (f *finder) holds(n needs, o, x planner.Offering) bool {
 	return sharesAsFinely(o, x) && n.sum.Replicas <= promised(o, x)
 }
 
-// shares is the number of replicas of each GPU of a machine; 0 where nothing is known of them.
+// shares returns the number of replicas of each GPU of a machine, and 0 if the GPUs are unknown.
 func shares(o planner.Offering) int64 {
 	var most int64
 	for _, g := range o.GPUs {
@@ -186,12 +186,12 @@ func shares(o planner.Offering) int64 {
 	return most
 }
 
-// sharesAsFinely reports whether each GPU of a machine has as many replicas as one of what was chosen.
+// sharesAsFinely reports whether each GPU of a machine has at least as many replicas as those of the chosen offering.
 func sharesAsFinely(o, x planner.Offering) bool {
 	return !slices.ContainsFunc(x.GPUs, func(g planner.GPU) bool { return g.Replicas < shares(o) }) || slices.Equal(o.GPUs, x.GPUs)
 }
 
-// promised is how many replicas a machine has at least when its GPUs are shared as those of what was chosen.
+// promised returns the number of replicas that a machine has at least if its GPUs are shared as those of the chosen offering.
 func promised(o, x planner.Offering) int64 {
 	if len(o.GPUs) == 0 || len(x.GPUs) == 0 || slices.Equal(o.GPUs, x.GPUs) {
 		return x.Free.Replicas
@@ -199,7 +199,8 @@ func promised(o, x planner.Offering) int64 {
 	return min(x.Free.Replicas, int64(len(x.GPUs))*shares(o))
 }
 
-// welcome reports whether an offering admits the pods of a launch, where the rules about them have the launch, and grants the wishes that it grants.
+// welcome reports whether an offering admits the pods of a launch, is in the same domains as the launch for the rules about them, and satisfies the wishes
+// that the launch satisfies.
 func (f *finder) welcome(l planner.Launch, n needs, i int) bool {
 	s := f.snapshot
 	for _, c := range n.classes {
@@ -221,7 +222,7 @@ func (f *finder) welcome(l planner.Launch, n needs, i int) bool {
 	return true
 }
 
-// domainOf returns the domain of a machine in a topology, -1 where it is in none.
+// domainOf returns the domain of a machine in a topology, and -1 if it is in none.
 func domainOf(domains []int, topology int) int {
 	if topology < 0 || topology >= len(domains) {
 		return -1
@@ -229,7 +230,7 @@ func domainOf(domains []int, topology int) int {
 	return domains[topology]
 }
 
-// allowed reports whether the limits of the pool leave room for a machine in the place of what was chosen.
+// allowed reports whether the limits of the pool allow a machine instead of the chosen one.
 func (f *finder) allowed(o, x planner.Offering) bool {
 	left, more := f.left[o.Pool], x.Physical.Minus(o.Physical)
 	return more.MilliCPU <= max(0, left.MilliCPU) && more.MemoryBytes <= max(0, left.MemoryBytes) && more.GPUs <= max(0, left.GPUs) &&

@@ -1,2 +1,2 @@
-// Package alternatives finds the other offerings that the claim of a launch may name: those that hold its pods as well, for little more.
+// Package alternatives finds the other offerings that the NodeClaim of a launch may name: those that hold its pods as well, within the pool's premium.
 package alternatives

@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// maxZones bounds the zones among which the best set is looked for, by trying all sets. No region of EC2 has more than six.
+// maxZones bounds the number of zones, because all sets of zones are tried. No region of EC2 has more than six.
 const maxZones = 8
 
-// pair is a cell of what a claim admits: each of its instance types in each of its zones.
+// pair is an instance type in a zone. A NodeClaim admits each of its instance types in each of its zones.
 type pair struct{ instanceType, zone string }
 
-// widest returns the pairs of the set of zones, the given one among them, in which the most pairs are left when each instance type that has a pair there
-// that is not sound is left out. Pairs that are not offered do not count: the cloud cannot launch them.
+// widest chooses the set of zones, including the given one, with the most pairs. For each set, it omits every instance type that has an unsound pair in it.
+// Pairs that are not offered do not count, because the cloud cannot launch them.
 func widest(sound map[pair]bool, chosen pair) []pair {
 	if !sound[chosen] {
-		return nil // Another offering of the same type and zone would not do, and no claim can tell them apart.
+		return nil // Another offering of the same type and zone is unsuitable, and no NodeClaim can exclude it.
 	}
 	types, zones := axes(sound, chosen.zone)
-	offered, good := make([]uint, len(types)), make([]uint, len(types)) // Sets of zones, as bits.
+	offered, good := make([]uint, len(types)), make([]uint, len(types)) // Sets of zones as bits.
 	for i, t := range types {
 		for j, zone := range zones {
 			if is, ok := sound[pair{t, zone}]; ok {
@@ -34,7 +34,7 @@ func widest(sound map[pair]bool, chosen pair) []pair {
 	own := slices.Index(types, chosen.instanceType)
 	var best uint
 	most := 0
-	for set := uint(1); set < 1<<len(zones); set += 2 { // With the first zone, which is the chosen one.
+	for set := uint(1); set < 1<<len(zones); set += 2 { // Only sets with the first zone, which is the chosen one.
 		n := 0
 		for i := range types {
 			if within := offered[i] & set; within&^good[i] == 0 {
@@ -58,7 +58,7 @@ func widest(sound map[pair]bool, chosen pair) []pair {
 	return out
 }
 
-// axes returns the types and the zones that have a sound pair, the chosen zone first, then those with the most.
+// axes returns the types and the zones that have a sound pair. The chosen zone comes first, then those with the most sound pairs.
 func axes(sound map[pair]bool, chosen string) (types, zones []string) {
 	many := map[string]int{}
 	for at, is := range sound {

@@ -7,13 +7,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Variant is an offering with the alternatives that its claim names, as one more offering of a widened snapshot.
+// Variant is an offering with the alternatives that its NodeClaim names.
 type Variant struct {
 	Offering     int
 	Alternatives []int
 }
 
-// Greatest is what a variant counts against the limits of its pool: any of its machines may come.
+// Greatest returns what a variant counts against the limits of its pool: the maximum over its offerings, because any of them may be launched.
 func Greatest(s planner.Snapshot, v Variant) planner.Physical {
 	p := s.Offerings[v.Offering].Physical
 	for _, i := range v.Alternatives {
@@ -26,7 +26,7 @@ func Greatest(s planner.Snapshot, v Variant) planner.Physical {
 	return p
 }
 
-// Least returns what an offering and its alternatives all have, as a node, and whether they differ in a domain.
+// Least returns, as a node, what an offering and its alternatives all have. It also reports whether they differ in a domain.
 func Least(s planner.Snapshot, offering int, alternatives []int) (planner.Node, bool) {
 	o := s.Offerings[offering]
 	n := planner.Node{Free: o.Free, GPUs: slices.Clone(o.GPUs), Quotas: slices.Clone(o.Quotas), Domains: slices.Clone(o.Domains)}

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Plan reports every rule that a plan for a snapshot breaks, all joined, or nil. It shares nothing with the code that builds
-// plans. A snapshot that [planner.Validate] refuses has no right plan: Plan then reports what is wrong with the snapshot. [planner.Violations] has what the errors concern.
+// Plan returns every violation of a plan, joined, and nil if the plan is correct. It shares no code with the packages that make plans. If [planner.Validate]
+// refuses the snapshot, Plan returns what is wrong with the snapshot. [planner.Violations] returns what the errors concern.
 func Plan(s planner.Snapshot, p planner.Plan) error {
 	if err := planner.Validate(s); err != nil {
 		return fmt.Errorf("the snapshot is not valid: %w", err)
@@ -53,15 +53,15 @@ func Plan(s planner.Snapshot, p planner.Plan) error {
 	return errors.Join(c.errs...)
 }
 
-// everything is what a machine that does not exist has, so that only that is reported.
+// everything is the capacity that is assumed for a machine that does not exist, so that no further violation is reported for it.
 var everything = planner.Resources{MilliCPU: math.MaxInt64, MemoryBytes: math.MaxInt64, EphemeralBytes: math.MaxInt64, Pods: math.MaxInt64, Replicas: math.MaxInt64}
 
 type checker struct {
 	snapshot planner.Snapshot
-	class    map[string]int // of each pod of the snapshot
+	class    map[string]int // by pod of the snapshot
 	seen     map[string]int // how often the plan mentions a pod
-	blamed   []string       // the next violations concern the classes of these pods
-	about    []int          // and these classes
+	blamed   []string       // the pods whose classes the next violations concern
+	about    []int          // further classes that the next violations concern
 	parted   [][]int        // by class, the rules that keep its pods apart from others on a machine
 	errs     []error
 }
@@ -79,7 +79,7 @@ func (c *checker) bad(format string, args ...any) {
 	c.errs = append(c.errs, &planner.Violation{Message: fmt.Sprintf(format, args...), Classes: slices.Sorted(maps.Keys(classes))})
 }
 
-// concerns says what the next violations concern.
+// concerns sets the pods and classes that the next violations concern.
 func (c *checker) concerns(pods []string, classes ...int) { c.blamed, c.about = pods, classes }
 
 func (c *checker) placement(i int, x planner.Placement) {
@@ -97,7 +97,7 @@ func (c *checker) placement(i int, x planner.Placement) {
 	c.apart(where, x.Pods)
 }
 
-// oncePerNode reports a node that several placements use: the capacity of each was checked by itself.
+// oncePerNode reports nodes that several placements use. The capacity of each placement is checked separately.
 func (c *checker) oncePerNode(placements []planner.Placement) {
 	used := map[int]bool{}
 	for i, x := range placements {
@@ -130,7 +130,7 @@ func (c *checker) launch(i int, x planner.Launch) {
 	c.apart(where, x.Pods)
 }
 
-// pods checks the pods of one machine: known, admitted, not blocked, sorted, at least one, and within what is free.
+// pods checks the pods of one machine: there is at least one, they are known, admitted, not blocked and sorted, and they fit into what is free.
 func (c *checker) pods(where string, pods []string, free planner.Resources, admitted func(planner.Class) bool) {
 	if len(pods) == 0 {
 		c.bad("%s: has no pods", where)
@@ -195,7 +195,7 @@ func (c *checker) everyPodOnce() {
 	}
 }
 
-// limits checks that what is launched from each pool is within what remained of each of its limits.
+// limits checks that the launches of each pool are within each of its remaining limits.
 func (c *checker) limits(p planner.Plan) {
 	left := map[int]planner.Physical{}
 	for i, x := range p.Launches {
@@ -208,7 +208,7 @@ func (c *checker) limits(p planner.Plan) {
 		if !ok {
 			l = c.snapshot.Pools[o.Pool].Remaining
 		}
-		// Any of the machines that the claim names may come.
+		// The cloud may launch any of the machines that the NodeClaim names.
 		might := []planner.Physical{o.Physical}
 		for _, a := range x.Alternatives {
 			if a >= 0 && a < len(c.snapshot.Offerings) {
@@ -263,7 +263,7 @@ func (c *checker) price(p planner.Plan) {
 	}
 }
 
-// sortedOnce reports whether names are sorted and none repeats.
+// sortedOnce reports whether names are sorted and unique.
 func sortedOnce(names []string) bool {
 	return slices.IsSorted(names) && len(slices.Compact(slices.Clone(names))) == len(names)
 }

@@ -6,8 +6,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// freely checks the choice that a launch leaves though nobody demands it: whatever the claim admits, each of its instance types in each of its zones,
-// would do as well, for little more.
+// freely checks the alternatives of a launch whose pool has no MinValues. Every combination of instance type and zone that the NodeClaim allows must serve the
+// pods as well, within the pool's premium.
 func (c *checker) freely(where string, l planner.Launch, all []int) {
 	s := c.snapshot
 	o := s.Offerings[l.Offering]
@@ -25,7 +25,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 		c.wishes(where, l, i)
 	}
 	if len(all) == 1 {
-		return // What else is offered of the same type in the same zone is a matter of the snapshot.
+		return // Other offerings of the same type in the same zone are up to the snapshot.
 	}
 	for i, x := range s.Offerings {
 		if x.Pool == o.Pool && x.CapacityType == o.CapacityType && x.Choice == o.Choice && types[x.InstanceType] && zones[x.Zone] && !slices.Contains(all, i) {
@@ -34,7 +34,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 	}
 }
 
-// promise checks that a machine has the replicas for the pods of a launch when its GPUs are shared as those of what was chosen.
+// promise checks that an alternative has the replicas for the pods of a launch if its GPUs are shared as those of the launch's offering.
 func (c *checker) promise(where string, l planner.Launch, i int) {
 	s := c.snapshot
 	o, x := s.Offerings[l.Offering], s.Offerings[i]
@@ -58,7 +58,7 @@ func (c *checker) promise(where string, l planner.Launch, i int) {
 	}
 }
 
-// wishes checks that an alternative grants its pods the wishes that the launch grants.
+// wishes checks that an alternative satisfies each wish of the pods that the launch satisfies.
 func (c *checker) wishes(where string, l planner.Launch, i int) {
 	for _, pod := range l.Pods {
 		at, ok := c.class[pod]

@@ -1,2 +1,3 @@
-// Package check judges plans by the rules of the model. It imports nothing of Karve's but the model, so that a mistake of the search cannot hide in the check.
+// Package check verifies plans by the rules of the model. The model is the only package of Karve's that it imports, so it cannot share a mistake with the
+// search.
 package check

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// gpus checks which GPU of a machine each pod is on: those that state device memory are on one that has it, with all their replicas, and
-// the others on none in particular.
+// gpus checks the GPUs of the pods of a machine. A pod that states device memory must be on one GPU that has the memory and all replicas of the pod. Other
+// pods must have no GPU assigned.
 func (c *checker) gpus(where string, pods []string, on []int, gpus []planner.GPU) {
 	left := append([]planner.GPU(nil), gpus...)
 	if on != nil && len(on) != len(pods) {
@@ -64,9 +64,9 @@ func (c *checker) quotas(where string, pods []string, amounts []planner.Amount) 
 	}
 }
 
-// apart checks the rules that keep pods apart on machines, but for those that a class only wishes for.
+// apart checks the rules that keep pods apart on machines, except those that a class only wishes for.
 func (c *checker) apart(where string, pods []string) {
-	about := map[int]bool{} // Rules that bind any of the pods.
+	about := map[int]bool{} // The rules that bind any of the pods.
 	for _, pod := range pods {
 		if at, ok := c.class[pod]; ok {
 			for _, r := range c.parted[at] {

@@ -8,15 +8,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// spot is a machine of a plan for the checks of rules.
+// spot is a machine of a plan, as the checks of rules need it.
 type spot struct {
 	where   string
-	machine int // a node's index, or a number from the number of nodes on
+	machine int // the index of a node, or the number of nodes plus the index of a launch
 	domains []int
-	classes map[int]int64 // how many pods of each class are there
+	classes map[int]int64 // the number of pods of each class
 }
 
-// rules checks the places of all pods against the rules, and the choice that launches leave against minValues.
+// rules checks the places of all pods against the rules, and the alternatives of launches.
 func (c *checker) rules(p planner.Plan) {
 	var spots []*spot
 	note := func(where string, machine int, domains []int, pods []string) {
@@ -58,7 +58,7 @@ func (c *checker) rules(p planner.Plan) {
 	c.checkTogether(spots, at)
 }
 
-// bound returns the classes that a rule binds whatever they wish.
+// bound returns, for each class that a rule constrains, whether the rule is binding. It is not if the class only wishes for it.
 func (c *checker) bound(i int, r planner.Rule) map[int]bool {
 	out := map[int]bool{}
 	for _, class := range r.Classes {
@@ -67,7 +67,7 @@ func (c *checker) bound(i int, r planner.Rule) map[int]bool {
 	return out
 }
 
-// domain is the domain of a spot for a rule, -1 for none.
+// domain returns the domain of a spot for a rule, and -1 if it has none.
 func (x *spot) domain(r planner.Rule) int {
 	switch {
 	case r.Topology == planner.PerNode:
@@ -116,7 +116,7 @@ func (c *checker) checkSpread(i int, r planner.Rule, at [][]*spot) {
 	}
 }
 
-// fewest is how many counted pods the domain with the fewest has that counts for a spread.
+// fewest returns the smallest number of counted pods in an eligible domain of a spread.
 func (c *checker) fewest(r planner.Rule, counted map[int]int64) int64 {
 	if r.Topology == planner.PerNode {
 		return 0
@@ -162,7 +162,7 @@ func (c *checker) checkApart(i int, r planner.Rule, at [][]*spot) {
 	}
 }
 
-// alternatives checks that a launch leaves the choice that its pool demands, and that each alternative would do as well.
+// alternatives checks that a launch allows the choice that its pool requires, and that each alternative serves the pods as well.
 func (c *checker) alternatives(where string, l planner.Launch) {
 	s := c.snapshot
 	pool := s.Pools[s.Offerings[l.Offering].Pool]
@@ -198,7 +198,7 @@ func (c *checker) alternatives(where string, l planner.Launch) {
 	}
 }
 
-// alternative checks that an offering admits and holds the pods of a launch, and is where the rules have them.
+// alternative checks that an offering admits and holds the pods of a launch, and is in the same domains as far as rules concern them.
 func (c *checker) alternative(where string, l planner.Launch, i int) {
 	s := c.snapshot
 	here := &spot{domains: s.Offerings[l.Offering].Domains}

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// checkTogether checks that the pods can have come one after another: each to a domain where a pod that it follows was, or as the first of its
-// like.
+// checkTogether checks that the pods can be placed in some order such that each pod goes to a domain that has a pod it must be together with, or may be the
+// first of its group.
 func (c *checker) checkTogether(spots []*spot, at [][]*spot) {
 	a := newArrival(c, spots, at)
 	if len(a.rules) == 0 {
@@ -27,31 +27,31 @@ func (c *checker) checkTogether(spots []*spot, at [][]*spot) {
 	}
 }
 
-// arrival is pods that come to their places one after another.
+// arrival is an order of placement of the pods of a plan, as far as it is built.
 type arrival struct {
 	at [][]*spot
-	// left are those that have not come yet, in the order of their spots.
+	// left are the pods that are not placed yet, in the order of their spots.
 	left []arriving
-	// binding and counting are, by class, the rules that bind it and those that count it.
+	// binding are the rules that bind each class, and counting those that count it.
 	binding, counting [][]*gathering
 	rules             []*gathering
-	// waits is whether pods that may come at any time let those go first that may only begin while none of them is there.
+	// waits reports whether pods that may be placed at any time wait for pods that may only be the first of their group while none of the former is placed.
 	waits bool
 }
 
-// arriving is the pods of a class that come to a spot.
+// arriving is the pods of a class at one spot.
 type arriving struct {
 	spot  *spot
 	class int
 }
 
-// gathering is a rule to be together, and where counted pods are.
+// gathering is a Together rule with the domains that have counted pods.
 type gathering struct {
 	planner.Rule
 	bound    map[int]bool
 	anywhere bool
 	here     map[int]bool
-	// begins is whether the plan has pods that could begin.
+	// begins reports whether the plan has pods that may be the first of the group.
 	begins bool
 }
 
@@ -86,7 +86,7 @@ func newArrival(c *checker, spots []*spot, at [][]*spot) *arrival {
 	return a
 }
 
-// found notes that pods have come.
+// found records that pods are placed.
 func (a *arrival) found(p arriving) {
 	for _, g := range a.counting[p.class] {
 		g.anywhere = true
@@ -96,7 +96,7 @@ func (a *arrival) found(p arriving) {
 	}
 }
 
-// come lets pods come who find those that they follow, or follow nobody, and reports whether any came.
+// come places all pods that follow pods which are placed already, and pods without such a rule. It reports whether it placed any.
 func (a *arrival) come() bool {
 	before := len(a.left)
 	a.left = slices.DeleteFunc(a.left, func(p arriving) bool {
@@ -109,8 +109,8 @@ func (a *arrival) come() bool {
 	return len(a.left) < before
 }
 
-// begin lets pods of one class begin on a machine where there are none of its like, and reports whether any did: where the fewest others could come
-// before them, since those others can come after.
+// begin places pods of one class as the first of their group, and reports whether there were any. It prefers pods for which the fewest other pods could be
+// placed first, because those others can follow.
 func (a *arrival) begin() bool {
 	first, least := -1, 0
 	for k, p := range a.left {
@@ -132,7 +132,7 @@ func (a *arrival) begin() bool {
 	return true
 }
 
-// may reports whether pods may come next, be it that they begin.
+// may reports whether pods may be placed next. If begin is true, they may also be the first of their group.
 func (a *arrival) may(p arriving, begin bool) bool {
 	return (!a.waits || !a.awaited(p.class)) && !slices.ContainsFunc(a.binding[p.class], func(g *gathering) bool { return !g.lets(p, begin) })
 }
@@ -142,12 +142,13 @@ func (g *gathering) lets(p arriving, begin bool) bool {
 	return d >= 0 && g.here[d] || begin && !g.anywhere && d >= 0 && slices.Contains(g.Counted, p.class)
 }
 
-// awaited reports whether pods of a class are counted by a rule, not theirs, under which somebody in the plan could begin and nobody has.
+// awaited reports whether pods of a class are counted by a rule that does not bind them, of which no counted pod is placed yet, although the plan has pods
+// that may be the first.
 func (a *arrival) awaited(class int) bool {
 	return slices.ContainsFunc(a.counting[class], func(g *gathering) bool { return g.begins && !g.bound[class] && !g.anywhere })
 }
 
-// others is how many rules of a class that are not kept at a spot yet count other pods in its domain that are awaited, and may come at any time.
+// others returns the number of unmet rules of a class that count other awaited pods in the domain of the spot. These pods could be placed at any time.
 func (a *arrival) others(p arriving) int {
 	n := 0
 	for _, g := range a.binding[p.class] {

@@ -12,9 +12,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// bound is a proven lower bound on what machines cost that hold all pods of the hosts, wherever they are and beside what other nodes have room for. Limits
-// are left aside, since what runs may exceed them, and the machines that there are can be had as they are, at the price they have: one may be cheaper than
-// all that is offered now. Rules that running pods break do not count.
+// bound returns a proven lower bound on the price of machines that hold all pods of the hosts that other nodes have no room for. Limits are ignored, because
+// running machines may exceed them. The running machines are included as offerings at their own prices, because one may be cheaper than every current
+// offering. Rules that running pods violate are dropped.
 func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	all := make([]int, len(f.hosts))
 	for i := range all {
@@ -58,10 +58,10 @@ func (f *fleet) bound(e *effort.Budget) planner.MicroUSD {
 	return planner.MicroUSD(bound)
 }
 
-// unlimited is what a pool without limits may launch.
+// unlimited is the remaining capacity of a pool without limits.
 var unlimited = planner.Physical{MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited, Replicas: planner.Unlimited, Nodes: planner.Unlimited}
 
-// whole is what a host has without its pods, or more.
+// whole returns what a host has without its pods, or more.
 func (f *fleet) whole(h *host) planner.Offering {
 	n := f.now.Nodes[h.node]
 	o := planner.Offering{Price: h.price, Free: n.Free, GPUs: slices.Clone(n.GPUs), Quotas: slices.Clone(n.Quotas), Physical: planner.Physical{Nodes: 1}}
@@ -76,7 +76,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 			o.GPUs = []planner.GPU{{Replicas: max(0, o.Free.Replicas-c.Requests.Replicas)}}
 		}
 		for g := range o.GPUs {
-			// Where a pod is on no GPU that is known, it is on any.
+			// A pod that is on no known GPU may be on any.
 			if c.GPUMemoryBytes > 0 && (pod.GPU == g || pod.GPU < 0 || pod.GPU >= len(o.GPUs)) {
 				o.GPUs[g].Replicas = amount.Saturating(o.GPUs[g].Replicas, c.Requests.Replicas)
 				o.GPUs[g].MemoryBytes = amount.Saturating(o.GPUs[g].MemoryBytes, c.GPUMemoryBytes)
@@ -88,7 +88,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 			o.Quotas = append(o.Quotas, planner.Amount{Quota: q.Quota, Count: amount.Saturating(has, q.Count)})
 		}
 	}
-	// The replicas of pods that state no device memory are on any GPUs.
+	// The replicas of pods that state no device memory may be on any GPUs.
 	missing := o.Free.Replicas
 	for _, g := range o.GPUs {
 		missing = max(0, missing-g.Replicas)
@@ -99,7 +99,7 @@ func (f *fleet) whole(h *host) planner.Offering {
 	return o
 }
 
-// breaks reports whether pods of a host break a rule that keeps pods apart.
+// breaks reports whether the pods of a host violate a rule that keeps pods apart.
 func (h *host) breaks(r planner.Rule) bool {
 	for i, a := range h.pods {
 		for j, b := range h.pods {

@@ -12,16 +12,16 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Plan looks for machines to give back, so that what stays, and what is launched for the pods that have to move, costs less an hour by more than
-// moving them counts. It is deterministic for an effort, and what it decides depends on names and amounts, never on the order of the layout.
+// Plan searches for machines to remove, so that the machines that stay and those launched for the moved pods cost less, by more than moving the pods counts.
+// It is deterministic for an effort. Its decisions depend on names and amounts, not on the order of the layout.
 //
-// The pods that wait come first: they have their places on nodes, and what they need launched is not counted. Of the rules it keeps those that keep pods
-// apart on machines; whoever takes a step plans for its pods with all of them, and with what they wish for. A layout whose snapshot [planner.Validate] refuses has
-// no steps.
+// Pending pods come first: they take their places on nodes, and what must be launched for them is not counted. Of the rules, Plan keeps only those that keep
+// pods apart on machines. The caller that carries out a step plans for its pods with all rules and wishes. If [planner.Validate] refuses the snapshot of the
+// layout, there are no steps.
 //
-// Who leaves is a relaxation first, which decides for nearly all machines, and a dive for the rest, then improved by ruin and recreate, looked for again with
-// moves that count more where that is near enough, then cut into parts that are as small as can be. Where the layout says how many machines a step may give
-// back, larger parts are taken to pieces as far as that pays.
+// A linear relaxation decides for nearly all machines whether they leave, and a dive decides for the others. Ruin and recreate improves the result. If the
+// price is near enough to the bound, the search is repeated with moves that count more. The result is then divided into the smallest possible steps. If the
+// layout limits the number of machines that a step may remove, larger parts are split as long as that saves money.
 func Plan(solver solve.Solver, l Layout) Outlook {
 	var out Outlook
 	for _, m := range l.Machines {
@@ -62,18 +62,18 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 }
 
 const (
-	// hostsPerEffort is the number of machines that an effort is meant for: more of them get more of it, in proportion, up to maxShares times.
+	// hostsPerEffort is the number of machines that an effort is meant for. More machines get proportionally more effort, up to maxShares times as much.
 	hostsPerEffort = 100
 	maxShares      = 10
-	// maxRelaxed is how often columns are looked for, maxRelaxedAgain how often between two decisions of a dive.
+	// maxRelaxed is the maximum number of column generation rounds, and maxRelaxedAgain that between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
-	// maxSettled is the number of ruins without a success after which the improvement ends, maxSettledAgain where it is near enough that is looked for.
+	// maxSettled is the number of ruins without improvement after which the search ends, and maxSettledAgain that of a repeated search for fewer moves.
 	maxSettled      = 4500
 	maxSettledAgain = 1000
 )
 
-// look looks for the cheapest housing, with so many ruins in vain at the end, and says by home whether it is dear.
+// look searches for the cheapest housing and ends after idle ruins without improvement. It returns, by home, whether the home is dear.
 func (v *settler) look(idle int) (dear []bool) {
 	e := v.ctx.Effort
 	r := newRelaxed(v.ctx, v.homes)
@@ -88,7 +88,7 @@ func (v *settler) look(idle int) (dear []bool) {
 	return dear
 }
 
-// dear says by home whether it costs more than what it holds and could hold is worth, by at least half of what moving its pods counts.
+// dear returns, by home, whether the home costs more than its pods and free room are worth, by at least half of what moving its pods counts.
 func (r *relaxed) dear() []bool {
 	out := make([]bool, len(r.homes))
 	for i, row := range r.rows {
@@ -98,7 +98,7 @@ func (r *relaxed) dear() []bool {
 	return out
 }
 
-// steps takes the parts as steps, those that save most for their moves first.
+// steps turns the parts into steps, those with the highest saving per move first.
 func (f *fleet) steps(parts []change) []Step {
 	slices.SortStableFunc(parts, func(a, b change) int {
 		x, _ := f.step(a.leave, a.plan)
@@ -114,7 +114,7 @@ func (f *fleet) steps(parts []change) []Step {
 		}
 		return over
 	})
-	// What one gives back of a limit another may need.
+	// A step may need capacity under a limit that another step frees.
 	for again := true; again; {
 		again = false
 		var later []change
@@ -134,7 +134,7 @@ func (f *fleet) steps(parts []change) []Step {
 	return append(out, f.pieces(large)...)
 }
 
-// pieces takes hosts as steps one by one as long as that pays, then several at a time.
+// pieces makes steps of single hosts as long as each saves money, then of several hosts at a time.
 func (f *fleet) pieces(hosts []int) []Step {
 	slices.SortStableFunc(hosts, func(a, b int) int {
 		x, y := &f.hosts[a], &f.hosts[b]
@@ -163,7 +163,7 @@ func (f *fleet) pieces(hosts []int) []Step {
 	return out
 }
 
-// most reports whether a step may give back so many machines of each pool.
+// most reports whether a step may remove that many machines of each pool.
 func (f *fleet) most(leave []int) bool {
 	n := make([]int, len(f.now.Pools))
 	for _, i := range leave {

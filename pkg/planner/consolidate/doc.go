@@ -1,2 +1,2 @@
-// Package consolidate decides which of the running machines to give back, so that what stays and what is launched instead costs less an hour.
+// Package consolidate decides which running machines to remove, so that the remaining machines and those launched instead cost less.
 package consolidate

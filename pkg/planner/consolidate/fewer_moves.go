@@ -8,12 +8,11 @@ import (
 	"karve.sh/karve/pkg/planner/internal/effort"
 )
 
-// weights are how many times as much a move may count where fewer moves are near enough. Savings above nearly three times what moves count are no matter of
-// taste.
+// weights are factors by which moves count more in the search for fewer moves. Savings above the largest factor times what their moves count are always made.
 var weights = [...]float64{1.41, 2, 2.83}
 
-// spare is the housing found that moves least of those whose machines cost no more than enough: all pods stay, or moves count more. Where the cheapest costs
-// more than that, it is the cheapest.
+// spare returns, of the housings found whose machines cost at most enough, the one that moves least. It tries the housing without moves, and searches in which
+// moves count more. If the cheapest housing costs more than enough, it returns that one.
 func (v *settler) spare(enough int64) *settler {
 	if v.price() > enough || !slices.Contains(v.best.stays, false) {
 		return v
@@ -34,7 +33,7 @@ func (v *settler) spare(enough int64) *settler {
 	return least
 }
 
-// weighing looks again where a move counts so many times as much.
+// weighing repeats the search with moves that count weight times as much.
 func (v *settler) weighing(weight float64, e *effort.Budget) *settler {
 	v.ctx.Effort = e
 	x := &settler{ctx: v.ctx, homes: slices.Clone(v.homes)}
@@ -48,7 +47,7 @@ func (v *settler) weighing(weight float64, e *effort.Budget) *settler {
 	return x
 }
 
-// held is what the machines cost that stay when no pod moves.
+// held returns the price of the machines that remain if no pod moves.
 func (v *settler) held() (price int64) {
 	for i := range v.homes {
 		if x := &v.homes[i]; x.fixed || x.moves > 0 {
@@ -58,7 +57,7 @@ func (v *settler) held() (price int64) {
 	return price
 }
 
-// moves is what moving the pods of whoever leaves counts.
+// moves returns what moving the pods of the leaving machines counts.
 func (v *settler) moves(s *housing) (moves int64) {
 	for i, stays := range s.stays {
 		if !stays {
@@ -68,7 +67,7 @@ func (v *settler) moves(s *housing) (moves int64) {
 	return moves
 }
 
-// price is what the machines of the best housing cost that stay or are launched.
+// price returns the price of the machines that stay or are launched in the best housing.
 func (v *settler) price() (price int64) {
 	for i, stays := range v.best.stays {
 		if stays {

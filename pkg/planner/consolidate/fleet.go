@@ -13,17 +13,17 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// fleet is a layout from which steps are taken, one after the other.
+// fleet is a layout from which steps are taken one after the other.
 type fleet struct {
 	solver solve.Solver
 	layout Layout
-	// now is what there is: its nodes have what the pods that wait, and those of the steps taken, leave of them, its pools what their launches leave. Its
-	// classes have no pods, and only the nodes that take some.
+	// now is the current state. Its nodes have what the pending pods and the pods of the steps taken leave free, and its pools what their launches leave of
+	// the limits. Its classes have no pods, and only the nodes that accept more of their pods.
 	now planner.Snapshot
-	// hosts are the machines that may leave, in the order of their names; hostAt leads to them from nodes, -1 where there is none.
+	// hosts are the machines that may leave, ordered by name. hostAt maps nodes to them, and has -1 for nodes that are not among them.
 	hosts  []host
 	hostAt []int
-	// gone is by node whether a step gave it back.
+	// gone reports, by node, whether a step removed it.
 	gone []bool
 }
 
@@ -34,12 +34,12 @@ type host struct {
 	pool    int
 	price   planner.MicroUSD
 	counts  planner.Physical
-	// pods are those that run on it, and those that wait and were planned there: moving the latter counts nothing.
+	// pods are the running pods and the pending pods that are planned there. Moving the latter counts nothing.
 	pods []Running
-	// moves is what moving all of them counts.
+	// moves is what moving all pods counts.
 	moves planner.MicroUSD
-	// settled is whether nothing more is to be decided: it stays, since moving its pods counts too much, or some may not be moved, or a step moves pods
-	// there; or it is gone.
+	// settled reports whether the host is decided. It stays because moving its pods counts too much, because some of them may not be moved, or because a step
+	// moves pods there; or a step has removed it.
 	settled bool
 }
 
@@ -57,7 +57,7 @@ func newFleet(solver solve.Solver, l Layout) *fleet {
 	return f
 }
 
-// addHosts lists the machines that a layout describes soundly; others stay.
+// addHosts adds the machines that are valid in the layout. Others stay.
 func (f *fleet) addHosts() {
 	l := f.layout
 	known, taken := l.named(), map[int]bool{}
@@ -85,7 +85,7 @@ func (f *fleet) addHosts() {
 	}
 }
 
-// named is how often each pod is named.
+// named returns how often each pod occurs in the layout.
 func (l *Layout) named() map[string]int {
 	known := map[string]int{}
 	for _, c := range l.Snapshot.Classes {
@@ -101,13 +101,13 @@ func (l *Layout) named() map[string]int {
 	return known
 }
 
-// describes says whether a machine has a node, a pool and a price.
+// describes reports whether the node, pool and price of a machine are valid.
 func (l *Layout) describes(m Machine) bool {
 	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= planner.MaxPrice
 }
 
-// dropRules leaves the rules aside that are about several machines, and the wishes: whoever takes a step plans for its pods with all of them. Priorities
-// have no say, since a step has a place for each of its pods.
+// dropRules drops the wishes and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
+// irrelevant, because a step has a place for each of its pods.
 func (f *fleet) dropRules() {
 	at := make([]int, len(f.now.Rules))
 	var kept []planner.Rule
@@ -129,7 +129,7 @@ func (f *fleet) dropRules() {
 	f.now.Rules = kept
 }
 
-// seatWaiting gives the pods that wait their places on nodes, and their launches what they count against the limits.
+// seatWaiting places the pending pods on nodes and charges their launches to the limits.
 func (f *fleet) seatWaiting() {
 	waiting := f.now
 	waiting.Classes = f.layout.Snapshot.Classes
@@ -158,7 +158,7 @@ func (f *fleet) seatWaiting() {
 	}
 }
 
-// occupy takes what a plan uses from the nodes and the limits.
+// occupy subtracts what a plan uses from the nodes and the limits.
 func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 	for _, p := range plan.Placements {
 		n := &f.now.Nodes[p.Node]
@@ -182,7 +182,7 @@ func (f *fleet) occupy(plan planner.Plan, class map[string]int) {
 	}
 }
 
-// takeResources removes what a pod asks for.
+// takeResources subtracts the requests of a pod.
 func takeResources(r *planner.Resources, asks planner.Resources) {
 	r.MilliCPU -= asks.MilliCPU
 	r.MemoryBytes -= asks.MemoryBytes
@@ -191,7 +191,7 @@ func takeResources(r *planner.Resources, asks planner.Resources) {
 	r.Replicas -= asks.Replicas
 }
 
-// takeQuota takes so much of a quota from what is left of it on the node.
+// takeQuota subtracts an amount from what a node has left of a quota.
 func takeQuota(n *planner.Node, s planner.Snapshot, q planner.Amount) {
 	has := alternatives.QuotaOf(s, n.Quotas, q.Quota)
 	if has == planner.Unlimited {
@@ -204,7 +204,7 @@ func takeQuota(n *planner.Node, s planner.Snapshot, q planner.Amount) {
 	n.Quotas[i].Count = has - q.Count
 }
 
-// keepApart closes a node to the classes that may not share it with a pod of the given class, which has come there.
+// keepApart closes a node to the classes that may not share it with a pod of the given class, which is placed there.
 func (f *fleet) keepApart(node, class int) {
 	for _, r := range f.now.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
@@ -223,7 +223,7 @@ func (f *fleet) keepApart(node, class int) {
 	}
 }
 
-// close has a node take no more pods of a class.
+// close removes a node from those of a class.
 func (f *fleet) close(node, class int) {
 	c := &f.now.Classes[class]
 	if i, found := slices.BinarySearch(c.Nodes, node); found {
@@ -231,7 +231,8 @@ func (f *fleet) close(node, class int) {
 	}
 }
 
-// without is what there is to plan for when some hosts leave: their pods wait, their nodes take none, and their pools get back what they count.
+// without returns the snapshot to plan for if some hosts leave: their pods are pending, their nodes accept none, and the limits of their pools regain what
+// they count.
 func (f *fleet) without(leave []int) planner.Snapshot {
 	s := f.now
 	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
@@ -252,12 +253,12 @@ func (f *fleet) without(leave []int) planner.Snapshot {
 	return s
 }
 
-// giveBackPhysical undoes take.
+// giveBackPhysical undoes Take.
 func giveBackPhysical(left *planner.Physical, counts planner.Physical) {
 	left.Take(planner.Physical{}.Minus(counts))
 }
 
-// step is the step of some hosts by a plan for their pods, and whether it is one.
+// step returns the step that removes some hosts with a plan for their pods. It reports whether the plan places all pods and saves more than the moves count.
 func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
 	s := Step{Launches: plan.Launches, Placements: plan.Placements, Saving: -plan.Price}
 	for _, i := range leave {
@@ -269,7 +270,7 @@ func (f *fleet) step(leave []int, plan planner.Plan) (Step, bool) {
 	return s, len(plan.Unplaced) == 0 && s.Saving > s.Moves
 }
 
-// relaunch plans the launches of a plan anew where pools have more to say about them than their prices: weights, and choices that claims have to leave.
+// relaunch plans the launches of a plan again if more than prices matters: weights of pools, and choices that NodeClaims must allow.
 func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
 	if len(plan.Launches) == 0 || constraints.OnlyPrice(f.now) {
 		return plan
@@ -290,14 +291,14 @@ func (f *fleet) relaunch(leave []int, plan planner.Plan) planner.Plan {
 	return again
 }
 
-// small is a search for the pods of a few machines.
+// small returns a solver with the effort for the pods of a few machines.
 func (f *fleet) small() solve.Solver {
 	s := f.solver
 	s.Effort = max(1, effort.New(f.solver.Effort, f.solver.Stop).Left/200)
 	return s
 }
 
-// allows reports whether the limits of the pools leave room for what a step launches, once they have back what it gives back.
+// allows reports whether the limits of the pools allow the launches of a step once its machines are removed.
 func (f *fleet) allows(leave []int, plan planner.Plan) bool {
 	left := make([]planner.Physical, len(f.now.Pools))
 	for i, p := range f.now.Pools {
@@ -317,7 +318,7 @@ func (f *fleet) allows(leave []int, plan planner.Plan) bool {
 	return true
 }
 
-// take takes a step: what follows finds its nodes gone, and its pods on those that stay.
+// take applies a step to the fleet: its nodes are gone, and its pods are on nodes that stay.
 func (f *fleet) take(leave []int, plan planner.Plan) {
 	class := map[string]int{}
 	for _, i := range leave {

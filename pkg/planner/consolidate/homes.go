@@ -9,26 +9,26 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// home is a machine that stays with its pods and takes others, or leaves, in terms of a problem.
+// home is a machine in terms of a problem. It either stays with its pods and takes others, or leaves.
 type home struct {
-	// host is an index into the hosts of the fleet; -1 for a node that is none of them.
+	// host is an index into the hosts of the fleet, and -1 for a node that is not among them.
 	host int
-	// node is an index into the nodes of the problem; -1 where it has no room for any pod.
+	// node is an index into the nodes of the problem, and -1 if the machine has no room for any pod.
 	node int
-	// load is its own pods, price what it costs, moves what moving them counts.
+	// load has its own pods, price is what it costs, and moves is what moving its pods counts.
 	load  pack.Load
 	price int64
 	moves int64
 	pool  int
 	uses  amount.Usage
-	// fixed is whether it stays whatever happens.
+	// fixed reports whether the machine stays in any case.
 	fixed bool
 }
 
-// keeps is what it costs more that the machine stays than that it leaves, leaving its pods aside.
+// keeps returns how much more it costs that the machine stays than that it leaves, without the cost of other places for its pods.
 func (x *home) keeps() int64 { return x.price - x.moves }
 
-// everybody is what there is to plan for when all machines leave, but for the nodes: they have the room that they have now.
+// everybody returns the snapshot to plan for if all machines leave, except that the nodes keep the room that they have now.
 func (f *fleet) everybody() planner.Snapshot {
 	all := make([]int, len(f.hosts))
 	for i := range all {
@@ -41,7 +41,7 @@ func (f *fleet) everybody() planner.Snapshot {
 	return s
 }
 
-// homes are the machines of a fleet, and the nodes that have room besides, in terms of a problem for everybody.
+// homes returns the machines of a fleet and the other nodes with room, in terms of a problem for everybody.
 func (f *fleet) homes(p *pack.Problem) []home {
 	shape := map[string]int{}
 	for k := range p.Shapes {
@@ -78,10 +78,10 @@ func (f *fleet) homes(p *pack.Problem) []home {
 	return out
 }
 
-// housing says who stays, who is launched, and where the pods of those that leave are.
+// housing is a solution: which machines stay, what is launched, and where the pods of leaving machines go.
 type housing struct {
 	stays []bool
-	// more is by home what it takes beside its own pods; loads are shared and never changed.
+	// more is what each home takes in addition to its own pods. Loads are shared and never changed.
 	more     []pack.Load
 	machines []search.Machine
 	left     pack.Load
@@ -91,7 +91,7 @@ func (s *housing) clone() *housing {
 	return &housing{slices.Clone(s.stays), slices.Clone(s.more), slices.Clone(s.machines), slices.Clone(s.left)}
 }
 
-// cost counts what stays and what is launched; moving the pods of whoever leaves is in it as a discount for whoever stays.
+// cost returns the cost of the machines that stay and are launched. What moving pods counts is a discount for machines that stay.
 func (v *settler) cost(s *housing) pack.Cost {
 	c := pack.Cost{Left: s.left.Total(), Machines: int64(len(s.machines))}
 	for i, stays := range s.stays {
@@ -106,20 +106,20 @@ func (v *settler) cost(s *housing) pack.Cost {
 	return c
 }
 
-// settler looks for the cheapest housing.
+// settler searches for the cheapest housing.
 type settler struct {
 	ctx    *search.Context
 	homes  []home
 	best   *housing
 	values []int64
 	noisy  []int64
-	// limits are what the pools may launch beside who stays and who is launched.
+	// limits are what the pools may still launch beyond the machines that stay and are launched.
 	limits []amount.Usage
 	seq    search.Sequence
 }
 
-// try houses everybody when just these stay, and keeps that when it is the cheapest so far. Of those that leave, some stay after all where others would
-// have no place.
+// try houses all pods with the given machines staying, and keeps the result if it is the cheapest so far. If some pods cannot be placed, further machines
+// stay.
 func (v *settler) try(stays []bool, more []pack.Load) {
 	found, limits := v.best, v.limits
 	stays = slices.Clone(stays)
@@ -140,7 +140,7 @@ func (v *settler) try(stays []bool, more []pack.Load) {
 	}
 }
 
-// house houses everybody when just these stay: first what they take by the given loads, then whatever fits, then launches.
+// house houses all pods with the given machines staying. It places first the given loads, then whatever fits, and launches machines for the rest.
 func (v *settler) house(stays []bool, more []pack.Load) *housing {
 	s := &housing{stays: slices.Clone(stays), more: make([]pack.Load, len(v.homes)), left: make(pack.Load, len(v.ctx.Problem.Shapes))}
 	limits := slices.Clone(v.ctx.Problem.Limits)

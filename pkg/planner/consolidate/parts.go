@@ -10,24 +10,24 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// change is a part of a housing that stands for itself: whoever leaves, what is launched for their pods, and the rooms that they take.
+// change is an independent part of a housing: the machines that leave, the launches for their pods, and the places that the pods take on nodes.
 type change struct {
-	leave []int // hosts, sorted
+	leave []int // indices of hosts, sorted
 	plan  planner.Plan
 }
 
-// parter cuts a housing into parts. Pods of a shape are alike, so it is free to say whose pods go where: launches tie together whose pods they take,
-// rooms tie nothing.
+// parter divides a housing into independent parts. Pods of a shape are interchangeable, so the parter may choose which pods go where. A launch joins the parts
+// of the machines whose pods it takes. Room on nodes joins none.
 type parter struct {
 	settler *settler
 	fleet   *fleet
 	s       *housing
-	// rest are the pods of each home that have no place yet, in loads and by name.
+	// rest are the pods of each home that are not placed yet, as loads. names are the same pods by name.
 	rest  []pack.Load
 	names [][][]string
-	// of is by home another of the same part, or itself.
+	// of is, by home, another home of the same part, or the home itself if it represents the part.
 	of []int
-	// net is by home that stands for its part what the part saves beyond its moves and launches.
+	// net is, by home that represents a part, what the part saves beyond its moves and launches.
 	net []int64
 }
 
@@ -57,7 +57,7 @@ func newParter(f *fleet, v *settler) *parter {
 	return t
 }
 
-// part is the home that stands for the part of another one.
+// part returns the home that represents the part of a home.
 func (t *parter) part(i int) int {
 	for t.of[i] != i {
 		i = t.of[i]
@@ -65,7 +65,7 @@ func (t *parter) part(i int) int {
 	return i
 }
 
-// tie makes one part of two.
+// tie merges the parts of two homes.
 func (t *parter) tie(i, j int) {
 	if i, j = t.part(i), t.part(j); i != j {
 		t.of[j] = i
@@ -73,7 +73,7 @@ func (t *parter) tie(i, j int) {
 	}
 }
 
-// take takes pods of a home.
+// take takes the names of n pods of a shape from a home.
 func (t *parter) take(i, k int, n int32) []string {
 	out := t.names[i][k][:n]
 	t.names[i][k] = t.names[i][k][n:]
@@ -81,7 +81,7 @@ func (t *parter) take(i, k int, n int32) []string {
 	return out
 }
 
-// parts are the parts of the housing, those without a gain left out.
+// parts returns the parts of the housing that save money.
 func (t *parter) parts() []change {
 	type launch struct {
 		home int
@@ -127,7 +127,8 @@ func (t *parter) parts() []change {
 	return out
 }
 
-// source chooses whose pods a launch takes: of one part that has them all, the one that saves most, or else of as few as possible.
+// source chooses the machines whose pods a launch takes. It prefers one part that has them all, then the part that saves most, and takes pods from as few
+// machines as possible.
 func (t *parter) source(m search.Machine) (home int, names pack.Naming) {
 	need := slices.Clone(m.Load)
 	taken := make([][]string, len(t.settler.ctx.Problem.Shapes))
@@ -161,7 +162,7 @@ func (t *parter) source(m search.Machine) (home int, names pack.Naming) {
 	return home, t.given(taken)
 }
 
-// given names pods from lists by shape.
+// given returns a naming that takes pods from lists by shape.
 func (t *parter) given(lists [][]string) pack.Naming {
 	return pack.Naming{Problem: t.settler.ctx.Problem, Room: pack.Room{Ledger: pack.NewLedger(t.settler.ctx.Problem)}, Take: func(k int, count int32) []string {
 		out := lists[k][:count]
@@ -170,7 +171,7 @@ func (t *parter) given(lists [][]string) pack.Naming {
 	}}
 }
 
-// seat gives the pods that are not launched for their rooms.
+// seat places the pods that are not on launches onto the nodes that have room for them.
 func (t *parter) seat(parts map[int]*change) {
 	at := make([]int, len(t.settler.ctx.Problem.Shapes)) // by shape, the first home that may have pods left
 	for j := range t.settler.homes {

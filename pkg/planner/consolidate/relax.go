@@ -8,30 +8,30 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// relaxed is the choice of who stays, as a linear relaxation: fractions of machines stay with their pods and what else they have room for, fractions of
-// them leave, fractions are launched, and all pods have a place. Its duals say what a place for a pod of each shape is worth, and how much dearer each
-// machine is than what it holds.
+// relaxed is the linear relaxation of the choice which machines stay. Each machine is divided into fractions that stay with their pods and additional ones,
+// and fractions that leave. Fractions of machines are launched, and all pods have a place. The duals are the worth of a place for a pod of each shape, and how
+// much more each machine costs than what it holds is worth.
 //
-// Beside the rows of shapes there is one row a machine, which says that it stays or leaves. A basis has as many columns as rows, so all but a few
-// of the machines, no more than there are shapes, do one or the other as a whole.
+// In addition to the rows of shapes, there is one row for each machine, which requires that it stays or leaves. A basis has as many columns as rows, so at
+// most as many machines as there are shapes are fractional.
 type relaxed struct {
 	master *search.Master
 	mixer  *search.Context
 	homes  []home
 	rows   []int        // by home, its row of the master
-	of     map[int]stay // by entry
-	// decided is by home whether only one of its columns is left.
+	of     map[int]stay // by entry of the master
+	// decided reports, by home, whether only one of its columns is left.
 	decided []bool
 }
 
-// stay is a column: a home stays with more pods than its own.
+// stay is a column: a home stays with additional pods.
 type stay struct {
 	home int
 	more pack.Load
 }
 
-// newRelaxed begins with all machines gone, and each shape by itself on machines that are launched: from there it is fewer pivots to the end than from the
-// machines as they are, where all shapes are covered exactly.
+// newRelaxed starts with all machines gone and with each shape by itself on launched machines. This needs fewer pivots than a start from the current machines,
+// which cover all shapes exactly.
 func newRelaxed(m *search.Context, homes []home) *relaxed {
 	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
 	for i := range homes {
@@ -47,7 +47,7 @@ func newRelaxed(m *search.Context, homes []home) *relaxed {
 	return r
 }
 
-// staying is what it costs that a home stays. Where it stays in any case, that is so much that it does not pay twice.
+// staying returns the price of a column in which the home stays. If the home stays in any case, the price is so high that it never stays twice.
 func (x *home) staying(p *pack.Problem) float64 {
 	if x.fixed {
 		return 4 * float64(max(1, p.Dearest()))
@@ -55,15 +55,15 @@ func (x *home) staying(p *pack.Problem) float64 {
 	return float64(x.price)
 }
 
-// stay offers a machine with more pods than it has.
+// stay adds the column in which a machine stays with additional pods.
 func (r *relaxed) stay(i int, more pack.Load) {
 	pods := slices.Clone(r.homes[i].load)
 	pods.Add(more, 1)
 	r.of[r.master.AddColumn(r.homes[i].staying(r.mixer.Problem), pods, r.rows[i])] = stay{i, slices.Clone(more)}
 }
 
-// run solves the relaxation, and adds columns while there are any that are worth more than their price, for so many rounds at most and as long as more
-// effort is left than said.
+// run solves the relaxation by column generation. It ends if no column has a negative reduced cost, after the given number of rounds, or if the remaining
+// effort falls to until.
 func (r *relaxed) run(rounds int, until int64) {
 	m := r.mixer
 	demand := m.Problem.Demand()
@@ -103,10 +103,10 @@ func (r *relaxed) run(rounds int, until int64) {
 	}
 }
 
-// rowCost is what so many of a machine's rows count of what others do: most of them have nothing to do with a pivot.
+// rowCost is the number of machine rows that cost as much as one other row. Most of them are not affected by a pivot.
 const rowCost = 8
 
-// pivotUntil solves the relaxation with the columns that it has, as far as the effort goes.
+// pivotUntil solves the relaxation with its current columns, as far as the effort allows.
 func (r *relaxed) pivotUntil(until int64) {
 	n := int64(len(r.master.Demand))
 	cost := 1 + n*n/(rowCost*search.PivotCost)
@@ -114,7 +114,7 @@ func (r *relaxed) pivotUntil(until int64) {
 	e.Spend(int64(r.master.Solve(int(min(search.MaxPivots, max(0, e.Left-until)/cost)), e.Stopped)) * cost)
 }
 
-// dive decides for one machine after the other, the one of which it does the largest part of one thing first, and has the others make the best of that.
+// dive decides machine by machine, starting with the one that has the largest fractional column, and solves the relaxation again after each decision.
 func (r *relaxed) dive(until int64) {
 	for home, entry := r.halfway(); home >= 0; home, entry = r.halfway() {
 		r.decide(home, entry)
@@ -122,7 +122,7 @@ func (r *relaxed) dive(until int64) {
 	}
 }
 
-// halfway is the undecided machine with the largest part of one column that is not a whole one, and the entry of that; -1 where there is none.
+// halfway returns the undecided machine with the largest fractional column, and that column's entry. It returns -1 if there is none.
 func (r *relaxed) halfway() (home, entry int) {
 	home, entry = -1, -1
 	most := 1e-6
@@ -137,7 +137,7 @@ func (r *relaxed) halfway() (home, entry int) {
 	return home, entry
 }
 
-// home is whose column an entry is; less than 0 for launches.
+// home returns the home of a column. It is negative for launches.
 func (r *relaxed) home(entry int) int {
 	if rows := r.master.Entries[entry].Rows; len(rows) > 0 {
 		return int(rows[0]) - len(r.master.Rows)
@@ -145,7 +145,7 @@ func (r *relaxed) home(entry int) int {
 	return -1
 }
 
-// decide makes all columns of a machine but one too dear.
+// decide makes all columns of a machine except one too expensive.
 func (r *relaxed) decide(home, entry int) {
 	r.decided[home] = true
 	for i := range r.master.Entries {
@@ -155,7 +155,7 @@ func (r *relaxed) decide(home, entry int) {
 	}
 }
 
-// parting is by machine whether it stays, because most of it does, and what it takes most of when it stays.
+// parting returns, by machine, whether it stays because most of it stays in the relaxation. It also returns the additional load that has the largest fraction.
 func (r *relaxed) parting() (stays []bool, more []pack.Load) {
 	stays, more = make([]bool, len(r.homes)), make([]pack.Load, len(r.homes))
 	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))

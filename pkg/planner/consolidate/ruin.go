@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// ruinAndRecreate takes a few machines apart again and again, houses their pods where there is room, launches for the rest, and keeps what is no dearer: machines
-// that leave, machines that stay after all, others launched, rooms filled anew.
+// ruinAndRecreate improves the best housing by ruin and recreate. It repeatedly removes a few machines, places their pods where there is room, launches
+// machines for the rest, and keeps the result if it costs no more. It also returns leaving machines, cancels launches, and refills nodes.
 func (v *settler) ruinAndRecreate(idle int) {
 	v.noisy = make([]int64, len(v.values))
 	v.ctx.AimAll(v.values)
@@ -26,7 +26,7 @@ func (v *settler) ruinAndRecreate(idle int) {
 	}
 }
 
-// destroyAndRepair makes one attempt, and returns what came of it unless that is dearer.
+// destroyAndRepair makes one attempt. It returns the result, and nil if that costs more or is not found.
 func (v *settler) destroyAndRepair(before pack.Cost) *housing {
 	v.seq.Perturb(v.noisy, v.values)
 	s := v.best.clone()
@@ -51,7 +51,7 @@ func (v *settler) destroyAndRepair(before pack.Cost) *housing {
 	so := v.cost(s)
 	allowed := pack.Cost{Left: before.Left, Price: before.Price - so.Price, Machines: 1 << 40}
 	if allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
-		// No machines for them cost less than they are worth.
+		// No machines for these pods cost less than the pods are worth.
 		return nil
 	}
 	t := search.NewRepair(v.ctx, v.noisy, limits, search.RebuySteps, allowed)
@@ -69,7 +69,7 @@ func (v *settler) destroyAndRepair(before pack.Cost) *housing {
 	return s
 }
 
-// within reports whether what is launched breaks no limit.
+// within reports whether the launches are within the limits.
 func (v *settler) within(limits []amount.Usage, s *housing) bool {
 	if !v.ctx.Problem.Limited {
 		return true
@@ -84,11 +84,11 @@ func (v *settler) within(limits []amount.Usage, s *housing) bool {
 	return true
 }
 
-// dissolve has one machine leave, or not be launched: the dearest of three for what it holds.
+// dissolve lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one that costs most beyond what it holds is worth.
 func (v *settler) dissolve(s *housing, limits []amount.Usage) {
 	best, waste := -1, int64(0)
 	for range 3 {
-		// Places up to len(s.stays) are homes, those after it launches.
+		// Indices up to len(s.stays) are homes, those after it launches.
 		i := v.seq.Below(len(s.stays) + len(s.machines))
 		var w int64
 		if i < len(s.stays) {
@@ -118,7 +118,7 @@ func (v *settler) dissolve(s *housing, limits []amount.Usage) {
 	}
 }
 
-// vacate has all pods wait that a machine took beside its own.
+// vacate removes the pods that a machine took in addition to its own.
 func (v *settler) vacate(s *housing, i int) {
 	if !s.more[i].Empty() {
 		s.left.Add(s.more[i], 1)
@@ -126,7 +126,7 @@ func (v *settler) vacate(s *housing, i int) {
 	}
 }
 
-// refill puts the pods of most worth where rooms were emptied.
+// refill fills emptied machines with the pods of greatest worth.
 func (v *settler) refill(s *housing, emptied map[int]bool) {
 	for i := range s.stays {
 		if emptied[i] && s.stays[i] && !s.left.Empty() {
@@ -140,7 +140,7 @@ func (v *settler) refill(s *housing, emptied map[int]bool) {
 	}
 }
 
-// cancel takes a launch back.
+// cancel cancels a launch.
 func (v *settler) cancel(s *housing, i int, limits []amount.Usage) {
 	m := s.machines[i]
 	s.left.Add(m.Load, 1)
@@ -148,7 +148,7 @@ func (v *settler) cancel(s *housing, i int, limits []amount.Usage) {
 	limits[v.ctx.Problem.Offers[m.Offer].Pool].GiveBack(v.ctx.Problem.Offers[m.Offer].Uses)
 }
 
-// recall has a machine stay that leaves, with as many pods as its own, taken from launches and from rooms.
+// recall lets a leaving machine stay, with as many pods of each shape as its own, taken from launches and from nodes. It reports whether it succeeded.
 func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool) bool {
 	best, loss := -1, int64(0)
 	for range 3 {
@@ -181,7 +181,7 @@ func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool
 	return true
 }
 
-// release takes a launch or a room back that holds a pod of a shape. Launches and rooms take turns by where the walk begins.
+// release cancels a launch or vacates a node that holds a pod of a shape. It starts at a random position. It reports whether there was one.
 func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied map[int]bool) bool {
 	n := len(s.machines) + len(s.more)
 	start := v.seq.Below(n)
@@ -200,7 +200,7 @@ func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied 
 	return false
 }
 
-// spread puts waiting pods where those that stay and those that are launched have room.
+// spread places unplaced pods on machines that stay or are launched and have room.
 func (v *settler) spread(s *housing) {
 	n := len(s.stays) + len(s.machines)
 	start := v.seq.Below(n)

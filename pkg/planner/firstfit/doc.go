@@ -1,2 +1,2 @@
-// Package firstfit packs pods as Karpenter's scheduler does: first fit decreasing. Its plan is what a plan of the solver is compared with.
+// Package firstfit packs pods as Karpenter's scheduler does: first fit decreasing. The plans of the solver are compared with its plan.
 package firstfit

@@ -12,29 +12,30 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Steps, pods times machines, are as many as take some tenths of a second. Until then [Plan] decides as Karpenter does to the last pod.
+// Steps is the default limit on pods times machines, which takes some tenths of a second. Up to it, [Plan] makes exactly the decisions of Karpenter.
 const Steps = 20_000_000
 
-// Plan returns the plan that Karpenter's own scheduler makes of a snapshot, were it told what Karve knows of replicas and of the
-// memory of GPUs. It is what a plan of the solver is compared with, and what there is when nothing better was found in time.
+// Plan returns the plan that Karpenter's scheduler would make of a snapshot if it knew about replicas and GPU memory. The plans of the solver are compared
+// with it, and it is used if nothing better is found in time.
 //
-// As there, pods come by CPU and then by memory, the largest first; each goes to the first node by name that has room, else to the machine on
-// order with the fewest pods that some offering can still be, else to a new one, which can at first be any offering of the heaviest
-// pool that has one. A pool's limit is charged with the largest machine that a new one can be. At the end each machine is the
+// As in Karpenter, pods are sorted by CPU and then by memory, the largest first. Each goes to the first node by name that has room, otherwise to the new
+// machine with the fewest pods that some offering can still serve, otherwise to another new machine. A new machine can at first be any suitable offering of
+// the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can be. At the end, each machine becomes the
 // cheapest offering that it can still be.
 //
-// Rules are kept pod by pod. Wishes, priorities and minValues are not looked at. Its bound is 0.
+// Rules are checked pod by pod. Wishes, priorities and minValues are ignored. The bound of the plan is 0.
 func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
 
 // Limits bound the work of [Within].
 type Limits struct {
-	// Sorted is for how many pods times machines the machines are sorted for every pod, as Karpenter does. Beyond that pods are dealt class by class.
+	// Sorted is the limit on pods times machines up to which the machines are sorted for every pod, as Karpenter does. Beyond it, pods are dealt class by
+	// class.
 	Sorted int64
-	// RuledPods is how many pods, of those that rules speak of, are placed one by one.
+	// RuledPods is the maximum number of pods that rules apply to, which are placed one by one.
 	RuledPods int
 }
 
-// Within is [Plan] within limits; false where rules speak of more pods.
+// Within is [Plan] within limits. It returns false if rules apply to more pods than the limits allow.
 func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
 	f := newPacker(s)
 	if f.ruledPods() > limits.RuledPods {
@@ -44,7 +45,7 @@ func Within(s planner.Snapshot, limits Limits) (planner.Plan, bool) {
 	return f.pack(), true
 }
 
-// ruledPods is how many pods a rule speaks of.
+// ruledPods returns the number of pods that a rule applies to.
 func (f *packer) ruledPods() int {
 	pods := 0
 	for _, b := range f.batches {
@@ -55,27 +56,27 @@ func (f *packer) ruledPods() int {
 	return pods
 }
 
-// packer is a snapshot while it is packed. What fits is computed by class, never pod by pod.
+// packer is a snapshot that is being packed. What fits is computed by class, not by pod.
 type packer struct {
 	snapshot planner.Snapshot
 	batches  []batch
-	// options are the usable offerings in stable order, then the nodes by name: all that a machine can be.
+	// options are what a machine can be: the usable offerings in stable order, followed by the nodes by name.
 	options []option
-	// layouts are the GPUs that there are: options with the same GPUs share one.
+	// layouts are the distinct lists of GPUs of the options.
 	layouts [][]planner.GPU
 	// apart are the rules that keep pods apart on a machine.
 	apart []planner.Rule
 	// headcounts are the other rules.
 	headcounts []*headcount
-	// about are, by class, those that are about it, sidings the rules of apart that are.
+	// about are the headcounts that concern each class, and sidings are the rules of apart that do.
 	about   [][]relation
 	sidings [][]siding
 	pools   []poolOptions
 	left    []amount.Usage
 	nodes   []*order
-	// orders are the machines on order, in the order in which they are asked.
+	// orders are the new machines, in the order in which pods try them.
 	orders []*order
-	// steps are left before machines are no longer sorted for every pod.
+	// steps is what is left of the limit up to which machines are sorted for every pod.
 	steps   int64
 	refused []planner.Unplaced
 }
@@ -94,15 +95,15 @@ type poolOptions struct {
 	options []int32
 }
 
-// order is a machine that exists, or that is to be launched as one of several offerings.
+// order is a node, or a new machine that can still become one of several offerings.
 type order struct {
 	filling *filling
-	// machine is the index of a node, or a number of its own after those.
+	// machine is the index of a node. New machines have numbers after those.
 	machine int
 	pods    int32
-	// room is for how many pods of the batch at hand there is still room, take how many of them it was given.
+	// room is the number of pods of the current batch that still fit, and take the number that the machine was given.
 	room, take int32
-	// turn orders those with equally many pods in dealByLevel.
+	// turn orders machines with equally many pods in dealByLevel.
 	turn int
 }
 
@@ -124,7 +125,7 @@ func newPacker(s planner.Snapshot) *packer {
 	return f
 }
 
-// addBatches puts the classes in the order in which their pods are placed, and refuses what is blocked or malformed.
+// addBatches adds the classes in the order in which their pods are placed, and refuses blocked and invalid ones.
 func (f *packer) addBatches() {
 	seen := map[string]bool{}
 	for _, c := range pack.ClassOrder(f.snapshot) {
@@ -156,7 +157,7 @@ func (f *packer) refuse(pods []string, why planner.Refusal) {
 	}
 }
 
-// addOptions lists what machines can be: offerings, by pool as Karpenter orders pools, and nodes by name.
+// addOptions adds what machines can be: offerings, by pool in Karpenter's order, and nodes by name.
 func (f *packer) addOptions() {
 	s := f.snapshot
 	byPool := make([][]int32, len(s.Pools))
@@ -188,7 +189,7 @@ func (f *packer) addOptions() {
 	}
 }
 
-// pack places everything. What found no place because of where other pods are is tried again as long as that helps.
+// pack places all pods. Pods that were not placed because of rules are tried again as long as that succeeds for some.
 func (f *packer) pack() planner.Plan {
 	for i := range f.batches {
 		f.place(i)
@@ -206,7 +207,7 @@ func (f *packer) pack() planner.Plan {
 	return f.plan()
 }
 
-// place finds places for the pods of a batch: nodes, then the machines on order, then new ones.
+// place places the pods of a batch on nodes, then on existing orders, then on new ones.
 func (f *packer) place(i int) {
 	p := f.placing(i)
 	left := int32(len(f.batches[i].pods))
@@ -227,8 +228,8 @@ func (f *packer) place(i int) {
 	}
 }
 
-// deal deals pods one by one, each to the first machine in order with room, or to a new one, and returns how many have no place. Before each
-// it sorts the machines as Karpenter does: [sort.Slice] leaves equal ones in an order of its own, and it has to be that.
+// deal places pods one by one, each on the first order with room, or on a new one. It returns the number of pods that are not placed. Before each pod it sorts
+// the orders as Karpenter does. [sort.Slice] is not stable, and the same function has to be used to get the same order.
 func (f *packer) deal(p *placing, pods int32) int32 {
 	var takers []*order
 	for _, o := range f.orders {
@@ -259,8 +260,8 @@ func (f *packer) sortOrders() {
 	sort.Slice(f.orders, func(i, j int) bool { return f.orders[i].pods < f.orders[j].pods })
 }
 
-// dealByLevel is deal for many pods and machines: it goes from the machines with the fewest pods to those with more. It is what a stable sort does,
-// and so the same as deal with up to twelve machines.
+// dealByLevel is deal for many pods and machines. It proceeds from the machines with the fewest pods to those with more. The result is that of a stable sort,
+// and so equals that of deal for up to twelve machines.
 func (f *packer) dealByLevel(p *placing, pods int32) int32 {
 	var takers []*order
 	for i, o := range f.orders {
@@ -289,7 +290,7 @@ func (f *packer) dealByLevel(p *placing, pods int32) int32 {
 				above = append(above, o)
 			}
 		}
-		// Who was given a pod comes before the others that have as many.
+		// A machine that was given a pod comes before the others that have as many.
 		slices.Reverse(above)
 		level = above
 	}
@@ -310,7 +311,7 @@ func (f *packer) dealByLevel(p *placing, pods int32) int32 {
 	return pods
 }
 
-// open orders a new machine that can hold a pod of the batch, or returns nil.
+// open adds a new machine that can hold a pod of the batch. It returns nil if there is none.
 func (f *packer) open(p *placing) *order {
 	for _, pool := range f.pools {
 		if x := f.openFrom(p, pool, func(*order) bool { return true }); x != nil {
@@ -320,7 +321,8 @@ func (f *packer) open(p *placing) *order {
 	return nil
 }
 
-// openFrom is open for one pool, if what is then done with the machine goes well. The pool is charged with the largest that the machine can be.
+// openFrom is open for one pool. It returns nil if use returns false for the new machine. The pool is charged with the largest offering that the machine can
+// be.
 func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *order {
 	left := &f.left[pool.pool]
 	within := pool.options
@@ -345,12 +347,12 @@ func (f *packer) openFrom(p *placing, pool poolOptions, use func(*order) bool) *
 	return x
 }
 
-// uses is what an offering counts against its pool's limits.
+// uses returns what an offering counts against the limits of its pool.
 func (f *packer) uses(o int32) amount.Usage {
 	return amount.UsageOf(f.snapshot.Offerings[f.options[o].index].Physical)
 }
 
-// plan names the pods and the machines.
+// plan returns the plan with the names of pods and offerings.
 func (f *packer) plan() planner.Plan {
 	s := f.snapshot
 	next := make([]int, len(f.batches))
@@ -396,7 +398,7 @@ func (f *packer) plan() planner.Plan {
 	return plan
 }
 
-// pods takes the names of the pods of a filling, and says on which GPU of the machine each of them is.
+// pods takes the names of the pods of a filling. It returns them sorted, with the GPU of each; the GPUs are nil if no pod states device memory.
 func (f *packer) pods(x *filling, o option, next []int) ([]string, []int) {
 	type seat struct {
 		pod string

@@ -11,16 +11,16 @@ import (
 
 // option is something that a machine of [Plan] can be.
 type option struct {
-	// index is that of the offering, or of the node.
+	// index is the index of the offering or of the node.
 	index  int
 	node   bool
 	free   amount.Vector
 	quotas []planner.Amount
-	// layout is an index into the layouts of GPUs, -1 where nothing is known of them.
+	// layout is an index into the layouts of GPUs, and -1 if the GPUs are unknown.
 	layout int
 }
 
-// layout returns the index of the layout of some GPUs; machines with the same GPUs share one, and so share what is packed onto them.
+// layout returns the index of the layout of some GPUs. Machines with the same GPUs share a layout, and what is packed onto it.
 func (f *packer) layout(gpus []planner.GPU) int {
 	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g planner.GPU) bool { return g.Replicas < 0 || g.MemoryBytes < 0 }) {
 		return -1
@@ -34,25 +34,25 @@ func (f *packer) layout(gpus []planner.GPU) int {
 	return len(f.layouts) - 1
 }
 
-// filling is what is on a machine, and what the machine can still be. It is never changed, so machines that are alike share one.
+// filling is what is on a machine, and what the machine can still be. Its contents never change, so identical machines share one.
 type filling struct {
 	options []int32
-	// used is what the pods take, quotas what they take of each quota.
+	// used is what the pods use, and quotas what they use of each quota.
 	used   amount.Vector
 	quotas []int64
-	// most is what the options have left at most: what asks for more fits none of them.
+	// most is the maximum of what the options have left. A pod that requests more fits none of them.
 	most amount.Vector
-	// gpus is, by layout, what the pods that state device memory leave of each GPU; nil where they take nothing.
+	// gpus is, by layout, what the pods that state device memory leave of each GPU. An entry is nil if they use nothing.
 	gpus [][]planner.GPU
-	// sides is, by rule of apart, on which sides of it there are pods here.
+	// sides is, by rule of apart, which sides of it have pods on the machine.
 	sides []side
 	parts *part
-	// asked is the batch that room answers for, counted from 1.
+	// asked is the batch that room applies to, counted from 1.
 	asked int
 	room  int32
 }
 
-// part is some pods of a batch, after those of the parts before it.
+// part is some pods of a batch. They come after the pods of the parts before it.
 type part struct {
 	before *part
 	batch  int
@@ -68,7 +68,7 @@ func (p *part) inOrder() []part {
 	return out
 }
 
-// side says what the pods of a class are to an Apart rule.
+// side is how the pods of a class relate to an Apart rule.
 type side uint8
 
 const (
@@ -76,13 +76,13 @@ const (
 	counted
 )
 
-// siding is what the pods of a class are to a rule of apart.
+// siding is how the pods of a class relate to one of the rules of apart.
 type siding struct {
 	rule int
 	side side
 }
 
-// sidings returns, by class, what its pods are to the rules that are about it.
+// sidings returns, by class, how its pods relate to the rules that concern it.
 func sidings(apart []planner.Rule, classes int) [][]siding {
 	out := make([][]siding, classes)
 	note := func(class, rule int, is side) {
@@ -103,7 +103,7 @@ func sidings(apart []planner.Rule, classes int) [][]siding {
 	return out
 }
 
-// empty is a machine without pods.
+// empty returns a machine without pods.
 func (f *packer) empty(options []int32) *filling {
 	x := &filling{
 		options: options, quotas: make([]int64, len(f.snapshot.Quotas)),
@@ -113,7 +113,7 @@ func (f *packer) empty(options []int32) *filling {
 	return x
 }
 
-// measure notes what the options have left at most.
+// measure sets the maximum of what the options have left.
 func (f *packer) measure(x *filling) {
 	for _, o := range x.options {
 		for d, free := range f.options[o].free {
@@ -122,23 +122,23 @@ func (f *packer) measure(x *filling) {
 	}
 }
 
-// placing is what is needed while one batch is placed.
+// placing holds the state while one batch is placed.
 type placing struct {
 	firstFit *packer
 	batch    int
 	class    planner.Class
-	// request is what a pod takes.
+	// request is what one pod requests.
 	request amount.Vector
-	// admitted is, by option, whether it admits the pods.
+	// admitted reports, by option, whether it admits the pods.
 	admitted []bool
-	// sides is what the pods are to the rules of apart that are about them.
+	// sides is how the pods relate to the rules of apart that concern them.
 	sides []siding
-	// freshly is, by pool without limits, what a new machine can be; done are the fillings that others have become already.
+	// freshly caches what a new machine can be, by pool without limits. done caches the fillings that result from each step.
 	freshly map[int]*filling
 	done    map[step]*filling
 }
 
-// step is some pods of the batch put on a filling.
+// step is some pods of the batch that are put on a filling.
 type step struct {
 	on   *filling
 	pods int32
@@ -158,7 +158,7 @@ func (f *packer) placing(i int) *placing {
 	return p
 }
 
-// marked says which of n things are among the indices.
+// marked reports, for each of n indices, whether it is in the list.
 func marked(indices []int, n int) []bool {
 	in := make([]bool, n)
 	for _, i := range indices {
@@ -169,7 +169,7 @@ func marked(indices []int, n int) []bool {
 	return in
 }
 
-// room returns how many pods of the batch a filling has room for, if it is the option with most of it.
+// room returns how many pods of the batch still fit on a filling, if it becomes the option with the most room.
 func (p *placing) room(x *filling) int32 {
 	if x.asked == p.batch+1 {
 		return x.room
@@ -185,7 +185,7 @@ func (p *placing) room(x *filling) int32 {
 	return x.room
 }
 
-// lets returns how many pods of the batch the Apart rules let onto a filling.
+// lets returns how many pods of the batch the Apart rules allow on a filling.
 func (p *placing) lets(x *filling) int32 {
 	most := int32(math.MaxInt32)
 	for _, s := range p.sides {
@@ -200,7 +200,7 @@ func (p *placing) lets(x *filling) int32 {
 	return most
 }
 
-// fit returns how many pods of the batch fit onto a filling if it is the given option, at most most.
+// fit returns how many pods of the batch fit on a filling if it becomes the given option, at most most.
 func (p *placing) fit(x *filling, o int32, most int32) int32 {
 	can := &p.firstFit.options[o]
 	var left amount.Vector
@@ -250,7 +250,7 @@ func (f *packer) gpusOf(x *filling, layout int) []planner.GPU {
 	return f.layouts[layout]
 }
 
-// fitsOn returns how many pods of a class that states device memory one GPU has room for.
+// fitsOn returns how many pods of a class that states device memory fit on one GPU.
 func fitsOn(g planner.GPU, c planner.Class) int64 {
 	n := g.MemoryBytes / c.GPUMemoryBytes
 	if c.Requests.Replicas > 0 {
@@ -259,8 +259,8 @@ func fitsOn(g planner.GPU, c planner.Class) int64 {
 	return n
 }
 
-// fill puts pods of a class that states device memory onto GPUs, each onto the one with the least memory left that holds it, and says
-// how many each gets.
+// fill puts pods of a class that states device memory onto GPUs, each onto the GPU with the least memory left that holds it. It calls each with the number of
+// pods for each GPU.
 func fill(gpus []planner.GPU, c planner.Class, pods int32, each func(gpu int, pods int32)) {
 	for pods > 0 {
 		best := -1
@@ -281,7 +281,7 @@ func fill(gpus []planner.GPU, c planner.Class, pods int32, each func(gpu int, po
 	}
 }
 
-// putAll puts onto machines the pods that they were given.
+// putAll puts the pods that machines were given onto them.
 func (p *placing) putAll(takers []*order) {
 	for _, o := range takers {
 		if o.take > 0 {
@@ -291,7 +291,7 @@ func (p *placing) putAll(takers []*order) {
 	}
 }
 
-// put puts pods of the batch onto a machine that has room for them: from now on it is one of the options that do.
+// put puts pods of the batch onto a machine that has room for them. Only the options that hold them remain.
 func (p *placing) put(x *order, pods int32) {
 	key := step{x.filling, pods}
 	if then, ok := p.done[key]; ok {
@@ -308,7 +308,7 @@ func (p *placing) put(x *order, pods int32) {
 	p.done[key] = x.filling
 }
 
-// settle puts pods of the batch onto a machine that is one of the options from now on.
+// settle puts pods of the batch onto a machine and reduces its options to the given ones.
 func (p *placing) settle(x *order, options []int32, pods int32) {
 	was := x.filling
 	now := &filling{
@@ -347,7 +347,7 @@ func (p *placing) putOnGPUs(was, now *filling, pods int32) {
 	}
 }
 
-// fresh returns an empty machine that can be those of the given options that hold a pod of the batch, nil when none does.
+// fresh returns an empty machine that can be any of the given options that hold a pod of the batch. It returns nil if none does.
 func (p *placing) fresh(pool int, within []int32) *filling {
 	unlimited := p.firstFit.left[pool].Unlimited()
 	if x, ok := p.freshly[pool]; ok && unlimited {

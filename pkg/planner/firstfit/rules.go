@@ -8,23 +8,22 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// headcount is where the pods of a rule are while [Plan] places one pod after another. A machine that can still be in several domains counts in
-// none, but for Apart, which keeps off all where it could be.
+// headcount counts the pods of a rule while [Plan] places pods one by one. A machine that can still be in several domains counts in all of them.
 type headcount struct {
 	planner.Rule
-	// counted and asking are how many counted pods and pods that make the demand there are, by domain, or by machine where it is PerNode.
+	// counted is the number of counted pods, and asking that of constrained pods, by domain, or by machine if the rule is PerNode.
 	counted, asking map[int]int64
-	// anywhere is how many counted pods there are in all.
+	// anywhere is the total number of counted pods.
 	anywhere int64
 }
 
-// relation is a headcount that is about a class: whether its pods make the demand, and whether they are counted.
+// relation is a headcount that concerns a class: whether the rule constrains its pods, and whether it counts them.
 type relation struct {
 	headcount    *headcount
 	asks, counts bool
 }
 
-// relations returns, by class, the headcounts that are about it.
+// relations returns, by class, the headcounts that concern it.
 func relations(headcounts []*headcount, classes int) [][]relation {
 	out := make([][]relation, classes)
 	note := func(c int, h *headcount) *relation {
@@ -44,7 +43,7 @@ func relations(headcounts []*headcount, classes int) [][]relation {
 	return out
 }
 
-// newHeadcounts counts who is there already, for all rules but those that keep pods apart on machines, which fillings know of.
+// newHeadcounts counts the existing pods for all rules, except those that keep pods apart on machines, which fillings handle.
 func newHeadcounts(s planner.Snapshot) []*headcount {
 	var out []*headcount
 	for i, r := range s.Rules {
@@ -62,19 +61,19 @@ func newHeadcounts(s planner.Snapshot) []*headcount {
 	return out
 }
 
-// demanding are the classes that a rule binds, and not only by a wish.
+// demanding returns the classes that a rule binds, without those that only wish for it.
 func demanding(s planner.Snapshot, rule int) []int {
 	return slices.DeleteFunc(slices.Clone(s.Rules[rule].Classes), func(c int) bool {
 		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Wishes, func(w planner.Wish) bool { return w.Rule == rule })
 	})
 }
 
-// ruled reports whether a rule that is not kept by fillings speaks of the batch.
+// ruled reports whether a rule that fillings do not handle concerns the class.
 func (f *packer) ruled(class int) bool {
 	return len(f.about[class]) > 0
 }
 
-// domain is that of an option for a rule, -1 where it has none. A machine is a domain of its own: a node by its index, an order after the nodes.
+// domain returns the domain of an option for a rule, and -1 if it has none. For PerNode rules, each machine is its own domain.
 func (f *packer) domain(c *headcount, x *order, o int32) int {
 	if c.Topology == planner.PerNode {
 		return x.machine
@@ -93,7 +92,7 @@ func (f *packer) nodeOrOfferingDomains(o option) []int {
 	return f.snapshot.Offerings[o.index].Domains
 }
 
-// placeRuled places the pods of a batch one by one, as many as find a place, and returns how many have none.
+// placeRuled places the pods of a batch one by one until one finds no place. It returns the number of pods that are not placed.
 func (f *packer) placeRuled(p *placing, pods int32) int32 {
 	for ; pods > 0; pods-- {
 		if !f.placeOne(p) {
@@ -115,7 +114,7 @@ func (f *packer) placeOne(p *placing) bool {
 			return true
 		}
 	}
-	// A pool that has a machine large enough may have none in the right domain.
+	// A pool with a machine that is large enough may have none in the right domain.
 	for _, pool := range f.pools {
 		o := f.openFrom(p, pool, func(x *order) bool { return f.join(p, x) })
 		if o != nil {
@@ -126,7 +125,7 @@ func (f *packer) placeOne(p *placing) bool {
 	return false
 }
 
-// join puts a pod of the batch onto a machine if it has room and the rules let it be there.
+// join puts a pod of the batch onto a machine if it has room and the rules allow it.
 func (f *packer) join(p *placing, x *order) bool {
 	if x.filling.most.Fit(p.request, 1) == 0 || p.lets(x.filling) == 0 {
 		return false
@@ -150,7 +149,7 @@ func (f *packer) join(p *placing, x *order) bool {
 	return true
 }
 
-// allowed are those of the options of a machine that a rule leaves to a pod of a class.
+// allowed returns the options of a machine that a rule allows for a pod of a class.
 func (f *packer) allowed(c relation, x *order, options []int32) []int32 {
 	asks, counts := c.asks, c.counts
 	keep := func(ok func(d int) bool) []int32 {
@@ -180,7 +179,7 @@ func (f *packer) allowed(c relation, x *order, options []int32) []int32 {
 	return f.oneDomain(c.headcount, x, keep(func(d int) bool { return d >= 0 }), alike)
 }
 
-// spreads says of a domain whether one pod more there, that may count itself, is within the skew.
+// spreads returns a function that reports whether one more pod in a domain is within the skew. self is whether the rule counts that pod.
 func (f *packer) spreads(c *headcount, self bool) func(d int) bool {
 	most := f.fewest(c) + c.MaxSkew
 	if self {
@@ -192,7 +191,7 @@ func (f *packer) spreads(c *headcount, self bool) func(d int) bool {
 	}
 }
 
-// fewest is how many counted pods the domain has that counts for a spread and has fewest.
+// fewest returns the smallest number of counted pods in an eligible domain of a spread.
 func (f *packer) fewest(c *headcount) int64 {
 	if c.Topology == planner.PerNode {
 		return 0
@@ -210,7 +209,7 @@ func (f *packer) fewest(c *headcount) int64 {
 	return least
 }
 
-// oneDomain keeps the options in one domain: the one with the least weight, and of several the one with the cheapest option.
+// oneDomain keeps the options of one domain: the one with the least weight, and among equals the one with the cheapest option.
 func (f *packer) oneDomain(c *headcount, x *order, options []int32, weight func(d int) int64) []int32 {
 	best, bestWeight, bestPrice := -2, int64(0), planner.MicroUSD(0)
 	for _, o := range options {
@@ -226,7 +225,7 @@ func (f *packer) oneDomain(c *headcount, x *order, options []int32, weight func(
 	return slices.DeleteFunc(slices.Clone(options), func(o int32) bool { return f.domain(c, x, o) != best })
 }
 
-// record counts a pod of a class that has just joined a machine.
+// record counts a pod of a class that has joined a machine.
 func (f *packer) record(class int, x *order) {
 	for _, c := range f.about[class] {
 		asks, counts := c.asks, c.counts

@@ -11,12 +11,13 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Batch is pods, by their names, that are planned for together. Early are those, in the order in which they came, that the scheduler bound before any plan was for them.
+// Batch is the pods, by name, that are planned together. Early are the pods that the scheduler bound before there was a plan for them, in the order in which
+// they came.
 type Batch struct{ Early, Planned []string }
 
-// PlannedOnce returns what the machines cost when the waiting pods of a snapshot come in batches and each batch is planned for exactly once, on what those before it leave.
-// Where spread is set, pods that are early first get room on the machines of earlier batches, as far as there is some, where the scheduler would put them; the others are
-// planned for with their batch. No clock ends a plan.
+// PlannedOnce returns the price of the machines if the pending pods of a snapshot come in batches, and each batch is planned exactly once with what the
+// batches before it leave. If spread is true, early pods first go to machines of earlier batches that have room, as the scheduler would place them. The other
+// early pods are planned with their batch. No clock ends a plan.
 func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.MicroUSD, error) {
 	s = Clone(s)
 	class := map[string]int{}
@@ -26,7 +27,7 @@ func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.Micr
 		}
 		s.Classes[i].Pods = nil
 	}
-	var has []planner.Resources // Of the nodes, when they were empty.
+	var has []planner.Resources // The capacity of the nodes when they were empty.
 	for i := range s.Nodes {
 		has = append(has, s.Nodes[i].Free)
 	}
@@ -69,8 +70,8 @@ func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.Micr
 	return price, nil
 }
 
-// leastAllocated is the node with room for a pod of a class that the default scheduler scores highest, by NodeResourcesFit and NodeResourcesBalancedAllocation; -1 where
-// none has room.
+// leastAllocated returns the node with room for a pod of a class that the default scheduler scores highest, by NodeResourcesFit and
+// NodeResourcesBalancedAllocation. It returns -1 if none has room.
 func leastAllocated(s *planner.Snapshot, has []planner.Resources, class int) int {
 	c := &s.Classes[class]
 	best, most := -1, 0.0

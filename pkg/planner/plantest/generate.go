@@ -9,16 +9,16 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Limits says what a generated snapshot may have.
+// Limits bound what a generated snapshot may have.
 type Limits struct {
-	Pods    int // at most so many, at least one
+	Pods    int // at most this many, at least one
 	Classes int
 	Nodes   int
-	// Free leaves out limits of pools, closed pools, unavailable offerings and blocked classes.
+	// Free omits limits of pools, closed pools, unavailable offerings and blocked classes.
 	Free bool
 }
 
-// Snapshots generates small valid snapshots with small numbers, so that things often just fit, or just do not.
+// Snapshots generates small valid snapshots with small numbers, so that pods often just fit, or just do not fit.
 func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
 		var s planner.Snapshot
@@ -97,7 +97,7 @@ func aparts(t *rapid.T, s planner.Snapshot) []planner.Rule {
 	return out
 }
 
-// node draws a node, with GPUs that are not alike where pods state device memory.
+// node draws a node. If stated is true, its GPUs may differ.
 func node(t *rapid.T, s planner.Snapshot, name string, stated bool) planner.Node {
 	upTo := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
 	v := planner.Node{Name: name, Free: resources(t, 8, int64(upTo("replicas", 4))), Quotas: amounts(t, s)}
@@ -136,7 +136,7 @@ func resources(t *rapid.T, most int, replicas int64) planner.Resources {
 	}
 }
 
-// Nonsense generates snapshots that need not be valid: indices anywhere, amounts negative or enormous, pods that repeat.
+// Nonsense generates snapshots that need not be valid: indices are out of range, amounts are negative or very large, and pods repeat.
 func Nonsense() *rapid.Generator[planner.Snapshot] {
 	amount := rapid.OneOf(rapid.Int64Range(0, 8), rapid.Int64(), rapid.Just(planner.Unlimited))
 	index := rapid.SliceOfN(rapid.IntRange(-1, 4), 0, 4)

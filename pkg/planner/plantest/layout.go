@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner/consolidate"
 )
 
-// Price is what the machines of a layout cost an hour.
+// Price returns the price of the machines of a layout per hour.
 func Price(l consolidate.Layout) planner.MicroUSD {
 	var sum planner.MicroUSD
 	for _, m := range l.Machines {
@@ -20,7 +20,7 @@ func Price(l consolidate.Layout) planner.MicroUSD {
 	return sum
 }
 
-// Layouts generates small valid layouts: snapshots whose nodes are mostly machines with pods, so many at most.
+// Layouts generates small valid layouts: snapshots whose nodes are mostly machines with pods, with a maximum number of pods.
 func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Generator[consolidate.Layout] {
 	return rapid.Custom(func(t *rapid.T) consolidate.Layout {
 		n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
@@ -63,7 +63,7 @@ func Layouts(snapshots *rapid.Generator[planner.Snapshot], pods int) *rapid.Gene
 	})
 }
 
-// ShuffledLayout is the same layout in another order; pick(n) chooses from 0 to n-1.
+// ShuffledLayout returns the same layout in another order. pick(n) chooses from 0 to n-1.
 func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layout {
 	s, at := shuffled(l.Snapshot, pick)
 	out := consolidate.Layout{Snapshot: s, NearEnough: l.NearEnough}
@@ -83,8 +83,8 @@ func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layo
 	return out
 }
 
-// Freed is what there is to plan for when some machines of a layout leave: their pods wait, nobody goes to their nodes, and the limits of their pools get
-// back what they count.
+// Freed returns the snapshot to plan for if some machines of a layout leave: their pods are pending, their nodes accept none, and the limits of their pools
+// regain what they count.
 func Freed(l consolidate.Layout, leave []int) planner.Snapshot {
 	s := Clone(l.Snapshot)
 	leaves := make([]bool, len(s.Nodes))
@@ -103,7 +103,7 @@ func Freed(l consolidate.Layout, leave []int) planner.Snapshot {
 	return s
 }
 
-// Seated is a layout in which the pods that a plan has room for on nodes run there, and no pod waits: what the plan launches is on its way elsewhere.
+// Seated returns the layout in which the pods that a plan places on nodes run there, and no pods are pending. The launches of the plan are not part of it.
 func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	l = After(l, consolidate.Step{Placements: p.Placements})
 	for _, x := range p.Launches {
@@ -115,8 +115,8 @@ func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	return l
 }
 
-// After is the layout once a step was taken: the machines that it gives back are gone, what it launches is there, and its pods run where it has them.
-// Pods that wait and have a place in the step run there as well.
+// After returns the layout after a step: the machines that it removes are gone, its launches exist, and its pods run where it places them. Pending pods with a
+// place in the step run there as well.
 func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 	s := Clone(l.Snapshot)
 	running := map[string]consolidate.Running{}
@@ -169,8 +169,7 @@ func After(l consolidate.Layout, step consolidate.Step) consolidate.Layout {
 	return without(out, gone)
 }
 
-// Launched adds an empty machine of an offering to a snapshot, counted against the limits of its pool. Its name has not been used by the nodes that
-// there are.
+// Launched adds an empty machine of an offering to a snapshot and charges it to the limits of its pool. Its name is not used by any other node.
 func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 	o := s.Offerings[offering]
 	n := 0
@@ -193,7 +192,7 @@ func Launched(s *planner.Snapshot, offering int) consolidate.Machine {
 	return consolidate.Machine{Node: node, Pool: o.Pool, Price: o.Price, Physical: o.Physical}
 }
 
-// Run has a pod run on a node: it waits no longer, and what it asks for is not free.
+// Run lets a pod run on a node: it is no longer pending, and its requests are not free any more.
 func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	c := &s.Classes[pod.Class]
 	c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(name string) bool { return name == pod.Name })
@@ -201,7 +200,7 @@ func Run(s *planner.Snapshot, node int, pod consolidate.Running) {
 	keepApart(s, node, pod.Class)
 }
 
-// keepApart closes a node to the classes whose pods may not share it with one of a class.
+// keepApart closes a node to the classes whose pods may not share it with a pod of the given class.
 func keepApart(s *planner.Snapshot, node, class int) {
 	for _, r := range s.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
@@ -217,7 +216,7 @@ func keepApart(s *planner.Snapshot, node, class int) {
 	}
 }
 
-// End has a pod end that runs on a node. A node that rules had closed to others stays closed.
+// End removes a running pod from a node. A node that rules had closed to other pods stays closed.
 func End(s *planner.Snapshot, node int, pod consolidate.Running) { occupy(s, node, pod, -1) }
 
 func occupy(s *planner.Snapshot, node int, pod consolidate.Running, times int64) {
@@ -271,7 +270,7 @@ func without(l consolidate.Layout, gone []bool) consolidate.Layout {
 	return l
 }
 
-// Drop removes the machines that no pod is on, and returns how many there were.
+// Drop removes the machines without pods, and returns how many there were.
 func Drop(l consolidate.Layout) (consolidate.Layout, int) {
 	var empty []int
 	for i, m := range l.Machines {
@@ -295,7 +294,7 @@ func addPhysical(to *planner.Physical, p planner.Physical, times int64) {
 	}
 }
 
-// Joined is some steps of one outlook as one.
+// Joined combines steps of one outlook to one step.
 func Joined(steps []consolidate.Step) consolidate.Step {
 	var out consolidate.Step
 	for _, s := range steps {

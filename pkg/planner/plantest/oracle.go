@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Optimum returns the least price of any plan that places exactly the given pods, and whether there is one. It tries every way to
-// part the pods among nodes and machines, so it is for some seven pods; it knows nothing of classes being alike.
+// Optimum returns the lowest price of any plan that places exactly the given pods, and whether there is one. It tries every way to divide the pods among nodes
+// and machines, so it is for about seven pods. It does not use that the pods of a class are identical.
 func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	o := oracle{snapshot: s, best: math.MaxInt64}
 	class := map[string]int{}
@@ -31,11 +31,10 @@ func Optimum(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	return planner.MicroUSD(o.best), o.best < math.MaxInt64
 }
 
-// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one; on each of its GPUs where it
-// states device memory.
+// oracle places one pod after another: on a node, on a machine that is bought already, or on a new one. It tries each GPU for pods that state device memory.
 type oracle struct {
 	snapshot planner.Snapshot
-	classes  []int // of each pod
+	classes  []int // the class of each pod
 	nodes    []Spot
 	limits   []planner.Physical
 	bought   []machine
@@ -100,7 +99,7 @@ func admits(c planner.Class, offering int) bool {
 	return slices.Contains(c.Offerings, offering)
 }
 
-// subtract takes a pod from what is free, and reports whether it fits.
+// subtract subtracts the requests of a pod from what is free, and reports whether it fits.
 func subtract(free *planner.Resources, r planner.Resources) bool {
 	if r.MilliCPU > free.MilliCPU || r.MemoryBytes > free.MemoryBytes || r.EphemeralBytes > free.EphemeralBytes ||
 		r.Pods > free.Pods || r.Replicas > free.Replicas {
@@ -114,7 +113,7 @@ func subtract(free *planner.Resources, r planner.Resources) bool {
 	return true
 }
 
-// count takes a machine from the remaining limits, and reports whether they allow it.
+// count subtracts a machine from the remaining limits, and reports whether they allow it.
 func count(left *planner.Physical, u planner.Physical) bool {
 	if u.MilliCPU > left.MilliCPU || u.MemoryBytes > left.MemoryBytes || u.GPUs > left.GPUs || u.Replicas > left.Replicas || u.Nodes > left.Nodes {
 		return false

@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Outline is a snapshot with rules in a few lines, to see at once what is wrong with a plan for it.
+// Outline describes a snapshot with rules in a few lines, to help find what is wrong with a plan for it.
 func Outline(s planner.Snapshot) string {
 	var out strings.Builder
 	for i, p := range s.Pools {
@@ -29,7 +29,7 @@ func Outline(s planner.Snapshot) string {
 	return out.String()
 }
 
-// PlacedPods are the pods of a plan with a place, in its order.
+// PlacedPods returns the pods that a plan places, in its order.
 func PlacedPods(p planner.Plan) []string {
 	var pods []string
 	for _, x := range p.Placements {
@@ -41,5 +41,5 @@ func PlacedPods(p planner.Plan) []string {
 	return pods
 }
 
-// Zones are three zones.
+// Zones returns the names of three zones.
 func Zones() []string { return []string{"zone-a", "zone-b", "zone-c"} }

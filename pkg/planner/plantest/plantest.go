@@ -15,7 +15,7 @@ const (
 	Gi = 1 << 30
 )
 
-// Machine is an instance type with what it has for pods before DaemonSets, and its on-demand price.
+// Machine is an instance type with its capacity for pods before DaemonSets, and its on-demand price.
 type Machine struct {
 	Type     string
 	VCPU     int64
@@ -23,11 +23,11 @@ type Machine struct {
 	MiB      int64
 	Pods     int64
 	GPUs     int64
-	GPUMiB   int64 // of device memory on each GPU
+	GPUMiB   int64 // device memory of each GPU
 	Price    planner.MicroUSD
 }
 
-// G4dn is the g4dn family as EC2 has it in us-east-1: allocatable under Karpenter's overhead, one or more T4 each.
+// G4dn returns the g4dn family as EC2 has it in us-east-1: allocatable capacity with Karpenter's overhead, one or more T4 GPUs each.
 func G4dn() []Machine {
 	return []Machine{
 		{"g4dn.xlarge", 4, 3900, 14481, 29, 1, 15_360, 526_000},
@@ -40,12 +40,12 @@ func G4dn() []Machine {
 	}
 }
 
-// Pool is an open pool without limits.
+// Pool returns an open pool without limits.
 func Pool(name string) planner.Pool {
 	return planner.Pool{Name: name, Remaining: NoLimits()}
 }
 
-// NoLimits is what a pool without limits may launch.
+// NoLimits returns what a pool without limits may launch.
 func NoLimits() planner.Physical {
 	return planner.Physical{
 		MilliCPU: planner.Unlimited, MemoryBytes: planner.Unlimited, GPUs: planner.Unlimited,
@@ -53,7 +53,7 @@ func NoLimits() planner.Physical {
 	}
 }
 
-// Offering is a machine launched from the pool of the given index, each of its GPUs shared by the given number of replicas.
+// Offering returns the machine as an offering of the pool of the given index. Each of its GPUs is shared by the given number of replicas.
 func (m Machine) Offering(pool int, zone, capacityType string, price planner.MicroUSD, replicas int64) planner.Offering {
 	return planner.Offering{
 		Pool: pool, InstanceType: m.Type, Zone: zone, CapacityType: capacityType, Price: price,
@@ -67,7 +67,7 @@ func (m Machine) Offering(pool int, zone, capacityType string, price planner.Mic
 	}
 }
 
-// Offerings are the machines on demand in one zone, from the pool of index 0.
+// Offerings returns on-demand offerings of the machines in one zone, from the pool of index 0.
 func Offerings(machines []Machine, replicas int64) []planner.Offering {
 	var out []planner.Offering
 	for _, m := range machines {
@@ -76,8 +76,8 @@ func Offerings(machines []Machine, replicas int64) []planner.Offering {
 	return out
 }
 
-// SpotOfferings are the machines in the given zones, on demand and as spot at some two fifths of the price, a little different in
-// each zone.
+// SpotOfferings returns offerings of the machines in the given zones, on demand and as spot. Spot offerings cost about two fifths of the price, slightly
+// different in each zone.
 func SpotOfferings(machines []Machine, zones []string, replicas int64) []planner.Offering {
 	var out []planner.Offering
 	for _, m := range machines {
@@ -89,12 +89,12 @@ func SpotOfferings(machines []Machine, zones []string, replicas int64) []planner
 	return out
 }
 
-// Request is one pod that asks for CPU in thousandths, memory in MiB, and replicas.
+// Request returns the requests of one pod: CPU in thousandths, memory in MiB, and replicas.
 func Request(milliCPU, mib, replicas int64) planner.Resources {
 	return planner.Resources{MilliCPU: milliCPU, MemoryBytes: mib * Mi, Pods: 1, Replicas: replicas}
 }
 
-// Class is n pods called prefix-00000 and so on, admitted everywhere in the snapshot.
+// Class returns n pods called prefix-00000 and so on, which are admitted everywhere in the snapshot.
 func Class(s planner.Snapshot, prefix string, n int, request planner.Resources) planner.Class {
 	c := planner.Class{Requests: request}
 	for i := range n {
@@ -109,15 +109,15 @@ func Class(s planner.Snapshot, prefix string, n int, request planner.Resources) 
 	return c
 }
 
-// Identical is a snapshot of n identical pods and one pool of the given offerings.
+// Identical returns a snapshot of n identical pods and one pool with the given offerings.
 func Identical(offerings []planner.Offering, n int, request planner.Resources) planner.Snapshot {
 	s := planner.Snapshot{Pools: []planner.Pool{Pool("gpu-shared")}, Offerings: offerings}
 	s.Classes = []planner.Class{Class(s, "pod", n, request)}
 	return s
 }
 
-// Mixed is a snapshot of pods in the given number of shapes, drawn from a fixed sequence: CPU from 100m to 4, memory from 256 MiB
-// to 16 GiB, mostly one replica. Every fifth shape must stay on demand, every seventh in one zone.
+// Mixed returns a snapshot of pods in the given number of shapes, drawn from a fixed sequence: CPU from 100m to 4, memory from 256 MiB to 16 GiB, mostly one
+// replica. Every fifth shape must be on demand, and every seventh in one zone.
 func Mixed(offerings []planner.Offering, pods, shapes int, seed uint64) planner.Snapshot {
 	s := planner.Snapshot{Pools: []planner.Pool{Pool("gpu-shared")}, Offerings: offerings}
 	draw := func(n int) int {
@@ -145,8 +145,8 @@ func Mixed(offerings []planner.Offering, pods, shapes int, seed uint64) planner.
 	return s
 }
 
-// Applied is the snapshot after a plan was carried out and before any pod was bound: each launch is a node with all its capacity,
-// admitted to the classes that its offering admits, counted against its pool's limits; all pods wait still.
+// Applied returns the snapshot after a plan was carried out and before any pod was bound. Each launch is a node with all its capacity, for the classes that
+// its offering admits, and counts against the limits of its pool. All pods are still pending.
 func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 	out := Clone(s)
 	for i, l := range p.Launches {
@@ -178,7 +178,7 @@ func Applied(s planner.Snapshot, p planner.Plan) planner.Snapshot {
 	return out
 }
 
-// Clone copies a snapshot deeply enough that its slices may be changed.
+// Clone copies a snapshot and its slices, so that they may be changed.
 func Clone(s planner.Snapshot) planner.Snapshot {
 	out := planner.Snapshot{
 		Pools: slices.Clone(s.Pools), Offerings: slices.Clone(s.Offerings), Nodes: slices.Clone(s.Nodes), Classes: slices.Clone(s.Classes),
@@ -204,13 +204,13 @@ func Clone(s planner.Snapshot) planner.Snapshot {
 	return out
 }
 
-// Shuffled is the same snapshot in another order of pools, offerings, nodes and classes; pick(n) chooses from 0 to n-1.
+// Shuffled returns the same snapshot with pools, offerings, nodes and classes in another order. pick(n) chooses from 0 to n-1.
 func Shuffled(s planner.Snapshot, pick func(n int) int) planner.Snapshot {
 	out, _ := shuffled(s, pick)
 	return out
 }
 
-// moves says where pools, nodes and classes went.
+// moves are the new indices of pools, nodes and classes.
 type moves struct{ pool, node, class []int }
 
 func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves) {
@@ -262,7 +262,7 @@ func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves
 	return out, moves{poolAt, nodeAt, classAt}
 }
 
-// rearranged moves each value to its new index; missing ones are their zero value.
+// rearranged moves each value to its new index. Missing values are zero.
 func rearranged[T any](values []T, at []int) []T {
 	if values == nil {
 		return nil
@@ -274,7 +274,7 @@ func rearranged[T any](values []T, at []int) []T {
 	return out
 }
 
-// permutation returns an order of n things, and where each of them went.
+// permutation returns an order of n items, and the new index of each.
 func permutation(n int, pick func(int) int) (order, at []int) {
 	for i := range n {
 		order = append(order, i)
@@ -290,7 +290,7 @@ func permutation(n int, pick func(int) int) (order, at []int) {
 	return order, at
 }
 
-// Named is a plan with names where it has indices, so that plans for shuffled snapshots can be compared.
+// Named is a plan with names instead of indices, so that plans for shuffled snapshots can be compared.
 type Named struct {
 	Placements []string
 	Launches   []string
@@ -299,7 +299,7 @@ type Named struct {
 	Bound      planner.MicroUSD
 }
 
-// Names replaces the indices of a plan by names. The order of a plan is part of it, except among machines of the same kind.
+// Names replaces the indices of a plan by names. It keeps the order of the plan, except among machines of the same kind.
 func Names(s planner.Snapshot, p planner.Plan) Named {
 	n := Named{Unplaced: p.Unplaced, Price: p.Price, Bound: p.Bound}
 	for _, x := range p.Placements {
@@ -312,7 +312,7 @@ func Names(s planner.Snapshot, p planner.Plan) Named {
 	return n
 }
 
-// Counts says how many machines of each type a plan launches, as "2 g4dn.xlarge, 1 g4dn.metal" in order of the names.
+// Counts returns how many machines of each type a plan launches, as "2 g4dn.xlarge, 1 g4dn.metal" in the order of the names.
 func Counts(s planner.Snapshot, p planner.Plan) string {
 	n := map[string]int{}
 	var types []string

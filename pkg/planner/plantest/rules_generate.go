@@ -9,17 +9,17 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// RuleLimits says what a snapshot with rules may have.
+// RuleLimits bound what a generated snapshot with rules may have.
 type RuleLimits struct {
 	Limits
-	// Rules is at most how many rules there are.
+	// Rules is the maximum number of rules.
 	Rules int
-	// Kinds are those that are drawn; all when nil. Topologies are PerNode and 0, zones; both when nil.
+	// Kinds are the kinds that are drawn, all if it is nil. Topologies are PerNode and 0 (zones), both if it is nil.
 	Kinds      []planner.RuleKind
 	Topologies []int
-	// Mutual makes each class of a rule both ask and count, as where a workload speaks of its own pods.
+	// Mutual lets rules both constrain and count each of their classes, as for workloads with rules about their own pods.
 	Mutual bool
-	// Wishes, Priorities, Weights and MinValues say what there is beside rules.
+	// Wishes, Priorities, Weights and MinValues report what the snapshot has in addition to rules.
 	Wishes, Priorities, Weights, MinValues bool
 }
 
@@ -55,7 +55,7 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 	})
 }
 
-// locate puts each machine in one of three zones, a few in none.
+// locate puts each machine in one of three zones, and a few in none.
 func locate(t *rapid.T, s *planner.Snapshot) {
 	zone := rapid.IntRange(0, 9)
 	located := func() []int { return []int{zone.Draw(t, "zone")/3 - 3*(zone.Draw(t, "no zone")/9)} }
@@ -72,7 +72,7 @@ func locate(t *rapid.T, s *planner.Snapshot) {
 	}
 }
 
-// drawPool draws what a pool says beside its limits.
+// drawPool draws the fields of a pool other than its limits.
 func drawPool(t *rapid.T, s planner.Snapshot, limits RuleLimits, p *planner.Pool) {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	if limits.Weights {
@@ -152,7 +152,7 @@ func drawWish(t *rapid.T, s planner.Snapshot) planner.Wish {
 	return w
 }
 
-// RuledNonsense generates snapshots that need not be valid, with rules that need not either.
+// RuledNonsense generates snapshots that need not be valid, with rules that need not be valid either.
 func RuledNonsense() *rapid.Generator[planner.Snapshot] {
 	amount := rapid.OneOf(rapid.Int64Range(-1, 4), rapid.Int64(), rapid.Just(planner.Unlimited))
 	index := rapid.IntRange(-2, 4)

@@ -8,16 +8,15 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// MostUnderRules returns how many pods any plan for a snapshot can place under all its rules, and the least price at which so many have a
-// place. It tries every way to part the pods, and has [check.Plan] say which keep the rules, so it is for some six pods. It knows nothing of
-// minValues.
+// MostUnderRules returns the maximum number of pods that any plan for a snapshot can place under all its rules, and the lowest price at which that many are
+// placed. It tries every way to divide the pods, and uses [check.Plan] to decide which keep the rules, so it is for about six pods. It ignores minValues.
 func MostUnderRules(s planner.Snapshot) (int, planner.MicroUSD) {
 	o := newRuled(s, func(planner.Class, string) bool { return true })
 	o.part(0, 0, 0)
 	return o.most, o.price
 }
 
-// LeastUnderRules returns the least price of any plan that places exactly the given pods under all rules, and whether there is one.
+// LeastUnderRules returns the lowest price of any plan that places exactly the given pods under all rules, and whether there is one.
 func LeastUnderRules(s planner.Snapshot, pods []string) (planner.MicroUSD, bool) {
 	o := newRuled(s, func(_ planner.Class, pod string) bool { return slices.Contains(pods, pod) })
 	o.all = true
@@ -25,15 +24,15 @@ func LeastUnderRules(s planner.Snapshot, pods []string) (planner.MicroUSD, bool)
 	return o.price, o.most == len(pods)
 }
 
-// ruled parts pods among nodes, launches and nothing. Pods of one class are alike: each goes no further to the front than the one before it.
+// ruled divides pods among nodes, launches and unplaced pods. Pods of one class are identical, so none is placed before the place of the previous one.
 type ruled struct {
 	snapshot planner.Snapshot
-	// free is the snapshot without its rules, which Check knows.
+	// free is the snapshot without its rules, which check.Plan checks.
 	free   planner.Snapshot
 	oracle oracle
 	pods   []string
 	class  []int
-	// at is the place of each pod: a node, from the number of nodes on a launch, -1 for none; on is its GPU there.
+	// at is the place of each pod: a node, a launch (from the number of nodes on), or -1 for none. on is its GPU there.
 	at, on []int
 	all    bool
 	most   int
@@ -123,7 +122,7 @@ func (o *ruled) toNew(k, placed int, price planner.MicroUSD) {
 	}
 }
 
-// enter puts a pod on a machine, on each GPU that it could be on, and goes on.
+// enter puts a pod on a machine, on each GPU that it could be on, and continues.
 func (o *ruled) enter(spot *Spot, k, at, placed int, price planner.MicroUSD) {
 	before := *spot
 	for _, after := range before.With(o.free, o.class[k]) {
@@ -139,7 +138,7 @@ func (o *ruled) enter(spot *Spot, k, at, placed int, price planner.MicroUSD) {
 	*spot = before
 }
 
-// keepsRules has Check judge the plan.
+// keepsRules reports whether the plan passes check.Plan.
 func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 	p := planner.Plan{Price: price}
 	for v := range o.snapshot.Nodes {
@@ -165,7 +164,7 @@ func (o *ruled) keepsRules(price planner.MicroUSD) bool {
 	return check.Plan(o.snapshot, p) == nil
 }
 
-// there returns the pods at a place and their GPUs, nil where none states device memory.
+// there returns the pods at a place and their GPUs. The GPUs are nil if no pod states device memory.
 func (o *ruled) there(at int) (pods []string, gpus []int) {
 	stated := false
 	for k, pod := range o.pods {

@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Spot is what one machine has left for pods, and of which classes those are that came to it.
+// Spot is what one machine has left for pods, and the classes of the pods on it.
 type Spot struct {
 	free    planner.Resources
 	gpus    []planner.GPU
@@ -25,14 +25,14 @@ func newSpot(s planner.Snapshot, free planner.Resources, gpus []planner.GPU, amo
 	return p
 }
 
-// Empty is a machine of an offering before any pod.
+// Empty returns a machine of an offering without pods.
 func Empty(s planner.Snapshot, offering int) Spot {
 	o := s.Offerings[offering]
 	return newSpot(s, o.Free, o.GPUs, o.Quotas)
 }
 
-// With returns the spot after one more pod of a class, once for each GPU that the pod could be on; it is empty where the pod does
-// not fit. Whether the class is admitted is not its affair.
+// With returns the spot after one more pod of a class, once for each GPU that the pod could be on. It returns none if the pod does not fit. It does not check
+// whether the machine admits the class.
 func (p Spot) With(s planner.Snapshot, class int) []Spot {
 	c := s.Classes[class]
 	if !subtract(&p.free, c.Requests) || !p.welcomes(s, class) {
@@ -66,7 +66,7 @@ func (p Spot) With(s planner.Snapshot, class int) []Spot {
 	return out
 }
 
-// welcomes reports whether no rule keeps a pod of a class apart from those that are there.
+// welcomes reports whether no rule keeps a pod of a class apart from the pods on the machine.
 func (p Spot) welcomes(s planner.Snapshot, class int) bool {
 	for _, r := range s.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
@@ -81,7 +81,7 @@ func (p Spot) welcomes(s planner.Snapshot, class int) bool {
 	return true
 }
 
-// Room returns what each node of a snapshot, and each launch of a plan, has left after the plan: nodes first.
+// Room returns what each node of a snapshot, and each launch of a plan, has left after the plan.
 func Room(s planner.Snapshot, p planner.Plan) (nodes, launches []Spot) {
 	class := map[string]int{}
 	for i, c := range s.Classes {

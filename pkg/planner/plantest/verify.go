@@ -14,9 +14,9 @@ import (
 // verifySteps bounds each search of Verify.
 const verifySteps = 3_000_000
 
-// Verify derives the bound of a plan from its proof anew, in exact arithmetic: that no machine holds more of a cover's worth than it says, and that no
-// machines at a price below the bound keep all covers. It shares nothing with the planner, and is slow. A plan without a proof has to launch
-// nothing, or to be at its bound.
+// Verify derives the bound of a plan from its proof again, in exact arithmetic. It checks that no machine holds more of a cover's worth than the cover states,
+// and that no machines at a price below the bound satisfy all covers. It shares no code with the planner, and is slow. A plan without a proof must launch
+// nothing, or its price must equal its bound.
 func Verify(s planner.Snapshot, p planner.Plan) error {
 	if p.Proof == nil {
 		if p.Bound != 0 && p.Bound != p.Price {
@@ -47,10 +47,10 @@ func Verify(s planner.Snapshot, p planner.Plan) error {
 type verifier struct {
 	s      planner.Snapshot
 	placed []int64             // pods by class
-	known  map[string]*big.Int // what covers that were checked demand
+	known  map[string]*big.Int // what the covers that were checked require
 }
 
-// proof checks a proof for the plans that launch such numbers of machines.
+// proof checks a proof for the plans that launch the given numbers of machines.
 func (v *verifier) proof(p planner.Proof, counts []number, bound planner.MicroUSD) error {
 	if x := p.Split; x != nil {
 		if x.Few < 0 || len(x.Offerings) == 0 {
@@ -75,7 +75,7 @@ func (v *verifier) proof(p planner.Proof, counts []number, bound planner.MicroUS
 	return v.cheaper(p.Covers, needs, counts, bound)
 }
 
-// cover checks what a cover says of each machine, and returns what it demands of launches.
+// cover checks what a cover states for each machine, and returns the worth that launches must hold.
 func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 	key := fmt.Sprint(c.Worth, c.Most, c.Nodes)
 	if need := v.known[key]; need != nil {
@@ -100,7 +100,7 @@ func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 		if o.Unavailable != nil || v.s.Pools[o.Pool].Closed != nil || !count(&limits, o.Physical) {
 			continue
 		}
-		// What is beyond the need of all machines together is of no use.
+		// More than the need of all machines together has no effect.
 		most := big.NewInt(c.Most[i])
 		if most.Cmp(need) >= 0 {
 			continue
@@ -114,12 +114,12 @@ func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 	return need, nil
 }
 
-// loading looks for a load of one machine that is worth more than it should be.
+// loading searches for a load of one machine that is worth more than the cover states.
 type loading struct {
 	*verifier
 	worth   []int64
 	most    *big.Int
-	classes []int // the classes to load, those with the most worth for their room first
+	classes []int // the classes to load, those with the greatest worth per room first
 	spot    Spot
 	steps   int
 }
@@ -152,7 +152,7 @@ func sizes(r planner.Resources, device int64) [6]int64 {
 	return [6]int64{r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods, r.Replicas, device}
 }
 
-// sizes is what is left in all; the device memory is that of all GPUs.
+// sizes returns what is left of each resource. Device memory is that of all GPUs.
 func (p Spot) sizes() [6]int64 {
 	var device int64
 	for _, g := range p.gpus {
@@ -174,7 +174,7 @@ func (l *loading) placedOf(i int) int64 {
 	return l.placed[l.classes[i]]
 }
 
-// try adds one pod of the i-th class, of which so many are left, or goes on to the next one.
+// try adds one pod of the i-th class, of which left pods remain, or continues with the next class.
 func (l *loading) try(i int, spot Spot, left int64, value *big.Int) error {
 	if value.Cmp(l.most) > 0 {
 		return fmt.Errorf("holds %v, not %v at most", value, l.most)
@@ -199,7 +199,8 @@ func (l *loading) try(i int, spot Spot, left int64, value *big.Int) error {
 	return l.try(i+1, spot, l.placedOf(i+1), value)
 }
 
-// bound is the least of what each resource by itself, and all in equal parts, allow the classes from the i-th on to be worth.
+// bound returns an upper bound on the worth of the classes from the i-th on. It is the least of the bounds by each resource and by all resources with equal
+// weights.
 func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 	has := spot.sizes()
 	total := l.spot.sizes()
@@ -252,7 +253,7 @@ func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 	return least
 }
 
-// cheaper reports machines in such numbers that keep all covers at a price below the bound.
+// cheaper returns an error if machines in the given numbers satisfy all covers at a price below the bound.
 func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []number, bound planner.MicroUSD) error {
 	b := buying{verifier: v, bound: int64(bound), steps: verifySteps}
 	for _, o := range v.s.Offerings {
@@ -283,12 +284,12 @@ type buying struct {
 	covers    []planner.Cover
 	needs     []*big.Int
 	offerings []int
-	prices    []int64 // what is left of them, by offering
-	bound     int64   // what is left of it
+	prices    []int64 // the remaining prices, by offering
+	bound     int64   // the remaining bound
 	steps     int
 }
 
-// take takes the toll of a cover off the prices of its machines, and as often as there are such machines at least, off the bound.
+// take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound as often as there must be such machines.
 func (b *buying) take(c planner.Cover, need *big.Int) error {
 	if c.CutDual < 0 {
 		return errors.New("its toll is less than nothing")
@@ -312,7 +313,7 @@ func (b *buying) take(c planner.Cover, need *big.Int) error {
 	return nil
 }
 
-// outlook reports whether all needs are met, and whether one of them is too dear to meet with the offerings from the i-th on.
+// outlook reports whether all needs are met, and whether one of them is too expensive to meet with the offerings from the i-th on.
 func (b *buying) outlook(i int, price int64, needs []*big.Int) (met, hopeless bool) {
 	met = true
 	for r, need := range needs {

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// number says that of some offerings so many machines are launched, least and most included.
+// number bounds the number of launched machines of some offerings, least and most inclusive.
 type number struct {
 	offerings   []int
 	least, most int64
 }
 
-// and is what several counts say together.
+// and returns the conjunction of bounds on numbers.
 func and(counts []number, c number) []number {
 	out := slices.Clone(counts)
 	for i, o := range out {
@@ -26,14 +26,14 @@ func and(counts []number, c number) []number {
 	return append(out, c)
 }
 
-// kind is machines that are counted together, as good as the best of them and as cheap as the cheapest.
+// kind is machines that are counted together. It has the greatest worth and the lowest price of any of them.
 type kind struct {
 	price, most *big.Rat
 	least       int64
-	more        int64 // how many there may be beyond the least
+	more        int64 // the maximum number of machines beyond the least
 }
 
-// counted checks that machines in such numbers, in parts beyond the least of them, do not keep some cover below the bound.
+// counted checks that machines in the given numbers, with fractions beyond the least number, do not satisfy some cover at a price below the bound.
 func (b *buying) counted(counts []number) error {
 	seen := map[int]bool{}
 	for _, c := range counts {
@@ -60,7 +60,7 @@ func (b *buying) counted(counts []number) error {
 	return errors.New("machines in such numbers keep each cover below the bound")
 }
 
-// least is the price of the cheapest machines in such numbers that keep a cover; above the bound where none do.
+// least returns the price of the cheapest machines in the given numbers that satisfy a cover. The price is above the bound if there are none.
 func (b *buying) least(r int, counts []number) *big.Rat {
 	var kinds []kind
 	price, need := new(big.Rat), new(big.Rat).SetInt(b.needs[r])

@@ -10,28 +10,29 @@ import (
 	"karve.sh/karve/pkg/planner/check"
 )
 
-// Aside is a class that is planned without.
+// Aside is a class that is left out of a plan.
 type Aside struct {
 	// Class is an index into Snapshot.Classes.
 	Class int
-	// Invalid says that the snapshot says something senseless of the class; else no plan with it was found that keeps the rules.
+	// Invalid reports that the class is invalid in the snapshot. If it is false, no plan that includes the class and keeps the rules was found.
 	Invalid bool
 	Refusal planner.Refusal
 }
 
-// Contain makes up to minAttempts plans whatever the time, which finds one class of a thousand, and up to maxAttempts while there is time.
+// Contain makes up to minAttempts plans however long they take, which is enough to find one bad class among a thousand. It makes up to maxAttempts plans while
+// there is time.
 const (
 	minAttempts = 24
 	maxAttempts = 96
 )
 
-// Contain returns a plan that passes [check.Plan] and is for as many classes as possible, the classes that it is made without, and the snapshot that it is for, in
-// which those are blocked. build makes a plan, and more says whether there is time to make another one. first, when not nil, is a plan that has been made already and
-// is tried before any other.
+// Contain returns a plan that passes [check.Plan] for as many classes as possible. It also returns the classes that are left out, and the snapshot of the
+// plan, in which these are blocked. build makes a plan, and more reports whether there is time for another one. If first is not nil, it is an existing plan
+// that is checked before any other.
 //
-// What is invalid is set aside first. When a plan breaks a rule, all classes that the violations concern are left out, until a plan is sound; then they come back
-// by halves, as long as plans stay sound. Where time is short, some that could come back wait for the next plan. It returns an error when there is no sound plan
-// for any class.
+// Invalid classes are left out first. If a plan violates a rule, all classes that the violations concern are left out, until a plan is correct. They are then
+// added back by bisection as long as plans stay correct. If there is no time for that, some of them wait for the next plan. Contain returns an error if there
+// is no correct plan for any class.
 func Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapshot) planner.Plan, more func() bool) (planner.Snapshot, planner.Plan, []Aside, error) {
 	c := container{first: first, build: build, more: more}
 	given, out, err := mended(s)
@@ -60,19 +61,19 @@ func Contain(s planner.Snapshot, first *planner.Plan, build func(planner.Snapsho
 	return c.without(c.out), c.plan, slices.SortedFunc(maps.Values(c.out), func(a, b Aside) int { return cmp.Compare(a.Class, b.Class) }), nil
 }
 
-// container is a search for the classes of which a sound plan can be made.
+// container is a search for the classes for which a correct plan can be made.
 type container struct {
 	given    planner.Snapshot
 	first    *planner.Plan
 	build    func(planner.Snapshot) planner.Plan
 	more     func() bool
 	attempts int
-	// plan is the last one that was sound, out what it was made without.
+	// plan is the last correct plan, and out are the classes that it leaves out.
 	plan planner.Plan
 	out  map[int]Aside
 }
 
-// without is the snapshot in which classes are blocked.
+// without returns the snapshot in which the classes are blocked.
 func (c *container) without(out map[int]Aside) planner.Snapshot {
 	s := c.given
 	s.Classes = slices.Clone(s.Classes)
@@ -82,7 +83,7 @@ func (c *container) without(out map[int]Aside) planner.Snapshot {
 	return s
 }
 
-// attempt plans without some classes, and returns what is wrong with the plan. That building it panics is a violation that concerns nobody in particular.
+// attempt makes a plan without some classes and returns its violations. A panic of build is a violation that concerns nothing in particular.
 func (c *container) attempt(out map[int]Aside) (violations []*planner.Violation) {
 	c.attempts++
 	defer func() {
@@ -98,7 +99,7 @@ func (c *container) attempt(out map[int]Aside) (violations []*planner.Violation)
 	return violations
 }
 
-// next is the plan to try next.
+// next returns the plan to check next.
 func (c *container) next(s planner.Snapshot) planner.Plan {
 	if first := c.first; first != nil {
 		c.first = nil
@@ -112,7 +113,8 @@ func (c *container) again() bool {
 	return c.attempts < minAttempts || c.attempts < maxAttempts && c.more()
 }
 
-// suspects are the classes that are planned for and that violations concern, the most suspicious last; all classes where there are no violations.
+// suspects returns the classes that are planned for and that violations concern, those with the most violations last. Without violations, it returns all
+// classes that are planned for.
 func (c *container) suspects(out map[int]Aside, violations []*planner.Violation) []int {
 	times := map[int]int{}
 	for _, v := range violations {
@@ -131,7 +133,7 @@ func (c *container) suspects(out map[int]Aside, violations []*planner.Violation)
 	return all
 }
 
-// takeBack takes those of the classes back with which a plan stays sound.
+// takeBack adds back those of the classes with which a plan stays correct.
 func (c *container) takeBack(classes []int) {
 	if len(classes) == 0 || !c.again() {
 		return

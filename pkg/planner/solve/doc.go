@@ -1,3 +1,3 @@
-// Package solve plans for a snapshot. It composes the packages below it: a snapshot with constraints between machines is split by constraints, each part is
-// solved by search, and the plan of firstfit is taken where that is better.
+// Package solve makes plans for a snapshot. It combines the packages below it: constraints splits a snapshot with constraints between machines, search solves
+// each part, and the plan of firstfit is used if it is better.
 package solve

@@ -10,13 +10,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// firstFitPods is how many pods, of those that rules speak of, [orFirstFit] has placed one by one.
+// firstFitPods is the maximum number of pods subject to rules that [orFirstFit] places one by one.
 const firstFitPods = 3000
 
-// orFirstFit returns what was found, or the plan of [firstfit.Plan] where that one is better, so that no plan costs more than Karpenter's packing does. It is
-// rarely needed: limits that are almost used up, rules that hardly leave a place, a search that was ended early.
+// orFirstFit returns the plan found, or the plan of [firstfit.Plan] if that is better, so that no plan costs more than Karpenter's packing. This is rarely
+// needed: if limits are nearly reached, if rules leave few places, or if the search ended early.
 //
-// Once the search is to end, it is done for small snapshots only, and machines are not sorted for every pod.
+// If the search has to end, it runs only for small snapshots, and does not sort machines for every pod.
 func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planner.Plan {
 	if found.Price == found.Bound && len(found.Unplaced) == 0 || !constraints.OnlyPrice(s) {
 		return found
@@ -47,7 +47,8 @@ func orFirstFit(s planner.Snapshot, found planner.Plan, stop func() bool) planne
 	return first
 }
 
-// postpone leaves pods that a rule left without a place for the next round: the first fit does not look for another place of those that others follow.
+// postpone marks pods that were not placed because of a rule as planned in the next round. First fit does not reconsider where it placed the pods that others
+// depend on.
 func postpone(p *planner.Plan) {
 	for i := range p.Unplaced {
 		if p.Unplaced[i].Reason == planner.ReasonRule {
@@ -56,7 +57,7 @@ func postpone(p *planner.Plan) {
 	}
 }
 
-// lateFirstFitSteps is how many pods times machines [orFirstFit] looks at once the search is to end: some hundredths of a second.
+// lateFirstFitSteps is the maximum of pods times machines for which [orFirstFit] runs once the search has to end: some hundredths of a second.
 const lateFirstFitSteps = 100_000
 
 func costOf(p planner.Plan) pack.Cost {

@@ -7,12 +7,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/constraints"
 )
 
-// Headroom plans for headroom: pods that are not there, for which a place is kept. It is made of what a plan for the pods of a snapshot leaves, so
-// that it never costs them anything: it returns the snapshot of what is left, with the classes of headroom and no others, and a plan for it. Its nodes are those
-// of the snapshot, and after them the launches of the plan.
+// Headroom plans headroom: pods that do not exist, for which capacity is reserved. It uses only what a plan for the pods of the snapshot leaves, so it never
+// makes that plan worse. It returns the snapshot of what is left, with the headroom as its only classes, and a plan for it. The nodes of that snapshot are
+// those of the given one, followed by the launches of the plan.
 //
-// What is launched for the pods and the nodes of the first turn are filled first, then those of the second, and so on; nodes without a turn
-// are not used. Launches come last. Rules and wishes speak of no headroom.
+// The launches of the plan and the nodes of the first turn are filled first, then the nodes of the second turn, and so on. Nodes without a turn are not used.
+// New machines are launched last. Rules do not apply to headroom.
 func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []planner.Class, turns [][]int) (planner.Snapshot, planner.Plan) {
 	with.First = nil
 	left := leftOf(s, p, headroom)
@@ -39,7 +39,7 @@ func (with Solver) Headroom(s planner.Snapshot, p planner.Plan, headroom []plann
 	return left, g.Plan
 }
 
-// leftOf returns what a plan leaves, with the classes alone.
+// leftOf returns the snapshot of what a plan leaves, with only the given classes.
 func leftOf(s planner.Snapshot, p planner.Plan, classes []planner.Class) planner.Snapshot {
 	s.Classes = append(slices.Clone(s.Classes), classes...)
 	g := constraints.NewPartial(s)
@@ -57,7 +57,7 @@ func leftOf(s planner.Snapshot, p planner.Plan, classes []planner.Class) planner
 	return left
 }
 
-// onlyOn returns the snapshot with no other place for pods than the nodes, and whether any pod could have one.
+// onlyOn returns the snapshot in which pods may only go to the given nodes, and reports whether any pod fits there.
 func onlyOn(s planner.Snapshot, nodes []int) (planner.Snapshot, bool) {
 	some := false
 	s.Classes = slices.Clone(s.Classes)

@@ -11,13 +11,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// keeper finds what still holds of an earlier plan.
+// keeper finds what is still valid of an earlier plan.
 type keeper struct {
 	problem *pack.Problem
 	s       planner.Snapshot
-	// shape is by the names of the pods that have no place yet.
+	// shape has the shapes of the pods that are not placed yet, by name.
 	shape map[string]int
-	// offers are the capacities of what may be launched, by offering; only of those without alternatives.
+	// offers caches the capacities of launches without alternatives, by offering.
 	offers  map[int]*pack.Capacity
 	usable  []bool
 	room    pack.Room
@@ -25,8 +25,8 @@ type keeper struct {
 	without []bool
 }
 
-// keep returns what holds of an earlier plan in a snapshot, with as many of the pods of each machine as still wait and fit. Pods of the classes in
-// leaveOut, where that is not nil, are not kept.
+// keep returns the part of an earlier plan that is still valid in a snapshot. Each machine keeps as many of its pods as are still pending and fit. If leaveOut
+// is not nil, the pods of the classes that it marks are not kept.
 func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Plan {
 	k := keeper{problem: pack.Compile(s), s: s, shape: map[string]int{}, offers: map[int]*pack.Capacity{}, without: leaveOut}
 	k.room = pack.Room{Ledger: pack.NewLedger(k.problem)}
@@ -66,12 +66,12 @@ func keep(s planner.Snapshot, earlier planner.Plan, leaveOut []bool) planner.Pla
 	return kept
 }
 
-// uses is what a launch counts against the limits of its pool.
+// uses returns what a launch counts against the limits of its pool.
 func (k *keeper) uses(l planner.Launch) amount.Usage {
 	return amount.UsageOf(alternatives.Greatest(k.s, alternatives.Variant{Offering: l.Offering, Alternatives: l.Alternatives}))
 }
 
-// launchable returns what the machine of a launch has for pods, nil where it may not be launched any more.
+// launchable returns the capacity of the machine of a launch, and nil if it may not be launched any more.
 func (k *keeper) launchable(l planner.Launch) *pack.Capacity {
 	for _, i := range append([]int{l.Offering}, l.Alternatives...) {
 		if i < 0 || i >= len(k.usable) || !k.usable[i] || k.s.Offerings[i].Pool != k.s.Offerings[l.Offering].Pool {
@@ -100,7 +100,7 @@ func (k *keeper) launchable(l planner.Launch) *pack.Capacity {
 	return &c
 }
 
-// take gives a machine as many of the pods as wait and fit, all of them where it can, and returns them with their GPUs.
+// take assigns to a machine as many of the pods as are pending and fit. It returns them with their GPUs.
 func (k *keeper) take(c *pack.Capacity, pods []string) ([]string, []int) {
 	l, of := make(pack.Load, len(k.problem.Shapes)), make([][]string, len(k.problem.Shapes))
 	var known []string
@@ -130,7 +130,7 @@ func (k *keeper) take(c *pack.Capacity, pods []string) ([]string, []int) {
 	return names.Pick(c, l)
 }
 
-// asManyOf returns what the machine holds of a load, the pods first that ask for most.
+// asManyOf returns the part of a load that the machine can hold. Pods with the largest requests come first.
 func (k *keeper) asManyOf(c *pack.Capacity, wanted pack.Load) pack.Load {
 	order := make([]int, 0, len(wanted))
 	for i, n := range wanted {

@@ -7,12 +7,12 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// mended returns a snapshot that [planner.Validate] accepts, in which what is invalid cannot be used, and the classes that are set aside for it. It returns an error where
-// what is invalid concerns everybody.
+// mended returns a snapshot that [planner.Validate] accepts, in which invalid objects cannot be used, and the classes that are left out because of them. It
+// returns an error if the snapshot stays invalid.
 func mended(s planner.Snapshot) (planner.Snapshot, map[int]Aside, error) {
 	aside := map[int]Aside{}
 	err := planner.Validate(s)
-	for range 4 { // Mending one thing can show another one.
+	for range 4 { // Mending one violation can reveal another.
 		if err == nil {
 			return s, aside, nil
 		}
@@ -32,7 +32,7 @@ type mender struct {
 	aside map[int]Aside
 }
 
-// clone makes the lists the mender's own.
+// clone copies the lists that mend changes.
 func (m *mender) clone() {
 	m.Pools, m.Offerings, m.Nodes, m.Rules = slices.Clone(m.Pools), slices.Clone(m.Offerings), slices.Clone(m.Nodes), slices.Clone(m.Rules)
 	m.Classes = slices.Clone(m.Classes)
@@ -76,12 +76,12 @@ func (m *mender) forEachPlaces(change func(offerings, nodes *[]int)) {
 	}
 }
 
-// excluding are the indices without one of them.
+// excluding returns the indices without i.
 func excluding(indices []int, i int) []int {
 	return slices.DeleteFunc(slices.Clone(indices), func(x int) bool { return x == i })
 }
 
-// podsOf are the pods of a class, sorted, less those of other classes.
+// podsOf returns the pods of a class, sorted, except those that are also in other classes.
 func (m *mender) podsOf(class int) []string {
 	others := map[string]bool{}
 	for i := range m.Classes {

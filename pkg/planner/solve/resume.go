@@ -9,12 +9,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/effort"
 )
 
-// Resume is Build while an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that is on its way, with the
-// pods that it was launched for, and the launches that have not been made yet. What still holds of it is kept first, exactly and without a clock, so that
-// the same plan comes out as long as nothing changes, however little time there is. Only then is a better plan looked for, and taken where it
-// places more pods or costs less in total. earlier may name anything: what does not hold any more is planned anew.
+// Resume is [Solver.Plan] for a snapshot for which an earlier plan is being carried out. earlier is that plan in terms of s: a placement for each machine that
+// is being launched, with the pods that it was launched for, and the launches that have not been made yet. Resume first keeps what is still valid of it,
+// exactly and without a clock. As long as nothing changes, the plan stays the same, however little time there is. It then searches for a better plan, and
+// returns it if it places more pods or costs less in total. earlier may refer to anything: what is not valid any more is planned anew.
 //
-// The bound is for plans that have the same placements on machines that are on their way, unless the plan changes those.
+// The bound holds for plans with the same placements on machines that are being launched, unless the plan changes those.
 func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan {
 	with.First = nil
 	kept, best, ok := with.keeping(s, earlier)
@@ -34,11 +34,11 @@ func (with Solver) Resume(s planner.Snapshot, earlier planner.Plan) planner.Plan
 	return best
 }
 
-// keeping returns what holds of an earlier plan, and the plan that keeps all of it; false where there is none.
+// keeping returns the valid part of an earlier plan, and a complete plan that contains it. ok is false if there is none.
 func (with Solver) keeping(s planner.Snapshot, earlier planner.Plan) (kept, whole planner.Plan, ok bool) {
 	some := with
 	some.Effort = max(1, effort.New(with.Effort, with.Stop).Left/2) // The other half is for changing the launches as well.
-	// Part of a plan may break a rule that all of it kept, such as a spread over zones: then only pods without rules are kept.
+	// Part of a plan may violate a rule that the whole plan kept, such as a spread over zones. In this case only pods without rules are kept.
 	for _, leaveOut := range [][]bool{nil, ruled(s)} {
 		kept = keep(s, earlier, leaveOut)
 		if podsIn(kept) == 0 {
@@ -54,7 +54,7 @@ func (with Solver) keeping(s planner.Snapshot, earlier planner.Plan) (kept, whol
 	return planner.Plan{}, planner.Plan{}, false
 }
 
-// onto returns kept with places for the pods that it has none for.
+// onto returns kept, completed with places for the other pods.
 func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 	plan := kept
 	if podsIn(kept) < podsOf(s) {
@@ -73,7 +73,7 @@ func (with Solver) onto(s planner.Snapshot, kept planner.Plan) planner.Plan {
 
 func (with Solver) stopped() bool { return with.Stop != nil && with.Stop() }
 
-// orBetter returns best, or plan where that is better and keeps every rule. A bound for plan holds for best as well when they place the same pods.
+// orBetter returns plan if it is better than best and correct, and best otherwise. If both place the same pods, the bound of plan is valid for best as well.
 func orBetter(s planner.Snapshot, best, plan planner.Plan) planner.Plan {
 	if check.Plan(s, plan) != nil {
 		return best
@@ -87,7 +87,7 @@ func orBetter(s planner.Snapshot, best, plan planner.Plan) planner.Plan {
 	return best
 }
 
-// ruled says of each class whether a rule about more than the pods of one machine asks or counts its pods.
+// ruled reports for each class whether it is constrained or counted by a rule about more than the pods of one machine.
 func ruled(s planner.Snapshot) []bool {
 	out := make([]bool, len(s.Classes))
 	for _, r := range s.Rules {
@@ -105,7 +105,7 @@ func ruled(s planner.Snapshot) []bool {
 	return out
 }
 
-// podsIn is the number of pods with a place.
+// podsIn returns the number of pods that the plan places.
 func podsIn(p planner.Plan) int {
 	n := 0
 	for _, x := range p.Placements {
@@ -117,7 +117,7 @@ func podsIn(p planner.Plan) int {
 	return n
 }
 
-// podsOf is the number of pods of a snapshot, podsToPlaceIn of those that may be planned for.
+// podsOf returns the number of pods of a snapshot.
 func podsOf(s planner.Snapshot) int {
 	n := 0
 	for _, c := range s.Classes {

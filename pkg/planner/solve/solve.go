@@ -8,31 +8,31 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// Solver says how long a plan is looked for. The zero value searches with [DefaultEffort].
+// Solver configures the search for a plan. The zero value searches with [DefaultEffort].
 type Solver struct {
-	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. Of two loops at the same time only those of
-	// the longer one count, as time does on two cores. It is for up to twenty shapes of pods; more
-	// of them get more, in proportion, up to four times as much. 0 stands for DefaultEffort.
+	// Effort bounds the search in steps of its loops, not in time: the same effort gives the same plan. Of two loops that run in parallel, only the steps of
+	// the longer one count. The effort is meant for up to twenty shapes of pods. More shapes get proportionally more, up to four times as much. If Effort is
+	// 0, DefaultEffort is used.
 	Effort int64
-	// Stop, when not nil, is asked now and then and ends the search when it says true; the plan found until then is returned. It
-	// is for a clock: a plan that it has cut short depends on the machine. Several goroutines ask, one at a time.
+	// Stop, if not nil, is called regularly and ends the search when it returns true. The best plan so far is then returned. It is meant for a clock: a plan
+	// that it cut short depends on the speed of the computer. Several goroutines call it, one at a time.
 	Stop func() bool
-	// First, when not nil, is told the first complete plan, which is launchable as it stands.
+	// First, if not nil, is called with the first complete plan, which can be launched as it is.
 	First func(planner.Plan)
 }
 
-// DefaultEffort is some 200 ms of search on two cores for a thousand pods in twenty shapes.
+// DefaultEffort is about 200 ms of search on two cores for a thousand pods in twenty shapes.
 const DefaultEffort = effort.Default
 
-// Plan is Search{}.Build.
+// Plan returns the plan of a [Solver] with default settings.
 func Plan(s planner.Snapshot) planner.Plan { return Solver{}.Plan(s) }
 
-// Plan returns the cheapest plan that it finds for a snapshot: as many pods as possible have a place, at the least price,
-// with the fewest machines, and every pod without a place has a reason. It is deterministic, and what it decides depends on
-// names and amounts, never on the order of the snapshot. It accepts any snapshot: of one that [planner.Validate] refuses, it plans with what is sound.
+// Plan returns the cheapest plan that it finds for a snapshot. It places as many pods as possible, at the lowest price, with the fewest machines, and gives a
+// reason for every pod that is not placed. It is deterministic. Its decisions depend on names and amounts, not on the order of the snapshot. It accepts any
+// snapshot: if [planner.Validate] refuses one, it plans with the valid part.
 //
-// Nodes come first, since their capacity is paid for. One shape of pods and small problems are solved to the optimum; for
-// the rest several constructions compete and the best is improved, with budgets in steps rather than seconds.
+// Nodes are used first, because their capacity is paid for already. Snapshots with one shape of pods and small problems are solved to optimality. For the
+// others, several heuristics compete and the best plan is improved, with budgets in steps, not in time.
 func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	if constraints.IsPlain(s) {
 		return with.plain(s)
@@ -49,7 +49,7 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 		Stop:       with.Stop,
 	})
 	plan = orFirstFit(s, plan, with.Stop)
-	// Its bound is put together from those of several plans, or of other classes.
+	// The bound is combined from those of several plans, or of other classes.
 	plan.Proof = nil
 	if first != nil {
 		first(plan)
@@ -57,8 +57,8 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	return plan
 }
 
-// plain plans with what each machine has and with the rules that keep pods apart on one machine, and with no other rule, nor with wishes,
-// priorities, weights and choices.
+// plain makes a plan with only the capacities of machines and the rules that keep pods apart on one machine. It ignores all other rules, wishes, priorities,
+// weights and choices.
 func (with Solver) plain(s planner.Snapshot) planner.Plan {
 	p := pack.Compile(s)
 	var first func(*search.Solution)

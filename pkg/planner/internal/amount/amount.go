@@ -10,18 +10,18 @@ import (
 // Dims is the number of dimensions in which a machine can be full.
 const Dims = 6
 
-// The dimensions of a vec, in the order in which a refusal mentions them.
+// The dimensions of a Vector, in the order in which a refusal mentions them.
 const (
 	Replicas = iota
 	CPU
 	Memory
 	Ephemeral
 	Pods
-	// GPUMemory is the device memory of all GPUs together; which GPU it is on is another matter, see packs.
+	// GPUMemory is the device memory of all GPUs together. Package pack decides which GPU each pod is on.
 	GPUMemory
 )
 
-// Vector is a Resources, with device memory, that loops can walk: one amount a dimension, each in the unit of its field.
+// Vector is a planner.Resources with device memory, as an array. Each amount is in the unit of its field.
 type Vector [Dims]int64
 
 func VectorOf(r planner.Resources) Vector {
@@ -31,7 +31,7 @@ func VectorOf(r planner.Resources) Vector {
 	}
 }
 
-// Negative reports whether any amount is below zero; such a vec is never planned with.
+// Negative reports whether any amount is below zero. Such a vector is never planned with.
 func (v Vector) Negative() bool {
 	for _, x := range v {
 		if x < 0 {
@@ -41,7 +41,7 @@ func (v Vector) Negative() bool {
 	return false
 }
 
-// Fit returns how many pods of the given requests fit into v, at most most. It divides, so that nothing can overflow.
+// Fit returns how many pods of the given requests fit into v, at most most. It divides, so it cannot overflow.
 func (v Vector) Fit(request Vector, most int32) int32 {
 	n := int64(most)
 	for d, r := range request {
@@ -55,25 +55,25 @@ func (v Vector) Fit(request Vector, most int32) int32 {
 	return int32(n)
 }
 
-// Take removes n pods that are known to fit.
+// Take subtracts the requests of n pods that are known to fit.
 func (v *Vector) Take(request Vector, n int32) {
 	for d, r := range request {
 		v[d] -= r * int64(n)
 	}
 }
 
-// LimitDims is the number of things that a pool can limit.
+// LimitDims is the number of amounts that a pool can limit.
 const LimitDims = 5
 
-// Usage is a Physical that loops can walk, or what is left of a pool's limits.
+// Usage is a planner.Physical as an array. It is also used for what is left of a pool's limits.
 type Usage [LimitDims]int64
 
 func UsageOf(p planner.Physical) Usage {
 	return Usage{p.GPUs, p.MilliCPU, p.MemoryBytes, p.Replicas, p.Nodes}
 }
 
-// Admits reports whether a machine that counts u may still be launched. As in Karpenter, a machine without any of a
-// resource is within a limit that is exactly used up, and outside of one that is exceeded.
+// Admits reports whether a machine that counts u may still be launched. As in Karpenter, a machine that uses none of a resource is within a limit that is used
+// up exactly, but not within a limit that is exceeded.
 func (left Usage) Admits(u Usage) bool {
 	for i, x := range u {
 		if x > left[i] {
@@ -83,7 +83,7 @@ func (left Usage) Admits(u Usage) bool {
 	return true
 }
 
-// Launch takes one machine from what is left; what is unlimited stays so, what is far beyond the limit saturates.
+// Launch subtracts one machine from what is left. Unlimited amounts stay unlimited, and amounts far beyond the limit saturate.
 func (left *Usage) Launch(u Usage) {
 	for i, x := range u {
 		switch {
@@ -105,7 +105,7 @@ func (left *Usage) GiveBack(u Usage) {
 	}
 }
 
-// Unlimited reports whether nothing is limited at all.
+// Unlimited reports whether there are no limits at all.
 func (left Usage) Unlimited() bool {
 	for _, x := range left {
 		if x != planner.Unlimited {
@@ -115,7 +115,7 @@ func (left Usage) Unlimited() bool {
 	return true
 }
 
-// MulDiv returns a*b/c rounded down, for a, b ≥ 0 and c > 0, and MaxInt64 where that does not fit.
+// MulDiv returns a*b/c rounded down, for a, b ≥ 0 and c > 0. It returns MaxInt64 if the result overflows.
 func MulDiv(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -128,7 +128,7 @@ func MulDiv(a, b, c int64) int64 {
 	return int64(q)
 }
 
-// MulDivUp is mulDiv rounded up.
+// MulDivUp is MulDiv rounded up.
 func MulDivUp(a, b, c int64) int64 {
 	hi, lo := bits.Mul64(uint64(a), uint64(b))
 	if hi >= uint64(c) {
@@ -157,7 +157,7 @@ func CompareProducts(a, b, c, d int64) int {
 	return 1
 }
 
-// Saturating returns a+b for amounts ≥ 0, and MaxInt64 where that does not fit.
+// Saturating returns a+b for amounts ≥ 0. It returns MaxInt64 if the result overflows.
 func Saturating(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

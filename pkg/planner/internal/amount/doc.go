@@ -1,2 +1,2 @@
-// Package amount has the arithmetic of the planner: vectors of resources, use of the limits of pools, and products and quotients that cannot overflow.
+// Package amount has the arithmetic of the planner: vectors of resources, usage of the limits of pools, and products and quotients that cannot overflow.
 package amount

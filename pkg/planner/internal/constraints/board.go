@@ -19,7 +19,7 @@ type settled struct {
 	on   berth
 }
 
-// berth is a machine that a party may begin on: a node, or an offering with its alternatives.
+// berth is a machine that a party may use: a node, or an offering with its alternatives.
 type berth struct {
 	node         int
 	offering     int
@@ -28,9 +28,9 @@ type berth struct {
 	admits       []int
 	weight       int32
 	price        planner.MicroUSD
-	// others is how many classes beside those of the party could be on a node.
+	// others is the number of other classes that could be on the node.
 	others int
-	// admits are the classes that may be on it, and holds is at most how many pods of the party find room, by their resources.
+	// admits are the classes that the machine admits. holds is an upper bound on the number of pods of the party that fit, by their resources.
 	holds int64
 }
 
@@ -70,7 +70,7 @@ func (a *arranger) seat(b *books, p *party, sparing bool) settled {
 	return a.seatAsMany(b, p, berths, best, total)
 }
 
-// seatAsMany finds the first machine that holds as many of a party as the best one does: rules may keep most of it from a roomy machine as well.
+// seatAsMany finds the first machine that holds as many pods of a party as the best one does. Rules may keep most of the party from a large machine as well.
 func (a *arranger) seatAsMany(b *books, p *party, berths []berth, best settled, total int) settled {
 	tried := 0
 	for _, x := range berths {
@@ -88,8 +88,8 @@ func (a *arranger) seatAsMany(b *books, p *party, berths []berth, best settled, 
 	return best
 }
 
-// berths returns the machines that admit some of a party: nodes before launches, unless nodes are to be spared, and those first that fewest others
-// could be on; then the heavier pools, then the cheaper machines.
+// berths returns the machines that admit some pods of a party. Nodes come before launches, unless sparing is true, and machines that the fewest other classes
+// could be on come first. Then come pools with higher weights, then cheaper machines.
 func (b *books) berths(p *party, sparing bool) []berth {
 	var offerings, nodes []int
 	offeringsOf, nodesOf := map[int][]int{}, map[int][]int{}
@@ -132,7 +132,8 @@ func (b *books) berths(p *party, sparing bool) []berth {
 	return out
 }
 
-// berthOf returns an offering as a berth, with the alternatives that its pool demands out of what all the classes list, and whether it can be one.
+// berthOf returns an offering as a berth, with the alternatives that its pool requires, out of those that all the classes list. It returns false if the
+// offering cannot be one.
 func (b *books) berthOf(offering int, admits []int, offeringsOf map[int][]int) (berth, bool) {
 	if !b.usable[offering] {
 		return berth{}, false
@@ -148,7 +149,7 @@ func (b *books) berthOf(offering int, admits []int, offeringsOf map[int][]int) (
 	return x, short == nil && !mixed
 }
 
-// rank sorts berths by which is to be preferred.
+// rank sorts berths by preference.
 func (b *books) rank(berths []berth, sparing bool) {
 	name := func(x berth) []string {
 		if x.offering < 0 {
@@ -168,8 +169,8 @@ func (b *books) rank(berths []berth, sparing bool) {
 	})
 }
 
-// try plans for a party on one machine: leads first, then all others at once. Where those who follow would take the room of those whom they
-// follow, one of these goes with the leads.
+// try plans for a party on one machine: leads first, then all others at once. If the followers would take the room of the pods that they follow, it places one
+// of these with the leads.
 func (a *arranger) try(b *books, p *party, x berth) settled {
 	found, ok := a.board(b, p, x, -1)
 	if ok {
@@ -190,7 +191,7 @@ func (a *arranger) try(b *books, p *party, x berth) settled {
 	return best
 }
 
-// boarding is a party that goes onto a machine step by step.
+// boarding is a party that is placed on a machine step by step.
 type boarding struct {
 	arranger *arranger
 	books    *books
@@ -201,8 +202,8 @@ type boarding struct {
 	placed   map[int]int
 }
 
-// board plans for the leads of a party, and one pod of the first class unless that is -1, and then for the rest of it. It reports whether they
-// can have come one after another.
+// board plans for the leads of a party, with one pod of the class first unless first is -1, and then for the rest of the party. It reports whether the pods
+// can be placed in some order.
 func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool) {
 	on := boarding{a, b, p, NewPartial(b.only(x)), newCensus(b), b.vector(x.has.Domains), map[int]int{}}
 	for i := range b.rules {
@@ -226,7 +227,7 @@ func (a *arranger) board(b *books, p *party, x berth, first int) (settled, bool)
 	return settled{plan: x.planOf(on.ground.Plan), pods: total, on: x}, true
 }
 
-// step places so many pods of each class on the machine.
+// step places the wanted number of pods of each class on the machine.
 func (on *boarding) step(wanted func(c int) int) {
 	one := newBooks(on.ground.Snapshot)
 	one.beginning = true
@@ -253,7 +254,7 @@ func (on *boarding) step(wanted func(c int) int) {
 	on.ground.Fix(plan)
 }
 
-// planOf turns a plan for a berth as the one node into a plan for what it is.
+// planOf turns a plan for a snapshot whose only node is the berth into a plan for the berth itself.
 func (x berth) planOf(one planner.Plan) planner.Plan {
 	var plan planner.Plan
 	for _, y := range one.Placements {
@@ -267,7 +268,7 @@ func (x berth) planOf(one planner.Plan) planner.Plan {
 	return plan
 }
 
-// only returns the snapshot with one machine as its one node, for the classes that it admits.
+// only returns the snapshot with one machine as its only node, for the classes that it admits.
 func (b *books) only(x berth) planner.Snapshot {
 	s := b.Snapshot
 	s.Nodes = []planner.Node{x.has}

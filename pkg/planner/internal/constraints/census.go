@@ -11,18 +11,18 @@ import (
 // census counts pods by the domains of the rules whose domains are not machines.
 type census struct {
 	books *books
-	// counted are, by rule and domain, the pods that the rule counts, asking those of the plan whose demand stands whatever they give up.
+	// counted are, by rule and domain, the pods that the rule counts. asking are those of the plan that the rule constrains whatever wishes they give up.
 	counted, asking [][]int64
-	// somewhere is, by rule, the counted pods anywhere.
+	// somewhere is, by rule, the number of counted pods anywhere.
 	somewhere []int64
-	// begun is, by rule, the domain in which the first pods that belong together may begin, -1 for none yet.
+	// begun is, by rule, the domain in which the first pods of a Together rule may be placed, and -1 if there is none yet.
 	begun []int
-	// crowded is, by topology and domain, the most counted pods that any spread finds there.
+	// crowded is, by topology and domain, the maximum number of counted pods of any spread.
 	crowded [][]int64
-	// now counts the changes, and changed is, by rule, the last one that was about it.
+	// now counts the changes. changed is, by rule, the last change that concerned it.
 	now     int
 	changed []int
-	// claims are those that look for domains, by class.
+	// claims are the claims that need domains, by class.
 	claims map[int][]*claim
 }
 
@@ -46,7 +46,7 @@ func newCensus(b *books) *census {
 	return c
 }
 
-// fewest is the number of counted pods that the eligible domain with the fewest has.
+// fewest returns the smallest number of counted pods in an eligible domain.
 func (c *census) fewest(i int) int64 {
 	r := &c.books.rules[i]
 	if r.tooFew {
@@ -61,7 +61,7 @@ func (c *census) fewest(i int) int64 {
 	return least
 }
 
-// room returns how many pods of a class that have given up so many wishes the rules let go to a place next, one after another.
+// room returns how many pods of a class, which have given up a number of wishes, the rules allow in a place next, one after another.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := planner.Unlimited
 	for _, i := range c.books.about[class] {
@@ -75,7 +75,7 @@ func (c *census) room(class, given int, domains []int) int64 {
 	return n
 }
 
-// roomOf is the room that one rule leaves.
+// roomOf returns the room that one rule leaves.
 func (c *census) roomOf(i, class, given int, domains []int) int64 {
 	r := &c.books.rules[i]
 	asks, counts := r.stands(class, given), r.counts(class)
@@ -151,35 +151,35 @@ func (c *census) add(class int, domains []int, pods int64) {
 	}
 }
 
-// site is the machines of a stage of a class that are alike to the rules.
+// site is the machines of a stage of a class that are equal for the rules.
 type site struct {
-	// domains are by topology of the snapshot, -1 where the machines have none or no rule of the class asks.
+	// domains are by topology of the snapshot. An entry is -1 if the machines have no domain, or if no rule of the class needs it.
 	domains          []int
 	offerings, nodes []int
-	// price is what a pod costs where it costs least, math.MaxInt64 where nothing can be launched.
+	// price is the lowest price per pod, and math.MaxInt64 if nothing can be launched.
 	price int64
-	// holds is how many pods found a place here at most, as far as it is known, and why no more did.
+	// holds is the maximum number of pods that fit here, as far as it is known, and why explains why no more fit.
 	holds int64
 	why   *planner.Refusal
-	// pods is how many are to go here now. cheap is how many of the class the plan without the rules has here.
+	// pods is the number of pods that are to go here now. cheap is the number of pods of the class that the plan without the rules has here.
 	pods  int64
 	cheap *int64
-	// favoured is whether pods go here first, whatever it costs.
+	// favoured reports whether pods go here first, at any price.
 	favoured bool
 }
 
-// claim is pods of one class at one stage that look for domains.
+// claim is pods of one class at one stage that need domains.
 type claim struct {
 	class, stage, given int
 	left                int64
 	sites               []*site
-	// free is whether no rule binds them, late whether they have given something up.
+	// free reports whether no rule binds the pods, and late whether they have given something up.
 	free, late bool
-	// stuck is the change of a census up to which no site had room for them; 0 for none.
+	// stuck is the change of a census up to which no site had room for the pods. It is 0 if there was none.
 	stuck int
 }
 
-// open is how many sites have room for pods of the claim, were it alone.
+// open returns the number of sites that have room for pods of the claim, if it were alone.
 func (q *claim) open() int {
 	n := 0
 	for _, x := range q.sites {
@@ -190,15 +190,15 @@ func (q *claim) open() int {
 	return n
 }
 
-// manner is how pods are spread: which claims choose first, whether they go to the domain with the fewest rather than to a cheap one, and
-// whether those that belong together begin before others come that they would have to follow.
+// manner is how pods are distributed: which claims choose first, whether they go to the domain with the fewest pods instead of a cheap one, and whether the
+// first pods of Together rules are placed before others that would have to follow them.
 type manner struct {
 	first  func(c *census, q *claim) int64
 	evenly bool
 	begin  bool
 }
 
-// manners are those that are tried until no pod is left, the cheapest first.
+// manners returns the manners that are tried until no pod is left, the cheapest first.
 func manners() []manner {
 	fewestSites := func(_ *census, q *claim) int64 { return int64(q.open()) }
 	mostPods := func(c *census, q *claim) int64 { return -c.atMost(q) }
@@ -215,7 +215,7 @@ func manners() []manner {
 	}
 }
 
-// atMost is how many pods of a claim could have a place: one a site where they keep apart from each other.
+// atMost returns how many pods of a claim could be placed: one at each site if they keep apart from each other.
 func (c *census) atMost(q *claim) int64 {
 	for _, i := range c.books.about[q.class] {
 		if r := &c.books.rules[i]; r.Kind == planner.Apart && r.Topology != planner.PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
@@ -232,8 +232,8 @@ func truth(b bool) int64 {
 	return 0
 }
 
-// spread decides how many pods of each claim go to which site, as a scheduler would that knows what is cheap: one step after another, each within
-// what the rules allow at that moment, so that what comes out keeps them.
+// spread decides how many pods of each claim go to which site, as a scheduler that considers prices would: step by step, each within what the rules allow at
+// that moment, so that the result keeps the rules.
 func (c *census) spread(claims []*claim, m manner) {
 	order := slices.Clone(claims)
 	slices.SortStableFunc(order, func(x, y *claim) int {
@@ -249,7 +249,7 @@ func (c *census) spread(claims []*claim, m manner) {
 	}
 }
 
-// standsStill reports whether nothing has changed for a claim since no site had room for it.
+// standsStill reports whether nothing that concerns a claim has changed since no site had room for it.
 func (c *census) standsStill(q *claim) bool {
 	return q.stuck > 0 && !slices.ContainsFunc(c.books.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
 }
@@ -290,7 +290,7 @@ func (c *census) step(claims *[]*claim, evenly bool) bool {
 	return false
 }
 
-// prefers reports whether pods of a claim rather go to site x than to site y, which comes first otherwise.
+// prefers reports whether pods of a claim prefer site x to site y, which comes first otherwise.
 func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
 	if a, b := c.strands(q, x), c.strands(q, y); a != b {
 		return a < b
@@ -312,7 +312,7 @@ func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
 	return x.price < y.price
 }
 
-// strands is how many claims have to follow these pods, or others that are not there yet, but could not follow them to a site.
+// strands returns how many claims have to follow these pods, or others that are not placed yet, but could not follow them to a site.
 func (c *census) strands(q *claim, x *site) int {
 	n := 0
 	for _, i := range c.books.about[q.class] {
@@ -334,7 +334,7 @@ func (c *census) strands(q *claim, x *site) int {
 	return n
 }
 
-// opens reports whether pods that others keep away from would take one more domain by going to a site. Those that only wish to keep away have no say in it.
+// opens reports whether a site adds a domain to those that have pods which others keep away from. Pods that only wish to keep away do not count.
 func (c *census) opens(q *claim, x *site) bool {
 	for _, i := range c.books.about[q.class] {
 		r := &c.books.rules[i]
@@ -349,7 +349,7 @@ func (c *census) opens(q *claim, x *site) bool {
 	return false
 }
 
-// crowd is the most counted pods that any spread finds in the domain of a site.
+// crowd returns the maximum number of counted pods of any spread in the domain of a site.
 func (c *census) crowd(x *site) int64 {
 	var n int64
 	for t, d := range x.domains {
@@ -360,8 +360,8 @@ func (c *census) crowd(x *site) int64 {
 	return n
 }
 
-// begin chooses the domain in which pods that belong together begin, where there is none of them yet: the one that holds most of them, then the
-// one where most are cheap. It reports whether some may begin now.
+// begin chooses the domain for the first pods of a Together rule that has none yet: the domain that holds most of them, and among equals the one where most
+// are cheap. It reports whether some may be placed now.
 func (c *census) begin() bool {
 	for i := range c.books.rules {
 		r := &c.books.rules[i]
@@ -386,8 +386,8 @@ func (c *census) begin() bool {
 	return false
 }
 
-// potential is how many of the waiting pods that belong together could be in a domain, how many of them are there in the plan without the
-// rules, and the least price of one.
+// potential returns how many of the waiting pods of a Together rule could be in a domain, how many of them are there in the plan without the rules, and the
+// lowest price of one.
 func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	price = math.MaxInt64
 	begins := false
@@ -415,9 +415,9 @@ func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	return holds, cheap, price
 }
 
-// couldBegin reports whether pods of a claim could be the first at a site, were every rule to begin there that has not begun anywhere.
+// couldBegin reports whether pods of a claim could be the first at a site, if every rule that has no domain yet began there.
 func (c *census) couldBegin(q *claim, x *site) bool {
-	var set []int // Only what is about the class has a say.
+	var set []int // Only rules that concern the class matter.
 	for _, i := range c.books.about[q.class] {
 		if r := &c.books.rules[i]; r.Kind == planner.Together && r.Topology != planner.PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
 			c.begun[i] = x.domains[r.Topology]

@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// solve plans for a snapshot that has minValues beside what the plain planner knows. An offering of such a pool is replaced by itself
-// with alternatives, which has what the least of them has: whatever is planned for it, each of them holds.
+// solve plans for a snapshot that may have minValues in addition to what the plain solver handles. An offering of a pool with minValues is replaced by a
+// variant with alternatives, whose capacity is the minimum over them. Each of them then holds what is planned for the variant.
 func (a *arranger) solve(s planner.Snapshot) planner.Plan {
 	if !slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { return len(p.MinValues) > 0 }) {
 		return a.parts(s)
@@ -27,8 +27,8 @@ func (a *arranger) solve(s planner.Snapshot) planner.Plan {
 	return plan
 }
 
-// widened returns the snapshot with variants in the place of the offerings of pools with minValues. Which choice an offering leaves depends on what
-// the pods admit, so that there is a variant for each set of offerings that differ in it.
+// widened returns the snapshot with variants instead of the offerings of pools with minValues. The alternatives of an offering depend on which offerings admit
+// the pods, so there is a variant for each such set of offerings.
 func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
 	out := s
 	out.Offerings = slices.Clip(s.Offerings)
@@ -80,7 +80,7 @@ func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
 	return out, variants
 }
 
-// relisted returns the offerings of a class with the variants all of whose machines it lists in the place of what they are variants of.
+// relisted returns the offerings of a class. It replaces offerings of pools with minValues by those variants of which the class lists all machines.
 func relisted(s planner.Snapshot, offerings []int, usable []bool, variants []alternatives.Variant) []int {
 	kept := slices.DeleteFunc(slices.Clone(offerings), func(i int) bool {
 		return usable[i] && len(s.Pools[s.Offerings[i].Pool].MinValues) > 0
@@ -94,8 +94,8 @@ func relisted(s planner.Snapshot, offerings []int, usable []bool, variants []alt
 	return kept
 }
 
-// choice returns the alternatives, the cheapest first, with which an offering leaves the choice that its pool demands, out of the
-// given offerings; or says what is missing. Those that hold as much as the offering come first, then those that lessen it least.
+// choice returns the alternatives, the cheapest first, with which an offering satisfies the minValues of its pool, out of the given offerings. If there are
+// none, it returns what is missing. It prefers offerings with at least the capacity of the offering, then those that reduce it least.
 func choice(s planner.Snapshot, offering int, among []int) ([]int, *planner.Refusal) {
 	demands := s.Pools[s.Offerings[offering].Pool].MinValues
 	values := make([]map[string]bool, len(demands))
@@ -147,7 +147,7 @@ func valueOf(m planner.MinValues, offering int) string {
 	return m.Values[offering]
 }
 
-// kept is how much of an offering is left when it may have to be another one, in thousandths of the resource that loses most.
+// kept returns how much of an offering's capacity is left if the machine may be another offering, in thousandths, for the resource that loses most.
 func kept(s planner.Snapshot, offering, other int) int64 {
 	const whole = 1000
 	n := int64(whole)

@@ -7,19 +7,19 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Solver is what snapshots without constraints between machines are planned with.
+// Solver plans for snapshots without constraints between machines.
 type Solver struct {
-	// Plain plans with a share of the effort: with all of it where share is 1, with half of it where it is 2.
+	// Plain makes a plan with 1/share of the effort.
 	Plain func(s planner.Snapshot, share int64) planner.Plan
 	// OrFirstFit returns the plan found, or a better one that needs no search.
 	OrFirstFit func(s planner.Snapshot, found planner.Plan) planner.Plan
-	// Stop, when not nil, ends planning early once it says true.
+	// Stop, if not nil, ends planning early once it returns true.
 	Stop func() bool
 }
 
-// Plan plans for a snapshot with rules, wishes, priorities, weights and choices by planning, with the solver, for snapshots that have
-// none of them but quotas and pods that share no machine: it decides which pods go to which domain, to which pools, with which of their wishes,
-// splits the classes accordingly, and puts the plan back together. What the solver leaves out changes what is decided in the next round.
+// Plan plans for a snapshot with rules, wishes, priorities, weights and choices. It decides which pods go to which domain and pool, and which of their wishes
+// are satisfied. It splits the classes accordingly, and has the solver plan for snapshots whose only constraints are quotas and pods that are kept apart on
+// machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
 func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	if IsPlain(s) {
 		return with.Plain(s, 1)
@@ -47,7 +47,7 @@ func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	return plan
 }
 
-// IsPlain reports whether a snapshot has nothing that arrange is for.
+// IsPlain reports whether a snapshot has none of the constraints that this package handles.
 func IsPlain(s planner.Snapshot) bool {
 	for _, r := range s.Rules {
 		if r.Kind != planner.Apart || r.Topology != planner.PerNode {
@@ -57,8 +57,8 @@ func IsPlain(s planner.Snapshot) bool {
 	return OnlyPrice(s)
 }
 
-// OnlyPrice reports whether of two plans for as many pods the cheaper is the better, whichever the pods: nobody is more important, no pool
-// heavier, and nothing is wished for.
+// OnlyPrice reports whether the cheaper of two plans for equally many pods is always better: there are no wishes and no minValues, and all priorities and all
+// weights are equal.
 func OnlyPrice(s planner.Snapshot) bool {
 	for _, p := range s.Pools {
 		if len(p.MinValues) > 0 || p.Weight != s.Pools[0].Weight {
@@ -73,25 +73,25 @@ func OnlyPrice(s planner.Snapshot) bool {
 	return true
 }
 
-// arranger plans for snapshots that are sanitised.
+// arranger plans for sanitized snapshots.
 type arranger struct {
 	solver Solver
 	given  planner.Snapshot
-	// favoured is the domain that pods go to first, whatever it costs; nil for where they are cheap.
+	// favoured is the domain that pods go to first, at any price. It is nil if they go where they are cheap.
 	favoured *domain
-	// hint is the plan for the given snapshot without what only arrange knows, once it has been asked for.
+	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until it is needed.
 	hint *planner.Plan
 }
 
-// shareOfHint is the share of the effort for plans without the rules: with a quarter their bounds are worth something.
+// shareOfHint is the share of the effort for plans without the rules. With a quarter of the effort, their bounds are useful.
 const shareOfHint = 4
 
-// stopped reports whether the search is to end. What has to be done all the same is then done in the shortest way.
+// stopped reports whether the search has to end. What must still be done is then done in the shortest way.
 func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop() }
 
 func (a *arranger) plain(s planner.Snapshot) planner.Plan { return a.solver.Plain(s, 1) }
 
-// settleOnce plans for all pods of a snapshot at once.
+// settleOnce plans for all pods of a snapshot once.
 func (a *arranger) settleOnce(s planner.Snapshot) planner.Plan {
 	plan, grouped := a.settleGroups(s, false)
 	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
@@ -104,7 +104,7 @@ func (a *arranger) settleOnce(s planner.Snapshot) planner.Plan {
 	return plan
 }
 
-// settleGroups plans for all pods, those that share a machine first, and reports whether any of those took a node.
+// settleGroups plans for all pods, those that share a machine first. It also reports whether any of those took a node.
 func (a *arranger) settleGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
 	g := NewPartial(s)
 	postponed := a.gather(g, sparing)
@@ -114,8 +114,8 @@ func (a *arranger) settleGroups(s planner.Snapshot, sparing bool) (planner.Plan,
 	return g.Plan, grouped
 }
 
-// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. What it costs at least is what
-// no plan under the rules can cost less than, and where it puts the pods is where they are cheap.
+// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. Its bound is a lower bound on the price
+// of every plan under the rules, and it places the pods where they are cheap.
 func (a *arranger) relax(s planner.Snapshot, share int64) planner.Plan {
 	b := newBooks(s)
 	return a.solver.Plain(b.lowered(b.whole(), true), share)
@@ -133,7 +133,7 @@ func (b *books) whole() []portion {
 	return parts
 }
 
-// exact reports whether a relaxed snapshot says all that there is to say, apart from priorities.
+// exact reports whether the relaxed snapshot is equivalent to the snapshot, apart from priorities.
 func (b *books) exact() bool {
 	for _, p := range b.Pools {
 		if p.Weight != b.Pools[0].Weight || len(p.MinValues) > 0 {
@@ -149,8 +149,8 @@ func (b *books) exact() bool {
 	return !slices.ContainsFunc(b.Classes, func(c planner.Class) bool { return len(c.Wishes) > 0 })
 }
 
-// bound returns what no plan for the same pods can cost less than: the bound of a plan without the rules for the same pods or fewer, such as the
-// hint where it places none of those that are left.
+// bound returns a lower bound on the price of any plan for the same pods. It is the bound of a plan without the rules for the same pods or fewer. The hint is
+// such a plan if it places none of the pods that are left out.
 func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	if plan.Price == 0 {
 		return 0
@@ -160,7 +160,7 @@ func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD
 		left[x.Pod] = true
 	}
 	if a.hint != nil {
-		placed := len(left) // of those that are left, by the hint
+		placed := len(left) // the number of pods left out that the hint places
 		for _, x := range a.hint.Unplaced {
 			if left[x.Pod] {
 				placed--
@@ -176,7 +176,7 @@ func (a *arranger) bound(s planner.Snapshot, plan planner.Plan) planner.MicroUSD
 	return a.relax(without(s, func(_ int, pod string) bool { return left[pod] }), shareOfHint).Bound
 }
 
-// without returns the snapshot without the pods for which gone says so.
+// without returns the snapshot without the pods for which gone returns true.
 func without(s planner.Snapshot, gone func(class int, pod string) bool) planner.Snapshot {
 	s.Classes = slices.Clone(s.Classes)
 	for c := range s.Classes {

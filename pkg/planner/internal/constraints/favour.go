@@ -7,17 +7,17 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// A plan that favours a domain gets this share of the effort, and so many are tried.
+// Limits on plans that favor a domain: the share of the effort of each, and their number.
 const (
 	shareOfFavour = 4
 	mostFavours   = 6
 )
 
-// domain is one of a topology.
+// domain is a domain of a topology.
 type domain struct{ topology, index int }
 
-// settle plans for all pods of a snapshot, and then again with each domain favoured: where the first pods go decides where the rules let the others
-// follow, and a spread by one pod too many to the dear side costs a machine.
+// settle plans for all pods of a snapshot, and then again with each domain favored. Where the first pods go decides where the rules let the others follow, and
+// one pod too many in an expensive domain of a spread costs a machine.
 func (a *arranger) settle(s planner.Snapshot) planner.Plan {
 	best := a.settleOnce(s)
 	if !OnlyPrice(s) {
@@ -35,7 +35,7 @@ func (a *arranger) settle(s planner.Snapshot) planner.Plan {
 	return best
 }
 
-// toFavour returns the domains that something can be launched in, of the topologies that rules are about, by their names.
+// toFavour returns the domains that something can be launched in, of the topologies that rules concern, by name.
 func (b *books) toFavour() []domain {
 	var out []domain
 	for i := range b.rules {
@@ -56,7 +56,7 @@ func (b *books) toFavour() []domain {
 	return out[:min(len(out), mostFavours)]
 }
 
-// favouredFirst puts launches outside of the favoured domain, if there is one, behind all other berths.
+// favouredFirst moves launches outside of the favored domain, if there is one, behind all other berths.
 func (a *arranger) favouredFirst(b *books, berths []berth) []berth {
 	if a.favoured != nil {
 		elsewhere := func(x berth) int64 {

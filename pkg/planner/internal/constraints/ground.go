@@ -9,18 +9,19 @@ import (
 	"karve.sh/karve/pkg/planner/alternatives"
 )
 
-// Partial is a snapshot on which some pods are settled: they are gone from its classes, their machines are nodes with what is left, and its rules
-// count them. What is planned next stands on it.
+// Partial is a snapshot for which some pods are planned already. These pods are removed from its classes, their machines are nodes with what is left, and its
+// rules count them. Further plans are based on it.
 type Partial struct {
 	planner.Snapshot
-	// Plan is what is settled, in terms of the snapshot at the beginning, which had first nodes; the nodes from there on are its launches.
+	// Plan is what is planned already, in terms of the original snapshot. first is the number of nodes of that snapshot; the nodes after them are the launches
+	// of Plan.
 	Plan  planner.Plan
 	first int
 }
 
 func NewPartial(s planner.Snapshot) *Partial { return &Partial{Snapshot: s, first: len(s.Nodes)} }
 
-// Add takes a plan for the ground over into the plan for the snapshot at the beginning.
+// Add adds a plan for the partial snapshot to the plan for the original snapshot.
 func (g *Partial) Add(p planner.Plan) {
 	for _, x := range p.Placements {
 		if v := x.Node - g.first; v >= 0 {
@@ -41,7 +42,7 @@ func (g *Partial) Add(p planner.Plan) {
 	g.Plan.Unplaced = append(g.Plan.Unplaced, p.Unplaced...)
 }
 
-// joined merges the pods of two plans for one machine, by name, and their GPUs, nil where no pod has one.
+// joined merges the pods of two plans for one machine, by name, and their GPUs. The GPUs are nil if no pod has one.
 func joined(pods []string, gpus []int, more []string, moreGPUs []int) ([]string, []int) {
 	all := append(slices.Clone(pods), more...)
 	at := make([]int, len(all))
@@ -68,7 +69,7 @@ func joined(pods []string, gpus []int, more []string, moreGPUs []int) ([]string,
 	return names, on
 }
 
-// Fix settles a plan for the ground, except for the pods that it leaves out.
+// Fix adds a plan for the partial snapshot to the plan, except for the pods that it does not place, and updates the snapshot.
 func (g *Partial) Fix(p planner.Plan) {
 	p.Unplaced = nil
 	g.Add(p)
@@ -104,7 +105,7 @@ func (g *Partial) Fix(p planner.Plan) {
 	*s = without(*s, func(_ int, pod string) bool { return bound[pod] })
 }
 
-// launched adds the node that a launch will be, for the classes that all its alternatives admit.
+// launched adds a node for a launch, for the classes that all its alternatives admit.
 func (g *Partial) launched(l planner.Launch) int {
 	s := &g.Snapshot
 	v := len(s.Nodes)
@@ -139,7 +140,7 @@ func (g *Partial) launched(l planner.Launch) int {
 	return v
 }
 
-// occupy takes pods off what a node has, and counts them.
+// occupy subtracts pods from what a node has, and counts them.
 func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int) {
 	n := &g.Nodes[v]
 	n.GPUs, n.Quotas = slices.Clone(n.GPUs), slices.Clone(n.Quotas)
@@ -178,7 +179,7 @@ func (g *Partial) occupy(v int, pods []string, gpus []int, class map[string]int)
 	}
 }
 
-// count adds pods on a node to what a rule counts. What they must be apart from loses the places.
+// count adds pods on a node to what a rule counts. Pods that must be apart from them lose the places.
 func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
 	d := v
 	if r.Topology != planner.PerNode {
@@ -213,12 +214,12 @@ func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
 	}
 }
 
-// always reports whether pods of a class make the demand of a rule whatever they give up.
+// always reports whether a rule constrains the pods of a class whatever wishes they give up.
 func (g *Partial) always(r planner.Rule, index, class int) bool {
 	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Wishes, func(w planner.Wish) bool { return w.Rule == index })
 }
 
-// guard keeps pods that need not ask for a spread but are counted from a domain where they could become too many for those that are settled there.
+// guard keeps counted pods that the spread does not constrain out of a domain in which they could become too many for the constrained pods there.
 func (g *Partial) guard(r *planner.Rule, index, d int) {
 	var strangers []int
 	waiting := int64(0)
@@ -244,7 +245,7 @@ func (g *Partial) guard(r *planner.Rule, index, d int) {
 	}
 }
 
-// forbid takes the machines of a domain from classes.
+// forbid removes the machines of a domain from those of classes.
 func (g *Partial) forbid(classes []int, topology, d int) {
 	in := func(domains []int) bool { return topology < len(domains) && domains[topology] == d }
 	for _, c := range classes {

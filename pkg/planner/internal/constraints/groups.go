@@ -7,18 +7,18 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Limits on the choice of a machine for pods that belong together.
+// Limits on the choice of a machine for pods that have to share one.
 const (
-	// maxFits is how many machines are tried for a group that should hold all of it, maxParts how many when none does.
+	// maxFits is the number of machines that are tried for a whole group, and maxParts the number if none holds all of it.
 	maxFits  = 64
 	maxParts = 12
-	// maxHosts is how many machines pods may get that follow others which are not bound to each other.
+	// maxHosts is the maximum number of machines for pods that follow others which are not bound to each other.
 	maxHosts = 100
 )
 
-// gather settles the pods that have to share a machine with others of the plan, each group on one machine.
-// Spared are nodes that others may need more than a group that can have a machine of its own.
-// Groups for which there is no time any more are taken out of the ground and returned; the first one is always settled.
+// gather plans the pods that have to share a machine with others of the plan, each group on one machine. If sparing is true, it spares nodes that others may
+// need more than a group that can have a machine of its own. Groups for which there is no time are removed from the snapshot and returned. The first one is
+// always planned.
 func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
 	b := newBooks(g.Snapshot)
 	late := map[int]bool{}
@@ -38,12 +38,12 @@ func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
 	return postponed(g, late)
 }
 
-// mustFollow reports whether pods of a class have to be on a machine with others whatever they give up.
+// mustFollow reports whether pods of a class have to be on a machine with others whatever wishes they give up.
 func (b *books) mustFollow(class int) bool {
 	return slices.ContainsFunc(b.about[class], func(i int) bool { return b.together(i) && b.rules[i].always(class) })
 }
 
-// postponed takes the pods of classes out of the ground, and returns them.
+// postponed removes the pods of classes from the snapshot, and returns them.
 func postponed(g *Partial, classes map[int]bool) []planner.Unplaced {
 	if len(classes) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func postponed(g *Partial, classes map[int]bool) []planner.Unplaced {
 	return out
 }
 
-// groups returns the classes that rules to be together on one machine connect, in the order of their pods.
+// groups returns the sets of classes that are connected by rules to be together on one machine, in the order of their pods.
 func (b *books) groups() [][]int {
 	of := make([]int, len(b.Classes))
 	for c := range of {
@@ -93,7 +93,7 @@ func (b *books) groups() [][]int {
 	return slices.DeleteFunc(groups, func(group []int) bool { return !slices.ContainsFunc(group, func(c int) bool { return asked[c] }) })
 }
 
-// root returns what stands for the tree of i in a forest, by the parent of each.
+// root returns the root of the tree of i in a forest that is given by the parent of each element.
 func root(parent []int, i int) int {
 	for parent[i] != i {
 		parent[i] = parent[parent[i]]
@@ -102,14 +102,14 @@ func root(parent []int, i int) int {
 	return i
 }
 
-// party is pods that begin together on one machine: so many of each class, those of leads being needed by the others.
+// party is pods that are placed together on one machine, by class. leads are the classes that the others need.
 type party struct {
 	given int
 	pods  map[int]int
 	leads map[int]bool
 }
 
-// host settles pods of a group on one machine, and reports whether it did: the cheapest that holds them all, else the one that holds most.
+// host places pods of a group on one machine and reports whether it did. It chooses the cheapest machine that holds them all, or else the one that holds most.
 func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
 	b := newBooks(g.Snapshot)
 	b.beginning = true
@@ -138,8 +138,8 @@ func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
 	return true
 }
 
-// party returns the pods of a group that can begin on a new machine, nil when none can: those that nobody has to be there for, those that they
-// found, and those for whom waiting pods that are free to go anywhere can lead.
+// party returns the pods of a group that can be placed on a new machine. These are pods that may be the first, pods that may follow those, and pods
+// that a waiting pod without such a rule can lead. It returns nil if there are none.
 func (b *books) party(group []int, given int) *party {
 	p := &party{given: given, pods: map[int]int{}, leads: map[int]bool{}}
 	var members, free []int
@@ -187,7 +187,7 @@ func (b *books) follows(class, given int) bool {
 	return false
 }
 
-// wellFounded reports whether the pods that are placed on a machine can have come one after another.
+// wellFounded reports whether the pods on a machine can be placed in some order.
 func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
 	in := map[int]int{}
 	for again := true; again; {
@@ -210,8 +210,7 @@ func (b *books) together(i int) bool {
 	return b.rules[i].Kind == planner.Together && b.rules[i].Topology == planner.PerNode
 }
 
-// founded reports whether pods of a class that are placed on a machine with the given others may be there. The rules about domains are heeded
-// where those of the machine are given.
+// founded reports whether pods of a class may be on a machine with the given others. Rules about domains are checked if the domains of the machine are given.
 func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
 	for _, i := range b.about[class] {
 		r := &b.rules[i]

@@ -6,8 +6,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// withoutHopeless returns the snapshot without the demands and wishes of pods that fit on no machine, were they alone: they are left out whatever others do, and would
-// only keep those from where they are cheap.
+// withoutHopeless returns the snapshot without the rules and wishes of pods that fit on no machine even if they are alone. These pods are never placed, and
+// their rules would only keep others from cheap places.
 func withoutHopeless(s planner.Snapshot) planner.Snapshot {
 	b := newBooks(s)
 	hopeless := make([]bool, len(s.Classes))

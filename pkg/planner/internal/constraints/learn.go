@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// missing returns how many pods of each portion the plan leaves out, and notes why at their sites.
+// missing returns how many pods of each portion the plan does not place, and records why at their sites.
 func (r *rounds) missing(parts []claimed, plan planner.Plan) []int {
 	short := make([]int, len(parts))
 	part := partOf(r.books, parts)
@@ -22,8 +22,8 @@ func (r *rounds) missing(parts []claimed, plan planner.Plan) []int {
 	return short
 }
 
-// learn notes how many pods sites hold. Where pods had to go because those that they follow are short, it is they who took the room: they get less
-// of it in the next round, and the others try again.
+// learn records how many pods sites hold. If pods were dropped because the pods that they follow are missing, they have used the room of those. They get less
+// room in the next round, and the others are tried again.
 func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 	excused := map[int]bool{}
 	for k, p := range parts {
@@ -58,8 +58,8 @@ func partOf(b *books, parts []claimed) map[string]int {
 	return part
 }
 
-// next lets the pods that were left out give something up, and reports whether another round can be better. While domains turn out to be
-// full, their pods are first offered to others.
+// next lets the unplaced pods give something up, and reports whether another round can be better. If domains turn out to be full, their pods first try other
+// domains.
 func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 	again, learned := false, false
 	move := func(class, st int, n int64) {
@@ -85,8 +85,8 @@ func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 	return again || learned
 }
 
-// complete makes a plan for all pods out of the plan for the portions: pods that the rules let in only because of others that were left out have
-// to go as well, and who has no place gets a reason.
+// complete makes a plan for all pods from the plan for the portions. Pods that the rules allowed only because of others that were not placed are dropped as
+// well. Every unplaced pod gets a reason.
 func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (planner.Plan, []int64) {
 	part := partOf(r.books, parts)
 	placed := make([]int64, len(parts))
@@ -145,7 +145,7 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (
 	return plan, surplus
 }
 
-// replay lets the placed pods in as a scheduler would, and returns how many of each portion the rules do not let in.
+// replay admits the placed pods in the order that a scheduler might, and returns how many of each portion the rules do not allow.
 func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
 	var best *census
 	var surplus []int64
@@ -181,7 +181,7 @@ func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
 	return best, surplus
 }
 
-// drop takes so many pods of each portion out of a plan, from its last machines, and returns them.
+// drop removes a number of pods of each portion from a plan, starting with its last machines, and returns them.
 func drop(plan *planner.Plan, s planner.Snapshot, part map[string]int, surplus []int64) []planner.Unplaced {
 	var out []planner.Unplaced
 	left := slices.Clone(surplus)

@@ -8,17 +8,17 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// portion is so many pods of a class that are planned for alike: they have given up the same wishes, and may go to the same machines.
+// portion is a number of pods of a class that are planned alike: they have given up the same wishes, and may go to the same machines.
 type portion struct {
 	class, given     int
 	offerings, nodes []int
 	pods             int
-	// first is where the pods begin among those of the class.
+	// first is the index of the first of these pods in the class.
 	first int
 }
 
-// lowered returns the snapshot of portions in the terms of the plain planner: the pods of each are a class, and what rules demand of single
-// machines are quotas and exclusions. What those demand a little too strictly is left out of a relaxed one.
+// lowered returns the snapshot of portions in terms of the plain solver: the pods of each portion are a class, and requirements of rules on single machines
+// are quotas and exclusions. If relaxed is true, those that are slightly stricter than the rules are omitted.
 func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 	s := b.Snapshot
 	s.Pools = slices.Clone(s.Pools)
@@ -46,7 +46,7 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 		if r.Topology != planner.PerNode {
 			continue
 		}
-		var near []int // Those that the rule is about.
+		var near []int // The portions that the rule concerns.
 		for _, c := range r.classes() {
 			near = append(near, of[c]...)
 		}
@@ -65,8 +65,8 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 	return s
 }
 
-// lowerSpread makes a quota of what one machine may have of pods that both ask and are counted, since a new machine can always have none.
-// Pods that only ask, or are only counted, keep to machines without the others.
+// lowerSpread adds a quota on the pods of one machine that are both constrained and counted, because a new machine can always have none. Pods that are only
+// constrained, or only counted, use machines without the others.
 func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near []int, relaxed bool) {
 	var members, asking []int
 	pods := int64(0)
@@ -81,7 +81,7 @@ func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near 
 			asking = append(asking, k)
 		}
 	}
-	if len(members) > 0 && (pods > r.MaxSkew || len(trimmed(r.Present)) > 0) { // Else all of them may be on one machine.
+	if len(members) > 0 && (pods > r.MaxSkew || len(trimmed(r.Present)) > 0) { // Otherwise all of them may be on one machine.
 		q := len(s.Quotas)
 		s.Quotas = append(slices.Clip(s.Quotas), planner.Quota{Name: r.Name, Each: r.MaxSkew})
 		for _, k := range members {
@@ -104,8 +104,8 @@ func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near 
 	}
 }
 
-// keepApart excludes counted portions from the machines of those that ask. A demand that is a wish excludes those alone that wish the same: to the scheduler, others
-// may come later.
+// keepApart excludes counted portions from the machines of those that the rule constrains. If the rule is a wish, it excludes only portions with the same
+// wish: to the scheduler, others may come later.
 func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
 	for _, wish := range []bool{false, true} {
 		var from, counted []int
@@ -130,7 +130,7 @@ func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, a
 	}
 }
 
-// lowerTogether leaves the pods that ask the nodes where counted pods are: those that begin have been placed before.
+// lowerTogether restricts the constrained pods to nodes with counted pods. The first pods of a group have been placed before.
 func (b *books) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, near []int) {
 	for _, k := range near {
 		if p := parts[k]; r.stands(p.class, p.given) {
@@ -140,7 +140,7 @@ func (b *books) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, nea
 	}
 }
 
-// lowerApart passes the exclusion on.
+// lowerApart keeps the exclusion as it is.
 func (b *books) lowerApart(s *planner.Snapshot, r *rule, parts []portion, near []int) {
 	var asking []int
 	for _, k := range near {
@@ -154,14 +154,15 @@ func (b *books) lowerApart(s *planner.Snapshot, r *rule, parts []portion, near [
 	b.keepApart(s, r, parts, near, asking, func(portion) bool { return true })
 }
 
-// stage is how many wishes a pod has given up, and the machines that it may go to then.
+// stage is a number of wishes that a pod has given up, and the machines that it may then use.
 type stage struct {
 	given            int
 	offerings, nodes []int
 }
 
-// stages returns the stages of a class, in the order in which its pods go through them: for each number of wishes given up the pools by
-// their weights, the lighter ones in addition to the heavier. Where no machine could hold a pod there is no stage, but the last one has all.
+// stages returns the stages of a class, in the order in which its pods go through them: for each number of wishes given up, the pools by their weights, those
+// with lower weights in addition to those with higher ones. There are no stages in which no machine could hold a pod, except that the last stage has all
+// machines.
 func (b *books) stages(class int) []stage {
 	c := b.Classes[class]
 	offerings, nodes := b.labelled(class)
@@ -189,7 +190,7 @@ func (b *books) stages(class int) []stage {
 	return out
 }
 
-// granting returns the offerings and nodes of a class that grant all wishes but the first given ones.
+// granting returns the offerings and nodes of a class that satisfy all wishes except the first given ones.
 func (b *books) granting(class, given int) (offerings, nodes []int) {
 	offerings, nodes = b.labelled(class)
 	for _, w := range b.Classes[class].Wishes[min(given, len(b.Classes[class].Wishes)):] {
@@ -200,7 +201,7 @@ func (b *books) granting(class, given int) (offerings, nodes []int) {
 	return offerings, nodes
 }
 
-// weights returns the weights of the pools that could launch a machine for a pod, the heaviest first.
+// weights returns the weights of the pools that could launch a machine for a pod, the highest first.
 func (b *books) weights(offerings []int, c planner.Class) []int32 {
 	var out []int32
 	for _, i := range offerings {
@@ -214,7 +215,7 @@ func (b *books) weights(offerings []int, c planner.Class) []int32 {
 	return out
 }
 
-// common returns what two sorted lists of indices have in common.
+// common returns the intersection of two sorted lists of indices.
 func common(xs, ys []int) []int {
 	var out []int
 	for _, x := range xs {

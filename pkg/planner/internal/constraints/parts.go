@@ -7,9 +7,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// parts plans for a snapshot in parts that have nothing in common, where it has several: no class may go to machines of two of them. Pods spread over
-// zones make a part of each zone, and several small plans are found better than a large one. Where the parts together are beyond a limit, or
-// one has pods left over that a limit may have kept out, the snapshot is planned for as a whole.
+// parts plans for a snapshot in independent parts if it has several: no class may use machines of two of them. Pods that are spread over zones give a part for
+// each zone, and several small problems are solved better than a large one. If the parts together exceed a limit, or if one leaves pods that a limit may have
+// kept out, the snapshot is planned as a whole.
 func (a *arranger) parts(s planner.Snapshot) planner.Plan {
 	of := connected(s)
 	n := 0
@@ -50,7 +50,7 @@ func limited(s planner.Snapshot) bool {
 	return slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { left := amount.UsageOf(p.Remaining); return !left.Unlimited() })
 }
 
-// withinLimits reports whether the launches of a plan break no limit.
+// withinLimits reports whether the launches of a plan are within the limits.
 func withinLimits(s planner.Snapshot, p planner.Plan) bool {
 	left := map[int]amount.Usage{}
 	for _, l := range p.Launches {
@@ -71,7 +71,7 @@ func withinLimits(s planner.Snapshot, p planner.Plan) bool {
 // connected returns the part of each class, numbered in the order of their first pods.
 func connected(s planner.Snapshot) []int {
 	of := make([]int, len(s.Classes))
-	// parent is a forest over offerings, then nodes, then classes; the root of a tree stands for its part.
+	// parent is a forest over offerings, then nodes, then classes. The root of a tree represents its part.
 	parent := make([]int, len(s.Offerings)+len(s.Nodes)+len(s.Classes))
 	for i := range parent {
 		parent[i] = i

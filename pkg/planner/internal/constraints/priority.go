@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// inverted reports whether a pod is left out that some machine could hold while one of lower priority has a place.
+// inverted reports whether the plan does not place a pod that some machine could hold, while it places one of lower priority.
 func inverted(s planner.Snapshot, p planner.Plan) bool {
 	if !slices.ContainsFunc(s.Classes, func(c planner.Class) bool { return c.Priority != s.Classes[0].Priority }) {
 		return false
@@ -36,7 +36,7 @@ func inverted(s planner.Snapshot, p planner.Plan) bool {
 	})
 }
 
-// byPriority plans for the pods of each priority on what those of the higher ones leave, the highest first.
+// byPriority plans for the pods of each priority with what those of higher priorities leave, the highest first.
 func (a *arranger) byPriority(s planner.Snapshot) planner.Plan {
 	g := NewPartial(s)
 	var left []planner.Unplaced
@@ -62,7 +62,7 @@ func priorities(s planner.Snapshot) []int32 {
 	return out
 }
 
-// betterFor returns the better of two plans by [isBetterFor], the second of equals.
+// betterFor returns the better of two plans by [IsBetter], and the second if they are equal.
 func betterFor(s planner.Snapshot, x, y planner.Plan) planner.Plan {
 	if IsBetter(s, x, y) {
 		return x
@@ -70,7 +70,8 @@ func betterFor(s planner.Snapshot, x, y planner.Plan) planner.Plan {
 	return y
 }
 
-// IsBetter reports whether plan x places more pods than y of the highest priority in which they differ, or as many of each for less.
+// IsBetter reports whether plan x is better than y. It is if it places more pods of the highest priority in which they differ. If they place equally many of
+// each priority, it is if it costs less.
 func IsBetter(s planner.Snapshot, x, y planner.Plan) bool {
 	count := func(p planner.Plan) map[int32]int {
 		left := map[string]bool{}

@@ -12,11 +12,11 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// mostPods bounds the counts of pods that a snapshot states, so that no sum of them overflows.
+// mostPods bounds the numbers of pods that a snapshot states, so that no sum of them overflows.
 const mostPods = 1 << 40
 
-// sanitised returns the snapshot with classes and rules that can be relied on: indices sorted and in range, each pod once. The pods for which
-// nothing may be planned are taken out and returned.
+// sanitised returns the snapshot with valid classes and rules: indices are sorted and in range, and each pod occurs once. Pods that nothing may be planned for
+// are removed and returned.
 func sanitised(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
 	out := s
 	out.Classes = slices.Clone(s.Classes)
@@ -75,7 +75,7 @@ func sanitised(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
 	return out, refused
 }
 
-// understood reports whether a rule says something that can be kept.
+// understood reports whether a rule is valid, so that it can be kept.
 func understood(s planner.Snapshot, r planner.Rule) bool {
 	switch {
 	case r.Topology != planner.PerNode && (r.Topology < 0 || r.Topology >= len(s.Topologies)):
@@ -86,7 +86,7 @@ func understood(s planner.Snapshot, r planner.Rule) bool {
 	return r.Kind == planner.Together || r.Kind == planner.Apart
 }
 
-// inNameOrder returns the indices of the classes by their first pods.
+// inNameOrder returns the indices of the classes in the order of their first pods.
 func inNameOrder(s planner.Snapshot) []int {
 	order := make([]int, len(s.Classes))
 	first := make([]string, len(s.Classes))
@@ -100,21 +100,21 @@ func inNameOrder(s planner.Snapshot) []int {
 	return order
 }
 
-// rule is a Rule, read for planning. Its classes and those that it counts are few of all, so they are lists and not sets over all classes.
+// rule is a planner.Rule that is prepared for planning. Its classes and counted classes are few, so they are lists and not sets over all classes.
 type rule struct {
 	planner.Rule
-	// askers are the classes whose pods make the demand, sorted by class. What it counts are the classes of Counted.
+	// askers are the classes that the rule constrains, sorted by class. The classes that it counts are in Counted.
 	askers []asker
-	// domains is how many domains there are; 0 for PerNode. eligible says which count for Spread, and fewest whether too few do.
+	// domains is the number of domains, and 0 for PerNode. eligible reports which of them count for Spread, and tooFew whether they are fewer than MinDomains.
 	domains  int
 	eligible []bool
 	tooFew   bool
 }
 
-// asker is a class whose pods make a demand until they have given up so many wishes; always when that is math.MaxInt.
+// asker is a class that a rule constrains until its pods have given up a number of wishes. If until is math.MaxInt, the rule always binds.
 type asker struct{ class, until int }
 
-// until is how many wishes pods of a class give up before they drop the demand; 0 when they do not make it.
+// until returns how many wishes pods of a class give up before the rule no longer constrains them. It is 0 if the rule does not constrain them at all.
 func (r *rule) until(class int) int {
 	if i, ok := slices.BinarySearchFunc(r.askers, class, func(a asker, class int) int { return cmp.Compare(a.class, class) }); ok {
 		return r.askers[i].until
@@ -122,7 +122,7 @@ func (r *rule) until(class int) int {
 	return 0
 }
 
-// asks reports whether pods of a class make the demand, be it as a wish.
+// asks reports whether the rule constrains pods of a class, possibly only as a wish.
 func (r *rule) asks(class int) bool { return r.until(class) > 0 }
 
 // counts reports whether pods of a class are counted.
@@ -131,18 +131,18 @@ func (r *rule) counts(class int) bool {
 	return ok
 }
 
-// stands reports whether pods of a class that have given up so many wishes make the demand.
+// stands reports whether the rule constrains pods of a class that have given up a number of wishes.
 func (r *rule) stands(class, given int) bool { return given < r.until(class) }
 
-// always reports whether pods of a class make the demand whatever they give up.
+// always reports whether the rule constrains pods of a class whatever wishes they give up.
 func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
 
-// binding reports whether pods of any class make the demand whatever they give up.
+// binding reports whether the rule constrains pods of any class whatever wishes they give up.
 func (r *rule) binding() bool {
 	return slices.ContainsFunc(r.askers, func(a asker) bool { return a.until == math.MaxInt })
 }
 
-// classes returns the classes that ask or are counted, sorted.
+// classes returns the classes that are constrained or counted, sorted.
 func (r *rule) classes() []int {
 	all := slices.Clone(r.Counted)
 	for _, a := range r.askers {
@@ -159,7 +159,7 @@ func (r *rule) present(d int) int64 {
 	return r.Present[d]
 }
 
-// somewhere is the number of counted pods that there are already.
+// somewhere returns the number of counted pods that exist already.
 func (r *rule) somewhere() int64 {
 	n := r.Elsewhere
 	for _, x := range r.Present {
@@ -168,18 +168,18 @@ func (r *rule) somewhere() int64 {
 	return n
 }
 
-// books is a snapshot and its rules, read for planning.
+// books is a snapshot with its rules, prepared for planning.
 type books struct {
 	planner.Snapshot
 	rules []rule
-	// about is, by class, the indices of the rules for which its pods ask or count, sorted.
+	// about is, by class, the indices of the rules that constrain or count its pods, sorted.
 	about [][]int
-	// order is the classes by their first pods, topologies the topologies by their keys.
+	// order is the classes by their first pods, and topologies the topologies by their keys.
 	order      []int
 	topologies []int
-	// usable is, by offering, whether it can be launched at present.
+	// usable reports, by offering, whether it can be launched now.
 	usable []bool
-	// beginning is whether the machine for pods that belong together is being chosen, so that they need not be where others are.
+	// beginning reports whether the machine for pods of a Together rule is being chosen, so that they need not be with others.
 	beginning bool
 }
 
@@ -212,7 +212,7 @@ func newBooks(s planner.Snapshot) *books {
 	return b
 }
 
-// read returns a rule with those that wish for it.
+// read returns a rule with the classes that wish for it.
 func (b *books) read(i int, wish []asker) rule {
 	r := rule{Rule: b.Rules[i]}
 	for _, c := range r.Classes {
@@ -224,7 +224,7 @@ func (b *books) read(i int, wish []asker) rule {
 	return b.withDomains(r)
 }
 
-// ask adds a class to those that make the demand, or has one make it as long as this one says.
+// ask adds a class to those that the rule constrains, or extends how long it constrains the class.
 func (r *rule) ask(a asker) {
 	i, ok := slices.BinarySearchFunc(r.askers, a.class, func(x asker, class int) int { return cmp.Compare(x.class, class) })
 	if ok {
@@ -234,7 +234,7 @@ func (r *rule) ask(a asker) {
 	r.askers = slices.Insert(r.askers, i, a)
 }
 
-// withDomains fills in what a rule needs of its topology.
+// withDomains sets what a rule needs of its topology.
 func (b *books) withDomains(r rule) rule {
 	if r.Topology == planner.PerNode {
 		return r
@@ -259,13 +259,13 @@ func (b *books) withDomains(r rule) rule {
 	return r
 }
 
-// merge makes one rule of those that demand the same of different classes, so that none of them is taken for a stranger to the other.
+// merge merges rules with equal requirements for different classes, so that the pods of one are not treated as unrelated to the other.
 func (b *books) merge() {
 	var kept []rule
 	known := map[string]int{}
 	for _, r := range b.rules {
 		if len(r.askers) == 0 {
-			continue // It says nothing about those that it counts.
+			continue // It does not constrain any pods.
 		}
 		key := r.key()
 		i, ok := known[key]
@@ -284,7 +284,7 @@ func (b *books) merge() {
 	b.rules = kept
 }
 
-// key is the same for rules that demand the same.
+// key returns a string that is equal for rules with equal requirements.
 func (r *rule) key() string {
 	present := trimmed(r.Present)
 	key := make([]byte, 0, 64+4*len(r.Counted)+len(r.eligible)+8*len(present))
@@ -302,7 +302,7 @@ func (r *rule) key() string {
 	return string(key)
 }
 
-// trimmed is counts without the zeros at the end, which mean nothing.
+// trimmed returns counts without the zeros at the end, which have no meaning.
 func trimmed(xs []int64) []int64 {
 	for len(xs) > 0 && xs[len(xs)-1] == 0 {
 		xs = xs[:len(xs)-1]
@@ -310,7 +310,7 @@ func trimmed(xs []int64) []int64 {
 	return xs
 }
 
-// domain returns the domain of a machine in a topology, -1 where it has none.
+// domain returns the domain of a machine in a topology, and -1 if it has none.
 func (b *books) domain(domains []int, topology int) int {
 	if topology < 0 || topology >= len(domains) || domains[topology] >= len(b.Topologies[topology].Domains) {
 		return -1
@@ -318,7 +318,7 @@ func (b *books) domain(domains []int, topology int) int {
 	return max(-1, domains[topology])
 }
 
-// labelled returns the offerings and nodes of a class that have the labels that its rules need whatever it gives up.
+// labelled returns the offerings and nodes of a class that have the labels which its rules require whatever wishes it gives up.
 func (b *books) labelled(class int) (offerings, nodes []int) {
 	lacks := func(domains []int) bool {
 		return slices.ContainsFunc(b.about[class], func(i int) bool {
@@ -349,18 +349,18 @@ func exceeds(p, remaining planner.Physical) bool {
 		p.Nodes > remaining.Nodes
 }
 
-// offeredTimes returns how many pods of a class a machine of an offering holds, were they alone, at most.
+// offeredTimes returns an upper bound on the number of pods of a class that a machine of an offering holds.
 func offeredTimes(s planner.Snapshot, c planner.Class, offering int) int64 {
 	o := s.Offerings[offering]
 	return times(s, c, o.Free, o.GPUs, o.Quotas)
 }
 
-// TimesOnNode returns how many pods of a class a node has room for at most.
+// TimesOnNode returns an upper bound on the number of pods of a class that fit on a node.
 func TimesOnNode(s planner.Snapshot, c planner.Class, n planner.Node) int64 {
 	return times(s, c, n.Free, n.GPUs, n.Quotas)
 }
 
-// times returns how many pods of a class fit into what is free, were they alone; [Unlimited] of those that ask for nothing.
+// times returns how many pods of a class fit into what is free if they are alone. It is [Unlimited] if they request nothing.
 func times(s planner.Snapshot, c planner.Class, free planner.Resources, gpus []planner.GPU, quotas []planner.Amount) int64 {
 	n := planner.Unlimited
 	fit := func(has, asks int64) {

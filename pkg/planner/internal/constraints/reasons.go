@@ -8,8 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// refusal explains why pods of a claim have no place when the pods of the census have theirs: what the rule forbids, and what is full
-// where it does not.
+// refusal explains why pods of a claim are not placed, given the pods of the census: which rule forbids sites, and which other sites are full.
 func (r *rounds) refusal(c *census, q *claim) planner.Refusal {
 	rule := -1
 	var forbidden, full []string
@@ -38,7 +37,7 @@ func (r *rounds) refusal(c *census, q *claim) planner.Refusal {
 	return planner.Refusal{Reason: planner.ReasonRule, Message: r.sentence(c, q, rule, slices.Compact(forbidden), full)}
 }
 
-// forbids returns the rule that lets no pod of a claim to a site, or -1.
+// forbids returns the rule that allows no pod of a claim at a site, or -1.
 func (c *census) forbids(q *claim, x *site) int {
 	for _, i := range c.books.about[q.class] {
 		if c.books.rules[i].Topology != planner.PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
@@ -82,7 +81,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 		rule.Name, where, tail, key)
 }
 
-// unlabelled is the refusal of pods none of whose machines has the labels that their rules need.
+// unlabelled returns the refusal of pods if none of their machines has the labels that their rules require.
 func (r *rounds) unlabelled(q *claim) planner.Refusal {
 	for _, i := range r.books.about[q.class] {
 		rule := &r.books.rules[i]
@@ -94,7 +93,7 @@ func (r *rounds) unlabelled(q *claim) planner.Refusal {
 	return r.ask(q.class, q.given, nil, nil)
 }
 
-// whyFull is why a site has no place for one more pod.
+// whyFull returns why a site has no room for one more pod.
 func (r *rounds) whyFull(q *claim, x *site) planner.Refusal {
 	if x.why == nil {
 		why := r.ask(q.class, q.given, x.offerings, x.nodes)
@@ -103,7 +102,7 @@ func (r *rounds) whyFull(q *claim, x *site) planner.Refusal {
 	return *x.why
 }
 
-// ask plans for one pod alone to learn what the plain planner says of it.
+// ask plans for one pod alone to get the plain solver's reason.
 func (r *rounds) ask(class, given int, offerings, nodes []int) planner.Refusal {
 	if r.arranger.stopped() {
 		return planner.Refusal{Reason: planner.ReasonNextRound, Message: "has no place in this plan, and there was no time to find out why: planned again in the next round"}
@@ -115,7 +114,7 @@ func (r *rounds) ask(class, given int, offerings, nodes []int) planner.Refusal {
 	return planner.Refusal{Reason: planner.ReasonLimitReached, Message: "the places there are taken by other pods: raise the limits of its NodePool, or wait until machines are gone"}
 }
 
-// alone is the refusal of pods that no rule of domains is about: the plain planner's, except where a rule of machines took the machines away.
+// alone returns the refusal of pods that no rule about domains concerns. It is that of the plain solver, unless a rule about machines excludes the machines.
 func (r *rounds) alone(p portion, plain planner.Refusal) planner.Refusal {
 	for _, i := range r.books.about[p.class] {
 		rule := &r.books.rules[i]
@@ -138,7 +137,7 @@ func (r *rounds) domainName(topology int, x *site) string {
 	return "machines without " + r.books.Topologies[topology].Key
 }
 
-// siteName names the domains of a site.
+// siteName returns the names of the domains of a site.
 func (r *rounds) siteName(q *claim, x *site) string {
 	var names []string
 	for _, t := range r.books.topologies {

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// replay plans as if the nodes that are still as an offering is were not there, and puts what it would launch on them, as the plain planner does: right
-// after a plan was carried out the same plan comes out again and finds its machines there. It returns the given plan where that is no worse.
+// replay plans as if the nodes that equal new machines of an offering did not exist, and uses them in place of launches, as the plain solver does. Right after
+// a plan was carried out, the same plan comes out again and finds its machines. It returns the given plan if that is no worse.
 func (a *arranger) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	fresh := freshNodes(s)
 	if plan.Price == 0 || len(fresh) == 0 || a.stopped() {
@@ -55,7 +55,7 @@ func (a *arranger) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	return plan
 }
 
-// freshNodes returns the nodes that have all that an offering has and none of the pods that a rule counts, in the order of their names.
+// freshNodes returns the nodes that have all capacity of an offering and no pods that a rule counts, in the order of their names.
 func freshNodes(s planner.Snapshot) []int {
 	var out []int
 	for v := range s.Nodes {
@@ -70,12 +70,12 @@ func freshNodes(s planner.Snapshot) []int {
 	return out
 }
 
-// asNew reports whether a node has just what a machine of an offering has.
+// asNew reports whether a node has exactly the capacity and domains of a machine of an offering.
 func asNew(n planner.Node, o planner.Offering) bool {
 	return n.Free == o.Free && slices.Equal(n.GPUs, o.GPUs) && slices.Equal(n.Quotas, o.Quotas) && slices.Equal(n.Domains, o.Domains)
 }
 
-// standsFor reports whether a node is what a launch, or one of its alternatives, would be.
+// standsFor reports whether a node equals a new machine of a launch or of one of its alternatives.
 func standsFor(s planner.Snapshot, v int, l planner.Launch) bool {
 	return slices.ContainsFunc(append([]int{l.Offering}, l.Alternatives...), func(i int) bool { return asNew(s.Nodes[v], s.Offerings[i]) })
 }

@@ -8,26 +8,26 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// maxArrangements bounds how often domains, wishes and pools are decided anew. Each round makes one plan.
+// maxArrangements bounds how often domains, wishes and pools are decided again. Each round makes one plan.
 const maxArrangements = 24
 
-// rounds decides who goes where, plans, learns which domains and pools have no room, and decides anew.
+// rounds decides which pods go where, makes a plan, learns which domains and pools have no room, and decides again.
 type rounds struct {
 	arranger *arranger
 	books    *books
-	// local is, by class, whether a rule whose domains are not machines is about it.
+	// local reports, by class, whether a rule whose domains are not machines concerns it.
 	local  []bool
 	stages [][]stage
-	// waiting is how many pods each class has at each stage.
+	// waiting is the number of pods that each class has at each stage.
 	waiting [][]int64
-	// sites are by class and stage, cheap by class and domains.
+	// sites are by class and stage, and cheap is by class and domains.
 	sites map[[2]int][]*site
 	cheap map[int]map[string]*int64
-	// moved is how many pods have gone to another stage until now.
+	// moved is the number of pods that have gone to another stage so far.
 	moved int
 }
 
-// rounds plans for a snapshot whose groups of one machine are settled.
+// rounds plans for a snapshot whose groups that share a machine are planned already.
 func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
 	r := &rounds{arranger: a, books: newBooks(s)}
 	r.local = make([]bool, len(s.Classes))
@@ -44,7 +44,7 @@ func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
 	for c := range r.stages {
 		last = max(last, len(r.stages[c])-1)
 	}
-	// Somebody's wish or pool may be what keeps the last ones out.
+	// The wish or the pool of other pods may be what keeps the last ones out.
 	for from := 1; !ok && from <= last && len(best.Unplaced) > 0 && !r.arranger.stopped(); from++ {
 		for c := range r.waiting {
 			clear(r.waiting[c])
@@ -58,7 +58,7 @@ func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
 	return best
 }
 
-// wishful reports whether any pods wait at a stage before their last.
+// wishful reports whether any pods wait at a stage before their last one.
 func (r *rounds) wishful() bool {
 	for c := range r.waiting {
 		for _, n := range r.waiting[c][:len(r.waiting[c])-1] {
@@ -70,7 +70,7 @@ func (r *rounds) wishful() bool {
 	return false
 }
 
-// run returns the best plan of its rounds, and whether nobody is left out while others still have what they could give up.
+// run returns the best plan of its rounds. It also reports whether the plan is final: it places all pods, or no pods could give up more.
 func (r *rounds) run() (planner.Plan, bool) {
 	r.sites = map[[2]int][]*site{}
 	var best planner.Plan
@@ -92,14 +92,14 @@ func (r *rounds) run() (planner.Plan, bool) {
 	return best, len(best.Unplaced) == 0 || !r.wishful()
 }
 
-// claimed is a portion of a site of a claim, or of a class that no domain matters to.
+// claimed is a portion of a site of a claim, or of a class for which domains do not matter.
 type claimed struct {
 	portion portion
 	stage   int
 	site    *site
 }
 
-// decide returns the claims after each was given its sites, and what to plan for.
+// decide returns the claims with their sites, and the portions to plan for.
 func (r *rounds) decide() ([]*claim, []claimed) {
 	var claims []*claim
 	for _, c := range r.books.order {
@@ -163,7 +163,7 @@ func (r *rounds) assign(claims []*claim) {
 	}
 }
 
-// reset takes back what the sites were given.
+// reset removes the pods that were assigned to sites.
 func (r *rounds) reset(claims []*claim) {
 	r.note()
 	for _, q := range claims {
@@ -224,7 +224,7 @@ func keyOf(domains []int) string {
 	return string(key)
 }
 
-// domainsOf returns the domains of a machine in the topologies of the rules about a class, -1 elsewhere.
+// domainsOf returns the domains of a machine in the topologies of the rules that concern a class, and -1 for other topologies.
 func (r *rounds) domainsOf(class int, domains []int) []int {
 	out := make([]int, len(r.books.Topologies))
 	for t := range out {
@@ -252,7 +252,7 @@ func (r *rounds) claim(class, st int, n int64) *claim {
 	return q
 }
 
-// sitesOf parts the machines of a stage by their domains, in the order of the domains' names.
+// sitesOf groups the machines of a stage by their domains, in the order of the domains' names.
 func (r *rounds) sitesOf(class, st int) []*site {
 	at := map[string]*site{}
 	out := []*site{}
@@ -291,7 +291,7 @@ func (r *rounds) sitesOf(class, st int) []*site {
 	return out
 }
 
-// lowered is books.lowered of what is claimed.
+// lowered is books.lowered for claimed portions.
 func (r *rounds) lowered(parts []claimed, relaxed bool) planner.Snapshot {
 	plain := make([]portion, len(parts))
 	for k, p := range parts {

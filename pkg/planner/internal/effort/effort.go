@@ -11,20 +11,20 @@ type Budget struct {
 	Left  int64
 	clock *clock
 	over  bool
-	// Void is set once nothing that the search finds matters any more.
+	// Void is set once the results of the search are not needed any more.
 	Void atomic.Bool
 }
 
-// clock ends searches from outside. Several may ask at once.
+// clock ends searches from outside. Several searches may use it at the same time.
 type clock struct {
 	ask  sync.Mutex
 	stop func() bool
 }
 
-// Default is some 200 ms of search on two cores for a thousand pods in twenty shapes.
+// Default is about 200 ms of search on two cores for a thousand pods in twenty shapes.
 const Default = 700_000
 
-// New is so many steps, defaultEffort where steps is 0. It ends early once stop, when not nil, says so.
+// New returns a budget of a number of steps, or of Default if steps is 0. If stop is not nil, the budget ends early once it returns true.
 func New(steps int64, stop func() bool) *Budget {
 	if steps == 0 {
 		steps = Default
@@ -32,13 +32,13 @@ func New(steps int64, stop func() bool) *Budget {
 	return &Budget{Most: steps, Left: steps, clock: &clock{stop: stop}}
 }
 
-// shapesPerEffort is the number of shapes that an effort is meant for: more of them get more of it, in proportion, up to maxShare times.
+// shapesPerEffort is the number of shapes that an effort is meant for. More shapes get proportionally more, up to maxShare times as much.
 const (
 	shapesPerEffort = 20
 	maxShare        = 4
 )
 
-// ForShapes makes the effort one for so many shapes.
+// ForShapes scales the budget for a number of shapes.
 func (e *Budget) ForShapes(shapes int) {
 	part := int64(min(max(shapes, shapesPerEffort), maxShare*shapesPerEffort))
 	if e.Left > 0 && e.Left < 1<<40 {
@@ -46,28 +46,28 @@ func (e *Budget) ForShapes(shapes int) {
 	}
 }
 
-// Again is as much as there was at first.
+// Again returns a budget of the original size.
 func (e *Budget) Again() *Budget { return &Budget{Most: e.Most, Left: e.Most, clock: e.clock} }
 
-// Fork is what is left, for one of two searches that go on at the same time.
+// Fork returns a budget of what is left, for one of two parallel searches.
 func (e *Budget) Fork() *Budget { return &Budget{Most: e.Most, Left: e.Left, clock: e.clock} }
 
-// Join goes on from where the longer one of two searches ended. It is over when one of them is.
+// Join sets the budget to what the longer of two parallel searches has left. It has ended if one of the two has.
 func (e *Budget) Join(a, b *Budget) { e.Left, e.over = min(a.Left, b.Left), a.over || b.over }
 
-// Spend takes steps and reports whether any are left.
+// Spend subtracts steps and reports whether any are left.
 func (e *Budget) Spend(steps int64) bool {
 	e.Left -= steps
 	return !e.Done()
 }
 
-// Done reports whether the search is to end. Once it is, it stays so.
+// Done reports whether the search has to end. It stays true once it is.
 func (e *Budget) Done() bool {
 	e.over = e.over || e.Left <= 0 || e.Stopped()
 	return e.over
 }
 
-// Stopped reports whether something else than the effort ends the search.
+// Stopped reports whether something other than the number of steps ends the search.
 func (e *Budget) Stopped() bool { return e.Void.Load() || e.clock.stopped() }
 
 func (c *clock) stopped() bool {
@@ -79,7 +79,7 @@ func (c *clock) stopped() bool {
 	return c.stop()
 }
 
-// Part is a part of an effort.
+// Part returns a budget of 1/of of the original size.
 func (e *Budget) Part(of int64) *Budget {
 	n := max(1, e.Most/of)
 	return &Budget{Most: n, Left: n, clock: e.clock}

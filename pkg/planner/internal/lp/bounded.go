@@ -2,39 +2,39 @@ package lp
 
 import "karve.sh/karve/pkg/planner/internal/amount"
 
-// relaxedRows is how many constraints the relaxation of one machine has: its dimensions.
+// relaxedRows is the number of constraints of the relaxation of one machine: its dimensions.
 const relaxedRows = amount.Dims
 
-// relaxSteps bounds the steps of a machine's relaxation; any prices that it ends with give valid bounds.
+// relaxSteps bounds the pivots of a machine's relaxation. Any duals that it ends with give valid bounds.
 const relaxSteps = 60
 
-// Bounded is a small linear programme: which fractions of columns are worth most within the rows, each column up to its limit. It is solved
-// by the simplex method for bounded variables and starts from where it ended, since mostly only the worths have changed.
+// Bounded is a small linear program: it chooses fractional amounts of columns with the greatest total value, within the limits of rows and columns. It is
+// solved by the simplex method for bounded variables, and starts from the previous basis, because usually only the values have changed.
 //
-// It works in floating point and only guides: whatever its prices are, the bounds that are drawn from them are valid. Products are
-// converted one by one, so that no machine fuses them with a sum and decides otherwise.
+// It works in floating point and is only a heuristic: bounds that are derived from its duals are valid whatever these are. Products are converted one by one,
+// so that no compiler fuses them with a sum and all computers decide alike.
 type Bounded struct {
 	Rows  int
 	Limit [relaxedRows]float64 // of each row
 	Cols  []BoundedColumn
-	basis [relaxedRows]int // a column, or -1-r for what is left of row r
+	basis [relaxedRows]int // a column, or -1-r for the slack of row r
 	x     [relaxedRows]float64
 	inv   [relaxedRows][relaxedRows]float64
-	Price [relaxedRows]float64 // of each row
+	Price [relaxedRows]float64 // the dual of each row
 }
 
 type BoundedColumn struct {
 	Value float64
 	Use   [relaxedRows]float64
 	Most  float64
-	full  bool // not in the basis, and at its limit
+	full  bool // nonbasic at its limit
 	basic bool
 }
 
-// PivotMin is the least pivot that is safe to divide by.
+// PivotMin is the smallest pivot that is safe to divide by.
 const PivotMin = 1e-9
 
-// Empty begins with nothing of any column.
+// Empty resets the basis to the slacks, with all columns at 0.
 func (l *Bounded) Empty() {
 	for r := range l.Rows {
 		l.basis[r] = -1 - r
@@ -47,7 +47,7 @@ func (l *Bounded) Empty() {
 	}
 }
 
-// Amount returns how much of a column there is.
+// Amount returns the amount of a column in the solution.
 func (l *Bounded) Amount(c int) float64 {
 	col := &l.Cols[c]
 	switch {
@@ -76,13 +76,13 @@ func (l *Bounded) setPrices() {
 	}
 }
 
-// Solve makes at most relaxSteps steps.
+// Solve makes at most relaxSteps pivots.
 func (l *Bounded) Solve() {
 	largest := 0.0
 	for c := range l.Cols {
 		largest = max(largest, l.Cols[c].Value)
 	}
-	// A gain that is so small beside the worths is rounding.
+	// A gain that is this small relative to the values is a rounding error.
 	least := float64(1e-9 * largest)
 	for range relaxSteps {
 		l.setPrices()
@@ -115,7 +115,8 @@ func (l *Bounded) Solve() {
 	l.setPrices()
 }
 
-// leaving returns the row of the basis that is first at a limit, at its top or at nothing, and how far that is; -1 when it is not within far.
+// leaving returns the row of the basis whose variable first reaches a limit, how far the entering variable moves until then, and whether the limit is the
+// upper one. The row is -1 if none does within far.
 func (l *Bounded) leaving(w *[relaxedRows]float64, sign, far float64) (leave int, until float64, atTop bool) {
 	leave = -1
 	for r := range l.Rows {
@@ -134,7 +135,7 @@ func (l *Bounded) leaving(w *[relaxedRows]float64, sign, far float64) (leave int
 	return leave, far, atTop
 }
 
-// direction is how the amounts of the basis fall with what enters.
+// direction returns by how much the basic variables decrease per unit of the entering one.
 func (l *Bounded) direction(enter int) (w [relaxedRows]float64) {
 	for r := range l.Rows {
 		if enter < 0 {
@@ -148,7 +149,7 @@ func (l *Bounded) direction(enter int) (w [relaxedRows]float64) {
 	return w
 }
 
-// move changes the amount of one column, up or down, until it or one of the basis is at a limit.
+// move changes the amount of one column, up or down, until it or a basic variable reaches a limit. It returns false if there is no such limit.
 func (l *Bounded) move(enter int, down bool) bool {
 	w := l.direction(enter)
 	far := 1e300

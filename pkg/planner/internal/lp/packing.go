@@ -1,19 +1,20 @@
 package lp
 
-// Packing is a small linear programme: which amounts of columns are worth most together within the rows. It is solved by the simplex method and starts from
-// where it ended, since mostly only the worths have changed. Like [Bounded] it only guides, and nothing that is proven rests on it.
+// Packing is a small linear program: it chooses fractional amounts of columns with the greatest total value, within the limits of rows. It is solved by the
+// simplex method and starts from the previous basis, because usually only the values have changed. Like [Bounded] it is only a heuristic, and no proof depends
+// on it.
 type Packing struct {
 	Limit []float64 // of each row
 	Cols  []Column
-	Basis []int // a column, or -1-r for what is left of row r
+	Basis []int // a column, or -1-r for the slack of row r
 	x     []float64
 	inv   [][]float64
-	Price []float64 // of each row
+	Price []float64 // the dual of each row
 	w     []float64
 	moves int
 }
 
-// Column is a column: what one of it takes of some rows.
+// Column is a column: its value, and what one unit of it uses of some rows.
 type Column struct {
 	Value float64
 	Rows  []int32
@@ -21,10 +22,10 @@ type Column struct {
 	Basic bool
 }
 
-// freshAfter is after how many steps a blend begins anew, so that rounding does not add up.
+// freshAfter is the number of pivots after which the solver starts again from the empty basis, so that rounding errors do not add up.
 const freshAfter = 300
 
-// Empty begins with nothing of any column.
+// Empty resets the basis to the slacks, with all columns at 0.
 func (b *Packing) Empty() {
 	n := len(b.Limit)
 	b.Basis, b.moves = make([]int, n), 0
@@ -39,7 +40,7 @@ func (b *Packing) Empty() {
 	}
 }
 
-// Amount returns how much of a column there is.
+// Amount returns the amount of a column in the solution.
 func (b *Packing) Amount(c int) float64 {
 	if b.Cols[c].Basic {
 		for r, at := range b.Basis {
@@ -63,7 +64,7 @@ func (b *Packing) setPrices() {
 	}
 }
 
-// Solve makes at most relaxSteps steps, and a few for each row.
+// Solve makes at most relaxSteps pivots, and two more for each row.
 func (b *Packing) Solve() {
 	if b.moves > freshAfter {
 		b.Empty()
@@ -72,7 +73,7 @@ func (b *Packing) Solve() {
 	for c := range b.Cols {
 		largest = max(largest, b.Cols[c].Value)
 	}
-	// A gain that is so small beside the worths is rounding.
+	// A gain that is this small relative to the values is a rounding error.
 	least := float64(1e-9 * largest)
 	for range relaxSteps + 2*len(b.Limit) {
 		b.setPrices()
@@ -103,7 +104,7 @@ func (b *Packing) Solve() {
 	b.setPrices()
 }
 
-// move brings in a column, or what is left of a row.
+// move brings a column or the slack of a row into the basis. It returns false if nothing can leave.
 func (b *Packing) move(enter int) bool {
 	for r, row := range b.inv {
 		b.w[r] = 0
@@ -142,7 +143,7 @@ func (b *Packing) move(enter int) bool {
 	return true
 }
 
-// Eliminate divides a row by its factor and takes it, each by its own factor, from the others.
+// Eliminate divides a row by its factor, and subtracts it from each other row times that row's factor.
 func Eliminate(rows [][]float64, row int, factors []float64) {
 	of := rows[row]
 	f := 1 / factors[row]

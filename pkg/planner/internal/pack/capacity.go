@@ -8,17 +8,17 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Capacity is what one machine has for pods: a node, or what an offering launches.
+// Capacity is what one machine has for pods: an existing node, or a machine that an offering launches.
 type Capacity struct {
 	Free amount.Vector
-	// Gpus are the GPUs of the machine, those with the least memory first, and gpuAt where each stands in the snapshot.
+	// Gpus are the GPUs of the machine, those with the least memory first. gpuAt has their indices in the snapshot.
 	Gpus  []planner.GPU
 	gpuAt []int
-	// Binned is whether it matters which GPU a pod is on: else the totals in free say it all.
+	// Binned reports whether it matters which GPU a pod is on. If it is false, the totals in Free are sufficient.
 	Binned bool
-	// Quotas are by quota of the problem.
+	// Quotas are what the machine has, by quota of the problem.
 	Quotas []int64
-	// Fits is, by shape, how many of its pods alone the machine holds; 0 where it is not admitted.
+	// Fits is, by shape, the number of its pods that the machine holds if it holds no others. It is 0 if the machine does not admit them.
 	Fits []int32
 }
 
@@ -46,7 +46,7 @@ func compareGPUs(a, b planner.GPU) int {
 	return cmp.Or(cmp.Compare(a.MemoryBytes, b.MemoryBytes), cmp.Compare(a.Replicas, b.Replicas))
 }
 
-// Alone returns how many pods of one shape the machine holds when nothing else is on it, at most most.
+// Alone returns how many pods of one shape the machine holds if it holds no others, at most most.
 func (c *Capacity) Alone(s *Shape, most int32) int32 {
 	n := c.Free.Fit(s.Request, most)
 	for _, x := range s.quotas {
@@ -67,12 +67,12 @@ func (c *Capacity) Alone(s *Shape, most int32) int32 {
 	return n
 }
 
-// SameAs reports whether two machines have the same for pods, admitted or not.
+// SameAs reports whether two machines have the same capacity. It does not compare which pods they admit.
 func (c *Capacity) SameAs(o *Capacity) bool {
 	return c.Free == o.Free && slices.Equal(c.Gpus, o.Gpus) && slices.Equal(c.Quotas, o.Quotas)
 }
 
-// covers reports whether a machine holds whatever another one holds, were all pods admitted to both.
+// covers reports whether a machine holds every load that another one holds, apart from which pods they admit.
 func (c *Capacity) covers(o *Capacity) bool {
 	for d := range c.Free {
 		if c.Free[d] < o.Free[d] {
@@ -87,7 +87,7 @@ func (c *Capacity) covers(o *Capacity) bool {
 	if !c.Binned && !o.Binned {
 		return true
 	}
-	// The GPUs of the other one find their match from the largest down.
+	// Each GPU of the other machine is matched with one of this machine, starting with the largest.
 	if len(c.Gpus) < len(o.Gpus) {
 		return false
 	}
@@ -108,7 +108,7 @@ type Room struct {
 	chosen []onGPU // scratch of assign
 }
 
-// Fill begins with a machine under a load that it holds, and reports whether it found a place for each of its pods.
+// Fill starts with a machine under a load. It reports whether the machine can hold the load.
 func (r *Room) Fill(p *Problem, c *Capacity, l Load) bool {
 	r.free = c.Free
 	r.Ledger.Open(c)

@@ -1,6 +1,6 @@
 package pack
 
-// Cost orders plans: fewer pods left out, then less money, then fewer machines.
+// Cost is the cost of a plan. Plans are compared by the number of unplaced pods, then by price, then by the number of machines.
 type Cost struct {
 	Left     int64
 	Price    int64

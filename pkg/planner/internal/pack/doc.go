@@ -1,3 +1,3 @@
-// Package pack has the packing problem: a snapshot without constraints between machines, in which pods that are alike are one shape. It knows which loads a
-// machine holds, to the GPU that each pod is on, and says why a pod has no place.
+// Package pack defines the packing problem: a snapshot without constraints between machines, in which identical pods are one shape. It decides which loads a
+// machine holds, including the GPU of each pod, and explains why a pod is not placed.
 package pack

@@ -7,10 +7,10 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// assignSteps bounds the search for GPUs for the pods of one machine, when putting each on the fullest GPU that has room does not do.
+// assignSteps bounds the search for GPUs for the pods of one machine. The search runs only if best fit fails.
 const assignSteps = 400
 
-// States reports whether pods of the shape state device memory, so that each is on one GPU.
+// States reports whether pods of the shape state device memory, so that each must be on one GPU.
 func (s *Shape) States() bool { return s.Request[amount.GPUMemory] > 0 }
 
 // fitGPU returns how many pods of a shape that states device memory fit on the GPU, at most most.
@@ -33,14 +33,14 @@ func TakeGPU(g *planner.GPU, s *Shape, n int32) {
 	g.Replicas -= s.Request[amount.Replicas] * int64(n)
 }
 
-// onGPU says that so many pods of a shape are on a GPU, an index into capacity.gpus.
+// onGPU is a number of pods of a shape on a GPU, which is an index into Capacity.Gpus.
 type onGPU struct {
 	shape int
 	gpu   int
 	pods  int32
 }
 
-// bestFit puts up to most pods on GPUs, always on the fullest that has room, and returns how many found a place.
+// bestFit puts up to most pods on GPUs, each on the fullest GPU that has room. It returns how many it placed.
 func bestFit(gpus []planner.GPU, s *Shape, most int32, note func(gpu int, n int32)) int32 {
 	placed := int32(0)
 	for placed < most {
@@ -63,14 +63,14 @@ func bestFit(gpus []planner.GPU, s *Shape, most int32, note func(gpu int, n int3
 	return placed
 }
 
-// assign finds a GPU for each pod of a load that states device memory. What is left on the GPUs afterwards goes to r, and who is where to
-// note when it is not nil. It reports false where it found no way.
+// assign finds a GPU for each pod of a load that states device memory. It stores what is left on the GPUs in r, and the GPUs of the pods in note if that is
+// not nil. It returns false if it found no assignment.
 func (p *Problem) assign(c *Capacity, l Load, r *Room, note *[]onGPU) bool {
 	ok, _ := p.AssignOrKnow(c, l, r, note)
 	return ok
 }
 
-// AssignOrKnow is assign, and says of a failure whether there might be a way all the same.
+// AssignOrKnow is assign. If it fails, unsure reports whether an assignment may exist all the same.
 func (p *Problem) AssignOrKnow(c *Capacity, l Load, r *Room, note *[]onGPU) (ok, unsure bool) {
 	if p.AssignAtOnce(c, l, r, note) {
 		return true, false
@@ -92,7 +92,7 @@ func (p *Problem) AssignOrKnow(c *Capacity, l Load, r *Room, note *[]onGPU) (ok,
 	return ok, !ok && a.steps <= 0
 }
 
-// AssignAtOnce is assign without a search: pods with the most memory come first, each to the fullest GPU that has room.
+// AssignAtOnce is assign without a search: pods with the most memory come first, each on the fullest GPU that has room.
 func (p *Problem) AssignAtOnce(c *Capacity, l Load, r *Room, note *[]onGPU) bool {
 	r.gpus = append(r.gpus[:0], c.Gpus...)
 	for _, k := range p.byGPU {
@@ -109,8 +109,8 @@ func (p *Problem) AssignAtOnce(c *Capacity, l Load, r *Room, note *[]onGPU) bool
 	return true
 }
 
-// spare is what all GPUs together have beyond what the pods of a load need that state device memory, and whether that is not less than nothing. Other
-// pods may have replicas too, of which free tells.
+// spare returns what all GPUs together have beyond what the pods of a load that state device memory need, and reports whether that is ≥ 0. The replicas of
+// other pods are checked elsewhere, in Free.
 func (p *Problem) spare(c *Capacity, l Load) (planner.GPU, bool) {
 	var g planner.GPU
 	for _, x := range c.Gpus {
@@ -123,9 +123,9 @@ func (p *Problem) spare(c *Capacity, l Load) (planner.GPU, bool) {
 	return g, g.MemoryBytes >= 0 && g.Replicas >= 0
 }
 
-// assignment is an exhaustive search, within its steps, for GPUs for the pods of one machine. It fills one GPU after the other: the largest pod that
-// is left goes to one, with as many others that nothing more fits (bin completion, Gent and Walsh), and what the full GPUs leave over is no more than
-// there is to spare.
+// assignment is a search, exhaustive within its steps, for GPUs for the pods of one machine. It fills one GPU after the other (bin completion, Gent and
+// Walsh). The largest remaining pod goes to a GPU together with other pods, so that nothing more fits. The full GPUs may leave over at most what all GPUs have
+// to spare.
 type assignment struct {
 	problem *Problem
 	left    Load
@@ -136,7 +136,7 @@ type assignment struct {
 	chosen  []onGPU
 }
 
-// place finds GPUs for all pods that are left. Of GPUs that are alike only one is tried.
+// place finds GPUs for all remaining pods. It tries only one of identical GPUs.
 func (a *assignment) place() bool {
 	first := slices.IndexFunc(a.problem.byGPU, func(k int) bool { return a.left[k] > 0 })
 	if first < 0 {
@@ -162,7 +162,7 @@ func (a *assignment) place() bool {
 	return false
 }
 
-// fill chooses the pods of one GPU, from the i-th shape of byGPU on, and of that one at least so many.
+// fill chooses the pods of one GPU, from the i-th shape of byGPU on. It takes at least least pods of that shape.
 func (a *assignment) fill(g, i int, least int32) bool {
 	for i < len(a.problem.byGPU) && a.left[a.problem.byGPU[i]] == 0 {
 		i++
@@ -194,7 +194,7 @@ func (a *assignment) fill(g, i int, least int32) bool {
 	return false
 }
 
-// finish goes on from a full GPU, one that has no room for any pod that is left.
+// finish continues after a GPU is filled. It returns false if one of the remaining pods still fits on the GPU, or if the GPU leaves too much unused.
 func (a *assignment) finish(g int) bool {
 	over := a.gpus[g]
 	if over.MemoryBytes > a.spare.MemoryBytes || over.Replicas > a.spare.Replicas {

@@ -2,15 +2,15 @@ package pack
 
 import "karve.sh/karve/pkg/planner"
 
-// share is how a shape belongs to a rule that keeps pods apart on machines: its pods ask for it, are counted by it, or both.
+// share is how a shape relates to a rule that keeps pods apart on machines: the rule constrains its pods, counts them, or both.
 type share struct {
 	rule    int
 	asks    bool
 	counted bool
 }
 
-// Ledger is what filling a machine keeps account of beside the amounts of a vec: what is left of quotas, and how many pods are
-// there that ask to be apart, or that others ask to be apart from.
+// Ledger tracks, while a machine is filled, what is not in an amount.Vector: what is left of quotas, and the numbers of pods that each rule to keep pods apart
+// constrains and counts.
 type Ledger struct {
 	quotas  []int64
 	asking  []int32
@@ -21,14 +21,14 @@ func NewLedger(p *Problem) Ledger {
 	return Ledger{make([]int64, len(p.quotas)), make([]int32, p.aparts), make([]int32, p.aparts)}
 }
 
-// Open begins with an empty machine.
+// Open starts with an empty machine.
 func (l *Ledger) Open(c *Capacity) {
 	copy(l.quotas, c.Quotas)
 	clear(l.asking)
 	clear(l.counted)
 }
 
-// Fit returns how many pods of a shape may join, at most most.
+// Fit returns how many pods of a shape may be added, at most most.
 func (l *Ledger) Fit(s *Shape, most int32) int32 {
 	for _, x := range s.quotas {
 		if left := l.quotas[x.Quota]; left < x.Count*int64(most) {
@@ -46,7 +46,7 @@ func (l *Ledger) Fit(s *Shape, most int32) int32 {
 	return most
 }
 
-// Take lets n pods join, or leave where n is negative.
+// Take adds n pods, or removes them if n is negative.
 func (l *Ledger) Take(s *Shape, n int32) {
 	for _, x := range s.quotas {
 		if l.quotas[x.Quota] != planner.Unlimited {
@@ -63,5 +63,5 @@ func (l *Ledger) Take(s *Shape, n int32) {
 	}
 }
 
-// Plain reports whether a shape has nothing to do with a ledger.
+// Plain reports whether the shape uses no quotas and no rules of a ledger.
 func (s *Shape) Plain() bool { return len(s.quotas)+len(s.apart) == 0 }

@@ -28,7 +28,7 @@ func (l Load) Add(o Load, times int32) {
 	}
 }
 
-// Under reports whether all of l is in o.
+// Under reports whether l has at most as many pods of each shape as o.
 func (l Load) Under(o Load) bool {
 	for k, n := range l {
 		if n > o[k] {
@@ -38,7 +38,7 @@ func (l Load) Under(o Load) bool {
 	return true
 }
 
-// Within returns what of l there is in o.
+// Within returns the part of l that is in o.
 func (l Load) Within(o Load) Load {
 	out := slices.Clone(l)
 	for k := range out {
@@ -47,7 +47,7 @@ func (l Load) Within(o Load) Load {
 	return out
 }
 
-// Worth is the value of a load at the given values of pods, in units of valueScale.
+// Worth returns the worth of a load for the given worths of pods, in units of 1/pricing.Scale micro-dollars.
 func Worth(values []int64, l Load) int64 {
 	var v int64
 	for k, n := range l {

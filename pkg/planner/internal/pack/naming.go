@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// Naming gives the loads of machines their pods.
+// Naming assigns pods to the loads of machines.
 type Naming struct {
 	Problem *Problem
 	Room    Room
-	// Take takes the names of so many pods of a shape.
+	// Take takes the names of count pods of shape k.
 	Take func(k int, count int32) []string
 }
 
-// InTurn names the pods of each shape in the order of their names; next is by shape the first that has no place yet.
+// InTurn returns a naming that takes the pods of each shape in the order of their names. next is, by shape, the index of the first pod that is not taken yet.
 func (p *Problem) InTurn(next []int) Naming {
 	return Naming{Problem: p, Room: Room{Ledger: NewLedger(p)}, Take: func(k int, count int32) []string {
 		var out []string
@@ -25,7 +25,7 @@ func (p *Problem) InTurn(next []int) Naming {
 	}}
 }
 
-// Pick takes the pods of one machine's load, sorted, and the GPU of each, nil where none states device memory.
+// Pick takes the pods of one machine's load. It returns them sorted, with the GPU of each. gpus is nil if no pod states device memory.
 func (n *Naming) Pick(c *Capacity, l Load) (pods []string, gpus []int) {
 	type place struct {
 		pod string

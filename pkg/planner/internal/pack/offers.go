@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// UsableOfferings returns the indices of the offerings that can be launched at present, in stable order.
+// UsableOfferings returns the indices of the offerings that can be launched now, in stable order.
 func UsableOfferings(s planner.Snapshot) []int {
 	var out []int
 	for i, o := range s.Offerings {
@@ -28,7 +28,7 @@ func UsableOfferings(s planner.Snapshot) []int {
 	return out
 }
 
-// CompareOfferings is the stable order of offerings: by what they are called, and by what they are where names repeat.
+// CompareOfferings defines the stable order of offerings: by names, and by capacities if names are equal.
 func CompareOfferings(s planner.Snapshot, i, j int) int {
 	a, b := s.Offerings[i], s.Offerings[j]
 	fa, fb := amount.VectorOf(a.Free), amount.VectorOf(b.Free)
@@ -49,7 +49,7 @@ func CompareOfferings(s planner.Snapshot, i, j int) int {
 	)
 }
 
-// addTerms finds out of which quotas, GPUs and rules the pods of a snapshot make any use.
+// addTerms finds the quotas that the pods of the snapshot use, and whether they state device memory.
 func (p *Problem) addTerms(s planner.Snapshot) {
 	p.quotaAt = make([]int, len(s.Quotas))
 	for q := range p.quotaAt {
@@ -80,8 +80,7 @@ func (p *Problem) addOffers(s planner.Snapshot) {
 	}
 }
 
-// addNodes adds the nodes, the fullest first, so that best fit is the order itself and a name decides only between nodes with the
-// same room.
+// addNodes adds the nodes, the fullest first. This is the order of best fit, and names only decide between nodes with the same room.
 func (p *Problem) addNodes(s planner.Snapshot) {
 	for i, n := range s.Nodes {
 		if !amount.VectorOf(n.Free).Negative() {
@@ -94,7 +93,7 @@ func (p *Problem) addNodes(s planner.Snapshot) {
 	})
 }
 
-// Places maps the indices of a snapshot's offerings and nodes to those of the problem, -1 where it has none.
+// Places maps the indices of a snapshot's offerings and nodes to those of the problem. Entries are -1 if the problem does not have them.
 func (p *Problem) Places(s planner.Snapshot) (offerAt, nodeAt []int) {
 	offerAt, nodeAt = make([]int, len(s.Offerings)), make([]int, len(s.Nodes))
 	for i := range offerAt {
@@ -112,7 +111,7 @@ func (p *Problem) Places(s planner.Snapshot) (offerAt, nodeAt []int) {
 	return offerAt, nodeAt
 }
 
-// addFits finds how many pods of each shape the offers and nodes hold, and keeps those that hold any.
+// addFits computes how many pods of each shape the offers and nodes hold, and drops those that hold none.
 func (p *Problem) addFits(s planner.Snapshot) {
 	for i := range p.Offers {
 		p.Offers[i].Fits = make([]int32, len(p.Shapes))
@@ -144,8 +143,8 @@ func (p *Problem) addFits(s planner.Snapshot) {
 	p.Nodes = slices.DeleteFunc(p.Nodes, func(n node) bool { return !holds(n.Fits) })
 }
 
-// dropDominated removes offers that another one replaces in every plan: it holds whatever they hold, costs no more, and
-// counts no more against a limit. Zones and capacity types of one machine mostly fall away here.
+// dropDominated removes dominated offers. A dominating offer holds every load that the other one holds, costs no more, and counts no more against a limit.
+// Most zones and capacity types of an instance type are removed here.
 func (p *Problem) dropDominated() {
 	var kept []Offer
 	p.Replaced = map[int]int{}
@@ -165,7 +164,7 @@ func (p *Problem) dropDominated() {
 	p.Offers = kept
 }
 
-// replaces reports whether offer a can stand in for offer b wherever b is bought.
+// replaces reports whether offer a dominates offer b.
 func (p *Problem) replaces(a, b int) bool {
 	x, y := &p.Offers[a], &p.Offers[b]
 	if x.Price > y.Price || !x.covers(&y.Capacity) {

@@ -7,43 +7,42 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Problem is a snapshot in the order that decisions are made in: everything sorted by name or by size, never by its index, so
-// that shuffling a snapshot changes nothing; what cannot be used is gone, what cannot be told apart is merged.
+// Problem is a snapshot that is prepared for the search. Everything is sorted by name or by size, not by index, so that the order of the snapshot has no
+// effect. What cannot be used is removed, and what is identical is merged.
 type Problem struct {
 	Snapshot planner.Snapshot
 	Shapes   []Shape
-	// ofClass are the shapes of the classes whose pods are planned for.
+	// ofClass maps the classes that are planned for to their shapes.
 	ofClass map[int]int
 	Offers  []Offer
 	Nodes   []node
-	// quotas is what a machine has, by quota of the problem, where nothing is said of it; quotaAt leads there from the snapshot's, -1 for
-	// those that no pod takes. aparts is the number of rules that keep pods apart on machines.
+	// quotas is what a machine has by default, by quota of the problem. quotaAt maps the quotas of the snapshot to those, and has -1 for quotas that no pod
+	// uses. aparts is the number of rules that keep pods apart on machines.
 	quotas  []int64
 	quotaAt []int
 	aparts  int
-	// Stated is whether any pod states device memory; byGPU are the shapes that do, those with the most first.
+	// Stated reports whether any pod states device memory. byGPU are the shapes that do, those with the most first.
 	Stated bool
 	byGPU  []int
-	// Replaced leads from each offering of the snapshot that another one replaces to that one.
+	// Replaced maps each dominated offering of the snapshot to the one that dominates it.
 	Replaced map[int]int
-	// Worthiest bounds the worth of a pod, in units of valueScale, so that the worth of all pods stays within an int64.
+	// Worthiest bounds the worth of a pod, in units of 1/pricing.Scale micro-dollars, so that the worth of all pods does not overflow an int64.
 	Worthiest int64
-	// Limits is what each pool of the snapshot may still launch; limited whether any of them is finite.
+	// Limits is what each pool of the snapshot may still launch. Limited reports whether any limit is finite.
 	Limits  []amount.Usage
 	Limited bool
-	// Refused are the pods that are not planned for at all, with their reason.
+	// Refused are the pods that are not planned for, with their reasons.
 	Refused []planner.Unplaced
 }
 
-// Shape is all pods with the same requests that the same usable offerings and nodes can hold: classes that differ only
-// in what makes no difference here share one.
+// Shape is all pods with the same requests that fit on the same usable offerings and nodes. It merges the classes that differ in nothing else.
 type Shape struct {
 	Request amount.Vector
-	// quotas are what a pod takes, by quota of the problem; apart are the rules that keep it apart from others on a machine.
+	// quotas are what a pod uses, by quota of the problem. apart are the rules that keep it apart from others on a machine.
 	quotas []planner.Amount
 	apart  []share
 	Pods   []podRef
-	// Launchable is whether any usable offering can hold one pod, were there no limits.
+	// Launchable reports whether any usable offering can hold one pod, apart from limits.
 	Launchable bool
 }
 
@@ -52,7 +51,7 @@ type podRef struct {
 	Class int
 }
 
-// Offer is a usable offering: it exists, its pool is open, the cloud has it, and some shape fits.
+// Offer is a usable offering: its pool is open, the cloud has it, and some shape fits.
 type Offer struct {
 	Index int
 	Pool  int
@@ -67,7 +66,7 @@ type node struct {
 	Capacity
 }
 
-// Compile prepares a snapshot. It accepts anything: what [planner.Validate] would refuse is left out or refused, pod by pod.
+// Compile prepares a snapshot. It accepts any snapshot: what [planner.Validate] would reject is dropped or refused, pod by pod.
 func Compile(s planner.Snapshot) *Problem {
 	p := &Problem{Snapshot: s, ofClass: map[int]int{}}
 	for _, pool := range s.Pools {
@@ -98,10 +97,11 @@ func (p *Problem) Demand() Load {
 	return d
 }
 
-// worthiest bounds the worth of a pod. It is the worth of a pod that only a node can hold: 64 times the dearest machine there is, were there few pods.
+// worthiest bounds the worth of a pod. If there are few pods, it is the worth of a pod that only a node can hold: 64 times the price of the most expensive
+// machine that exists.
 const worthiest = 1 << 44
 
-// Dearest is the highest price of an offer.
+// Dearest returns the highest price of an offer.
 func (p *Problem) Dearest() int64 {
 	var most int64
 	for t := range p.Offers {
@@ -110,7 +110,7 @@ func (p *Problem) Dearest() int64 {
 	return most
 }
 
-// InRange returns those of xs that are indices of n things, sorted, each once.
+// InRange returns the elements of xs that are indices of n items, sorted and unique.
 func InRange(xs []int, n int) []int {
 	sound := len(xs) == 0 || xs[0] >= 0 && xs[len(xs)-1] < n
 	for i := 1; i < len(xs); i++ {

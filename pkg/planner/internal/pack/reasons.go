@@ -10,9 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// Refusal explains why a pod of a class that is not blocked has no place, when the pools may still launch what left says.
-// Of several reasons the one that is closest to a place is given: a machine that the cloud may have again soon, then a pool that may
-// open again, then a limit that somebody can raise, then a request that fits nothing.
+// Refusal explains why a pod of a class that is not blocked is not placed, if the pools may still launch what left says. Of several reasons it returns the one
+// that is easiest to resolve: first an unavailable offering, then a closed pool, then a limit, then a request that is too large.
 func (p *Problem) Refusal(sh *Shape, class planner.Class, left []amount.Usage) planner.Refusal {
 	s := p.Snapshot
 	var admitting, holding []int
@@ -70,13 +69,13 @@ func blockedBy(s planner.Snapshot, holding []int, left []amount.Usage) planner.R
 	case len(limited) > 0:
 		return limitReached(s, limited, left)
 	}
-	// An offering that could be launched within the limits was left unused: only amounts beyond all sense lead here.
+	// An offering that could be launched within the limits was not used. This only happens with absurd prices or capacities.
 	o := s.Offerings[holding[0]]
 	return planner.Refusal{Reason: planner.ReasonUnsupported, Message: fmt.Sprintf("fits %s, whose price or capacity in the catalogue makes no sense: correct the catalogue",
 		nameOf(s, o))}
 }
 
-// passOn repeats what the snapshot said of offerings or pools, each message once, at most three of them.
+// passOn combines the messages that the snapshot has for offerings or pools, without duplicates and at most three.
 func passOn(reason planner.Reason, indices []int, said func(int) *planner.Refusal) planner.Refusal {
 	var messages []string
 	for _, i := range indices {
@@ -98,7 +97,7 @@ func passOn(reason planner.Reason, indices []int, said func(int) *planner.Refusa
 	return planner.Refusal{Reason: reason, Message: strings.Join(messages, "; ")}
 }
 
-// limitReached names, for the smallest machine that would do in each pool, the limit that has no room for it.
+// limitReached names, for the smallest suitable machine of each pool, the limit that does not allow it.
 func limitReached(s planner.Snapshot, holding []int, left []amount.Usage) planner.Refusal {
 	smallest := map[int]int{}
 	for _, i := range holding {
@@ -145,7 +144,7 @@ func limitAmount(d int, x int64) string {
 	return count(int(x), "node")
 }
 
-// tooLarge names the resource of which the pod asks for more than any machine that admits it has, and the machine that has most.
+// tooLarge names the resource of which the pod requests more than any machine that admits it has, and the machine that has most of it.
 func (p *Problem) tooLarge(sh *Shape, class planner.Class, admitting []int) planner.Refusal {
 	s, request := p.Snapshot, amount.VectorOf(class.Requests)
 	for d := range amount.GPUMemory {
@@ -170,7 +169,7 @@ func (p *Problem) tooLarge(sh *Shape, class planner.Class, admitting []int) plan
 	return p.tooLargeAtOnce(request, admitting)
 }
 
-// tooLargeAtOnce names the machine that lacks the least of what a pod asks for, none of which is too much by itself.
+// tooLargeAtOnce names the machine that lacks the fewest of the resources that the pod requests. None of them is too large by itself.
 func (p *Problem) tooLargeAtOnce(request amount.Vector, admitting []int) planner.Refusal {
 	s := p.Snapshot
 	best, missing := admitting[0], amount.Dims+1
@@ -199,7 +198,8 @@ func (p *Problem) tooLargeAtOnce(request amount.Vector, admitting []int) planner
 		"ask for less or allow larger instance types in the NodePool's requirements", nameOf(s, o), strings.Join(has, " and "), strings.Join(asks, " and "))}
 }
 
-// tooLargeForGPUs says so when no GPU of the machines that admit a pod has the device memory and the replicas that it wants of one GPU.
+// tooLargeForGPUs returns a refusal if no GPU of the machines that admit a pod has the device memory and the replicas that it requests of one GPU, and nil
+// otherwise.
 func (p *Problem) tooLargeForGPUs(sh *Shape, admitting []int) *planner.Refusal {
 	if !sh.States() {
 		return nil
@@ -221,7 +221,7 @@ func (p *Problem) tooLargeForGPUs(sh *Shape, admitting []int) *planner.Refusal {
 		describe(amount.GPUMemory, most.MemoryBytes), describe(amount.Replicas, most.Replicas))}
 }
 
-// tooLargeForQuotas says so when no machine that admits a pod has what it takes of a quota.
+// tooLargeForQuotas returns a refusal if no machine that admits a pod has what the pod uses of a quota, and nil otherwise.
 func (p *Problem) tooLargeForQuotas(class planner.Class, admitting []int) *planner.Refusal {
 	for _, x := range class.Quotas {
 		if x.Quota < 0 || x.Quota >= len(p.Snapshot.Quotas) {
@@ -253,7 +253,7 @@ func nameOf(s planner.Snapshot, o planner.Offering) string {
 	return fmt.Sprintf("%s in NodePool %s", o.InstanceType, s.Pools[o.Pool].Name)
 }
 
-// describe writes an amount of a dimension as a person would.
+// describe formats an amount of a dimension for people.
 func describe(d int, x int64) string {
 	switch d {
 	case amount.Replicas:
@@ -277,7 +277,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// cpus writes thousandths of a CPU as Kubernetes does.
+// cpus formats thousandths of a CPU as Kubernetes does.
 func cpus(milli int64) string {
 	if milli%1000 == 0 {
 		return fmt.Sprintf("%d CPU", milli/1000)
@@ -285,7 +285,7 @@ func cpus(milli int64) string {
 	return fmt.Sprintf("%dm CPU", milli)
 }
 
-// byteCount writes bytes in the largest binary unit that leaves a whole number.
+// byteCount formats bytes in the largest binary unit that gives a whole number.
 func byteCount(b int64) string {
 	units := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
 	u := 0

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/amount"
 )
 
-// addShapes merges the classes into shapes, in the order of their first pods, and refuses what is blocked or malformed.
+// addShapes merges the classes into shapes, in the order of their first pods, and refuses blocked and invalid ones.
 func (p *Problem) addShapes(s planner.Snapshot) {
 	offerAt, nodeAt := p.Places(s)
 	shares := p.shares(s)
@@ -57,7 +57,7 @@ func (p *Problem) addShapes(s planner.Snapshot) {
 	})
 }
 
-// ShapeOf returns the shape that the pods of a class of the snapshot are part of; nil where none of them is planned for.
+// ShapeOf returns the shape of the pods of a class of the snapshot. It returns nil if none of them is planned for.
 func (p *Problem) ShapeOf(class int) *Shape {
 	if k, ok := p.ofClass[class]; ok {
 		return &p.Shapes[k]
@@ -65,7 +65,7 @@ func (p *Problem) ShapeOf(class int) *Shape {
 	return nil
 }
 
-// take notes what a pod of a shape takes of quotas, and reports whether none of it is less than nothing.
+// take records what a pod of a shape uses of quotas. It returns false if an amount is negative.
 func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
 	for _, x := range amounts {
 		if x.Count < 0 {
@@ -84,8 +84,8 @@ func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
 	return true
 }
 
-// shares returns, by class, how it belongs to the rules that keep pods apart on machines, and counts those. A rule that a class only
-// wishes for does not bind it.
+// shares returns, by class, how it relates to the rules that keep pods apart on machines, and counts these rules. A rule does not bind a class that only
+// wishes for it.
 func (p *Problem) shares(s planner.Snapshot) [][]share {
 	out := make([][]share, len(s.Classes))
 	of := func(c int) *share {
@@ -120,7 +120,7 @@ func (p *Problem) refuse(pods []podRef, why planner.Refusal) {
 	}
 }
 
-// ClassOrder returns the indices of the classes by their first pods.
+// ClassOrder returns the indices of the classes in the order of their first pods.
 func ClassOrder(s planner.Snapshot) []int {
 	order := make([]int, len(s.Classes))
 	first := make([]string, len(s.Classes))
@@ -137,8 +137,7 @@ func ClassOrder(s planner.Snapshot) []int {
 	return order
 }
 
-// shapeKey spells out what makes a difference between classes: what a pod takes, from whom it is kept apart, and which offers and nodes
-// can hold one.
+// shapeKey encodes what distinguishes shapes: what a pod uses, the rules that keep it apart from others, and the offers and nodes that can hold it.
 func (p *Problem) shapeKey(sh *Shape, class planner.Class, offerAt, nodeAt []int) string {
 	key := make([]byte, 0, 128)
 	number := func(x int64) {

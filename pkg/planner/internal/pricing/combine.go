@@ -10,14 +10,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Combination finds the most valuable load of a machine with several like GPUs, put together from patterns, the loads of one GPU. It is scratch of
-// whoever prices, for one machine after the other.
+// Combination finds the most valuable load of a machine with several equal GPUs by combining patterns, the loads of one GPU. It is scratch space that is used
+// for one machine after the other.
 //
-// At the prices of the relaxation a pattern is worth so much to a GPU at most; what it is worth less is its slack. A load is worth less than the
-// bound of the relaxation by the slack of all its patterns and by the price of what they leave over. So only patterns of little slack, and few of
-// them together, are in a load that is worth more than the floor. Those are enumerated, for twice as many GPUs at each step, without the ones that
-// others replace, as labels are in shortest paths under resource constraints. Where there are too many, those with the most slack are left out,
-// and the bound says what they could be worth.
+// At the duals of the relaxation, the value of a pattern has an upper bound. The slack of a pattern is its distance from that bound. A load is worth less than
+// the bound of the relaxation by the slack of all its patterns and the price of what they leave unused. A load that is worth more than the floor therefore
+// consists of patterns with little total slack. These are enumerated, and joined for twice as many GPUs in each step. Dominated ones are dropped, like labels
+// in shortest paths with resource constraints. If there are too many, those with the most slack are left out, and the bound includes what they could be worth.
 type Combination struct {
 	relaxation *gpuRelaxation
 	items      []combined
@@ -25,7 +24,7 @@ type Combination struct {
 	limits     [mostPlanes]int64
 	planes     []plane
 
-	// byMemory and byReplicas say how much slack the items from one on can take away in what is free of a GPU.
+	// byMemory and byReplicas bound the slack that the items from an index on can use up in what is free of a GPU.
 	byMemory, byReplicas table
 
 	scarce scarce
@@ -34,29 +33,29 @@ type Combination struct {
 	stairs [][2]int64
 	joined [][2]int32 // the parts of one step to join
 	found  []subload
-	most   int   // of the parts of one step
+	most   int   // the maximum number of parts of one step
 	open   int64 // the least slack of what was left out
 	steps  int
 
 	places []int32 // scratch of sort
 }
 
-// plane is one set of prices of what GPUs share and of pods that are few, what one GPU is worth at most at these, and what the machine is.
+// plane is one set of prices of the shared resources and of scarce pods, with the upper bounds on the value of one GPU and of the machine at these prices.
 type plane struct {
 	paid        [amount.Dims]int64
 	scarcity    []int64 // of each shape
 	most, upper int64
 }
 
-// combined is an item, how much slack one of it takes away at each plane, and its size in the units of the tables, rounded down.
+// combined is an item, how much slack one pod of it uses up at each plane, and its size in the units of the tables, rounded down.
 type combined struct {
 	item            *item
 	gain            [mostPlanes]int64
 	memory, replica int
-	pod             pods // one of it, where there are few
+	pod             pods // one pod of it, if its pods are scarce
 }
 
-// subload is what some of the GPUs hold. It is put together of a and b, or, on one GPU, of the picks from a to b.
+// subload is what some of the GPUs hold. It joins the parts a and b of the step before. For one GPU, it is the picks from a to b.
 type subload struct {
 	value int64
 	use   amount.Vector
@@ -66,19 +65,19 @@ type subload struct {
 }
 
 const (
-	// mostPlanes is how many sets of prices have to agree that a part may be of use.
+	// mostPlanes is the maximum number of sets of prices. A part is dropped if it is not useful at one of them.
 	mostPlanes = 4
-	// memoryUnits and replicaUnits are how finely the tables divide a GPU at most.
+	// memoryUnits and replicaUnits are the maximum numbers of units into which the tables divide a GPU.
 	memoryUnits  = 256
 	replicaUnits = 64
-	// keepParts is how many parts there may be before those are dropped that others replace, walkParts how many patterns are begun for those of one
-	// GPU, joinParts how many pairs are looked at, as multiples of how many parts there are to be.
+	// keepParts, walkParts and joinParts are multiples of the intended number of parts. keepParts limits the parts before dominated ones are dropped,
+	// walkParts the patterns of one GPU that are started, and joinParts the pairs that are examined.
 	keepParts = 3
 	walkParts = 40
 	joinParts = 400
 )
 
-// table is a knapsack of one dimension: how much the items from the i-th on gain at most in so many units.
+// table is a one-dimensional knapsack: the maximum gain of the items from the i-th on in a number of units.
 type table struct {
 	units int
 	gain  []int64
@@ -111,9 +110,9 @@ func (t *table) fill(units int, items []combined, size func(*combined) int) {
 	}
 }
 
-// combine looks for loads of a machine that are worth more than the floor, at the worths and the prices of the last call of bound. It returns those it found, the
-// best first, and an upper bound on the value of any. It does not look at what only the machine as a whole knows, nor, where very many
-// shapes have few pods, at the demand of all of them: whoever asks has to check the loads.
+// combine searches for loads of a machine that are worth more than the floor, at the worths and prices of the last call of Bound. It returns the loads found,
+// the best first, and an upper bound on the value of any load. It does not check constraints of the whole machine nor, if very many shapes are scarce, the
+// demand of all of them. The caller has to check the loads.
 func (c *Combination) combine(g *gpuRelaxation, values []int64, demand pack.Load, floor int64, most int) (loads []pack.Load, upper int64) {
 	c.relaxation, c.steps, c.most = g, 0, most
 	c.planes = c.relaxation.best(mostPlanes)
@@ -139,7 +138,7 @@ func (c *Combination) combine(g *gpuRelaxation, values []int64, demand pack.Load
 	return loads, max(best, upper-c.open)
 }
 
-// limit sets how much slack is too much for a floor.
+// limit sets the slack from which on parts are useless for a floor.
 func (c *Combination) limit(floor int64) {
 	for j, p := range c.planes {
 		c.limits[j] = p.upper - floor
@@ -191,7 +190,7 @@ func (c *Combination) prepare(values []int64, demand pack.Load) {
 	c.steps += len(c.items) * memoryUnits / 10
 }
 
-// enumerate makes the parts of one GPU: all patterns of less slack than the limit, or than a half of it, and so on until there are not too many.
+// enumerate makes the parts of one GPU: all patterns with less slack than the limit. If there are too many, it halves the limit until there are not.
 func (c *Combination) enumerate() {
 	if len(c.parts) == 0 {
 		c.parts = append(c.parts, nil)
@@ -219,17 +218,17 @@ func (c *Combination) enumerate() {
 	c.parts[0] = c.undominated(c.parts[0])
 }
 
-// enumeration walks over patterns.
+// enumeration enumerates patterns depth first.
 type enumeration struct {
 	combination *Combination
 	below       int64       // the least slack that is too much
-	looks       int         // how many patterns may still be begun
+	looks       int         // how many patterns may still be started
 	gpu         planner.GPU // what is left of it
 	counts      []int32
 	stack       []int32
 }
 
-// from notes a pattern and goes on with all that have more of the items from the i-th on. It reports false when there are too many.
+// from records a pattern and continues with all patterns that have more of the items from the i-th on. It returns false if there are too many.
 func (e *enumeration) from(i int, p subload, memory, replicas int) bool {
 	if !e.note(p) {
 		return false
@@ -268,7 +267,7 @@ func (e *enumeration) from(i int, p subload, memory, replicas int) bool {
 	return ok
 }
 
-// note makes the pattern of the stack a part if it is of use. It reports false when there are too many, of use or not.
+// note adds the pattern of the stack as a part if it is useful. It returns false if too many patterns were started or kept.
 func (e *enumeration) note(p subload) bool {
 	e.combination.steps++
 	if e.looks--; e.looks < 0 {
@@ -296,8 +295,8 @@ func (c *Combination) useful(p *subload) bool {
 	return true
 }
 
-// undominated drops parts that others replace, those that are worth no less and use no more of anything, and sorts by slack. It goes by the value, the
-// greatest first, and keeps the uses of those before as stairs; where more than two dimensions can run out it only sorts.
+// undominated drops dominated parts, and sorts the others by slack. A dominating part is worth no less and uses no more of anything. Parts are examined in
+// order of value, the greatest first, with the resource use of the earlier ones kept as a staircase. If more than two dimensions can run out, it only sorts.
 func (c *Combination) undominated(parts []subload) []subload {
 	c.steps += len(parts)
 	kept := parts
@@ -326,7 +325,7 @@ func (c *Combination) undominated(parts []subload) []subload {
 	return kept
 }
 
-// sort sorts parts, and leaves those that are alike in their order. Parts are large, so that it is their places that are sorted.
+// sort sorts parts stably. Parts are large, so it sorts their indices first.
 func (c *Combination) sort(parts []subload, compare func(a, b *subload) int) {
 	c.places = c.places[:0]
 	for i := range parts {
@@ -339,7 +338,7 @@ func (c *Combination) sort(parts []subload, compare func(a, b *subload) int) {
 		return cmp.Compare(i, j)
 	})
 	for from := range parts {
-		// One circle of parts that go to each other's places.
+		// This is one cycle of the permutation.
 		first, at := parts[from], from
 		for i := int(c.places[at]); i != from; i = int(c.places[at]) {
 			parts[at], c.places[at] = parts[i], int32(at)
@@ -349,7 +348,7 @@ func (c *Combination) sort(parts []subload, compare func(a, b *subload) int) {
 	}
 }
 
-// unlike drops parts that others replace where some shapes have few pods: those are worth no less, use no more of anything, and take no more of such pods.
+// unlike is undominated if some shapes are scarce. A dominating part also uses no more of the scarce pods.
 func (c *Combination) unlike(parts []subload) []subload {
 	c.sort(parts, func(a, b *subload) int {
 		if a.value != b.value {
@@ -371,7 +370,7 @@ func (c *Combination) unlike(parts []subload) []subload {
 	return kept
 }
 
-// unlikeMost is how many parts one is compared with.
+// unlikeMost is the number of parts that a part is compared with.
 const unlikeMost = 50
 
 func (c *Combination) replaces(by, p *subload) bool {
@@ -383,7 +382,7 @@ func (c *Combination) replaces(by, p *subload) bool {
 	return c.scarce.under(&by.pods, &p.pods)
 }
 
-// step adds a use to the stairs, which fall to the right, and reports whether none on them is as little.
+// step adds a resource use to the staircase. It returns false if the staircase has one that is no larger in both dimensions.
 func (c *Combination) step(x, y int64) bool {
 	at, _ := slices.BinarySearchFunc(c.stairs, x, func(s [2]int64, x int64) int {
 		if s[0] <= x {
@@ -405,7 +404,7 @@ func (c *Combination) step(x, y int64) bool {
 	return true
 }
 
-// double makes the parts of twice as many GPUs as the i-th step has.
+// double makes the parts of twice as many GPUs as those of the i-th step.
 func (c *Combination) double(i int) {
 	if len(c.parts) < i+2 {
 		c.parts = append(c.parts, nil)
@@ -423,7 +422,7 @@ func (c *Combination) double(i int) {
 	c.parts[i+1] = c.undominated(parts)
 }
 
-// pairs finds the parts of the i-th step to join that have so little slack together, and reports false when there are too many.
+// pairs finds the pairs of parts of the i-th step that have less slack together than below. It returns false if there are too many.
 func (c *Combination) pairs(i int, below int64) bool {
 	from := c.parts[i]
 	c.joined = c.joined[:0]
@@ -446,7 +445,7 @@ func (c *Combination) pairs(i int, below int64) bool {
 	return true
 }
 
-// finish joins the halves of the machine, raises the floor to what it finds, and returns that.
+// finish joins halves of the machine and raises the floor to the best value it finds. It returns the floor.
 func (c *Combination) finish(halves []subload, floor int64) int64 {
 	c.found = c.found[:0]
 	looks := joinParts * c.most
@@ -472,7 +471,7 @@ func (c *Combination) finish(halves []subload, floor int64) int64 {
 	return floor
 }
 
-// fit reports whether two parts go together on the machine and may still be of use.
+// fit reports whether two parts fit together on the machine and may still be useful.
 func (c *Combination) fit(a, b *subload) bool {
 	for _, d := range c.shared {
 		if b.use[d] > c.relaxation.whole.capacity.Free[d]-a.use[d] {

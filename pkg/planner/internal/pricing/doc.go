@@ -1,2 +1,3 @@
-// Package pricing solves the pricing problem of column generation: the load of a machine that is worth most at given duals, or an upper bound on it.
+// Package pricing solves the pricing problem of column generation: it finds the load of a machine with the greatest worth at given duals, or an upper bound on
+// that worth.
 package pricing

@@ -11,21 +11,21 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// gpuRelaxation bounds the loads of a machine with several like GPUs on which pods state device memory. It parts the machine: what the pods of
-// one GPU take of what all share is paid for, at prices, and each GPU is then a knapsack of its own, whose loads are few and whole.
+// gpuRelaxation bounds the value of loads of a machine with several equal GPUs and pods that state device memory. It is a Lagrangian decomposition: what the
+// GPUs share is charged at prices, and each GPU becomes a separate knapsack with few, integral loads.
 //
-// The machine's own knapsack sees GPUs in their sum only, but CPU and memory without parts; neither bound is always the better one.
+// The machine's own knapsack has only the sum of the GPUs, but does not divide CPU and memory. Neither bound is always the better one.
 type gpuRelaxation struct {
 	problem *pack.Problem
 	whole   *Knapsack
 	count   int
 	one     *Knapsack
 	relaxed lp.Packing
-	// demand is what the rows of the relaxation are for: those that all GPUs share, the number of GPUs, and one for each shape of which there are fewer
-	// pods than the GPUs hold, by rowOf, which is -1 for others.
+	// demand is what the rows of the relaxation are for. There are rows for the shared resources, one for the number of GPUs, and one for each shape with
+	// fewer pods than the GPUs hold. rowOf has the rows of shapes, and -1 for shapes without one.
 	demand pack.Load
 	rowOf  []int32
-	// loose are the items of the machine that state no device memory; the first columns of the relaxation are theirs, the others are patterns.
+	// loose are the items of the machine that state no device memory. The first columns of the relaxation are theirs, and the others are patterns.
 	loose    []*item
 	patterns []pack.Load
 	reduced  []int64
@@ -33,20 +33,20 @@ type gpuRelaxation struct {
 	scarcity []int64
 	mixture  []float64
 	rounded  pack.Load
-	// tried are the prices of the last call of bound.
+	// tried are the prices of the last call of Bound.
 	tried []plane
-	// Combines is false where pods that state no device memory may share the machine, and where GPUs cannot be doubled up to their number.
+	// Combines reports whether [Combination] can be used: all pods state device memory, and the number of GPUs is a power of two.
 	Combines bool
 }
 
-// Limits on the search for patterns: rounds and steps in one call, and how many are kept from one to the next.
+// Limits on the search for patterns: rounds in one call, how many patterns are kept between calls, and steps of each search.
 const (
 	patternRounds = 12
 	maxPatterns   = 150
 	patternSteps  = 400
 )
 
-// NewGPURelaxation returns nil for machines for which it is of no use.
+// NewGPURelaxation returns nil for machines that it is not useful for.
 func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 	if !k.capacity.Binned || len(k.capacity.Gpus) < 2 || k.capacity.Gpus[0] != k.capacity.Gpus[len(k.capacity.Gpus)-1] {
 		return nil
@@ -65,7 +65,7 @@ func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 		g.loose = append(g.loose, it)
 	}
 	g.one = NewKnapsack(p, one)
-	// What all GPUs share is paid for: without it many items are alike, and few are left.
+	// What all GPUs share is charged by prices and left out here. Many items are then equal, and few remain.
 	for i := range g.one.items {
 		it, col := &g.one.items[i], &g.one.relaxed.Cols[i]
 		for d := range it.request {
@@ -110,7 +110,7 @@ func (g *gpuRelaxation) begin(demand pack.Load) {
 	g.relaxed.Empty()
 }
 
-// column is what a load takes of what all GPUs share, device memory is not of that, and of the pods there are.
+// column returns what a load uses of the shared resources (not device memory) and of scarce pods.
 func (g *gpuRelaxation) column(l pack.Load, pattern bool) lp.Column {
 	var col lp.Column
 	var use [amount.Dims]float64
@@ -140,8 +140,8 @@ func (g *gpuRelaxation) column(l pack.Load, pattern bool) lp.Column {
 	return col
 }
 
-// Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last; none below the floor is looked
-// for. g.mixture then is worth about as much.
+// Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last. It ends once the bound is at most the
+// floor. After it, mix sets a mixture that is worth about as much as the bound.
 func (g *gpuRelaxation) Bound(values []int64, demand pack.Load, floor int64) (upper int64, steps int) {
 	g.forget()
 	if !slices.Equal(g.demand, demand) {
@@ -171,7 +171,8 @@ func (g *gpuRelaxation) Bound(values []int64, demand pack.Load, floor int64) (up
 	return upper, steps
 }
 
-// relax bounds the value at the present prices, and returns the most that one GPU holds of what is left of it then, and the pattern of one GPU that is worth most, or nil where none is worth more than a GPU.
+// relax bounds the value at the current prices. It also returns an upper bound on the value of one GPU at these prices, and the most valuable pattern of one
+// GPU. The pattern is nil if none would improve the relaxation.
 func (g *gpuRelaxation) relax(values []int64, demand pack.Load, steps *int) (upper, most int64, pattern pack.Load) {
 	paid := &g.paid
 	*paid = [amount.Dims]int64{}
@@ -222,7 +223,7 @@ func (g *gpuRelaxation) add(values []int64, pattern pack.Load) {
 	g.relaxed.Cols = append(g.relaxed.Cols, col)
 }
 
-// forget drops the patterns that the relaxation does not buy when there are many.
+// forget drops nonbasic patterns if there are many.
 func (g *gpuRelaxation) forget() {
 	if len(g.patterns) < maxPatterns {
 		return
@@ -247,7 +248,7 @@ func (g *gpuRelaxation) forget() {
 	g.relaxed.Cols, g.patterns = cols, patterns
 }
 
-// mix sets the mixture to what the relaxation buys.
+// mix sets the mixture to the solution of the relaxation.
 func (g *gpuRelaxation) mix() {
 	g.relaxed.Solve()
 	clear(g.mixture)
@@ -265,7 +266,7 @@ func (g *gpuRelaxation) mix() {
 	}
 }
 
-// round chooses a pattern for each GPU, those of which the relaxation buys most, and what it buys of the rest.
+// round rounds the solution of the relaxation: it chooses for each GPU the pattern with the largest remaining amount, and rounds down the loose items.
 func (g *gpuRelaxation) round() {
 	clear(g.rounded)
 	for i, it := range g.loose {
@@ -290,7 +291,7 @@ func (g *gpuRelaxation) round() {
 	}
 }
 
-// best are those prices of the last call of bound that gave the lowest bounds, the lowest first.
+// best returns the prices of the last call of Bound that gave the lowest bounds, the lowest first.
 func (g *gpuRelaxation) best(most int) []plane {
 	slices.SortStableFunc(g.tried, func(a, b plane) int { return cmp.Compare(a.upper, b.upper) })
 	return g.tried[:min(len(g.tried), most)]

@@ -10,15 +10,15 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// unit is the whole of a dimension of a machine in the scaled weights of a knapsack. Weights round down, so that what the
-// scaled problem cannot hold the machine cannot hold either, and a bound on the former bounds the latter.
+// unit is the full capacity of a dimension of a machine in the scaled weights of a knapsack. Weights are rounded down, so whatever the machine can hold, the
+// scaled problem can hold as well, and a bound on the latter bounds the former.
 const unit = 1 << 20
 
-// Scale is how many units of value make a micro-dollar an hour: the worth of a pod is finer than money.
+// Scale is the number of units of worth in a micro-dollar per hour. Worths are finer than prices.
 const Scale = 1 << 10
 
-// Knapsack finds the most valuable load of one machine: branch and bound by value for room, where the room taken is a
-// weighted sum of the dimensions. The weights are the prices of the relaxation's dimensions; any weights give a valid bound.
+// Knapsack finds the most valuable load of one machine by branch and bound in the order of value per room. The room of a pod is a weighted sum of its
+// dimensions (a surrogate constraint). The weights are the duals of the relaxation's dimensions; any weights give a valid bound.
 type Knapsack struct {
 	capacity *pack.Capacity
 	problem  *pack.Problem
@@ -27,39 +27,39 @@ type Knapsack struct {
 	relaxed  lp.Bounded
 	lean     [amount.Dims]int64
 
-	// ranked are the items of any worth, the most valuable for their room first, in a room that is the whole machine's.
+	// ranked are the items with positive value, those with the greatest value per room first. room is the room of the whole machine.
 	ranked []*item
 	room   int64
 
-	// The rest is scratch of one search.
+	// The rest is scratch space of one search.
 	order   []*item
 	current pack.Load
 	Best    pack.Load
-	// more are others that were best for a while, the oldest first: the last of them, as many as others says.
+	// more has earlier best loads, the oldest first. The last others of them are valid.
 	more   [keepMore]pack.Load
 	others int
 	ledger pack.Ledger
 	value  int64
 	upper  int64
 	Steps  int
-	// spare and rest are for loads that have no GPUs for all their pods.
+	// spare and rest are for loads whose pods do not all have a GPU.
 	spare pack.Load
 	rest  pack.Room
 }
 
-// item is a shape as a knapsack sees it.
+// item is a shape in a knapsack.
 type item struct {
 	request amount.Vector
-	// value of one pod, room that one takes, and most pods to take: valid during one search.
+	// value and room are those of one pod, and most is the maximum number of pods. They are valid during one search.
 	value  int64
 	room   int64
 	most   int32
-	ample  bool // whether there are enough to fill the machine
+	ample  bool // whether there are enough pods to fill the machine
 	plain  bool
 	shape  int
 	of     *pack.Shape
 	fits   int32
-	filled int32 // as fits, were there any number of pods
+	filled int32 // fits for an unlimited number of pods
 	scaled amount.Vector
 }
 
@@ -104,15 +104,15 @@ func NewKnapsack(p *pack.Problem, c *pack.Capacity) *Knapsack {
 	return k
 }
 
-// Price sets what one pod of each shape is worth, weighs the dimensions for the given demand, and returns an upper bound on the value of
-// any load of it. Searches are then for the same demand: what others replace is out.
+// Price sets the worth of one pod of each shape, computes the weights of the dimensions for the given demand, and returns an upper bound on the value of any
+// load within it. Later searches must be for the same demand, because dominated items are dropped.
 func (k *Knapsack) Price(values []int64, demand pack.Load) int64 {
 	k.Weigh(values, demand)
 	k.thin()
 	return k.fractional()
 }
 
-// Weigh is price for searches whose demand becomes less.
+// Weigh is Price for searches with decreasing demand: it keeps dominated items.
 func (k *Knapsack) Weigh(values []int64, demand pack.Load) {
 	moved := false
 	for i := range k.items {
@@ -138,10 +138,10 @@ func (k *Knapsack) Weigh(values []int64, demand pack.Load) {
 	k.rank(demand)
 }
 
-// maxThinned is the number of items beyond which comparing them all with each other is not worth it.
+// maxThinned is the number of items beyond which it does not pay to compare all pairs.
 const maxThinned = 100
 
-// thin drops items that others, of which there are enough for the whole machine, replace: they ask for no more and are worth no less.
+// thin drops dominated items. A dominating item requests no more, is worth no less, and has enough pods for the whole machine.
 func (k *Knapsack) thin() {
 	if len(k.ranked) > maxThinned {
 		return
@@ -166,7 +166,7 @@ func (k *Knapsack) thin() {
 	k.ranked = kept
 }
 
-// replaces reports whether any number of pods of another item can be pods of this one as well.
+// replaces reports whether any number of pods of the other item can be replaced by pods of this one.
 func (it *item) replaces(o *item) bool {
 	if it.value < o.value || !it.ample || !it.plain {
 		return false
@@ -179,7 +179,7 @@ func (it *item) replaces(o *item) bool {
 	return true
 }
 
-// Aim sets what one pod of each shape is worth, and leaves the weights of the dimensions as they are.
+// Aim sets the worth of one pod of each shape, and keeps the weights of the dimensions.
 func (k *Knapsack) Aim(values []int64, demand pack.Load) {
 	for i := range k.items {
 		k.items[i].value = values[k.items[i].shape]
@@ -187,7 +187,7 @@ func (k *Knapsack) Aim(values []int64, demand pack.Load) {
 	k.rank(demand)
 }
 
-// rank sorts what is of any worth and in demand by value for room.
+// rank sorts the items that have positive value and demand by value per room.
 func (k *Knapsack) rank(demand pack.Load) {
 	k.room = 0
 	for _, l := range k.lean {
@@ -215,7 +215,7 @@ func (k *Knapsack) rank(demand pack.Load) {
 	})
 }
 
-// fractional fills the room alone, in order, the last item in part, and returns the value: no load is worth more.
+// fractional fills the room alone, in order, with a fraction of the last item. It returns the value, which is an upper bound on the value of any load.
 func (k *Knapsack) fractional() int64 {
 	var value int64
 	left := k.room
@@ -230,10 +230,9 @@ func (k *Knapsack) fractional() int64 {
 	return value
 }
 
-// Search looks for the load with the greatest value among the demand, in at most the given steps, at the worths that were set last. It
-// returns the value of k.best, the best load that it met, and an upper bound on the value of any load. Loads worth no more than
-// floor are of no interest: the value may be 0 instead of theirs, and the bound is not below the floor. A higher floor
-// makes a shorter search.
+// Search searches for the load with the greatest value within the demand, in at most the given steps, at the worths that were set last. It returns the value
+// of Best, the best load found, and an upper bound on the value of any load. Loads worth at most floor are of no interest: the value is 0 if no better one is
+// found, and the bound is at least the floor. A higher floor makes the search shorter.
 func (k *Knapsack) Search(demand pack.Load, steps int, floor int64) (value, upper int64) {
 	clear(k.Best)
 	clear(k.current)
@@ -250,7 +249,7 @@ func (k *Knapsack) Search(demand pack.Load, steps int, floor int64) (value, uppe
 	}
 	k.ledger.Open(k.capacity)
 	if len(k.order) >= steps {
-		// A dive might not even come to its end.
+		// Even a single dive might not end within the steps.
 		k.build(func(int) int32 { return 0 })
 		k.upper = max(k.upper, k.bound(0, k.fit(k.order[0], &k.capacity.Free), &k.capacity.Free, k.room))
 	} else {
@@ -262,11 +261,11 @@ func (k *Knapsack) Search(demand pack.Load, steps int, floor int64) (value, uppe
 	return k.value, upper
 }
 
-// fit is how many pods of the item fit, most of the time without a division.
+// fit returns how many pods of the item fit. It usually needs no division.
 func (k *Knapsack) fit(it *item, free *amount.Vector) int32 {
 	n := int64(it.most)
 	for d, r := range &it.request {
-		// Cannot overflow: so many pods fit on the whole machine.
+		// This cannot overflow, because that many pods fit on the whole machine.
 		if r*n > free[d] {
 			n = free[d] / r
 		}
@@ -277,7 +276,7 @@ func (k *Knapsack) fit(it *item, free *amount.Vector) int32 {
 	return int32(n)
 }
 
-// bound returns an upper bound on the value that the items from i on can add, of the first of which so many pods fit.
+// bound returns an upper bound on the value that the items from i on can add. most is the number of pods of the first one that fit.
 func (k *Knapsack) bound(i int, most int32, free *amount.Vector, left int64) int64 {
 	var value int64
 	for n := int64(most); ; n = int64(k.fit(k.order[i], free)) {
@@ -329,7 +328,7 @@ func (k *Knapsack) branch(i int, value int64, free amount.Vector, left int64) {
 			k.ledger.Take(it.of, -n)
 		}
 		if k.Steps <= 0 && n > 0 {
-			// Out of steps: one bound covers all the fewer pods of this item, since it allows any number.
+			// Out of steps: one bound covers all smaller numbers of pods of this item, because it allows any number.
 			k.upper = max(k.upper, upper)
 			break
 		}
@@ -337,7 +336,7 @@ func (k *Knapsack) branch(i int, value int64, free amount.Vector, left int64) {
 	k.current[it.shape] = 0
 }
 
-// keepMore is how many loads beside the best a search hands back.
+// keepMore is the number of loads other than the best that a search returns.
 const keepMore = 3
 
 // keep makes a load the best so far.
@@ -352,8 +351,8 @@ func (k *Knapsack) keep(l pack.Load, value int64) {
 	copy(k.Best, l)
 }
 
-// reach keeps the current load, which is worth more than the best so far. Where there are not GPUs for all its pods it is only a bound, and
-// what of it has GPUs, with whatever else fits then, may be kept instead.
+// reach keeps the current load, which is worth more than the best so far. If its pods do not all get a GPU, its value is only a bound. The part of it that
+// does, with whatever else fits, may then be kept instead.
 func (k *Knapsack) reach(value int64) {
 	if !k.capacity.Binned || k.problem.AssignAtOnce(k.capacity, k.current, &k.rest, nil) {
 		k.keep(k.current, value)
@@ -364,11 +363,11 @@ func (k *Knapsack) reach(value int64) {
 	k.build(func(shape int) int32 { return k.current[shape] })
 }
 
-// buildCost is what it counts to put together a load when the GPUs did not do, in steps.
+// buildCost is the cost of build in steps, if the GPUs did not suffice.
 const buildCost = 8
 
-// build puts together a load that has GPUs for all its pods: first what is wanted of each shape, then whatever fits, and keeps it when it is worth
-// more than the best so far.
+// build makes a load whose pods all have GPUs: first the wanted number of each shape, then whatever fits. It keeps the load if it is worth more than the best
+// so far.
 func (k *Knapsack) build(wanted func(shape int) int32) {
 	clear(k.spare)
 	k.rest.Fill(k.problem, k.capacity, k.spare)
@@ -380,7 +379,7 @@ func (k *Knapsack) build(wanted func(shape int) int32) {
 			value += it.value * int64(n)
 		}
 	}
-	// In the order in which GPUs are given out, the largest first.
+	// GPUs are assigned to the largest pods first.
 	for _, i := range k.byRoom {
 		it := &k.items[i]
 		add(it, min(it.most, wanted(it.shape)))

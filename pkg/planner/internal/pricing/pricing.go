@@ -9,15 +9,14 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Machine finds what a machine of one offer can hold that is worth most.
+// Machine prices one offer: it finds the most valuable load of a machine.
 type Machine struct {
 	Knapsack *Knapsack
 	GPUs     *gpuRelaxation
 }
 
-// Priced is what pricing one offer found: its best load above the floor, others, an upper bound on the value of any, which is below the floor only where
-// that was known at once, and a mixture that is
-// worth that where no load is known to be.
+// Priced is the result of pricing one offer: its best load above the floor, other loads, and an upper bound on the value of any load. The bound is below the
+// floor only if that was known without a search. If no load is known to attain the bound, Mixture is a fractional load that does.
 type Priced struct {
 	Value, Upper int64
 	Loads        []pack.Load
@@ -25,26 +24,26 @@ type Priced struct {
 	steps        int
 }
 
-// Effort is how thoroughly an offer is priced: in how many steps its machine is searched, and, when parts > 0, that a machine with several GPUs is
-// looked at GPU by GPU as well, with so many parts put together.
+// Effort is how thoroughly an offer is priced. Steps limits the search of its machine. If Parts > 0, machines with several GPUs are also decomposed by GPU,
+// and Parts limits the number of combined parts.
 type Effort struct {
 	Steps int
 	Parts int
 }
 
-// Rough is how offers are priced for a first bound, and for the last one when a clock ends the search.
+// Rough is the effort for a first bound, and for the last one if a clock ends the search.
 var Rough = Effort{Steps: 20}
 
-// maxPartedSteps bounds the search of a machine as a whole whose GPUs are bounded one by one: it hardly ever ends.
+// maxPartedSteps bounds the search of a whole machine whose GPUs are bounded separately. Such a search rarely ends by itself.
 const maxPartedSteps = 1000
 
-// PriceCost is what pricing one offer costs beside its search, in steps.
+// PriceCost is the cost of pricing one offer without its search, in steps.
 const PriceCost = 12
 
-// combineCost is how many joins of loads count as one step.
+// combineCost is the number of joins of loads that count as one step.
 const combineCost = 5
 
-// price looks for loads worth more than the floor, as thoroughly as it is told, with a combination as scratch.
+// price searches for loads worth more than the floor, with the given effort. c is scratch space.
 func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int64, c *Combination) Priced {
 	upper := x.Knapsack.Price(values, demand)
 	out := Priced{Upper: upper, steps: PriceCost + len(x.Knapsack.items)/10}
@@ -61,7 +60,7 @@ func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int
 		}
 		parted, upper = u < upper, min(upper, u)
 		if x.GPUs.Combines {
-			// The less there is between what is known and the bound, the less there is to combine.
+			// The smaller the gap between the known value and the bound, the less there is to combine.
 			upper = min(upper, x.look(demand, glance, floor, true, &out))
 			if least := max(floor, out.Value); upper > least {
 				upper = min(upper, x.Combine(values, demand, care.Parts, least, &out, c))
@@ -85,10 +84,10 @@ func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int
 	return out
 }
 
-// glance is the steps of a first search of a machine whose GPUs are looked at one by one.
+// glance is the number of steps of a first search of a machine whose GPUs are decomposed.
 const glance = 20
 
-// look searches the machine as a whole for a load worth more than the floor, and makes whole what the relaxation buys of its GPUs when they are looked at one by one.
+// look searches the whole machine for a load worth more than the floor. If the machine is decomposed by GPU, it also rounds the solution of that relaxation.
 func (x *Machine) look(demand pack.Load, steps int, floor int64, parted bool, out *Priced) (upper int64) {
 	value, upper := x.Knapsack.Search(demand, steps, floor)
 	out.steps += steps - max(0, x.Knapsack.Steps)
@@ -110,7 +109,7 @@ func (x *Machine) look(demand pack.Load, steps int, floor int64, parted bool, ou
 	return upper
 }
 
-// Combine puts loads together of loads of single GPUs, and returns an upper bound on the value of any.
+// Combine combines loads of single GPUs to loads of the machine, and returns an upper bound on the value of any load.
 func (x *Machine) Combine(values []int64, demand pack.Load, parts int, floor int64, out *Priced, c *Combination) (upper int64) {
 	loads, upper := c.combine(x.GPUs, values, demand, floor, parts)
 	out.steps += c.steps / combineCost
@@ -124,7 +123,7 @@ func (x *Machine) Combine(values []int64, demand pack.Load, parts int, floor int
 	return upper
 }
 
-// mixture is what the relaxation of the machine holds.
+// mixture returns the solution of the machine's relaxation.
 func (k *Knapsack) mixture() []float64 {
 	out := make([]float64, len(k.current))
 	for i := range k.items {
@@ -133,7 +132,7 @@ func (k *Knapsack) mixture() []float64 {
 	return out
 }
 
-// scale makes a mixture worth no more than so much.
+// scale reduces a mixture so that it is worth at most to.
 func scale(mixture []float64, values []int64, to int64) {
 	value := 0.0
 	for k, n := range mixture {
@@ -147,15 +146,15 @@ func scale(mixture []float64, values []int64, to int64) {
 	}
 }
 
-// Oracle prices all offers of a problem. What it found last stays until it prices again.
+// Oracle prices all offers of a problem. Its results stay valid until it prices again.
 type Oracle struct {
 	Machines []Machine // by offer
 	found    []Priced
-	// combinations are scratch of the two workers.
+	// combinations are scratch space of the two workers.
 	combinations [2]Combination
 }
 
-// NewOracle is the oracle of a problem.
+// NewOracle returns the oracle of a problem.
 func NewOracle(p *pack.Problem) *Oracle {
 	o := &Oracle{}
 	for t := range p.Offers {
@@ -165,8 +164,8 @@ func NewOracle(p *pack.Problem) *Oracle {
 	return o
 }
 
-// Price prices all offers, each with the floor that it is given. A second worker takes some of the offers, if it comes in time: what it has not begun
-// when the others are priced is not waited for. What is found depends on neither, and stays until offers are priced again. Once the search is to end, the bounds of what is left are the quick ones.
+// Price prices all offers, each with its own floor. A second worker prices some of the offers if it starts in time. The results do not depend on that, and are
+// valid until the next call. Once the search has to end, the remaining offers get only a rough bound.
 func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, care Effort, floor func(t int) int64) []Priced {
 	o.found = slices.Grow(o.found[:0], len(o.Machines))[:len(o.Machines)]
 	clear(o.found)

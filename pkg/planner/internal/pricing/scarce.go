@@ -2,10 +2,10 @@ package pricing
 
 import "math/bits"
 
-// podWords is how many words the numbers of pods have.
+// podWords is the number of words in which the numbers of pods are stored.
 const podWords = 3
 
-// pods are numbers of pods of shapes that have few, each in a field of its own, in which there is room for twice as many as there are.
+// pods are numbers of pods of scarce shapes. Each is in its own bit field, which has room for twice the demand.
 type pods [podWords]uint64
 
 func (p *pods) add(o *pods) {
@@ -14,7 +14,7 @@ func (p *pods) add(o *pods) {
 	}
 }
 
-// scarce knows the fields. The highest bit of each is its guard: it is set where a number with its bias is more than there are.
+// scarce describes the fields. The highest bit of each field is its guard: it is set if a number plus its bias exceeds the demand.
 type scarce struct {
 	used         [podWords]int
 	bias, guards pods
@@ -24,7 +24,7 @@ func (s *scarce) begin() { *s = scarce{} }
 
 func (s *scarce) any() bool { return s.used[0] > 0 }
 
-// add makes a field for so many pods and returns one of them; where there is no room for another field, nothing.
+// add makes a field for a demand and returns the value of one pod in it. If no word has room for the field, it returns zero.
 func (s *scarce) add(most int32) (one pods) {
 	width := bits.Len32(uint32(most)) + 1
 	for w := range s.used {
@@ -40,7 +40,7 @@ func (s *scarce) add(most int32) (one pods) {
 	return one
 }
 
-// has reports whether there are as many pods as two together take.
+// has reports whether the demand allows the pods of both together.
 func (s *scarce) has(a, b *pods) bool {
 	var over uint64
 	for w := range a {
@@ -49,7 +49,7 @@ func (s *scarce) has(a, b *pods) bool {
 	return over == 0
 }
 
-// under reports whether a takes no more pods of any shape than b does.
+// under reports whether a has at most as many pods of each scarce shape as b.
 func (s *scarce) under(a, b *pods) bool {
 	for w := range a {
 		if ((b[w]|s.guards[w])-a[w])&s.guards[w] != s.guards[w] {

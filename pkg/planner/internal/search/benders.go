@@ -8,20 +8,20 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// benders bounds plans by the cheapest whole numbers of machines that keep all covers there are. Where the pods have no place on these, not even in parts,
-// a relaxation that has to do with them says what pods are worth then: one more cover, which these numbers do not keep (Benders).
+// benders bounds plans by the cheapest whole numbers of machines that satisfy all known covers. If the pods do not fit on these machines, not even
+// fractionally, the duals of a master that is restricted to these numbers give a cover that the numbers violate (a Benders cut).
 type benders struct {
 	placed pack.Load
-	// resources are covers by what pods take of each resource, drawn those that relaxations gave, the last ones.
+	// resources are covers by the pods' requests of each resource. drawn are the last covers that relaxations gave.
 	resources, drawn []cover
-	// reach is how far above the bound numbers are looked for, 0 where it is not known yet.
+	// reach is how far above the bound numbers are searched for. It is 0 if it is not known yet.
 	reach int64
-	// fresh is whether a cover was drawn since numbers were looked for last; ended, whether there is nothing more to find.
+	// fresh reports whether a cover was added since the last search for numbers, and ended whether there is nothing more to find.
 	fresh, ended bool
 }
 
-// Limits on the covers: how many of those drawn there are, how many bounds are drawn for one, how many steps a search for numbers has and what each
-// counts, what part of a price is too little to reach for, and how many nodes and, beyond the fewest machines, shapes there may be.
+// Limits on the covers: how many drawn covers are kept, how many bounds are computed for one, how many steps a search for numbers has and what each costs, the
+// fraction of a price that is too little to search for, and the numbers of nodes and, beyond the fewest machines, of shapes.
 const (
 	bendersCovers = 48
 	bendersRounds = 12
@@ -32,13 +32,13 @@ const (
 	bendersShapes = 12
 )
 
-// bendersExtra is how many times its price a machine beyond the numbers costs more, first and where that does not keep pods off such machines.
+// bendersExtra are the factors by which a machine beyond the numbers costs more. The second one is used if the first does not keep pods off such machines.
 var bendersExtra = []float64{3, 24}
 
-// resourceEffort is how offers are priced for covers by resource, of which mostly as much can be had as there is.
+// resourceEffort is the pricing effort for covers by resource. The most of a resource that a machine can hold is usually all that it has.
 var resourceEffort = pricing.Effort{Steps: 60}
 
-// draw adds a cover to those that numbers of machines have to keep.
+// draw adds a cover that numbers of machines have to satisfy.
 func (h *dual) draw(c cover, at pack.Load) {
 	b := &h.benders
 	if !slices.Equal(b.placed, at) {
@@ -53,7 +53,7 @@ func (h *dual) draw(c cover, at pack.Load) {
 	b.drawn, b.fresh = append(b.drawn, c), true
 }
 
-// count raises the bound by numbers of machines, and goes on while the effort is not down to until. It reports whether the bound is higher.
+// count raises the bound with numbers of machines, until the effort falls to until. It reports whether the bound is higher.
 func (h *dual) count(t *branching, until int64) bool {
 	b, before := &h.benders, h.state.bound
 	if !h.countable() {
@@ -82,14 +82,14 @@ func (h *dual) count(t *branching, until int64) bool {
 	return h.state.bound > before
 }
 
-// countable reports whether a search for numbers of machines is worth it: there is a cover that the last one did not have. It is for plans of few machines,
-// where each cover drawn is used for all that it says. With many shapes, and more than the fewest machines, the searches do not come to an end.
+// countable reports whether a search for numbers of machines is worthwhile: there is a new cover since the last one. It is for plans of few machines, in which
+// each cover is effective. With many shapes and more than the fewest machines, the searches do not end.
 func (h *dual) countable() bool {
 	b := &h.benders
 	return b.fresh && !b.ended && h.state.few() && (h.state.fewest() || len(h.state.ctx.Problem.Shapes) <= bendersShapes) && len(h.state.ctx.Problem.Nodes) <= bendersNodes
 }
 
-// byResource makes the covers by resource, unless there are some.
+// byResource makes the covers by resource, unless they exist.
 func (h *dual) byResource(b *benders) {
 	if b.resources != nil {
 		return
@@ -101,8 +101,8 @@ func (h *dual) byResource(b *benders) {
 	}
 }
 
-// numbers looks for the cheapest numbers of machines that keep all covers, as far as it reaches, and raises the bound. It returns the best that it found,
-// nil where there are none, and whether the search came to its end.
+// numbers searches for the cheapest numbers of machines that satisfy all covers, within reach, and raises the bound. It returns the best that it found, nil if
+// there are none, and whether the search was complete.
 func (h *dual) numbers() (numbers []int64, whole bool) {
 	b, best := &h.benders, h.state.best.cost(h.state.ctx.Problem).Price
 	if b.reach == 0 {
@@ -117,7 +117,7 @@ func (h *dual) numbers() (numbers []int64, whole bool) {
 	return l.found, l.steps > 0
 }
 
-// refute looks for a cover that numbers of machines do not keep, and reports whether there is one.
+// refute searches for a cover that the numbers of machines violate, and reports whether it found one.
 func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 	p := &t.proof
 	for i, extra := range bendersExtra {
@@ -153,7 +153,7 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 	return false
 }
 
-// kept reports whether so many machines keep a cover.
+// kept reports whether the numbers of machines satisfy a cover.
 func (c *cover) kept(numbers []int64) bool {
 	need := c.need
 	for t, n := range numbers {
@@ -162,7 +162,7 @@ func (c *cover) kept(numbers []int64) bool {
 	return need <= 0
 }
 
-// restrict lets a relaxation have such numbers of machines, and takes so many times its price more for each beyond them.
+// restrict restricts a relaxation to the given numbers of machines: each machine beyond them costs extra times its price more.
 func (m *Master) restrict(numbers []int64, extra float64) {
 	m.surcharge = make([]float64, len(numbers))
 	for t, n := range numbers {

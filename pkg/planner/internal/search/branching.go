@@ -11,46 +11,47 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// branching is a branch and bound over the numbers of machines of each offer: a relaxation launches fractions of machines, and where plans have few of
-// them that is most of what it misses. The branch with the lowest bound is split first, by the offer whose fraction weighs most.
+// branching is a branch and bound over the number of machines of each offer. The relaxation launches fractions of machines, and for plans with few machines
+// this is most of its gap. The branch with the lowest bound is split first, on the offer with the most expensive fraction.
 type branching struct {
 	proof proof
 	root  *branch
 	// whole is the relaxation of the root.
 	whole *Master
-	// open are the branches that may be split, the lowest bound first; closed is the lowest bound of all others that are not.
+	// open are the branches that may be split, the lowest bound first. closed is the lowest bound of all other unsplit branches.
 	open   []*branch
 	closed int64
 	grown  int
 }
 
-// branch is the plans with certain numbers of machines. It is bounded by covers, or split in two.
+// branch is a set of plans, defined by bounds on the numbers of machines. It is bounded by covers, or split in two.
 type branch struct {
 	bound  int64
-	covers []cover // when there are numbers, the last one is kept in parts of machines
+	covers []cover // if there are bounds on numbers, the last cover is the one that fractional machines satisfy
 
-	// A split branch has those plans that launch at most few machines of the offer, and those that launch more.
+	// A split branch has one child for the plans that launch at most few machines of the offer, and one for those that launch more.
 	offer        int
 	few          int64
 	atMost, more *branch
 
 	least, most []int64 // machines by offer; a most of -1 is any number
-	// from is the relaxation of the branch that it is of, row what it adds to that.
+	// from is the relaxation of the parent branch, and row is the row that this branch adds to it.
 	from *Master
 	row  *cardinality
 	// steady are the worths of the best bound.
 	steady []int64
 }
 
-// cardinality is a row of a relaxation beyond those of shapes: so many machines of some offers, at least, or, where the sign is -1, at most.
+// cardinality is an additional row of a relaxation that limits the number of machines of some offers: at least that many, or at most if the sign is -1.
 type cardinality struct {
 	serves   []bool
 	sign     float64
 	machines int64
 }
 
-// Limits on the branching: how many branches there are and how many machines a plan may have, beyond the few only once there is nothing else left to prove,
-// how many bounds are drawn for each, how many steps one counts, how near to a whole number is one, and which branches are rounded to plans, the first few and some others.
+// Limits on the branching: the number of branches, the number of machines of a plan (beyond few machines, branching starts only once there is nothing else
+// left to prove), the number of bounds computed for each branch, the cost of a branch in steps, the tolerance for whole numbers, and which branches are
+// rounded to plans (the first few and some others).
 const (
 	maxBranches    = 2000
 	branchMachines = 200
@@ -61,7 +62,7 @@ const (
 	branchDive     = 8
 )
 
-// branchEffort is how offers are priced for a branch, branchPart what part of a price a load has to be worth above it to matter.
+// branchEffort is the pricing effort for a branch. branchPart defines the minimum reduced cost that matters, as a fraction 1/branchPart of the price.
 var branchEffort = pricing.Effort{Steps: 800, Parts: 60}
 
 const branchPart = 2000
@@ -91,7 +92,7 @@ func (h *dual) branchOut(slice int64) bool {
 	return counted || t.grown > before
 }
 
-// next is the branch to grow, nil where none is or where the effort is down to until.
+// next returns the branch to grow. It returns nil if there is none or if the effort has fallen to until.
 func (h *dual) next(t *branching, until int64) *branch {
 	if h.state.ctx.Effort.Left <= until || h.state.ctx.Effort.Done() || h.state.closed() || len(t.open) == 0 || t.grown == maxBranches {
 		return nil
@@ -116,7 +117,7 @@ func (h *dual) beginBranching() *branching {
 	return t
 }
 
-// lowest is the bound of all branches together.
+// lowest returns the bound of all branches together.
 func (t *branching) lowest() int64 {
 	if len(t.open) == 0 {
 		return t.closed
@@ -124,7 +125,7 @@ func (t *branching) lowest() int64 {
 	return min(t.closed, t.open[0].bound)
 }
 
-// grow bounds a branch, and splits it unless no plan in it is better than the best.
+// grow bounds a branch, and splits it unless the branch has no plan that is better than the best.
 func (h *dual) grow(t *branching, b *branch, until int64) {
 	h.state.ctx.Effort.Spend(branchCost)
 	g := b.from
@@ -161,18 +162,19 @@ func (h *dual) grow(t *branching, b *branch, until int64) {
 	t.opened(b.more)
 }
 
-// opened has a branch in its place among those that are open, behind those with the same bound.
+// opened inserts a branch into the open branches, after those with the same bound.
 func (t *branching) opened(b *branch) {
 	at, _ := slices.BinarySearchFunc(t.open, b, func(x, y *branch) int { return cmp.Or(cmp.Compare(x.bound, y.bound), -1) })
 	t.open = slices.Insert(t.open, at, b)
 }
 
-// child is a branch that begins as the whole of b.
+// child returns a branch that starts as a copy of b.
 func (b *branch) child(g *Master) *branch {
 	return &branch{bound: b.bound, covers: b.covers, from: g, least: slices.Clone(b.least), most: slices.Clone(b.most)}
 }
 
-// settle draws bounds of a branch, and reports whether no plan in it is better than the best, and, when it ends early, that its worths still move.
+// settle computes bounds of a branch. done reports whether the branch has no plan that is better than the best. If settle ends early, moves reports whether
+// the worths still change.
 func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, moves bool) {
 	p, swung := &t.proof, false
 	for range branchRounds {
@@ -207,7 +209,7 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 	return false, false
 }
 
-// counting is the price of each machine with what the rows of a branch add to it and take off it.
+// counting returns the price of each machine, adjusted by the duals of the rows of a branch.
 func (h *dual) counting(p *proof, g *Master, prices []int64) []int64 {
 	out := slices.Clone(prices)
 	for i := len(p.cuts); i < len(g.cuts); i++ {
@@ -221,7 +223,7 @@ func (h *dual) counting(p *proof, g *Master, prices []int64) []int64 {
 	return out
 }
 
-// within is the least price of machines of a branch that keep a cover, in parts of machines.
+// within returns the least price of fractional machines of a branch that satisfy a cover.
 func (h *dual) within(b *branch, c *cover, prices []int64) int64 {
 	need, price := c.need, int64(0)
 	var order []int
@@ -250,7 +252,8 @@ func (h *dual) within(b *branch, c *cover, prices []int64) int64 {
 	return price
 }
 
-// fraction is the offer of whose machines a relaxation launches the fraction that weighs most, and how many whole ones; -1 where there are whole ones only.
+// fraction returns the offer with the most expensive fractional number of machines in a relaxation, and that number rounded down. The offer is -1 if all
+// numbers are whole.
 func (h *dual) fraction(g *Master) (offer int, few int64) {
 	n := make([]float64, len(h.state.ctx.Problem.Offers))
 	for i, b := range g.Basis {
@@ -272,7 +275,7 @@ func (h *dual) fraction(g *Master) (offer int, few int64) {
 	return offer, few
 }
 
-// clone is a relaxation that goes its own way from here.
+// clone returns a copy of a relaxation that can be changed independently.
 func (m *Master) clone() *Master {
 	c := *m
 	c.work = nil

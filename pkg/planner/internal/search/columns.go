@@ -5,22 +5,23 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Limits on the search for columns. They are steps, not seconds, so that a plan is the same on any machine.
+// Limits on column generation. They are steps, not seconds, so that a plan is the same on any computer.
 const (
-	// MaxPivots of one re-optimisation.
+	// MaxPivots is the maximum number of pivots of one re-optimization.
 	MaxPivots = 600
-	// PivotCost is what so many row operations of a pivot count, in steps.
+	// PivotCost is the number of row operations of a pivot that count as one step.
 	PivotCost = 400
 )
 
-// columnEfforts is how offers are priced for columns: the best load is mostly found at once; more care follows when less finds nothing.
+// columnEfforts are the pricing efforts for columns. The best load is usually found at once; more effort follows if less finds nothing.
 var columnEfforts = []pricing.Effort{{Steps: 60}, {Steps: 600, Parts: 60}, {Steps: 600, Parts: 300}, {Steps: 4000, Parts: 1500}}
 
-// mostCare is the least slice in which offers are priced with the most care for columns: with that a single round may take more than all that follows has.
+// mostCare is the smallest slice in which offers are priced with the highest effort for columns. With that effort, a single round may take longer than
+// everything after it.
 const mostCare = 100_000
 
-// columns solves the relaxation for what no node takes: columns are added while some machine can be filled with more than its price is worth.
-// It spends the budget at most, a part of the slice of the round.
+// columns solves the relaxation for the pods that no node takes, by column generation. It spends at most the budget, which is a part of the slice of the
+// round.
 func (h *primal) columns(slice, budget int64) {
 	if h.state.g == nil {
 		h.state.g = NewMaster(h.state.ctx.Problem, h.state.base.Left)
@@ -61,14 +62,14 @@ func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
 	return fresh
 }
 
-// reoptimise solves the relaxation with the columns that it has.
+// reoptimise solves the relaxation with its current columns.
 func (m *Context) reoptimise(g *Master) {
 	n := int64(len(g.Rows))
 	m.Effort.Spend(int64(g.Solve(MaxPivots, m.Effort.Stopped)) * (1 + n*n/PivotCost))
 }
 
-// launchColumn buys machines loaded as a column says, as far as pods wait and the limits admit, and reports whether it bought any. Where too few pods wait for
-// a load, and for a column that was made smaller before, GPUs have to be found anew, and it may be that none are.
+// launchColumn buys machines loaded as in a column, as far as there are unplaced pods and the limits allow, and reports whether it bought any. If too few pods
+// are left for a load, or if a column was reduced before, GPUs must be assigned again, which may fail.
 func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amount.Usage) bool {
 	bought, o := false, &m.Problem.Offers[c.Offer]
 	for ; times > 0 && limits[o.Pool].Admits(o.Uses); times-- {
@@ -87,8 +88,8 @@ func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amou
 	return bought
 }
 
-// residual is the relaxation for what a plan leaves, with the columns of another one as far as they go, and with the cuts of the proof as far as
-// the machines of the plan do not keep them. It is good until the one after the next is asked for, unless it is kept.
+// residual returns the relaxation for the pods that a plan leaves. It has the columns of another relaxation as far as they are usable, and the cuts of the
+// proof as far as the machines of the plan do not satisfy them. It is valid until the second next call, unless it is retained.
 func (h *state) residual(g *Master, s *Solution) *Master {
 	next := h.ctx.residuals[0]
 	h.ctx.residuals[0], h.ctx.residuals[1] = h.ctx.residuals[1], next
@@ -117,7 +118,7 @@ func (h *state) residual(g *Master, s *Solution) *Master {
 	return next
 }
 
-// retain has a relaxation be good for longer.
+// retain keeps a residual relaxation valid for longer.
 func (m *Context) retain(g *Master) {
 	for i := range m.residuals {
 		if m.residuals[i] == g {

@@ -11,17 +11,17 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Context holds what the heuristics for several shapes share.
+// Context holds the shared state of the heuristics for several shapes.
 type Context struct {
 	Problem       *pack.Problem
 	Effort        *effort.Budget
-	alone         []int64 // what one pod of each shape costs where a machine is full of its like, in units of valueScale
+	alone         []int64 // the price of one pod of each shape on a machine that is full of this shape, in units of 1/pricing.Scale
 	oracle        *pricing.Oracle
 	NodeKnapsacks []*pricing.Knapsack
 	byPrice       []int // the offers, the cheapest first
 	room          pack.Room
 	rebuy         Repair
-	// residuals are the relaxations of dives, the one that was used last behind.
+	// residuals are the relaxations of dives, the one that was used last at the end.
 	residuals [2]*Master
 }
 
@@ -48,7 +48,7 @@ func NewContext(p *pack.Problem, e *effort.Budget) *Context {
 	return m
 }
 
-// AimAll weighs the dimensions of each offer by what they are worth.
+// AimAll computes the weights of the dimensions of each offer from the worths of pods.
 func (m *Context) AimAll(values []int64) {
 	demand := m.Problem.Demand()
 	for t := range m.oracle.Machines {
@@ -57,12 +57,12 @@ func (m *Context) AimAll(values []int64) {
 	}
 }
 
-// PriceAll prices all offers at the cost of the effort.
+// PriceAll prices all offers and charges the effort.
 func (m *Context) PriceAll(values []int64, demand pack.Load, care pricing.Effort, floor func(t int) int64) []pricing.Priced {
 	return m.oracle.Price(m.Effort, values, demand, care, floor)
 }
 
-// better returns the cheaper of two solutions, the first at the same cost.
+// better returns the cheaper of two solutions, and a if they cost the same.
 func better(p *pack.Problem, a, b *Solution) *Solution {
 	if b.cost(p).Less(a.cost(p)) {
 		return b
@@ -70,14 +70,14 @@ func better(p *pack.Problem, a, b *Solution) *Solution {
 	return a
 }
 
-// placed is the demand without what a solution leaves out.
+// placed returns the demand without the pods that a solution does not place.
 func placed(p *pack.Problem, s *Solution) pack.Load {
 	d := p.Demand()
 	d.Add(s.Left, -1)
 	return d
 }
 
-// ChoiceValues makes duals fit to choose by: no pod is worth nothing, else nobody would launch for it.
+// ChoiceValues makes duals suitable for choices: every pod that can be launched for has a positive worth, otherwise nothing would be launched for it.
 func (m *Context) ChoiceValues(duals []int64) []int64 {
 	out := slices.Clone(duals)
 	for k, v := range out {
@@ -90,7 +90,7 @@ func (m *Context) ChoiceValues(duals []int64) []int64 {
 	return out
 }
 
-// fill puts waiting pods on the nodes, the fullest node first, each with the most valuable load.
+// fill puts unplaced pods on the nodes, the fullest node first, each with its most valuable load.
 func (m *Context) fill(s *Solution, values []int64) {
 	for i, k := range m.NodeKnapsacks {
 		if s.Left.Empty() {
@@ -104,14 +104,13 @@ func (m *Context) fill(s *Solution, values []int64) {
 	}
 }
 
-// Buy launches machines for waiting pods: again and again the one whose most valuable load is worth most for its price, as many
-// times as the demand has that load.
+// Buy launches machines for unplaced pods. It repeatedly chooses the machine whose most valuable load is worth most per price, and launches as many of it as
+// the demand has that load.
 func (m *Context) Buy(s *Solution, values []int64, limits []amount.Usage) {
 	m.buyBy(s, values, limits, func(t int) int64 { return m.Problem.Offers[t].Price })
 }
 
-// buyBy is buy with another idea of what a machine costs. What a machine can hold of less is worth no more, so only the offers that were
-// best when more was waiting are looked at anew.
+// buyBy is Buy with other prices. A machine cannot hold more worth when fewer pods are left, so only the offers that were best before are priced again.
 func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, price func(t int) int64) {
 	value, loads := make([]int64, len(m.oracle.Machines)), make([]pack.Load, len(m.oracle.Machines))
 	fresh := make([]bool, len(m.oracle.Machines))
@@ -155,8 +154,8 @@ func (m *Context) buyBy(s *Solution, values []int64, limits []amount.Usage, pric
 // buySteps bounds the search for the next machine to buy.
 const buySteps = 60
 
-// frugal constructs plans that spend the scarce limits rather than money, and returns the best of them: under a limit of two
-// machines the cheapest machine a pod is the wrong one.
+// frugal constructs plans that save scarce limits instead of money, and returns the best of them. If a limit allows two machines, for example, the machine
+// with the lowest price per pod may be the wrong one.
 func (m *Context) frugal(base *Solution) *Solution {
 	best := base
 	equal := make([]int64, len(m.Problem.Shapes))
@@ -174,10 +173,10 @@ func (m *Context) frugal(base *Solution) *Solution {
 	return best
 }
 
-// downsize replaces each machine by the cheapest that holds its load, within the limits.
+// downsize replaces each machine by the cheapest one that holds its load, within the limits.
 func (m *Context) downsize(s *Solution) { m.DownsizeWithin(s, s.limits(m.Problem)) }
 
-// DownsizeWithin is downsize within what the given limits leave beside the machines of s.
+// DownsizeWithin is downsize within given limits, which are what the machines of s leave.
 func (m *Context) DownsizeWithin(s *Solution, limits []amount.Usage) {
 	for i := range s.Machines {
 		x := &s.Machines[i]

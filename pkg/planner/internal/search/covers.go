@@ -9,21 +9,22 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cover says that the machines of a plan have to hold so much worth: each offer holds at most so much, and the nodes what they hold at
-// most already left off. Any worths of pods make one: what they are in money, a resource, a shape alone.
+// cover is a valid inequality on the machines of a plan: together they must hold an amount of worth, of which each offer holds at most a given amount. What
+// the nodes hold at most is subtracted already. Any worths of pods give a cover: duals, a resource, or a single shape.
 type cover struct {
-	values []int64 // of one pod of each shape
-	need   int64   // of the launched machines together
-	most   []int64 // of one machine, by offer
-	nodes  []int64 // of each node
-	// dual, when > 0, is what it takes of the price of each machine that holds any: the cover is kept by itself, in whole machines, for that.
+	values []int64 // the worth of one pod of each shape
+	need   int64   // the worth that the launched machines must hold together
+	most   []int64 // the maximum worth that one machine holds, by offer
+	nodes  []int64 // the maximum worth that each node holds
+	// dual, if > 0, is the part of the price of each machine with an entry in most that is charged to this cover. The cover contributes it for each whole
+	// machine that it needs.
 	dual int64
 }
 
-// fewMachines is how many machines are few: plans of no more are proven by branches and by whole numbers of machines.
+// fewMachines is the number of machines up to which plans are proven by branching and by whole numbers of machines.
 const fewMachines = 60
 
-// measures are worths that always say something: money, and what pods take of each resource.
+// measures returns worths that always give useful covers: the duals, and the requests of each resource.
 func (h *dual) measures(at pack.Load) [][]int64 {
 	out := [][]int64{h.state.values()}
 	for _, d := range []int{amount.Replicas, amount.CPU, amount.Memory, amount.GPUMemory} {
@@ -48,7 +49,7 @@ func (h *dual) each(value func(k int) int64) []int64 {
 	return out
 }
 
-// cover makes the cover of the given worths.
+// cover returns the cover of the given worths.
 func (h *dual) cover(values []int64, at pack.Load, care pricing.Effort) cover {
 	c := cover{values: values, need: pack.Worth(values, at)}
 	for _, k := range h.state.ctx.NodeKnapsacks {
@@ -64,22 +65,23 @@ func (h *dual) cover(values []int64, at pack.Load, care pricing.Effort) cover {
 	return c
 }
 
-// integerCover is the search for the cheapest machines that keep all covers.
+// integerCover is the search for the cheapest whole numbers of machines that satisfy all covers.
 type integerCover struct {
 	problem *pack.Problem
 	covers  []cover
-	order   []int // the offers, the dearest first
-	// cheapest is, from each place of the order on, the offer with the least price for what it holds of each cover, -1 for none.
+	order   []int // the offers, the most expensive first
+	// cheapest is, for each position of the order and each cover, the offer from there on with the lowest price per worth of the cover. It is -1 if there is
+	// none.
 	cheapest [][]int
-	best     int64 // no machines at a lower price than this are of interest
-	open     int64 // the least price that was left unsearched
+	best     int64 // no machines at this or a higher price are of interest
+	open     int64 // the lowest price that was left unsearched
 	steps    int
-	sharp    int // the cover that ended a part last
-	// counts are the numbers of machines of the part that is searched, found those of the best.
+	sharp    int // the cover that pruned last
+	// counts are the numbers of machines of the current part, and found those of the best solution.
 	counts, found []int64
 }
 
-// newIntegerCover begins a search for machines at a lower price than that, of so many steps.
+// newIntegerCover starts a search with a number of steps for machines at a price lower than below.
 func newIntegerCover(p *pack.Problem, covers []cover, below int64, steps int) *integerCover {
 	l := &integerCover{problem: p, covers: covers, best: below, open: below, steps: steps, counts: make([]int64, len(p.Offers))}
 	for t := range p.Offers {
@@ -90,7 +92,7 @@ func newIntegerCover(p *pack.Problem, covers []cover, below int64, steps int) *i
 	return l
 }
 
-// search returns a price that no machines are below that keep all covers.
+// search returns a lower bound on the price of machines that satisfy all covers.
 func (l *integerCover) search() int64 {
 	need := make([]int64, len(l.covers))
 	for r := range need {
@@ -118,8 +120,8 @@ func (l *integerCover) prepare() {
 	}
 }
 
-// outlook is the least price of what is needed still, by the cover that says most, from the offers from place i on, and whether anything is. It is not
-// ok where there is none below a price; the cover that said so last is asked first.
+// outlook returns a lower bound on the price of what is still needed, with the offers from position i on, by the strongest cover. done reports whether nothing
+// is needed. ok is false if there is no solution below the given price. The cover that pruned last is examined first.
 func (l *integerCover) outlook(i int, need []int64, below int64) (price int64, done, ok bool) {
 	done = true
 	for j := range need {

@@ -9,24 +9,24 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// cut says that so many machines at least are launched of some offers, whole ones, because a group of shapes is served by no others. The relaxation
-// launches fractions of them, which is what it misses most where such machines are dear.
+// cut requires a minimum number of whole machines of some offers, because a group of shapes is served by no others. The relaxation launches fractions of these
+// machines. This is most of its gap if the machines are expensive.
 type cut struct {
 	cover    cover
 	serves   []bool // the offers that count
 	machines int64
 }
 
-// group is the offers that serve a shape, with all shapes that no others serve.
+// group is the offers that serve a shape, with all shapes that are served by no other offers.
 type group struct {
 	serves []bool
 	shapes []int
-	tried  int64 // the most machines that were looked for
-	cut    cut   // what they demand that was found
+	tried  int64 // the largest number of machines that was tried
+	cut    cut   // the cut that was found
 }
 
-// Limits on the cuts: rounds of them for one relaxation, the most machines that one may demand, how near to a whole number a relaxation may be, how
-// much of its price a cut has to be worth, how many groups there are, and how many offers those have that are looked at together.
+// Limits on the cuts: the number of rounds for one relaxation, the most machines that a cut may require, the tolerance for whole numbers, the fraction of its
+// price that a cut has to gain, the number of groups, and the number of offers of groups that are combined.
 const (
 	cutRounds = 4
 	cutMost   = 40
@@ -36,7 +36,7 @@ const (
 	unionMost = 8
 )
 
-// groups are those of the shapes with demand, and what those with offers in common are together.
+// groups returns the groups of the shapes with demand, and unions of groups that share offers.
 func (h *dual) groups(demand pack.Load) []group {
 	var out []group
 	known := map[string]bool{}
@@ -69,7 +69,7 @@ func (h *dual) groups(demand pack.Load) []group {
 	return out
 }
 
-// group is the group of some offers.
+// group returns the group of a set of offers.
 func (h *dual) group(serves []bool, demand pack.Load) group {
 	g := group{serves: serves}
 	for k := range h.state.ctx.Problem.Shapes {
@@ -84,7 +84,7 @@ func (h *dual) group(serves []bool, demand pack.Load) group {
 	return g
 }
 
-// with is the offers of two groups together, and whether they have any in common.
+// with returns the union of the offers of two groups, and whether they share any.
 func (g *group) with(o *group) (union []bool, common bool) {
 	union = make([]bool, len(g.serves))
 	for t := range union {
@@ -94,7 +94,7 @@ func (g *group) with(o *group) (union []bool, common bool) {
 	return union, common
 }
 
-// offers is how many offers count.
+// offers returns the number of offers of the group.
 func (g *group) offers() int {
 	n := 0
 	for _, s := range g.serves {
@@ -105,7 +105,7 @@ func (g *group) offers() int {
 	return n
 }
 
-// tighten adds cuts to the relaxation of a proof where it launches fractions of what whole machines are needed of.
+// tighten adds cuts to the relaxation of a proof where it launches too few machines, as fractions.
 func (h *dual) tighten(p *proof, g *Master) {
 	if p.groups == nil {
 		p.groups = h.groups(p.demand)
@@ -115,7 +115,7 @@ func (h *dual) tighten(p *proof, g *Master) {
 	}
 	h.state.ctx.reoptimise(g)
 	if h.state.few() {
-		// Branches count the machines of each offer.
+		// Branches bound the numbers of machines of each offer.
 		return
 	}
 	for range cutRounds {
@@ -146,8 +146,8 @@ func (h *dual) tighten(p *proof, g *Master) {
 	}
 }
 
-// cut is what a group demands of its offers: by the worth of its pods or by what they take of a resource, whichever demands most; for one machine it is
-// enough that they do not all go to nodes.
+// cut returns the cut of a group. It is derived from the worth of the pods or from their requests of a resource, whichever requires most machines. For a
+// single machine, it is sufficient that the nodes cannot take all of the pods.
 func (h *dual) cut(g *group, at pack.Load, machines int64) cut {
 	if machines == 1 {
 		return h.one(g, at)
@@ -166,7 +166,7 @@ func (h *dual) cut(g *group, at pack.Load, machines int64) cut {
 	return best
 }
 
-// values are worths of the pods of a group alone, by a measure.
+// values returns the worths of the pods of the group by a measure, and 0 for other pods.
 func (g *group) values(measure []int64) []int64 {
 	values := make([]int64, len(measure))
 	for _, k := range g.shapes {
@@ -175,7 +175,8 @@ func (g *group) values(measure []int64) []int64 {
 	return values
 }
 
-// demandable reports whether a group may demand so many machines: that some machine holds too much of one shape already is seen without a search for loads.
+// demandable reports whether a group may require that many machines. It excludes, without a search for loads, that a machine holds too many pods of a single
+// shape for that.
 func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 	return machines == 1 || slices.ContainsFunc(h.measures(at), func(measure []int64) bool {
 		values, least := g.values(measure), int64(1)
@@ -190,10 +191,10 @@ func (h *dual) demandable(g *group, at pack.Load, machines int64) bool {
 	})
 }
 
-// cutEffort is how offers are priced for cuts.
+// cutEffort is the pricing effort for cuts.
 var cutEffort = pricing.Effort{Steps: 200, Parts: 60}
 
-// one says that a group needs a machine at all.
+// one returns the cut that requires at least one machine for a group.
 func (h *dual) one(g *group, at pack.Load) cut {
 	values := make([]int64, len(h.state.ctx.Problem.Shapes))
 	for _, k := range g.shapes {
@@ -217,14 +218,14 @@ func (h *dual) one(g *group, at pack.Load) cut {
 	return c
 }
 
-// count sets how many machines keep the cover at least.
+// count sets the minimum number of machines that satisfy the cover.
 func (c *cut) count() {
 	if most := slices.Max(c.cover.most); c.cover.need > 0 && most > 0 {
 		c.machines = (c.cover.need-1)/most + 1
 	}
 }
 
-// cheapest is the least price of a group.
+// cheapest returns the lowest price of the offers of a group.
 func (h *dual) cheapest(g *group) float64 {
 	least := h.state.ctx.Problem.Dearest()
 	for t, serves := range g.serves {
@@ -235,7 +236,7 @@ func (h *dual) cheapest(g *group) float64 {
 	return float64(least)
 }
 
-// cutDuals are what the cuts of a proof take of the price of each machine by the duals of the relaxation.
+// cutDuals returns the duals of the cuts in the relaxation, as parts of the price of each machine.
 func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
@@ -244,7 +245,7 @@ func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	return out
 }
 
-// charge takes the tolls of the cuts off the price of each machine, and returns the prices that are left, and what the cuts demand together.
+// charge subtracts the duals of the cuts from the price of each machine. It returns the remaining prices, and the sum that the cuts contribute to the bound.
 func (h *dual) charge(p *proof, tolls []int64) (left []int64, sum int64) {
 	left = make([]int64, len(h.state.ctx.Problem.Offers))
 	for t := range h.state.ctx.Problem.Offers {
@@ -255,7 +256,7 @@ func (h *dual) charge(p *proof, tolls []int64) (left []int64, sum int64) {
 		c.cover.dual = tolls[i]
 		for t := range left {
 			if c.serves[t] && left[t] <= c.cover.dual {
-				// Not at the optimum yet: what is left of each price has to be something.
+				// The relaxation is not optimal yet: a positive part of each price has to remain.
 				c.cover.dual = left[t] - 1
 			}
 		}
@@ -269,7 +270,7 @@ func (h *dual) charge(p *proof, tolls []int64) (left []int64, sum int64) {
 	return left, sum
 }
 
-// rows are the cuts as rows of a relaxation.
+// rows returns the cuts as rows of a relaxation.
 func (p *proof) rows() []cardinality {
 	var out []cardinality
 	for i := range p.cuts {
@@ -278,7 +279,7 @@ func (p *proof) rows() []cardinality {
 	return out
 }
 
-// demanding are the covers of the cuts that take a toll.
+// demanding returns the covers of the cuts with a positive dual.
 func (p *proof) demanding() []cover {
 	var out []cover
 	for i := range p.cuts {
@@ -289,7 +290,7 @@ func (p *proof) demanding() []cover {
 	return out
 }
 
-// launched is how many machines of some offers the relaxation launches.
+// launched returns how many machines of some offers the relaxation launches.
 func (m *Master) launched(serves []bool) float64 {
 	n := 0.0
 	for i, b := range m.Basis {
@@ -300,7 +301,7 @@ func (m *Master) launched(serves []bool) float64 {
 	return n
 }
 
-// row is a cut as a row of a relaxation.
+// row returns the cut as a row of a relaxation.
 func (c *cut) row() cardinality { return cardinality{c.serves, 1, c.machines} }
 
 // require adds a row to the relaxation.
@@ -324,7 +325,7 @@ func (m *Master) require(c cardinality) {
 	if c.sign > 0 {
 		for t, serves := range c.serves {
 			if serves {
-				// An empty machine is one too, so that no toll is above a price.
+				// Empty machines satisfy the row as well, so that no dual exceeds a price.
 				m.Entries = append(m.Entries, m.entry(t))
 			}
 		}
@@ -347,7 +348,7 @@ func (m *Master) require(c cardinality) {
 	m.setValues()
 }
 
-// entry is an empty machine of an offer, with what it counts in the cuts.
+// entry returns an empty machine of an offer, with its coefficients in the cuts.
 func (m *Master) entry(offer int) Entry {
 	e := Entry{Price: float64(m.p.Offers[offer].Price), Column: -1, Offer: offer}
 	if m.surcharge != nil {

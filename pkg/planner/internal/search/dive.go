@@ -9,18 +9,18 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Limits on dives: how often one rounds the relaxation and solves it again, with so many rounds of columns of so many steps each.
+// Limits on dives: how often a dive rounds the relaxation and solves it again, and the rounds of column generation each time with the steps of each.
 const (
 	maxDives   = 24
 	diveRounds = 3
 	diveSteps  = 40
 )
 
-// dive rounds the relaxation, solves it again for what waits still, and so on to the end. On the way it tries what the short
-// cuts make of the rest: to buy by worth, and a small branch and bound.
+// dive rounds the relaxation, solves it again for the remaining pods, and repeats this to the end. At each step, it also completes the plan with heuristics:
+// buying by worth, and a short branch and bound.
 //
-// Where the proof has found that so many machines of a kind are needed at least, it begins with a relaxation that buys as many, and unless the machines are
-// many dives from the one that does not as well: the two lead to different plans.
+// If the proof requires a minimum number of machines of a kind, it starts with a relaxation that has these cuts. Unless there are many machines, it also dives
+// from the relaxation without them, because the two lead to different plans.
 func (h *primal) dive(slice int64) {
 	h.state.pool.choicePoints = nil
 	if len(h.state.cuts) > 0 {
@@ -33,20 +33,21 @@ func (h *primal) dive(slice int64) {
 	h.state.diveFrom(h.state.g, slice)
 }
 
-// choicePoint is where a dive chooses: the relaxation for what a plan leaves buys no whole machine, so it buys one of the column with the largest fraction.
+// choicePoint is a step at which a dive chooses: the relaxation for the remaining pods has no integral part, so the dive buys one machine of the column with
+// the largest fraction.
 type choicePoint struct {
 	g      *Master
 	s      *Solution
 	limits []amount.Usage
 }
 
-// diveFrom is dive from a given relaxation.
+// diveFrom dives from a given relaxation.
 func (h *state) diveFrom(g *Master, slice int64) {
 	h.descend(choicePoint{g, h.base.clone(), slices.Clone(h.ctx.Problem.Limits)}, false, slice)
 }
 
-// limitedDiscrepancy spends a slice, at most, on dives that go on from the turns of those of the round, the first turns first, each with the second choice there:
-// the first choices decide most, and are as often wrong as others.
+// limitedDiscrepancy spends at most a slice on dives that start from the choice points of the round's dives, with the second-best choice. The earliest choice
+// points come first: they affect the plan most, and are wrong as often as others.
 func (h *primal) limitedDiscrepancy(slice int64) {
 	for until := h.state.ctx.Effort.Left - slice; len(h.state.pool.choicePoints) > 0 && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done() && !h.state.closed(); {
 		next := h.state.pool.choicePoints[0]
@@ -55,7 +56,7 @@ func (h *primal) limitedDiscrepancy(slice int64) {
 	}
 }
 
-// descend dives from a place on. A dive ends where it has become as dear as the best plan, one that turns off there already where its relaxation has.
+// descend dives from a choice point. A dive ends when it costs as much as the best plan. If off is true, it ends as soon as its relaxation does.
 func (h *state) descend(from choicePoint, off bool, slice int64) {
 	g, s, limits := from.g, from.s, from.limits
 	until := h.ctx.Effort.Left - slice
@@ -86,7 +87,7 @@ func (h *state) descend(from choicePoint, off bool, slice int64) {
 	}
 }
 
-// room is what a plan that is cheaper than the best one may cost beside what it has so far.
+// room returns what a plan that is cheaper than the best one may cost in addition to its machines so far.
 func (h *state) room(s *Solution) pack.Cost {
 	best, so := h.best.cost(h.ctx.Problem), s.cost(h.ctx.Problem)
 	if best.Left > 0 {
@@ -95,7 +96,7 @@ func (h *state) room(s *Solution) pack.Cost {
 	return pack.Cost{Price: best.Price - so.Price, Machines: best.Machines - so.Machines}
 }
 
-// diveColumns solves a relaxation of a dive, with a few more columns.
+// diveColumns solves a relaxation of a dive with a few more columns.
 func (h *state) diveColumns(g *Master, s *Solution) *Master {
 	h.ctx.reoptimise(g)
 	for range diveRounds {
@@ -109,8 +110,8 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 	return g
 }
 
-// choose buys the whole machines of the relaxation, or, where there are none, one of the column of which it buys most, of the second where a dive turns
-// off. It reports whether it bought any.
+// choose buys the whole machines of the relaxation. If there are none, it buys one machine of the column with the largest fraction, or of the second largest
+// if off is true. It reports whether it bought any.
 func (h *state) choose(g *Master, s *Solution, limits []amount.Usage, off bool, level int) bool {
 	whole, parts := g.whole()
 	if len(whole) == 0 && len(parts) > 0 {
@@ -131,8 +132,8 @@ func (h *state) choose(g *Master, s *Solution, limits []amount.Usage, off bool, 
 	return bought
 }
 
-// columnPool is what dives met: the loads for what other machines left, which cost too much in a relaxation of all pods, but plans are composed of them as
-// well, and the turns of the dives of a round. A nil one keeps nothing.
+// columnPool holds what dives found: loads for what other machines left, and the choice points of a round. The loads cost too much for a relaxation of all
+// pods, but plans are composed of them as well. A nil pool keeps nothing.
 type columnPool struct {
 	choicePoints []choicePoint
 	columns      []column
@@ -155,7 +156,7 @@ func (m *columnPool) found(by []pricing.Priced) {
 	}
 }
 
-// add adds a load unless it is there.
+// add adds a load unless the pool has it.
 func (m *columnPool) add(c column) {
 	if m == nil {
 		return

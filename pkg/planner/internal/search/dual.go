@@ -9,21 +9,21 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// dual is the half of a hunt that bounds the price from below. On the way it finds loads and plans as well.
+// dual is the dual search, which computes lower bounds on the price. It also finds loads and plans.
 type dual struct {
 	state     state
 	proof     *proof
 	benders   benders
-	shown     *branch    // what the bound rests on
-	branching *branching // nil as long as there is none
+	shown     *branch    // what the bound is based on
+	branching *branching // nil if there is none yet
 }
 
-// runBoth raises the bound and has a cheaper plan looked for, at the same time and each with its share of the effort. It reports whether branches had any part
-// in the proof.
+// runBoth runs the dual search and the primal search plan in parallel, each with its share of the effort. It reports whether branches contributed to the
+// proof.
 //
-// Neither half knows of the other before both have ended, so that what they find does not depend on which is faster. A best plan that was proven to be one
-// makes the other half needless, and whatever that has found is left aside. So where the halves go one after the other, for one core or since the proof is
-// likely done before another core has begun, the proof of few machines comes first; that of many is hardly ever the end.
+// Neither search sees the results of the other before both have ended, so that the result does not depend on which one is faster. If the best plan is proven
+// optimal, the result of the primal search is not needed and is dropped. If the two run one after the other, because there is one core or because the proof is
+// likely to end soon, the proof comes first for plans of few machines. For plans of many machines, it rarely ends the search.
 func (h *primal) runBoth(proving int64, plan func()) (grown bool) {
 	h.sendToDual()
 	all, columns := h.state.ctx.Effort, len(h.state.g.columns)
@@ -63,25 +63,25 @@ func (h *primal) runBoth(proving int64, plan func()) (grown bool) {
 	return grown
 }
 
-// quick reports whether the proof is likely done at once: in the first round, for hardly any machines whose bounds are drawn fast.
+// quick reports whether the proof is likely to end soon: in the first round, for very few machines whose bounds are computed fast.
 func (h *primal) quick() bool {
 	return h.dual.branching == nil && !h.state.ctx.Problem.Stated && h.state.best.cost(h.state.ctx.Problem).Machines <= quickMachines
 }
 
-// quickMachines is how many machines are hardly any.
+// quickMachines is the number of machines that counts as very few.
 const quickMachines = 10
 
-// sendToDual has the proof go on from what the search for plans has found.
+// sendToDual passes the best plan and the relaxation to the dual search.
 func (h *primal) sendToDual() {
 	h.dual.state.best, h.dual.state.g = h.state.best, h.state.g
 }
 
-// receiveFromDual takes over what the proof says.
+// receiveFromDual takes over the bound and the cuts of the dual search.
 func (h *primal) receiveFromDual() {
 	h.state.bound, h.state.cuts = h.dual.state.bound, h.dual.state.cuts
 }
 
-// ownCopies gives the proof what it has to have of its own to go on beside the search for plans.
+// ownCopies gives the dual search its own copies of what it changes while the primal search runs.
 func (h *dual) ownCopies(of *primal) {
 	if h.state.ctx == of.state.ctx {
 		h.state.ctx = NewContext(of.state.ctx.Problem, of.state.ctx.Effort)
@@ -89,10 +89,10 @@ func (h *dual) ownCopies(of *primal) {
 	h.state.best, h.state.g = h.state.best.clone(), h.state.g.clone()
 }
 
-// improveBound spends a slice on the bound, or on each way to it, and reports whether branches had any part in it.
+// improveBound spends a slice on each method to raise the bound, and reports whether branches contributed.
 func (h *dual) improveBound(slice int64) bool {
 	if h.state.few() {
-		// The first branch is the whole, and bounded as in a proof.
+		// The first branch is the set of all plans. It is bounded as in a proof.
 		h.renew()
 	} else {
 		h.prove(slice)
@@ -100,20 +100,20 @@ func (h *dual) improveBound(slice int64) bool {
 	return h.branchOut(slice)
 }
 
-// ended reports whether there is nothing more to try than what branches do.
+// ended reports whether only branching is left to try.
 func (h *dual) ended() bool {
 	return h.state.few() || h.proof != nil && h.proof.level == len(proofLevels)
 }
 
-// renew begins a proof unless there is one for the pods that the best plan places.
+// renew starts a proof unless there is one for the pods that the best plan places.
 func (h *dual) renew() {
 	if h.proof == nil || !slices.Equal(h.proof.placed, placed(h.state.ctx.Problem, h.state.best)) {
 		h.begin()
 	}
 }
 
-// begin begins a proof for the pods that the best plan places: each shape alone has to be covered, whatever shares the machines with it, and what pods
-// are worth to the search, or take of each resource. It is quick, and not cut short, so that a search that is has a bound too.
+// begin starts a proof for the pods that the best plan places. It uses the covers of single shapes, of the worths of the search, and of each resource. It is
+// fast and is never cut short, so that a search that is cut short has a bound too.
 func (h *dual) begin() {
 	h.proof = &proof{demand: h.launched(), placed: placed(h.state.ctx.Problem, h.state.best)}
 	h.state.bound, h.shown, h.state.cuts = 0, nil, nil
@@ -135,7 +135,7 @@ func (h *dual) begin() {
 	}
 }
 
-// launched is how many pods of each shape at least are launched for, in any plan that places what the best one places.
+// launched returns the minimum number of pods of each shape on launched machines in any plan that places the same pods as the best one.
 func (h *dual) launched() pack.Load {
 	rest := placed(h.state.ctx.Problem, h.state.best)
 	for k := range rest {

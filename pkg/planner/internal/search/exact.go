@@ -8,14 +8,14 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Limits on the exact search of small problems. A state is a number of waiting pods of each shape; a step is a state and
-// what one machine takes from it. Two million steps are some 20 ms.
+// Limits on the exact search of small problems. A state is a number of unplaced pods of each shape. A step is a state and the load of one machine. Two million
+// steps take about 20 ms.
 const (
 	maxStates = 1 << 13
 	maxSteps  = 2_000_000
 )
 
-// lattice enumerates the loads from nothing to all the demand: a load is a number in a mixed radix.
+// lattice enumerates all loads up to the demand. A load is encoded as a number in a mixed radix.
 type lattice struct {
 	demand pack.Load
 	stride []int
@@ -64,8 +64,8 @@ func isSmall(p *pack.Problem, demand pack.Load) bool {
 	return pairs*int64(len(p.Nodes)+1) <= maxSteps
 }
 
-// holds reports whether a machine holds a load of the given needs. A load for which it finds no GPUs, and cannot rule out that there are
-// some, is not held, and l.unsure is set: the optimum is then not known.
+// holds reports whether a machine holds a load with the given needs. If it finds no GPUs for a load but cannot exclude that there are some, it returns false
+// and sets l.unsure. The optimum is then unknown.
 func (l *lattice) holds(p *pack.Problem, c *pack.Capacity, a int) bool {
 	for d, x := range l.needs[a] {
 		if x > c.Free[d] {
@@ -95,7 +95,7 @@ func (l *lattice) holds(p *pack.Problem, c *pack.Capacity, a int) bool {
 	return ok
 }
 
-// below calls f for every load a ≤ of, the largest first, the empty one last, until f returns false.
+// below calls f for every load a ≤ of, the largest first and the empty one last, until f returns false.
 func (l *lattice) below(of int, f func(a int) bool) {
 	top := l.loads[of]
 	a, at := of, make(pack.Load, len(top))
@@ -118,8 +118,8 @@ func (l *lattice) below(of int, f func(a int) bool) {
 	}
 }
 
-// enumerate solves a small problem without its limits to the optimum, by dynamic programming over the states: first with launches alone,
-// where one step is the cheapest machine for a load, then one layer a node. It reports whether the optimum is within the limits.
+// enumerate solves a small problem without its limits to optimality, by dynamic programming over the states. The first table has only launches, where one step
+// is the cheapest machine for a load. Then each node adds a layer. It reports whether the optimum is within the limits.
 func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 	l := newLattice(p, p.Demand())
 	cheapest := cheapestHolder(p, l)
@@ -130,7 +130,7 @@ func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 		for l.loads[d][first] == 0 {
 			first++
 		}
-		// Leaving out one pod is a step as well; it costs more than any money.
+		// Leaving out one pod is a step as well. It costs more than any price.
 		table[d] = table[d-l.stride[first]].Plus(pack.Cost{Left: 1})
 		step[d] = -1
 		l.below(d, func(a int) bool {
@@ -145,7 +145,7 @@ func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 		})
 	}
 	layers := make([][]int, len(p.Nodes))
-	// The order of the layers is from the roomiest node to the fullest, since the last layer is the first to choose.
+	// The layers are ordered from the emptiest node to the fullest, because the last layer chooses first.
 	for i := range slices.Backward(p.Nodes) {
 		table, layers[i] = nodeLayer(p, l, i, table)
 	}
@@ -174,7 +174,7 @@ func enumerate(p *pack.Problem) (*Solution, pack.Cost, bool) {
 	return s, table[l.states-1], !l.unsure && s.withinLimits(p)
 }
 
-// nodeLayer returns the least cost of every state when node i may take any load that it holds before the layer below has the rest.
+// nodeLayer returns the least cost of every state if node i may take any load that it holds, and the layer below takes the rest.
 func nodeLayer(p *pack.Problem, l *lattice, i int, below []pack.Cost) (table []pack.Cost, takes []int) {
 	n := &p.Nodes[i]
 	fitting := make([]bool, l.states)

@@ -8,9 +8,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods whatsoever: the pods are worth V,
-// the nodes can hold U of it at most, and a machine of offer t at most found[t].upper; so a plan launches machines for V−U, and
-// pays at least the least prices[t]/upper[t] for each unit of it.
+// farley returns a lower bound on the price of any plan for the placed pods, from any worths of pods. If the pods are worth V together, the nodes hold at most
+// U of it, and a machine of offer t holds at most found[t].Upper, then a plan launches machines for V−U, and pays at least the minimum of
+// prices[t]/found[t].Upper for each unit of it.
 func (m *Context) farley(values []int64, placed pack.Load, found []pricing.Priced, prices []int64) (int64, cover) {
 	c := cover{values: slices.Clone(values), need: pack.Worth(values, placed)}
 	for _, k := range m.NodeKnapsacks {
@@ -36,7 +36,7 @@ func (m *Context) farley(values []int64, placed pack.Load, found []pricing.Price
 // nodeSteps bounds the search for the most valuable load of one node.
 const nodeSteps = 60
 
-// Above returns a price and the given part of it, in units of valueScale.
+// Above returns a price plus 1/part of it, in units of 1/pricing.Scale.
 func Above(price, part int64) int64 {
 	return price*pricing.Scale + price*pricing.Scale/part
 }

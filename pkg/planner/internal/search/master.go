@@ -10,13 +10,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// column is one way to fill one machine.
+// column is a pattern: an offer and a load for one machine of it.
 type column struct {
 	Offer int
 	Load  pack.Load
 }
 
-// key tells columns apart.
+// key returns a string that identifies the column.
 func (c column) key() string {
 	key := make([]byte, 0, 64)
 	key = append(key, byte(c.Offer), byte(c.Offer>>8), byte(c.Offer>>16))
@@ -28,22 +28,22 @@ func (c column) key() string {
 	return string(key)
 }
 
-// Master is the linear relaxation of the choice among columns: the least price at which fractions of columns cover the demand.
-// Its dual is what one pod of each shape is worth at the margin, which guides every later choice, and from which bounds are proven.
+// Master is the restricted master problem: the linear relaxation of the choice among the known columns. It minimizes the price at which fractions of columns
+// cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them.
 //
-// It is a revised simplex method in floating point, with products converted one by one so that no machine fuses them with a sum: every
-// machine gets the same answer. Nothing that is proven rests on it: a proof takes its worths as they come, as integers.
+// It is solved by a revised simplex method in floating point. Products are converted one by one, so that no compiler fuses them with a sum and all computers
+// get the same result. No proof depends on it: bounds are computed from duals that are rounded to integers.
 type Master struct {
 	p       *pack.Problem
 	Rows    []int // the shapes with demand
-	At      []int // of each shape, its row or -1
+	At      []int // the row of each shape, or -1
 	Demand  []float64
 	columns []column
 	Entries []Entry
 	Basis   []int // an entry, or -1-i for the surplus of row i
 	known   map[string]bool
-	cuts    []cardinality // the rows beyond those of shapes
-	// surcharge is what a machine costs beyond its price, by offer; nil where nothing does.
+	cuts    []cardinality // the rows in addition to those of shapes
+	// surcharge is what a machine costs in addition to its price, by offer. It is nil if there are no surcharges.
 	surcharge []float64
 	Inverse   [][]float64
 	X         []float64
@@ -51,20 +51,20 @@ type Master struct {
 	W         []float64
 	work      [][]float64 // scratch of invert
 	pivots    int
-	Values    []int64 // duals by shape, in units of valueScale, rounded down
+	Values    []int64 // duals by shape, in units of 1/pricing.Scale, rounded down
 }
 
-// Entry is a column as the simplex method sees it, or a mixture of loads that no machine may be able to hold, which only a proof uses.
+// Entry is a column of the simplex method. It can also be a mixture of loads that no machine may be able to hold, which only proofs use.
 type Entry struct {
 	Rows   []int32
 	Counts []float64
 	Price  float64
 	Column int // -1 for a mixture
-	Offer  int // -1 for what only makes a start
+	Offer  int // -1 for an artificial column
 	Basic  bool
 }
 
-// in is what an entry counts in rows of such weights.
+// in returns the sum of the entry's coefficients, weighted by row.
 func (e *Entry) in(weights []float64) float64 {
 	v, counts := 0.0, e.Counts[:len(e.Rows)]
 	for j, r := range e.Rows {
@@ -73,17 +73,18 @@ func (e *Entry) in(weights []float64) float64 {
 	return v
 }
 
-// refactorEvery is the number of pivots after which the inverse is computed afresh.
+// refactorEvery is the number of pivots after which the inverse is computed again.
 const refactorEvery = 150
 
-// NewMaster is a relaxation that has begun.
+// NewMaster returns a relaxation with its initial columns.
 func NewMaster(p *pack.Problem, demand pack.Load) *Master {
 	m := &Master{known: map[string]bool{}}
 	m.begin(p, demand)
 	return m
 }
 
-// begin starts from one column a shape: the cheapest machine a pod, filled with that shape alone. Of what was before only the room stays.
+// begin starts with one column per shape: the machine with the lowest price per pod, filled with only that shape. It reuses the memory of the previous
+// relaxation.
 func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 	m.p, m.Values, m.At = p, blank(m.Values, len(demand)), blank(m.At, len(demand))
 	m.Rows, m.Demand, m.Basis = m.Rows[:0], m.Demand[:0], m.Basis[:0]
@@ -121,14 +122,14 @@ func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 	m.setValues()
 }
 
-// blank is so many zeros, in the room of a slice that is done with.
+// blank returns n zeros, in the memory of a slice that is not used any more.
 func blank[T any](room []T, n int) []T {
 	room = slices.Grow(room[:0], n)[:n]
 	clear(room)
 	return room
 }
 
-// blankRows are so many rows of zeros, in the room of rows that are done with.
+// blankRows returns rows of zeros, in the memory of rows that are not used any more.
 func blankRows(room [][]float64, rows, columns int) [][]float64 {
 	room = slices.Grow(room[:0], rows)[:rows]
 	for i := range room {
@@ -137,7 +138,7 @@ func blankRows(room [][]float64, rows, columns int) [][]float64 {
 	return room
 }
 
-// add offers a column to the relaxation, unless it has it, and reports whether it was new.
+// add adds a column to the relaxation unless it has it, and reports whether it was new.
 func (m *Master) add(c column) bool {
 	key := c.key()
 	if m.known[key] {
@@ -164,12 +165,12 @@ func (m *Master) add(c column) bool {
 	return true
 }
 
-// expect makes room for so many more columns.
+// expect allocates memory for more columns.
 func (m *Master) expect(columns int) {
 	m.columns, m.Entries = slices.Grow(m.columns, columns), slices.Grow(m.Entries, columns)
 }
 
-// mix offers a mixture of loads at the price of an offer, and reports whether it is worth more than that.
+// mix adds a mixture of loads at the price of an offer, and reports whether its reduced cost is negative.
 func (m *Master) mix(offer int, amounts []float64) bool {
 	value := 0.0
 	e := m.entry(offer)
@@ -190,7 +191,7 @@ func (m *Master) mix(offer int, amounts []float64) bool {
 	return true
 }
 
-// price is the price of what is in row i of the basis.
+// price returns the price of the basic variable of row i.
 func (m *Master) price(i int) float64 {
 	if b := m.Basis[i]; b >= 0 {
 		return m.Entries[b].Price
@@ -198,7 +199,7 @@ func (m *Master) price(i int) float64 {
 	return 0
 }
 
-// total is the price of the relaxation.
+// total returns the price of the relaxation.
 func (m *Master) total() float64 {
 	t := 0.0
 	for i := range m.Basis {
@@ -218,7 +219,7 @@ func (m *Master) setDuals() {
 	}
 }
 
-// setValues rounds the duals to integers.
+// setValues rounds the duals down to integers.
 func (m *Master) setValues() {
 	m.setDuals()
 	for i, k := range m.Rows {
@@ -227,7 +228,7 @@ func (m *Master) setValues() {
 	}
 }
 
-// Solve pivots until no column is worth more than its price, at most the given number of times and unless it is stopped, and returns how many it made.
+// Solve pivots until no column has a negative reduced cost, at most most times and until it is stopped. It returns the number of pivots.
 func (m *Master) Solve(most int, stopped func() bool) int {
 	m.setDuals()
 	for pivot := range most {
@@ -241,10 +242,10 @@ func (m *Master) Solve(most int, stopped func() bool) int {
 	return most
 }
 
-// noEntry is the answer when nothing improves the relaxation.
+// noEntry is returned if nothing improves the relaxation.
 const noEntry = 1 << 30
 
-// entering returns the entry, or surplus, with the most to gain for its price.
+// entering returns the entry or surplus to enter the basis, or noEntry.
 func (m *Master) entering() int {
 	best, gain := noEntry, 1e-9
 	for i := range m.Entries {
@@ -263,7 +264,7 @@ func (m *Master) entering() int {
 	if best != noEntry {
 		return best
 	}
-	// A negative dual means that covering the row exactly costs more than covering more than it.
+	// A negative dual means that covering the row exactly costs more than covering more than the demand.
 	least := -1e-6
 	for i, y := range m.Y {
 		if y < least {
@@ -273,7 +274,7 @@ func (m *Master) entering() int {
 	return best
 }
 
-// reduced is the price of an entry less the worth of what it covers; that of a surplus is the worth that it gives up.
+// reduced returns the reduced cost of an entry, or of the surplus of a row.
 func (m *Master) reduced(enter int) float64 {
 	if enter < 0 {
 		return m.Y[-1-enter]
@@ -286,7 +287,7 @@ func (m *Master) reduced(enter int) float64 {
 	return v
 }
 
-// setDirection computes how the amounts of the basis fall with what enters.
+// setDirection computes by how much the basic variables decrease per unit of the entering one.
 func (m *Master) setDirection(enter int) {
 	if enter < 0 {
 		for i := range m.W {
@@ -300,7 +301,7 @@ func (m *Master) setDirection(enter int) {
 	}
 }
 
-// leaving returns the row whose amount is used up first, and how much enters until then; -1 when none ever is.
+// leaving returns the row whose basic variable reaches 0 first, and how much enters until then. The row is -1 if there is none.
 func (m *Master) leaving() (leave int, least float64) {
 	leave = -1
 	for i, v := range m.W {
@@ -313,7 +314,7 @@ func (m *Master) leaving() (leave int, least float64) {
 	return leave, least
 }
 
-// pivot brings an entry into the basis. It reports false where none can leave.
+// pivot brings an entry into the basis. It returns false if nothing can leave.
 func (m *Master) pivot(enter int) bool {
 	gain := m.reduced(enter)
 	m.setDirection(enter)
@@ -329,7 +330,7 @@ func (m *Master) pivot(enter int) bool {
 	return true
 }
 
-// exchange has so much of an entry in the basis, in the place of what is in a row, for a gain.
+// exchange replaces the basic variable of a row by an amount of an entry, and updates the duals for its reduced cost.
 func (m *Master) exchange(enter, leave int, gain, amount float64) {
 	if old := m.Basis[leave]; old >= 0 {
 		m.Entries[old].Basic = false
@@ -348,7 +349,7 @@ func (m *Master) exchange(enter, leave int, gain, amount float64) {
 	}
 }
 
-// refactor computes the inverse of the basis and its amounts afresh.
+// refactor computes the inverse of the basis and the amounts again.
 func (m *Master) refactor() {
 	if !m.invert() {
 		return
@@ -359,7 +360,7 @@ func (m *Master) refactor() {
 	}
 }
 
-// setAmounts computes what the basis buys for a demand.
+// setAmounts computes the amounts of the basic variables for a demand.
 func (m *Master) setAmounts(demand []float64) {
 	for i, row := range m.Inverse {
 		m.X[i] = 0
@@ -369,7 +370,7 @@ func (m *Master) setAmounts(demand []float64) {
 	}
 }
 
-// invert computes the inverse of the basis, by elimination with the largest pivots; where one is too small it leaves it as it was and reports false.
+// invert computes the inverse of the basis by elimination with the largest pivots. If a pivot is too small, it keeps the old inverse and returns false.
 func (m *Master) invert() bool {
 	n := len(m.Demand)
 	m.work = blankRows(m.work, n, 2*n)
@@ -410,7 +411,7 @@ func (m *Master) invert() bool {
 	return true
 }
 
-// whole returns how many whole machines of each column the relaxation buys, and the columns of which it buys fractions besides, the largest first.
+// whole returns the integral part of each column in the solution, and the columns with a fractional part, the largest first.
 func (m *Master) whole() (times map[int]int32, parts []int) {
 	times = map[int]int32{}
 	part := map[int]float64{}
@@ -431,7 +432,7 @@ func (m *Master) whole() (times map[int]int32, parts []int) {
 	return times, parts
 }
 
-// AddRow adds a row that no column is in yet, with a demand ≥ 0 that an artificial column at a price covers, and returns it.
+// AddRow adds an empty row with a demand ≥ 0, which an artificial column at a price covers. It returns the row.
 func (m *Master) AddRow(demand, price float64) int {
 	r := len(m.Demand)
 	for i := range m.Inverse {
@@ -445,7 +446,7 @@ func (m *Master) AddRow(demand, price float64) int {
 	return r
 }
 
-// AddColumn adds a column that launches nothing: at a price it counts once in a row of [Master.AddRow], and covers pods. It returns its entry.
+// AddColumn adds a column that launches nothing. It has a price, counts once in a row of [Master.AddRow], and covers pods. It returns its entry.
 func (m *Master) AddColumn(price float64, pods pack.Load, row int) int {
 	e := Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(row)}, Counts: []float64{1}}
 	for k, n := range pods {

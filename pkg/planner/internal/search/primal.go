@@ -7,35 +7,37 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// primal is the search for a plan of several shapes. It goes in rounds, each with more to spend than the one before: columns for the relaxation, a
-// dive that rounds it, improvement, and at the same time a proof. What a round does depends only on what came before, so that a hunt that is cut short is
-// the beginning of a longer one: more effort never gives a dearer plan.
+// primal is the search for a plan of several shapes. It runs in rounds, each with a larger budget than the one before: column generation, dives, improvement,
+// and in parallel a proof. What a round does depends only on the rounds before, so a search that is cut short is the beginning of a longer one. More effort
+// never gives a more expensive plan.
 type primal struct {
 	state         state
-	ready         bool // no more columns are to be found
+	ready         bool // column generation has ended
 	neighbourhood *neighbourhood
 	dual          *dual
 }
 
-// state is what the search for plans and the proof have each of their own, as they go on at the same time. What the other half found they are told between rounds.
+// state is the part of the state that the primal and the dual search each have their own copy of, because they run in parallel. They exchange results between
+// rounds.
 type state struct {
 	ctx   *Context
-	base  *Solution // nodes filled, nothing launched
+	base  *Solution // the nodes filled, nothing launched
 	best  *Solution
 	g     *Master
 	bound int64
-	cuts  []cardinality // what the proof demands of plans
-	pool  *columnPool   // what dives met for later ones and for plans to be composed of, nil where that is not kept
+	cuts  []cardinality // the cuts of the proof
+	pool  *columnPool   // what dives found, for later dives and for composing plans; nil if it is not kept
 }
 
-// PriceAndBranch plans for several shapes. It returns the best plan found, and a price that no plan for the pods that it places can go below.
+// PriceAndBranch plans for several shapes. It returns the best plan found, a lower bound on the price of any plan for the pods that it places, and the proof
+// of the bound.
 func PriceAndBranch(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution, int64, *branch) {
 	h := runPrimal(p, e, first)
 	bound := h.proven()
 	return h.state.best, bound, h.dual.shown
 }
 
-// runPrimal looks for a plan for several shapes.
+// runPrimal searches for a plan for several shapes.
 func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal {
 	if len(p.Shapes) <= maxRows {
 		e.ForShapes(len(p.Shapes))
@@ -64,8 +66,8 @@ func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal
 	return h
 }
 
-// run makes rounds until the plan is proven best, the effort is spent, or two rounds, the second with twice as much to spend, have found nothing new and
-// there is nothing left to try but the same again.
+// run makes rounds until the plan is proven optimal, or the effort is spent. It also ends after two rounds that found nothing new, the second with twice the
+// budget of the first, if there is nothing else left to try.
 func (h *primal) run() {
 	if h.state.base.Left.Empty() {
 		// All pods are on nodes: there is nothing to launch.
@@ -89,14 +91,14 @@ func (h *primal) run() {
 	}
 }
 
-// round spends a slice on each part of a round, and reports whether branches had any part in its proof. In the first round of the fewest machines the plan
-// has to be there before there is anything to prove; that of more is dived for beside the proof, which needs no good one yet.
+// round spends a slice on each part of a round, and reports whether branches contributed to its proof. In the first round for the fewest machines, the plan
+// must exist before there is anything to prove. For more machines, the search dives in parallel with the proof, which does not need a good plan yet.
 func (h *primal) round(slice int64) (grown bool) {
 	later := h.state.g != nil
 	if !later {
 		h.columns(slice, slice)
 		if h.state.ctx.Problem.Stated && !h.state.few() {
-			// Rounds of the proof are slow: the first plan is rounded with the cuts that there are before them.
+			// Rounds of the proof are slow. The first plan is rounded with the cuts that exist before them.
 			h.sendToDual()
 			h.dual.prepare()
 			h.receiveFromDual()
@@ -126,8 +128,8 @@ func (h *primal) round(slice int64) (grown bool) {
 	})
 }
 
-// laterColumns is how much of a slice later rounds spend on columns. For plans of not too many machines it is a quarter: the proof finds most of the loads
-// that are missing, others are slow to find, and their plans miss more by what is not whole.
+// laterColumns returns how much of a slice later rounds spend on columns. Except for plans of many machines it is a quarter: the proof finds most of the
+// missing loads, others take long to find, and the gap of such plans is mostly due to integrality.
 func (h *primal) laterColumns(slice int64) int64 {
 	if h.state.many() {
 		return slice
@@ -135,8 +137,8 @@ func (h *primal) laterColumns(slice int64) int64 {
 	return slice / 4
 }
 
-// refine spends so much on cheaper plans, at most: first on dives that turn off, which find most for their time. In the first round the relaxation knows
-// too few loads to compose plans of many machines. Improvement rarely finds any, and the next round comes sooner.
+// refine spends at most improving on cheaper plans. Limited-discrepancy dives come first, because they find most for their time. In the first round, the
+// relaxation has too few loads to compose plans of many machines. Ruin and recreate rarely finds any, and the next round then starts sooner.
 func (h *primal) refine(improving int64, later bool) {
 	h.limitedDiscrepancy(improving / 2)
 	if later || h.state.fewest() {
@@ -145,7 +147,7 @@ func (h *primal) refine(improving int64, later bool) {
 	h.ruinAndRecreate(improving / 4)
 }
 
-// firstSlice is what the first round may spend on each of its parts, in steps. For plans of the fewest machines the second round finds most.
+// firstSlice returns what the first round may spend on each of its parts, in steps. For plans of the fewest machines, the second round finds most.
 func (h *primal) firstSlice() int64 {
 	if h.state.fewest() {
 		return 40_000
@@ -153,8 +155,8 @@ func (h *primal) firstSlice() int64 {
 	return 60_000
 }
 
-// shares are what is spent on the proof and on the plan, so that both take about as long: beside what is spent on the plan there are columns and dives in
-// later rounds. Where more is known to be missing of the plan, more is spent on it.
+// shares returns the budgets for the proof and for the plan, so that both take about as long. Later rounds also spend time on columns and dives for the plan.
+// If more of the gap is known to be due to the plan, it gets more.
 func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 	z, price := int64(h.state.g.total()), h.state.best.cost(h.state.ctx.Problem).Price
 	switch {
@@ -166,10 +168,11 @@ func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 	return slice * 3, slice / 2
 }
 
-// maxRows is the number of shapes beyond which there is no relaxation: its cost grows with their square.
+// maxRows is the maximum number of shapes for which there is a relaxation. Its cost grows with their square.
 const maxRows = 250
 
-// rough improves plans of very many shapes by what pods cost among their like, and bounds them by that and by each resource.
+// rough improves plans of very many shapes with the worths that pods have on machines full of their shape. It bounds them by these worths and by each
+// resource.
 func (h *primal) rough() {
 	h.sendToDual()
 	h.dual.begin()
@@ -177,15 +180,15 @@ func (h *primal) rough() {
 	h.ruinAndRecreate(h.state.ctx.Effort.Left)
 }
 
-// roundCost is what a round costs at least, in steps.
+// roundCost is the minimum cost of a round, in steps.
 const roundCost = 1000
 
-// closed reports whether the plan is known to be the best.
+// closed reports whether the plan is proven optimal.
 func (h *state) closed() bool {
 	return h.best.Left.Empty() && h.best.cost(h.ctx.Problem).Price <= h.bound
 }
 
-// values are what pods are worth to choose by.
+// values returns the worths of pods for choices.
 func (h *state) values() []int64 {
 	if h.g == nil {
 		return h.ctx.alone
@@ -203,7 +206,7 @@ func (h *primal) proven() int64 {
 	return h.dual.state.bound
 }
 
-// coverAlone is the cover of one shape by itself.
+// coverAlone returns the cover of a single shape.
 func coverAlone(p *pack.Problem, k int, s *Solution) []cover {
 	alone := cover{values: make([]int64, len(p.Shapes)), need: int64(placed(p, s)[k])}
 	alone.values[k] = 1
@@ -217,11 +220,11 @@ func coverAlone(p *pack.Problem, k int, s *Solution) []cover {
 	return []cover{alone}
 }
 
-// few reports whether the plan has so few machines that the proof is left to branches: one bound for all plans is of less use.
+// few reports whether the plan has so few machines that branching does the proof, because a single bound for all plans is less useful.
 func (h *state) few() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines }
 
-// fewest reports whether the plan has half as many machines as few are.
+// fewest reports whether the plan has at most half of the machines that count as few.
 func (h *state) fewest() bool { return h.best.cost(h.ctx.Problem).Machines <= fewMachines/2 }
 
-// many reports whether the plan has more machines than branches of all of it are looked at for.
+// many reports whether the plan has too many machines for branching.
 func (h *state) many() bool { return h.best.cost(h.ctx.Problem).Machines > branchMachines }

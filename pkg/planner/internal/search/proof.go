@@ -7,31 +7,30 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// proof drives the bound up. A search for the most valuable load that ends too soon leaves a mixture that might be worth more than the price of its
-// machine; the relaxation of the proof takes such mixtures for columns, so that its worths move to where the searches can tell that no load is
-// worth more than its machine.
+// proof raises the bound. A pricing search that ends early leaves a mixture that might be worth more than the price of its machine. The relaxation of the
+// proof takes such mixtures as columns, so that its duals move to where the searches can prove that no load is worth more than its machine.
 type proof struct {
 	g      *Master
-	demand pack.Load // what is launched for
-	placed pack.Load // what is placed
+	demand pack.Load // the pods that are launched for
+	placed pack.Load // the pods that are placed
 	level  int
 	groups []group
 	cuts   []cut
 
-	// steady are the worths and the tolls of the best bound of this proof, and swung is whether to leave them aside once.
+	// steady and steadyCutDuals are the worths and the cut duals of the best bound of this proof. swung reports whether to ignore them once.
 	bound          int64
 	steady         []int64
 	steadyCutDuals []int64
 	swung          bool
 }
 
-// proofLevels are how offers are priced, and what part of a price a load has to be worth above it to matter.
+// proofLevels are the pricing efforts, with the fraction of the price above which a load has to be worth to matter (1/part).
 var proofLevels = []struct {
 	care pricing.Effort
 	part int64
 }{{pricing.Effort{Steps: 200, Parts: 60}, 400}, {pricing.Effort{Steps: 600, Parts: 300}, 1000}, {pricing.Effort{Steps: 2500, Parts: 1000}, 3000}, {pricing.Effort{Steps: 15_000, Parts: 2500}, 8000}}
 
-// prepare begins a proof for what the best plan places, with its cuts, unless there is one.
+// prepare starts a proof, with its cuts, for the pods that the best plan places, unless there is one.
 func (h *dual) prepare() {
 	h.renew()
 	p := h.proof
@@ -42,7 +41,7 @@ func (h *dual) prepare() {
 	h.state.cuts = p.rows()
 }
 
-// relaxed is a relaxation for what a proof launches for, with its cuts.
+// relaxed returns a relaxation for the pods that a proof launches for, with its cuts.
 func (h *dual) relaxed(p *proof) *Master {
 	g := NewMaster(h.state.ctx.Problem, p.demand)
 	g.expect(len(h.state.g.columns))
@@ -70,10 +69,10 @@ func (h *dual) prove(slice int64) {
 	}
 }
 
-// step draws one bound and moves the worths. It reports whether they moved.
+// step computes one bound and updates the worths. It reports whether they changed.
 //
-// The worths of a relaxation swing from one solution to the next, so every other time it looks between them and those that gave the best bound yet
-// (Wentges), unless that had nothing to say. It does so where pods state device memory; others are priced so fast that it does not pay.
+// The duals of a relaxation swing from one solution to the next. Every other time, step therefore uses worths halfway to those of the best bound (Wentges
+// smoothing), unless that gave nothing. It does so only if pods state device memory, because otherwise pricing is so fast that it does not pay.
 func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
 	values, tolls := p.g.Values, h.cutDuals(p, p.g)
@@ -99,7 +98,8 @@ func (h *dual) step(p *proof) bool {
 	return between || moved
 }
 
-// learn takes loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are for plans as well.
+// learn adds the loads and mixtures that were found as columns of a relaxation, and reports whether any was new. The loads are also added to the relaxation of
+// the plan search.
 func (h *dual) learn(g *Master, found []pricing.Priced) bool {
 	fresh := h.state.ctx.AddColumns(g, found)
 	h.state.ctx.AddColumns(h.state.g, found)
@@ -111,7 +111,7 @@ func (h *dual) learn(g *Master, found []pricing.Priced) bool {
 	return fresh
 }
 
-// halfway is between two series of worths.
+// halfway returns the mean of two lists of worths.
 func halfway(a, b []int64) []int64 {
 	out := slices.Clone(a)
 	for i := range min(len(a), len(b)) {

@@ -5,8 +5,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// ProofOf writes the proof of a part in terms of the snapshot. Offerings that another one replaces in every plan hold what that one holds at most, or are not
-// worth their price; their entries are those of the one that does, and they count as machines of it.
+// ProofOf returns the proof of a branch in terms of the snapshot. A dominated offering holds at most what the offering that dominates it holds, or is not
+// worth its price. Its entries are those of the dominating offering, and its machines count as machines of that.
 func ProofOf(p *pack.Problem, b *branch) *planner.Proof {
 	switch {
 	case b == nil:
@@ -51,7 +51,7 @@ func showCovers(p *pack.Problem, covers []cover) []planner.Cover {
 	return out
 }
 
-// lasting follows from an offering that was replaced to the one that was not.
+// lasting returns the offering that finally dominates a dominated one.
 func lasting(p *pack.Problem, offering int) int {
 	for {
 		by, ok := p.Replaced[offering]

@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Repair is a short branch and bound for the machines to buy for a few waiting pods.
+// Repair is a short branch and bound for the machines to buy for a few unplaced pods.
 type Repair struct {
 	ctx    *Context
 	values []int64
@@ -18,18 +18,18 @@ type Repair struct {
 	Kept   []Machine
 	Left   pack.Load
 	found  bool
-	// shortlists are scratch, one for as many machines on the stack.
+	// shortlists are scratch space, one for each depth of the stack.
 	shortlists []*shortlist
 }
 
-// NewRepair looks for machines that cost at most the given cost. It is the one that the mixer has, so that the one before is done with.
+// NewRepair returns a search for machines that cost at most most. It reuses the memory of the context, so the previous one becomes invalid.
 func NewRepair(m *Context, values []int64, limits []amount.Usage, steps int, most pack.Cost) *Repair {
 	t := &m.rebuy
 	t.ctx, t.values, t.limits, t.steps, t.best, t.found = m, values, limits, steps, most, false
 	return t
 }
 
-// Run reports whether it found machines for the waiting pods that cost at most t.best; then they are in t.kept.
+// Run reports whether it found machines for the waiting pods within the allowed cost. The machines are then in t.Kept.
 func (t *Repair) Run(waiting pack.Load) bool {
 	for i := range t.ctx.oracle.Machines {
 		t.ctx.oracle.Machines[i].Knapsack.Aim(t.values, waiting)
@@ -75,7 +75,7 @@ func (t *Repair) try(waiting pack.Load, so pack.Cost) {
 	}
 }
 
-// keep makes the machines on the stack the best so far. Their loads are scratch.
+// keep copies the machines on the stack as the best so far. Their loads are scratch space.
 func (t *Repair) keep(waiting pack.Load, so pack.Cost) {
 	t.found, t.best, t.Left, t.Kept = true, so, slices.Clone(waiting), t.Kept[:0]
 	for _, x := range t.stack {
@@ -83,7 +83,7 @@ func (t *Repair) keep(waiting pack.Load, so pack.Cost) {
 	}
 }
 
-// finish returns the cheapest offer that holds all that waits, or -1.
+// finish returns the cheapest offer that holds all waiting pods, or -1.
 func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 	var need amount.Vector
 	for k, n := range waiting {
@@ -110,13 +110,14 @@ func (t *Repair) finish(waiting pack.Load, so pack.Cost) int {
 	return -1
 }
 
-// candidateSteps is how many steps one offer is looked at, candidateCost what it counts besides: most are known at once to be worth too little.
+// candidateSteps is the number of steps of the search of one offer, and candidateCost its additional cost. Most offers are known at once to be worth too
+// little.
 const (
 	candidateSteps = 24
 	candidateCost  = 2
 )
 
-// candidates returns what may be bought next: the cheapest machine that holds everything, then those with the most worth for their price.
+// candidates returns what may be bought next: the cheapest machine that holds everything, then those with the greatest worth per price.
 func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []Machine {
 	s.next, s.n = s.next[:0], 0
 	if total == 0 {
@@ -143,17 +144,17 @@ func (s *shortlist) candidates(waiting pack.Load, so pack.Cost, total int64) []M
 	return s.next
 }
 
-// affords reports whether a machine may be bought after what was.
+// affords reports whether a machine may be bought in addition to those bought so far.
 func (t *Repair) affords(offer int, so pack.Cost) bool {
 	o := &t.ctx.Problem.Offers[offer]
 	return (t.best.Left > 0 || so.Price+o.Price <= t.best.Price) && t.limits[o.Pool].Admits(o.Uses)
 }
 
-// shortlist is the few machines with the most worth for their price, the best first. The load of the one behind them is room for another.
+// shortlist holds the few machines with the greatest worth per price, the best first. The load of the element after them is scratch space for another one.
 type shortlist struct {
 	repair *Repair
 	next   []Machine // what may be bought
-	rest   pack.Load // what waits when one of them was
+	rest   pack.Load // what still waits after one of them is bought
 	best   [rebuyWidth + 1]struct {
 		Machine
 		value int64
@@ -161,7 +162,7 @@ type shortlist struct {
 	n int
 }
 
-// floor is what a machine has to be worth more than to be among them.
+// floor returns the worth that a machine has to exceed to be on the list.
 func (s *shortlist) floor(offer int) int64 {
 	if s.n < rebuyWidth {
 		return 0

@@ -6,10 +6,9 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// replay plans as if the untouched nodes were not there, and then uses them in the place of machines to launch. Right after
-// a plan was carried out its machines are just that: nodes with all the capacity of an offer, their pods still waiting. The same
-// plan comes out again and finds all its machines there, where packing the nodes from scratch might miss by a pod and launch
-// another machine.
+// replay plans as if the untouched nodes did not exist, and then uses them in place of equal machines to launch. Right after a plan was carried out, its
+// machines are such nodes: they have all the capacity of an offer, and their pods are still pending. The same plan comes out again and finds all its machines,
+// whereas packing the nodes from scratch might miss by one pod and launch another machine.
 func (m *Context) replay() *Solution {
 	before, fresh := withoutFresh(m.Problem)
 	if len(fresh) == 0 {
@@ -25,7 +24,7 @@ func (m *Context) replay() *Solution {
 			at++
 		}
 	}
-	// A node that admits just what the offer admits comes before one that would do: others may need that one.
+	// A node that admits exactly what the offer admits comes before one that admits more, because others may need the latter.
 	waiting := past.Machines
 	for _, same := range []bool{true, false} {
 		var rest []Machine
@@ -49,7 +48,7 @@ func (m *Context) replay() *Solution {
 	return s
 }
 
-// withoutFresh returns the problem without the nodes that are as an offer would be when it was just launched, and their places.
+// withoutFresh returns the problem without the nodes that equal a newly launched machine of an offer, and the indices of these nodes.
 func withoutFresh(p *pack.Problem) (*pack.Problem, []int) {
 	var fresh []int
 	without := *p
@@ -64,7 +63,7 @@ func withoutFresh(p *pack.Problem) (*pack.Problem, []int) {
 	return &without, fresh
 }
 
-// standsFor reports whether node i is what machine x would be.
+// standsFor reports whether node i can replace machine x.
 func (m *Context) standsFor(i int, x Machine) bool {
 	n := &m.Problem.Nodes[i]
 	for k, pods := range x.Load {

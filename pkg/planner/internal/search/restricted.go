@@ -8,40 +8,41 @@ import (
 	"karve.sh/karve/pkg/planner/internal/lp"
 )
 
-// composition looks for the cheapest plan of machines that are loaded as known columns say: a branch and bound over how many there are of each. The
-// relaxation of a part begins where that of the part before ended and takes a few dual steps, so that many parts are looked at in the time in which one is priced.
+// composition is the restricted-master heuristic: it searches for the cheapest plan whose machines are loaded as in known columns, by branch and bound over
+// the number of machines of each column. The relaxation of a part starts from the basis of the part before and takes a few dual simplex steps, so that many
+// parts are solved in the time of one pricing.
 type composition struct {
 	master *Master
 	live   []int // the entries that may be in a cheaper plan
-	near   []int // those of them that may be in one of the part
+	near   []int // those of them that may be in a cheaper plan of the part
 	costs  []float64
 	barred []bool // the entries of which the part has no more
 	taken  []taking
-	paid   float64 // for what is taken
+	paid   float64 // the price of what is taken
 	uneven []int   // the rows of the basis with the largest fractions of machines
 	open   []*composed
 	bars   []int // scratch of leave
-	work   int   // row operations that are not counted yet
+	work   int   // row operations that are not charged yet
 }
 
-// taking is so many machines loaded as an entry says.
+// taking is a number of machines that are loaded as in an entry.
 type taking struct {
 	entry int
 	times float64
 }
 
-// composed is a part of the plans that waits: so many machines are taken, of some entries there are no more.
+// composed is an open part: some machines are fixed, and some entries may not be used further.
 type composed struct {
 	bound  float64
-	guess  float64 // of the price of its best plan
+	guess  float64 // an estimate of the price of its best plan
 	basis  []int
 	taken  []taking
 	barred []int
 }
 
-// Limits on the composition: the parts that wait, the dual steps of one, the rows that are weighed to split it by one, how near to a whole number is one,
-// which pivots are none, and the rows beyond which it takes too long. So many of its row operations count as one step: entries are short, and a look at one
-// is mostly waiting for it.
+// Limits on the composition: the number of open parts, the dual steps of a part, the rows that are compared to split it, the tolerance for whole numbers, the
+// smallest pivot, and the number of rows above which it takes too long. A number of its row operations counts as one step: entries are short, and most of the
+// time is spent waiting for memory.
 const (
 	composeOpen   = 500
 	composeSteps  = 60
@@ -52,7 +53,7 @@ const (
 	composeCost   = 130
 )
 
-// compose spends at most a slice on plans of the columns that there are: first on what is left beside the whole machines of the relaxation, then on all.
+// compose spends at most a slice on plans of the known columns. It first composes what remains besides the whole machines of the relaxation, then everything.
 func (h *primal) compose(slice int64) {
 	if len(h.state.g.Rows) > composeRows || h.state.best.Left.Total() > 0 {
 		return
@@ -80,7 +81,7 @@ func (h *primal) compose(slice int64) {
 	}
 }
 
-// composition is one of the columns of the relaxation, with those that dives met and the machines of the best plan.
+// composition returns a composition of the columns of the relaxation, of those that dives found, and of the machines of the best plan.
 func (h *primal) composition() *composition {
 	c := &composition{master: h.state.residual(h.state.g, h.state.base)}
 	c.master.expect(len(h.state.best.Machines) + len(h.state.pool.columns))
@@ -101,10 +102,10 @@ func (h *primal) composition() *composition {
 	return c
 }
 
-// cheaper is the highest price of a plan that is cheaper than the best.
+// cheaper returns the highest price of a plan that is cheaper than the best.
 func (h *primal) cheaper() float64 { return float64(h.state.best.cost(h.state.ctx.Problem).Price - 1) }
 
-// composeFrom makes a part smaller and smaller until it is a plan or has none that is cheaper, and leaves the other sides open.
+// composeFrom narrows a part until it is a plan or contains no cheaper one. It leaves the other branches open.
 func (h *primal) composeFrom(c *composition, part *composed, until int64) {
 	c.begin(part)
 	for h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done() {
@@ -145,10 +146,10 @@ func (h *primal) composeFrom(c *composition, part *composed, until int64) {
 	}
 }
 
-// price is that of the relaxation of the part, and of what is taken.
+// price returns the price of the relaxation of the part and of what is taken.
 func (c *composition) price() float64 { return c.paid + c.master.total() }
 
-// begin goes to a part.
+// begin switches to a part.
 func (c *composition) begin(part *composed) {
 	for i := range c.master.Entries {
 		c.master.Entries[i].Basic, c.barred[i] = false, false
@@ -170,7 +171,7 @@ func (c *composition) begin(part *composed) {
 	c.refresh()
 }
 
-// refresh computes the inverse, the amounts and the duals afresh.
+// refresh computes the inverse, the amounts and the duals again.
 func (c *composition) refresh() {
 	demand := slices.Clone(c.master.Demand)
 	for _, x := range c.taken {
@@ -186,7 +187,7 @@ func (c *composition) refresh() {
 	c.work += len(demand) * len(demand) * len(demand)
 }
 
-// settle takes dual steps until the amounts are possible. It reports false where the part has no plan at a price up to most.
+// settle makes dual simplex steps until the basis is feasible. It returns false if the part has no plan at a price of at most most.
 func (c *composition) settle(most float64) bool {
 	for range composeSteps {
 		if c.price() > most {
@@ -220,7 +221,7 @@ func (c *composition) settle(most float64) bool {
 	return false
 }
 
-// replacing is the entry, or surplus, that costs least for more of what is in a row of the basis, or for less of it.
+// replacing returns the entry or surplus that costs least to increase or decrease the basic variable of a row.
 func (c *composition) replacing(row int, down bool) int {
 	of, best, least := c.master.Inverse[row], noEntry, math.Inf(1)
 	sign := -1.0
@@ -248,10 +249,10 @@ func (c *composition) replacing(row int, down bool) int {
 	return best
 }
 
-// entryWork is the row operations that a look at an entry counts.
+// entryWork is the number of row operations that an examined entry counts as.
 const entryWork = 6
 
-// narrow leaves aside of what the part cannot have one more at a price up to most.
+// narrow drops the entries that cannot be in a plan of the part at a price of at most most (reduced-cost fixing).
 func (c *composition) narrow(most float64) {
 	c.work += entryWork * len(c.near)
 	room, kept := most-c.price(), c.near[:0]
@@ -268,14 +269,14 @@ func (c *composition) narrow(most float64) {
 	c.near = kept
 }
 
-// split is a row of the basis with a fraction of a machine, what it costs at least to make that whole, up and down, and what the other fractions cost
-// together, each by itself.
+// split is a row of the basis with a fractional number of machines. It has the least cost of rounding it up and down, and the sum of such costs of the other
+// fractions, each by itself.
 type split struct {
 	row              int
 	up, down, others float64
 }
 
-// fraction is the row of the basis, among those with the largest fractions, whose fraction costs most to make whole; -1 where all are whole.
+// fraction returns the row of the basis, among those with the largest fractions, whose fraction costs most to round. It returns -1 if all are whole.
 func (c *composition) fraction(most float64) split {
 	out, sum, best := split{row: -1}, 0.0, 0.0
 	room := most - c.price()
@@ -292,7 +293,7 @@ func (c *composition) fraction(most float64) split {
 	return out
 }
 
-// fractions are the rows of the basis with fractions of machines, of many those whose fractions are worth most.
+// fractions returns the rows of the basis with fractions of machines. If there are many, it returns those with the most valuable fractions.
 func (c *composition) fractions() []int {
 	c.uneven = c.uneven[:0]
 	for i, b := range c.master.Basis {
@@ -308,10 +309,10 @@ func (c *composition) fractions() []int {
 	return c.uneven
 }
 
-// part is the fraction of a machine in a row of the basis.
+// part returns the fraction of a machine in a row of the basis.
 func (c *composition) part(row int) float64 { return c.master.X[row] - math.Floor(c.master.X[row]) }
 
-// steepness is what it costs at least to have one more, and one less, of what is in a row of the basis.
+// steepness returns the least cost of one unit more, and of one unit less, of the basic variable of a row.
 func (c *composition) steepness(row int) (up, down float64) {
 	of := c.master.Inverse[row]
 	up, down = math.Inf(1), math.Inf(1)
@@ -344,8 +345,8 @@ func (c *composition) take(row int, times float64) {
 	}
 }
 
-// leave opens the part with more machines, and with no more of one entry unless that is -1. What fractions cost each by itself they do not all cost
-// together: half of it is a guess, and the parts with the lowest guesses come first, which are often deep ones, so that plans are found soon.
+// leave opens the part with more machines, in which the entry bar may not be used further, if it is not -1. The sum of the costs of fractions overestimates
+// their joint cost, so half of it is used as an estimate. The parts with the lowest estimates come first. They are often deep, so that plans are found early.
 func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 	if len(c.open) == composeOpen {
 		return
@@ -368,7 +369,7 @@ func (c *composition) leave(bound, fractions float64, more taking, bar int) {
 	c.open = slices.Insert(c.open, at, part)
 }
 
-// composePlan makes a plan of a part whose amounts are whole.
+// composePlan makes a plan of a part with whole amounts, and keeps it if it is better than the best plan.
 func (h *primal) composePlan(c *composition) {
 	all := slices.Clone(c.taken)
 	for i, b := range c.master.Basis {

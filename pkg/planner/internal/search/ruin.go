@@ -9,20 +9,20 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Limits on the improvement, in steps.
+// Limits on ruin and recreate, in steps.
 const (
-	// maxIdle is the number of ruins without a success after which a round ends.
+	// maxIdle is the number of ruins without improvement after which a round ends.
 	maxIdle = 1500
-	// RefillMost is how many machines a ruin looks at for room.
+	// RefillMost is the number of machines that a ruin examines for room.
 	RefillMost = 40
-	// RebuySteps is the number of partial plans that one rebuy looks at, rebuyWidth the machines tried next in each.
+	// RebuySteps is the number of partial plans that one repair examines, and rebuyWidth the number of machines tried next in each.
 	RebuySteps = 10
 	rebuyWidth = 3
-	// ruinCost is what a ruin counts beside its searches and its walks over all shapes, in steps.
+	// ruinCost is the cost of a ruin without its searches and its loops over all shapes, in steps.
 	ruinCost = 40
 )
 
-// Sequence is a fixed series of choices, the same for every plan: variety, not chance.
+// Sequence is a pseudorandom sequence of choices with a fixed seed, the same for every plan.
 type Sequence uint64
 
 // Below returns the next choice among n.
@@ -34,20 +34,20 @@ func (q *Sequence) Below(n int) int {
 	return int((z ^ z>>31) >> 1 % uint64(n))
 }
 
-// Perturb sets noisy to values that are up to a quarter less or more, and at least 1.
+// Perturb sets noisy to values that differ by at most a quarter, and are at least 1.
 func (q *Sequence) Perturb(noisy, values []int64) {
 	for k, v := range values {
 		noisy[k] = v/64*int64(48+q.Below(33)) + 1
 	}
 }
 
-// RuinCost is what a ruin of a problem counts beside its searches, in steps.
+// RuinCost returns the cost of a ruin of a problem without its searches, in steps.
 func RuinCost(p *pack.Problem) int64 {
 	return ruinCost + int64(len(p.Shapes)*(len(p.Offers)+RefillMost)/200)
 }
 
-// ruinAndRecreate takes a few machines apart again and again, the wasteful ones first, puts their pods where others have room,
-// buys for the rest anew, and keeps what is no dearer.
+// ruinAndRecreate repeatedly removes a few machines, the most wasteful ones first. It puts their pods into free room, buys machines for the rest, and keeps
+// the result if it costs no more.
 func (h *primal) ruinAndRecreate(slice int64) {
 	if h.neighbourhood == nil {
 		h.neighbourhood = &neighbourhood{ctx: h.state.ctx}
@@ -69,7 +69,7 @@ func (h *primal) ruinAndRecreate(slice int64) {
 	}
 }
 
-// neighbourhood is the state of the improvement.
+// neighbourhood is the state of ruin and recreate.
 type neighbourhood struct {
 	ctx    *Context
 	s      *Solution
@@ -79,13 +79,13 @@ type neighbourhood struct {
 	seq    Sequence
 }
 
-// waste is what a machine costs beyond what its load is worth.
+// waste returns what a machine costs beyond what its load is worth.
 func (r *neighbourhood) waste(i int) int64 {
 	x := &r.s.Machines[i]
 	return r.ctx.Problem.Offers[x.Offer].Price*pricing.Scale - pack.Worth(r.values, x.Load)
 }
 
-// pick chooses up to four machines to take apart, each the most wasteful of three.
+// pick chooses up to four machines to remove, each the most wasteful of three.
 func (r *neighbourhood) pick() []int {
 	n := len(r.s.Machines)
 	var picked []int
@@ -104,7 +104,7 @@ func (r *neighbourhood) pick() []int {
 	return picked
 }
 
-// destroyAndRepair makes one attempt and reports whether the plan got better; one that is as good is kept too, which leads elsewhere.
+// destroyAndRepair makes one attempt and reports whether the plan is better. It also keeps a plan that is as good, which leads to other plans.
 func (r *neighbourhood) destroyAndRepair() bool {
 	before := r.s.cost(r.ctx.Problem)
 	picked := r.pick()
@@ -151,7 +151,7 @@ func (r *neighbourhood) destroyAndRepair() bool {
 	return r.s.cost(r.ctx.Problem).Less(before)
 }
 
-// refillNodes empties a few nodes and fills them anew from what waits and what they held.
+// refillNodes empties a few nodes and fills them again from the waiting pods and those that the nodes held.
 func (r *neighbourhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 	out := map[int]pack.Load{}
 	if len(r.ctx.NodeKnapsacks) == 0 {
@@ -185,7 +185,7 @@ func (r *neighbourhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 	return out
 }
 
-// refill puts waiting pods where the machines that stay have room, and returns the new loads.
+// refill puts waiting pods on the remaining machines that have room, and returns the new loads.
 func (r *neighbourhood) refill(picked []int, waiting pack.Load) map[int]pack.Load {
 	out := map[int]pack.Load{}
 	n := len(r.s.Machines)
@@ -206,7 +206,7 @@ func (r *neighbourhood) refill(picked []int, waiting pack.Load) map[int]pack.Loa
 	return out
 }
 
-// TopUp adds waiting pods to a load, and returns the new load, or nil where nothing fits.
+// TopUp adds waiting pods to a load. It returns the new load, or nil if nothing fits.
 func (m *Context) TopUp(c *pack.Capacity, l, waiting pack.Load) pack.Load {
 	var out pack.Load
 	if !m.room.Fill(m.Problem, c, l) {
@@ -224,7 +224,7 @@ func (m *Context) TopUp(c *pack.Capacity, l, waiting pack.Load) pack.Load {
 			waiting[k] -= more
 		}
 	}
-	// What went in one by one has GPUs, but a plan looks for them anew and has to find them again.
+	// Pods that were added one by one have GPUs, but a plan assigns them again and has to succeed.
 	if out != nil && c.Binned && !m.room.Fill(m.Problem, c, out) {
 		waiting.Add(out, 1)
 		waiting.Add(l, -1)

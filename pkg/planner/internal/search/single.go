@@ -7,13 +7,12 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// coverShape is an exact answer for identical pods: which offers to buy, and how many of each, so that together they hold at
-// least n pods at the least price, then with the fewest machines.
+// coverShape solves the problem for identical pods exactly: it returns how many machines of each offer hold at least n pods together at the lowest price, then
+// with the fewest machines.
 //
-// It is an unbounded knapsack cover. Let the best offer be the one with the least price a pod, and b the pods it holds. Of
-// any b machines of other offers some subset holds a multiple of b pods, and the best offer holds as many for no more
-// money, so some optimum has fewer than b others. Beyond b times the largest fit the best offer is therefore bought
-// without a search, which keeps the table short for any n.
+// It is an unbounded covering knapsack. Let the best offer be the one with the lowest price per pod, and b the number of pods that it holds. Among any b
+// machines of other offers, some subset holds a multiple of b pods, and the best offer holds as many for no more money. So some optimum has fewer than b
+// machines of other offers. Beyond b times the largest fit, the best offer is therefore bought without a search, which keeps the table short for any n.
 func coverShape(p *pack.Problem, k int, n int32) (bought []int32, c pack.Cost, ok bool) {
 	bought = make([]int32, len(p.Offers))
 	best, largest := -1, int32(0)
@@ -61,8 +60,8 @@ func coverShape(p *pack.Problem, k int, n int32) (bought []int32, c pack.Cost, o
 	return bought, c.Plus(table[n]), true
 }
 
-// cheaperFor reports whether offer a has a lower price a pod than b when they hold fa and fb pods; at the same price a
-// pod the one that holds more wins, which makes fewer machines.
+// cheaperFor reports whether offer a has a lower price per pod than b if they hold fa and fb pods. At the same price per pod, the one that holds more wins,
+// which gives fewer machines.
 func cheaperFor(p *pack.Problem, a, b int, fa, fb int32) bool {
 	switch amount.CompareProducts(p.Offers[a].Price, int64(fb), p.Offers[b].Price, int64(fa)) {
 	case -1:
@@ -73,8 +72,7 @@ func cheaperFor(p *pack.Problem, a, b int, fa, fb int32) bool {
 	return false
 }
 
-// coverOnly plans for a problem of one shape: nodes first, since they are paid for, then an exact cover. It reports
-// whether that is within the limits.
+// coverOnly plans for a problem of one shape: nodes first, because they are paid for, then an exact cover. It reports whether that is within the limits.
 func coverOnly(p *pack.Problem) (*Solution, bool) {
 	s := newSolution(p)
 	for i := range p.Nodes {

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Machine is one machine to launch and what it is for. Machines share loads: a load is replaced, never changed.
+// Machine is one machine to launch, with its load. Machines share loads: a load is replaced, never changed.
 type Machine struct {
 	Offer int
 	Load  pack.Load
@@ -57,7 +57,7 @@ func (s *Solution) limits(p *pack.Problem) []amount.Usage {
 	return left
 }
 
-// withinLimits reports whether the machines of s break no limit.
+// withinLimits reports whether the machines of s are within the limits.
 func (s *Solution) withinLimits(p *pack.Problem) bool {
 	for i, left := range s.limits(p) {
 		for d, x := range left {
@@ -69,7 +69,7 @@ func (s *Solution) withinLimits(p *pack.Problem) bool {
 	return true
 }
 
-// PlanOf names the pods: in the order of their names, first the nodes, then the launches, and those left over last.
+// PlanOf returns the plan of a solution. Pods are assigned in the order of their names: first to nodes, then to launches. The last ones are not placed.
 func PlanOf(p *pack.Problem, s *Solution) planner.Plan {
 	next := make([]int, len(p.Shapes))
 	names := p.InTurn(next)
@@ -80,7 +80,7 @@ func PlanOf(p *pack.Problem, s *Solution) planner.Plan {
 			plan.Placements = append(plan.Placements, planner.Placement{Node: p.Nodes[i].Index, Pods: pods, GPUs: gpus})
 		}
 	}
-	// A copy: the order of the machines is part of a search that may go on.
+	// This is a copy, because the order of the machines is part of a search that may continue.
 	machines := slices.Clone(s.Machines)
 	slices.SortStableFunc(machines, func(a, b Machine) int {
 		return cmp.Or(cmp.Compare(a.Offer, b.Offer), -slices.Compare(a.Load, b.Load))

@@ -5,8 +5,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pack"
 )
 
-// Solve returns the best solution found, and a price that no plan for the pods that it places can go below. It tells first, when not nil, of the first
-// solution, and returns what the bound rests on as well.
+// Solve returns the best solution found, a lower bound on the price of any plan for the pods that it places, and the proof of the bound. If first is not nil,
+// it is called with the first solution.
 func Solve(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution, int64, *branch) {
 	demand := p.Demand()
 	switch {
@@ -24,7 +24,7 @@ func Solve(p *pack.Problem, e *effort.Budget, first func(*Solution)) (*Solution,
 	return PriceAndBranch(p, e, first)
 }
 
-// report tells first of a solution that is the last as well.
+// report calls first for a solution that is both the first and the last.
 func report(p *pack.Problem, s *Solution, bound int64, shown *branch, first func(*Solution)) (*Solution, int64, *branch) {
 	if first != nil {
 		first(s)
