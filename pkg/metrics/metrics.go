@@ -56,6 +56,7 @@ type Metrics struct {
 	ClaimsDeleted    *prometheus.CounterVec
 	LaunchesRefused  *prometheus.CounterVec
 	OfferingsRefused *prometheus.GaugeVec
+	LaunchWindow     prometheus.Gauge
 	ReplicasSeconds  *prometheus.HistogramVec
 	PoolNodes        *prometheus.GaugeVec
 	PoolGPUs         *prometheus.GaugeVec
@@ -119,6 +120,8 @@ func New(r prometheus.Registerer) *Metrics {
 			[]string{nodePool, "capacity_type", "reason"}),
 		OfferingsRefused: prometheus.NewGaugeVec(gauge("launch", "refused_offerings",
 			"Offerings (instance type, zone and capacity type) of the NodePool that Karve leaves out after refusals, by reason."), []string{nodePool, "reason"}),
+		LaunchWindow: prometheus.NewGauge(gauge("launch", "window_nodeclaims",
+			"How many NodeClaims were allowed to wait for the cloud at the same time when Karve last planned launches. It grows while the cloud launches machines quickly.")),
 		ReplicasSeconds: prometheus.NewHistogramVec(histogram("nodes", "replicas_ready_seconds",
 			"Time from the creation of a NodeClaim until its Node exposes the promised replicas.", prometheus.ExponentialBuckets(1, 2, 12)), []string{nodePool}),
 		PoolNodes:        pool("nodes", "Nodes of the NodePool, including those being launched."),
@@ -151,7 +154,7 @@ func New(r prometheus.Registerer) *Metrics {
 			"Pods evicted because of the annotation karve.sh/evict-when-unused."), []string{nodePool}),
 	}
 	r.MustRegister(m.PlanSeconds, m.PlanPrice, m.PlanBound, m.PlanGap, m.PlansRejected, m.classesSetAside, m.PodsWaiting, m.podsUnplaced, m.ClaimsCreated, m.ClaimsDeleted,
-		m.LaunchesRefused, m.OfferingsRefused, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
+		m.LaunchesRefused, m.OfferingsRefused, m.LaunchWindow, m.ReplicasSeconds, m.PoolNodes, m.PoolGPUs, m.PoolReplicas, m.PoolReplicasUsed, m.PoolPrice, m.PoolBreaker, m.PoolHeadroom, m.PoolReplacing,
 		m.PoolDrifted, m.PoolUnusedNodes, m.PoolUnusedPrice, m.UnusedEvictions, m.Replacements, m.NodesUnhealthy, m.LayoutSeconds, m.LayoutPrice, m.LayoutBound, m.LayoutSteps, m.PoolSurplus, m.CatalogRefreshed, m.CatalogRefreshes, m.AWSCalls)
 	m.rollouts, m.progress = newRollouts(r), newProgress(r)
 	return m

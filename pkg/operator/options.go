@@ -65,7 +65,7 @@ func (o *Options) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.BatchMax, "batch-max-duration", 10*time.Second, "plan no later than this long after the first new pod")
 	fs.DurationVar(&o.PlanBudget, "plan-budget", 200*time.Millisecond, "longest time to search for a better plan")
 	fs.DurationVar(&o.LaunchTimeout, "launch-timeout", time.Minute, "delete a NodeClaim that the cloud has not launched after this long, because Karpenter waits for it")
-	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 10, "largest number of NodeClaims that wait for the cloud at the same time")
+	fs.IntVar(&o.MaxUnlaunched, "max-unlaunched-claims", 250, "largest number of NodeClaims that wait for the cloud at the same time; it begins with ten and grows while the cloud launches them quickly")
 	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "treat a registered node as broken if its replicas do not appear within this time, and replace a node that has lost replicas for this long")
 	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "replace a node if it, its storage, network, kernel or container runtime has not been ready for this long")
 	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "replace a node with GPUs that have been unhealthy for this long")

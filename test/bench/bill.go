@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// controllerBudget and controllerLaunches are the chart's planBudget and maxUnlaunchedClaims.
+	// controllerBudget is the chart's planBudget. controllerLaunches is how many machines the controller launches before any was launched: so few at a time are the hardest case.
 	controllerBudget   = 200 * time.Millisecond
 	controllerLaunches = 10
 	// manyRounds bounds how often a plan of hundreds of machines is made again: that part of what is left is launched at once where it is more.

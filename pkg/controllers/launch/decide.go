@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -50,7 +51,7 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 		verdict: hung, reason: v1alpha1.RefusalSilent,
 		message: fmt.Sprintf("NodeClaim %s has no result within %s: see that Karpenter runs, and that the cloud answers it", claim.Name, timeout),
 	}
-	told := condition != nil && condition.Reason != "AwaitingReconciliation"
+	told := reported(claim) != nil
 	if told {
 		d.reason = known(condition.Reason)
 		d.message = fmt.Sprintf("NodeClaim %s could not be launched: %s: %s", claim.Name, condition.Reason, condition.Message)
@@ -72,4 +73,13 @@ func decide(claim *karpv1.NodeClaim, now time.Time, timeout time.Duration) decis
 	}
 	d.held = age >= cloud.FailingGrace
 	return d
+}
+
+// reported returns the condition in which Karpenter reports that the launch of a NodeClaim failed. It returns nil if it has not, or if the NodeClaim was launched.
+func reported(claim *karpv1.NodeClaim) *status.Condition {
+	c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	if c == nil || c.IsTrue() || c.Reason == "AwaitingReconciliation" {
+		return nil
+	}
+	return c
 }

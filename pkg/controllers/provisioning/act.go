@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -18,27 +19,39 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
+// perWorker is how many NodeClaims one worker creates, and maxWorkers how many of them work at the same time.
+const (
+	perWorker  = 10
+	maxWorkers = 16
+)
+
 // act creates the NodeClaims of a plan, as many as may be unlaunched at the same time. The rest follows with the next plan. The argument entries has the entry
 // of each launch in the remembered plan, and is nil if nothing is remembered. It returns when to reconcile again.
 func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.Plan, entries []int) (time.Duration, error) {
 	if quiet := c.Ledger.QuietUntil().Sub(c.Clock.Now()); quiet > 0 && len(plan.Launches) > 0 {
 		return min(quiet, retry), nil
 	}
-	chosen := inTurn(view, plan.Launches, allowance(view.Machines, c.MaxUnlaunched))
+	window := launch.Window(view.Machines, c.Clock.Now(), c.MaxUnlaunched)
+	c.Metrics.LaunchWindow.Set(float64(window))
+	chosen := inTurn(view, plan.Launches, window)
 	held := len(chosen) < len(plan.Launches)
 	if held {
 		c.batch.holdBack()
 	}
-	var errs []error
-	for _, i := range chosen {
-		l := plan.Launches[i]
+	errs := make([]error, len(chosen))
+	create := func(i int) { // One NodeClaim that the API server rejects does not hold back the others.
+		l := plan.Launches[chosen[i]]
 		claim := render.NodeClaim(view, l)
 		if entries != nil {
-			errs = append(errs, c.memory.mark(claim, entries[i], view.Machines, held))
+			errs[i] = c.memory.mark(claim, entries[chosen[i]], view.Machines, held && i == 0)
 		}
-		errs = append(errs, c.create(ctx, view, l, claim)) // One NodeClaim that the API server rejects does not hold back the others.
+		errs[i] = errors.Join(errs[i], c.create(ctx, view, l, claim))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if len(chosen) > 0 {
+		create(0) // It records the launches that are held back, so the others follow it.
+		workqueue.ParallelizeUntil(ctx, min(maxWorkers, 1+len(chosen)/perWorker), len(chosen)-1, func(i int) { create(i + 1) })
+	}
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
 		return 0, err
 	}
 	if held {
@@ -48,23 +61,18 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 	return retry, nil
 }
 
-// allowance returns how many more NodeClaims may be created while others are not launched.
-func allowance(machines []snapshot.Machine, most int) int {
-	for i := range machines {
-		if m := &machines[i]; !m.Launched() {
-			most--
-		}
-	}
-	return max(0, most)
-}
-
-// inTurn returns the indices of the launches to make now: as many as are allowed, taken from the pools in turn. A pool without unlaunched NodeClaims may
-// always create one, so that pools whose machines do not launch delay no others.
-func inTurn(view *snapshot.View, launches []planner.Launch, allowed int) []int {
+// inTurn returns the indices of the launches to make now, so that as many NodeClaims are unlaunched as the window allows. They are taken from the pools in
+// turn. A pool without unlaunched NodeClaims may always create one, so that pools whose machines do not launch delay no others.
+func inTurn(view *snapshot.View, launches []planner.Launch, window int) []int {
+	allowed := window
 	unlaunched := map[int]int{} // The number of NodeClaims by pool.
 	for i := range view.Machines {
 		m := &view.Machines[i]
-		if pool := slices.IndexFunc(view.Snapshot.Pools, func(p planner.Pool) bool { return p.Name == m.Pool() }); pool >= 0 && !m.Launched() {
+		if m.Launched() {
+			continue
+		}
+		allowed--
+		if pool := slices.IndexFunc(view.Snapshot.Pools, func(p planner.Pool) bool { return p.Name == m.Pool() }); pool >= 0 {
 			unlaunched[pool]++
 		}
 	}

@@ -16,7 +16,8 @@ func TestPoolsLaunchInTurn(t *testing.T) {
 	c.NodePools = append(c.NodePools, c.NodePools[0], c.NodePools[0])
 	c.NodePools[1].Name, c.NodePools[2].Name = "stuck", "third"
 	for i := range 3 {
-		c.NodeClaims = append(c.NodeClaims, snapshottest.Claim(fmt.Sprintf("stuck-%d", i), &c.NodePools[1], snapshottest.TypeNamed("g4dn.xlarge")))
+		c.NodeClaims = append(c.NodeClaims, snapshottest.Claim(fmt.Sprintf("stuck-%d", i), &c.NodePools[1], snapshottest.TypeNamed("g4dn.xlarge")),
+			snapshottest.Claim(fmt.Sprintf("launched-%d", i), &c.NodePools[1], snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Launched(c.Now)))
 	}
 	view := snapshot.Build(c)
 	of := func(pools ...string) []planner.Launch {
@@ -29,17 +30,18 @@ func TestPoolsLaunchInTurn(t *testing.T) {
 	}
 	for name, x := range map[string]struct {
 		launches []planner.Launch
-		allowed  int
+		window   int
 		want     []int
 	}{
-		"all where there is room":                   {of("gpu-shared", "gpu-shared", "stuck"), 5, []int{0, 1, 2}},
-		"one pool after another":                    {of("gpu-shared", "gpu-shared", "gpu-shared", "stuck", "third"), 3, []int{0, 3, 4}},
-		"one of a pool that has none under way":     {of("gpu-shared", "gpu-shared", "stuck", "third"), 0, []int{0, 3}},
-		"none of a pool that has some under way":    {of("stuck", "stuck"), 0, nil},
-		"none where there are none":                 {nil, 5, nil},
-		"a single pool as many as may be under way": {of("gpu-shared", "gpu-shared", "gpu-shared"), 2, []int{0, 1}},
+		"all where there is room":                             {of("gpu-shared", "gpu-shared", "stuck"), 8, []int{0, 1, 2}},
+		"one pool after another":                              {of("gpu-shared", "gpu-shared", "gpu-shared", "stuck", "third"), 6, []int{0, 3, 4}},
+		"one of a pool that has none under way":               {of("gpu-shared", "gpu-shared", "stuck", "third"), 3, []int{0, 3}},
+		"none of a pool that has some under way":              {of("stuck", "stuck"), 3, nil},
+		"none where there are none":                           {nil, 8, nil},
+		"none when more are under way than the window allows": {of("stuck"), 1, nil},
+		"a single pool as many as may be under way":           {of("gpu-shared", "gpu-shared", "gpu-shared"), 5, []int{0, 1}},
 	} {
-		if got := inTurn(&view, x.launches, x.allowed); !slices.Equal(got, x.want) {
+		if got := inTurn(&view, x.launches, x.window); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, want %v", name, got, x.want)
 		}
 	}

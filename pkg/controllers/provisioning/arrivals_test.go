@@ -122,3 +122,24 @@ func arrive(t *testing.T, w *town, n int) {
 		t.Errorf("the machines cost %.2f %% more than if each batch were planned for once", over)
 	}
 }
+
+// The cloud answers within two seconds and a plan takes half of one, so a window that doubles needs four answers for 80 machines. One that stays at ten needs
+// eight.
+func TestABurstIsLaunchedInFewAnswersOfTheCloud(t *testing.T) {
+	t.Parallel()
+	w := newTown(t, "g4dn", "g5", "g6", "g6e")
+	w.pace.launches = 2 * time.Second
+	for _, pod := range arrivals(1000) {
+		w.come(pod)
+	}
+	came, last, claims := w.clock.Now(), w.clock.Now(), 0
+	for claims == 0 || w.clock.Since(last) < 5*time.Second {
+		w.step()
+		if len(w.claims) > claims {
+			last, claims = w.clock.Now(), len(w.claims)
+		}
+	}
+	if took := last.Sub(came); claims < 75 || took > 14*time.Second {
+		t.Errorf("%d NodeClaims were created within %s", claims, took)
+	}
+}

@@ -12,7 +12,6 @@ import (
 	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -208,34 +207,5 @@ func TestOnlyMachinesThatCostTooMuchWaitForTheBatch(t *testing.T) {
 		if got := patient(&claim); got != x.want || !leaving(&claim) {
 			t.Errorf("%s: patient = %v, want %v; leaving = %v", name, got, x.want, leaving(&claim))
 		}
-	}
-}
-
-func TestAllowance(t *testing.T) {
-	t.Parallel()
-	machines := func(launched, not int) []snapshot.Machine {
-		c := snapshottest.Shared()
-		xlarge := snapshottest.TypeNamed("g4dn.xlarge")
-		for i := range launched {
-			c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("launched-"+string(rune('a'+i)), &c.NodePools[0], xlarge, snapshottest.Launched(now)))
-		}
-		for i := range not {
-			c.NodeClaims = append(c.NodeClaims, snapshottest.Claim("new-"+string(rune('a'+i)), &c.NodePools[0], xlarge))
-		}
-		return c.Machines()
-	}
-	for name, c := range map[string]struct{ launched, not, most, want int }{
-		"all of it where nothing is under way":           {0, 0, 10, 10},
-		"launched machines do not count":                 {9, 0, 3, 3},
-		"claims without a machine do":                    {2, 2, 3, 1},
-		"none when as many are under way as may be":      {0, 3, 3, 0},
-		"none when there are more, as after a new limit": {0, 5, 3, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := allowance(machines(c.launched, c.not), c.most); got != c.want {
-				t.Errorf("allowance = %d, want %d", got, c.want)
-			}
-		})
 	}
 }

@@ -54,7 +54,7 @@ type Config struct {
 	Clock    clock.PassiveClock
 	// BatchIdle and BatchMax limit how long pending pods are gathered before a plan is made.
 	BatchIdle, BatchMax time.Duration
-	// MaxUnlaunched is the largest number of NodeClaims that are not launched at the same time, so that a failing one is noticed before many are created.
+	// MaxUnlaunched is the upper limit of [launch.Window], the number of NodeClaims that may be unlaunched at the same time.
 	MaxUnlaunched int
 	// PlanBudget is how long the planner searches for a better plan.
 	PlanBudget time.Duration

@@ -141,7 +141,7 @@ func (w *town) restart() {
 		Gatherer: &gather.Gatherer{
 			Cached: w, Live: w, Mapper: mapper, Catalog: cloud.SameForAll(w.types), Ledger: ledger, Clock: w.clock, ReplicasTimeout: 10 * time.Minute,
 		},
-		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second, Nominations: true,
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 250, PlanBudget: time.Second, Nominations: true,
 	})
 	for _, pod := range w.pods {
 		w.controller.batchPod(w.t.Context(), pod)
@@ -192,10 +192,13 @@ func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 // Create makes a NodeClaim.
 func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	claim := o.(*karpv1.NodeClaim)
-	if w.named[claim.Name] {
+	w.mu.Lock()
+	known := w.named[claim.Name]
+	w.named[claim.Name] = true
+	w.mu.Unlock()
+	if known {
 		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "karpenter.sh", Resource: "nodeclaims"}, claim.Name)
 	}
-	w.named[claim.Name] = true
 	claim.UID = types.UID(claim.Name)
 	claim = claim.DeepCopy()
 	w.later(func() {

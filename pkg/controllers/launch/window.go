@@ -1,0 +1,63 @@
+package launch
+
+import (
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+const (
+	// firstWindow is how many NodeClaims may be unlaunched at the same time before the cloud has shown that it answers. TCP begins with as many segments
+	// (RFC 6928).
+	firstWindow = 10
+	// shownFor is how long a launch counts for the window. Launches from before an idle time say little about the cloud (RFC 7661 says the same of TCP). It
+	// is longer than a launch that is not a sign of trouble takes, so that a burst finds its own launches.
+	shownFor = time.Minute
+)
+
+// Window returns how many NodeClaims may be unlaunched at the same time: ten, and one more for each that was launched in the last minute without a sign of
+// trouble since, but at most the given number. So the window doubles with each answer of a cloud that works, as in TCP's slow start, and no more launches are at
+// stake than have just succeeded. The first sign of trouble makes it ten again.
+//
+// It depends only on the NodeClaims, so a restarted controller has the same window. It is one window for all pools, because a NodeClaim that does not launch
+// stops Karpenter for all of them.
+func Window(machines []snapshot.Machine, now time.Time, most int) int {
+	since := now.Add(-shownFor)
+	for i := range machines {
+		if at := trouble(machines[i].Claim, now); at.After(since) {
+			since = at
+		}
+	}
+	window := firstWindow
+	for i := range machines {
+		if at := launchedAt(machines[i].Claim); at.After(since) {
+			window++
+		}
+	}
+	return min(window, most)
+}
+
+// trouble returns when a NodeClaim last showed that the cloud or Karpenter has trouble: now if its launch reports an error or hangs, and when it was launched if
+// that took too long. It returns the zero time if it shows no trouble.
+func trouble(claim *karpv1.NodeClaim, now time.Time) time.Time {
+	end := launchedAt(claim)
+	if end.IsZero() {
+		end = now
+	}
+	if reported(claim) != nil || end.Sub(claim.CreationTimestamp.Time) >= cloud.FailingGrace {
+		return end
+	}
+	return time.Time{}
+}
+
+// launchedAt returns when the cloud launched the machine of a NodeClaim, and the zero time if it has not.
+func launchedAt(claim *karpv1.NodeClaim) time.Time {
+	c := snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeLaunched)
+	if !c.IsTrue() {
+		return time.Time{}
+	}
+	return c.LastTransitionTime.Time
+}

@@ -1,0 +1,257 @@
+package launch
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// condition is the state of a launch as Karpenter reports it.
+func condition(claim *karpv1.NodeClaim, s metav1.ConditionStatus, reason string, at time.Time) {
+	claim.Status.Conditions = []status.Condition{{Type: karpv1.ConditionTypeLaunched, Status: s, Reason: reason, LastTransitionTime: metav1.NewTime(at)}}
+}
+
+// machine returns one whose NodeClaim was created and launched as long ago as given. It is not launched if the second time is negative.
+func machine(created, launched time.Duration) snapshot.Machine {
+	claim := &karpv1.NodeClaim{}
+	claim.CreationTimestamp = metav1.NewTime(now.Add(-created))
+	if launched >= 0 {
+		condition(claim, metav1.ConditionTrue, "Launched", now.Add(-launched))
+	}
+	return snapshot.Machine{Claim: claim}
+}
+
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	const not = -time.Second
+	failing := machine(time.Second, not)
+	condition(failing.Claim, metav1.ConditionUnknown, "RequestLimitExceeded", now)
+	waiting := machine(time.Second, not)
+	condition(waiting.Claim, metav1.ConditionUnknown, "AwaitingReconciliation", now)
+	five := func(created, launched time.Duration) []snapshot.Machine {
+		var all []snapshot.Machine
+		for range 5 {
+			all = append(all, machine(created, launched))
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		machines []snapshot.Machine
+		more     []snapshot.Machine
+		most     int
+		want     int
+	}{
+		"it begins with ten":                              {nil, nil, 100, 10},
+		"it grows by what was launched":                   {five(4*time.Second, 2*time.Second), nil, 100, 15},
+		"not beyond what is allowed":                      {five(4*time.Second, 2*time.Second), nil, 12, 12},
+		"nor if less is allowed than it begins with":      {nil, nil, 3, 3},
+		"not by what was launched long ago":               {five(62*time.Second, time.Minute), nil, 100, 10},
+		"not by what is not launched":                     {five(2*time.Second, not), nil, 100, 10},
+		"what Karpenter has not come to is no trouble":    {five(4*time.Second, 2*time.Second), []snapshot.Machine{waiting}, 100, 15},
+		"it is ten again when a launch hangs":             {five(4*time.Second, 2*time.Second), []snapshot.Machine{machine(cloud.FailingGrace, not)}, 100, 10},
+		"and when one reports an error":                   {five(4*time.Second, 2*time.Second), []snapshot.Machine{failing}, 100, 10},
+		"a launch that took too long begins it anew":      {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 10},
+		"but those after it count":                        {five(4*time.Second, time.Second), []snapshot.Machine{machine(17*time.Second, 2*time.Second)}, 100, 15},
+		"a launch that just does not take too long is ok": {five(6*time.Second, 4*time.Second), []snapshot.Machine{machine(16*time.Second, 2*time.Second)}, 100, 16},
+	} {
+		if got := Window(append(c.machines, c.more...), now, c.most); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// burst is a cloud, a Karpenter that never gives up, and a controller that launches machines on them.
+type burst struct {
+	// latency is how long the cloud takes to answer. It answers nothing from hangs until back; what it should have answered then, it answers after back.
+	latency     time.Duration
+	hangs, back time.Duration
+	// tokens is how many launches the cloud admits at once, and refill how many more each second. It throttles the others.
+	tokens, refill float64
+	// window is how many may be unlaunched at the same time.
+	window func([]snapshot.Machine, time.Time) int
+
+	began, now time.Time
+	ledger     *Ledger
+	machines   []snapshot.Machine
+	made       int
+	givenUp    int
+	// atStake is the largest number of NodeClaims that were unlaunched while the cloud hung.
+	atStake int
+	// growing is called after the controller has created NodeClaims.
+	growing func()
+}
+
+const (
+	// step is how often everybody acts.
+	step = 200 * time.Millisecond
+	// class is that of all NodeClaims.
+	class = "shared"
+)
+
+func (b *burst) age() time.Duration { return b.now.Sub(b.began) }
+func (b *burst) hanging() bool      { return b.age() >= b.hangs && b.age() < b.back }
+
+// cloud answers.
+func (b *burst) answer() {
+	b.tokens += b.refill * step.Seconds()
+	if b.hanging() {
+		return
+	}
+	for _, m := range b.machines {
+		asked := m.Claim.CreationTimestamp.Time
+		if asked.Sub(b.began) < b.back && b.age() >= b.back && asked.Add(b.latency).Sub(b.began) >= b.hangs {
+			asked = b.began.Add(b.back) // The call that hung is made again.
+		}
+		switch {
+		case m.Launched() || b.now.Sub(asked) < b.latency:
+		case b.refill > 0 && b.tokens < 1:
+			condition(m.Claim, metav1.ConditionUnknown, "RequestLimitExceeded", b.now)
+		default:
+			b.tokens--
+			condition(m.Claim, metav1.ConditionTrue, "Launched", b.now)
+			b.ledger.Launched(m.Claim.Name, class, "g4dn.xlarge", "us-east-1a", "on-demand", b.now)
+		}
+	}
+}
+
+// judge gives up launches as the controller does.
+func (b *burst) judge() {
+	var kept []snapshot.Machine
+	for _, m := range b.machines {
+		d := decide(m.Claim, b.now, time.Minute)
+		if d.verdict != hung {
+			kept = append(kept, m)
+			continue
+		}
+		b.givenUp++
+		b.ledger.Refuse(class, b.ledger.judge(shape("g4dn.xlarge"), d.reason, d.message, aCloud, m.Claim.CreationTimestamp.Time, b.now), b.now)
+		if d.held {
+			b.ledger.Quiet(b.now)
+		}
+	}
+	b.machines = kept
+}
+
+func (b *burst) unlaunched() (n int) {
+	for i := range b.machines {
+		if !b.machines[i].Launched() {
+			n++
+		}
+	}
+	return n
+}
+
+// launch creates as many NodeClaims as the window allows.
+func (b *burst) launch(wanted int) {
+	for _, r := range b.ledger.Refused()[class] {
+		if b.now.Before(r.NotBefore.Time) {
+			return
+		}
+	}
+	if b.now.Before(b.ledger.QuietUntil()) {
+		return
+	}
+	for n := min(wanted-len(b.machines), b.window(b.machines, b.now)-b.unlaunched()); n > 0; n-- {
+		b.made++
+		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("claim-", b.made), CreationTimestamp: metav1.NewTime(b.now)}}
+		b.machines = append(b.machines, snapshot.Machine{Claim: claim})
+		b.ledger.Await(claim.Name, "", shape("g4dn.xlarge"))
+	}
+}
+
+// run lets time pass until as many machines are launched as are wanted. It returns how long that took, and an hour if it takes longer.
+func (b *burst) run(wanted int) time.Duration {
+	b.began, b.now, b.ledger = now, now, NewLedger()
+	for ; b.age() < time.Hour; b.now = b.now.Add(step) {
+		b.answer()
+		b.judge()
+		b.launch(wanted)
+		if b.hanging() {
+			b.atStake = max(b.atStake, b.unlaunched())
+		}
+		if b.growing != nil {
+			b.growing()
+		}
+		if len(b.machines) == wanted && b.unlaunched() == 0 {
+			break
+		}
+	}
+	return b.age()
+}
+
+func upTo(most int) func([]snapshot.Machine, time.Time) int {
+	return func(machines []snapshot.Machine, now time.Time) int { return Window(machines, now, most) }
+}
+
+func TestBurstsAreLaunchedAsFastAsTheCloudAllows(t *testing.T) {
+	t.Parallel()
+	const never = 2 * time.Hour
+	for name, c := range map[string]struct {
+		cloud burst
+		// within is how long 500 launches may take. fixed is how long they take with a window that is always ten, at least.
+		within, fixed time.Duration
+		// atStake and givenUp are the largest numbers of NodeClaims that may hang and be given up.
+		atStake, givenUp int
+	}{
+		"one that answers at once":              {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
+		"one that answers within two seconds":   {burst{latency: 2 * time.Second, hangs: never}, 15 * time.Second, 100 * time.Second, 0, 0},
+		"one that takes ten seconds":            {burst{latency: 10 * time.Second, hangs: never}, time.Minute, 500 * time.Second, 0, 0},
+		"one that hangs from the beginning":     {burst{latency: 2 * time.Second, back: 5 * time.Minute}, 8 * time.Minute, 8 * time.Minute, 10, 30},
+		"one that hangs in the middle":          {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 40 * time.Second}, 55 * time.Second, 2 * time.Minute, 160, 0},
+		"one that hangs long in the middle":     {burst{latency: 2 * time.Second, hangs: 9 * time.Second, back: 5 * time.Minute}, 6 * time.Minute, 6 * time.Minute, 160, 170},
+		"one that admits ten launches a second": {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 10}, time.Minute, 90 * time.Second, 0, 0},
+		"one that admits two a second":          {burst{latency: 2 * time.Second, hangs: never, tokens: 100, refill: 2}, 200 * time.Second, 195 * time.Second, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			slow, fast := c.cloud, c.cloud
+			slow.window, fast.window = upTo(firstWindow), upTo(250)
+			fixed, took := slow.run(500), fast.run(500)
+			t.Logf("%s, %d at stake, %d given up; with a window of ten %s, %d at stake, %d given up", took, fast.atStake, fast.givenUp, fixed, slow.atStake, slow.givenUp)
+			if took > c.within || fixed < c.fixed || fast.atStake > c.atStake || fast.givenUp > c.givenUp {
+				t.Errorf("that is not within %s, %d at stake and %d given up, or takes less than %s with ten", c.within, c.atStake, c.givenUp, c.fixed)
+			}
+		})
+	}
+}
+
+// Whatever a cloud does, no more launches are at stake than have just succeeded, and all are made in the end.
+func TestNoMoreLaunchesAreAtStakeThanHaveJustSucceeded(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		seconds := func(least, most int, what string) time.Duration {
+			return time.Duration(rapid.IntRange(least, most).Draw(t, what)) * time.Second
+		}
+		most := rapid.IntRange(1, 300).Draw(t, "most")
+		b := burst{latency: seconds(0, 20, "latency"), hangs: seconds(0, 60, "hangs"), window: upTo(most)}
+		b.back = b.hangs + seconds(0, 120, "back")
+		if rapid.Bool().Draw(t, "throttles") {
+			b.tokens, b.refill = float64(rapid.IntRange(0, 100).Draw(t, "tokens")), float64(rapid.IntRange(2, 20).Draw(t, "refill"))
+		}
+		before := 0
+		b.growing = func() {
+			launched := 0
+			for i := range b.machines {
+				if at := launchedAt(b.machines[i].Claim); !at.IsZero() && b.now.Sub(at) < shownFor {
+					launched++
+				}
+			}
+			n := b.unlaunched()
+			if created := n - before; n > before && (n > most || n > firstWindow+launched) {
+				t.Fatalf("%d are unlaunched, %d of them new, after %d launches in a minute", n, created, launched)
+			}
+			before = n
+		}
+		if took := b.run(rapid.IntRange(1, 200).Draw(t, "wanted")); took >= time.Hour {
+			t.Fatalf("%d of %d are not launched after an hour", b.unlaunched(), len(b.machines))
+		}
+	})
+}
