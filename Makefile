@@ -9,11 +9,11 @@ FUZZTIME  ?= 30s
 CHAOS_DURATION ?= 15m
 MODEL_RUNS     ?= 10000
 CHAOS_SEED     ?= $(shell date +%s)
-TOOL      := go tool -modfile=tools/go.mod
+TOOL      := go tool -modfile=$(CURDIR)/tools/go.mod
 # A test that fails is run once more, alone. One that then passes is reported at the end and in _output/reruns-*.txt, and is still a bug.
 # Without -vet=off go test would look into all that a package imports, as lint has done.
-GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test --rerun-fails-report=_output/reruns-$@.txt
-REFRESH    = mkdir -p _output && rm -f _output/reruns-$@.txt
+GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons text --hide-summary skipped --rerun-fails=1 --rerun-fails-run-root-test
+REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint lint-all fmt generate verify build image test-image sbom clean
@@ -25,64 +25,67 @@ demo: ## See Karve work: a real control plane, Karpenter on a local AWS, simulat
 	@tools/demo
 
 cluster: cluster-bin ## Start a local cluster that stays until cluster-down
-	go run ./test/cluster/cmd/karve-cluster up
+	go -C test run ./harness/cluster/cmd/karve-cluster up
 
 cluster-down: ## Stop the local cluster and remove what it left
-	go run ./test/cluster/cmd/karve-cluster down
+	go -C test run ./harness/cluster/cmd/karve-cluster down
 
 cluster-bin: ## Build the local cluster's binaries into _output/bin (minutes the first time)
-	go run ./test/cluster/cmd/karve-cluster build
+	go -C test run ./harness/cluster/cmd/karve-cluster build
 
 kubelet-bin: ## Build what a node with real containers runs into _output/bin, as root; nothing without root
-	go run ./test/kubelet/cmd/karve-kubelet build
+	go -C test run ./harness/kubelet/cmd/karve-kubelet build
 
 test: lint test-unit test-e2e ## Lint, and run all tests
 	@if cat _output/reruns-*.txt 2>/dev/null; then echo "*** These tests passed only when they were run again. That is a bug."; fi
 
 test-unit: ## Run the tests that need no cluster
 	@$(REFRESH)
-	$(GO_TEST) --packages "$$(tools/packages unit)" -- -vet=off $(TESTFLAGS)
+	$(GO_TEST) --rerun-fails-report=_output/reruns-$@.txt --packages ./... -- -vet=off $(TESTFLAGS)
+	cd test && $(GO_TEST) --rerun-fails-report=../_output/reruns-$@-suites.txt --packages "$$(../tools/packages unit)" -- -vet=off $(TESTFLAGS)
 
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster, two packages at a time
 	@$(REFRESH)
 	rm -rf _output/calls
-	KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST) --packages "$$(tools/packages cluster)" -- -vet=off -p 2 -count=1 -timeout 30m $(TESTFLAGS)
-	KARVE_RIGHTS=$(CURDIR)/_output/calls go test -vet=off -count=1 ./test/rights
-	@go run ./test/kubelet/cmd/karve-kubelet check
+	cd test && KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST) --rerun-fails-report=../_output/reruns-$@.txt --packages "$$(../tools/packages cluster)" -- -vet=off -p 2 -count=1 -timeout 30m $(TESTFLAGS)
+	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
+	@go -C test run ./harness/kubelet/cmd/karve-kubelet check
 
 test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip
-	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./test/kubelet/...
+	KARVE_REQUIRE_CLUSTER=1 KARVE_REQUIRE_KUBELET=1 go -C test test -p 1 -count=1 -timeout 30m $(TESTFLAGS) ./harness/kubelet/... ./suites/kubelet
 
 hostile: ## Generate 100,000 objects that the API server accepts, and see that none stops or slows another workload (minutes)
-	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go test -v -count=1 -timeout 1h -run Unrelated $(TESTFLAGS) ./test/hostile
+	KARVE_HOSTILE=$(or $(KARVE_HOSTILE),100000) go -C test test -v -count=1 -timeout 1h -run Unrelated $(TESTFLAGS) ./suites/hostile
 
 chaos: cluster-bin ## Let everything go wrong for CHAOS_DURATION (15m), drawn from CHAOS_SEED, and see that nothing is lost
-	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go test -v -count=1 -timeout 24h $(TESTFLAGS) -run Nothing ./test/chaos
+	KARVE_REQUIRE_CLUSTER=1 KARVE_CHAOS_DURATION=$(CHAOS_DURATION) KARVE_CHAOS_SEED=$(CHAOS_SEED) go -C test test -v -count=1 -timeout 24h $(TESTFLAGS) -run Nothing ./suites/chaos
 
 model: ## Check in MODEL_RUNS (10000) random runs that nothing gets stuck, and that faults which were mended are found (half an hour)
-	KARVE_MODEL_RUNS=$(MODEL_RUNS) KARVE_MODEL_MUTANTS=1 go test -v -count=1 -timeout 24h $(TESTFLAGS) -run 'Stuck|Mended' ./test/model
+	KARVE_MODEL_RUNS=$(MODEL_RUNS) KARVE_MODEL_MUTANTS=1 go -C test test -v -count=1 -timeout 24h $(TESTFLAGS) -run 'Stuck|Mended' ./suites/model
 
 bench: ## Plan fixed workloads with Karve and with its peers, and write the figures to _output/bench.json (minutes)
-	go run ./test/bench
+	go -C test run ./bench/planning
 
 bench-consolidation: ## Replay pods that come and go with Karve's consolidation and with its peers, and write _output/bench-consolidation.json (half an hour)
-	go run ./test/replay/cmd/bench-consolidation
+	go -C test run ./bench/replay/cmd/bench-consolidation
 
 bench-go: ## Run the benchmarks of the packages
 	go test -run '^$$' -bench . -benchmem -p 1 ./pkg/...
 
 bench-node: cluster-bin kubelet-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
-	go run ./test/kubelet/cmd/bench-node
+	go -C test run ./bench/node
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	tools/fuzz $(FUZZTIME)
 
-lint: ## Compile everything, and run go vet, staticcheck and other quick linters
+lint: ## Compile everything in both modules, and run go vet, staticcheck and other quick linters
 	go build -C tools -o ../_output/bin/karve-lint ./lint
 	go vet -vettool=$(CURDIR)/_output/bin/karve-lint ./...
+	go -C test vet -vettool=$(CURDIR)/_output/bin/karve-lint ./...
 
 lint-all: ## Run the slow linters as well (a quarter of an hour the first time)
 	$(TOOL) golangci-lint run
+	cd test && $(TOOL) golangci-lint run
 	$(TOOL) golangci-lint-kube-api-linter run -c tools/kube-api-linter.yml ./pkg/apis/...
 
 fmt: ## Format the code as the linters want it
@@ -101,7 +104,7 @@ image: ## Build the container images for amd64 and arm64 with ko; tools/image sa
 	tools/image
 
 test-image: ## Build both images upon a base of the test's own, and look into them (minutes)
-	KARVE_IMAGES=1 go test -count=1 -timeout 30m ./test/image
+	KARVE_IMAGES=1 go -C test test -count=1 -timeout 30m ./suites/image
 
 sbom: build ## Write what the commands are made of into _output/sbom, in CycloneDX
 	tools/sbom

@@ -20,10 +20,10 @@ import (
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/health"
 	"karve.sh/karve/pkg/node/nodeapi"
+	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
 	"karve.sh/karve/pkg/nodecontract"
-	"karve.sh/karve/test/nvml"
 )
 
 // The table of docs/node.md, "Bad input". Each row has a test here or a neighbour of it.
@@ -233,7 +233,7 @@ func TestADriverReplacedUnderTheAgentEndsIt(t *testing.T) {
 
 // TestTheProgramOnBadMachines runs the program itself on drivers of the imagination.
 func TestTheProgramOnBadMachines(t *testing.T) {
-	library, machine := nvml.Use(t, nvml.None())
+	library, machine := nvmltest.Use(t, nvmltest.None())
 	program := buildProgram(t)
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
@@ -246,17 +246,17 @@ func TestTheProgramOnBadMachines(t *testing.T) {
 	}
 	t.Cleanup(k.Stop)
 	for name, c := range map[string]struct {
-		state nvml.State
+		state nvmltest.State
 		// goes says that the program goes on.
 		goes bool
 		want string
 	}{
-		"no driver":     {nvml.Without(nvml.DriverNotLoaded), true, "the NVIDIA kernel driver is not loaded"},
-		"no GPU":        {nvml.None(), true, "lists no GPU"},
-		"wrong library": {nvml.Without(nvml.LibraryVersionMismatch), false, "are of different versions, as after an update of the driver (NVML code 18): restart this process"},
+		"no driver":     {nvmltest.Without(nvmltest.DriverNotLoaded), true, "the NVIDIA kernel driver is not loaded"},
+		"no GPU":        {nvmltest.None(), true, "lists no GPU"},
+		"wrong library": {nvmltest.Without(nvmltest.LibraryVersionMismatch), false, "are of different versions, as after an update of the driver (NVML code 18): restart this process"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			machine.Change(t, func(s *nvml.State) { *s = c.state })
+			machine.Change(t, func(s *nvmltest.State) { *s = c.state })
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var log lines

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/pkg/node/plugintest"
-	"karve.sh/karve/test/nvml"
 )
 
 // What the program may weigh. NVIDIA's plugin is 20.5 MB, and has two other programs beside it.
@@ -25,7 +25,7 @@ const (
 
 // TestTheProgramIsSmallAndQuick runs the program as tools/build makes it, on a driver of the imagination.
 func TestTheProgramIsSmallAndQuick(t *testing.T) {
-	library, _ := nvml.Use(t, nvml.T4(4))
+	library, _ := nvmltest.Use(t, nvmltest.T4(4))
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
 	if err != nil {
 		t.Fatal(err)

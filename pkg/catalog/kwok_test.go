@@ -44,7 +44,7 @@ const (
 
 func TestReadKWOKReadsTheTypesOfTheTestCluster(t *testing.T) {
 	t.Parallel()
-	f, err := os.Open("../../test/cluster/instance-types.json")
+	f, err := os.Open("../../test/harness/cluster/instance-types.json")
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Skip("the file is not there")
 	}

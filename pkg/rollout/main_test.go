@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"karve.sh/karve/test/properties"
+	"karve.sh/karve/pkg/internal/properties"
 )
 
 func TestMain(m *testing.M) { os.Exit(properties.Run(m)) }

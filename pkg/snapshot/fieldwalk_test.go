@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/crds"
-	"karve.sh/karve/test/crdtest"
+	"karve.sh/karve/pkg/apis/crds/crdtest"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/nodepool.md, for the diff to be reviewed")
@@ -114,9 +114,9 @@ func TestEachDecisionHasATestThatShowsIt(t *testing.T) {
 			}
 			continue
 		}
-		pkg, name, _ := strings.Cut(strings.TrimPrefix(d.by, "pkg/"), ".")
+		pkg, name, _ := strings.Cut(d.by, ".")
 		if tests[pkg] == "" {
-			tests[pkg] = testsOf(t, filepath.Join(root, "pkg", pkg))
+			tests[pkg] = testsOf(t, filepath.Join(root, pkg))
 		}
 		if !regexp.MustCompile(`(?m)^func ` + name + `\(t \*testing\.T\)`).MatchString(tests[pkg]) {
 			t.Errorf("%s is honored by %s, which is no test", d.path, d.by)

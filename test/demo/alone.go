@@ -19,7 +19,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/test/cluster/simulator"
+	"karve.sh/karve/test/harness/cluster/simulator"
 )
 
 // alonePool is the NodePool with which Karpenter decides by itself, and its taint, which keeps Karve's pods off. Karve leaves the pool alone

@@ -23,9 +23,9 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
-	"karve.sh/karve/test/cluster"
-	"karve.sh/karve/test/cluster/builder"
-	"karve.sh/karve/test/karve"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/cluster/builder"
+	"karve.sh/karve/test/harness/karve"
 )
 
 // What is in examples/.

@@ -7,7 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"karve.sh/karve/test/properties"
+	"karve.sh/karve/pkg/internal/properties"
 )
 
 func TestMain(m *testing.M) {

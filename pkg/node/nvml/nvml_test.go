@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/gputest"
 	"karve.sh/karve/pkg/node/nvml"
-	fake "karve.sh/karve/test/nvml"
+	fake "karve.sh/karve/pkg/node/nvml/nvmltest"
 )
 
 // control makes a machine of the fake NVML one that the suite controls.

@@ -15,7 +15,7 @@ import (
 
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/nvml"
-	fake "karve.sh/karve/test/nvml"
+	fake "karve.sh/karve/pkg/node/nvml/nvmltest"
 )
 
 func TestAGPUThatDoesNotTellItsMemoryIsUsed(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/properties"
 )
 
 // flexible draws a snapshot with few types in few zones, so that several offerings are of one type, and pools that pay some more for a choice.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/bench/workload"
 )
 
 // spent is the CPU time of this process: what a decision takes of one core, however busy the machine is.

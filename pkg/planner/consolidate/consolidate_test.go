@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/plantest"
+	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/bench/workload"
 )
 
 // running is a fleet of g4dn machines with ten replicas a GPU, each with so many pods of 1 CPU and 2 GiB; moving one counts as much as said.

@@ -9,18 +9,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/plantest"
-	"karve.sh/karve/test/properties"
 )
 
 var anySnapshot = plantest.Snapshots(plantest.Limits{Pods: 14, Classes: 6, Nodes: 3})
 
 func TestFirstFitBuysWhatKarpenterBuys(t *testing.T) {
 	t.Parallel()
-	// The prices are those of Karpenter 1.14.1's scheduler, see test/karpenter.
+	// The prices are those of Karpenter 1.14.1's scheduler, see test/suites/karpenter.
 	for _, c := range []struct {
 		pods     int
 		price    planner.MicroUSD

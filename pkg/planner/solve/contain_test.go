@@ -9,11 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/properties"
 )
 
 // many is a snapshot with so many classes of two pods each, every one of which a machine holds.

@@ -8,11 +8,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/properties"
 )
 
 // spareKeepsEveryRule: headroom is planned on what a plan leaves, so that both together keep every rule, and it takes what is there before anything is launched.

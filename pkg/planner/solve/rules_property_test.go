@@ -6,11 +6,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/properties"
 )
 
 // few is small enough for the oracle, which tries everything.

@@ -7,10 +7,10 @@ import (
 
 	"pgregory.net/rapid"
 
+	"karve.sh/karve/pkg/internal/properties"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/internal/search"
 	"karve.sh/karve/pkg/planner/plantest"
-	"karve.sh/karve/test/properties"
 )
 
 // severalGPUs is one offering with several GPUs, and a few pods that all state device memory.

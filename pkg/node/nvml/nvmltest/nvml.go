@@ -1,0 +1,106 @@
+// Package nvmltest builds a stand-in for libnvidia-ml.so.1, in C, and writes the file that tells it which GPUs there are. The very binary
+// that reads real GPUs runs on it: set LD_LIBRARY_PATH to the folder of Build's path and Env to the file's. The file may be written
+// again at any time, also while the library is in use.
+package nvmltest
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Env is the environment variable that names the state file.
+const Env = "KARVE_FAKE_NVML"
+
+// Name is the library's file name, the real one's.
+const Name = "libnvidia-ml.so.1"
+
+//go:embed lib/nvml.c
+var source []byte
+
+// Build compiles the library once per version of its source and returns its path. It skips the test when there is no C compiler.
+func Build(t testing.TB) string {
+	t.Helper()
+	path, err := BuildIn(t.Context(), outputFolder())
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Skipf("no C compiler to build %s with: %v", Name, err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// BuildIn compiles the library into a folder below dir that is named after its source, and returns its path.
+func BuildIn(ctx context.Context, dir string) (string, error) {
+	sum := sha256.Sum256(source)
+	folder := filepath.Join(dir, "nvml-"+hex.EncodeToString(sum[:6]))
+	path := filepath.Join(folder, Name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	compiler, err := exec.LookPath("gcc")
+	if err != nil {
+		compiler, err = exec.LookPath("cc")
+	}
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", Name, err)
+	}
+	// Packages are tested side by side: each builds a file of its own, and the last rename wins.
+	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // Build output, as _output/bin.
+		return "", fmt.Errorf("building %s: %w", Name, err)
+	}
+	work, err := os.MkdirTemp(folder, "build-")
+	if err != nil {
+		return "", fmt.Errorf("building %s: %w", Name, err)
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	input, output := filepath.Join(work, "nvml.c"), filepath.Join(work, Name)
+	if err := os.WriteFile(input, source, 0o600); err != nil {
+		return "", fmt.Errorf("building %s: %w", Name, err)
+	}
+	//nolint:gosec // The compiler is gcc or cc, as found in PATH.
+	cmd := exec.CommandContext(ctx, compiler, "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread",
+		"-Wl,-soname,"+Name, "-o", output, input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", Name, err, out)
+	}
+	if err := os.Rename(output, path); err != nil {
+		return "", fmt.Errorf("building %s: %w", Name, err)
+	}
+	return path, nil
+}
+
+// outputFolder is _output/lib of the repository, or a temporary folder outside of it.
+func outputFolder() string {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "pkg", "node", "nvml")); missing == nil {
+			return filepath.Join(dir, "_output", "lib")
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			break
+		}
+		dir = parent
+	}
+	return filepath.Join(os.TempDir(), "karve-lib")
+}
+
+// Use builds the library and points this process at a state file of the test's own. It returns the library's path and the machine,
+// already written.
+func Use(t *testing.T, profile State) (string, *Machine) {
+	t.Helper()
+	path := Build(t)
+	m := &Machine{Path: filepath.Join(t.TempDir(), "gpus"), State: profile}
+	t.Setenv(Env, m.Path)
+	m.Write(t)
+	return path, m
+}

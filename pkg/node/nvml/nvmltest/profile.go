@@ -1,0 +1,75 @@
+package nvmltest
+
+import (
+	"fmt"
+
+	"karve.sh/karve/pkg/node/gpu"
+)
+
+// model is what the GPUs of a product have in common. The numbers are those that the drivers report on AWS instances.
+type model struct {
+	product                  string
+	memoryMiB, reservedMiB   int64
+	major, minor             int
+	migCapable               bool
+	idleMilliwatts           int64
+	idleSMMHz, idleMemoryMHz int
+}
+
+var (
+	t4   = model{product: "Tesla T4", memoryMiB: 15360, reservedMiB: 448, major: 7, minor: 5, idleMilliwatts: 13500, idleSMMHz: 300, idleMemoryMHz: 405}
+	a10g = model{product: "NVIDIA A10G", memoryMiB: 23028, reservedMiB: 512, major: 8, minor: 6, idleMilliwatts: 22000, idleSMMHz: 210, idleMemoryMHz: 405}
+	a100 = model{
+		product: "NVIDIA A100-SXM4-40GB", memoryMiB: 40960, reservedMiB: 615, major: 8, migCapable: true,
+		idleMilliwatts: 52000, idleSMMHz: 210, idleMemoryMHz: 1215,
+	}
+	h100 = model{
+		product: "NVIDIA H100 80GB HBM3", memoryMiB: 81559, reservedMiB: 551, major: 9, migCapable: true,
+		idleMilliwatts: 69000, idleSMMHz: 345, idleMemoryMHz: 2619,
+	}
+)
+
+// T4 is a machine with n of them: 1 as g4dn.xlarge, 4 as g4dn.12xlarge, 8 as g4dn.metal.
+func T4(n int) State { return t4.machine(n) }
+
+// A10G is a g5.xlarge with one of them.
+func A10G(n int) State { return a10g.machine(n) }
+
+// A100 is a p4d.24xlarge with 8 of them; not partitioned.
+func A100(n int) State { return a100.machine(n) }
+
+// H100 is a p5.48xlarge with 8 of them; not partitioned.
+func H100(n int) State { return h100.machine(n) }
+
+// None is a machine with a driver and no GPU.
+func None() State { return t4.machine(0) }
+
+// Without is a machine on which nvmlInit answers code.
+func Without(code int) State {
+	s := None()
+	s.Init = code
+	return s
+}
+
+func (m model) machine(n int) State {
+	s := State{Driver: "580.159.03", CUDA: 13000}
+	for i := range n {
+		numa := -1
+		if n > 1 {
+			numa = i * 2 / n
+		}
+		s.Devices = append(s.Devices, Device{
+			Device: gpu.Device{
+				UUID:  fmt.Sprintf("GPU-%08x-51ba-4c7e-9f2d-%012x", 0x2d1f0000+i, 0xa5+i),
+				Index: i, Minor: i, NUMANode: numa,
+				Product: m.product, MemoryMiB: m.memoryMiB, ComputeMajor: m.major, ComputeMinor: m.minor, MIGCapable: m.migCapable,
+			},
+			PCI:         fmt.Sprintf("00000000:00:%02X.0", 0x1e-i),
+			ReservedMiB: m.reservedMiB,
+			Usage: gpu.Usage{
+				TemperatureCelsius: 30 + i, PowerMilliwatts: m.idleMilliwatts, SMClockMHz: m.idleSMMHz, MemClockMHz: m.idleMemoryMHz,
+			},
+		})
+	}
+	return s
+}

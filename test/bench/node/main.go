@@ -1,0 +1,102 @@
+// Command bench-node measures Karve's agent and NVIDIA's device plugin side by side: the same kubelet, the same pods, the same library
+// that plays four T4. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"text/tabwriter"
+
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/kubelet"
+	"karve.sh/karve/test/harness/kubelet/gpus"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-node:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) (err error) {
+	out := flag.String("o", filepath.Join("..", "_output", "bench-node.json"), "where the numbers go")
+	starts := flag.Int("starts", 5, "how often each plugin is started")
+	reloads := flag.Int("reloads", 10, "how often each plugin is given another configuration, once idle and once among pods that come and go")
+	flag.Parse()
+	if err := kubelet.Missing(); err != nil {
+		return err
+	}
+	if err := cluster.Missing(); err != nil {
+		return err
+	}
+	var plugins []gpus.Plugin
+	for _, build := range []func(context.Context) (gpus.Plugin, error){gpus.Karve, gpus.NVIDIA} {
+		p, err := build(ctx)
+		if err != nil {
+			return err
+		}
+		plugins = append(plugins, p)
+	}
+	c, err := cluster.Start(ctx, cluster.Config{Components: []cluster.Component{cluster.Scheduler, cluster.ControllerManager}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Stop() }()
+	var results []map[string]any
+	for i, p := range plugins {
+		fmt.Fprintf(os.Stderr, "measuring %s\n", p.Name)
+		result, err := measure(ctx, c, fmt.Sprintf("node-%d", i), p, *starts, *reloads)
+		if err != nil {
+			return fmt.Errorf("measuring %s: %w", p.Name, err)
+		}
+		results = append(results, result)
+	}
+	if err := table(results); err != nil {
+		return err
+	}
+	content, err := json.MarshalIndent(results, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*out, append(content, '\n'), 0o644) //nolint:gosec // For everybody.
+}
+
+// lines are the table's, by the key in the JSON.
+var lines = []struct{ key, title string }{
+	{"plugin", ""},
+	{"binaryBytes", "binary, bytes"},
+	{"residentKiB", "memory with 4 T4, resident KiB"},
+	{"startKubeletMs", "start to devices known to the kubelet, ms (median)"},
+	{"startNodeMs", "start to allocatable on the Node, ms (median)"},
+	{"reloadKubeletMs", "new configuration to new allocatable in the kubelet, ms (median)"},
+	{"reloadKubeletMaxMs", "the same, ms (longest)"},
+	{"reloadNodeMs", "new configuration to new allocatable on the Node, ms (median)"},
+	{"reloadZeroKubeletMs", "of that at zero in the kubelet, ms a reload (mean)"},
+	{"reloadZeroNodeMs", "of that at zero on the Node, ms a reload (mean)"},
+	{"podsRan", "pods that ran during the reloads"},
+	{"podsFailed", "pods that failed admission during the reloads"},
+	{"xidUnhealthyPercent", "replicas of a GPU unhealthy after its XID 79, %"},
+	{"xidKubeletMs", "XID to that in the kubelet, ms"},
+}
+
+func table(results []map[string]any) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		_, _ = fmt.Fprint(w, line.title)
+		for _, r := range results {
+			_, _ = fmt.Fprintf(w, "\t%v", r[line.key])
+		}
+		_, _ = fmt.Fprintln(w)
+	}
+	return w.Flush()
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"karve.sh/karve/test/harness/kubelet"
+	"karve.sh/karve/test/harness/kubelet/gpus"
+)
+
+// series is how many devices could be allocated, over time.
+type series struct {
+	mu      sync.Mutex
+	changes []change
+}
+
+type change struct {
+	at    time.Time
+	value int
+}
+
+func (s *series) add(value int, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.changes); n == 0 || s.changes[n-1].value != value {
+		s.changes = append(s.changes, change{at, value})
+	}
+}
+
+func (s *series) last() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.changes) == 0 {
+		return 0
+	}
+	return s.changes[len(s.changes)-1].value
+}
+
+// reached says when the value came to be, since a time, if it still is.
+func (s *series) reached(ctx context.Context, value int, since time.Time) (time.Time, error) {
+	deadline := time.Now().Add(patience)
+	for time.Now().Before(deadline) {
+		s.mu.Lock()
+		n := len(s.changes)
+		if n > 0 && s.changes[n-1].value == value {
+			at := s.changes[n-1].at
+			s.mu.Unlock()
+			if at.Before(since) {
+				at = since // It was so already.
+			}
+			return at, nil
+		}
+		s.mu.Unlock()
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return time.Time{}, fmt.Errorf("%d are allocatable after %s, not %d", s.last(), patience, value)
+}
+
+// atZero is for how long between two times the value was zero.
+func (s *series) atZero(from, to time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var total time.Duration
+	for i, c := range s.changes {
+		end := to
+		if i+1 < len(s.changes) {
+			end = s.changes[i+1].at
+		}
+		begin := c.at
+		if begin.Before(from) {
+			begin = from
+		}
+		if end.After(to) {
+			end = to
+		}
+		if c.value == 0 && end.After(begin) {
+			total += end.Sub(begin)
+		}
+	}
+	return total
+}
+
+// observer follows what the kubelet would give and what the API server knows of it.
+type observer struct {
+	kubelet, node series
+	cancel        context.CancelFunc
+	group         sync.WaitGroup
+}
+
+func observe(ctx context.Context, n *kubelet.Node) (*observer, error) {
+	log, err := os.Open(n.Log("kubelet"))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	o := &observer{cancel: cancel}
+	watcher, err := n.Client().CoreV1().Nodes().Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", n.Name()).String(),
+	})
+	if err != nil {
+		cancel()
+		return nil, errors.Join(err, log.Close())
+	}
+	o.group.Go(func() {
+		defer func() { _ = log.Close() }()
+		o.follow(ctx, log)
+	})
+	o.group.Go(func() {
+		for event := range watcher.ResultChan() {
+			if node, ok := event.Object.(*corev1.Node); ok && event.Type != watch.Deleted {
+				quantity := node.Status.Allocatable[gpus.Resource]
+				o.node.add(int(quantity.Value()), time.Now())
+			}
+		}
+	})
+	return o, nil
+}
+
+// The kubelet's log says to the microsecond when it begins to offer devices and when it does not any more. Its socket for pod resources
+// says so as well, but answers a hundred questions a second at most, and the plugins have some too.
+var (
+	offers  = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*"Processed device updates for resource" resourceName="` + gpus.Resource + `".* healthyCount=(\d+)`)
+	forgets = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*"Mark all resources Unhealthy for resource" resourceName="` + gpus.Resource + `"`)
+)
+
+// follow reads a file that grows.
+func (o *observer) follow(ctx context.Context, log io.Reader) {
+	// What is left of a line whose end is not yet written.
+	var rest []byte
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := log.Read(buffer)
+		rest = append(rest, buffer[:n]...)
+		if end := bytes.LastIndexByte(rest, '\n') + 1; end > 0 {
+			o.read(bytes.NewReader(rest[:end]))
+			rest = append(rest[:0], rest[end:]...)
+		}
+		if err != nil && pause(ctx, 2*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+func (o *observer) read(log io.Reader) {
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20) // The kubelet writes pods into single lines.
+	for lines.Scan() {
+		if m := offers.FindStringSubmatch(lines.Text()); m != nil {
+			value, _ := strconv.Atoi(m[2])
+			o.kubelet.add(value, logged(m[1]))
+		} else if m := forgets.FindStringSubmatch(lines.Text()); m != nil {
+			o.kubelet.add(0, logged(m[1]))
+		}
+	}
+}
+
+// logged is the time of a line, which does not tell the year.
+func logged(at string) time.Time {
+	t, err := time.ParseInLocation("20060102 15:04:05.000000", strconv.Itoa(time.Now().Year())+at, time.Local)
+	if err != nil {
+		return time.Now()
+	}
+	return t
+}
+
+func (o *observer) stop() {
+	o.cancel()
+	o.group.Wait()
+}
+
+func removeNode(ctx context.Context, n *kubelet.Node) error {
+	return n.Client().CoreV1().Nodes().Delete(ctx, n.Name(), metav1.DeleteOptions{})
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/plantest/workload"
+)
+
+// row is a line of the table: a workload, drawn once or from several seeds, and what is wanted of its plans.
+type row struct {
+	name string
+	// budget is the time that a search may take.
+	budget time.Duration
+	// goal is the gap in percent that is wanted on average and at worst.
+	goal      goal
+	snapshots func(yield func(planner.Snapshot) bool)
+	// skipped says why there is nothing to measure; then snapshots is nil.
+	skipped string
+}
+
+// goal is in percent; proved wants each plan to be proved optimal.
+type goal struct {
+	mean, worst float64
+	proved      bool
+}
+
+// rows are the workloads of the table. The trace of the openb rows is read from the path.
+func rows(tracePath string) []row {
+	var (
+		g4  = workload.Types(workload.G4dn, 10)
+		g46 = workload.Types(workload.G4to6, 10)
+		g47 = workload.Types(workload.G4to7, 10)
+		all = workload.Types(nil, 10)
+	)
+	out := []row{
+		sweep("1 to 200 identical, g4dn, 10 replicas", g4),
+		sweep("1 to 200 identical, g4dn without metal, 10 replicas", workload.WithoutMetal(g4)),
+		sweep("1 to 200 identical, g4dn, 4 replicas", workload.Types(workload.G4dn, 4)),
+		sweep("1 to 200 identical, g4dn without metal, 4 replicas", workload.WithoutMetal(workload.Types(workload.G4dn, 4))),
+		mixed("50 in 5 shapes, g4dn", 10*time.Millisecond, goal{mean: 0.1, worst: 1}, 10, workload.Mix{Pods: 50, Shapes: 5}, g4),
+		mixed("100 in 10 shapes, GPU memory, g4dn-g6e", 100*time.Millisecond, goal{mean: 1, worst: 1.5}, 10,
+			workload.Mix{Pods: 100, Shapes: 10, GPUMemory: true}, g46),
+		mixed("300 in 20 shapes, GPU memory, pinned, g4dn-g6e", 200*time.Millisecond, goal{mean: 0.7, worst: 1.5}, 10,
+			workload.Mix{Pods: 300, Shapes: 20, GPUMemory: true, Pinned: true}, g46),
+		mixed("1,000 in 20 shapes, g4dn-g6e", 200*time.Millisecond, goal{mean: 0.7, worst: 1.5}, 10,
+			workload.Mix{Pods: 1000, Shapes: 20}, g46),
+		mixed("1,000 in 20 shapes, GPU memory, pinned, g4dn-g6e", 200*time.Millisecond, goal{mean: 0.7, worst: 1.5}, 10,
+			workload.Mix{Pods: 1000, Shapes: 20, GPUMemory: true, Pinned: true}, g46),
+	}
+	large := workload.Mix{Pods: 10_000, Shapes: 50, GPUMemory: true, Pinned: true}
+	huge := large
+	huge.Pods = 100_000
+	out = append(out,
+		mixed("10,000 in 50 shapes, GPU memory, pinned, g4dn-g6e", time.Second, goal{mean: 0.8, worst: 1.5}, 10, large, g46),
+		mixed("10,000 in 50 shapes, GPU memory, pinned, all families", time.Second, goal{mean: 2, worst: 2}, 10, large, all),
+		mixed("10,000 in 50 shapes, GPU memory, pinned, g4dn-g7e, 8 zones, spot", time.Second, goal{mean: 2, worst: 2}, 5, large, workload.Spread(g47, 8, 7)),
+		mixed("10,000 in 50 shapes, GPU memory, pinned, all families, 3 zones, spot", time.Second, goal{mean: 2, worst: 2}, 5, large,
+			append(workload.Spread(all, 3, 7), workload.Spread(all, 3, 8)...)),
+		mixed("100,000 in 50 shapes, GPU memory, pinned, g4dn-g6e", 2*time.Second, goal{mean: 1, worst: 1}, 3, huge, g46),
+	)
+	return append(out, openb(tracePath)...)
+}
+
+// sweep is every number of identical pods up to 200.
+func sweep(name string, types []workload.Type) row {
+	return row{name: name, budget: 5 * time.Millisecond, goal: goal{proved: true}, snapshots: func(yield func(planner.Snapshot) bool) {
+		for n := 1; n <= 200; n++ {
+			if !yield(workload.Snapshot(workload.Identical(n), types)) {
+				return
+			}
+		}
+	}}
+}
+
+// mixed is a mix drawn from the seeds 1 to so many.
+func mixed(name string, budget time.Duration, g goal, seeds int64, m workload.Mix, types []workload.Type) row {
+	return row{name: name, budget: budget, goal: g, snapshots: func(yield func(planner.Snapshot) bool) {
+		for seed := int64(1); seed <= seeds; seed++ {
+			if !yield(workload.Snapshot(workload.Mixed(seed, m, types), types)) {
+				return
+			}
+		}
+	}}
+}
+
+// openb is the trace in one batch, in each of its mappings, and in windows of consecutive arrivals. The goal of a row is half of the gap that the
+// prototype of this planner had.
+func openb(path string) []row {
+	pods, err := workload.Openb(path)
+	skipped := ""
+	if err != nil {
+		skipped = fmt.Sprintf("there is no trace: %v", err)
+	}
+	one := func(mapping workload.Mapping, families []string, replicas int64, name string, gap float64) row {
+		return row{
+			name: fmt.Sprintf("openb, %s, %d replicas, %s", mapping, replicas, name), budget: time.Second, skipped: skipped,
+			goal: goal{mean: gap, worst: gap},
+			snapshots: func(yield func(planner.Snapshot) bool) {
+				yield(workload.Snapshot(workload.Shaped(pods, mapping), workload.Types(families, replicas)))
+			},
+		}
+	}
+	return []row{
+		one(workload.Memory, workload.G4dn, 20, "g4dn", 0.85),
+		one(workload.Memory, workload.G4to6, 20, "g4dn-g6e", 1.15),
+		one(workload.Slots, workload.G4dn, 20, "g4dn", 1.2),
+		one(workload.Slots, workload.G4to6, 20, "g4dn-g6e", 0.95),
+		one(workload.Count, workload.G4dn, 4, "g4dn", 0.05),
+		one(workload.Count, workload.G4to6, 4, "g4dn-g6e", 0.15),
+		one(workload.Count, workload.G4dn, 10, "g4dn", 0.2),
+		one(workload.Count, workload.G4to6, 10, "g4dn-g6e", 0.15),
+		{
+			name: "openb, mem, 20 replicas, g4dn-g6e, 15 windows of 50", budget: 100 * time.Millisecond, skipped: skipped,
+			goal: goal{mean: 1, worst: 1.5},
+			snapshots: func(yield func(planner.Snapshot) bool) {
+				const windows, size = 15, 50
+				for i := range windows {
+					from := i * (len(pods) / windows)
+					window := workload.Shaped(pods[from:from+size], workload.Memory)
+					if !yield(workload.Snapshot(window, workload.Types(workload.G4to6, 20))) {
+						return
+					}
+				}
+			},
+		},
+	}
+}

@@ -1,0 +1,149 @@
+package replay_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/plantest/workload"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/test/bench/replay"
+)
+
+// short is a trace of some minutes' work.
+func short(seed int64, pods int) replay.Trace {
+	return replay.Synthetic(seed, replay.Churn{
+		Pods: pods, Mix: workload.Mix{Shapes: 6, Pods: 60, GPUMemory: true}, Between: 10 * time.Second, Median: 4 * time.Minute,
+	}, workload.Types(workload.G4dn, 10))
+}
+
+func plans(s planner.Snapshot) planner.Plan { return solve.Solver{Effort: 2000}.Plan(s) }
+
+func karve(steered bool) replay.Consolidation {
+	return replay.Karve{Search: solve.Solver{Effort: 2000}, Move: 50_000, Percent: 100, Steered: steered}.Consolidate
+}
+
+// run replays a trace; Run itself fails where a pod is lost or doubled, or a machine holds more than it has.
+func run(t *testing.T, trace replay.Trace, s replay.Setup) replay.Result {
+	t.Helper()
+	s.Every = time.Minute
+	r, err := replay.Run(&trace, s)
+	if err != nil {
+		t.Fatalf("%s: %v", s.Scheduler.Name, err)
+	}
+	if r.Unplaced > 0 {
+		t.Errorf("%s: pods wait in %d batches though machines can be had for all", s.Scheduler.Name, r.Unplaced)
+	}
+	// What depends on the clock is not compared.
+	r.Took, r.Decision, r.Planning = 0, 0, 0
+	return r
+}
+
+func TestConsolidationIsCheaperThanNoneWithEveryScheduler(t *testing.T) {
+	t.Parallel()
+	trace := short(1, 250)
+	bound := replay.Bound(&trace, solve.Solver{Effort: 2000})
+	for _, scheduler := range []replay.Scheduler{replay.FirstFit, replay.LeastAllocated, replay.MostAllocated} {
+		none := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans})
+		ours := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: plans, Consolidate: karve(true)})
+		peer := run(t, trace, replay.Setup{Scheduler: scheduler, Provision: firstfit.Plan, Consolidate: replay.Karpenter})
+		t.Logf("%s: bound %d, none %+v, Karve %+v, model of Karpenter %+v", scheduler.Name, bound, none, ours, peer)
+		if none.Evictions != 0 || ours.Evictions == 0 || ours.Mean >= none.Mean {
+			t.Errorf("%s: %d with %d evictions, %d without consolidation", scheduler.Name, ours.Mean, ours.Evictions, none.Mean)
+		}
+		for _, r := range []replay.Result{none, ours, peer} {
+			if r.Mean < bound {
+				t.Errorf("%s: machines cost %d, less than the bound of %d", scheduler.Name, r.Mean, bound)
+			}
+		}
+	}
+}
+
+func TestPodsThatWaitALittleForRoomNeedFewerMachinesAndMoves(t *testing.T) {
+	t.Parallel()
+	trace := short(4, 400)
+	setup := replay.Setup{Scheduler: replay.FirstFit, Provision: plans, Consolidate: karve(true), Every: time.Minute}
+	atOnce, err := replay.Run(&trace, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	setup.Window = 90 * time.Second
+	later, err := replay.Run(&trace, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("at once %+v, later %+v", atOnce, later)
+	if atOnce.Waited != 0 || later.Waited == 0 || later.Waited > setup.Window {
+		t.Errorf("pods wait for %v when machines are launched at once, for %v within a window of %v", atOnce.Waited, later.Waited, setup.Window)
+	}
+	if later.Launched >= atOnce.Launched || later.Evictions >= atOnce.Evictions || later.Mean >= atOnce.Mean {
+		t.Errorf("%d machines, %d moves, %d an hour; at once %d, %d, %d", later.Launched, later.Evictions, later.Mean, atOnce.Launched, atOnce.Evictions, atOnce.Mean)
+	}
+}
+
+func TestAPodThatFindsNoRoomWaitsForTheWindow(t *testing.T) {
+	t.Parallel()
+	trace := short(5, 1)
+	// The second is gone when it comes: it only has the replay go on.
+	trace.Pods = []replay.Pod{{Shape: 0, Arrives: 0, Ends: time.Hour}, {Shape: 0, Arrives: 2 * time.Hour, Ends: 2 * time.Hour}}
+	for window, want := range map[time.Duration]int{0: 0, time.Minute: 6, 2 * time.Hour: 360} {
+		r, err := replay.Run(&trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Window: window})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if launched := window < time.Hour; r.Unplaced != want || (r.Launched == 1) != launched {
+			t.Errorf("with a window of %v it waits for %d batches of 10 s, want %d, and %d machines are launched", window, r.Unplaced, want, r.Launched)
+		}
+	}
+}
+
+func TestTheSameTraceHasTheSameResult(t *testing.T) {
+	t.Parallel()
+	trace := short(2, 120)
+	s := replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Consolidate: karve(true)}
+	if a, b := run(t, trace, s), run(t, trace, s); a != b {
+		t.Errorf("once %+v, then %+v", a, b)
+	}
+}
+
+func TestNoPodIsLostWhateverIsReplayed(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		trace := replay.Synthetic(rapid.Int64().Draw(t, "seed"), replay.Churn{
+			Pods:    rapid.IntRange(1, 40).Draw(t, "pods"),
+			Mix:     workload.Mix{Shapes: rapid.IntRange(1, 5).Draw(t, "shapes"), Pods: 50, GPUMemory: rapid.Bool().Draw(t, "GPU memory")},
+			Between: time.Duration(rapid.IntRange(1, 60).Draw(t, "between")) * time.Second, Median: time.Duration(rapid.IntRange(1, 600).Draw(t, "median")) * time.Second,
+		}, workload.Types(workload.G4dn, 10))
+		s := replay.Setup{
+			Scheduler: rapid.SampledFrom([]replay.Scheduler{replay.FirstFit, replay.LeastAllocated, replay.MostAllocated}).Draw(t, "scheduler"),
+			Provision: plans, Every: time.Minute, Consolidate: replay.Karpenter,
+		}
+		if rapid.Bool().Draw(t, "Karve") {
+			s.Consolidate = karve(rapid.Bool().Draw(t, "steering"))
+		}
+		r, err := replay.Run(&trace, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Unplaced > 0 {
+			t.Errorf("pods wait in %d batches", r.Unplaced)
+		}
+	})
+}
+
+func TestATraceComesInOrder(t *testing.T) {
+	t.Parallel()
+	trace := short(3, 500)
+	if !slices.IsSortedFunc(trace.Pods, func(a, b replay.Pod) int { return int(a.Arrives - b.Arrives) }) {
+		t.Error("pods are not in the order in which they come")
+	}
+	for i, p := range trace.Pods {
+		if p.Ends <= p.Arrives {
+			t.Errorf("pod %d ends before it comes", i)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package simulator
+
+import (
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/test/harness/cluster/machines"
+)
+
+const (
+	registeredLabel = "karpenter.sh/registered"
+	nodePoolLabel   = "karpenter.sh/nodepool"
+	gpuCountLabel   = "karpenter.k8s.aws/instance-gpu-count"
+)
+
+// history is what a node's status does not tell.
+type history struct {
+	registered time.Time // when it was seen to be registered; zero before
+	offered    bool      // it has had replicas; from then on the delay is over
+	before     bool      // it was registered before the simulator started
+	rule       *Rule     // the rule that it follows for as long as it exists; nil when the present rules hold
+}
+
+// hasOffered takes the status's word for what happened before the simulator started.
+func (h history) hasOffered(node *corev1.Node, name corev1.ResourceName) bool {
+	had, there := node.Status.Capacity[name]
+	return h.offered || h.before && there && !had.IsZero()
+}
+
+// decision is what the node's status should say.
+type decision struct {
+	capacity, allocatable resources
+	offers                bool          // replicas are offered now
+	again                 time.Duration // decide again then; zero is not before something changes
+}
+
+// resources are quantities by name; nil is a resource that must not be there.
+type resources map[corev1.ResourceName]*int64
+
+// decide is what the kubelet would report of the node's plugin at this moment. It says nothing about nodes that are not
+// its own.
+func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decision, bool) {
+	plugin, ok := pluginOf(node, past, rules)
+	if !ok {
+		return decision{}, false
+	}
+	d := decision{capacity: resources{}, allocatable: resources{}}
+	// A simulated machine comes with its whole GPUs already in its status. On a real one only the plugin puts them
+	// there, and under the name of the replicas.
+	d.hide(v1alpha1.ResourceGPU)
+	d.hide(plugin.resource)
+	if past.registered.IsZero() {
+		return d, true
+	}
+	offered := past.hasOffered(node, plugin.resource)
+	if wait := past.registered.Add(plugin.rule.delay()).Sub(now); wait > 0 && !offered {
+		d.again = wait
+		return d, true
+	}
+	replicas := plugin.rule.replicas(plugin.replicas)
+	if flap := plugin.rule.Flap; flap != nil {
+		since := now.Sub(past.registered)
+		if since/flap.Duration%2 == 1 {
+			replicas = 0
+		}
+		d.again = flap.Duration - since%flap.Duration
+	}
+	switch {
+	case replicas > 0:
+		d.capacity[plugin.resource] = &replicas
+		d.allocatable[plugin.resource] = &replicas
+		d.offers = true
+	case offered:
+		// When a plugin goes away the kubelet goes on counting its devices as capacity, all of them unhealthy.
+		delete(d.capacity, plugin.resource)
+		d.allocatable[plugin.resource] = &replicas
+	}
+	return d, true
+}
+
+func (d decision) hide(name corev1.ResourceName) {
+	d.capacity[name] = nil
+	d.allocatable[name] = nil
+}
+
+type plugin struct {
+	rule     Rule
+	resource corev1.ResourceName
+	replicas int64
+}
+
+// ruleOf is the rule that holds for a node.
+func ruleOf(node *corev1.Node, past history, rules Rules) Rule {
+	if past.rule != nil {
+		return *past.rule
+	}
+	// What an image does to the plugin, it does in whichever pool.
+	rule, named := rules[node.Annotations[machines.ImageAnnotation]]
+	if !named {
+		rule, named = rules[node.Labels[nodePoolLabel]]
+	}
+	if _, ours := node.Annotations[nodecontract.ResourceAnnotation]; ours && !named {
+		return rules[DefaultKey]
+	}
+	return rule
+}
+
+// keepsTaint says whether the node has a startup taint that stays for now.
+func keepsTaint(node *corev1.Node, past history, rules Rules) bool {
+	return past.registered.IsZero() || ruleOf(node, past, rules).KeepTaint
+}
+
+func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
+	p := plugin{rule: ruleOf(node, past, rules), resource: v1alpha1.ResourceGPUShared}
+	gpus, perGPU := node.Labels[gpuCountLabel], ""
+	if name, ok := node.Annotations[nodecontract.ResourceAnnotation]; ok {
+		p.resource = corev1.ResourceName(name)
+		gpus, perGPU = node.Annotations[nodecontract.GPUsAnnotation], node.Annotations[nodecontract.ReplicasPerGPUAnnotation]
+	} else if p.rule.ReplicasPerGPU == 0 {
+		return p, false
+	}
+	if p.rule.Resource != "" {
+		p.resource = corev1.ResourceName(p.rule.Resource)
+	}
+	if p.rule.ReplicasPerGPU != 0 {
+		perGPU = strconv.Itoa(int(p.rule.ReplicasPerGPU))
+	}
+	// What is not a number is a broken promise, which comes out as a node without replicas.
+	g, _ := strconv.ParseInt(gpus, 10, 32)
+	r, _ := strconv.ParseInt(perGPU, 10, 32)
+	p.replicas = g * r
+	return p, g > 0
+}
+
+// change is the part of want that have does not already say, as a JSON merge patch has it; nil when there is none.
+func (want resources) change(have corev1.ResourceList) map[corev1.ResourceName]any {
+	var changes map[corev1.ResourceName]any
+	for name, n := range want {
+		is, there := have[name]
+		if n == nil && !there || n != nil && there && is.Cmp(*resource.NewQuantity(*n, resource.DecimalSI)) == 0 {
+			continue
+		}
+		if changes == nil {
+			changes = map[corev1.ResourceName]any{}
+		}
+		changes[name] = nil
+		if n != nil {
+			changes[name] = strconv.FormatInt(*n, 10)
+		}
+	}
+	return changes
+}

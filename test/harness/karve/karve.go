@@ -1,0 +1,305 @@
+// Package karve installs and runs the controller on a local cluster as its chart does on EKS: with the arguments and the environment of the chart's
+// Deployment, and with the rights of its service account and no others.
+package karve
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/test/harness/chart"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/cluster/builder"
+)
+
+const (
+	// Namespace is where the controller runs, under the pod security standard restricted.
+	Namespace = "karve-system"
+	// Agents is where the chart runs the agents.
+	Agents = "karve-node"
+	// Checks is where its pods run that check GPUs.
+	Checks = "karve-checks"
+	// Component is the controller's name on the cluster, and of the chart's release, for StopComponent, KillComponent, StartComponent and Log.
+	Component cluster.Component = "karve"
+)
+
+// Options are how the controller runs. Zero durations keep the controller's defaults.
+type Options struct {
+	LaunchTimeout, ReplicasTimeout, BreakerRetry time.Duration
+	NotReadyTimeout, GPUFaultTimeout             time.Duration
+	Settle                                       time.Duration
+	BatchIdle, BatchMax                          time.Duration
+	// MaxUnlaunched is how many claims may be without a machine at once.
+	MaxUnlaunched int
+	// Values are more of the chart's values, as --set takes them. All features are on unless they say otherwise.
+	Values []string
+	// Replica is for a second controller beside the first: its name on the cluster ends with it.
+	Replica string
+	// Alone says that no other controller will run, so that after a crash nobody waits for a lease to end.
+	Alone bool
+}
+
+// Controller is a controller that runs on a cluster.
+type Controller struct {
+	// Name is its component name.
+	Name cluster.Component
+	// User is whom the API server takes it for.
+	User string
+	// MetricsURL is where its metrics are.
+	MetricsURL string
+	// HealthURL and ReadyURL are where its probes are.
+	HealthURL, ReadyURL string
+
+	path, probes string
+}
+
+// Scheme knows all kinds that the controller reads and writes. It is made once: a scheme may not be changed while it is read.
+var Scheme = sync.OnceValues(gather.Scheme)
+
+// Client is a client with the administrator's rights that knows Karve's and Karpenter's kinds.
+func Client(c *cluster.Cluster) (client.Client, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(c.RESTConfig(), client.Options{Scheme: scheme})
+}
+
+// Build builds the controller and returns its path.
+func Build(ctx context.Context) (string, error) {
+	root, err := cluster.Root()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "_output", "bin", "karve-controller")
+	return path, builder.Alone(root, func() error {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./cmd/controller") //nolint:gosec // The path is our own.
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building the controller: %w\n%s", err, out)
+		}
+		return nil
+	})
+}
+
+// Start builds the controller, installs its chart, and runs in the place of the chart's pods one process until the cluster stops.
+func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, error) {
+	path, err := ownBinary(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := install(ctx, c, o)
+	if err != nil {
+		return nil, err
+	}
+	user := "system:serviceaccount:" + Namespace + ":" + pod.ServiceAccountName
+	kubeconfig, err := c.KubeconfigFor(user)
+	if err != nil {
+		return nil, err
+	}
+	env, err := environment(c, pod.Containers[0])
+	if err != nil {
+		return nil, err
+	}
+	metrics, err := address(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	probes, err := address(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	name := Component + cluster.Component(o.Replica)
+	err = c.StartProgram(ctx, cluster.Program{
+		Name: name, Path: path, ReadyURL: "http://" + probes + "/readyz",
+		Env: env,
+		// Of a flag that is given twice the last counts: addresses are those of this machine.
+		Args: append(slices.Clone(pod.Containers[0].Args), append([]string{
+			"--kubeconfig=" + kubeconfig, "--metrics-bind-address=" + metrics, probesFlag + probes,
+		}, o.flags()...)...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{
+		Name: name, User: user, MetricsURL: scheme(pod) + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
+		path: path, probes: probes,
+	}, nil
+}
+
+// scheme is how the container serves its metrics.
+func scheme(pod *corev1.PodSpec) string {
+	if slices.Contains(pod.Containers[0].Args, "--metrics-secure=true") {
+		return "https://"
+	}
+	return "http://"
+}
+
+const probesFlag = "--health-probe-bind-address="
+
+// ownBinary is a controller of the cluster's own: one that is killed and started again must come back as what it was, whatever was built meanwhile.
+func ownBinary(ctx context.Context, c *cluster.Cluster) (string, error) {
+	own := filepath.Join(c.Dir(), "karve-controller")
+	if _, err := os.Stat(own); err == nil {
+		return own, nil
+	}
+	built, err := Build(ctx)
+	if err != nil {
+		return "", err
+	}
+	return own, copyFile(own, built)
+}
+
+func copyFile(to, from string) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return fmt.Errorf("copying the controller: %w", err)
+	}
+	defer in.Close()                                                      //nolint:errcheck // It was only read.
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o700) //nolint:gosec // It is run.
+	if err != nil {
+		return fmt.Errorf("copying the controller: %w", err)
+	}
+	if _, err = io.Copy(out, in); err != nil {
+		err = fmt.Errorf("copying the controller: %w", err)
+	}
+	return errors.Join(err, out.Close())
+}
+
+// PID is the process of a controller that runs, for signals that StopComponent and KillComponent do not send.
+func (k *Controller) PID() (int, error) {
+	executables, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return 0, err
+	}
+	for _, link := range executables {
+		if path, err := os.Readlink(link); err != nil || path != k.path {
+			continue
+		}
+		process := filepath.Dir(link)
+		arguments, err := os.ReadFile(filepath.Join(process, "cmdline"))
+		if err == nil && bytes.Contains(arguments, []byte(probesFlag+k.probes+"\x00")) {
+			return strconv.Atoi(filepath.Base(process))
+		}
+	}
+	return 0, fmt.Errorf("the controller %s does not run", k.Name)
+}
+
+// values are what the chart is told.
+func (o *Options) values() []string {
+	values := []string{"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
+	if o.MaxUnlaunched > 0 {
+		values = append(values, fmt.Sprintf("--set=settings.maxUnlaunchedClaims=%d", o.MaxUnlaunched))
+	}
+	for name, d := range map[string]time.Duration{
+		"launchTimeout": o.LaunchTimeout, "replicasTimeout": o.ReplicasTimeout, "notReadyTimeout": o.NotReadyTimeout, "gpuFaultTimeout": o.GPUFaultTimeout, "breakerRetry": o.BreakerRetry,
+		"settleDuration": o.Settle, "batchIdleDuration": o.BatchIdle, "batchMaxDuration": o.BatchMax,
+	} {
+		if d > 0 {
+			values = append(values, fmt.Sprintf("--set=settings.%s=%s", name, d))
+		}
+	}
+	for _, v := range o.Values {
+		values = append(values, "--set="+v)
+	}
+	return values
+}
+
+// flags are what the chart has no values for.
+func (o *Options) flags() []string {
+	if o.Alone {
+		return []string{"--leader-elect=false"}
+	}
+	return nil
+}
+
+func address(ctx context.Context, c *cluster.Cluster) (string, error) {
+	port, err := c.FreePort(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "127.0.0.1:" + strconv.Itoa(port), nil
+}
+
+// install makes what the chart makes, but for the Deployment, whose pod it returns.
+func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpec, error) {
+	k, err := Client(c)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := chart.Chart{Name: "karve", Release: string(Component), Namespace: Namespace}.Template(ctx, o.values()...)
+	if err != nil {
+		return nil, err
+	}
+	if err := create(ctx, k, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: Namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+	}}); err != nil {
+		return nil, err
+	}
+	var deployment appsv1.Deployment
+	if err := objects.Into("Deployment", &deployment); err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		if object.GetKind() == "Deployment" {
+			continue
+		}
+		if err := create(ctx, k, object); err != nil {
+			return nil, err
+		}
+	}
+	return &deployment.Spec.Template.Spec, nil
+}
+
+// environment is that of the container, and what EKS sets for the role of its service account: here that of the local AWS, where the cluster has it, which lets
+// the controller do what the policy in examples/iam says and no more.
+func environment(c *cluster.Cluster, container corev1.Container) ([]string, error) {
+	env := []string{"AWS_EC2_METADATA_DISABLED=true"}
+	if region := c.AWS(); region != nil {
+		root, err := cluster.Root()
+		if err != nil {
+			return nil, err
+		}
+		policy, err := os.ReadFile(filepath.Join(root, "examples", "iam", "policy.json"))
+		if err != nil {
+			return nil, fmt.Errorf("reading the IAM policy that Karve ships: %w", err)
+		}
+		if env, err = region.EnvAs("karve", policy); err != nil {
+			return nil, err
+		}
+	}
+	for _, v := range container.Env {
+		value := v.Value
+		if v.ValueFrom != nil {
+			if v.ValueFrom.ResourceFieldRef == nil || v.ValueFrom.ResourceFieldRef.Resource != "limits.memory" {
+				return nil, fmt.Errorf("the chart's variable %s is %v, which only a kubelet knows", v.Name, v.ValueFrom)
+			}
+			value = strconv.FormatInt(container.Resources.Limits.Memory().Value(), 10)
+		}
+		env = append(env, v.Name+"="+value)
+	}
+	return env, nil
+}
+
+func create(ctx context.Context, k client.Client, o client.Object) error {
+	if err := k.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
+	}
+	return nil
+}

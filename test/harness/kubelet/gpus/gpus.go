@@ -1,0 +1,141 @@
+// Package gpus puts GPUs into a node of package kubelet, by a library that plays NVML, and runs a device plugin for them: Karve's
+// agent, or NVIDIA's.
+package gpus
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/cluster/builder"
+	"karve.sh/karve/test/harness/kubelet"
+)
+
+// Resource is what both plugins offer by default.
+const Resource = "nvidia.com/gpu"
+
+// Plugin is a device plugin for NVIDIA's GPUs.
+type Plugin struct {
+	Name string
+	Path string
+	Args []string
+	// Hangup: it reads its configuration again when it gets SIGHUP, and not by itself.
+	Hangup bool
+}
+
+// Karve builds Karve's agent.
+func Karve(ctx context.Context) (Plugin, error) {
+	root, err := cluster.Root()
+	if err != nil {
+		return Plugin{}, err
+	}
+	if err := builder.Alone(root, func() error {
+		cmd := exec.CommandContext(ctx, filepath.Join(root, "tools", "build"), "node") //nolint:gosec // The path is our own.
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "TRIMPATH=no")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building karve-node: %w\n%s", err, out)
+		}
+		return nil
+	}); err != nil {
+		return Plugin{}, err
+	}
+	// Its state would outlive the machine: what broke in one test would be out of service in the next.
+	args := []string{"--metrics-address=127.0.0.1:0", "--state-dir=none"}
+	return Plugin{Name: "karve-node", Path: filepath.Join(root, "_output", "bin", "karve-node"), Args: args}, nil
+}
+
+// NVIDIA is NVIDIA's device plugin, which is built with the node's other binaries. What makes it read its configuration again is what its config-manager does: SIGHUP.
+func NVIDIA(context.Context) (Plugin, error) {
+	root, err := cluster.Root()
+	return Plugin{Name: "nvidia-device-plugin", Path: filepath.Join(root, "_output", "bin", "nvidia-device-plugin"), Hangup: true}, err
+}
+
+// Machine is a node with GPUs.
+type Machine struct {
+	Node    *kubelet.Node
+	library string
+
+	mu    sync.Mutex
+	state nvmltest.State
+}
+
+// New puts GPUs into a node, and a configuration that shares none of them.
+func New(ctx context.Context, n *kubelet.Node, state nvmltest.State) (*Machine, error) {
+	root, err := cluster.Root()
+	if err != nil {
+		return nil, err
+	}
+	library, err := nvmltest.BuildIn(ctx, filepath.Join(root, "_output", "lib"))
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Node: n, library: filepath.Dir(library), state: state}
+	if err := m.Change(func(*nvmltest.State) {}); err != nil {
+		return nil, err
+	}
+	// A plugin is in a pod itself, as a rule, so that the kubelet never knows of no pod at all but while it starts.
+	pod := kubelet.Pod("kube-system", "plugin-of-"+n.Name(), "", 0)
+	pod.Spec.NodeName = n.Name()
+	if _, err := n.Client().CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return nil, fmt.Errorf("making the plugin's pod: %w", err)
+	}
+	return m, replace(m.ConfigFile(), []byte("version: v1\n"))
+}
+
+// Change changes the GPUs, also while they are in use.
+func (m *Machine) Change(change func(*nvmltest.State)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.state)
+	return replace(filepath.Join(m.Node.Dir(), "gpus"), []byte(m.state.String()))
+}
+
+// ConfigFile is where the plugins read their configuration.
+func (m *Machine) ConfigFile() string { return filepath.Join(m.Node.Dir(), "config.yaml") }
+
+// Share writes a configuration that gives each GPU so many replicas. A plugin that runs is to be told with Reload.
+func (m *Machine) Share(replicas int) error {
+	config := fmt.Sprintf("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: %s\n      replicas: %d\n", Resource, replicas)
+	return replace(m.ConfigFile(), []byte(config))
+}
+
+// Start starts a plugin on the node.
+func (m *Machine) Start(p Plugin) (*kubelet.Process, error) {
+	return m.Node.Run(kubelet.Program{Name: p.Name, Path: p.Path, Args: p.Args, Env: []string{
+		"LD_LIBRARY_PATH=" + m.library,
+		nvmltest.Env + "=" + filepath.Join(m.Node.Dir(), "gpus"),
+		"CONFIG_FILE=" + m.ConfigFile(),
+	}})
+}
+
+// Reload tells a plugin of a new configuration, if it has to be told.
+func (p Plugin) Reload(process *kubelet.Process) error {
+	if !p.Hangup {
+		return nil
+	}
+	return process.Signal(syscall.SIGHUP)
+}
+
+// Stop stops a plugin as the kubelet stops a container, with less patience.
+func (p Plugin) Stop(process *kubelet.Process) { process.Stop(5 * time.Second) }
+
+// replace replaces a file at once: somebody may be reading it.
+func replace(path string, content []byte) error {
+	next := path + ".next"
+	if err := os.WriteFile(next, content, 0o600); err != nil {
+		return fmt.Errorf("writing %s: %w", filepath.Base(path), err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("writing %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,309 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/kubelet/cgroup"
+)
+
+// readyTimeout is for one step of the start on a machine that is also compiling; alone they take seconds.
+const readyTimeout = 2 * time.Minute
+
+// Config says how the node is. Its zero value is a node called "node".
+type Config struct {
+	Name string
+	// Labels are put on the node when it registers.
+	Labels map[string]string
+	// StatusInterval is how often the kubelet tells the API server what the node has; a second when zero. The kubelet's own default,
+	// and so a cluster's, is ten.
+	StatusInterval time.Duration
+	// MaxPods is 110 when zero, as the kubelet's.
+	MaxPods int
+}
+
+// Node is a running node.
+type Node struct {
+	config     Config
+	cluster    *cluster.Cluster
+	client     kubernetes.Interface
+	root       string // of the repository
+	dir        string
+	keep       bool
+	port       int
+	health     int
+	network    int       // the number of its subnet
+	networkEnd io.Closer // gives it back
+	kubeconfig string
+	init       *exec.Cmd
+	life       io.Closer // init ends when it is closed
+	containerd *Process
+	kubelet    *Process
+}
+
+// Start adds a node to a cluster, which needs its scheduler and controller-manager, and returns when pods can be scheduled to it. The
+// caller must call Stop, before it stops the cluster. On an error nothing is left running, and the folder with the logs stays.
+func Start(ctx context.Context, c *cluster.Cluster, config Config) (*Node, error) {
+	n, err := prepare(ctx, c, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.start(ctx); err != nil {
+		n.keep = true
+		return nil, errors.Join(err, n.Stop())
+	}
+	return n, nil
+}
+
+func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*Node, error) {
+	if config.Name == "" {
+		config.Name = "node"
+	}
+	if config.StatusInterval == 0 {
+		config.StatusInterval = time.Second
+	}
+	if config.MaxPods == 0 {
+		config.MaxPods = 110
+	}
+	n := &Node{config: config, cluster: c, keep: os.Getenv("KARVE_KEEP_CLUSTER") == "1"}
+	var err error
+	if n.root, err = cluster.Root(); err != nil {
+		return nil, err
+	}
+	if n.client, err = kubernetes.NewForConfig(c.RESTConfig()); err != nil {
+		return nil, fmt.Errorf("starting a node: %w", err)
+	}
+	for _, port := range []*int{&n.port, &n.health} {
+		if *port, err = c.FreePort(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.reserveNetwork(ctx); err != nil {
+		return nil, err
+	}
+	// A node needs no more rights than these; its name gives it them only with an authorizer that this API server does not have.
+	if n.kubeconfig, err = c.KubeconfigFor("system:node:"+config.Name, "system:nodes", "system:masters"); err != nil {
+		return nil, err
+	}
+	// Short: the path of a socket may have 107 bytes.
+	if n.dir, err = os.MkdirTemp("", "karve-node-"); err != nil {
+		return nil, fmt.Errorf("making the node's folder: %w", err)
+	}
+	return n, nil
+}
+
+// networks is how many subnets there are for nodes: the /24 of the range that is set aside for tests of networks.
+const networks = 512
+
+// reserveNetwork takes a subnet that no other node on this machine has.
+func (n *Node) reserveNetwork(ctx context.Context) (err error) {
+	for range 100 {
+		n.network = rand.IntN(networks)
+		if n.networkEnd, err = cluster.Reserve(ctx, fmt.Sprintf("subnet/%d", n.network)); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("finding a subnet for a node: %w", err)
+}
+
+// Subnet is where its pods have their addresses.
+func (n *Node) Subnet() string { return fmt.Sprintf("198.%d.%d.0/24", 18+n.network/256, n.network%256) }
+
+func (n *Node) start(ctx context.Context) error {
+	if err := cgroup.Make(n.cgroup()); err != nil {
+		return err
+	}
+	for _, dir := range []string{"kubelet", "cni", "plugins"} {
+		if err := os.Mkdir(filepath.Join(n.dir, dir), 0o755); err != nil { //nolint:gosec // As the kubelet's is.
+			return fmt.Errorf("making the node's folder: %w", err)
+		}
+	}
+	for name, content := range n.files() {
+		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
+			return fmt.Errorf("configuring the node: %w", err)
+		}
+	}
+	bin, err := program(ctx, n.root, "init")
+	if err != nil {
+		return err
+	}
+	if n.init, n.life, err = startInit(bin, n.dir, n.cgroup()); err != nil {
+		return err
+	}
+	if err := n.startContainerd(ctx); err != nil {
+		return err
+	}
+	if err := n.StartKubelet(ctx); err != nil {
+		return err
+	}
+	return n.wait(ctx, "the node is ready", n.kubelet, func(ctx context.Context) error {
+		node, err := n.client.CoreV1().Nodes().Get(ctx, n.config.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(node.Spec.Taints) > 0 {
+			return fmt.Errorf("it has the taint %s", node.Spec.Taints[0].Key)
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				return errors.New(c.Message)
+			}
+		}
+		return nil
+	})
+}
+
+func (n *Node) startContainerd(ctx context.Context) error {
+	if _, err := program(ctx, n.root, "runc"); err != nil {
+		return err
+	}
+	var err error
+	if n.containerd, err = n.Run(Program{Name: "containerd", Path: n.bin("containerd"), Args: []string{"--config=" + n.path("containerd.toml")}}); err != nil {
+		return err
+	}
+	pod, err := program(ctx, n.root, "pod")
+	if err != nil {
+		return err
+	}
+	image := n.path("image.tar")
+	if err := writeImage(image, pod); err != nil {
+		return err
+	}
+	return n.wait(ctx, "containerd has the image", n.containerd, func(ctx context.Context) error {
+		if _, err := os.Stat(n.path("containerd.sock")); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		ctr := exec.CommandContext(ctx, n.bin("ctr"), "--address="+n.path("containerd.sock"), "--namespace=k8s.io", //nolint:gosec // Ours.
+			"image", "import", "--local", "--snapshotter="+snapshotter, image)
+		if out, err := ctr.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// StartKubelet starts the kubelet after StopKubelet and returns when it is healthy.
+func (n *Node) StartKubelet(ctx context.Context) error {
+	var err error
+	n.kubelet, err = n.Run(Program{
+		Name: "kubelet", Path: n.bin("kubelet"),
+		Args: []string{
+			"--config=" + n.path("kubelet.yaml"), "--kubeconfig=" + n.kubeconfig, "--root-dir=" + n.path("kubelet"),
+			"--cert-dir=" + n.path("kubelet-pki"), "--hostname-override=" + n.config.Name, "--node-labels=" + joined(n.config.Labels), "--v=2",
+		},
+	})
+	if err != nil {
+		return err
+	}
+	url := fmt.Sprintf("http://127.0.0.1:%d/healthz", n.health)
+	return n.wait(ctx, "the kubelet is healthy", n.kubelet, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = res.Body.Close() }()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET %s: %s", url, res.Status)
+		}
+		return nil
+	})
+}
+
+// StopKubelet stops the kubelet as systemd does. The containers run on.
+func (n *Node) StopKubelet() { n.kubelet.Stop(10 * time.Second) }
+
+// RestartKubelet stops the kubelet and starts it again, with what it has stored, and returns when it is healthy.
+func (n *Node) RestartKubelet(ctx context.Context) error {
+	n.StopKubelet()
+	return n.StartKubelet(ctx)
+}
+
+// wait calls ready until it succeeds, the process ends or the time is over.
+func (n *Node) wait(ctx context.Context, what string, p *Process, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		select {
+		case <-p.Done():
+			return fmt.Errorf("waiting until %s: its process ended (%w); see %s", what, errors.Join(errEnded, p.err), p.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting until %s: %w: %w; see %s", what, ctx.Err(), errors.Join(last), p.Log())
+		case <-tick.C:
+		}
+		if last = ready(ctx); last == nil {
+			return nil
+		}
+	}
+}
+
+var errEnded = errors.New("unexpectedly")
+
+// Stop ends everything on the node at once and removes its folder and cgroups. The API server is told nothing: it may have ended
+// before. KARVE_KEEP_CLUSTER=1 keeps the folder for a look at the logs.
+func (n *Node) Stop() error {
+	if n.init != nil {
+		_ = n.life.Close()
+		// It kills all others before it ends. Should it hang, the kernel does when it is killed.
+		timer := time.AfterFunc(20*time.Second, func() { _ = n.init.Process.Kill() })
+		_ = n.init.Wait()
+		timer.Stop()
+	}
+	if n.networkEnd != nil {
+		_ = n.networkEnd.Close() // It ends with the process at the latest.
+	}
+	err := cgroup.Remove(n.cgroup()) // Of a node that did not get as far as init.
+	if !n.keep {
+		err = errors.Join(err, os.RemoveAll(n.dir))
+	}
+	if err != nil {
+		return fmt.Errorf("stopping the node: %w", err)
+	}
+	return nil
+}
+
+// Name is the name of the Node.
+func (n *Node) Name() string { return n.config.Name }
+
+// Dir is the folder of the node's logs.
+func (n *Node) Dir() string { return n.dir }
+
+// Log is the path of the log of a program on the node, containerd and kubelet among them.
+func (n *Node) Log(program string) string { return n.path(program + ".log") }
+
+// PodResourcesSocket is where the kubelet tells which pods have which devices.
+func (n *Node) PodResourcesSocket() string { return n.path("kubelet/pod-resources/kubelet.sock") }
+
+// Client is an administrator's.
+func (n *Node) Client() kubernetes.Interface { return n.client }
+
+func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
+
+// bin is the path of a binary that the builder made, or their folder.
+func (n *Node) bin(name string) string { return filepath.Join(n.root, "_output", "bin", name) }
+
+// cgroup is named after the folder, which no other node has.
+func (n *Node) cgroup() string { return filepath.Base(n.dir) }

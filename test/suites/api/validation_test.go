@@ -1,0 +1,605 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/cluster"
+)
+
+var server *cluster.Cluster
+
+func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
+
+// edits are changes to a valid object, by path; nil takes the field away.
+type edits map[string]any
+
+// pairs are all rules of the schema, each with an object that it lets pass and one that it turns away; everything but the rule
+// holds for both. TestEveryRuleHasAPair compares the list with the schema. Where the rule is CEL, what must be said is
+// its message, which is in its name.
+var pairs = []struct {
+	rule    string
+	accept  edits
+	reject  edits
+	message string
+}{
+	{rule: "spec required", reject: edits{"spec": nil}, message: "Required value"},
+
+	{rule: "spec.nodeClassRef required", reject: edits{"spec.nodeClassRef": nil}, message: "Required value"},
+	{
+		rule:   "spec.nodeClassRef rule: nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass",
+		accept: edits{"spec.nodeClassRef.group": "karpenter.azure.com", "spec.nodeClassRef.kind": "AKSNodeClass"},
+		reject: edits{"spec.nodeClassRef.group": v1alpha1.Group, "spec.nodeClassRef.kind": v1alpha1.Kind},
+	},
+	{rule: "spec.nodeClassRef.group required", reject: edits{"spec.nodeClassRef.group": nil}, message: "Required value"},
+	{rule: "spec.nodeClassRef.group minLength", accept: edits{"spec.nodeClassRef.group": "g"}, reject: edits{"spec.nodeClassRef.group": ""}, message: "at least 1 chars"},
+	{
+		rule:    "spec.nodeClassRef.group maxLength",
+		accept:  edits{"spec.nodeClassRef.group": long(253)},
+		reject:  edits{"spec.nodeClassRef.group": long(254)},
+		message: "may not be more than 253",
+	},
+	{
+		rule:   "spec.nodeClassRef.group rule: group is the part of apiVersion before the slash, for instance karpenter.k8s.aws",
+		reject: edits{"spec.nodeClassRef.group": "karpenter.k8s.aws/v1"},
+	},
+	{rule: "spec.nodeClassRef.kind required", reject: edits{"spec.nodeClassRef.kind": nil}, message: "Required value"},
+	{rule: "spec.nodeClassRef.kind minLength", accept: edits{"spec.nodeClassRef.kind": "K"}, reject: edits{"spec.nodeClassRef.kind": ""}, message: "at least 1 chars"},
+	{
+		rule:    "spec.nodeClassRef.kind maxLength",
+		accept:  edits{"spec.nodeClassRef.kind": long(63)},
+		reject:  edits{"spec.nodeClassRef.kind": long(64)},
+		message: "may not be more than 63",
+	},
+	{rule: "spec.nodeClassRef.name required", reject: edits{"spec.nodeClassRef.name": nil}, message: "Required value"},
+	{rule: "spec.nodeClassRef.name minLength", accept: edits{"spec.nodeClassRef.name": "n"}, reject: edits{"spec.nodeClassRef.name": ""}, message: "at least 1 chars"},
+	{
+		rule:    "spec.nodeClassRef.name maxLength",
+		accept:  edits{"spec.nodeClassRef.name": long(253)},
+		reject:  edits{"spec.nodeClassRef.name": long(254)},
+		message: "may not be more than 253",
+	},
+
+	{rule: "spec.sharing required", reject: edits{"spec.sharing": nil}, message: "Required value"},
+	{
+		rule:   "spec.sharing rule: strategy TimeSlicing needs replicas, the number of pods that share one GPU (2 to 128)",
+		reject: edits{"spec.sharing.replicas": nil},
+	},
+	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs: remove replicas, or use strategy TimeSlicing",
+		accept: whole(nil),
+		reject: whole(edits{"spec.sharing.replicas": 10}),
+	},
+	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs: remove overrides, or use strategy TimeSlicing",
+		accept: whole(edits{"spec.sharing.overrides": []any{}}),
+		reject: whole(edits{"spec.sharing.overrides": overrides(edits{})}),
+	},
+	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs, which are called nvidia.com/gpu: remove resourceName, or use strategy TimeSlicing",
+		accept: whole(edits{"spec.sharing.resourceName": "nvidia.com/gpu"}),
+		reject: whole(edits{"spec.sharing.resourceName": "nvidia.com/gpu.shared"}),
+	},
+	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs, and a pod may request several: remove requestsAboveOne, or use strategy TimeSlicing",
+		accept: whole(nil),
+		reject: whole(edits{"spec.sharing.requestsAboveOne": "Refuse"}),
+	},
+	{rule: "spec.sharing.strategy required", reject: edits{"spec.sharing.strategy": nil}, message: "Required value"},
+	{rule: "spec.sharing.strategy enum", reject: edits{"spec.sharing.strategy": "MPS"}, message: `supported values: "TimeSlicing", "None"`},
+	{rule: "spec.sharing.strategy enum", accept: whole(nil), reject: edits{"spec.sharing.strategy": ""}, message: `supported values: "TimeSlicing", "None"`},
+	{rule: "spec.sharing.replicas minimum", accept: edits{"spec.sharing.replicas": 2}, reject: edits{"spec.sharing.replicas": 1}, message: "greater than or equal to 2"},
+	{rule: "spec.sharing.replicas maximum", accept: edits{"spec.sharing.replicas": 128}, reject: edits{"spec.sharing.replicas": 129}, message: "less than or equal to 128"},
+	{
+		rule:   "spec.sharing rule: strategy None gives whole GPUs: remove maxReplicas, or use strategy TimeSlicing",
+		accept: whole(nil),
+		reject: whole(edits{"spec.sharing.maxReplicas": 10}),
+	},
+	{
+		rule:   "spec.sharing rule: maxReplicas must be at least replicas",
+		accept: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 10},
+		reject: edits{"spec.sharing.replicas": 10, "spec.sharing.maxReplicas": 9},
+	},
+	{
+		rule:    "spec.sharing.maxReplicas minimum",
+		accept:  edits{"spec.sharing.replicas": 2, "spec.sharing.maxReplicas": 2},
+		reject:  edits{"spec.sharing.replicas": 2, "spec.sharing.maxReplicas": 1},
+		message: "greater than or equal to 2",
+	},
+	{rule: "spec.sharing.maxReplicas maximum", accept: edits{"spec.sharing.maxReplicas": 128}, reject: edits{"spec.sharing.maxReplicas": 129}, message: "less than or equal to 128"},
+	{
+		rule:    "spec.sharing.overrides maxItems",
+		accept:  edits{"spec.sharing.overrides": many(32)},
+		reject:  edits{"spec.sharing.overrides": many(33)},
+		message: "must have at most 32 items",
+	},
+	{
+		rule:    "spec.sharing.overrides unique gpuName",
+		accept:  edits{"spec.sharing.overrides": overrides(edits{"gpuName": "t4"}, edits{"gpuName": "a10g"})},
+		reject:  edits{"spec.sharing.overrides": overrides(edits{"gpuName": "t4"}, edits{"gpuName": "t4", "replicas": 3})},
+		message: "Duplicate value",
+	},
+	{rule: "spec.sharing.overrides[].gpuName required", accept: override(nil), reject: override(edits{"gpuName": nil}), message: "Required value"},
+	{rule: "spec.sharing.overrides[].gpuName minLength", accept: override(edits{"gpuName": "t"}), reject: override(edits{"gpuName": ""}), message: "at least 1 chars"},
+	{
+		rule:    "spec.sharing.overrides[].gpuName maxLength",
+		accept:  override(edits{"gpuName": long(63)}),
+		reject:  override(edits{"gpuName": long(64)}),
+		message: "may not be more than 63",
+	},
+	{rule: "spec.sharing.overrides[].replicas required", accept: override(nil), reject: override(edits{"replicas": nil}), message: "Required value"},
+	{rule: "spec.sharing.overrides[].replicas minimum", accept: override(edits{"replicas": 1}), reject: override(edits{"replicas": 0}), message: "greater than or equal to 1"},
+	{rule: "spec.sharing.overrides[].replicas maximum", accept: override(edits{"replicas": 128}), reject: override(edits{"replicas": 129}), message: "less than or equal to 128"},
+	{
+		rule:    "spec.sharing.resourceName enum",
+		accept:  edits{"spec.sharing.resourceName": "nvidia.com/gpu"},
+		reject:  edits{"spec.sharing.resourceName": "nvidia.com/gpu-shared"},
+		message: `supported values: "nvidia.com/gpu", "nvidia.com/gpu.shared"`,
+	},
+	{
+		rule:    "spec.sharing.resourceName enum",
+		accept:  edits{"spec.sharing.resourceName": "nvidia.com/gpu.shared"},
+		reject:  edits{"spec.sharing.resourceName": "amd.com/gpu"},
+		message: `supported values: "nvidia.com/gpu", "nvidia.com/gpu.shared"`,
+	},
+	{
+		rule:    "spec.sharing.requestsAboveOne enum",
+		accept:  edits{"spec.sharing.requestsAboveOne": "Allow"},
+		reject:  edits{"spec.sharing.requestsAboveOne": "Deny"},
+		message: `supported values: "Allow", "Refuse"`,
+	},
+	{
+		rule:    "spec.sharing.requestsAboveOne enum",
+		accept:  edits{"spec.sharing.requestsAboveOne": "Refuse"},
+		reject:  edits{"spec.sharing.requestsAboveOne": "refuse"},
+		message: `supported values: "Allow", "Refuse"`,
+	},
+
+	{rule: "spec.launch.maxPremiumPercent minimum", accept: premium(0), reject: premium(-1), message: "greater than or equal to 0"},
+	{rule: "spec.launch.maxPremiumPercent maximum", accept: premium(100), reject: premium(101), message: "less than or equal to 100"},
+
+	{
+		rule:    "spec.consolidation.idleAfter maxLength",
+		accept:  idleAfter(strings.Repeat("1s", 16)),
+		reject:  idleAfter(strings.Repeat("1s", 16) + "s"),
+		message: "may not be more than 32",
+	},
+	{rule: idleRule, accept: idleAfter("30s"), reject: idleAfter("30")},
+	{rule: idleRule, accept: idleAfter("1h30m"), reject: idleAfter("1h 30m")},
+	{rule: idleRule, accept: idleAfter("0s"), reject: idleAfter("-1s")},
+	{rule: idleRule, accept: idleAfter("Never"), reject: idleAfter("never")},
+	{rule: idleRule, accept: idleAfter("720h"), reject: idleAfter("720h1s")},
+	{rule: idleRule, accept: idleAfter("43200m"), reject: idleAfter("43201m")},
+	{rule: idleRule, accept: idleAfter("2592000s"), reject: idleAfter("2592001s")},
+	{rule: idleRule, accept: idleAfter("5m"), reject: idleAfter("")},
+	{rule: idleRule, accept: idleAfter("24h"), reject: idleAfter("1d")},
+	{rule: idleRule, accept: idleAfter("1s"), reject: idleAfter("500ms")},
+	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // which CEL's duration cannot hold
+
+	{
+		rule:    "spec.terminationGracePeriod maxLength",
+		accept:  grace(strings.Repeat("1s", 16)),
+		reject:  grace(strings.Repeat("1s", 16) + "s"),
+		message: "may not be more than 32",
+	},
+	{rule: graceRule, accept: grace("30m"), reject: grace("30")},
+	{rule: graceRule, accept: grace("Never"), reject: grace("never")},
+	{rule: graceRule, accept: grace("720h"), reject: grace("720h1s")},
+	{rule: graceRule, accept: grace("0s"), reject: grace("")},
+	{
+		rule:    "spec.consolidation.policy enum",
+		accept:  consolidation("policy", "WhenIdle"),
+		reject:  consolidation("policy", "WhenEmpty"),
+		message: `supported values: "WhenCheaper", "WhenIdle"`,
+	},
+	{
+		rule:    "spec.consolidation.policy enum",
+		accept:  consolidation("policy", "WhenCheaper"),
+		reject:  consolidation("policy", ""),
+		message: `supported values: "WhenCheaper", "WhenIdle"`,
+	},
+	{
+		rule:    "spec.consolidation.minSavingPerMove maxLength",
+		accept:  consolidation("minSavingPerMove", "999999.999999"),
+		reject:  consolidation("minSavingPerMove", "0.0000000000000001"),
+		message: "may not be more than 16",
+	},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0"), reject: consolidation("minSavingPerMove", "-0.02"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.000001"), reject: consolidation("minSavingPerMove", "0.0000001"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "0.02"), reject: consolidation("minSavingPerMove", ".02"), message: "should match"},
+	{rule: savingRule, accept: consolidation("minSavingPerMove", "2"), reject: consolidation("minSavingPerMove", "$2"), message: "should match"},
+	{rule: "spec.consolidation.nearEnoughPercent minimum", accept: nearEnough(0), reject: nearEnough(-1), message: "greater than or equal to 0"},
+	{rule: "spec.consolidation.nearEnoughPercent maximum", accept: nearEnough(100), reject: nearEnough(101), message: "less than or equal to 100"},
+	{
+		rule:    "spec.consolidation.settleAfter maxLength",
+		accept:  consolidation("settleAfter", strings.Repeat("1s", 16)),
+		reject:  consolidation("settleAfter", strings.Repeat("1s", 16)+"s"),
+		message: "may not be more than 32",
+	},
+	{rule: settleRule, accept: consolidation("settleAfter", "10m"), reject: consolidation("settleAfter", "10")},
+	{rule: settleRule, accept: consolidation("settleAfter", "0s"), reject: consolidation("settleAfter", "Never")},
+	{rule: settleRule, accept: consolidation("settleAfter", "720h"), reject: consolidation("settleAfter", "720h1s")},
+	{rule: settleRule, accept: consolidation("settleAfter", "1h30m"), reject: consolidation("settleAfter", "")},
+
+	{
+		rule:    "spec.headroom maxItems",
+		accept:  edits{"spec.headroom": slices.Repeat([]any{warm(nil)}, 16)},
+		reject:  edits{"spec.headroom": slices.Repeat([]any{warm(nil)}, 17)},
+		message: "must have at most 16 items",
+	},
+	{rule: "spec.headroom[].replicas required", accept: headroom(nil), reject: headroom(edits{"replicas": nil}), message: "Required value"},
+	{rule: "spec.headroom[].replicas minimum", accept: headroom(edits{"replicas": 1}), reject: headroom(edits{"replicas": 0}), message: "greater than or equal to 1"},
+	{
+		rule:    "spec.headroom[].replicas maximum",
+		accept:  headroom(edits{"replicas": 10000}),
+		reject:  headroom(edits{"replicas": 10001}),
+		message: "less than or equal to 10000",
+	},
+	{rule: headroomRule, accept: headroom(nil), reject: headroom(edits{"schedule": "0 7 * * mon-fri"})},
+	{rule: headroomRule, accept: headroom(edits{"schedule": "0 7 * * mon-fri", "duration": "10h"}), reject: headroom(edits{"duration": "10h"})},
+	{rule: "spec.headroom[].schedule minLength", accept: scheduled("@daily", "1h"), reject: scheduled("", "1h"), message: "at least 1 chars"},
+	{
+		rule:    "spec.headroom[].schedule maxLength",
+		accept:  scheduled("0 7 * * "+strings.Repeat("1", 120), "1h"),
+		reject:  scheduled("0 7 * * "+strings.Repeat("1", 121), "1h"),
+		message: "may not be more than 128",
+	},
+	{rule: "spec.headroom[].schedule pattern", accept: scheduled("@weekly", "1h"), reject: scheduled("@reboot", "1h"), message: "should match"},
+	{rule: "spec.headroom[].schedule pattern", accept: scheduled("0 7 * * *", "1h"), reject: scheduled("7 o'clock", "1h"), message: "should match"},
+	{
+		rule:    "spec.headroom[].duration maxLength",
+		accept:  scheduled("@daily", strings.Repeat("1m", 16)),
+		reject:  scheduled("@daily", strings.Repeat("1m", 16)+"m"),
+		message: "may not be more than 32",
+	},
+	{rule: headroomFor, accept: scheduled("@daily", "30m"), reject: scheduled("@daily", "30s")},
+	{rule: headroomFor, accept: scheduled("@daily", "1h30m"), reject: scheduled("@daily", "1.5h")},
+	{rule: headroomFor, accept: scheduled("@daily", "720h"), reject: scheduled("@daily", "720h1m")},
+	{rule: headroomFor, accept: scheduled("@daily", "43200m"), reject: scheduled("@daily", "")},
+	{
+		rule:    "spec.consolidation.unusedAfter maxLength",
+		accept:  unusedAfter(strings.Repeat("1s", 16)),
+		reject:  unusedAfter(strings.Repeat("1s", 16) + "s"),
+		message: "may not be more than 32",
+	},
+	{rule: unusedRule, accept: unusedAfter("30m"), reject: unusedAfter("30")},
+	{rule: unusedRule, accept: unusedAfter("Never"), reject: unusedAfter("never")},
+	{rule: unusedRule, accept: unusedAfter("720h"), reject: unusedAfter("720h1s")},
+	{rule: unusedRule, accept: unusedAfter("0s"), reject: unusedAfter("-1h")},
+	{rule: unusedRule, accept: unusedAfter("2h"), reject: unusedAfter("")},
+
+	{rule: "status.conditions unique type", accept: conditions("Accepted", "Ready"), reject: conditions("Ready", "Ready"), message: "Duplicate value"},
+	{rule: "status.conditions maxItems", accept: conditions(numbered("C", 16)...), reject: conditions(numbered("C", 17)...), message: "must have at most 16 items"},
+	{rule: "status.nodes minimum", accept: edits{"status.nodes": 0}, reject: edits{"status.nodes": -1}, message: "greater than or equal to 0"},
+	{rule: "status.gpus minimum", accept: edits{"status.gpus": 0}, reject: edits{"status.gpus": -1}, message: "greater than or equal to 0"},
+	{rule: "status.replicas minimum", accept: edits{"status.replicas": 0}, reject: edits{"status.replicas": -1}, message: "greater than or equal to 0"},
+	{rule: "status.replicasInUse minimum", accept: edits{"status.replicasInUse": 0}, reject: edits{"status.replicasInUse": -1}, message: "greater than or equal to 0"},
+	{rule: "status.unusedNodes minimum", accept: edits{"status.unusedNodes": 0}, reject: edits{"status.unusedNodes": -1}, message: "greater than or equal to 0"},
+	{
+		rule:    "status.unusedUSDPerHour maxLength",
+		accept:  edits{"status.unusedUSDPerHour": digits(32)},
+		reject:  edits{"status.unusedUSDPerHour": digits(33)},
+		message: "may not be more than 32",
+	},
+	{rule: "status.unusedUSDPerHour pattern", accept: edits{"status.unusedUSDPerHour": "0.526"}, reject: edits{"status.unusedUSDPerHour": "$0.526"}, message: "should match"},
+	{rule: "status.usdPerHour maxLength", accept: edits{"status.usdPerHour": digits(32)}, reject: edits{"status.usdPerHour": digits(33)}, message: "may not be more than 32"},
+	{rule: "status.usdPerHour pattern", accept: edits{"status.usdPerHour": "4.208"}, reject: edits{"status.usdPerHour": "$4.208"}, message: "should match"},
+	{rule: "status.usdPerHour pattern", accept: edits{"status.usdPerHour": "0"}, reject: edits{"status.usdPerHour": "1e3"}, message: "should match"},
+	{
+		rule:    "status.refusedOfferings maxItems",
+		accept:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 250)},
+		reject:  edits{"status.refusedOfferings": slices.Repeat([]any{offering(nil)}, 251)},
+		message: "must have at most 250 items",
+	},
+	{rule: "status.refusedOfferings[].instanceType required", accept: refused(nil), reject: refused(edits{"instanceType": nil}), message: "Required value"},
+	{rule: "status.refusedOfferings[].instanceType minLength", accept: refused(edits{"instanceType": "g"}), reject: refused(edits{"instanceType": ""}), message: "at least 1 chars"},
+	{
+		rule:    "status.refusedOfferings[].instanceType maxLength",
+		accept:  refused(edits{"instanceType": long(63)}),
+		reject:  refused(edits{"instanceType": long(64)}),
+		message: "may not be more than 63",
+	},
+	{rule: "status.refusedOfferings[].zone required", accept: refused(nil), reject: refused(edits{"zone": nil}), message: "Required value"},
+	{rule: "status.refusedOfferings[].zone maxLength", accept: refused(edits{"zone": long(63)}), reject: refused(edits{"zone": long(64)}), message: "may not be more than 63"},
+	{rule: "status.refusedOfferings[].capacityType required", accept: refused(nil), reject: refused(edits{"capacityType": nil}), message: "Required value"},
+	{
+		rule:    "status.refusedOfferings[].capacityType enum",
+		accept:  refused(edits{"capacityType": "spot"}),
+		reject:  refused(edits{"capacityType": "Spot"}),
+		message: `supported values: "spot", "on-demand", "reserved", "*"`,
+	},
+	{
+		rule:    "status.refusedOfferings[].capacityType enum",
+		accept:  refused(edits{"capacityType": "reserved"}),
+		reject:  refused(edits{"capacityType": ""}),
+		message: `supported values: "spot", "on-demand", "reserved", "*"`,
+	},
+	{
+		rule:    "status.refusedOfferings[].capacityType enum",
+		accept:  refused(edits{"capacityType": "*", "zone": "*"}),
+		reject:  refused(edits{"capacityType": "any"}),
+		message: `supported values: "spot", "on-demand", "reserved", "*"`,
+	},
+	{
+		rule:    "status.refusedOfferings[].reason maxLength",
+		accept:  refused(edits{"reason": long(63)}),
+		reject:  refused(edits{"reason": long(64)}),
+		message: "may not be more than 63",
+	},
+	{
+		rule:    "status.refusedOfferings[].reason pattern",
+		accept:  refused(edits{"reason": "VCPULimitExceeded"}),
+		reject:  refused(edits{"reason": "no capacity"}),
+		message: "should match",
+	},
+	{
+		rule:    "status.refusedOfferings[].nodeClassGeneration minimum",
+		accept:  refused(edits{"nodeClassGeneration": 3}),
+		reject:  refused(edits{"nodeClassGeneration": -1}),
+		message: "greater than or equal to 0",
+	},
+	{rule: "status.refusedOfferings[].failures required", accept: refused(nil), reject: refused(edits{"failures": nil}), message: "Required value"},
+	{rule: "status.refusedOfferings[].failures minimum", accept: refused(edits{"failures": 1}), reject: refused(edits{"failures": 0}), message: "greater than or equal to 1"},
+	{rule: "status.refusedOfferings[].notBefore required", accept: refused(nil), reject: refused(edits{"notBefore": nil}), message: "Required value"},
+	{
+		rule:    "status.refusedOfferings[].message maxLength",
+		accept:  refused(edits{"message": long(1024)}),
+		reject:  refused(edits{"message": long(1025)}),
+		message: "may not be more than 1024",
+	},
+}
+
+const unusedRule = "spec.consolidation.unusedAfter rule: unusedAfter is a time such as 30m or 2h, at most 720h, or Never to report nothing"
+
+const (
+	savingRule = "spec.consolidation.minSavingPerMove pattern"
+	settleRule = "spec.consolidation.settleAfter rule: settleAfter is a time such as 30s, 10m or 1h30m, at most 720h"
+)
+
+const graceRule = "spec.terminationGracePeriod rule: terminationGracePeriod is a time such as 30m or 1h30m, at most 720h, or Never to wait for pods that cannot be evicted"
+
+const idleRule = "spec.consolidation.idleAfter rule: idleAfter is a time such as 30s, 5m or 1h30m, at most 720h, or Never to keep idle machines"
+
+const (
+	headroomRule = "spec.headroom[] rule: a headroom with a schedule needs a duration, and the other way round"
+	headroomFor  = "spec.headroom[].duration rule: duration is a time such as 30m or 10h, at most 720h"
+)
+
+func TestRules(t *testing.T) {
+	t.Parallel()
+	cluster.Require(t)
+	classes := client(t)
+	stored, err := classes.Create(t.Context(), object(t, "rules", nil), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { deleteClass(t, classes, "rules") })
+
+	// send is a dry run: the API server validates and keeps nothing.
+	send := func(t *testing.T, name string, change edits) error {
+		t.Helper()
+		o := object(t, name, change)
+		if _, ok := o.Object["status"]; ok {
+			o.SetName(stored.GetName())
+			o.SetResourceVersion(stored.GetResourceVersion())
+			_, err := classes.UpdateStatus(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}
+		_, err := classes.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	for i, pair := range pairs {
+		t.Run(pair.rule, func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("rule-%d", i)
+			if err := send(t, name, pair.accept); err != nil {
+				t.Errorf("accepting %v: %v", pair.accept, err)
+			}
+			err := send(t, name, pair.reject)
+			if !apierrors.IsInvalid(err) {
+				t.Fatalf("rejecting %v: got error %v, want Invalid", pair.reject, err)
+			}
+			field, message := said(pair.rule, pair.message)
+			if !strings.Contains(err.Error(), message) {
+				t.Errorf("rejecting %v:\n got %v\nwant %s", pair.reject, err, message)
+			}
+			if !slices.ContainsFunc(causes(err), func(c metav1.StatusCause) bool { return withoutIndex(c.Field) == field }) {
+				t.Errorf("rejecting %v: %v does not name the field %s", pair.reject, err, field)
+			}
+		})
+	}
+}
+
+// said is the field that a rejection names, and what it says.
+func said(rule, message string) (string, string) {
+	if path, text, ok := strings.Cut(rule, " rule: "); ok {
+		return path, text
+	}
+	field, _, _ := strings.Cut(rule, " ")
+	if strings.Contains(rule, " unique ") {
+		return field + "[]", message
+	}
+	return field, message
+}
+
+func causes(err error) []metav1.StatusCause {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	return status.Status().Details.Causes
+}
+
+var index = regexp.MustCompile(`\[[^\]]*\]`)
+
+// withoutIndex makes overrides[] of overrides[3].
+func withoutIndex(field string) string { return index.ReplaceAllString(field, "[]") }
+
+func client(t *testing.T) dynamic.ResourceInterface {
+	t.Helper()
+	c, err := dynamic.NewForConfig(server.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Resource(v1alpha1.GroupVersion.WithResource("gpunodeclasses"))
+}
+
+func deleteClass(t *testing.T, classes dynamic.ResourceInterface, name string) {
+	t.Helper()
+	// The test's own context has ended when its cleanups run.
+	if err := classes.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// object is a valid GPUNodeClass with changes.
+func object(t *testing.T, name string, change edits) *unstructured.Unstructured {
+	t.Helper()
+	o := map[string]any{
+		"apiVersion": v1alpha1.GroupVersion.String(),
+		"kind":       v1alpha1.Kind,
+		"metadata":   map[string]any{"name": name},
+		"spec": map[string]any{
+			"nodeClassRef": map[string]any{"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"},
+			"sharing":      map[string]any{"strategy": "TimeSlicing", "replicas": int64(10)},
+		},
+	}
+	// In order, so that spec.sharing comes before spec.sharing.replicas.
+	for _, path := range slices.Sorted(maps.Keys(change)) {
+		fields := strings.Split(path, ".")
+		if change[path] == nil {
+			unstructured.RemoveNestedField(o, fields...)
+			continue
+		}
+		if err := unstructured.SetNestedField(o, plain(change[path]), fields...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &unstructured.Unstructured{Object: o}
+}
+
+// plain makes the int64 of an int, which is the only integer that unstructured objects know.
+func plain(v any) any {
+	switch v := v.(type) {
+	case int:
+		return int64(v)
+	case []any:
+		out := make([]any, 0, len(v))
+		for _, e := range v {
+			out = append(out, plain(e))
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[k] = plain(e)
+		}
+		return out
+	default:
+		return v
+	}
+}
+
+func long(n int) string { return strings.Repeat("x", n) }
+
+func digits(n int) string { return strings.Repeat("1", n) }
+
+func with(base map[string]any, change edits) map[string]any {
+	for k, v := range change {
+		if v == nil {
+			delete(base, k)
+			continue
+		}
+		base[k] = v
+	}
+	return base
+}
+
+func whole(change edits) edits {
+	return with(map[string]any{"spec.sharing": map[string]any{"strategy": "None"}}, change)
+}
+
+func override(change edits) edits { return edits{"spec.sharing.overrides": overrides(change)} }
+
+func overrides(changes ...edits) []any {
+	out := make([]any, 0, len(changes))
+	for _, change := range changes {
+		out = append(out, with(map[string]any{"gpuName": "t4", "replicas": 5}, change))
+	}
+	return out
+}
+
+func numbered(prefix string, n int) []string {
+	out := make([]string, 0, n)
+	for i := range n {
+		out = append(out, fmt.Sprint(prefix, i))
+	}
+	return out
+}
+
+func many(n int) []any {
+	changes := make([]edits, 0, n)
+	for _, name := range numbered("gpu-", n) {
+		changes = append(changes, edits{"gpuName": name})
+	}
+	return overrides(changes...)
+}
+
+func unusedAfter(value string) edits {
+	return edits{"spec.consolidation": map[string]any{"unusedAfter": value}}
+}
+
+func grace(value string) edits { return edits{"spec.terminationGracePeriod": value} }
+
+func idleAfter(value string) edits { return consolidation("idleAfter", value) }
+
+func consolidation(field, value string) edits {
+	return edits{"spec.consolidation": map[string]any{field: value}}
+}
+
+func nearEnough(percent int) edits {
+	return edits{"spec.consolidation": map[string]any{"nearEnoughPercent": percent}}
+}
+
+func warm(change edits) map[string]any { return with(map[string]any{"replicas": 10}, change) }
+
+func headroom(change edits) edits { return edits{"spec.headroom": []any{warm(change)}} }
+
+func scheduled(schedule, duration string) edits {
+	return headroom(edits{"schedule": schedule, "duration": duration})
+}
+
+func conditions(types ...string) edits {
+	out := make([]any, 0, len(types))
+	for _, name := range types {
+		out = append(out, map[string]any{
+			"type": name, "status": "True", "reason": "Because", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z",
+		})
+	}
+	return edits{"status.conditions": out}
+}
+
+func offering(change edits) map[string]any {
+	return with(map[string]any{
+		"instanceType": "g4dn.xlarge", "zone": "eu-west-1a", "capacityType": "on-demand", "failures": 2, "notBefore": "2026-01-02T03:04:05Z",
+	}, change)
+}
+
+func refused(change edits) edits { return edits{"status.refusedOfferings": []any{offering(change)}} }
+
+func premium(percent int) edits {
+	return edits{"spec.launch": map[string]any{"maxPremiumPercent": percent}}
+}

@@ -1,0 +1,161 @@
+package arch
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// What the controller and the agent tell each other has one name, that of its constant in pkg/nodecontract: a key that is written twice changes once.
+func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
+	t.Parallel()
+	const contract = "pkg/nodecontract"
+	all := parseAll(t, "../../..", "pkg", "cmd")
+	keys := map[string]string{}
+	for name := range all[contract].consts {
+		if value, ok := all.value(contract, ast.NewIdent(name)); ok && !strings.HasSuffix(value, "/") && value != "check" && ast.IsExported(name) {
+			keys[value] = name
+		}
+	}
+	if len(keys) < 15 {
+		t.Fatalf("found only %d keys in %s: %v", len(keys), contract, keys)
+	}
+	for dir, p := range all {
+		if dir == contract {
+			continue
+		}
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n.(type) {
+				case *ast.BasicLit, *ast.BinaryExpr:
+					if value, ok := all.value(dir, n.(ast.Expr)); ok && keys[value] != "" {
+						t.Errorf("%s writes %q: use nodecontract.%s", p.fset.Position(n.Pos()), value, keys[value])
+						return false
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// Another cloud is another folder: whoever needs a key of AWS's asks pkg/cloud for it.
+func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
+	t.Parallel()
+	const group = "karpenter.k8s.aws"
+	for dir, p := range parseAll(t, "../../..", "pkg", "cmd") {
+		if under("pkg/cloud/aws")(dir) || strings.HasSuffix(dir, "test") {
+			continue
+		}
+		for _, file := range p.files {
+			ast.Inspect(file, func(n ast.Node) bool {
+				literal, ok := n.(*ast.BasicLit)
+				if !ok || literal.Kind != token.STRING {
+					return true
+				}
+				if value, err := strconv.Unquote(literal.Value); err == nil && (value == group || strings.HasPrefix(value, group+"/")) {
+					t.Errorf("%s writes %q: put it into pkg/cloud/aws", p.fset.Position(n.Pos()), value)
+				}
+				return true
+			})
+		}
+	}
+}
+
+// source is the files of a package that ship, and its constants.
+type source struct {
+	fset   *token.FileSet
+	files  []*ast.File
+	consts map[string]ast.Expr
+}
+
+// sources are packages by their folder in the module.
+type sources map[string]*source
+
+func parseAll(t *testing.T, root string, folders ...string) sources {
+	t.Helper()
+	all := sources{}
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			dir, err := filepath.Rel(root, filepath.Dir(name))
+			if err != nil {
+				return err
+			}
+			p := all[filepath.ToSlash(dir)]
+			if p == nil {
+				p = &source{fset: token.NewFileSet(), consts: map[string]ast.Expr{}}
+				all[filepath.ToSlash(dir)] = p
+			}
+			file, err := parser.ParseFile(p.fset, name, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			p.files = append(p.files, file)
+			p.declare(file)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func (p *source) declare(file *ast.File) {
+	for _, d := range file.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.CONST {
+			continue
+		}
+		for _, spec := range g.Specs {
+			if v, ok := spec.(*ast.ValueSpec); ok && len(v.Names) == len(v.Values) {
+				for i, name := range v.Names {
+					p.consts[name.Name] = v.Values[i]
+				}
+			}
+		}
+	}
+}
+
+// value is the string that an expression in the package of a folder is; ok is false for what is no constant of the module. Packages are known by their own names.
+func (all sources) value(dir string, e ast.Expr) (value string, ok bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind != token.STRING {
+			return "", false
+		}
+		value, err := strconv.Unquote(e.Value)
+		return value, err == nil
+	case *ast.BinaryExpr:
+		left, ok := all.value(dir, e.X)
+		if !ok || e.Op != token.ADD {
+			return "", false
+		}
+		right, ok := all.value(dir, e.Y)
+		return left + right, ok
+	case *ast.ParenExpr:
+		return all.value(dir, e.X)
+	case *ast.Ident:
+		if p := all[dir]; p != nil && p.consts[e.Name] != nil {
+			return all.value(dir, p.consts[e.Name])
+		}
+	case *ast.SelectorExpr:
+		if pkg, ok := e.X.(*ast.Ident); ok {
+			for other, p := range all {
+				if path.Base(other) == pkg.Name && p.consts[e.Sel.Name] != nil {
+					return all.value(other, p.consts[e.Sel.Name])
+				}
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,62 @@
+package arch
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestModulesThatAreBuiltTogetherAgreeOnVersions: a package that two modules want in two versions is compiled twice, and so is all that
+// imports it.
+func TestModulesThatAreBuiltTogetherAgreeOnVersions(t *testing.T) {
+	t.Parallel()
+	for name, pair := range map[string]struct {
+		module, like string
+		other        map[string]bool // may be of another version: little is built of it
+	}{
+		"the tests are built with the product's libraries":                 {module: "test", like: "."},
+		"Karpenter is built with the product's libraries":                  {module: "test/harness/cluster/build/karpenter", like: "."},
+		"NVIDIA's device plugin is built with the product's libraries":     {module: "test/harness/cluster/build/nvidia", like: ".", other: map[string]bool{"github.com/NVIDIA/go-nvml": true, "k8s.io/kubelet": true}},
+		"the scheduler's filters are built with the scheduler's libraries": {module: "test/harness/scheduler/filter", like: "test/harness/cluster/build/kubernetes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			like := versions(t, pair.like)
+			for path, version := range versions(t, pair.module) {
+				if want, ok := like[path]; ok && version != want && !pair.other[path] {
+					t.Errorf("%s has %s %s, and %s has %s: go mod edit -require %s@<the newer> in both, and go mod tidy", pair.module, path, version, pair.like, want, path)
+				}
+			}
+		})
+	}
+}
+
+// versions are those of the modules that a module of ours requires.
+func versions(t *testing.T, module string) map[string]string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
+	cmd.Dir = filepath.Join("..", "..", "..", module)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type version struct{ Path, Version string }
+	var file struct {
+		Require []version
+		Replace []struct{ Old, New version }
+	}
+	if err := json.Unmarshal(out, &file); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, r := range file.Require {
+		all[r.Path] = r.Version
+	}
+	for _, r := range file.Replace {
+		if _, ok := all[r.Old.Path]; ok {
+			all[r.Old.Path] = r.New.Version
+		}
+	}
+	return all
+}

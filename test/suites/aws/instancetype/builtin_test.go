@@ -1,0 +1,69 @@
+package instancetype_test
+
+import (
+	"testing"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/builtin"
+	fakeaws "karve.sh/karve/test/harness/aws"
+)
+
+// cpuKept is how much less CPU the built-in catalogue may promise: its file has one figure for what a machine has and for what pods get.
+const cpuKept = 20
+
+// A plan that was made without a cluster is one that would be made with it: the built-in catalogue is what AWS tells in us-east-1, of AL2023 as it comes.
+func TestTheBuiltinCatalogueIsWhatAWSTells(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	listing := w.until(object(t, nodeClass("gpu", allZones)), "fresh", fresh)
+	types, err := builtin.InstanceTypes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, ours := range types {
+		known[ours.Name] = true
+		aws := named(t, listing, ours.Name)
+		left := ours.Allocatable
+		if cpu := aws.Allocatable.MilliCPU - left.MilliCPU; cpu < 0 || cpu > cpuKept {
+			t.Errorf("%s leaves %d mCPU to pods, and %d on AWS", ours.Name, left.MilliCPU, aws.Allocatable.MilliCPU)
+		}
+		if left.MilliCPU = aws.Allocatable.MilliCPU; left != aws.Allocatable {
+			t.Errorf("%s leaves %+v to pods, and on AWS %+v", ours.Name, left, aws.Allocatable)
+		}
+		if ours.GPU != aws.GPU {
+			t.Errorf("%s has %+v, and on AWS %+v", ours.Name, ours.GPU, aws.GPU)
+		}
+		for key, value := range ours.Labels {
+			if aws.Labels[key] != value {
+				t.Errorf("%s has the label %s=%q, and on AWS %q", ours.Name, key, value, aws.Labels[key])
+			}
+		}
+		zones := 0
+		for _, o := range aws.Offerings {
+			if o.CapacityType != "on-demand" {
+				continue
+			}
+			if zones++; priceOf(ours, o.Zone, o.CapacityType) != o.MicroUSDPerHour {
+				t.Errorf("%s costs %d in %s, and on AWS %d", ours.Name, priceOf(ours, o.Zone, o.CapacityType), o.Zone, o.MicroUSDPerHour)
+			}
+		}
+		if zones != len(ours.Offerings) {
+			t.Errorf("%s has %d zones, and on AWS %d", ours.Name, len(ours.Offerings), zones)
+		}
+	}
+	for _, aws := range listing.InstanceTypes {
+		if whole := aws.GPU.Count > 0 && hasOnDemand(aws); whole != known[aws.Name] {
+			t.Errorf("%s can be had on AWS: %v, and is built in: %v", aws.Name, whole, known[aws.Name])
+		}
+	}
+}
+
+func hasOnDemand(it catalog.InstanceType) bool {
+	for _, o := range it.Offerings {
+		if o.CapacityType == "on-demand" {
+			return true
+		}
+	}
+	return false
+}

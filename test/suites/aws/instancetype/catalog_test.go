@@ -1,0 +1,501 @@
+package instancetype_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	awssdk "github.com/aws/aws-sdk-go-v2/aws"
+	ec2v1 "github.com/aws/karpenter-provider-aws/pkg/apis/v1"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/cloud/aws/instancetype"
+	"karve.sh/karve/pkg/metrics"
+	fakeaws "karve.sh/karve/test/harness/aws"
+)
+
+// patience is how long anything may take on a loaded machine.
+const patience = 2 * time.Minute
+
+// world is a region with a catalogue that reads it, at a time that only the test moves.
+type world struct {
+	*instancetype.Catalog
+	t       *testing.T
+	server  *fakeaws.Server
+	clock   *clocktesting.FakeClock
+	metrics *metrics.Metrics
+}
+
+func newWorld(t *testing.T, region fakeaws.Config, edits ...func(*instancetype.Config)) *world {
+	t.Helper()
+	server, err := fakeaws.Start(t.Context(), region)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Stop)
+	w := &world{
+		t: t, server: server, clock: clocktesting.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)), metrics: metrics.New(prometheus.NewRegistry()),
+	}
+	config := instancetype.Config{
+		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: w.metrics, Clock: w.clock,
+		Load: func(context.Context) (*api.Clients, error) { return api.New(fakeaws.ClientConfig(server.URL)), nil },
+	}
+	for _, edit := range edits {
+		edit(&config)
+	}
+	w.Catalog = instancetype.New(config)
+	w.start()
+	return w
+}
+
+func (w *world) start() {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.Start(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	w.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// until lets time pass until the listing of a class is as it should be.
+func (w *world) until(class *unstructured.Unstructured, what string, is func(catalog.Listing) bool) (listing catalog.Listing) {
+	w.t.Helper()
+	w.poll(func() bool {
+		if listing = w.InstanceTypes(w.t.Context(), class); is(listing) {
+			return true
+		}
+		w.clock.Step(10 * time.Second)
+		return false
+	}, func() string {
+		return fmt.Sprintf("not %s: %d types, %s: %s", what, len(listing.InstanceTypes), listing.Reason, listing.Message)
+	})
+	return listing
+}
+
+// waitFor waits for what the catalogue does, and lets a little time pass for it: it may have begun to wait only after the test let much pass.
+func (w *world) waitFor(what string, is func() bool) {
+	w.t.Helper()
+	w.poll(func() bool {
+		w.clock.Step(time.Second)
+		return is()
+	}, func() string { return "not " + what })
+}
+
+// poll looks every few milliseconds.
+func (w *world) poll(is func() bool, otherwise func() string) {
+	w.t.Helper()
+	if err := wait.PollUntilContextTimeout(w.t.Context(), 3*time.Millisecond, patience, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
+		w.t.Fatal(otherwise())
+	}
+}
+
+func fresh(l catalog.Listing) bool { return l.Reason == "" && len(l.InstanceTypes) > 0 }
+
+func because(reason string) func(catalog.Listing) bool {
+	return func(l catalog.Listing) bool { return l.Reason == reason }
+}
+
+var zones = []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f"}
+
+// nodeClass is an EC2NodeClass of AL2023 as Karpenter leaves it: with subnets in five zones, and images with NVIDIA's driver and without.
+func nodeClass(name string, edits ...func(*ec2v1.EC2NodeClass)) *ec2v1.EC2NodeClass {
+	class := &ec2v1.EC2NodeClass{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "karpenter.k8s.aws/v1", Kind: "EC2NodeClass"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Generation: 1, ResourceVersion: "1"},
+		Spec:       ec2v1.EC2NodeClassSpec{AMISelectorTerms: []ec2v1.AMISelectorTerm{{Alias: "al2023@latest"}}},
+	}
+	for i, zone := range zones {
+		class.Status.Subnets = append(class.Status.Subnets, ec2v1.Subnet{ID: fmt.Sprintf("subnet-%d", i), Zone: zone, ZoneID: fmt.Sprintf("use1-az%d", i+1)})
+	}
+	for _, arch := range []string{"amd64", "arm64"} {
+		class.Status.AMIs = append(class.Status.AMIs, image(arch, corev1.NodeSelectorOpDoesNotExist), image(arch, corev1.NodeSelectorOpExists))
+	}
+	for _, edit := range edits {
+		edit(class)
+	}
+	return class
+}
+
+// image is for machines with GPUs or without.
+func image(arch string, gpus corev1.NodeSelectorOperator) ec2v1.AMI {
+	return ec2v1.AMI{ID: "ami-" + strings.ToLower(arch+string(gpus)), Name: "image", Requirements: []corev1.NodeSelectorRequirement{
+		{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{arch}},
+		{Key: ec2v1.LabelInstanceGPUCount, Operator: gpus},
+	}}
+}
+
+// kubelet gives the machines another kubelet, and has it use their disks.
+func kubelet(class *ec2v1.EC2NodeClass) {
+	class.Spec.Kubelet = &ec2v1.KubeletConfiguration{
+		MaxPods: new(int32(60)), PodsPerCore: new(int32(10)),
+		KubeReserved:   map[string]string{"cpu": "250m", "memory": "1Gi", "ephemeral-storage": "3Gi"},
+		SystemReserved: map[string]string{"cpu": "100m", "memory": "512Mi"},
+		EvictionHard:   map[string]string{"memory.available": "5%", "nodefs.available": "12%"},
+		EvictionSoft:   map[string]string{"memory.available": "8%"},
+	}
+	class.Spec.InstanceStorePolicy = new(ec2v1.InstanceStorePolicyRAID0)
+}
+
+func bottlerocket(class *ec2v1.EC2NodeClass) {
+	class.Spec.AMISelectorTerms = []ec2v1.AMISelectorTerm{{Alias: "bottlerocket@latest"}}
+	class.Spec.BlockDeviceMappings = []*ec2v1.BlockDeviceMapping{{DeviceName: new("/dev/xvdb"), EBS: &ec2v1.BlockDevice{VolumeSize: new(resource.MustParse("200Gi"))}}}
+}
+
+func object(t *testing.T, class *ec2v1.EC2NodeClass) *unstructured.Unstructured {
+	t.Helper()
+	data, err := json.Marshal(class)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(data); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func named(t *testing.T, l catalog.Listing, name string) catalog.InstanceType {
+	t.Helper()
+	i := slices.IndexFunc(l.InstanceTypes, func(it catalog.InstanceType) bool { return it.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no %s: %s %s", name, l.Reason, l.Message)
+	}
+	return l.InstanceTypes[i]
+}
+
+// priceOf is that of the only offering in a zone at a capacity type; 0 where there is none.
+func priceOf(it catalog.InstanceType, zone, capacityType string) int64 {
+	for _, o := range it.Offerings {
+		if o.Zone == zone && o.CapacityType == capacityType {
+			return o.MicroUSDPerHour
+		}
+	}
+	return 0
+}
+
+func TestOneSweepServesAllWhoAsk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	if n := w.calls(); n != 0 {
+		t.Errorf("%d calls before anyone asked", n)
+	}
+	classes := []*unstructured.Unstructured{object(t, nodeClass("a")), object(t, nodeClass("b", kubelet)), object(t, nodeClass("c", bottlerocket))}
+	var asking sync.WaitGroup
+	for range 4 {
+		for _, class := range classes {
+			asking.Go(func() {
+				if l := w.InstanceTypes(t.Context(), class); !fresh(l) {
+					t.Errorf("%d types, %s: %s", len(l.InstanceTypes), l.Reason, l.Message)
+				}
+			})
+		}
+	}
+	asking.Wait()
+	first := w.callsByAction()
+	for action, n := range first {
+		if n == 0 {
+			t.Errorf("%s was not called", action)
+		}
+	}
+	for i := range 100 {
+		classes[i%3].SetResourceVersion(fmt.Sprint(i))
+		if l := w.InstanceTypes(t.Context(), classes[i%3]); !fresh(l) {
+			t.Fatalf("%s: %s", l.Reason, l.Message)
+		}
+	}
+	if diff := cmp.Diff(first, w.callsByAction()); diff != "" {
+		t.Errorf("calls for asking again (-before +after):\n%s", diff)
+	}
+
+	// An hour later spot prices are due, half a day later everything is, once.
+	w.clock.Step(time.Hour + 6*time.Minute)
+	w.waitFor("read again", func() bool { return w.reads("spot-prices") == 2 })
+	want := maps.Clone(first)
+	want["DescribeSpotPriceHistory"] *= 2
+	if diff := cmp.Diff(want, w.callsByAction()); diff != "" {
+		t.Errorf("calls after an hour (-want +got):\n%s", diff)
+	}
+	w.clock.Step(13 * time.Hour)
+	w.waitFor("all read again", func() bool {
+		return w.reads("spot-prices") == 3 && w.reads("on-demand-prices") == 2 && w.reads("zones") == 2 && w.reads("instance-types") == 2
+	})
+	for action, n := range first {
+		want[action] += n
+	}
+	if diff := cmp.Diff(want, w.callsByAction()); diff != "" {
+		t.Errorf("calls after half a day (-want +got):\n%s", diff)
+	}
+}
+
+// reads is how often a source was read.
+func (w *world) reads(source string) int {
+	return int(testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues(source, "Success")))
+}
+
+func (w *world) callsByAction() map[string]int {
+	calls := map[string]int{}
+	for _, action := range []string{"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "DescribeSpotPriceHistory", "GetProducts"} {
+		calls[action] = w.server.Calls(action)
+	}
+	return calls
+}
+
+func (w *world) calls() (n int) {
+	for _, calls := range w.callsByAction() {
+		n += calls
+	}
+	return n
+}
+
+func TestNewPricesAreSeenWhenTheyAreDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	class := object(t, nodeClass("gpu"))
+	before := named(t, w.until(class, "fresh", fresh), "g4dn.xlarge")
+	w.server.SetSpotPrice("g4dn.xlarge", "us-east-1b", 0.111)
+	if now := named(t, w.InstanceTypes(t.Context(), class), "g4dn.xlarge"); !cmp.Equal(before, now) {
+		t.Error("prices changed before their time")
+	}
+	w.clock.Step(time.Hour + 6*time.Minute)
+	listing := w.until(class, "at the new spot price", func(l catalog.Listing) bool {
+		return priceOf(named(t, l, "g4dn.xlarge"), "us-east-1b", "spot") == 111_000
+	})
+	if now := named(t, listing, "g4dn.xlarge"); priceOf(now, "us-east-1a", "spot") != priceOf(before, "us-east-1a", "spot") || priceOf(now, "us-east-1b", "on-demand") != 526_000 {
+		t.Errorf("offerings %+v", now.Offerings)
+	}
+	w.server.SetPrice("g4dn.xlarge", 0.666)
+	w.clock.Step(13 * time.Hour)
+	w.until(class, "at the new price", func(l catalog.Listing) bool {
+		return priceOf(named(t, l, "g4dn.xlarge"), "us-east-1b", "on-demand") == 666_000
+	})
+}
+
+// What cannot be done without keeps a class from launching; what can be made do without does not.
+func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fault  func(*fakeaws.Server)
+		reason string
+		words  []string
+		// without says that nothing is known.
+		without bool
+	}{
+		"no right to describe instance types": {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypes") }, "AccessDenied", []string{"EC2 DescribeInstanceTypes", "IAM policy"}, true},
+		"no right to ask where they are":      {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypeOfferings") }, "AccessDenied", []string{"DescribeInstanceTypeOfferings"}, true},
+		"no right to see spot prices":         {func(s *fakeaws.Server) { s.Deny("DescribeSpotPriceHistory") }, "AccessDenied", []string{"DescribeSpotPriceHistory", "as much as on demand"}, false},
+		"no right to see prices":              {func(s *fakeaws.Server) { s.Deny("GetProducts") }, "AccessDenied", []string{"Pricing GetProducts", "was released with"}, false},
+		"throttling":                          {func(s *fakeaws.Server) { s.Throttle("EC2") }, "Throttled", []string{"tried again"}, true},
+		"Pricing out of reach":                {func(s *fakeaws.Server) { s.Cut("Pricing") }, "Unreachable", []string{"Pricing GetProducts", "us-east-1", "AWS_REGION"}, false},
+		"AWS out of reach":                    {func(s *fakeaws.Server) { s.Cut() }, "Unreachable", []string{"region us-east-1"}, true},
+		"a page of HTML with status 503":      {func(s *fakeaws.Server) { s.Down("EC2") }, "Garbled", []string{"an answer with HTTP status 503", "outage", "proxies"}, true},
+		"prices as HTML with status 503":      {func(s *fakeaws.Server) { s.Down("Pricing") }, "Garbled", []string{"Pricing GetProducts", "HTTP status 503"}, false},
+		"an answer that cannot be decoded":    {func(s *fakeaws.Server) { s.Garble("EC2") }, "Garbled", []string{"that cannot be decoded"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, fakeaws.Config{})
+			tc.fault(w.server)
+			class := object(t, nodeClass("gpu"))
+			listing := w.InstanceTypes(t.Context(), class)
+			if listing.Reason != tc.reason || (len(listing.InstanceTypes) == 0) != tc.without {
+				t.Errorf("%d types, %s: %s", len(listing.InstanceTypes), listing.Reason, listing.Message)
+			}
+			for _, words := range tc.words {
+				if !strings.Contains(listing.Message, words) {
+					t.Errorf("%q does not say %q", listing.Message, words)
+				}
+			}
+			if !tc.without {
+				it := named(t, listing, "g4dn.xlarge")
+				if spot := priceOf(it, "us-east-1a", "spot"); priceOf(it, "us-east-1a", "on-demand") != 526_000 || spot <= 0 || spot > 526_000 {
+					t.Errorf("offerings %+v", it.Offerings)
+				}
+			}
+			w.server.Heal()
+			w.until(class, "fresh again", fresh)
+		})
+	}
+}
+
+// Nothing is forgotten because AWS does not answer any more, and only what is too old is reported.
+func TestWhatIsKnownServesOnWhileAWSIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	class := object(t, nodeClass("gpu"))
+	before := w.until(class, "fresh", fresh)
+	w.server.Cut()
+	w.clock.Step(time.Hour + 6*time.Minute)
+	w.waitFor("tried again", func() bool {
+		return testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues("spot-prices", "Unreachable")) > 0
+	})
+	if l := w.InstanceTypes(t.Context(), class); !cmp.Equal(l, before) {
+		t.Errorf("a moment's absence changes what is told: %s %s", l.Reason, l.Message)
+	}
+	w.clock.Step(time.Hour)
+	stale := w.until(class, "stale", because("Unreachable"))
+	if !cmp.Equal(stale.InstanceTypes, before.InstanceTypes) || !strings.Contains(stale.Message, "the spot prices are those of 2026-03-01T12:00:00Z") {
+		t.Errorf("%d types: %s", len(stale.InstanceTypes), stale.Message)
+	}
+	w.server.Heal()
+	w.until(class, "fresh again", fresh)
+}
+
+func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	w.server.Throttle()
+	class := object(t, nodeClass("gpu"))
+	w.InstanceTypes(t.Context(), class)
+	tries := func() int { return w.server.Calls("DescribeInstanceTypes") }
+	// Five seconds, ten, … up to five minutes: seven tries in the first six minutes, and a few for the tenth that is drawn.
+	seconds := 0
+	w.waitFor("six minutes later", func() bool {
+		seconds++
+		return seconds == 6*60
+	})
+	if n := tries(); n < 4 || n > 9 {
+		t.Errorf("%d tries in six minutes", n)
+	}
+	w.server.Heal()
+	w.until(class, "fresh", fresh)
+	if n := testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues("instance-types", "Throttled")); int(n) < 3 {
+		t.Errorf("%v throttled tries are counted", n)
+	}
+	if n := testutil.ToFloat64(w.metrics.CatalogRefreshed.WithLabelValues("instance-types")); int64(n) < w.clock.Now().Add(-time.Hour).Unix() {
+		t.Errorf("read at %v", n)
+	}
+}
+
+// What nothing can be launched without is asked for again soon after an outage, however long that was; prices can wait.
+func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	w.server.Cut()
+	class := object(t, nodeClass("gpu"))
+	w.InstanceTypes(t.Context(), class)
+	seconds := 0
+	w.waitFor("six minutes later", func() bool {
+		seconds++
+		return seconds == 6*60
+	})
+	if n := w.server.Calls("DescribeInstanceTypes"); n < 9 {
+		t.Errorf("%d tries in six minutes, want one every half a minute", n)
+	}
+}
+
+// The clients of the SDK try again by themselves, and what they say in the end is another error.
+func TestClientsThatTryAgainAreToldToBeThrottled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {
+		load := c.Load
+		c.Load = func(ctx context.Context) (*api.Clients, error) {
+			quick, err := load(ctx)
+			server := *quick.EC2.Options().BaseEndpoint
+			patient := awssdk.Config{Region: "us-east-1", BaseEndpoint: &server, Credentials: quick.EC2.Options().Credentials}
+			return api.New(patient), err
+		}
+	})
+	w.server.Throttle()
+	class := object(t, nodeClass("gpu"))
+	w.until(class, "throttled", because("Throttled"))
+}
+
+func TestCredentialsAndRegionThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	class := object(t, nodeClass("gpu"))
+	for name, tc := range map[string]struct {
+		load   func(*fakeaws.Server) (*api.Clients, error)
+		reason string
+		words  string
+	}{
+		"no configuration": {
+			func(*fakeaws.Server) (*api.Clients, error) {
+				return nil, errors.New("finding the AWS region, which AWS_REGION would tell: none")
+			},
+			"NoConfiguration", "AWS_REGION",
+		},
+		"no credentials": {func(s *fakeaws.Server) (*api.Clients, error) {
+			c := fakeaws.ClientConfig(s.URL)
+			c.Credentials = awssdk.CredentialsProviderFunc(func(context.Context) (awssdk.Credentials, error) {
+				return awssdk.Credentials{}, errors.New("no EC2 IMDS role found")
+			})
+			return api.New(c), nil
+		}, "NoCredentials", "EKS Pod Identity or IRSA"},
+		"a region that does not exist": {func(s *fakeaws.Server) (*api.Clients, error) {
+			c := fakeaws.ClientConfig(s.URL)
+			c.Region, c.BaseEndpoint = "us-nowhere-9", nil
+			c.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+				return nil, fmt.Errorf("lookup %s: no such host", r.URL.Host)
+			})
+			return api.New(c), nil
+		}, "Unreachable", "us-nowhere-9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, err := fakeaws.Start(t.Context(), fakeaws.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {
+				c.Load = func(context.Context) (*api.Clients, error) { return tc.load(server) }
+			})
+			listing := w.until(class, "told", because(tc.reason))
+			if len(listing.InstanceTypes) != 0 || !strings.Contains(listing.Message, tc.words) {
+				t.Errorf("%d types: %s", len(listing.InstanceTypes), listing.Message)
+			}
+		})
+	}
+}
+
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
+
+func TestAClassOfAnotherRegionIsTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, fakeaws.Config{})
+	class := object(t, nodeClass("gpu", func(c *ec2v1.EC2NodeClass) {
+		for i := range c.Status.Subnets {
+			c.Status.Subnets[i].Zone = strings.Replace(c.Status.Subnets[i].Zone, "us-east-1", "eu-west-1", 1)
+		}
+	}))
+	listing := w.until(class, "told", because("WrongRegion"))
+	for _, words := range []string{`EC2NodeClass "gpu"`, "eu-west-1a", "us-east-1", "AWS_REGION"} {
+		if !strings.Contains(listing.Message, words) {
+			t.Errorf("%q does not say %q", listing.Message, words)
+		}
+	}
+}
+
+// allZones gives a class a subnet in each zone of the region.
+func allZones(class *ec2v1.EC2NodeClass) {
+	class.Status.Subnets = nil
+	for i, letter := range "abcdef" {
+		class.Status.Subnets = append(class.Status.Subnets, ec2v1.Subnet{ID: "subnet-" + string(letter), Zone: "us-east-1" + string(letter), ZoneID: fmt.Sprintf("use1-az%d", i+1)})
+	}
+}

@@ -1,0 +1,134 @@
+package chart_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/karve"
+)
+
+// tooLong is a duration that matches the pattern of Karpenter's CRDs and that Go cannot read.
+const tooLong = "99999999999h"
+
+// durationFields are the durations of Karpenter's kinds, with the objects around them.
+var durationFields = map[string]func(duration string) *unstructured.Unstructured{
+	"NodePool spec.disruption.consolidateAfter": func(d string) *unstructured.Unstructured {
+		return durationPool(map[string]any{"consolidateAfter": d}, map[string]any{})
+	},
+	"NodePool spec.disruption.budgets[].duration": func(d string) *unstructured.Unstructured {
+		return durationPool(map[string]any{"consolidateAfter": "0s", "budgets": []any{map[string]any{"nodes": "1", "schedule": "@daily", "duration": d}}}, map[string]any{})
+	},
+	"NodePool spec.template.spec.expireAfter": func(d string) *unstructured.Unstructured {
+		return durationPool(map[string]any{"consolidateAfter": "0s"}, map[string]any{"expireAfter": d})
+	},
+	"NodePool spec.template.spec.terminationGracePeriod": func(d string) *unstructured.Unstructured {
+		return durationPool(map[string]any{"consolidateAfter": "0s"}, map[string]any{"terminationGracePeriod": d})
+	},
+	"NodeClaim spec.expireAfter": func(d string) *unstructured.Unstructured {
+		return durationObject("NodeClaim", claimSpec("expireAfter", d))
+	},
+	"NodeClaim spec.terminationGracePeriod": func(d string) *unstructured.Unstructured {
+		return durationObject("NodeClaim", claimSpec("terminationGracePeriod", d))
+	},
+}
+
+func claimSpec(key, value string) map[string]any {
+	spec := map[string]any{
+		"nodeClassRef": map[string]any{"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"},
+		"requirements": []any{map[string]any{"key": "karpenter.sh/capacity-type", "operator": "In", "values": []any{"spot"}}},
+	}
+	if key != "" {
+		spec[key] = value
+	}
+	return spec
+}
+
+func durationPool(disruption, template map[string]any) *unstructured.Unstructured {
+	spec := claimSpec("", "")
+	maps.Copy(spec, template)
+	return durationObject("NodePool", map[string]any{"disruption": disruption, "template": map[string]any{"spec": spec}})
+}
+
+func durationObject(kind string, spec map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	u.SetAPIVersion("karpenter.sh/v1")
+	u.SetKind(kind)
+	u.SetName("durations")
+	return u
+}
+
+// TestADurationThatNoClientCanReadIsRefused shows on a real API server what such a duration does, and that the chart's policy keeps it out.
+func TestADurationThatNoClientCanReadIsRefused(t *testing.T) {
+	cluster.Require(t)
+	k, err := karve.Client(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(o client.Object) {
+		t.Helper()
+		if err := k.Delete(context.WithoutCancel(t.Context()), o); err != nil {
+			t.Error(err)
+		}
+	}
+	for field, object := range durationFields {
+		o := object(tooLong)
+		create(t, k, o)
+		var list client.ObjectList = &karpv1.NodePoolList{}
+		if o.GetKind() == "NodeClaim" {
+			list = &karpv1.NodeClaimList{}
+		}
+		if err := k.List(t.Context(), list); err == nil {
+			t.Errorf("%s: %s can be read: the policy is not needed for it", field, tooLong)
+		}
+		remove(o)
+	}
+	pool := durationFields["NodePool spec.disruption.consolidateAfter"](tooLong)
+	pool.SetName("there-already")
+	create(t, k, pool)
+
+	for _, o := range objects(t, needed, "--set=node.enabled=false,nominations.enabled=false") {
+		if strings.HasSuffix(o.GetName(), "-durations") {
+			create(t, k, o)
+			t.Cleanup(func() { remove(o) })
+		}
+	}
+	try := func(o *unstructured.Unstructured) error { return k.Create(t.Context(), o, client.DryRunAll) }
+	for deadline := time.Now().Add(time.Minute); try(durationFields["NodeClaim spec.expireAfter"](tooLong)) == nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the policy is not in force")
+		}
+	}
+	for field, object := range durationFields {
+		if err := try(object(tooLong)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), "duration") {
+			t.Errorf("%s: %s is accepted, or refused without a word about it: %v", field, tooLong, err)
+		} else {
+			t.Log(err)
+		}
+		for _, d := range []string{"2562047h", "1h30m", "1m"} {
+			if err := try(object(d)); err != nil {
+				t.Errorf("%s: %s is refused: %v", field, d, err)
+			}
+		}
+		if err := try(object("Never")); err != nil && strings.Contains(field, "After") {
+			t.Errorf("%s: Never is refused: %v", field, err)
+		}
+	}
+	if err := try(durationObject("NodeClaim", claimSpec("", ""))); err != nil {
+		t.Errorf("without a duration: %v", err)
+	}
+	pool.SetAnnotations(map[string]string{"example.com/touched": "true"})
+	if err := k.Update(t.Context(), pool); err != nil {
+		t.Errorf("one that was there before cannot be touched any more: %v", err)
+	}
+	remove(pool)
+}

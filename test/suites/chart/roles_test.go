@@ -1,0 +1,138 @@
+package chart_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	sigsyaml "sigs.k8s.io/yaml"
+
+	"karve.sh/karve/pkg/operator"
+	"karve.sh/karve/test/harness/chart"
+	"karve.sh/karve/test/harness/cluster"
+)
+
+// features are the values that turn the rights on which are generated into config/rbac/<feature>.yaml, and what the controller understands then.
+var features = []struct {
+	name, value string
+	on          func(*operator.Options) bool
+}{
+	{"nominations", "nominations.enabled", func(o *operator.Options) bool { return o.Nominations }},
+	{"capacity-buffers", "capacityBuffers.enabled", func(o *operator.Options) bool { return o.CapacityBuffers }},
+	{"image-rollouts", "imageRollouts.enabled", func(o *operator.Options) bool { return o.ImageRollouts }},
+	{"secure-metrics", "controller.metrics.secure", func(o *operator.Options) bool { return o.MetricsSecure }},
+}
+
+// role is the kind, the namespace and the name of a role.
+type role struct{ kind, namespace, name string }
+
+// TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn renders the chart with no feature, with each alone and with all. Of one that is off there is neither a right, nor
+// does the controller try.
+func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
+	generated := generatedRoles(t)
+	sets := []int{0, 1<<len(features) - 1}
+	for i := range features {
+		sets = append(sets, 1<<i)
+	}
+	for _, set := range sets {
+		var values []string
+		want := map[role][]rbacv1.PolicyRule{}
+		add := func(name string) {
+			maps.Copy(want, generated[name])
+		}
+		add("role")
+		for i, f := range features {
+			on := set&(1<<i) != 0
+			values = append(values, fmt.Sprintf("%s=%t", f.value, on))
+			if on {
+				add(f.name)
+			}
+		}
+		options := []string{needed, "--set=node.enabled=false," + strings.Join(values, ",")}
+		all := objects(t, options...)
+		if diff := cmp.Diff(want, boundRoles(t, all), cmp.AllowUnexported(role{})); diff != "" {
+			t.Errorf("%s: the roles that are bound are not those of config/rbac (-want +got):\n%s", options[1], diff)
+		}
+		_, o := started(t, options...)
+		for i, f := range features {
+			if on := set&(1<<i) != 0; f.on(o) != on {
+				t.Errorf("%s: the controller has %s: %t", options[1], f.name, f.on(o))
+			}
+		}
+	}
+	if len(generated) != len(features)+1 {
+		t.Errorf("there are %d files in config/rbac and %d features", len(generated), len(features))
+	}
+}
+
+// generatedRoles are the roles in config/rbac, by the names of their files.
+func generatedRoles(t *testing.T) map[string]map[role][]rbacv1.PolicyRule {
+	t.Helper()
+	root, err := cluster.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	generated := map[string]map[role][]rbacv1.PolicyRule{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		generated[name] = map[role][]rbacv1.PolicyRule{}
+		for document := range strings.SplitSeq(string(text), "---\n") {
+			var r rbacv1.ClusterRole // A Role's fields are among a ClusterRole's.
+			if err := sigsyaml.Unmarshal([]byte(document), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Kind != "" {
+				generated[name][role{r.Kind, r.Namespace, r.Name}] = r.Rules
+			}
+		}
+	}
+	return generated
+}
+
+// boundRoles are the roles that are bound to the controller's service account.
+func boundRoles(t *testing.T, all chart.Objects) map[role][]rbacv1.PolicyRule {
+	t.Helper()
+	subject := rbacv1.Subject{Kind: "ServiceAccount", Name: into[corev1.ServiceAccount](t, all, "ServiceAccount").Name, Namespace: controller.Namespace}
+	roles, bound := map[role][]rbacv1.PolicyRule{}, map[role][]rbacv1.PolicyRule{}
+	for _, o := range all {
+		convert := func(into any) {
+			if err := chart.Convert(o, into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		switch o.GetKind() {
+		case "ClusterRole", "Role":
+			var r rbacv1.ClusterRole
+			convert(&r)
+			roles[role{o.GetKind(), o.GetNamespace(), o.GetName()}] = r.Rules
+		case "ClusterRoleBinding", "RoleBinding":
+			var binding rbacv1.RoleBinding
+			convert(&binding)
+			if diff := cmp.Diff([]rbacv1.Subject{subject}, binding.Subjects); diff != "" {
+				t.Errorf("%s %s: %s", o.GetKind(), o.GetName(), diff)
+			}
+			bound[role{binding.RoleRef.Kind, o.GetNamespace(), binding.RoleRef.Name}] = nil
+		}
+	}
+	for r := range bound {
+		bound[r] = roles[r]
+	}
+	if len(roles) != len(bound) {
+		t.Errorf("there are %d roles and %d of them are bound", len(roles), len(bound))
+	}
+	return bound
+}

@@ -1,0 +1,83 @@
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/api.md")
+
+func TestTheReferenceOfTheAPIIsThatOfTheCRDs(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, "pkg/apis/crds/*.yaml"))
+	if err != nil || len(files) != 2 {
+		t.Fatal(files, err)
+	}
+	var page strings.Builder
+	page.WriteString("# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` prints the same.\n")
+	slices.Reverse(files) // GPUNodeClass first.
+	for _, file := range files {
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict([]byte(read(t, file)), &crd); err != nil {
+			t.Fatal(err)
+		}
+		page.WriteString(section(&crd))
+	}
+	want, file := page.String(), filepath.Join(root, "docs/api.md")
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, read(t, file)); diff != "" {
+		t.Errorf("docs/api.md differs from the CRDs; go -C test test ./suites/docs -run API -update rewrites it (-want +got):\n%s", diff)
+	}
+}
+
+func section(crd *apiextensionsv1.CustomResourceDefinition) string {
+	version := crd.Spec.Versions[0]
+	schema := version.Schema.OpenAPIV3Schema
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n## %s\n\n`%s/%s`, cluster-scoped, short name `%s`.\n\n%s\n", crd.Spec.Names.Kind, crd.Spec.Group, version.Name,
+		strings.Join(crd.Spec.Names.ShortNames, "`, `"), schema.Description)
+	for _, part := range []string{"spec", "status"} {
+		b.WriteString("\n| field | type | |\n|---|---|---|\n")
+		fields(&b, part, schema.Properties[part])
+	}
+	return b.String()
+}
+
+// fields writes a row for each field of a schema, in the order of their names.
+func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps) {
+	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
+		field := schema.Properties[name]
+		of := path + "." + name
+		what := field.Type
+		if field.Type == "array" {
+			what = field.Items.Schema.Type + "[]"
+		}
+		if slices.Contains(schema.Required, name) {
+			what += ", required"
+		}
+		text := strings.Join(strings.Fields(strings.ReplaceAll(field.Description, "|", `\|`)), " ")
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
+		if strings.HasSuffix(of, "status.conditions") {
+			continue // As in all kinds.
+		}
+		fields(b, of, field)
+		if field.Items != nil {
+			fields(b, of+"[]", *field.Items.Schema)
+		}
+	}
+}

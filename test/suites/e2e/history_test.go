@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/test/harness/cluster"
+)
+
+// claim is what was seen of a NodeClaim, at which times of this machine's clock. Zero times are for what was not seen.
+type claim struct {
+	name, pool, instanceType, capacityType string
+	price                                  int64
+	ours                                   bool
+	first, deleting, gone                  time.Time
+}
+
+func (c *claim) String() string {
+	s := fmt.Sprintf("%s: %s %s, %d micro-USD, seen %s", c.name, c.instanceType, c.capacityType, c.price, c.first.Format(clock))
+	if !c.deleting.IsZero() {
+		s += ", deleting " + c.deleting.Format(clock)
+	}
+	if !c.gone.IsZero() {
+		s += ", gone " + c.gone.Format(clock)
+	}
+	return s
+}
+
+const clock = "15:04:05.000"
+
+// lifetime is when a pod was there.
+type lifetime struct {
+	name               string
+	first, bound, gone time.Time
+	// homeless says that the scheduler once found no place for it.
+	homeless bool
+}
+
+// history remembers what came and went, so that a test can say that something never happened.
+type history struct {
+	mu     sync.Mutex
+	claims map[types.UID]*claim
+	// pods are by namespace.
+	pods map[string]map[types.UID]*lifetime
+	// leaving are the nodes that Karve has ever tainted to give them back.
+	leaving map[string]time.Time
+	// early are the nodes that were open to pods before they exposed what they promise, by pool.
+	early map[string][]string
+}
+
+func newHistory() *history {
+	return &history{
+		claims: map[types.UID]*claim{}, pods: map[string]map[types.UID]*lifetime{}, leaving: map[string]time.Time{}, early: map[string][]string{},
+	}
+}
+
+func (h *history) watch(ctx context.Context, c cache.Cache) error {
+	for object, note := range map[client.Object]func(any, bool){&karpv1.NodeClaim{}: h.claim, &corev1.Pod{}: h.pod, &corev1.Node{}: h.node} {
+		informer, err := c.GetInformer(ctx, object)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		_, err = informer.AddEventHandler(cluster.Notes(note, func(o any) { note(o, true) }))
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+func (h *history) claim(o any, gone bool) {
+	nc, ok := o.(*karpv1.NodeClaim)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.claims[nc.UID]
+	if c == nil {
+		c = &claim{
+			name: nc.Name, pool: nc.Labels[karpv1.NodePoolLabelKey], ours: snapshot.IsOurClaim(nc), first: time.Now(),
+			price: snapshot.PromiseOf(nc.Annotations).MicroUSDPerHour,
+		}
+		c.instanceType, _, c.capacityType = snapshot.ShapeOf(nc)
+		h.claims[nc.UID] = c
+	}
+	if c.deleting.IsZero() && (gone || !nc.DeletionTimestamp.IsZero()) {
+		c.deleting = time.Now()
+	}
+	if gone {
+		c.gone = time.Now()
+	}
+}
+
+func (h *history) pod(o any, gone bool) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.pods[pod.Namespace] == nil {
+		h.pods[pod.Namespace] = map[types.UID]*lifetime{}
+	}
+	l := h.pods[pod.Namespace][pod.UID]
+	if l == nil {
+		l = &lifetime{name: pod.Name, first: time.Now()}
+		h.pods[pod.Namespace][pod.UID] = l
+	}
+	if l.bound.IsZero() && pod.Spec.NodeName != "" {
+		l.bound = time.Now()
+	}
+	l.homeless = l.homeless || slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Reason == corev1.PodReasonUnschedulable
+	})
+	if gone {
+		l.gone = time.Now()
+	}
+}
+
+func (h *history) node(o any, gone bool) {
+	node, ok := o.(*corev1.Node)
+	if !ok || gone {
+		return
+	}
+	promise := snapshot.PromiseOf(node.Annotations)
+	if promise.Resource == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if tainted(node, v1alpha1.DisruptingTaintKey) && h.leaving[node.Name].IsZero() {
+		h.leaving[node.Name] = time.Now()
+	}
+	exposes := node.Status.Allocatable[promise.Resource]
+	if node.Labels[karpv1.NodeRegisteredLabelKey] == "true" && !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) && exposes.Value() < promise.Replicas() {
+		pool := node.Labels[karpv1.NodePoolLabelKey]
+		h.early[pool] = append(h.early[pool], fmt.Sprintf("%s with %s of %d replicas", node.Name, &exposes, promise.Replicas()))
+	}
+}
+
+// claimsOf are all claims that a pool ever had, the first one first.
+func (h *history) claimsOf(pool string) []claim {
+	return h.claimsThat(func(c *claim) bool { return c.pool == pool })
+}
+
+func (h *history) claimsThat(are func(*claim) bool) []claim {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var some []claim
+	for _, c := range h.claims {
+		if are(c) {
+			some = append(some, *c)
+		}
+	}
+	slices.SortFunc(some, func(a, b claim) int {
+		if c := a.first.Compare(b.first); c != 0 {
+			return c
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	return some
+}
+
+// alive are the claims that nobody has asked to go.
+func alive(claims []claim) []claim {
+	return slices.DeleteFunc(slices.Clone(claims), func(c claim) bool { return !c.deleting.IsZero() })
+}
+
+func total(claims []claim) int64 {
+	var sum int64
+	for _, c := range claims {
+		sum += c.price
+	}
+	return sum
+}
+
+// podsOf is when the last pod of a namespace came, and when the first one went.
+func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.pods[namespace] {
+		if l.first.After(last) {
+			last = l.first
+		}
+		if !l.gone.IsZero() && (firstGone.IsZero() || l.gone.Before(firstGone)) {
+			firstGone = l.gone
+		}
+	}
+	return last, firstGone
+}
+
+// waits are how long the pods of a namespace waited that came after a time: how many came, the longest wait, and how many the scheduler found no place for at first.
+func (h *history) waits(namespace string, after time.Time) (came int, longest time.Duration, homeless int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.pods[namespace] {
+		if !l.first.After(after) {
+			continue
+		}
+		came++
+		longest = max(longest, l.bound.Sub(l.first))
+		if l.homeless {
+			homeless++
+		}
+	}
+	return came, longest, homeless
+}
+
+// bound is when each pod of a namespace was bound, by namespace and name.
+func (h *history) bound(namespace string) map[string]time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[string]time.Time{}
+	for _, l := range h.pods[namespace] {
+		all[namespace+"/"+l.name] = l.bound
+	}
+	return all
+}
+
+// most is how many of the claims were on their way out at once.
+func most(claims []claim) int {
+	n := 0
+	for _, c := range claims {
+		at := 0
+		for _, other := range claims {
+			if !c.deleting.IsZero() && !other.deleting.IsZero() && !other.deleting.After(c.deleting) && (other.gone.IsZero() || other.gone.After(c.deleting)) {
+				at++
+			}
+		}
+		n = max(n, at)
+	}
+	return n
+}
+
+func (h *history) openedEarly(pool string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.early[pool])
+}
+
+// wasLeaving says whether Karve ever tainted the node to give it back.
+func (h *history) wasLeaving(node string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.leaving[node].IsZero()
+}
+
+func tainted(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}

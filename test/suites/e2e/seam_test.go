@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/karve"
+)
+
+// gates are all of Karpenter's.
+var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCapacity", "CapacityBuffer", "SpotToSpotConsolidation"}
+
+// TestKarpenterLeavesUsAloneWithEachOfItsFeatures restarts Karpenter with one of its feature gates on and the others off, and at last with all. Each time Karve has
+// to launch one more machine, for more pods than the pool's limit lets it serve. Karpenter must neither launch for those that wait nor take one of our machines,
+// though it consolidates at once; that it would do both is seen by pools of its own.
+//
+// The names clash on purpose: the GPUNodeClass, the EC2NodeClass and the NodePool are namesakes, since Karpenter's AWS provider finds the node class of any
+// NodePool by its name alone, and a NodeOverlay tells Karpenter how many replicas our machines have.
+func TestKarpenterLeavesUsAloneWithEachOfItsFeatures(t *testing.T) { //nolint:tparallel // There is one Karpenter.
+	cluster.Require(t)
+	t.Parallel()
+	w := ownWorld(t, cluster.Config{KarpenterEnv: []string{"BATCH_IDLE_DURATION=200ms"}}, karve.Options{Alone: true, BatchIdle: 200 * time.Millisecond})
+	s := w.scene(t, "seam")
+	s.class(v1alpha1.IdleNever)
+	s.create(overlay(s.name))
+	s.pool(poolOptions{
+		consolidateAfter: "0s", limits: map[string]string{"nvidia.com/gpu": "0"},
+		// Of spot capacity, which is what SpotToSpotConsolidation is about.
+		requirements: map[string]string{karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot, corev1.LabelInstanceTypeStable: cheapest},
+	})
+	s.deploy("inference", 0)
+	s.control(0)
+	for i, gate := range append(gates, "all") {
+		t.Run(gate, func(t *testing.T) {
+			began := time.Now()
+			w.restartKarpenter(t, gate)
+			(&scene{w, t, s.name}).withOneMore(i + 1)
+			t.Logf("%s took %s", gate, time.Since(began).Round(time.Second))
+		})
+	}
+}
+
+func (w *world) restartKarpenter(t *testing.T, on string) {
+	t.Helper()
+	if err := w.KillComponent(cluster.Karpenter); err != nil {
+		t.Fatal(err)
+	}
+	var switches []string
+	for _, gate := range gates {
+		switches = append(switches, fmt.Sprintf("%s=%t", gate, gate == on || on == "all"))
+	}
+	w.SetFeatureGates(strings.Join(switches, ","))
+	if err := w.StartComponent(t.Context(), cluster.Karpenter); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withOneMore has room for the n-th machine, and pods for it and half of another. The machines before it are empty at first, and all of them are at last.
+func (s *scene) withOneMore(n int) {
+	s.t.Helper()
+	s.delete(&corev1.Pod{ObjectMeta: objectMetaIn(s.name, controlName(n-1))})
+	s.patch(s.nodePool(s.name), fmt.Sprintf(`{"spec":{"limits":{"nvidia.com/gpu":"%d"}}}`, n))
+	d := &appsv1.Deployment{ObjectMeta: objectMetaIn(s.name, "inference")}
+	s.scale(d, int32(10*n+4))
+	s.control(n)
+	waiting := func(p corev1.Pod) bool { return p.Labels["app"] != d.Name || p.Spec.NodeName != "" }
+	s.until(enough, fmt.Sprintf("%d of %d pods run", 10*n, 10*n+4), func() (bool, string) {
+		pods := s.pods()
+		left := slices.DeleteFunc(slices.Clone(pods), waiting)
+		return len(pods) == 10*n+4+1 && s.running() == 10*n+1 && len(left) == 4, fmt.Sprintf("%d run of %d", s.running(), len(pods))
+	})
+	for _, pod := range slices.DeleteFunc(s.pods(), waiting) {
+		s.untilEvent("Pod", pod.Name, "LimitReached", s.name)
+	}
+	// With NodeOverlay, Karpenter gives up a claim that it has not launched and whose pool it has not looked at yet, and Karve makes it again.
+	all := len(s.claims())
+	s.scale(d, 0)
+	s.until(enough, "Karpenter has given its own empty machine back", func() (bool, string) {
+		claims := s.history.claimsOf(controlName(n - 1))
+		return len(claims) == 1 && !claims[0].deleting.IsZero(), lines(claims)
+	})
+	s.drift()
+	s.stays(2*time.Second, "our machines are left alone", func() (bool, string) {
+		nodes := s.nodes(s.name)
+		disrupted := slices.ContainsFunc(nodes, func(n corev1.Node) bool { return tainted(&n, karpv1.DisruptedTaintKey) })
+		return len(nodes) == n && len(s.claims()) == all && len(alive(s.claims())) == n && !disrupted, lines(s.claims())
+	})
+	foreign := s.history.claimsThat(func(c *claim) bool { return !c.ours && !strings.HasPrefix(c.pool, "control-") })
+	if len(foreign) > 0 {
+		s.t.Errorf("Karpenter launched machines for our pods:\n%s", lines(foreign))
+	}
+}
+
+// drift says of our machines, in Karpenter's own words, that they have drifted: it takes machines of which it has said so itself.
+func (s *scene) drift() {
+	s.t.Helper()
+	var claims karpv1.NodeClaimList
+	if err := s.api.List(s.t.Context(), &claims, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name}); err != nil {
+		s.t.Fatal(err)
+	}
+	for i := range claims.Items {
+		claim := claims.Items[i].DeepCopy()
+		claim.StatusConditions().SetTrue(karpv1.ConditionTypeDrifted)
+		if err := s.api.Status().Patch(s.t.Context(), claim, client.MergeFrom(&claims.Items[i])); err != nil {
+			s.t.Fatalf("saying that %s has drifted: %v", claim.Name, err)
+		}
+	}
+}
+
+func controlName(n int) string { return fmt.Sprintf("control-%d", n) }
+
+// control makes a pool of Karpenter's own whose machines it may take as soon as they are empty, and a pod that it has to launch one for. It waits for that pod.
+func (s *scene) control(n int) {
+	s.t.Helper()
+	name := controlName(n)
+	s.pool(poolOptions{
+		name: name, stock: true, taintKey: "none", consolidateAfter: "0s", requirements: map[string]string{"karpenter.k8s.aws/instance-family": "m5"},
+	})
+	s.pod(name, selects(karpv1.NodePoolLabelKey, name), func(spec *corev1.PodSpec) {
+		spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")}}
+	})
+	waited := s.until(enough, "Karpenter's own pod runs", func() (bool, string) {
+		return slices.ContainsFunc(s.pods(), func(p corev1.Pod) bool { return p.Name == name && p.Status.Phase == corev1.PodRunning }), strings.Join(s.events("Pod", name), "\n")
+	})
+	s.t.Logf("Karpenter's own pod %s ran after %s", name, waited.Round(100*time.Millisecond))
+}
+
+// overlay tells Karpenter of ten replicas a GPU on the machines of a pool.
+func overlay(pool string) *unstructured.Unstructured {
+	in := func(key, value string) any {
+		return map[string]any{"key": key, "operator": "In", "values": []any{value}}
+	}
+	return manifest("karpenter.sh/v1alpha1", "NodeOverlay", pool, map[string]any{
+		"requirements": []any{in(karpv1.NodePoolLabelKey, pool), in("karpenter.k8s.aws/instance-gpu-count", "1")},
+		"capacity":     map[string]string{v1alpha1.ResourceGPUShared: "10"},
+	})
+}

@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/karve"
+)
+
+// says has a Node say something of itself as of now.
+func (s *scene) says(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
+	s.t.Helper()
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"the test says so","lastTransitionTime":%q}]}}`,
+		conditionType, status, reason, time.Now().UTC().Format(time.RFC3339))
+	if err := s.api.Status().Patch(s.t.Context(), node.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+		s.t.Fatalf("patching the status of node %s: %v", node.Name, err)
+	}
+}
+
+// falls has a Node's kubelet fall silent, while the cloud's machine runs on. Where kwok was just about to speak for it, it goes on and has to be told again.
+func (s *scene) falls(node *corev1.Node) {
+	s.t.Helper()
+	for _, kept := range []string{`"fake"`, "null"} {
+		s.patch(node.DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{"kwok.x-k8s.io/node":%s}}}`, kept))
+	}
+	s.says(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
+}
+
+// staysSilent has a Node fall silent again that has said that it is ready.
+func (s *scene) staysSilent(node *corev1.Node) {
+	s.t.Helper()
+	if node.DeletionTimestamp.IsZero() && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}) {
+		s.falls(node)
+	}
+}
+
+// TestSickMachinesAreReplaced has one of two machines die with pods that may not be disrupted, and then the one GPU of another pool break under pods of which at least five
+// of six have to run.
+func TestSickMachinesAreReplaced(t *testing.T) {
+	cluster.Require(t)
+	t.Parallel()
+	w := ownWorld(t, cluster.Config{}, karve.Options{
+		Alone: true, Settle: 3 * time.Second, NotReadyTimeout: 20 * time.Second, GPUFaultTimeout: 10 * time.Second,
+	})
+	w.aMachineDies(t)
+	w.aGPUBreaks(t)
+}
+
+func (w *world) aMachineDies(t *testing.T) {
+	t.Helper()
+	s := w.scene(t, "dies")
+	s.class(v1alpha1.IdleNever)
+	s.pool(poolOptions{requirements: map[string]string{corev1.LabelInstanceTypeStable: cheapest}})
+	s.deploy("inference", 11)
+	s.untilRunning(11)
+	nodes := s.nodes(s.name)
+	if len(nodes) != 2 {
+		t.Fatalf("%d nodes came, want 2", len(nodes))
+	}
+	s.patch(nodes[0].DeepCopy(), fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, karpv1.DoNotDisruptAnnotationKey))
+	s.falls(&nodes[0])
+	took := s.until(enough, "the dead machine is gone and all pods run", func() (bool, string) {
+		gone := true
+		for _, n := range s.nodes(s.name) {
+			if n.Name == nodes[0].Name {
+				gone = false
+				s.staysSilent(&n)
+			}
+		}
+		return gone && s.running() == 11 && len(s.pods()) == 11, lines(s.claims())
+	})
+	t.Logf("A dead machine was replaced within %s", took.Round(time.Second))
+	if took < 20*time.Second {
+		t.Errorf("it was borne for %s, want 20s", took)
+	}
+	s.untilEvent("Node", nodes[0].Name, "Unhealthy", "Ready is Unknown", "without waiting")
+	if all := s.claims(); len(all) > 3 || len(alive(all)) > 2 {
+		t.Errorf("want two machines and one in the stead of one:\n%s", lines(all))
+	}
+	if n := w.metric(t, w.karve, "karve_nodeclaims_deleted_total", `nodepool="dies"`, `reason="Unhealthy"`); n != 1 {
+		t.Errorf("%v deletions were counted, want 1", n)
+	}
+	s.untilCondition(s.name, v1alpha1.ConditionNodesHealthy, "True")
+}
+
+func (w *world) aGPUBreaks(t *testing.T) {
+	t.Helper()
+	s := w.scene(t, "breaks")
+	s.class(v1alpha1.IdleNever)
+	s.pool(poolOptions{budget: "0"})
+	s.create(&policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "inference"}, Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "inference"}},
+	}})
+	s.deploy("inference", 6)
+	s.untilRunning(6)
+	old := s.nodes(s.name)[0]
+	began, least := time.Now(), 6
+	s.says(&old, "AcceleratedHardwareReady", corev1.ConditionFalse, "GPUNeedsReset")
+	s.until(enough, "the machine is gone and all pods run", func() (bool, string) {
+		least = min(least, s.running())
+		return !s.claims()[0].gone.IsZero() && s.running() == 6 && len(s.pods()) == 6, lines(s.claims())
+	})
+	came, longest, homeless := w.history.waits(s.name, began)
+	t.Logf("A machine with a broken GPU was replaced within %s; %d pods moved and waited %s at most, and at least %d ran", time.Since(began).Round(time.Second), came, longest, least)
+	if all := s.claims(); len(all) != 2 || len(alive(all)) != 1 {
+		t.Errorf("want one machine and one in its stead:\n%s", lines(all))
+	}
+	if least < 5 || homeless > 0 {
+		t.Errorf("%d pods ran at least, want 5, and %d had to wait for a machine", least, homeless)
+	}
+	s.untilEvent("Node", old.Name, "Unhealthy", "AcceleratedHardwareReady is False", "a new place first")
+}

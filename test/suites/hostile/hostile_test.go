@@ -1,0 +1,252 @@
+package hostile_test
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/fleet/capacity"
+	"karve.sh/karve/pkg/fleet/drift"
+	"karve.sh/karve/pkg/fleet/headroom"
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/consolidate"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+	"karve.sh/karve/test/harness/hostile"
+)
+
+// count is how many objects a test generates: few in each run of the tests, and as many as KARVE_HOSTILE says.
+func count(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv("KARVE_HOSTILE"))
+	if err != nil {
+		return 3000
+	}
+	return n
+}
+
+// bound is how long a decision about a small cluster with some hostile objects may take on a busy machine; usually it takes some tens of milliseconds.
+const bound = 20 * time.Second
+
+// place is where a pod is in a plan: on a node of the name, on a new machine, or nowhere.
+type place struct {
+	kind int
+	node string
+}
+
+const (
+	nowhere = iota
+	launched
+	placed
+)
+
+// decision is what follows from a cluster.
+type decision struct {
+	places map[string]place
+	took   time.Duration
+}
+
+// decide makes a snapshot and a plan, which have to be sound as they are: nothing may have to be set aside.
+func decide(t *testing.T, c *snapshot.Cluster) decision {
+	t.Helper()
+	started := time.Now()
+	view := snapshot.Build(c)
+	kept, plan, aside, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
+		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: 5000}.Plan(s)))
+	}, func() bool { return true })
+	if err != nil || len(aside) > 0 {
+		t.Fatalf("no sound plan for all: %v, set aside: %+v", err, aside)
+	}
+	d := decision{map[string]place{}, time.Since(started)}
+	for _, p := range plan.Placements {
+		for _, pod := range p.Pods {
+			d.places[pod] = place{placed, kept.Nodes[p.Node].Name}
+		}
+	}
+	for _, l := range plan.Launches {
+		for _, pod := range l.Pods {
+			d.places[pod] = place{launched, ""}
+		}
+	}
+	for _, u := range plan.Unplaced {
+		d.places[u.Pod] = place{nowhere, u.Message}
+		if u.Message == "" || u.Reason == "" {
+			t.Errorf("pod %s is not told why it has no place", u.Pod)
+		}
+	}
+	return d
+}
+
+// rules says of an object that what it may do to others is not a matter of the room that it takes, by the rules of Kubernetes and of Karpenter: a pod of a higher
+// priority goes first, a running pod keeps others out by its anti-affinity, a DaemonSet runs on the machines whose taints it tolerates, and a NodePool of Karpenter's
+// own serves pods that Karve would serve. The sane pods are compared with what they have beside such objects.
+func rules(o client.Object) bool {
+	switch o := o.(type) {
+	case *corev1.Pod:
+		anti := o.Spec.NodeName != "" && o.Spec.Affinity != nil && o.Spec.Affinity.PodAntiAffinity != nil
+		return o.Spec.Priority != nil && *o.Spec.Priority > 0 || anti
+	case *appsv1.DaemonSet:
+		return slices.ContainsFunc(o.Spec.Template.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == "" })
+	case *karpv1.NodePool:
+		return !snapshot.IsOurs(o)
+	}
+	return false
+}
+
+// holds says whether a pod takes room on a node whatever is planned.
+func holds(o client.Object, node string) bool {
+	pod, ok := o.(*corev1.Pod)
+	return ok && (pod.Spec.NodeName == node || pod.Status.NominatedNodeName == node)
+}
+
+// compare fails where a sane pod has a worse place than without the objects. Its room on a node may go to another pod that the node has for it, be it a sane one; then a
+// machine is launched for it. It is left without a place only where one of the objects has its room, and no machine may be launched for it.
+// It returns how many pods wait for a machine that could run at once, though nobody else has their room: the preferences of pods that are planned together can have
+// such an effect, which costs nothing but the time.
+func compare(t *testing.T, before, after decision, objects []client.Object) (delayed int) {
+	t.Helper()
+	for pod, was := range before.places {
+		now, planned := after.places[pod]
+		if !strings.HasPrefix(pod, "default/sane-") || planned && now.kind >= was.kind {
+			continue
+		}
+		rival := was.kind == placed && slices.ContainsFunc(objects, func(o client.Object) bool {
+			return holds(o, was.node) || after.places[hostile.Namespace+"/"+o.GetName()] == was
+		})
+		for other, place := range after.places {
+			rival = rival || was.kind == placed && now.kind == launched && place == was && before.places[other] != was
+		}
+		switch {
+		case was.kind == placed && now.kind == launched && !rival:
+			delayed++
+		case !rival || now.kind == nowhere && was.node != hostile.SaneNode:
+			t.Errorf("%s was %+v and is %+v (planned: %t)", pod, was, now, planned)
+		}
+	}
+	return delayed
+}
+
+// round adds objects to the sane cluster.
+func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, delayed int) {
+	t.Helper()
+	g := hostile.New("h", seed)
+	beside, all := hostile.Sane(), hostile.Sane()
+	var objects []client.Object
+	for range n {
+		o := g.Object()
+		hostile.Add(all, o)
+		if rules(o) {
+			ruling++
+			hostile.Add(beside, o)
+			continue
+		}
+		objects = append(objects, o)
+	}
+	before, after := decide(t, beside), decide(t, all)
+	delayed = compare(t, before, after, objects)
+	began := time.Now()
+	others(t, all)
+	if t.Failed() {
+		t.Fatalf("seed %d, %d objects", seed, n)
+	}
+	return max(before.took, after.took, time.Since(began)), ruling, delayed
+}
+
+// others makes the other decisions that take such objects; none may panic.
+func others(t *testing.T, c *snapshot.Cluster) {
+	t.Helper()
+	view := snapshot.Build(c)
+	view = view.AsIs(snapshot.WhatIf{}, nil)
+	repair.Diagnose(c, view.Machines, repair.Tolerations{})
+	for i := range view.Pools {
+		for j := range view.Machines {
+			drift.Of(c, &view.Pools[i], &view.Machines[j])
+		}
+	}
+	snapshot.Hardware(view.Machines)
+	retention.NewOtherNodes(c)
+	layout := layout.Build(c, retention.Pods(c))
+	found := consolidate.Plan(solve.Solver{Effort: 5000}, layout.Layout)
+	for _, step := range found.Steps {
+		for _, i := range step.Leave {
+			if i < 0 || i >= len(layout.Machines) {
+				t.Errorf("a step gives machine %d of %d back", i, len(layout.Machines))
+			}
+		}
+	}
+	whole := snapshot.Build(c)
+	headroom := headroom.Build(&whole, planner.Plan{}, solve.Solver{Effort: 5000})
+	headroom.Keeps()
+	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})
+	capacity.Learn(c, nil)
+}
+
+func TestTheSaneClusterHasAPlaceForAllItsPods(t *testing.T) {
+	t.Parallel()
+	d := decide(t, hostile.Sane())
+	kinds := map[int]int{}
+	for _, p := range d.places {
+		kinds[p.kind]++
+	}
+	if kinds[nowhere] > 0 || kinds[placed] < 5 || kinds[launched] < 5 {
+		t.Errorf("want places on nodes and on machines for all: %v", d.places)
+	}
+}
+
+func TestNoObjectCostsAnUnrelatedPodItsPlace(t *testing.T) {
+	t.Parallel()
+	var slowest time.Duration
+	ruling, objects, rounds, delayed := 0, 0, 0, 0
+	for seed := uint64(1); objects < count(t); seed++ {
+		n := 1 + int(seed%7)*int(seed%11) // Up to 61: alone what one does is seen best, in company what they do together.
+		took, more, late := round(t, seed, n)
+		if took > bound {
+			t.Fatalf("seed %d, %d objects: a decision took %s", seed, n, took)
+		}
+		slowest, ruling, objects, rounds = max(slowest, took), ruling+more, objects+n, rounds+1
+		if late > 0 {
+			t.Logf("seed %d, %d objects: %d sane pods wait longer", seed, n, late)
+			delayed++
+		}
+	}
+	if delayed*1000 > rounds {
+		t.Errorf("sane pods wait longer in %d of %d clusters", delayed, rounds)
+	}
+	if ruling*4 > objects {
+		t.Errorf("%d of %d objects are left out of the comparison: it says little", ruling, objects)
+	}
+	t.Logf("%d objects in %d clusters, %d of them compared by the rules of others; the slowest decision took %s", objects, rounds, ruling, slowest)
+}
+
+func TestTheHeadlinePodStopsNobody(t *testing.T) {
+	t.Parallel()
+	before := decide(t, hostile.Sane())
+	for _, asks := range [][]string{{"cpu", "9223372036854776"}, {"cpu", "10000000000000000"}, {"memory", "9223372036854775807"}} {
+		c := hostile.Sane()
+		pod := snapshottest.Pod("headline", snapshottest.Asking(append(asks, "nvidia.com/gpu.shared", "1")...), func(pod *corev1.Pod) {
+			other := *pod.Spec.Containers[0].DeepCopy()
+			pod.Spec.Containers, pod.Spec.Tolerations, pod.Namespace = append(pod.Spec.Containers, other), nil, hostile.Namespace
+		})
+		c.Pods = append(c.Pods, pod)
+		after := decide(t, c)
+		if n := compare(t, before, after, nil); n > 0 {
+			t.Errorf("%d sane pods wait longer", n)
+		}
+		if got := after.places[hostile.Namespace+"/headline"]; got.kind != nowhere {
+			t.Errorf("%v: the pod has a place: %+v", asks, got)
+		}
+	}
+}

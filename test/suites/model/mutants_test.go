@@ -1,0 +1,122 @@
+package model
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mutant is Karve with one fault again that it has had.
+type mutant struct {
+	name  string
+	edits []edit
+	// says is what the model says of it.
+	says string
+}
+
+// edit changes a file of the repository.
+type edit struct {
+	file, is, becomes string
+}
+
+var mutants = []mutant{
+	{"a machine that never initialises is room for good", []edit{
+		{"pkg/snapshot/machines.go", "case !lifecycle.Of(state).Breaks:", "case !lifecycle.Of(state).Breaks, state == lifecycle.Initializing:"},
+	}, "stuck:"},
+	{"a broken machine that is kept keeps its pool closed", []edit{
+		{"pkg/controllers/readiness/broken.go", "return healthy != nil && !m.Fresh(healthy.LastTransitionTime.Time, c.Clock.Now(), c.Timeout), nil", "return false, nil"},
+		{"pkg/controllers/readiness/broken.go", `m.Pods[i].Name), since.Add(timeout)`, `m.Pods[i].Name), time.Time{}`},
+		{"pkg/snapshot/build.go", "m.Fresh(changed(healthy), now, timeout) ||", "m.Broken(now, timeout) ||"},
+	}, "stuck:"},
+	{"machines that start use up the disruption budget", []edit{
+		{"pkg/controllers/disruption/budget.go", "if !counts(m.Machine) {\n\t\t\tcontinue\n\t\t}\n\t\tdraining", "draining"},
+		{"pkg/controllers/disruption/budget.go", "!counts(m.Machine) || notReady(", "notReady("},
+	}, "is idle and stays, though the budget allows"},
+	{"machines with pods of one PodDisruptionBudget drain at once", []edit{
+		{"pkg/controllers/disruption/budget.go", "if other == \"\" || other == m.Claim.Name {\n\t\t\tcontinue\n\t\t}", "if true {\n\t\t\tcontinue\n\t\t}"},
+	}, "are drained at once, with pods of the PodDisruptionBudget"},
+	{"idle machines are each judged against the same room", []edit{
+		{"pkg/controllers/disruption/idle.go", "slices.Concat(going, ", "slices.Concat(going[:0], "},
+	}, "pods without replicas of idle machines that Karve removes have a place"},
+	{"an outage keeps machines that never start", []edit{
+		{"pkg/controllers/readiness/broken.go", "return out, since.Add(timeout)", "return out, time.Time{}"},
+	}, "stuck:"},
+}
+
+// root is the repository, from here.
+const root = "../../.."
+
+// overlay writes the changed files of a mutant and the document that has the go command read them instead.
+func (m *mutant) overlay(t *testing.T) string {
+	t.Helper()
+	dir, changed := t.TempDir(), map[string]string{}
+	for _, e := range m.edits {
+		text := changed[e.file]
+		if text == "" {
+			data, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(data)
+		}
+		if n := strings.Count(text, e.is); n != 1 {
+			t.Fatalf("%s has %d times %q; change this mutant with the code", e.file, n, e.is)
+		}
+		changed[e.file] = strings.Replace(text, e.is, e.becomes, 1)
+	}
+	replace := map[string]string{}
+	for file, text := range changed {
+		original, err := filepath.Abs(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace[original] = filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+		if err := os.WriteFile(replace[original], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	document, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(path, document, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestFaultsThatWereMendedAreFound has the runs of TestNothingGetsStuck find each mutant. It builds Karve for each, so it runs only with KARVE_MODEL_MUTANTS=1; that the mutants
+// still fit the code is always checked.
+func TestFaultsThatWereMendedAreFound(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			overlay := m.overlay(t)
+			if os.Getenv("KARVE_MODEL_MUTANTS") == "" {
+				t.Skip("KARVE_MODEL_MUTANTS is not set")
+			}
+			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNothingGetsStuck$", ".") //nolint:gosec // The overlay is ours.
+			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                 // The runs of every day have to do.
+			out, err := test.CombinedOutput()
+			if err == nil {
+				t.Fatal("no run finds it")
+			}
+			var found strings.Builder
+			for line := range strings.Lines(string(out)) {
+				if _, seed, ok := strings.Cut(line, ": seed "); ok {
+					found.WriteString("seed " + seed)
+				}
+			}
+			reason := found.String()
+			if !strings.Contains(reason, m.says) {
+				t.Fatalf("the runs say %q; want %q\n%s", reason, m.says, out)
+			}
+			t.Log(reason)
+		})
+	}
+}

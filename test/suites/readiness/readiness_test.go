@@ -1,0 +1,224 @@
+package readiness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/node/gpu"
+	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/pkg/node/plugin"
+	"karve.sh/karve/pkg/node/plugintest"
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/kubelet"
+)
+
+// TestANodeOpensWithItsReplicas runs everywhere: the kubelet is a stand-in, of which the test tells the API server.
+func TestANodeOpensWithItsReplicas(t *testing.T) {
+	w := newWorld(t)
+	claim := w.claim()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: claim.Status.ProviderID}}
+	register(n, claim)
+	w.must(w.api.Create(t.Context(), n))
+	w.waits()
+
+	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
+	w.must(err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	k := &plugintest.Kubelet{Network: plugin.Unix{}, Dir: dir}
+	w.must(k.Start(t.Context()))
+	t.Cleanup(k.Stop)
+	stop := w.tell(k)
+	defer stop()
+
+	// No controller makes the DaemonSet's pods here.
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.agents.Namespace, Name: "agent"}, Spec: w.agents.Spec.Template.Spec}
+	pod.Spec.NodeName = name
+	w.must(w.api.Create(t.Context(), pod))
+	program, env := w.agent(pod, t.TempDir())
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	w.must(err)
+	defer log.Close()
+	cmd := exec.CommandContext(t.Context(), program)
+	env = append(env, "KUBELET_SOCKET="+k.Socket(), "POD_RESOURCES_SOCKET="+k.PodResourcesSocket())
+	cmd.Env = env
+	cmd.Stderr = log
+	w.must(cmd.Start())
+	began := time.Now()
+	w.opens(log.Name())
+	t.Logf("open %s after the agent's start", time.Since(began).Round(time.Millisecond))
+	w.must(cmd.Process.Signal(syscall.SIGTERM))
+	w.must(cmd.Wait())
+}
+
+// tell writes to the Node what the kubelet has, until stopped.
+func (w *world) tell(k *plugintest.Kubelet) (stop func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		told := -1
+		for ctx.Err() == nil {
+			if n := k.Allocatable(v1alpha1.ResourceGPUShared); n != told {
+				patch := fmt.Sprintf(`{"status":{"capacity":{%q:"%d"},"allocatable":{%q:"%d"}}}`, v1alpha1.ResourceGPUShared, n, v1alpha1.ResourceGPUShared, n)
+				if _, err := w.clients.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err == nil {
+					told = n
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// TestPodsRunOnANodeOnceItsReplicasAreThere has a real kubelet and a real scheduler: the DaemonSet's own pod gives the agent its identity, and a
+// pod that waits for a replica starts when the taint goes.
+func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
+	kubelet.Require(t)
+	w := newWorld(t, cluster.Scheduler, cluster.ControllerManager)
+	machine, err := kubelet.Start(t.Context(), w.cluster, kubelet.Config{Name: name})
+	w.must(err)
+	t.Cleanup(func() {
+		if err := machine.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	claim := w.claim()
+	w.eventually(func() error {
+		n := w.node()
+		register(n, claim)
+		return w.api.Update(t.Context(), n)
+	})
+	workload := kubelet.Pod("default", "workload", v1alpha1.ResourceGPUShared, 1)
+	w.must(w.api.Create(t.Context(), workload))
+	pod := w.placed()
+	w.typed()
+	w.waits()
+
+	dir := filepath.Join(machine.Dir(), "agent")
+	program, env := w.agent(pod, dir)
+	port, err := w.cluster.FreePort(t.Context())
+	w.must(err)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	env = append(env, "METRICS_ADDRESS="+address, "POD_LOG_ROOT="+machine.Dir())
+	process, err := machine.Run(kubelet.Program{Name: "karve-node", Path: program, Env: env})
+	w.must(err)
+	w.opens(process.Log())
+	w.eventually(func() error {
+		p, err := w.clients.CoreV1().Pods(workload.Namespace).Get(t.Context(), workload.Name, metav1.GetOptions{})
+		if err == nil && p.Status.Phase != corev1.PodRunning {
+			err = fmt.Errorf("the pod is %s: %s %v", p.Status.Phase, p.Status.Message, p.Status.Conditions)
+		}
+		if err == nil {
+			workload = p
+		}
+		return err
+	})
+	w.attributes(workload, address, filepath.Join(dir, library))
+	process.Stop(5 * time.Second)
+}
+
+// attributes checks that what a container's process has of a GPU is told of its pod.
+func (w *world) attributes(pod *corev1.Pod, address, state string) {
+	w.t.Helper()
+	machine := nvmltest.T4(gpus)
+	machine.Devices[2].Usage.Processes = []gpu.Process{{PID: w.pid(pod), MemoryMiB: 512, SMPercent: 20}}
+	w.must(os.WriteFile(state, []byte(machine.String()), 0o600))
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	w.must(err)
+	w.eventually(func() error {
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if want := fmt.Sprintf("karve_pod_gpu_memory_used_bytes{namespace=%q,pod=%q,container=%q,gpu=%q} %g\n", pod.Namespace, pod.Name,
+			pod.Spec.Containers[0].Name, machine.Devices[2].UUID, float64(512<<20)); err == nil && !strings.Contains(string(text), want) {
+			err = fmt.Errorf("no metric %s", want)
+		}
+		return err
+	})
+}
+
+// pid is the number of a process of the pod's container, as the machine counts: it has a PID namespace of its own here.
+func (w *world) pid(pod *corev1.Pod) int {
+	w.t.Helper()
+	id := pod.Status.ContainerStatuses[0].ContainerID
+	id = id[strings.LastIndex(id, "/")+1:]
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	w.must(err)
+	for _, path := range groups {
+		if content, err := os.ReadFile(path); err != nil || !strings.Contains(string(content), id) {
+			continue
+		}
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
+		w.must(err)
+		for line := range strings.Lines(string(status)) {
+			// One number for each namespace, from ours to the container's own.
+			if numbers := strings.Fields(line); numbers[0] == "NSpid:" && len(numbers) == 4 {
+				pid, err := strconv.Atoi(numbers[2])
+				w.must(err)
+				return pid
+			}
+		}
+	}
+	w.t.Fatal("the pod has no process")
+	return 0
+}
+
+// placed waits for the DaemonSet's pod on the machine, which the startup taint does not keep away.
+func (w *world) placed() *corev1.Pod {
+	w.t.Helper()
+	var found *corev1.Pod
+	w.eventually(func() error {
+		pods, err := w.clients.CoreV1().Pods(w.agents.Namespace).List(w.t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + name})
+		if err == nil && len(pods.Items) != 1 {
+			err = errors.New("the machine has no pod of the DaemonSet")
+		}
+		if err == nil {
+			found = &pods.Items[0]
+		}
+		return err
+	})
+	return found
+}
+
+// typed checks that Kubernetes finds no fault in the expressions of the chart's policies.
+func (w *world) typed() {
+	w.t.Helper()
+	w.eventually(func() error {
+		policies, err := w.clients.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(w.t.Context(), metav1.ListOptions{})
+		w.must(err)
+		if len(policies.Items) == 0 {
+			w.t.Fatal("the chart has no policies")
+		}
+		for _, p := range policies.Items {
+			if p.Status.TypeChecking == nil {
+				return fmt.Errorf("%s is not checked", p.Name)
+			}
+			for _, warning := range p.Status.TypeChecking.ExpressionWarnings {
+				w.t.Errorf("%s: %s: %s", p.Name, warning.FieldRef, warning.Warning)
+			}
+		}
+		return nil
+	})
+}

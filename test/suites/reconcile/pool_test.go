@@ -1,0 +1,312 @@
+package reconcile
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/pool"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+func (w *world) poolController() *pool.Controller { return w.poolControllerWith(w.WithWatch) }
+
+func (w *world) poolControllerWith(c client.Client) *pool.Controller {
+	return &pool.Controller{Config: pool.Config{
+		Client: c, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, BreakerRetry: 10 * time.Minute, Tolerations: borne,
+	}}
+}
+
+// looks lets enough time pass for the controller to look again, and does.
+func (w *world) looks(controller *pool.Controller) {
+	w.t.Helper()
+	w.clock.Step(time.Second)
+	w.reconciles(controller, "")
+}
+
+func (w *world) wantCondition(np *karpv1.NodePool, conditionType, want, reason string) status.Condition {
+	w.t.Helper()
+	w.read(np)
+	c := poolCondition(np, conditionType)
+	if string(c.Status) != want || reason != "" && c.Reason != reason {
+		w.t.Errorf("%s of %s is %s %s (%s), want %s %s", conditionType, np.Name, c.Status, c.Reason, c.Message, want, reason)
+	}
+	return c
+}
+
+func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
+	w := newWorld(t)
+	np := w.shared("status")
+	_, node := w.machine("status-1", np)
+	w.claim("status-2", np)
+	w.on(node, "web")
+	controller := w.poolController()
+	w.reconciles(controller, "")
+	for _, conditionType := range []string{
+		karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady, v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionLaunchHealthy, v1alpha1.ConditionNodesHealthy, status.ConditionReady,
+	} {
+		if c := w.wantCondition(np, conditionType, "True", ""); c.ObservedGeneration != np.Generation {
+			t.Errorf("%s was observed at %d, want %d", conditionType, c.ObservedGeneration, np.Generation)
+		}
+	}
+	for name, want := range map[string]string{"cpu": "8", "memory": "32Gi", "nodes": "2", "nvidia.com/gpu": "2", "nvidia.com/gpu.shared": "20"} {
+		if got := np.Status.Resources[corev1.ResourceName(name)]; got.Cmp(resource.MustParse(want)) != 0 {
+			t.Errorf("%s is %s, want %s", name, got.String(), want)
+		}
+	}
+	if np.Status.Nodes == nil || *np.Status.Nodes != 2 {
+		t.Errorf("nodes is %v, want 2", np.Status.Nodes)
+	}
+	class := &v1alpha1.GPUNodeClass{}
+	class.Name = "status"
+	w.read(class)
+	if s := class.Status; s.Nodes != 2 || s.GPUs != 2 || s.Replicas != 20 || s.ReplicasInUse != 1 || s.USDPerHour != "1.052" {
+		t.Errorf("the class says %+v", s)
+	}
+	if n := w.counted("karve_pool_price_usd_per_hour"); n != 1.052 {
+		t.Errorf("the price is %v", n)
+	}
+	w.wantTold(0, "")
+
+	// Nothing changed, so nothing is written.
+	before, classBefore := np.ResourceVersion, class.ResourceVersion
+	w.looks(controller)
+	w.read(np)
+	w.read(class)
+	if np.ResourceVersion != before || class.ResourceVersion != classBefore {
+		t.Error("a status was written that was true already")
+	}
+}
+
+func TestAPoolWithoutItsClassesSaysSo(t *testing.T) {
+	w := newWorld(t)
+	missing := w.pool("missing")
+	w.class("no-inner", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "none" })
+	noInner := w.pool("no-inner")
+	w.class("no-kind", func(c *v1alpha1.GPUNodeClass) {
+		c.Spec.NodeClassRef = v1alpha1.NodeClassReference{Group: "example.com", Kind: "NodeClass", Name: "gpu"}
+	})
+	noKind := w.pool("no-kind")
+	inner := w.inner("changed", nil)
+	w.create(inner)
+	inner.Object["status"] = map[string]any{"conditions": []any{condition("True", inner.GetGeneration()+1)}}
+	w.updateStatus(inner)
+	w.class("changed", func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef.Name = "changed" })
+	changed := w.pool("changed")
+
+	controller := w.poolController()
+	w.reconciles(controller, "")
+	for np, reason := range map[*karpv1.NodePool]string{
+		missing: "GPUNodeClassNotFound", noInner: "NodeClassNotFound", noKind: "NodeClassKindUnknown", changed: "NodeClassNotObserved",
+	} {
+		w.wantCondition(np, karpv1.ConditionTypeNodeClassReady, "False", reason)
+		w.wantCondition(np, status.ConditionReady, "False", "")
+	}
+	w.wantCondition(missing, karpv1.ConditionTypeValidationSucceeded, "Unknown", "GPUNodeClassNotFound")
+	w.wantTold(4, "Warning")
+	w.looks(controller)
+	w.wantTold(0, "")
+
+	// The class comes, and the pool is mended.
+	w.class("missing")
+	w.looks(controller)
+	w.wantCondition(missing, status.ConditionReady, "True", "")
+}
+
+func TestAPoolWhoseNodesAreNotTaintedIsRefused(t *testing.T) {
+	w := newWorld(t)
+	np := w.shared("squat")
+	np.Spec.Template.Spec.Taints = nil
+	w.update(np)
+	w.pods("web", 1)
+	w.reconciles(w.poolController(), "")
+	w.wantCondition(np, karpv1.ConditionTypeValidationSucceeded, "False", "NoTaint")
+	w.wantTold(1, "Warning NoTaint")
+	w.reconciles(w.provisioning(), "")
+	w.wantClaims(0)
+}
+
+func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
+	w := newWorld(t)
+	np := w.shared("told")
+	w.refuse("told", "g4dn.xlarge", "us-east-1a")
+	controller := w.poolController()
+	w.reconciles(controller, "")
+	if c := w.wantCondition(np, v1alpha1.ConditionLaunchHealthy, "False", "LaunchRefused"); !strings.Contains(c.Message, "no capacity") {
+		t.Errorf("the message is %q", c.Message)
+	}
+	w.wantCondition(np, status.ConditionReady, "True", "")
+	if all := w.refusals("told"); len(all) != 1 || all[0].InstanceType != "g4dn.xlarge" || all[0].Zone != "us-east-1a" || all[0].Failures != 1 {
+		t.Errorf("the status holds %+v", all)
+	}
+	w.clock.Step(4 * time.Minute)
+	w.reconciles(controller, "")
+	w.wantCondition(np, v1alpha1.ConditionLaunchHealthy, "True", "")
+	w.clock.Step(time.Hour)
+	w.reconciles(controller, "")
+	if all := w.refusals("told"); len(all) != 0 {
+		t.Errorf("the status still holds %v", all)
+	}
+}
+
+// The whole story of a pool whose device plugin is broken: it stops launching, gives the broken machine back, tries with one, fails, tries again, and is
+// mended.
+func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) {
+	w := newWorld(t)
+	np := w.shared("plugin", snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge"))
+	w.pods("web", 25)
+	controller, provisioning, readiness := w.poolController(), w.provisioning(), w.readiness()
+	w.reconciles(controller, "")
+	w.reconciles(provisioning, "")
+	for _, claim := range w.wantClaims(3) {
+		w.starts(&claim, 0)
+	}
+	w.clock.Step(replicasTimeout)
+	w.reconciles(controller, "")
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing")
+	w.wantTold(1, "Warning ReplicasMissing")
+	for _, claim := range w.wantClaims(3) {
+		w.reconciles(readiness, claim.Name)
+		w.goes(&claim)
+	}
+	w.reconciles(provisioning, "")
+	w.wantClaims(0)
+
+	// One is tried, and only one, and it is as bad.
+	w.clock.Step(10 * time.Minute)
+	w.reconciles(controller, "")
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
+	for range 2 {
+		w.reconciles(provisioning, "")
+		w.wantClaims(1)
+	}
+	bad := w.claims()[0]
+	w.starts(&bad, 4)
+	w.reconciles(provisioning, "")
+	w.wantClaims(1)
+	w.clock.Step(replicasTimeout + time.Second)
+	w.reconciles(controller, "")
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "False", "ReplicasMissing")
+	w.reconciles(readiness, bad.Name)
+	w.goes(&bad)
+	w.reconciles(provisioning, "")
+	w.wantClaims(0)
+
+	// Another one is tried, and it works. Its claim has the time of the API server, whose clock did not move with ours: the trial is set to its second.
+	w.clock.Step(10 * time.Minute)
+	w.reconciles(controller, "")
+	w.reconciles(provisioning, "")
+	good := w.wantClaims(1)[0]
+	w.read(np)
+	for i := range np.Status.Conditions {
+		if c := &np.Status.Conditions[i]; c.Type == v1alpha1.ConditionReplicasHealthy {
+			c.LastTransitionTime = good.CreationTimestamp
+		}
+	}
+	w.updateStatus(np)
+	node := w.starts(&good, 10)
+	w.reconciles(readiness, good.Name)
+	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Fatal("the node was not admitted")
+	}
+	w.looks(controller)
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
+	w.initialized(&good, node)
+	w.looks(controller)
+	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "True", "ReplicasHealthy")
+	w.reconciles(provisioning, "")
+	w.wantClaims(3)
+}
+
+// initialized makes Karpenter initialise the claim's machine.
+func (w *world) initialized(claim *karpv1.NodeClaim, node *corev1.Node) {
+	w.t.Helper()
+	w.says(claim, status.Condition{Type: karpv1.ConditionTypeInitialized, Status: "True", Reason: "Initialized"})
+	w.read(node)
+	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
+	w.update(node)
+}
+
+// starts makes the claim's machine register now.
+func (w *world) starts(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
+	w.t.Helper()
+	snapshottest.Registered(w.clock.Now())(claim)
+	w.updateStatus(claim)
+	return w.node(claim, replicas)
+}
+
+// goes is what Karpenter does with a claim that is deleted.
+func (w *world) goes(claim *karpv1.NodeClaim) {
+	w.t.Helper()
+	if w.read(claim) {
+		w.t.Fatalf("NodeClaim %s was not deleted", claim.Name)
+	}
+	node := snapshottest.Node(claim, snapshottest.TypeNamed("g4dn.xlarge"), 0)
+	w.delete(&node, noGrace)
+}
+
+// stalePools is a cache whose NodePools are older than what the API server has.
+type stalePools struct {
+	client.Reader
+	items []karpv1.NodePool
+}
+
+func (r stalePools) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if pools, ok := list.(*karpv1.NodePoolList); ok {
+		pools.Items = r.items
+		return nil
+	}
+	return r.Reader.List(ctx, list, options...)
+}
+
+func TestAConflictIsNoErrorAndKeepsNoOtherPoolFromItsStatus(t *testing.T) {
+	w := newWorld(t)
+	theirs, other := w.shared("a-theirs"), w.shared("b-other")
+	gone := w.shared("c-gone")
+	items := []karpv1.NodePool{*theirs.DeepCopy(), *other.DeepCopy(), *gone.DeepCopy()}
+	theirs.Status.NodeClassObservedGeneration = 7 // Karpenter writes to the status as well.
+	w.updateStatus(theirs)
+	w.delete(gone)
+	w.gatherer.Cached = stalePools{w.WithWatch, items}
+	controller := w.poolController()
+	if again := w.reconciles(controller, "").RequeueAfter; again <= 0 || again > time.Second {
+		t.Errorf("look again after %s, want soon", again)
+	}
+	w.wantCondition(other, status.ConditionReady, "True", "")
+	if w.read(theirs); theirs.Status.NodeClassObservedGeneration != 7 || len(theirs.Status.Conditions) != 0 {
+		t.Errorf("what somebody else wrote was overwritten: %+v", theirs.Status)
+	}
+	w.gatherer.Cached = w.WithWatch
+	w.looks(controller)
+	w.wantCondition(theirs, status.ConditionReady, "True", "")
+	if theirs.Status.NodeClassObservedGeneration != 7 {
+		t.Errorf("what somebody else wrote was lost: %+v", theirs.Status)
+	}
+}
+
+func TestManyChangesAreLookedAtTogether(t *testing.T) {
+	w := newWorld(t)
+	controller := w.poolController()
+	w.reconciles(controller, "")
+	np := w.shared("late")
+	again := w.reconciles(controller, "").RequeueAfter
+	if again <= 0 || again > time.Second {
+		t.Errorf("look again after %s, want in a moment", again)
+	}
+	w.clock.Step(again)
+	w.reconciles(controller, "")
+	w.wantCondition(np, status.ConditionReady, "True", "")
+	w.delete(np)
+	w.looks(controller)
+	if n := w.counted("karve_pool_nodes"); n != 0 {
+		t.Errorf("a pool that is gone has %v nodes", n)
+	}
+}

@@ -1,0 +1,287 @@
+package reconcile
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/readiness"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controller {
+	config := readiness.Config{
+		Client: w.WithWatch, Live: w.WithWatch, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Nominations: true, Timeout: replicasTimeout,
+	}
+	for _, edit := range edits {
+		edit(&config)
+	}
+	return readiness.New(config)
+}
+
+// lagging is a client whose cache holds older versions of the objects.
+func (w *world) lagging(node *corev1.Node, claim *karpv1.NodeClaim) client.Client {
+	oldNode, oldClaim := node.DeepCopy(), claim.DeepCopy()
+	return interceptor.NewClient(w.WithWatch, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			switch got := o.(type) {
+			case *corev1.Node:
+				oldNode.DeepCopyInto(got)
+				return nil
+			case *karpv1.NodeClaim:
+				oldClaim.DeepCopyInto(got)
+				return nil
+			}
+			return c.Get(ctx, key, o, options...)
+		},
+	})
+}
+
+// registered is a claim whose Node has registered and exposes so many replicas, with its startup taint.
+func (w *world) registered(name string, pool *karpv1.NodePool, replicas int64) (*karpv1.NodeClaim, *corev1.Node) {
+	w.t.Helper()
+	claim := w.claim(name, pool, snapshottest.Registered(w.clock.Now()))
+	return claim, w.node(claim, replicas)
+}
+
+func (w *world) exposes(node *corev1.Node, replicas int64) {
+	w.t.Helper()
+	w.read(node)
+	node.Status.Allocatable[v1alpha1.ResourceGPUShared] = *resource.NewQuantity(replicas, resource.DecimalSI)
+	w.updateStatus(node)
+}
+
+func TestTheStartupTaintGoesWithThePromisedReplicas(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("ready")
+	_, node := w.registered("ready-1", pool, 0)
+	controller := w.readiness()
+	if again := w.reconciles(controller, "ready-1").RequeueAfter; again != replicasTimeout {
+		t.Errorf("look again after %s, want %s", again, replicasTimeout)
+	}
+	w.exposes(node, 9)
+	w.reconciles(controller, "ready-1")
+	if w.read(node); !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Fatal("the startup taint went with nine of ten replicas")
+	}
+	w.exposes(node, 10)
+	w.reconciles(controller, "ready-1")
+	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) || !tainted(node, v1alpha1.ResourceGPUShared) {
+		t.Errorf("taints are %v, want that of the pool alone", node.Spec.Taints)
+	}
+	w.wantTold(1, "Normal ReplicasReady")
+	w.reconciles(controller, "ready-1")
+	w.wantTold(0, "")
+}
+
+func TestNodesOfOthersAreLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("others")
+	claim, node := w.registered("others-1", pool, 10)
+	claim.Annotations = nil
+	w.update(claim)
+	w.reconciles(w.readiness(), "others-1")
+	w.reconciles(w.readiness(), "there-is-none")
+	if w.read(node); !tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Error("the taint of a node that is not ours was taken off")
+	}
+	w.release(claim)
+	w.delete(claim)
+	w.reconciles(w.readiness(), "others-1")
+	w.wantTold(0, "")
+}
+
+func TestABrokenNodeIsGivenBackOnceItsPoolHasStoppedLaunching(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("broken")
+	claim, _ := w.registered("broken-1", pool, 3)
+	controller := w.readiness()
+	w.clock.Step(replicasTimeout)
+	if again := w.reconciles(controller, "broken-1").RequeueAfter; again <= 0 || again > time.Second {
+		t.Errorf("look again after %s, want soon", again)
+	}
+	if w.read(claim); !claim.DeletionTimestamp.IsZero() {
+		t.Fatal("the node was given back before its pool knew: the next broken one would be launched at once")
+	}
+	w.setPool(pool, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: "False", Reason: "ReplicasMissing"})
+	w.reconciles(controller, "broken-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Fatal("a broken node goes on costing money")
+	}
+	w.reconciles(controller, "broken-1")
+	w.wantTold(1, "Warning ReplicasMissing node broken-1 exposes 3 of 10")
+	if n := w.counted("karve_nodeclaims_deleted_total"); n != 1 {
+		t.Errorf("%v deletions were counted, want 1", n)
+	}
+}
+
+func TestABrokenNodeThatIsUsedIsKeptForAsLongAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*world, *karpv1.NodeClaim, *corev1.Node)
+		kept bool
+	}{
+		"with a pod": {nil, false},
+		"that a person wants to look at": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+			n.Annotations[repair.DoNotRepair] = "true"
+			w.update(n)
+		}, true},
+		"that is not to be disrupted": {func(w *world, _ *karpv1.NodeClaim, n *corev1.Node) {
+			n.Annotations[karpv1.DoNotDisruptAnnotationKey] = "true"
+			w.update(n)
+		}, false},
+		"whose pool's condition is True":  {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "True") }, false},
+		"whose pool is being tried again": {func(w *world, c *karpv1.NodeClaim, _ *corev1.Node) { w.healthy("used", "Unknown") }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pool := w.shared("used")
+			claim, node := w.registered("used-1", pool, 0)
+			pod := snapshottest.Pod("squatter", snapshottest.Asking("cpu", "1"), snapshottest.Running(node.Name))
+			w.pod(&pod)
+			w.clock.Step(replicasTimeout)
+			w.healthy("used", "False")
+			if c.edit != nil {
+				c.edit(w, claim, node)
+			}
+			controller := w.readiness()
+			for range 2 {
+				if again := w.reconciles(controller, "used-1").RequeueAfter; again != replicasTimeout {
+					t.Errorf("look again after %s, want %s", again, replicasTimeout)
+				}
+			}
+			w.wantTold(1, "Warning BrokenButKept")
+			if w.read(claim); !claim.DeletionTimestamp.IsZero() {
+				t.Fatal("a node was given back with a pod on it")
+			}
+			w.clock.Step(replicasTimeout)
+			w.reconciles(controller, "used-1")
+			if w.read(claim); claim.DeletionTimestamp.IsZero() != c.kept {
+				t.Errorf("kept: %t", !c.kept)
+			}
+		})
+	}
+}
+
+func TestABrokenNodeIsGivenBackOnceItsPodIsGone(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("used")
+	claim, node := w.registered("used-1", pool, 0)
+	w.setPool(pool, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: "False", Reason: "ReplicasMissing"})
+	pod := snapshottest.Pod("squatter", snapshottest.Asking("cpu", "1"), snapshottest.Running(node.Name))
+	w.pod(&pod)
+	w.clock.Step(replicasTimeout)
+	controller := w.readiness()
+	w.reconciles(controller, "used-1")
+	w.delete(&pod, noGrace)
+	w.reconciles(controller, "used-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Error("the empty node was kept")
+	}
+}
+
+// The EBS CSI driver's node pod does not come up, and its startup taint stays.
+func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
+	w := newWorld(t)
+	pool := w.shared("never")
+	claim, node := w.registered("never-1", pool, 10)
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute})
+	w.update(node)
+	claim.Spec.StartupTaints = append(claim.Spec.StartupTaints, corev1.Taint{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute})
+	w.clock.Step(replicasTimeout / 2)
+	controller := w.readiness()
+	w.reconciles(controller, "never-1")
+	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Fatal("the startup taint of ours stays")
+	}
+	if again := w.reconciles(controller, "never-1").RequeueAfter; again != replicasTimeout {
+		t.Errorf("look again after %s, want %s", again, replicasTimeout)
+	}
+	w.clock.Step(replicasTimeout)
+	w.healthy("never", "False")
+	w.reconciles(controller, "never-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Fatal("it is kept")
+	}
+	w.wantTold(1, "Warning NotInitialized")
+}
+
+func TestANodeThatIsGoneTakesItsClaimWithIt(t *testing.T) {
+	w := newWorld(t)
+	w.shared("gone")
+	pool := w.pool("gone-too", func(np *karpv1.NodePool) { np.Spec.Template.Spec.NodeClassRef.Name = "gone" })
+	claim, node := w.machine("gone-1", pool)
+	w.delete(pool)
+	w.delete(node)
+	controller := w.readiness()
+	if again := w.reconciles(controller, "gone-1").RequeueAfter; again != replicasTimeout {
+		t.Errorf("look again after %s, want %s", again, replicasTimeout)
+	}
+	w.clock.Step(replicasTimeout)
+	w.reconciles(controller, "gone-1")
+	if w.read(claim); claim.DeletionTimestamp.IsZero() {
+		t.Error("the claim is kept")
+	}
+}
+
+// healthy sets the condition of a pool by name.
+func (w *world) healthy(pool string, is metav1.ConditionStatus) {
+	w.t.Helper()
+	np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
+	w.setPool(np, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: is, Reason: "Said"})
+}
+
+func TestTheTaintsOfOthersSurviveAndAConflictIsTriedAgainAtOnce(t *testing.T) {
+	w := newWorld(t)
+	claim, node := w.registered("meanwhile-1", w.shared("meanwhile"), 10)
+	lagging := w.lagging(node, claim)
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoSchedule})
+	w.update(node)
+	w.reconciles(w.readiness(func(c *readiness.Config) { c.Client = lagging }), "meanwhile-1")
+	if w.read(node); !tainted(node, "theirs") || tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
+		t.Errorf("taints are %v, want theirs without ours", node.Spec.Taints)
+	}
+}
+
+func TestABrokenNodeIsLookedAtOnceMoreLive(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*world, *karpv1.NodeClaim, *corev1.Node){
+		"its replicas have come":       func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.exposes(node, 10) },
+		"somebody deleted it already":  func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.delete(claim) },
+		"a pod has come":               func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.on(node, "late") },
+		"its Node has gone by itself":  func(w *world, _ *karpv1.NodeClaim, node *corev1.Node) { w.delete(node) },
+		"its claim has changed at all": func(w *world, claim *karpv1.NodeClaim, _ *corev1.Node) { w.launched(claim) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			pool := w.shared("look")
+			claim, node := w.registered("look-1", pool, 0)
+			w.setPool(pool, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: "False", Reason: "ReplicasMissing"})
+			w.clock.Step(replicasTimeout)
+			lagging := w.lagging(node, claim)
+			change(w, claim, node)
+			w.reconciles(w.readiness(func(c *readiness.Config) { c.Client = lagging }), "look-1")
+			if n := w.counted("karve_nodeclaims_deleted_total"); n != 0 {
+				t.Error("the node was given back")
+			}
+			w.wantTold(0, "ReplicasMissing")
+		})
+	}
+}
+
+// setPool sets a condition of the NodePool.
+func (w *world) setPool(pool *karpv1.NodePool, c status.Condition) {
+	w.t.Helper()
+	w.read(pool)
+	pool.StatusConditions(status.WithClock(w.clock)).Set(c)
+	w.updateStatus(pool)
+}

@@ -1,0 +1,688 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/controllers/rollout"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+	localaws "karve.sh/karve/test/harness/aws"
+)
+
+// checks is where GPUs are checked; it lets restricted pods in only.
+const checks = "karve-checks"
+
+// rollouts is a world with a local AWS in which the images of the EC2NodeClass gpu are kept; two nodes run them.
+type rollouts struct {
+	*world
+	aws        *localaws.Server
+	controller *rollout.Controller
+	rollout    *v1alpha1.GPUImageRollout
+	pool       *karpv1.NodePool
+}
+
+func newRollouts(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollouts {
+	t.Helper()
+	w := &rollouts{world: newWorld(t)}
+	var err error
+	if w.aws, err = localaws.Start(t.Context(), localaws.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: checks, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	if err := w.Create(t.Context(), ns); err != nil && !strings.Contains(err.Error(), "already exists") {
+		t.Fatal(err)
+	}
+	for _, o := range []client.Object{&v1alpha1.GPUImageRollout{}, &corev1.Pod{}} {
+		if err := w.DeleteAllOf(t.Context(), o, client.InNamespace(checks), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.pool = w.shared("gpu")
+	w.karpenterLooks()
+	for _, name := range []string{"one", "two"} {
+		w.running(name)
+	}
+	w.rollout = &v1alpha1.GPUImageRollout{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec:       v1alpha1.GPUImageRolloutSpec{NodeClassRef: innerClass, Windows: []v1alpha1.PromotionWindow{}, Soak: "30m"},
+	}
+	for _, edit := range edits {
+		edit(w.rollout)
+	}
+	w.create(w.rollout)
+	w.forget()
+	return w
+}
+
+// newRelease is newRollouts an hour after the class was pinned, when AWS has published an image.
+func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollouts {
+	t.Helper()
+	w := newRollouts(t, edits...)
+	w.looks(2)
+	w.clock.Step(time.Hour)
+	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	return w
+}
+
+// forget starts another controller, which knows what is in the API only.
+func (w *rollouts) forget() {
+	w.controller = rollout.New(rollout.Config{
+		Enabled: true,
+		Client:  w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
+		AWS:               func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.aws.URL)), nil },
+		KubernetesVersion: func() (string, error) { return "1.36", nil },
+		Namespace:         checks, CheckImage: "check", Refresh: time.Minute,
+	})
+}
+
+// image is the id of the image for GPUs of a release, that of amd64.
+func (w *rollouts) image(version string) string {
+	w.t.Helper()
+	for _, i := range w.aws.Images() {
+		if i.Family == localaws.AL2023 && i.Variant == localaws.NVIDIA && i.Arch == "x86_64" && i.Version == version {
+			return i.ID
+		}
+	}
+	w.t.Fatalf("there is no release %s", version)
+	return ""
+}
+
+func (w *rollouts) nodeClass(name string) *unstructured.Unstructured {
+	class := w.inner(name, nil)
+	w.read(class)
+	return class
+}
+
+// terms are spec.amiSelectorTerms.
+func (w *rollouts) terms() []any {
+	w.t.Helper()
+	terms, _, err := unstructured.NestedSlice(w.nodeClass("gpu").Object, "spec", "amiSelectorTerms")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return terms
+}
+
+func (w *rollouts) wantPinned(version string) {
+	w.t.Helper()
+	terms := w.terms()
+	if len(terms) != 1 || terms[0].(map[string]any)["id"] != w.image(version) {
+		w.t.Fatalf("the class has the terms %v, want the id of %s, %s", terms, version, w.image(version))
+	}
+}
+
+// karpenterLooks resolves the images of every EC2NodeClass as Karpenter does, and makes it Ready.
+func (w *rollouts) karpenterLooks() {
+	w.t.Helper()
+	var classes unstructured.UnstructuredList
+	classes.SetAPIVersion("karpenter.k8s.aws/v1")
+	classes.SetKind("EC2NodeClassList")
+	if err := w.List(w.t.Context(), &classes); err != nil {
+		w.t.Fatal(err)
+	}
+	published := w.aws.Images()
+	slices.Reverse(published)
+	for i := range classes.Items {
+		class := &classes.Items[i]
+		terms, _, _ := unstructured.NestedSlice(class.Object, "spec", "amiSelectorTerms")
+		var images []any
+		seen := map[string]bool{}
+		for _, image := range published {
+			kind := string(image.Variant) + image.Arch
+			requirements := []any{map[string]any{"key": corev1.LabelArchStable, "operator": "In", "values": []any{map[string]string{"x86_64": "amd64"}[image.Arch] + map[string]string{"arm64": "arm64"}[image.Arch]}}}
+			if id := terms[0].(map[string]any)["id"]; id != nil {
+				if id != image.ID {
+					continue
+				}
+			} else {
+				if image.Family != localaws.AL2023 || seen[kind] {
+					continue
+				}
+				operator := map[localaws.Variant]string{localaws.NVIDIA: "Exists"}[image.Variant]
+				if operator == "" {
+					operator = "DoesNotExist"
+				}
+				requirements = append(requirements, map[string]any{"key": "karpenter.k8s.aws/instance-gpu-count", "operator": operator})
+			}
+			seen[kind] = true
+			images = append(images, map[string]any{"id": image.ID, "name": image.Name(), "requirements": requirements})
+		}
+		ready := "True"
+		if len(images) == 0 {
+			ready = "False"
+		}
+		class.Object["status"] = map[string]any{"conditions": []any{condition(ready, class.GetGeneration())}, "amis": images}
+		w.updateStatus(class)
+	}
+}
+
+// running is a machine that has started with the image that the class resolves to.
+func (w *rollouts) running(name string) {
+	w.t.Helper()
+	claim := w.claim(name, w.pool, snapshottest.Initialized(w.clock.Now()), func(c *karpv1.NodeClaim) { c.Status.ImageID = w.resolved() })
+	w.node(claim, 10)
+}
+
+func (w *rollouts) resolved() string {
+	images, _, _ := unstructured.NestedSlice(w.nodeClass("gpu").Object, "status", "amis")
+	for _, image := range images {
+		if r := image.(map[string]any)["requirements"].([]any); r[0].(map[string]any)["values"].([]any)[0] == "amd64" &&
+			(len(r) == 1 || r[1].(map[string]any)["operator"] == "Exists") {
+			return image.(map[string]any)["id"].(string)
+		}
+	}
+	return ""
+}
+
+// looks lets the controller look, some seconds apart, and Karpenter after it each time.
+func (w *rollouts) looks(times int) {
+	w.t.Helper()
+	for range times {
+		w.reconciles(w.controller, w.rollout.Name)
+		w.karpenterLooks()
+		w.clock.Step(5 * time.Second)
+	}
+	w.read(w.rollout)
+}
+
+func (w *rollouts) wantStep(step v1alpha1.RolloutStep) {
+	w.t.Helper()
+	if w.read(w.rollout); w.rollout.Status.Step != step {
+		w.t.Fatalf("it is %s, want %s: %+v", w.rollout.Status.Step, step, w.rollout.Status)
+	}
+}
+
+func (w *rollouts) wantCondition(conditionType string, s metav1.ConditionStatus, reason string) {
+	w.t.Helper()
+	w.read(w.rollout)
+	c := meta.FindStatusCondition(w.rollout.Status.Conditions, conditionType)
+	if c == nil || c.Status != s || c.Reason != reason {
+		w.t.Errorf("%s is %+v, want %s %s", conditionType, c, s, reason)
+	}
+}
+
+// canary is the claim of the canary, once it was asked for.
+func (w *rollouts) canary() *karpv1.NodeClaim {
+	w.t.Helper()
+	w.looks(4)
+	if w.rollout.Status.Canary == nil {
+		w.t.Fatalf("there is no canary: %+v", w.rollout.Status)
+	}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: w.rollout.Status.Canary.Name}}
+	if !w.read(claim) {
+		w.t.Fatalf("there is no claim %s: %+v", claim.Name, w.rollout.Status)
+	}
+	return claim
+}
+
+// boots has the canary's machine made and its Node registered, with so many replicas.
+func (w *rollouts) boots(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
+	w.t.Helper()
+	class := w.nodeClass(claim.Name)
+	terms, _, _ := unstructured.NestedSlice(class.Object, "spec", "amiSelectorTerms")
+	snapshottest.Registered(w.clock.Now())(claim)
+	claim.Status.ImageID = terms[0].(map[string]any)["id"].(string)
+	w.updateStatus(claim)
+	return w.node(claim, replicas)
+}
+
+func (w *rollouts) check(name string) *corev1.Pod {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: checks, Name: name}}
+	if !w.read(pod) {
+		w.t.Fatalf("there is no pod %s: %+v", name, w.rollout.Status)
+	}
+	return pod
+}
+
+// wantNoCanary checks that nothing of a canary is left.
+func (w *rollouts) wantNoCanary() {
+	w.t.Helper()
+	w.looks(1)
+	var classes unstructured.UnstructuredList
+	classes.SetAPIVersion("karpenter.k8s.aws/v1")
+	classes.SetKind("EC2NodeClassList")
+	labeled := client.HasLabels{v1alpha1.CanaryLabel}
+	for _, list := range []client.ObjectList{&classes, &karpv1.NodeClaimList{}, &corev1.PodList{}} {
+		if err := w.List(w.t.Context(), list, labeled); err != nil {
+			w.t.Fatal(err)
+		}
+		items, err := meta.ExtractList(list)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, item := range items {
+			if o := item.(client.Object); o.GetDeletionTimestamp() == nil {
+				w.t.Errorf("%T %s is still there", o, o.GetName())
+			}
+		}
+	}
+}
+
+func TestARolloutWithoutTheFeatureSaysSoAndIsLeftAlone(t *testing.T) {
+	w := newRollouts(t)
+	before := w.terms()
+	w.controller.Enabled = false
+	w.looks(2)
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded} {
+		if c := meta.FindStatusCondition(w.rollout.Status.Conditions, kind); c == nil || c.Reason != "ImageRolloutsDisabled" || !strings.Contains(c.Message, "imageRollouts.enabled=true") {
+			t.Errorf("%s is %+v", kind, c)
+		}
+	}
+	if diff := cmp.Diff(before, w.terms()); diff != "" {
+		t.Errorf("the EC2NodeClass has changed: %s", diff)
+	}
+	if w.rollout.Status.Nodes != 2 {
+		t.Errorf("it has %d nodes, want 2", w.rollout.Status.Nodes)
+	}
+	w.controller.Enabled = true
+	w.looks(2)
+	w.wantStep(v1alpha1.StepSettled)
+}
+
+func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {
+	w := newRollouts(t)
+	w.looks(2)
+	w.wantPinned("v20260815")
+	class := w.nodeClass("gpu")
+	if family, _, _ := unstructured.NestedString(class.Object, "spec", "amiFamily"); family != "AL2023" {
+		t.Errorf("amiFamily is %q, which an alias told before", family)
+	}
+	if a := class.GetAnnotations(); a[v1alpha1.ImageRolloutAnnotation] != "gpu" || a[v1alpha1.FormerSelectorTermsAnnotation] != `[{"alias":"al2023@latest"}]` {
+		t.Errorf("annotations are %v", a)
+	}
+	w.wantStep(v1alpha1.StepSettled)
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
+	if s := w.rollout.Status; s.Nodes != 2 || s.NodesUpdated != 2 || s.Current.Release != "v20260815" || s.Current.Created == nil {
+		t.Errorf("status is %+v", s)
+	}
+	w.wantTold(1, "Normal TakenOver")
+	before := w.aws.Calls("GetParameter")
+	w.looks(8)
+	if calls := w.aws.Calls("GetParameter") - before; calls > 1 {
+		t.Errorf("AWS was asked %d times in 40 seconds, with a refresh of a minute", calls)
+	}
+}
+
+func TestAGoodImageGoesByACanaryToTheClass(t *testing.T) {
+	w := newRelease(t, func(r *v1alpha1.GPUImageRollout) { r.Spec.Check.Command = []string{"check", "--gpu"} })
+	claim := w.canary()
+
+	shadow := w.nodeClass(claim.Name)
+	if o := metav1.GetControllerOf(shadow); o == nil || o.UID != w.rollout.UID {
+		t.Errorf("the canary's class is owned by %v", shadow.GetOwnerReferences())
+	}
+	if role, _, _ := unstructured.NestedString(shadow.Object, "spec", "role"); role != "node" {
+		t.Errorf("the canary's class has the spec %v, want that of the class", shadow.Object["spec"])
+	}
+	if o := metav1.GetControllerOf(claim); o == nil || o.UID != w.rollout.UID {
+		t.Errorf("the canary is owned by %v", claim.OwnerReferences)
+	}
+	if !slices.ContainsFunc(claim.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == v1alpha1.CanaryTaintKey }) ||
+		claim.Labels[karpv1.NodePoolLabelKey] != "gpu" || claim.Labels[v1alpha1.CanaryLabel] != "gpu" || claim.Spec.NodeClassRef.Name != claim.Name {
+		t.Errorf("the canary is %+v", claim)
+	}
+	if _, zone, capacityType := shape(claim); zone == "" || capacityType != karpv1.CapacityTypeOnDemand {
+		t.Errorf("the canary is of zone %q and capacity type %q", zone, capacityType)
+	}
+	node := w.boots(claim, 0)
+	w.looks(2)
+	if pod := (&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: checks, Name: claim.Name}}); w.read(pod) {
+		t.Error("the GPU is checked before its replicas are there")
+	}
+	w.exposes(node, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	if c := pod.Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Command, []string{"check", "--gpu"}) || c.Resources.Limits.Name(v1alpha1.ResourceGPUShared, "").Value() != 1 {
+		t.Errorf("the check is %+v", c)
+	}
+	w.forget() // A restart in the middle.
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(1)
+	w.wantStep(v1alpha1.StepSoaking)
+	w.clock.Step(29 * time.Minute)
+	w.looks(1)
+	w.wantStep(v1alpha1.StepSoaking)
+	w.wantPinned("v20260815")
+	w.clock.Step(time.Minute)
+	w.looks(2)
+	w.wantStep(v1alpha1.StepRolling)
+	w.wantPinned("v20261112")
+	w.wantNoCanary()
+	if w.read(w.rollout); w.rollout.Status.Nodes != 2 || w.rollout.Status.NodesUpdated != 0 {
+		t.Errorf("status is %+v, want none of two nodes updated", w.rollout.Status)
+	}
+	for _, name := range []string{"one", "two"} {
+		old := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.read(old)
+		w.delete(old)
+		w.release(old)
+		w.running(name + "-new")
+	}
+	w.looks(1)
+	w.wantStep(v1alpha1.StepSettled)
+	for _, event := range []string{"CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
+		if !slices.ContainsFunc(w.happened(), func(e string) bool { return strings.Contains(e, event) }) {
+			t.Errorf("no event tells %s", event)
+		}
+	}
+	if n := w.counted("karve_image_rollout_nodes_updated"); n != 2 {
+		t.Errorf("the metric counts %v updated nodes", n)
+	}
+}
+
+func shape(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
+	for _, r := range claim.Spec.Requirements {
+		switch r.Key {
+		case corev1.LabelInstanceTypeStable:
+			instanceType = r.Values[0]
+		case corev1.LabelTopologyZone:
+			zone = r.Values[0]
+		case karpv1.CapacityTypeLabelKey:
+			capacityType = r.Values[0]
+		}
+	}
+	return instanceType, zone, capacityType
+}
+
+// happened are all events since the start of the test.
+func (w *rollouts) happened() []string {
+	all := w.told()
+	for _, e := range all {
+		w.recorder.Events <- e
+	}
+	return all
+}
+
+func TestABadImageNeverReachesTheClass(t *testing.T) {
+	w := newRelease(t)
+	claim := w.canary()
+	w.boots(claim, 9)
+	began := w.clock.Now()
+	for len(w.rollout.Status.Distrusted) == 0 {
+		w.looks(1)
+		if w.clock.Since(began) > 11*time.Minute {
+			t.Fatalf("no verdict after %s: %+v", w.clock.Since(began), w.rollout.Status)
+		}
+	}
+	if d := w.rollout.Status.Distrusted[0]; d.Reason != "ReplicasMissing" || d.Image.Release != "v20261112" || !strings.Contains(d.Message, "9 of 10") {
+		t.Errorf("distrusted is %+v", d)
+	}
+	w.wantPinned("v20260815")
+	w.wantNoCanary()
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted")
+	w.forget()
+	w.clock.Step(time.Hour)
+	w.looks(5)
+	w.wantStep(v1alpha1.StepSettled)
+	w.wantNoCanary()
+}
+
+func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
+	w := newRelease(t)
+	first := w.canary()
+	w.delete(first) // By Karpenter, that was refused.
+	w.looks(1)
+	if c := w.rollout.Status.Candidate; w.rollout.Status.Canary != nil || c == nil || c.Attempts != 1 {
+		t.Fatalf("status is %+v", w.rollout.Status)
+	}
+	w.clock.Step(time.Minute)
+	second := w.canary()
+	typeA, zoneA, _ := shape(first)
+	typeB, zoneB, _ := shape(second)
+	if second.Name == first.Name || typeA == typeB && zoneA == zoneB {
+		t.Errorf("the second canary is %s, %s in %s, after %s, %s in %s", second.Name, typeB, zoneB, first.Name, typeA, zoneA)
+	}
+}
+
+func TestNothingOfACanaryThatNobodyRemembersStays(t *testing.T) {
+	w := newRelease(t)
+	w.boots(w.canary(), 10)
+	w.looks(2)
+	if c := w.check(w.rollout.Status.Canary.Name).Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Args, []string{"check"}) || c.Command != nil {
+		t.Errorf("without a check of its own it is %+v", c)
+	}
+	w.rollout.Status.Canary, w.rollout.Status.Candidate = nil, nil
+	w.updateStatus(w.rollout)
+	w.aws.Cut("SSM")
+	w.forget()
+	w.looks(1)
+	w.wantNoCanary()
+}
+
+func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
+	for fault, c := range map[string]struct {
+		begin  func(*localaws.Server)
+		reason string
+	}{
+		"denied":    {func(s *localaws.Server) { s.Deny("SSM") }, "AWSAccessDenied"},
+		"throttled": {func(s *localaws.Server) { s.Throttle("DescribeImages") }, "AWSThrottled"},
+		"cut off":   {func(s *localaws.Server) { s.Cut("SSM") }, "AWSUnreachable"},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			w := newRelease(t)
+			c.begin(w.aws)
+			w.looks(3)
+			w.wantPinned("v20260815")
+			w.wantStep(v1alpha1.StepSettled)
+			w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, c.reason)
+			w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
+			w.aws.Heal()
+			w.clock.Step(time.Minute)
+			w.canary()
+			w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, "AsWanted")
+		})
+	}
+}
+
+// promoted is newRelease after the release was promoted to both nodes, so that two releases ran well.
+func promoted(t *testing.T) *rollouts {
+	t.Helper()
+	w := newRelease(t)
+	claim := w.canary()
+	w.boots(claim, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(1)
+	w.clock.Step(time.Hour)
+	w.looks(3)
+	for _, name := range []string{"one", "two"} {
+		claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		w.read(claim)
+		claim.Status.ImageID = w.image("v20261112")
+		w.updateStatus(claim)
+	}
+	w.looks(2)
+	w.wantPinned("v20261112")
+	w.wantStep(v1alpha1.StepSettled)
+	return w
+}
+
+func TestAClassWhoseImageIsGoneIsPinnedToTheLastGoodOne(t *testing.T) {
+	w := promoted(t)
+	gone := w.image("v20261112")
+	w.aws.RemoveImage(gone)
+	w.karpenterLooks()
+	w.clock.Step(time.Minute)
+	w.looks(2)
+	w.wantPinned("v20260815")
+	if told := strings.Join(w.told(), "\n"); !strings.Contains(told, "RollingBack") || !strings.Contains(told, gone) {
+		t.Errorf("told\n%s\nwant the id of the image that is gone", told)
+	}
+}
+
+func TestAClassWithoutAnyImageLeftGetsTheNextOneThatPassesItsCheck(t *testing.T) {
+	w := newRollouts(t, func(r *v1alpha1.GPUImageRollout) {
+		r.Spec.Windows, r.Spec.Soak = []v1alpha1.PromotionWindow{{Schedule: "0 0 1 1 *", Duration: "1h"}}, "24h"
+	})
+	w.looks(2)
+	gone := w.image("v20260815")
+	w.aws.RemoveImage(gone)
+	w.karpenterLooks()
+	w.clock.Step(time.Minute)
+	w.looks(2)
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, "ImageNotFound")
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
+	if c := meta.FindStatusCondition(w.rollout.Status.Conditions, v1alpha1.ConditionDegraded); !strings.Contains(c.Message, gone) {
+		t.Errorf("the message is %q, want the id of the image that is gone", c.Message)
+	}
+
+	w.clock.Step(time.Minute)
+	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	claim := w.canary()
+	w.boots(claim, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(4)
+	w.wantPinned("v20261112")
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
+}
+
+func TestAnImageThatIsGoneIsNotPinned(t *testing.T) {
+	w := promoted(t)
+	w.aws.RemoveImage(w.image("v20260815"))
+	w.rollout.Spec.Image = "v20260815"
+	w.update(w.rollout)
+	w.looks(3)
+	w.wantPinned("v20261112")
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageNotFound")
+}
+
+func TestAnEC2NodeClassThatIsDeletedInMidRolloutIsSaidAndTheCanaryRemoved(t *testing.T) {
+	w := newRelease(t)
+	w.boots(w.canary(), 10)
+	w.looks(1)
+	w.delete(w.nodeClass("gpu"))
+	w.looks(1)
+	w.wantStep(v1alpha1.StepPending)
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassNotFound")
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeClassNotFound")
+	w.wantNoCanary()
+}
+
+func TestOneOfTwoRolloutsHasTheClass(t *testing.T) {
+	w := newRollouts(t)
+	w.looks(2)
+	second := &v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: "second"}, Spec: v1alpha1.GPUImageRolloutSpec{NodeClassRef: innerClass}}
+	w.create(second)
+	w.reconciles(w.controller, "second")
+	w.read(second)
+	if c := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionAccepted); c == nil || c.Reason != "NodeClassTaken" || !strings.Contains(c.Message, "GPUImageRollout gpu") {
+		t.Errorf("Accepted is %+v", c)
+	}
+	w.looks(1)
+	w.wantCondition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted")
+	w.delete(w.rollout)
+	w.reconciles(w.controller, "second")
+	w.reconciles(w.controller, "second")
+	if a := w.nodeClass("gpu").GetAnnotations()[v1alpha1.ImageRolloutAnnotation]; a != "second" {
+		t.Errorf("the class belongs to %q", a)
+	}
+}
+
+func TestAClassThatOtherNodePoolsUseIsLeftAlone(t *testing.T) {
+	w := newRollouts(t)
+	stock := snapshottest.StockPool("cpu", budget("100%"))
+	stock.Spec.Template.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{}
+	w.create(&stock)
+	w.looks(2)
+	w.wantCondition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "NodeClassShared")
+	if terms := w.terms(); terms[0].(map[string]any)["alias"] != "al2023@latest" {
+		t.Errorf("the class was changed: %v", terms)
+	}
+}
+
+func TestAnImageOfAnotherArchitectureIsNotTried(t *testing.T) {
+	w := newRollouts(t)
+	w.looks(2)
+	for _, i := range w.aws.Images() {
+		if i.Variant == localaws.NVIDIA && i.Arch == "arm64" && i.Family == localaws.AL2023 {
+			w.rollout.Spec.Image = i.ID
+		}
+	}
+	w.update(w.rollout)
+	w.looks(3)
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ArchitectureMissing")
+	w.wantPinned("v20260815")
+	w.wantNoCanary()
+}
+
+func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
+	w := newRelease(t)
+	claim := w.canary()
+	w.boots(claim, 10)
+	w.looks(2)
+	pod := w.check(claim.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+	w.looks(1)
+	w.clock.Step(30 * time.Minute)
+	w.looks(3)
+	w.wantPinned("v20261112")
+	broken := w.claim("broken", w.pool, snapshottest.Registered(w.clock.Now()), func(c *karpv1.NodeClaim) { c.Status.ImageID = w.image("v20261112") })
+	w.node(broken, 0)
+	w.clock.Step(replicasTimeout)
+	w.delete(broken) // By whoever gives broken machines back, before anybody has looked.
+	w.looks(2)
+	w.wantPinned("v20260815")
+	if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != "NodesFailing" || !strings.Contains(d[0].Message, "broken") {
+		t.Errorf("distrusted is %+v", d)
+	}
+	w.wantTold(1, "Warning RollingBack")
+}
+
+func TestAnotherChangeOfTheClassIsNotUndone(t *testing.T) {
+	w := newRollouts(t)
+	w.looks(2)
+	class := w.nodeClass("gpu")
+	if err := unstructured.SetNestedSlice(class.Object, []any{map[string]any{"id": w.image("v20260801")}}, "spec", "amiSelectorTerms"); err != nil {
+		t.Fatal(err)
+	}
+	w.update(class)
+	w.looks(3)
+	w.wantPinned("v20260801")
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassChanged")
+	class = w.nodeClass("gpu")
+	class.SetAnnotations(nil)
+	w.update(class)
+	w.looks(3)
+	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
+	if w.rollout.Status.Current.Release != "v20260801" {
+		t.Errorf("current is %+v", w.rollout.Status.Current)
+	}
+}
+
+func TestAPoolWhoseMachinesFailAnywayHasNoCanary(t *testing.T) {
+	w := newRollouts(t)
+	w.looks(2)
+	w.read(w.pool)
+	w.pool.Status.Conditions = append(w.pool.Status.Conditions, status.Condition{
+		Type: v1alpha1.ConditionReplicasHealthy, Status: metav1.ConditionFalse, Reason: "ReplicasMissing", LastTransitionTime: metav1.NewTime(w.clock.Now()),
+	})
+	w.updateStatus(w.pool)
+	w.clock.Step(time.Hour)
+	w.aws.PublishRelease(localaws.AL2023, "v20261112")
+	w.looks(4)
+	w.wantStep(v1alpha1.StepTesting)
+	w.wantCondition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NoCanaryMachine")
+	w.wantNoCanary()
+}

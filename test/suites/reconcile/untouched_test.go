@@ -1,0 +1,33 @@
+package reconcile
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// untouched is a reader of lists that controllers share. It fails the test if anybody changes an object that was read, when the test ends.
+type untouched struct {
+	client.Reader
+	t *testing.T
+}
+
+func (u untouched) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	err := u.Reader.List(ctx, list, options...)
+	if err == nil {
+		u.watch(list)
+	}
+	return err //nolint:wrapcheck // It stands for the reader.
+}
+
+func (u untouched) watch(list client.ObjectList) {
+	before := list.DeepCopyObject()
+	u.t.Cleanup(func() {
+		if diff := cmp.Diff(before, runtime.Object(list)); diff != "" {
+			u.t.Errorf("what controllers share was changed (-read +now):\n%s", diff)
+		}
+	})
+}
