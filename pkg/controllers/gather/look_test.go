@@ -68,7 +68,9 @@ func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.List
 	for _, o := range s.kind(name[:len(name)-len("List")]).List() {
 		all = append(all, o.(runtime.Object).DeepCopyObject())
 	}
-	slices.SortFunc(all, func(a, b runtime.Object) int { return strings.Compare(a.(client.Object).GetName(), b.(client.Object).GetName()) })
+	slices.SortFunc(all, func(a, b runtime.Object) int {
+		return strings.Compare(a.(client.Object).GetName(), b.(client.Object).GetName())
+	})
 	return meta.SetList(list, all)
 }
 

@@ -2,6 +2,7 @@ package gather
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -82,5 +83,71 @@ func BenchmarkLookAfterOnePodChange(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkBytesKept reports how much memory the pods and nodes of a large cluster use as they come from the API server, and after they are trimmed.
+func BenchmarkBytesKept(b *testing.B) {
+	c := snapshottest.Large(1_000)
+	for name, trim := range map[string]func(any) (any, error){"whole": func(o any) (any, error) { return o, nil }, "trimmed": Trim()} {
+		b.Run(name+"/pods", func(b *testing.B) {
+			b.ReportMetric(heldBytes(b, trim, c.Pods, func() *corev1.Pod { return &corev1.Pod{} }), "B/object")
+		})
+		b.Run(name+"/nodes", func(b *testing.B) {
+			b.ReportMetric(heldBytes(b, trim, c.Nodes, func() *corev1.Node { return &corev1.Node{} }), "B/object")
+		})
+	}
+}
+
+// heldBytes returns the bytes that each object uses once it was decoded and trimmed.
+func heldBytes[T any, P interface {
+	*T
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}](b *testing.B, trim func(any) (any, error), objects []T, empty func() P) float64 {
+	b.Helper()
+	used := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	var bytes uint64
+	for b.Loop() {
+		all, before := make([]any, 0, len(objects)), used()
+		for i := range objects {
+			text, err := P(&objects[i]).Marshal()
+			if err != nil {
+				b.Fatal(err)
+			}
+			o := empty()
+			if err := o.Unmarshal(text); err != nil {
+				b.Fatal(err)
+			}
+			trimmed, err := trim(o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			all = append(all, trimmed)
+		}
+		bytes += used() - before
+		runtime.KeepAlive(all)
+	}
+	return float64(bytes) / float64(b.N*len(objects))
+}
+
+// BenchmarkTrim trims a pod that was just decoded.
+func BenchmarkTrim(b *testing.B) {
+	c, trim := snapshottest.Large(100), Trim()
+	pods := make([]*corev1.Pod, b.N)
+	for i := range pods {
+		pods[i] = c.Pods[i%len(c.Pods)].DeepCopy()
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range pods {
+		if _, err := trim(pods[i]); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

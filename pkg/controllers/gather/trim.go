@@ -1,0 +1,264 @@
+package gather
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	volumehelper "k8s.io/component-helpers/storage/volume"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Trim returns a function for the caches that removes from objects what no decision needs: most of a pod is environment, mounts, probes and the status of its
+// containers. Equal parts of objects share memory, since the pods of a Deployment differ in little but their names. The objects can be patched, but an update
+// would remove what the function removed.
+func Trim() toolscache.TransformFunc {
+	t := trimmer{specs: newShared[corev1.PodSpec](), labels: newShared[map[string]string](), amounts: newShared[corev1.ResourceList](), owners: newShared[[]metav1.OwnerReference](), strings: newShared[string]()}
+	return t.trim
+}
+
+// trimmer trims objects, and has the parts that they share.
+type trimmer struct {
+	specs   *shared[corev1.PodSpec]
+	labels  *shared[map[string]string]
+	amounts *shared[corev1.ResourceList]
+	owners  *shared[[]metav1.OwnerReference]
+	strings *shared[string]
+}
+
+func (t *trimmer) trim(object any) (any, error) {
+	if o, ok := object.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	switch o := object.(type) {
+	case *corev1.Pod:
+		t.pod(o)
+	case *corev1.Node:
+		t.node(o)
+	case *karpv1.NodeClaim:
+		t.claim(o)
+	case *corev1.PersistentVolumeClaim:
+		t.meta(&o.ObjectMeta)
+		o.Spec = corev1.PersistentVolumeClaimSpec{VolumeName: o.Spec.VolumeName, StorageClassName: o.Spec.StorageClassName}
+		o.Status = corev1.PersistentVolumeClaimStatus{Phase: o.Status.Phase}
+	case *corev1.PersistentVolume:
+		t.volume(o)
+	case *storagev1.CSINode:
+		t.meta(&o.ObjectMeta)
+		for i := range o.Spec.Drivers {
+			d := &o.Spec.Drivers[i]
+			*d = storagev1.CSINodeDriver{Name: t.strings.of(d.Name, d.Name), Allocatable: d.Allocatable}
+		}
+	case *corev1.Namespace:
+		t.meta(&o.ObjectMeta)
+	case *appsv1.DaemonSet:
+		t.meta(&o.ObjectMeta)
+		t.template(&o.Spec.Template)
+		o.Status = appsv1.DaemonSetStatus{}
+	case *appsv1.Deployment:
+		t.meta(&o.ObjectMeta)
+		t.template(&o.Spec.Template)
+		o.Status = appsv1.DeploymentStatus{}
+	case *appsv1.ReplicaSet:
+		t.meta(&o.ObjectMeta)
+		t.template(&o.Spec.Template)
+		o.Status = appsv1.ReplicaSetStatus{}
+	case *appsv1.StatefulSet:
+		t.meta(&o.ObjectMeta)
+		t.template(&o.Spec.Template)
+		o.Spec.VolumeClaimTemplates, o.Status = nil, appsv1.StatefulSetStatus{}
+	case *corev1.PodTemplate:
+		t.meta(&o.ObjectMeta)
+		t.template(&o.Template)
+	}
+	return object, nil
+}
+
+// meta trims metadata of a kind that there are many of.
+func (t *trimmer) meta(m *metav1.ObjectMeta) {
+	*m = metav1.ObjectMeta{
+		Namespace: t.strings.of(m.Namespace, m.Namespace), Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+		Labels: m.Labels, Annotations: t.annotations(m.Annotations), OwnerReferences: m.OwnerReferences,
+	}
+	if len(m.OwnerReferences) > 0 {
+		var key strings.Builder
+		for _, o := range m.OwnerReferences {
+			key.WriteString(o.String())
+		}
+		m.OwnerReferences = t.owners.of(key.String(), m.OwnerReferences)
+	}
+}
+
+// annotations returns those that Karve or Karpenter read, and nil if there are none.
+func (t *trimmer) annotations(all map[string]string) map[string]string {
+	var kept map[string]string
+	for key, value := range all {
+		domain, _, _ := strings.Cut(key, "/")
+		switch {
+		case domain == v1alpha1.Group, strings.HasPrefix(domain, "karpenter."), key == corev1.PodDeletionCost, key == volumehelper.AnnBindCompleted,
+			key == corev1.BetaStorageClassAnnotation:
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[t.strings.of(key, key)] = value
+		}
+	}
+	return kept
+}
+
+func (t *trimmer) pod(p *corev1.Pod) {
+	t.meta(&p.ObjectMeta)
+	p.Labels = t.map_(p.Labels)
+	spec := t.spec(&p.Spec, false)
+	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
+	spec.Volumes = volumesOf(p.Spec.Volumes)
+	status := corev1.PodStatus{Phase: p.Status.Phase, NominatedNodeName: p.Status.NominatedNodeName, StartTime: p.Status.StartTime}
+	for i := range p.Status.Conditions {
+		// Why a pod was not scheduled, and that it is not ready: some PodDisruptionBudgets allow the eviction of pods that are not.
+		c := &p.Status.Conditions[i]
+		if c.Type == corev1.PodScheduled && p.Spec.NodeName == "" || c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
+			status.Conditions = append(status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: t.strings.of(c.Reason, c.Reason)})
+		}
+	}
+	if p.Status.Phase == corev1.PodSucceeded {
+		for _, s := range p.Status.ContainerStatuses { // The durations of a Job's pods tell how long the others will take.
+			if ended := s.State.Terminated; ended != nil {
+				status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
+					State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: ended.FinishedAt}},
+				})
+			}
+		}
+	}
+	p.Spec, p.Status = spec, status
+}
+
+// spec returns what matters for the place of a pod, without what differs between the pods of one template. It shares memory with equal specs. Limits matter in
+// templates, where the API server has not used them as requests yet.
+func (t *trimmer) spec(s *corev1.PodSpec, limits bool) corev1.PodSpec {
+	bare := corev1.PodSpec{
+		Containers: containers(s.Containers, limits), InitContainers: containers(s.InitContainers, limits), Resources: s.Resources, Overhead: s.Overhead,
+		NodeSelector: s.NodeSelector, Affinity: s.Affinity, Tolerations: s.Tolerations, TopologySpreadConstraints: s.TopologySpreadConstraints,
+		Priority: s.Priority, ResourceClaims: s.ResourceClaims,
+	}
+	key, err := bare.Marshal()
+	if err != nil {
+		return bare // It cannot be compared with others.
+	}
+	return t.specs.of(string(key), bare)
+}
+
+func containers(all []corev1.Container, limits bool) []corev1.Container {
+	if all == nil {
+		return nil
+	}
+	bare := make([]corev1.Container, len(all))
+	for i := range all {
+		c := &all[i]
+		bare[i] = corev1.Container{RestartPolicy: c.RestartPolicy, Resources: corev1.ResourceRequirements{Requests: c.Resources.Requests, Claims: c.Resources.Claims}}
+		if limits {
+			bare[i].Resources.Limits = c.Resources.Limits
+		}
+		for _, p := range c.Ports {
+			if p.HostPort > 0 {
+				bare[i].Ports = append(bare[i].Ports, corev1.ContainerPort{HostPort: p.HostPort, Protocol: p.Protocol})
+			}
+		}
+	}
+	return bare
+}
+
+// volumesOf returns the volumes that have a PersistentVolumeClaim.
+func volumesOf(all []corev1.Volume) []corev1.Volume {
+	var kept []corev1.Volume
+	for i := range all {
+		v := &all[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			kept = append(kept, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: v.PersistentVolumeClaim}})
+		case v.Ephemeral != nil:
+			kept = append(kept, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}})
+		}
+	}
+	return kept
+}
+
+func (t *trimmer) template(p *corev1.PodTemplateSpec) {
+	volumes := volumesOf(p.Spec.Volumes)
+	p.Spec = t.spec(&p.Spec, true)
+	p.Spec.Volumes = volumes
+	p.ObjectMeta = metav1.ObjectMeta{Labels: p.Labels, Annotations: t.annotations(p.Annotations)}
+}
+
+func (t *trimmer) node(n *corev1.Node) {
+	t.meta(&n.ObjectMeta)
+	labels := make(map[string]string, len(n.Labels))
+	for key, value := range n.Labels {
+		labels[t.strings.of(key, key)] = t.strings.of(value, value)
+	}
+	n.Labels = labels
+	n.Spec = corev1.NodeSpec{ProviderID: n.Spec.ProviderID, Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		c.Reason, c.Message = t.strings.of(c.Reason, c.Reason), t.strings.of(c.Message, c.Message)
+	}
+	n.Status = corev1.NodeStatus{Capacity: t.list(n.Status.Capacity), Allocatable: t.list(n.Status.Allocatable), Conditions: n.Status.Conditions}
+}
+
+// claim trims the NodeClaims of others, which tell which nodes Karpenter launched, and with which image. Each of them may name a hundred instance types.
+func (t *trimmer) claim(c *karpv1.NodeClaim) {
+	if snapshot.IsOurClaim(c) || snapshot.IsCanary(c) {
+		return
+	}
+	t.meta(&c.ObjectMeta)
+	c.Spec = karpv1.NodeClaimSpec{NodeClassRef: c.Spec.NodeClassRef}
+	c.Status = karpv1.NodeClaimStatus{NodeName: c.Status.NodeName, ProviderID: c.Status.ProviderID, ImageID: c.Status.ImageID}
+}
+
+func (t *trimmer) volume(v *corev1.PersistentVolume) {
+	t.meta(&v.ObjectMeta)
+	spec := corev1.PersistentVolumeSpec{NodeAffinity: v.Spec.NodeAffinity}
+	switch {
+	case v.Spec.CSI != nil:
+		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.of(v.Spec.CSI.Driver, v.Spec.CSI.Driver)}
+	case v.Spec.AWSElasticBlockStore != nil:
+		spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{}
+	}
+	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
+}
+
+// map_ returns an equal map that others share.
+func (t *trimmer) map_(m map[string]string) map[string]string {
+	if len(m) == 0 {
+		return nil
+	}
+	var key strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		key.WriteString(k)
+		key.WriteByte(0)
+		key.WriteString(m[k])
+		key.WriteByte(0)
+	}
+	return t.labels.of(key.String(), m)
+}
+
+// list returns an equal list that others share.
+func (t *trimmer) list(l corev1.ResourceList) corev1.ResourceList {
+	var key strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		q := l[name]
+		key.WriteString(string(name))
+		key.WriteByte('=')
+		key.WriteString(q.String())
+		key.WriteByte(0)
+	}
+	return t.amounts.of(key.String(), l)
+}
