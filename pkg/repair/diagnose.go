@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -81,7 +82,7 @@ func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) D
 		}
 		d.Wards[m.Pool()] = ward
 	}
-	zones := unheard(c.Nodes, passing)
+	zones := unheard(c.Indexed().AllNodes(), passing)
 	for pool, ward := range d.Wards {
 		ward.Allowed = allowed(ward.Machines)
 		if ward.Sick > ward.Allowed {
@@ -145,14 +146,7 @@ const silence = 15 * time.Minute
 // clock returns the time by which Karve measures how long machines have been unhealthy. It is the current time, but at most silence after the latest heartbeat
 // of any Node. If no Node has reported for that long, either Karve's clock is wrong or no kubelet reaches the API server, and no machine is at fault.
 func clock(c *snapshot.Cluster) time.Time {
-	var last time.Time
-	for i := range c.Nodes {
-		for _, condition := range c.Nodes[i].Status.Conditions {
-			if at := condition.LastHeartbeatTime.Time; at.After(last) {
-				last = at
-			}
-		}
-	}
+	last := c.Indexed().LastHeartbeat()
 	if limit := last.Add(silence); !last.IsZero() && limit.Before(c.Now) {
 		return limit
 	}
@@ -170,17 +164,18 @@ const (
 )
 
 // unheard returns messages for the zones of which most nodes are not ready. It does not count the nodes in passing.
-func unheard(nodes []corev1.Node, passing map[string]bool) zoneMessages {
+func unheard(nodes iter.Seq[*corev1.Node], passing map[string]bool) zoneMessages {
 	all, silent := map[string]int{}, map[string]int{}
-	for i := range nodes {
-		if passing[nodes[i].Name] {
+	for node := range nodes {
+		if passing[node.Name] {
 			continue
 		}
-		zones := map[string]bool{"": true, nodes[i].Labels[corev1.LabelTopologyZone]: true}
-		ready := conditionOf(&nodes[i], corev1.NodeReady)
-		for zone := range zones {
+		ready := conditionOf(node, corev1.NodeReady)
+		unready := ready != nil && ready.Status != corev1.ConditionTrue
+		zones := []string{"", node.Labels[corev1.LabelTopologyZone]}
+		for _, zone := range slices.Compact(zones) {
 			all[zone]++
-			if ready != nil && ready.Status != corev1.ConditionTrue {
+			if unready {
 				silent[zone]++
 			}
 		}
@@ -203,7 +198,13 @@ func Outage(nodes []corev1.Node, node *corev1.Node) string {
 	if ready := conditionOf(node, corev1.NodeReady); ready == nil || ready.Status == corev1.ConditionTrue {
 		return ""
 	}
-	return unheard(nodes, nil).of(node)
+	return unheard(func(yield func(*corev1.Node) bool) {
+		for i := range nodes {
+			if !yield(&nodes[i]) {
+				return
+			}
+		}
+	}, nil).of(node)
 }
 
 // of returns the message of the cluster or of a Node's zone, and "" if neither has an outage.

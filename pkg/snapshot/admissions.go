@@ -42,23 +42,25 @@ func (a *admission) ours() bool { return len(a.pools) > 0 || a.stock == "" }
 
 func (a *admissions) of(w *waitingClass) *admission {
 	demand := w.demand
-	key := w.asks
+	key, onNodes := w.asks, w.onNodes
 	if w.volumes != nil && w.volumes.problem == "" {
 		demand.places = w.volumes.places
-		key += w.volumes.key()
+		volumes := w.volumes.key()
+		key, onNodes = key+volumes, onNodes+volumes
 	}
 	if known := a.known[key]; known != nil {
 		return known
 	}
-	found := a.admit(&demand, w.gpu)
+	found := a.admit(&demand, onNodes, w.gpu)
 	a.known[key] = found
 	return found
 }
 
-func (a *admissions) admit(demand *demand, gpu corev1.ResourceName) *admission {
+// admit returns where pods with the demand may go. onNodes is equal only for equal demands on the names, labels and taints of nodes.
+func (a *admissions) admit(demand *demand, onNodes string, gpu corev1.ResourceName) *admission {
 	found := &admission{stock: stockServing(a.stock(), demand.pod, gpu)}
 	for i := range a.rooms {
-		if room := &a.rooms[i]; room.gpu == gpu && demand.refusal(room.taints, room.nodeName, room.labels) == nil {
+		if room := &a.rooms[i]; room.gpu == gpu && !room.memo.refusing(onNodes, demand) {
 			found.nodes = append(found.nodes, i)
 		}
 	}

@@ -75,6 +75,11 @@ func BuildWith(c *Cluster, running func([]Pool, []Machine) []*corev1.Pod) (View,
 
 // look returns a view without a snapshot.
 func (c *Cluster) look() View {
+	if c.Index == nil { // It is made once for all that reads it.
+		indexed := *c
+		indexed.Index = c.Indexed()
+		c = &indexed
+	}
 	v := View{
 		Pools: c.Pools(), Machines: c.Machines(), canaries: c.Canaries(), cluster: c,
 		broken: func(m *Machine) bool { return m.Broken(c.Now, c.ReplicasTimeout) },

@@ -34,6 +34,9 @@ type Cluster struct {
 	NodeClaims  []karpv1.NodeClaim
 	Nodes       []corev1.Node
 	Pods        []corev1.Pod
+	// Index has NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes where they are read as they change. The fields of these names
+	// are nil then. Indexed returns it in any case.
+	Index       *Index
 	DaemonSets  []appsv1.DaemonSet
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
@@ -135,14 +138,14 @@ func compareRefs(a, b v1alpha1.NodeClassReference) int {
 	return cmp.Or(strings.Compare(a.Group, b.Group), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
 }
 
-// typesOf returns the instance types of a node class, and those of all node classes if it is unknown.
-func (c *Cluster) typesOf(ref *karpv1.NodeClassReference) []catalog.InstanceType {
+// typesOf returns the instance types of a node class, and all of them if it is unknown.
+func (c *Cluster) typesOf(ref *karpv1.NodeClassReference, all func() []catalog.InstanceType) []catalog.InstanceType {
 	if ref != nil {
 		if state := c.NodeClasses[v1alpha1.NodeClassReference{Group: ref.Group, Kind: ref.Kind, Name: ref.Name}]; len(state.InstanceTypes) > 0 {
 			return state.InstanceTypes
 		}
 	}
-	return c.InstanceTypes()
+	return all()
 }
 
 // IsOurs reports whether a NodePool refers to a GPUNodeClass. Karve provisions for it, and Karpenter ignores it.

@@ -67,10 +67,8 @@ func withDefaultRequests(containers []corev1.Container) []corev1.Container {
 	return containers
 }
 
-// daemonsOf returns the pods that DaemonSets created. It does not return mirror pods, because no DaemonSet represents them.
-func daemonsOf(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod *corev1.Pod) bool {
-		owner := metav1.GetControllerOf(pod)
-		return owner == nil || owner.Kind != "DaemonSet"
-	})
+// ofDaemonSet reports whether a DaemonSet created a pod. It returns false for mirror pods, because no DaemonSet represents them.
+func ofDaemonSet(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOfNoCopy(pod)
+	return owner != nil && owner.Kind == "DaemonSet"
 }

@@ -2,7 +2,7 @@ package snapshot
 
 import (
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +35,8 @@ type Machine struct {
 	MostPerGPU int64
 	// Assumed holds the assumptions of [View.WhatIf]. It is zero for a machine as it was read.
 	Assumed Assumed
+	// memo has what was computed of the machine as it was read. It is nil for machines that are not of a view.
+	memo *machineMemo
 }
 
 // Promise is what a machine was launched to provide, as the annotations of its NodeClaim and Node say.
@@ -300,37 +302,23 @@ func Hardware(machines []Machine) planner.Physical {
 }
 
 // Machines returns the machines of Karve's pools, sorted by name, without canaries.
-func (c *Cluster) Machines() []Machine { return c.machines(IsOurClaim) }
+func (c *Cluster) Machines() []Machine {
+	x := c.Indexed()
+	return c.machines(x, x.ours)
+}
 
 // Canaries returns the machines that test images, sorted by name. They count against the limits of their pools.
-func (c *Cluster) Canaries() []Machine { return c.machines(IsCanary) }
+func (c *Cluster) Canaries() []Machine {
+	x := c.Indexed()
+	return c.machines(x, x.canaries)
+}
 
-func (c *Cluster) machines(wanted func(*karpv1.NodeClaim) bool) []Machine {
-	byName, byProvider := map[string]*corev1.Node{}, map[string]*corev1.Node{}
-	for i := range c.Nodes {
-		byName[c.Nodes[i].Name] = &c.Nodes[i]
-		if id := c.Nodes[i].Spec.ProviderID; id != "" {
-			byProvider[id] = &c.Nodes[i]
-		}
+func (c *Cluster) machines(x *Index, claims []*claimed) []Machine {
+	machines := make([]Machine, len(claims))
+	all := sync.OnceValue(c.InstanceTypes)
+	for i, claim := range claims {
+		machines[i] = claim.machine(x.siteOf(claim.claim), c.typesOf(claim.claim.Spec.NodeClassRef, all))
 	}
-	pods := c.PodsByNode()
-	var machines []Machine
-	for i := range c.NodeClaims {
-		claim := &c.NodeClaims[i]
-		if !wanted(claim) {
-			continue
-		}
-		m := Machine{Claim: claim, Promise: PromiseOf(claim.Annotations)}
-		m.know(c.typesOf(claim.Spec.NodeClassRef))
-		if m.Node = byName[claim.Status.NodeName]; m.Node == nil && claim.Status.ProviderID != "" {
-			m.Node = byProvider[claim.Status.ProviderID]
-		}
-		if m.Node != nil {
-			m.Pods = pods[m.Node.Name]
-		}
-		machines = append(machines, m)
-	}
-	slices.SortFunc(machines, func(a, b Machine) int { return strings.Compare(a.Claim.Name, b.Claim.Name) })
 	return machines
 }
 
@@ -357,20 +345,6 @@ func (m *Machine) know(types []catalog.InstanceType) {
 			m.Promise.MicroUSDPerHour = o.MicroUSDPerHour
 		}
 	}
-}
-
-// PodsByNode returns the pods that have not ended, by the names of their nodes, each list sorted by name.
-func (c *Cluster) PodsByNode() map[string][]*corev1.Pod {
-	pods := map[string][]*corev1.Pod{}
-	for i := range c.Pods {
-		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && !karpenter.IsTerminal(pod) {
-			pods[pod.Spec.NodeName] = append(pods[pod.Spec.NodeName], pod)
-		}
-	}
-	for _, bound := range pods {
-		slices.SortFunc(bound, comparePods)
-	}
-	return pods
 }
 
 // claimValue returns the value of a label of the NodeClaim. Before the launch it is the planned value, which is the first one of the requirement.

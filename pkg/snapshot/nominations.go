@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -165,31 +166,44 @@ func (v *View) Withdrawn(plan planner.Plan) []Nomination {
 	return nominations
 }
 
-// nominating says for a node whether pods that are nominated for it still need a plan. If other pods have to end first, the nomination is the scheduler's, for
+// nominating says whether pods that are nominated for a node still need a plan. If other pods have to end first, the nomination is the scheduler's, for
 // preemption, and the pod needs no other machine.
-type nominating map[string]bool
+type nominating struct {
+	cluster *Cluster
+	index   *Index
+	// machines has the machines by the names of their Nodes.
+	machines func() map[string]*Machine
+}
 
-func (c *Cluster) nominating(machines []Machine) nominating {
-	n := nominating{}
-	for i := range c.Nodes {
-		n[c.Nodes[i].Name] = false
-	}
-	ends := func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && IsWorkload(pod) }
-	for i := range machines {
-		if m := &machines[i]; m.Node != nil {
-			n[m.Node.Name] = m.Leaving() || m.Broken(c.Now, c.ReplicasTimeout) || !slices.ContainsFunc(m.Pods, ends)
+func (c *Cluster) nominating(machines []Machine) *nominating {
+	return &nominating{c, c.Indexed(), sync.OnceValue(func() map[string]*Machine {
+		named := make(map[string]*Machine, len(machines))
+		for i := range machines {
+			if m := &machines[i]; m.Node != nil {
+				named[m.Node.Name] = m
+			}
 		}
-	}
-	return n
+		return named
+	})}
 }
 
 // waits reports whether a pod waits for a machine.
-func (n nominating) waits(pod *corev1.Pod) bool {
+func (n *nominating) waits(pod *corev1.Pod) bool {
 	node := pod.Status.NominatedNodeName
-	if waits, there := n[node]; node == "" || there && !waits {
+	if node == "" || !n.free(node) {
 		return karpenter.IsProvisionable(pod)
 	}
 	free := *pod // What it is nominated for is ours, or is gone.
 	free.Status.NominatedNodeName = ""
 	return karpenter.IsProvisionable(&free)
+}
+
+// free reports whether pods that are nominated for a node need a plan, because the node does not exist, or is Karve's and no pod has to end there first.
+func (n *nominating) free(node string) bool {
+	if n.index.site(node) == nil {
+		return true
+	}
+	m := n.machines()[node]
+	return m != nil && (m.Leaving() || m.Broken(n.cluster.Now, n.cluster.ReplicasTimeout) ||
+		!slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return !pod.DeletionTimestamp.IsZero() && IsWorkload(pod) }))
 }

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -42,13 +43,12 @@ func movingOf(machines []Machine, goes func(*Machine) bool) moving {
 
 // waiting returns the classes of the pods that are pending for a GPU resource or in moving, in a stable order. later are the pods that must wait for their
 // turn.
-func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
+func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominating, moving moving) (planned []*waitingClass, later []*corev1.Pod) {
+	asking := slices.DeleteFunc(c.Indexed().Pending(), func(pod *corev1.Pod) bool { return !mentionsGPU(pod) || !nominating.waits(pod) })
+	asking = slices.AppendSeq(asking, maps.Keys(moving))
+	slices.SortFunc(asking, comparePods)
 	var pods []waitingPod
-	for i := range c.Pods {
-		pod := &c.Pods[i]
-		if !moving[pod] && (!mentionsGPU(pod) || !nominating.waits(pod)) {
-			continue
-		}
+	for _, pod := range asking {
 		if s := shapes.of(pod); s.gpu != "" {
 			pods = append(pods, waitingPod{pod, s})
 		}

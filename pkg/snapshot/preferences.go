@@ -32,8 +32,8 @@ func onlyAsks(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectPrefer
 func (r *rules) prefer(class int, t *term) {
 	if t.kind == planner.Apart {
 		a := avoided{nodes: map[string]bool{}, domains: map[string]map[string]bool{}}
-		for node := range r.running.on(t.selection) {
-			a.add(t, &r.running.Nodes[node])
+		for s := range r.running.on(t.selection) {
+			a.add(t, s.node)
 		}
 		r.preferPlaces(class, func(_ []corev1.Taint, node string, labels map[string]string) bool { return !a.holds(node, labels) })
 	}

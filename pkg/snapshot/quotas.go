@@ -3,9 +3,12 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/planner"
@@ -156,14 +159,13 @@ func amountsOf(all []quota, has func(quota) (int64, bool)) []planner.Amount {
 }
 
 // has returns the amount that a machine of the offering has of a quota, and false if it is the amount of each.
-func (o *Offering) has(q quota, limits attachable) (int64, bool) {
+func (o *Offering) has(q quota, limits *attachable) (int64, bool) {
 	switch {
 	case q.resource != "":
 		n, ok := o.Type.Extended[string(q.resource)]
 		return amount.Sub(n, resourceOf(o.daemons, q.resource)), ok
 	case q.driver != "":
-		n, ok := limits.ofType[o.Type.Name][q.driver]
-		return n, ok
+		return limits.ofType(o.Type.Name, q.driver)
 	}
 	return 0, slices.ContainsFunc(o.daemons, func(d *demand) bool { return slices.Contains(hostPorts(d.pod), q.port) })
 }
@@ -177,54 +179,70 @@ func resourceOf(demands []*demand, name corev1.ResourceName) int64 {
 }
 
 // has returns the amount of a quota that is left on the node, and false if it is the amount of each.
-func (r *room) has(q quota, limits attachable, storage *storage) (int64, bool) {
+func (r *room) has(q quota, limits *attachable, storage *storage) (int64, bool) {
 	switch {
 	case q.resource != "":
-		var used, daemons int64
-		for _, pod := range r.pods {
-			used = amount.Add(used, valueOf(PodRequests(pod), q.resource))
-		}
-		for _, pod := range daemonsOf(r.pods) {
-			daemons = amount.Add(daemons, valueOf(PodRequests(pod), q.resource))
-		}
-		n := r.extended(q.resource)
-		return amount.Sub(n, amount.Add(used, max(0, amount.Sub(resourceOf(r.daemons, q.resource), daemons)))), n > 0
+		n, toCome := r.extended(q.resource), max(0, amount.Sub(resourceOf(r.daemons, q.resource), r.use.daemons.amounts[q.resource]))
+		return amount.Sub(n, amount.Add(r.use.all.amounts[q.resource], toCome)), n > 0
 	case q.driver != "":
-		limit, ok := limits.onNode[r.nodeName][q.driver]
+		limit, ok := limits.of(r.nodeName, q.driver)
 		if !ok && r.starting {
-			limit, ok = limits.ofType[r.labels[corev1.LabelInstanceTypeStable]][q.driver]
+			limit, ok = limits.ofType(r.labels[corev1.LabelInstanceTypeStable], q.driver)
 		}
 		return limit - storage.attached(r.pods, q.driver), ok
 	}
-	takes := func(pod *corev1.Pod) bool { return slices.Contains(hostPorts(pod), q.port) }
-	return 0, slices.ContainsFunc(r.pods, takes) || slices.ContainsFunc(r.daemons, func(d *demand) bool { return takes(d.pod) })
+	return 0, r.use.ports[q.port] || slices.ContainsFunc(r.daemons, func(d *demand) bool { return slices.Contains(hostPorts(d.pod), q.port) })
 }
 
-// attachable has the number of volumes of a driver that a machine can attach, by node and by instance type, if it is known. The number for a type is the
-// smallest that its nodes report, because some drivers count disks and network interfaces that are already attached.
+// attachable finds the number of volumes of a driver that a machine can attach.
 type attachable struct {
-	onNode, ofType map[string]map[string]int64
+	index *Index
+	// types has the number for an instance type, if it is known. It is the smallest that nodes of the type report, because some drivers count disks and network
+	// interfaces that are already attached.
+	types func() map[string]map[string]int64
 }
 
-func (c *Cluster) attachable() attachable {
-	types := map[string]string{}
-	for i := range c.Nodes {
-		types[c.Nodes[i].Name] = c.Nodes[i].Labels[corev1.LabelInstanceTypeStable]
-	}
-	a := attachable{map[string]map[string]int64{}, map[string]map[string]int64{}}
-	for i := range c.CSINodes {
-		for _, driver := range c.CSINodes[i].Spec.Drivers {
-			if driver.Allocatable == nil || driver.Allocatable.Count == nil {
-				continue
+func (c *Cluster) attachable() *attachable {
+	x := c.Indexed()
+	return &attachable{x, sync.OnceValue(func() map[string]map[string]int64 {
+		types := map[string]map[string]int64{}
+		for name, node := range x.csiNodes.all() {
+			if s := x.site(name); s != nil && s.node.Labels[corev1.LabelInstanceTypeStable] != "" {
+				for driver, limit := range attachments(node) {
+					note(types, s.node.Labels[corev1.LabelInstanceTypeStable], driver, limit)
+				}
 			}
-			name, limit := c.CSINodes[i].Name, int64(*driver.Allocatable.Count)
-			note(a.onNode, name, driver.Name, limit)
-			if t := types[name]; t != "" {
-				note(a.ofType, t, driver.Name, limit)
+		}
+		return types
+	})}
+}
+
+// of returns the number for a node, and false if it is not known.
+func (a *attachable) of(node, driver string) (int64, bool) {
+	if csi := a.index.csiNodes.get(node); csi != nil {
+		for name, limit := range attachments(csi) {
+			if name == driver {
+				return limit, true
 			}
 		}
 	}
-	return a
+	return 0, false
+}
+
+func (a *attachable) ofType(name, driver string) (int64, bool) {
+	limit, ok := a.types()[name][driver]
+	return limit, ok
+}
+
+// attachments returns the drivers of a node that limit the number of volumes, with the limits.
+func attachments(node *storagev1.CSINode) iter.Seq2[string, int64] {
+	return func(yield func(string, int64) bool) {
+		for i := range node.Spec.Drivers {
+			if d := &node.Spec.Drivers[i]; d.Allocatable != nil && d.Allocatable.Count != nil && !yield(d.Name, int64(*d.Allocatable.Count)) {
+				return
+			}
+		}
+	}
 }
 
 // note keeps the lowest limit.
@@ -244,12 +262,12 @@ func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
 	for _, pod := range pods {
 		for i := range pod.Spec.Volumes {
 			name, ok := claimName(pod, &pod.Spec.Volumes[i])
-			claim := s.claims[pod.Namespace+"/"+name]
+			claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
 			if !ok || claim == nil || seen[pod.Namespace+"/"+name] {
 				continue
 			}
 			seen[pod.Namespace+"/"+name] = true
-			if pv := s.volumes[claim.Spec.VolumeName]; pv != nil && driverOf(pv) == driver {
+			if pv := s.index.volumes.get(claim.Spec.VolumeName); pv != nil && driverOf(pv) == driver {
 				n++
 			}
 		}

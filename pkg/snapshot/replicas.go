@@ -9,7 +9,6 @@ import (
 	"karve.sh/karve/pkg/amount"
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -46,37 +45,42 @@ func (c *Cluster) footprint(p *Pool) int64 {
 	if _, limited := p.NodePool.Spec.Limits[p.Resource()]; p.Class.Spec.Sharing.MaxReplicas == nil || limited && p.Resource() != v1alpha1.ResourceGPU {
 		return 0
 	}
-	onPool := map[string]bool{}
-	for i := range c.Nodes {
-		onPool[c.Nodes[i].Name] = c.Nodes[i].Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
-	}
-	shapes, storage, admitted, taken := c.shapes(), c.storage(), map[*shape]bool{}, map[*shape]bool{}
+	x, shapes, storage := c.Indexed(), c.shapes(), c.storage()
 	var largest int64
-	for i := range c.Pods {
-		pod := &c.Pods[i]
-		if !mentionsGPU(pod) || karpenter.IsTerminal(pod) {
+	// note adds a pod, and returns false if one requests no or invalid device memory.
+	note := func(s *shape) bool {
+		largest = max(largest, s.gpuMemory)
+		return s.wrong == nil && s.gpuMemory > 0
+	}
+	onPool := func(n number) bool {
+		s := x.site(n.node)
+		return s != nil && s.node.Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
+	}
+	for _, h := range x.holders.all() {
+		if s := shapes.of(h.pod); s.gpu == p.Resource() && (p.admitsShape(s) || slices.ContainsFunc(h.on, onPool)) && !note(s) {
+			return 0
+		}
+	}
+	fits := map[*shape]bool{}
+	for _, pod := range x.pending.all() {
+		if !mentionsGPU(pod) {
 			continue
 		}
 		s := shapes.of(pod)
-		if s.gpu != p.Resource() {
-			continue
+		if _, known := fits[s]; !known {
+			fits[s] = s.gpu == p.Resource() && p.admitsShape(s) && p.takes(s)
 		}
-		if _, known := admitted[s]; !known {
-			_, err := p.admitting(&s.demand, s.gpu)
-			admitted[s], taken[s] = err == nil, err == nil && p.takes(s)
-		}
-		if !admitted[s] && !onPool[pod.Spec.NodeName] {
-			continue
-		}
-		if pod.Spec.NodeName == "" && (!taken[s] || storage.of(pod).refusal() != nil) {
-			continue
-		}
-		if s.wrong != nil || s.gpuMemory == 0 {
+		if fits[s] && storage.of(pod).refusal() == nil && !note(s) {
 			return 0
 		}
-		largest = max(largest, s.gpuMemory)
 	}
 	return largest
+}
+
+// admitsShape reports whether the pool has offerings that admit pods of the shape.
+func (p *Pool) admitsShape(s *shape) bool {
+	_, err := p.admitting(&s.demand, s.gpu)
+	return err == nil
 }
 
 // takes reports whether an empty machine of the pool is large enough for a pod of the shape. Like the scheduler, it ignores device memory.
@@ -118,10 +122,16 @@ func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 	return mib
 }
 
+// raised reports whether the promise of a machine was raised a moment ago.
+func (m *Machine) raised(now time.Time) bool {
+	at := TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
+	return !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising))
+}
+
 // hasOrGets returns the number of replicas that a machine has or can get, given the number that it reports. Replicas of a promise that was raised a moment
 // ago count as reported. more is how many more each GPU can get. It is 0 if the machine reports less than it promised.
-func (m *Machine) hasOrGets(exposed int64, now time.Time) (replicas, more int64) {
-	if at := TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation]); !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising)) {
+func (m *Machine) hasOrGets(exposed int64, raised bool) (replicas, more int64) {
+	if raised {
 		exposed = max(exposed, m.Promise.Replicas())
 	}
 	if exposed >= m.Promise.Replicas() {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -27,19 +29,21 @@ type room struct {
 	gpu      corev1.ResourceName
 	taints   []corev1.Taint
 	labels   map[string]string
-	// pods are the pods on the node. daemons are the DaemonSet pods that will still start there.
+	// pods are the pods on the node, and use is what they use. daemons are the DaemonSet pods that will still start there.
 	pods    []*corev1.Pod
+	use     *use
 	daemons []*demand
 	// extended returns what the node has, or will have, of resources that are not in planner.Resources.
 	extended func(corev1.ResourceName) int64
+	memo     *roomMemo
 }
 
 // rooms returns the rooms of Karve's machines, including those that are starting, and of all other nodes with a GPU resource. It skips those that take no
 // pods.
 func (c *Cluster) rooms(machines []Machine) []room {
-	var rooms []room
-	daemons := c.daemonDemands()
-	ours := map[string]bool{}
+	rooms := make([]room, 0, len(machines))
+	daemons, x := c.daemonDemands(), c.Indexed()
+	ours := make(map[string]bool, len(machines))
 	for i := range machines {
 		m := &machines[i]
 		name := m.Claim.Name
@@ -54,35 +58,40 @@ func (c *Cluster) rooms(machines []Machine) []room {
 			rooms = append(rooms, r)
 		}
 	}
-	pods, types := c.PodsByNode(), c.InstanceTypes()
-	for i := range c.Nodes {
-		node := &c.Nodes[i]
-		if ours[node.Name] || !TakesPods(node) {
-			continue
-		}
-		for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
-			if valueOf(node.Status.Allocatable, gpu) > 0 {
-				rooms = append(rooms, unmanagedRoom(node, gpu, pods[node.Name], types))
-				break
-			}
+	types := sync.OnceValue(c.InstanceTypes)
+	for name, s := range x.gpus.all() {
+		if !ours[name] && TakesPods(s.node) {
+			rooms = append(rooms, s.unmanagedRoom(types()))
 		}
 	}
-	slices.SortStableFunc(rooms, func(a, b room) int { return strings.Compare(a.node.Name, b.node.Name) })
+	slices.SortFunc(rooms, func(a, b room) int { return strings.Compare(a.node.Name, b.node.Name) })
 	return rooms
 }
 
 // unmanagedRoom returns the room of a node that Karve did not launch.
-func unmanagedRoom(node *corev1.Node, gpu corev1.ResourceName, pods []*corev1.Pod, types []catalog.InstanceType) room {
+func (s *site) unmanagedRoom(types []catalog.InstanceType) room {
+	given := roomInput{types: identityOf(types)}
+	if m := s.room.Load(); m != nil && m.given == given {
+		return m.room
+	}
+	node, gpu, use := s.node, gpuOf(s.node), s.use()
 	exposed := ResourcesOf(node.Status.Allocatable, gpu)
 	t := catalog.Named(types, node.Labels[corev1.LabelInstanceTypeStable])
-	return room{
+	return (&roomMemo{given: given, room: room{
 		node: planner.Node{
-			Name: node.Name, Free: atLeastZero(minus(exposed, sum(pods, gpu))),
-			GPUs: gpusLeft(gpuCount(node.Labels, t, exposed.Replicas), 0, memoryMiB(node.Labels, t), exposed.Replicas, pods, gpu),
+			Name: node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
+			GPUs: gpusLeft(gpuCount(node.Labels, t, exposed.Replicas), 0, memoryMiB(node.Labels, t), exposed.Replicas, s.pods, gpu),
 		},
-		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: pods,
+		nodeName: node.Name, gpu: gpu, taints: node.Spec.Taints, labels: node.Labels, pods: s.pods, use: use,
 		extended: func(name corev1.ResourceName) int64 { return valueOf(node.Status.Allocatable, name) },
-	}
+	}}).keptIn(&s.room)
+}
+
+// keptIn keeps the room for the next view, and returns it.
+func (m *roomMemo) keptIn(last *atomic.Pointer[roomMemo]) room {
+	m.room.memo = m
+	last.Store(m)
+	return m.room
 }
 
 // TakesPods reports whether the scheduler may put pods on the node and the node is to stay.
@@ -90,6 +99,7 @@ func TakesPods(node *corev1.Node) bool {
 	return node.DeletionTimestamp.IsZero() && !node.Spec.Unschedulable && node.Labels[v1alpha1.CanaryLabel] == "" && !HasTaint(node, karpv1.DisruptedTaintKey)
 }
 
+// machineRoom returns the room of one of Karve's machines, and false if it takes no pods.
 func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	state := m.State()
 	if m.Broken(c.Now, c.ReplicasTimeout) {
@@ -98,44 +108,63 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Node != nil && !TakesPods(m.Node) {
 		return room{}, false
 	}
+	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.raised(c.Now)}
 	if !m.Initialized() {
-		return c.startingRoom(m, daemons), true
+		given.daemons = identityOf(c.DaemonSets)
 	}
+	r := room{}
+	if known := m.memo.room.Load(); known != nil && known.given == given {
+		r = known.room
+	} else {
+		made := &roomMemo{given: given}
+		if m.Initialized() {
+			made.room = m.startedRoom(given.raised)
+		} else {
+			made.room = m.startingRoom(daemons, given.raised)
+		}
+		r = made.keptIn(&m.memo.room)
+	}
+	r.machine = m
+	return r, true
+}
+
+// startedRoom returns the room of a machine that has started.
+func (m *Machine) startedRoom(raised bool) room {
 	// A node that Karve is about to remove is a room too. If pods are placed there, Karve keeps the node and removes its taint.
 	taints := slices.DeleteFunc(slices.Clone(m.Node.Spec.Taints), func(t corev1.Taint) bool {
 		return t.Key == v1alpha1.DisruptingTaintKey || t.Key == v1alpha1.SurplusTaintKey // These taints only guide the scheduler. No machine is launched because of them.
 	})
-	gpu := m.Promise.Resource
+	gpu, use := m.Promise.Resource, m.memo.site.use()
 	exposed := ResourcesOf(m.Node.Status.Allocatable, gpu)
 	var more int64
-	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, c.Now)
+	exposed.Replicas, more = m.hasOrGets(exposed.Replicas, raised)
+	machine := *m
 	return room{
-		machine: m,
 		node: planner.Node{
-			Name: m.Node.Name, Free: atLeastZero(minus(exposed, sum(m.Pods, gpu))),
+			Name: m.Node.Name, Free: atLeastZero(minus(exposed, use.all.resources(gpu))),
 			GPUs: gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(m.Node.Labels, m.Type), exposed.Replicas, m.Pods, gpu),
 		},
-		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, extended: m.extended,
-	}, true
+		nodeName: m.Node.Name, gpu: gpu, taints: taints, labels: m.Node.Labels, pods: m.Pods, use: use, extended: machine.extended,
+	}
 }
 
 // startingRoom returns the room of a machine that has not started, as it will be later. Before it has registered, its Node may lack labels and taints.
 // Afterwards its startup taints are removed, and its replicas and DaemonSet pods appear.
-func (c *Cluster) startingRoom(m *Machine, daemons []demand) room {
-	gpu := m.Promise.Resource
-	r := room{machine: m, node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: m.ExpectedLabels()}
+func (m *Machine) startingRoom(daemons []demand, raised bool) room {
+	gpu, machine := m.Promise.Resource, *m
+	r := room{node: planner.Node{Name: m.Claim.Name}, starting: true, gpu: gpu, taints: m.Claim.Spec.Taints, labels: m.ExpectedLabels(), use: &use{}}
 	if m.Node != nil {
-		r.node.Name, r.nodeName = m.Node.Name, m.Node.Name
+		r.node.Name, r.nodeName, r.use = m.Node.Name, m.Node.Name, m.memo.site.use()
 		if m.Registered() {
 			r.taints = lasting(m.Node.Spec.Taints, m.Claim.Spec.StartupTaints)
 		}
 	}
 	expected := m.expected()
 	var more int64
-	expected.Replicas, more = m.hasOrGets(expected.Replicas, c.Now)
-	r.pods, r.extended, r.daemons = m.Pods, m.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
-	toCome := atLeastZero(minus(overhead(r.daemons, gpu), sum(daemonsOf(m.Pods), gpu)))
-	r.node.Free = atLeastZero(minus(minus(expected, sum(m.Pods, gpu)), toCome))
+	expected.Replicas, more = m.hasOrGets(expected.Replicas, raised)
+	r.pods, r.extended, r.daemons = m.Pods, machine.extended, daemonsOn(daemons, m.Claim.Spec.Taints, r.nodeName, r.labels, expected, gpu)
+	toCome := atLeastZero(minus(overhead(r.daemons, gpu), r.use.daemons.resources(gpu)))
+	r.node.Free = atLeastZero(minus(minus(expected, r.use.all.resources(gpu)), toCome))
 	r.node.GPUs = gpusLeft(m.Promise.GPUs, m.Promise.ReplicasPerGPU+more, memoryMiB(r.labels, m.Type), expected.Replicas, m.Pods, gpu)
 	hold(r.node.GPUs, toCome.Replicas, 0)
 	return r
@@ -222,12 +251,4 @@ func lasting(taints, startup []corev1.Taint) []corev1.Taint {
 // HasTaint reports whether a node has a taint with the key.
 func HasTaint(node *corev1.Node, key string) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
-}
-
-func sum(pods []*corev1.Pod, gpu corev1.ResourceName) planner.Resources {
-	var total planner.Resources
-	for _, pod := range pods {
-		total = plus(total, requests(pod, gpu))
-	}
-	return total
 }

@@ -101,8 +101,8 @@ func (r *rules) valuesOf(asked map[string]bool) map[string]map[string]bool {
 	if len(asked) == 0 {
 		return values
 	}
-	for i := range r.running.Nodes {
-		note(r.running.Nodes[i].Labels)
+	for s := range r.running.index.sites() {
+		note(s.node.Labels)
 	}
 	for i := range r.rooms {
 		note(r.rooms[i].labels)
@@ -245,8 +245,8 @@ func (r *rules) present(class int, t *term) (present []int64, elsewhere int64) {
 		size = len(r.view.Topologies[r.topologies[t.key]].Domains)
 	}
 	var count []int64
-	for i, n := range r.running.on(t.selection) {
-		node := &r.running.Nodes[i]
+	for s, n := range r.running.on(t.selection) {
+		node := s.node
 		if !r.waiting[class].countsOn(t, node.Name, node.Labels, node.Spec.Taints) {
 			continue
 		}
@@ -331,8 +331,8 @@ func (r *rules) look(class int, t *term) []int {
 			eligible[r.domains[topology][value]] = true
 		}
 	}
-	for i := range r.running.Nodes {
-		note(r.running.Nodes[i].Name, r.running.Nodes[i].Labels, r.running.Nodes[i].Spec.Taints)
+	for s := range r.running.index.sites() {
+		note(s.name, s.node.Labels, s.node.Spec.Taints)
 	}
 	for i := range r.rooms {
 		note(r.rooms[i].nodeName, r.rooms[i].labels, r.rooms[i].taints)

@@ -2,25 +2,23 @@ package snapshot
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 )
 
-// running has the running pods and their nodes, for rules that count them.
+// running has the running pods, for rules that count them: they are bound to an existing node, have not ended, and are neither being deleted nor moving.
 type running struct {
 	*Cluster
+	index      *Index
 	selections *selections
-	// nodes has the index of each of the cluster's nodes by name.
-	nodes map[string]int
-	// pods are the pods that count: they are bound to an existing node, have not ended, and are neither being deleted nor moving. Karpenter does not count
-	// pods that are being deleted either, because their place will be free.
-	pods []*corev1.Pod
-	// repels has the places from which anti-affinity of running pods excludes other pods, by the selection that matches the other pods.
+	// moving has the number of moving pods of kin by node, by the keys of their namespace and kin. These do not count.
+	moving map[string]map[string]int
+	// repels has the anti-affinity terms of running pods by the selection that matches the pods that they exclude.
 	repels map[string][]repulsion
 	// daemons has the anti-affinity terms of DaemonSet pods by the name of the DaemonSet.
 	daemons map[string][]term
@@ -28,56 +26,96 @@ type running struct {
 	// computed on first use.
 	daemonsFound map[int]bool
 	daemonsRepel map[string]bool
-	// counts has the number of pods that each selection matches on each node, by the index of the node. It is computed on first use.
-	counts map[string]map[int]int64
+	// counts has the number of pods that a selection matches on each node.
+	counts map[string]map[*site]int64
 }
 
-// repulsion is an anti-affinity term of a pod that runs on the node with the index.
+// repulsion is an anti-affinity term of running pods.
 type repulsion struct {
 	term term
-	node int
+	kin  *kin
 }
 
 func (c *Cluster) running(shapes *shapes, moving moving) *running {
-	r := &running{Cluster: c, selections: &shapes.selections, nodes: map[string]int{}, repels: map[string][]repulsion{}, daemons: map[string][]term{}}
+	r := &running{
+		Cluster: c, index: c.Indexed(), selections: &shapes.selections, moving: map[string]map[string]int{}, repels: map[string][]repulsion{},
+		daemons: map[string][]term{}, counts: map[string]map[*site]int64{},
+	}
 	for i := range c.DaemonSets {
 		pod := daemonPod(&c.DaemonSets[i])
 		if terms := c.apart(pod, r.selections); len(terms) > 0 {
 			r.daemons[PodName(pod)] = terms
 		}
 	}
-	for i := range c.Nodes {
-		r.nodes[c.Nodes[i].Name] = i
-	}
-	for i := range c.Pods {
-		pod := &c.Pods[i]
-		node, ok := r.nodes[pod.Spec.NodeName]
-		if !ok || moving[pod] || !pod.DeletionTimestamp.IsZero() || karpenter.IsTerminal(pod) {
-			continue
+	for pod := range moving {
+		if isCounted(pod) {
+			key := pod.Namespace + "\x00" + kinKey(pod)
+			if r.moving[key] == nil {
+				r.moving[key] = map[string]int{}
+			}
+			r.moving[key][pod.Spec.NodeName]++
 		}
-		r.pods = append(r.pods, pod)
-		for _, t := range c.apart(pod, r.selections) {
-			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, node})
+	}
+	for _, k := range r.index.repelling.all() {
+		for _, t := range c.apart(k.pod, r.selections) {
+			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}
 	}
 	return r
 }
 
-// on returns the number of pods that a selection matches, by the index of their node.
-func (r *running) on(selection string) map[int]int64 {
-	if r.counts == nil {
-		r.counts = map[string]map[int]int64{}
-		for _, pod := range r.pods {
-			for _, i := range r.selections.of(pod) {
-				key := r.selections.keys[i]
-				if r.counts[key] == nil {
-					r.counts[key] = map[int]int64{}
-				}
-				r.counts[key][r.nodes[pod.Spec.NodeName]]++
+// of returns the nodes on which kin run, with their number.
+func (r *running) of(k *kin) iter.Seq2[*site, int64] {
+	return func(yield func(*site, int64) bool) {
+		moving := r.moving[k.pod.Namespace+"\x00"+k.key]
+		for _, n := range k.on {
+			s := r.index.site(n.node)
+			if stay := n.pods - moving[n.node]; s != nil && stay > 0 && !yield(s, int64(stay)) {
+				return
 			}
 		}
 	}
-	return r.counts[selection]
+}
+
+// on returns the number of pods that a selection matches, by node.
+func (r *running) on(selection string) map[*site]int64 {
+	if known, ok := r.counts[selection]; ok {
+		return known
+	}
+	counts := map[*site]int64{}
+	all := r.selections.byKey[selection]
+	for k := range r.index.kinOf(all) {
+		if !slices.ContainsFunc(all, func(one selector) bool { return !one.finds(k.pod) }) {
+			for s, n := range r.of(k) {
+				counts[s] += n
+			}
+		}
+	}
+	r.counts[selection] = counts
+	return counts
+}
+
+// kinOf returns the kin in the namespaces in which selectors can all match.
+func (x *Index) kinOf(all []selector) iter.Seq[*kin] {
+	return func(yield func(*kin) bool) {
+		if len(all) > 0 && all[0].namespaces != nil {
+			for _, namespace := range all[0].namespaces {
+				for _, k := range x.kin.get(namespace) {
+					if !yield(k) {
+						return
+					}
+				}
+			}
+			return
+		}
+		for _, some := range x.kin.all() {
+			for _, k := range some {
+				if !yield(k) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // avoided returns the places from which running pods exclude pods that the selections in found match and that have the terms.
@@ -86,12 +124,14 @@ func (r *running) avoided(found []int, terms []term) avoided {
 	for _, i := range found {
 		repels := r.repels[r.selections.keys[i]]
 		for i := range repels {
-			a.add(&repels[i].term, &r.Nodes[repels[i].node])
+			for s := range r.of(repels[i].kin) {
+				a.add(&repels[i].term, s.node)
+			}
 		}
 	}
 	for i := range terms {
-		for node := range r.on(terms[i].selection) {
-			a.add(&terms[i], &r.Nodes[node])
+		for s := range r.on(terms[i].selection) {
+			a.add(&terms[i], s.node)
 		}
 	}
 	return a

@@ -40,7 +40,7 @@ func (c *Cluster) stockPools() []stockPool {
 }
 
 func (c *Cluster) stockMachines(np *karpv1.NodePool) []stockMachine {
-	types := c.typesOf(np.Spec.Template.Spec.NodeClassRef)
+	types := c.typesOf(np.Spec.Template.Spec.NodeClassRef, c.InstanceTypes)
 	described := describedLabels(types)
 	fixed := merged(np.Spec.Template.Labels, map[string]string{karpv1.NodePoolLabelKey: np.Name})
 	pool := scheduling.NewNodeSelectorRequirementsWithMinValues(np.Spec.Template.Spec.Requirements...)

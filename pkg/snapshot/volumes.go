@@ -59,25 +59,14 @@ func (v *volumes) refusal() *planner.Refusal {
 
 // storage looks up the volumes of pods.
 type storage struct {
-	claims  map[string]*corev1.PersistentVolumeClaim
-	volumes map[string]*corev1.PersistentVolume
+	index   *Index
 	classes map[string]*storagev1.StorageClass
 	// places caches the places by the name of the object that determines them.
 	places map[string]*place
 }
 
 func (c *Cluster) storage() *storage {
-	s := &storage{
-		claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, classes: map[string]*storagev1.StorageClass{},
-		places: map[string]*place{},
-	}
-	for i := range c.PersistentVolumeClaims {
-		claim := &c.PersistentVolumeClaims[i]
-		s.claims[claim.Namespace+"/"+claim.Name] = claim
-	}
-	for i := range c.PersistentVolumes {
-		s.volumes[c.PersistentVolumes[i].Name] = &c.PersistentVolumes[i]
-	}
+	s := &storage{index: c.Indexed(), classes: map[string]*storagev1.StorageClass{}, places: map[string]*place{}}
 	for i := range c.StorageClasses {
 		s.classes[c.StorageClasses[i].Name] = &c.StorageClasses[i]
 	}
@@ -122,7 +111,7 @@ func claimName(pod *corev1.Pod, v *corev1.Volume) (string, bool) {
 
 // claimed adds the demands of a PersistentVolumeClaim to the volumes. It returns the problem if no node can run the pod, and "" otherwise.
 func (s *storage) claimed(v *volumes, pod *corev1.Pod, name string, ephemeral bool) string {
-	claim := s.claims[pod.Namespace+"/"+name]
+	claim := s.index.volumeClaims.get(pod.Namespace + "/" + name)
 	named := fmt.Sprintf("PersistentVolumeClaim %s/%s", pod.Namespace, name)
 	switch {
 	case claim == nil && ephemeral:
@@ -146,7 +135,7 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 	if !metav1.HasAnnotation(claim.ObjectMeta, volumehelper.AnnBindCompleted) {
 		return fmt.Sprintf("%s is not bound to PersistentVolume %s yet: see the events of the claim", named, claim.Spec.VolumeName)
 	}
-	pv := s.volumes[claim.Spec.VolumeName]
+	pv := s.index.volumes.get(claim.Spec.VolumeName)
 	if pv == nil {
 		return fmt.Sprintf("%s is bound to PersistentVolume %s, which does not exist: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	}

@@ -44,14 +44,13 @@ func Learn(c *snapshot.Cluster, before Learned) Learned {
 			now[kind] = known
 		}
 	}
-	nodes := map[string]*corev1.Node{}
-	for i := range c.Nodes {
-		nodes[c.Nodes[i].Spec.ProviderID] = &c.Nodes[i]
-	}
-	for i := range c.NodeClaims {
-		claim := &c.NodeClaims[i]
-		node := nodes[claim.Status.ProviderID]
-		if node == nil || claim.Status.ProviderID == "" || claim.Spec.NodeClassRef == nil {
+	x := c.Indexed()
+	for _, claim := range x.NodeClaims() {
+		if claim.Status.ProviderID == "" || claim.Spec.NodeClassRef == nil {
+			continue
+		}
+		node := x.NodeOf(claim.Status.ProviderID)
+		if node == nil {
 			continue
 		}
 		kind, seen, ok := observe(c, claim, node)

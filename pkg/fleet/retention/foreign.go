@@ -37,15 +37,12 @@ func NewOtherNodes(c *snapshot.Cluster) *OtherNodes {
 
 // draining returns the names of the Nodes of Karve's machines that are being deleted and have foreign pods.
 func draining(c *snapshot.Cluster) map[string]bool {
-	gone, held := map[string]bool{}, map[string]bool{}
-	for i := range c.NodeClaims {
-		if claim := &c.NodeClaims[i]; snapshot.IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() {
-			gone[claim.Status.NodeName] = true
-		}
-	}
-	for i := range c.Pods {
-		if pod := &c.Pods[i]; pod.Spec.NodeName != "" && gone[pod.Spec.NodeName] && snapshot.IsForeign(pod) {
-			held[pod.Spec.NodeName] = true
+	x, held := c.Indexed(), map[string]bool{}
+	for _, claim := range x.NodeClaims() {
+		if snapshot.IsOurClaim(claim) && !claim.DeletionTimestamp.IsZero() && claim.Status.NodeName != "" {
+			if _, pods := x.Node(claim.Status.NodeName); slices.ContainsFunc(pods, snapshot.IsForeign) {
+				held[claim.Status.NodeName] = true
+			}
 		}
 	}
 	return held
@@ -90,13 +87,20 @@ func (o *OtherNodes) Hold(going []*snapshot.Machine, taken map[string]planner.Re
 func (o *OtherNodes) look() {
 	o.nodes, o.filter = freeNodes(o.cluster), o.cluster.NodeFilter()
 	ahead := remainder{OtherNodes: o, changed: map[int]corev1.ResourceList{}}
-	for i := range o.cluster.Pods {
-		pod := &o.cluster.Pods[i]
-		if draining := o.draining()[pod.Spec.NodeName]; (draining || pod.Spec.NodeName == "") && snapshot.IsForeign(pod) {
-			// A pod that finds no room takes none.
-			if node, why := ahead.settle(pod); why == "" && draining {
-				o.promised[node] = append(o.promised[node], pod)
+	x := o.cluster.Indexed()
+	for _, name := range slices.Sorted(maps.Keys(o.draining())) {
+		_, pods := x.Node(name)
+		for _, pod := range pods {
+			if snapshot.IsForeign(pod) {
+				if node, why := ahead.settle(pod); why == "" { // A pod that finds no room takes none.
+					o.promised[node] = append(o.promised[node], pod)
+				}
 			}
+		}
+	}
+	for _, pod := range x.Pending() {
+		if snapshot.IsForeign(pod) {
+			ahead.settle(pod)
 		}
 	}
 	for i, free := range ahead.changed {
@@ -112,17 +116,13 @@ func freeNodes(c *snapshot.Cluster) []freeNode {
 			leaves[m.Node.Name] = true
 		}
 	}
-	pods := c.PodsByNode()
 	var nodes []freeNode
-	for i := range c.Nodes {
-		node := &c.Nodes[i]
+	for node, used := range c.Indexed().Used() {
 		if leaves[node.Name] || !snapshot.TakesPods(node) {
 			continue
 		}
 		free := node.Status.Allocatable.DeepCopy()
-		for _, pod := range pods[node.Name] {
-			take(free, withSlot(snapshot.PodRequests(pod)))
-		}
+		take(free, used)
 		nodes = append(nodes, freeNode{node, free})
 	}
 	slices.SortFunc(nodes, func(a, b freeNode) int { return strings.Compare(a.node.Name, b.node.Name) })

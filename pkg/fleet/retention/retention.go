@@ -5,6 +5,7 @@ package retention
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,23 +35,24 @@ func Pods(c *snapshot.Cluster) func(*snapshot.Machine) string {
 // jobs has the sorted durations of the completed pods of each Job.
 type jobs struct {
 	now  time.Time
-	took map[string][]time.Duration
+	took func() map[string][]time.Duration
 }
 
 func jobsOf(c *snapshot.Cluster) jobs {
-	j := jobs{c.Now, map[string][]time.Duration{}}
-	for i := range c.Pods {
-		pod := &c.Pods[i]
-		if owner := jobOf(pod); owner != "" && pod.Status.Phase == corev1.PodSucceeded {
-			if end := endOf(pod); end.After(snapshot.StartTime(pod)) {
-				j.took[owner] = append(j.took[owner], end.Sub(snapshot.StartTime(pod)))
+	return jobs{c.Now, sync.OnceValue(func() map[string][]time.Duration {
+		all := map[string][]time.Duration{}
+		for _, pod := range c.Indexed().Ended() {
+			if owner := jobOf(pod); owner != "" {
+				if end := endOf(pod); end.After(snapshot.StartTime(pod)) {
+					all[owner] = append(all[owner], end.Sub(snapshot.StartTime(pod)))
+				}
 			}
 		}
-	}
-	for _, took := range j.took {
-		slices.Sort(took)
-	}
-	return j
+		for _, took := range all {
+			slices.Sort(took)
+		}
+		return all
+	})}
 }
 
 // jobOf returns a key of the Job that controls the pod, and "" for other pods.
@@ -86,7 +88,7 @@ func (j jobs) keeps(m *snapshot.Machine) string {
 			continue
 		}
 		ran := j.now.Sub(snapshot.StartTime(pod))
-		if took := j.took[owner]; len(took) > 0 && 2*ran > took[len(took)/2] {
+		if took := j.took()[owner]; len(took) > 0 && 2*ran > took[len(took)/2] {
 			return fmt.Sprintf("pod %s of a Job has run for %s, and others of it took %s", snapshot.PodName(pod), ran.Round(time.Second), took[len(took)/2].Round(time.Second))
 		}
 		if d := pod.Spec.ActiveDeadlineSeconds; d != nil && 2*ran > time.Duration(*d)*time.Second {

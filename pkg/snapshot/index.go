@@ -1,0 +1,496 @@
+package snapshot
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/karpenter"
+)
+
+// Index has the objects of which a cluster may have thousands, by what decisions look for. It never changes: With makes another one, which shares what is the same. So
+// the cost of a change does not depend on the size of the cluster, and a decision reads an Index without copying or locking it. What is computed of a node or a
+// machine is kept with it, and is computed again for the next one.
+type Index struct {
+	pods  table[*corev1.Pod]
+	nodes table[*site]
+	// providers has the sorted names of the nodes with a provider ID.
+	providers table[[]string]
+	// gpus has the nodes that have a GPU resource.
+	gpus table[*site]
+	// pending has the pods that are not bound, and ended the Jobs' pods that have succeeded.
+	pending, ended table[*corev1.Pod]
+	// kin has the pods that rules of other pods count, by namespace, and repelling those of them that have anti-affinity.
+	kin       table[[]*kin]
+	repelling table[*kin]
+	// holders has the bound pods that request a GPU resource, by their text.
+	holders table[*holders]
+	claims  table[*karpv1.NodeClaim]
+	// ours and canaries are Karve's NodeClaims, sorted by name.
+	ours, canaries []*claimed
+	volumeClaims   table[*corev1.PersistentVolumeClaim]
+	volumes        table[*corev1.PersistentVolume]
+	csiNodes       table[*storagev1.CSINode]
+}
+
+// Changes are objects as they are now, by name, and by namespace/name where they have one. Nil stands for an object that is gone.
+type Changes struct {
+	Pods                   map[string]*corev1.Pod
+	Nodes                  map[string]*corev1.Node
+	NodeClaims             map[string]*karpv1.NodeClaim
+	PersistentVolumeClaims map[string]*corev1.PersistentVolumeClaim
+	PersistentVolumes      map[string]*corev1.PersistentVolume
+	CSINodes               map[string]*storagev1.CSINode
+}
+
+// site is a node with the pods that are bound to it.
+type site struct {
+	name string
+	// node is nil if pods are bound to a node that does not exist.
+	node *corev1.Node
+	// pods have not ended. They are sorted by name.
+	pods []*corev1.Pod
+	// heard is the time of the latest heartbeat of the node.
+	heard time.Time
+	siteMemo
+}
+
+// kin are running pods of one namespace with the same labels and required anti-affinity.
+type kin struct {
+	key string
+	// pod is one of them, or was.
+	pod *corev1.Pod
+	// on has their number by node.
+	on []number
+}
+
+// holders are bound pods with the same text.
+type holders struct {
+	pod *corev1.Pod
+	on  []number
+}
+
+// number is a number of pods on a node. Lists of them are sorted by node.
+type number struct {
+	node string
+	pods int
+}
+
+// claimed is one of Karve's NodeClaims.
+type claimed struct {
+	claim *karpv1.NodeClaim
+	claimMemo
+}
+
+// Indexed returns the index of a cluster. If the cluster has none, it is made from the objects.
+func (c *Cluster) Indexed() *Index {
+	if c.Index != nil {
+		return c.Index
+	}
+	return (*Index)(nil).With(Changes{
+		Pods: byName(c.Pods, PodName), Nodes: byName(c.Nodes, (*corev1.Node).GetName), NodeClaims: byName(c.NodeClaims, (*karpv1.NodeClaim).GetName),
+		PersistentVolumeClaims: byName(c.PersistentVolumeClaims, func(o *corev1.PersistentVolumeClaim) string { return o.Namespace + "/" + o.Name }),
+		PersistentVolumes:      byName(c.PersistentVolumes, (*corev1.PersistentVolume).GetName), CSINodes: byName(c.CSINodes, (*storagev1.CSINode).GetName),
+	})
+}
+
+func byName[T any](all []T, name func(*T) string) map[string]*T {
+	named := make(map[string]*T, len(all))
+	for i := range all {
+		named[name(&all[i])] = &all[i]
+	}
+	return named
+}
+
+// With returns the index after changes.
+func (x *Index) With(c Changes) *Index {
+	before := &Index{}
+	if x != nil {
+		before = x
+	}
+	e := indexEdit{
+		pods: editOf(before.pods), nodes: editOf(before.nodes), providers: editOf(before.providers), gpus: editOf(before.gpus), pending: editOf(before.pending),
+		ended: editOf(before.ended), kin: editOf(before.kin), repelling: editOf(before.repelling), holders: editOf(before.holders), touched: map[string]*site{},
+	}
+	for name, node := range c.Nodes {
+		e.setNode(name, node)
+	}
+	for key, pod := range c.Pods {
+		e.setPod(key, pod)
+	}
+	e.finish()
+	after := *before
+	after.pods, after.nodes, after.providers, after.gpus, after.pending = e.pods.table, e.nodes.table, e.providers.table, e.gpus.table, e.pending.table
+	after.ended, after.kin, after.repelling, after.holders = e.ended.table, e.kin.table, e.repelling.table, e.holders.table
+	after.claims = with(before.claims, c.NodeClaims)
+	after.volumeClaims, after.volumes, after.csiNodes = with(before.volumeClaims, c.PersistentVolumeClaims), with(before.volumes, c.PersistentVolumes), with(before.csiNodes, c.CSINodes)
+	after.ours, after.canaries = withClaims(before.ours, c.NodeClaims, IsOurClaim), withClaims(before.canaries, c.NodeClaims, IsCanary)
+	return &after
+}
+
+func with[T any](t table[*T], changes map[string]*T) table[*T] {
+	e := editOf(t)
+	for key, o := range changes {
+		if o == nil {
+			e.remove(key)
+		} else {
+			e.set(key, o)
+		}
+	}
+	return e.table
+}
+
+func withClaims(before []*claimed, changes map[string]*karpv1.NodeClaim, wanted func(*karpv1.NodeClaim) bool) []*claimed {
+	var more []*claimed
+	for _, claim := range changes {
+		if claim != nil && wanted(claim) {
+			more = append(more, &claimed{claim: claim})
+		}
+	}
+	gone := func(c *claimed) bool { _, ok := changes[c.claim.Name]; return ok }
+	if len(more) == 0 && !slices.ContainsFunc(before, gone) {
+		return before
+	}
+	after := slices.Concat(slices.DeleteFunc(slices.Clone(before), gone), more)
+	slices.SortFunc(after, func(a, b *claimed) int { return strings.Compare(a.claim.Name, b.claim.Name) })
+	return after
+}
+
+// indexEdit is an index in the making.
+type indexEdit struct {
+	pods      *edit[*corev1.Pod]
+	nodes     *edit[*site]
+	providers *edit[[]string]
+	gpus      *edit[*site]
+	pending   *edit[*corev1.Pod]
+	ended     *edit[*corev1.Pod]
+	kin       *edit[[]*kin]
+	repelling *edit[*kin]
+	holders   *edit[*holders]
+	// touched has the sites that were copied, so that they may be changed.
+	touched map[string]*site
+}
+
+// site returns the site of a node, which may be changed.
+func (e *indexEdit) site(name string) *site {
+	if s := e.touched[name]; s != nil {
+		return s
+	}
+	s := &site{name: name}
+	if was := e.nodes.get(name); was != nil {
+		s.node, s.pods = was.node, slices.Clone(was.pods)
+	}
+	e.touched[name] = s
+	return s
+}
+
+func (e *indexEdit) setNode(name string, node *corev1.Node) {
+	s := e.site(name)
+	if s.node != nil && s.node.Spec.ProviderID != "" {
+		id := s.node.Spec.ProviderID
+		if names := slices.DeleteFunc(slices.Clone(e.providers.get(id)), func(n string) bool { return n == name }); len(names) > 0 {
+			e.providers.set(id, names)
+		} else {
+			e.providers.remove(id)
+		}
+	}
+	if s.node = node; node != nil && node.Spec.ProviderID != "" {
+		names := append(slices.Clone(e.providers.get(node.Spec.ProviderID)), name)
+		slices.Sort(names)
+		e.providers.set(node.Spec.ProviderID, names)
+	}
+}
+
+func (e *indexEdit) setPod(key string, pod *corev1.Pod) {
+	if before := e.pods.get(key); before != nil {
+		e.removePod(key, before)
+	}
+	if pod == nil {
+		e.pods.remove(key)
+		return
+	}
+	e.pods.set(key, pod)
+	e.addPod(key, pod)
+}
+
+// A pod is in each part of the index to which it belongs. What removePod removes is what addPod adds.
+
+func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
+	switch {
+	case karpenter.IsTerminal(pod):
+		if completes(pod) {
+			e.ended.set(key, pod)
+		}
+		return
+	case pod.Spec.NodeName == "":
+		e.pending.set(key, pod)
+		return
+	}
+	s := e.site(pod.Spec.NodeName)
+	at, _ := slices.BinarySearchFunc(s.pods, pod, comparePods)
+	s.pods = slices.Insert(s.pods, at, pod)
+	if mentionsGPU(pod) {
+		text := textOf(pod)
+		h := holders{pod: pod}
+		if known := e.holders.get(text); known != nil {
+			h = *known
+		}
+		h.on = added(h.on, pod.Spec.NodeName, 1)
+		e.holders.set(text, &h)
+	}
+	if isCounted(pod) {
+		e.countKin(pod, 1)
+	}
+}
+
+func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
+	switch {
+	case karpenter.IsTerminal(pod):
+		if completes(pod) {
+			e.ended.remove(key)
+		}
+		return
+	case pod.Spec.NodeName == "":
+		e.pending.remove(key)
+		return
+	}
+	s := e.site(pod.Spec.NodeName)
+	s.pods = slices.DeleteFunc(s.pods, func(p *corev1.Pod) bool { return p == pod })
+	if mentionsGPU(pod) {
+		text := textOf(pod)
+		h := *e.holders.get(text)
+		if h.on = added(h.on, pod.Spec.NodeName, -1); len(h.on) > 0 {
+			e.holders.set(text, &h)
+		} else {
+			e.holders.remove(text)
+		}
+	}
+	if isCounted(pod) {
+		e.countKin(pod, -1)
+	}
+}
+
+// isCounted reports whether rules of other pods count a pod if its node exists. As in Karpenter, a pod that is being deleted does not count, because its place will be
+// free.
+func isCounted(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !karpenter.IsTerminal(pod) }
+
+// completes reports whether a pod tells how long the pods of its Job take.
+func completes(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return pod.Status.Phase == corev1.PodSucceeded && owner != nil && owner.Kind == "Job" && owner.APIVersion == "batch/v1"
+}
+
+// countKin adds to the number of a pod's kin on its node.
+func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
+	key, repels := kinKey(pod), len(requiredAntiAffinity(pod)) > 0
+	all := e.kin.get(pod.Namespace)
+	at, known := slices.BinarySearchFunc(all, key, func(k *kin, key string) int { return strings.Compare(k.key, key) })
+	k := &kin{key: key, pod: pod}
+	if known {
+		k.pod, k.on = all[at].pod, all[at].on
+	}
+	k.on = added(k.on, pod.Spec.NodeName, more)
+	switch gone := len(k.on) == 0; {
+	case gone:
+		all = slices.Delete(slices.Clone(all), at, at+1)
+	case known:
+		all = slices.Clone(all)
+		all[at] = k
+	default:
+		all = slices.Insert(slices.Clone(all), at, k)
+	}
+	if len(all) > 0 {
+		e.kin.set(pod.Namespace, all)
+	} else {
+		e.kin.remove(pod.Namespace)
+	}
+	switch {
+	case !repels:
+	case len(k.on) > 0:
+		e.repelling.set(pod.Namespace+"\x00"+key, k)
+	default:
+		e.repelling.remove(pod.Namespace + "\x00" + key)
+	}
+}
+
+// kinKey is equal for pods of a namespace with the same labels and required anti-affinity.
+func kinKey(pod *corev1.Pod) string {
+	var b strings.Builder
+	for _, key := range sortedKeys(pod.Labels) {
+		b.WriteString(key)
+		b.WriteByte('=')
+		b.WriteString(pod.Labels[key])
+		b.WriteByte(0)
+	}
+	for _, term := range requiredAntiAffinity(pod) {
+		b.WriteByte(1)
+		b.WriteString(term.String())
+	}
+	return b.String()
+}
+
+func requiredAntiAffinity(pod *corev1.Pod) []corev1.PodAffinityTerm {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return nil
+	}
+	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// added returns a copy of the numbers with so many more pods on a node.
+func added(on []number, node string, more int) []number {
+	at, ok := slices.BinarySearchFunc(on, node, func(n number, node string) int { return strings.Compare(n.node, node) })
+	if !ok {
+		return slices.Insert(slices.Clone(on), at, number{node, more})
+	}
+	if on[at].pods+more == 0 {
+		return slices.Delete(slices.Clone(on), at, at+1)
+	}
+	on = slices.Clone(on)
+	on[at].pods += more
+	return on
+}
+
+// finish puts the changed sites in place.
+func (e *indexEdit) finish() {
+	for name, s := range e.touched {
+		if s.node == nil && len(s.pods) == 0 {
+			e.nodes.remove(name)
+			e.gpus.remove(name)
+			continue
+		}
+		s.heard = heartbeat(s.node)
+		e.nodes.set(name, s)
+		if s.node != nil && gpuOf(s.node) != "" {
+			e.gpus.set(name, s)
+		} else {
+			e.gpus.remove(name)
+		}
+	}
+}
+
+// heartbeat returns the time of the latest heartbeat of a Node.
+func heartbeat(node *corev1.Node) time.Time {
+	var last time.Time
+	if node == nil {
+		return last
+	}
+	for i := range node.Status.Conditions {
+		if at := node.Status.Conditions[i].LastHeartbeatTime.Time; at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// site returns a node with its pods, and nil if there is no such Node.
+func (x *Index) site(name string) *site {
+	if s := x.nodes.get(name); s != nil && s.node != nil {
+		return s
+	}
+	return nil
+}
+
+// siteOf returns the node of a NodeClaim with its pods, and nil if it has none.
+func (x *Index) siteOf(claim *karpv1.NodeClaim) *site {
+	if s := x.site(claim.Status.NodeName); s != nil || claim.Status.ProviderID == "" {
+		return s
+	}
+	if names := x.providers.get(claim.Status.ProviderID); len(names) > 0 {
+		return x.site(names[0])
+	}
+	return nil
+}
+
+// Node returns a Node with the pods that are bound to it and have not ended, sorted by name. The Node is nil if it does not exist.
+func (x *Index) Node(name string) (*corev1.Node, []*corev1.Pod) {
+	if s := x.nodes.get(name); s != nil {
+		return s.node, s.pods
+	}
+	return nil, nil
+}
+
+// NodeOf returns the Node with a provider ID, and nil if there is none.
+func (x *Index) NodeOf(providerID string) *corev1.Node {
+	for _, name := range x.providers.get(providerID) {
+		return x.site(name).node
+	}
+	return nil
+}
+
+// AllNodes returns all Nodes, in no order.
+func (x *Index) AllNodes() iter.Seq[*corev1.Node] {
+	return func(yield func(*corev1.Node) bool) {
+		for s := range x.sites() {
+			if !yield(s.node) {
+				return
+			}
+		}
+	}
+}
+
+// Used returns all Nodes with what their pods request together, including one of the resource pods each. They are in no order.
+func (x *Index) Used() iter.Seq2[*corev1.Node, corev1.ResourceList] {
+	return func(yield func(*corev1.Node, corev1.ResourceList) bool) {
+		for s := range x.sites() {
+			if !yield(s.node, s.use().requests) {
+				return
+			}
+		}
+	}
+}
+
+func (x *Index) sites() iter.Seq[*site] {
+	return func(yield func(*site) bool) {
+		for _, s := range x.nodes.all() {
+			if s.node != nil && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// LastHeartbeat returns the time of the latest heartbeat of any Node.
+func (x *Index) LastHeartbeat() time.Time {
+	var last time.Time
+	for s := range x.sites() {
+		if s.heard.After(last) {
+			last = s.heard
+		}
+	}
+	return last
+}
+
+// NodeClaims returns all NodeClaims, in no order.
+func (x *Index) NodeClaims() iter.Seq2[string, *karpv1.NodeClaim] { return x.claims.all() }
+
+// Pending returns the pods that are not bound to a node and have not ended, sorted by name.
+func (x *Index) Pending() []*corev1.Pod { return sortedPods(x.pending) }
+
+// Ended returns the pods of Jobs that have succeeded, in no order.
+func (x *Index) Ended() iter.Seq2[string, *corev1.Pod] { return x.ended.all() }
+
+func sortedPods(t table[*corev1.Pod]) []*corev1.Pod {
+	pods := make([]*corev1.Pod, 0, t.size)
+	for _, pod := range t.all() {
+		pods = append(pods, pod)
+	}
+	slices.SortFunc(pods, comparePods)
+	return pods
+}
+
+// gpuOf returns the GPU resource that a Node has, and "" if it has none. If it has both, it is the whole GPU.
+func gpuOf(node *corev1.Node) corev1.ResourceName {
+	for _, gpu := range []corev1.ResourceName{v1alpha1.ResourceGPU, v1alpha1.ResourceGPUShared} {
+		if valueOf(node.Status.Allocatable, gpu) > 0 {
+			return gpu
+		}
+	}
+	return ""
+}

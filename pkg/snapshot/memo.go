@@ -1,0 +1,155 @@
+package snapshot
+
+import (
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/planner"
+)
+
+// What is computed of a node or machine is kept with its objects in the index. It is valid for as long as what it was computed from is the same. The objects of an
+// index never change, so it is enough to compare their addresses.
+
+// claimMemo has the machine of a NodeClaim as it was made last.
+type claimMemo struct{ last atomic.Pointer[machineMemo] }
+
+// machineMemo is a machine with what it was made from, and its room as it was made last.
+type machineMemo struct {
+	machine Machine
+	site    *site
+	types   identity
+	room    atomic.Pointer[roomMemo]
+}
+
+// identity tells whether two slices are the same memory.
+type identity struct {
+	first unsafe.Pointer
+	size  int
+}
+
+func identityOf[T any](all []T) identity {
+	return identity{unsafe.Pointer(unsafe.SliceData(all)), len(all)} //nolint:gosec // It is only compared.
+}
+
+// machine returns the machine of a NodeClaim. The site is nil if it has no Node.
+func (c *claimed) machine(s *site, types []catalog.InstanceType) Machine {
+	if m := c.last.Load(); m != nil && m.site == s && m.types == identityOf(types) {
+		return m.machine
+	}
+	m := &machineMemo{machine: Machine{Claim: c.claim, Promise: PromiseOf(c.claim.Annotations)}, site: s, types: identityOf(types)}
+	m.machine.memo = m
+	m.machine.know(types)
+	if s != nil {
+		m.machine.Node, m.machine.Pods = s.node, s.pods
+	}
+	c.last.Store(m)
+	return m.machine
+}
+
+// siteMemo is what was computed of a node and its pods.
+type siteMemo struct {
+	once  sync.Once
+	inUse use
+	room  atomic.Pointer[roomMemo]
+}
+
+// use is what pods use of a node.
+type use struct {
+	// all and daemons are the requests of the pods, and of those that DaemonSets created, in the planner's units.
+	all, daemons total
+	// requests are the requests of the pods, with one of the resource pods each.
+	requests corev1.ResourceList
+	ports    map[hostPort]bool
+}
+
+// total is the sum of the requests of pods.
+type total struct {
+	amounts map[corev1.ResourceName]int64
+	pods    int64
+}
+
+func (t *total) add(requests corev1.ResourceList) {
+	t.pods++
+	for name := range requests {
+		if t.amounts == nil {
+			t.amounts = map[corev1.ResourceName]int64{}
+		}
+		t.amounts[name] = amount.Add(t.amounts[name], amountOf(requests, name))
+	}
+}
+
+// resources returns the sum with the amount of the resource gpu as replicas.
+func (t *total) resources(gpu corev1.ResourceName) planner.Resources {
+	return planner.Resources{
+		MilliCPU: t.amounts[corev1.ResourceCPU], MemoryBytes: t.amounts[corev1.ResourceMemory], EphemeralBytes: t.amounts[corev1.ResourceEphemeralStorage],
+		Pods: t.pods, Replicas: t.amounts[gpu],
+	}
+}
+
+// use returns what the pods of a node use.
+func (s *site) use() *use {
+	s.once.Do(func() {
+		s.inUse.requests = corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(len(s.pods)), resource.DecimalSI)}
+		for _, pod := range s.pods {
+			requests := PodRequests(pod)
+			s.inUse.all.add(requests)
+			delete(requests, corev1.ResourcePods)
+			for name, q := range requests {
+				sum := s.inUse.requests[name]
+				sum.Add(q)
+				s.inUse.requests[name] = sum
+			}
+			if ofDaemonSet(pod) {
+				s.inUse.daemons.add(requests)
+			}
+			for _, port := range hostPorts(pod) {
+				if s.inUse.ports == nil {
+					s.inUse.ports = map[hostPort]bool{}
+				}
+				s.inUse.ports[port] = true
+			}
+		}
+	})
+	return &s.inUse
+}
+
+// roomMemo is a room with what it was made from besides its objects.
+type roomMemo struct {
+	room    room
+	given   roomInput
+	mu      sync.Mutex
+	refuses map[string]bool
+}
+
+// roomInput is what a room depends on besides its NodeClaim, its node, its pods and its instance type.
+type roomInput struct {
+	mostPerGPU int64
+	raised     bool
+	daemons    identity
+	types      identity
+}
+
+// mostRefuses bounds how many answers are kept for each room.
+const mostRefuses = 256
+
+// refusing reports whether a room refuses pods with a demand, which the key identifies.
+func (m *roomMemo) refusing(key string, d *demand) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	refuses, known := m.refuses[key]
+	if known {
+		return refuses
+	}
+	if len(m.refuses) >= mostRefuses || m.refuses == nil {
+		m.refuses = map[string]bool{}
+	}
+	refuses = d.refusal(m.room.taints, m.room.nodeName, m.room.labels) != nil
+	m.refuses[key] = refuses
+	return refuses
+}

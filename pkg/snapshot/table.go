@@ -1,0 +1,87 @@
+package snapshot
+
+import (
+	"hash/maphash"
+	"iter"
+	"maps"
+)
+
+// shards is the number of parts of a table. A change of a table of 50,000 values copies 200 of them.
+const shards = 256
+
+var seed = maphash.MakeSeed()
+
+// table maps strings to values, and never changes. An edit of it makes another one, which shares the parts that are the same.
+type table[V any] struct {
+	parts *[shards]map[string]V
+	size  int
+}
+
+func partOf(key string) uint64 { return maphash.String(seed, key) % shards }
+
+// get returns the value of a key, and the zero value if there is none.
+func (t table[V]) get(key string) V {
+	if t.parts == nil {
+		var none V
+		return none
+	}
+	return t.parts[partOf(key)][key]
+}
+
+// all returns the values with their keys, in no order.
+func (t table[V]) all() iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		if t.parts == nil {
+			return
+		}
+		for _, part := range t.parts {
+			for key, value := range part {
+				if !yield(key, value) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// edit is a table in the making. It copies a part before its first change.
+type edit[V any] struct {
+	table[V]
+	own [shards]bool
+}
+
+func editOf[V any](t table[V]) *edit[V] { return &edit[V]{table: t} }
+
+// part returns the part of a key, which may be changed.
+func (e *edit[V]) part(key string) map[string]V {
+	i := partOf(key)
+	if e.own[i] {
+		return e.parts[i]
+	}
+	if e.own == [shards]bool{} {
+		parts := [shards]map[string]V{}
+		if e.parts != nil {
+			parts = *e.parts
+		}
+		e.parts = &parts
+	}
+	e.own[i] = true
+	if e.parts[i] = maps.Clone(e.parts[i]); e.parts[i] == nil {
+		e.parts[i] = map[string]V{}
+	}
+	return e.parts[i]
+}
+
+func (e *edit[V]) set(key string, value V) {
+	part := e.part(key)
+	before := len(part)
+	part[key] = value
+	e.size += len(part) - before
+}
+
+func (e *edit[V]) remove(key string) {
+	part := e.part(key)
+	before := len(part)
+	delete(part, key)
+	e.size += len(part) - before
+}
