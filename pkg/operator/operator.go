@@ -33,6 +33,7 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
@@ -161,22 +162,22 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 	if err := gatherer.CountChanges(ctx, m.GetFieldIndexer()); err != nil {
 		return err
 	}
+	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget}
 	c, borne := m.GetClient(), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{
-			Client: c, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
-			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, PlanBudget: o.PlanBudget,
-			CapacityBuffers: buffers, Nominations: o.Nominations,
+			Client: c, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk,
+			BatchIdle: o.BatchIdle, BatchMax: o.BatchMax, MaxUnlaunched: o.MaxUnlaunched, CapacityBuffers: buffers, Nominations: o.Nominations,
 		}),
 		readiness.New(readiness.Config{Client: c, Live: m.GetAPIReader(), Metrics: all, Recorder: recorder, Clock: clk, Nominations: o.Nominations, Timeout: o.ReplicasTimeout}),
-		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
+		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
 			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, AWS: loader(all), KubernetesVersion: kubernetesVersion(m), Metrics: all,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
 		}),
-		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
+		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
 	}
 	for _, controller := range controllers {
 		if err := controller.Register(m); err != nil {

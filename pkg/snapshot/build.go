@@ -43,12 +43,14 @@ type View struct {
 	// keys has the shortened shape keys of Snapshot.Classes, at the same indices. keyOf returns the key of a pod.
 	keys  []string
 	keyOf func(*corev1.Pod) string
-	now   time.Time
 	// cluster is the input of the view.
 	cluster *Cluster
 	// broken reports whether a machine did not start in time.
 	broken func(*Machine) bool
 }
+
+// Now returns the time for which the view was made.
+func (v *View) Now() time.Time { return v.cluster.Now }
 
 // Decided reports whether the launch of a machine has an outcome: it started, it is broken, or it is leaving.
 func (v *View) Decided(m *Machine) bool {
@@ -60,17 +62,6 @@ func Build(c *Cluster) View {
 	v := c.look()
 	v.fill(nil, nil)
 	return v
-}
-
-// BuildWith also makes classes for running pods that stay unless they are moved. It returns the class of each such pod. Pods that Karve does not serve have none.
-func BuildWith(c *Cluster, running func([]Pool, []Machine) []*corev1.Pod) (View, map[*corev1.Pod]int) {
-	v := c.look()
-	settled := moving{}
-	for _, pod := range running(v.Pools, v.Machines) {
-		settled[pod] = true
-	}
-	classes := v.fill(nil, settled)
-	return v, classes
 }
 
 // look returns a view without a snapshot.
@@ -102,7 +93,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 	for i := range rooms {
 		v.Nodes = append(v.Nodes, rooms[i].node)
 	}
-	v.rooms, v.now = rooms, c.Now
+	v.rooms = rooms
 	shapes, storage := c.shapes(), c.storage()
 	others := c.shapes() // The selections of the shapes are settled once pods have been looked for with them.
 	v.keyOf = func(pod *corev1.Pod) string { return others.of(pod).short }

@@ -26,6 +26,8 @@ import (
 // Cluster holds the objects that were read from the API server and from the cloud. They are read-only.
 type Cluster struct {
 	Now time.Time
+	// Generation is equal for clusters that were read together: they have the same objects. It is 0 if that is not known, such as after an edit.
+	Generation uint64
 	// NodePools are all NodePools, including those that Karpenter provisions for.
 	NodePools      []karpv1.NodePool
 	GPUNodeClasses []v1alpha1.GPUNodeClass

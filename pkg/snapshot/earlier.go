@@ -187,7 +187,7 @@ func (v *View) expectsPods(r *room) bool {
 		return false
 	}
 	initialized := Condition(r.machine.Claim.Status.Conditions, karpv1.ConditionTypeInitialized)
-	return r.starting || initialized.IsTrue() && v.now.Before(initialized.LastTransitionTime.Add(settleTime))
+	return r.starting || initialized.IsTrue() && v.Now().Before(initialized.LastTransitionTime.Add(settleTime))
 }
 
 // countsOn returns the number of pods of each shape on a node, without those of DaemonSets.

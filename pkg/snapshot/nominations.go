@@ -34,16 +34,16 @@ func (v *View) Waiting() []*corev1.Pod {
 	return pods
 }
 
-// Leave removes pending pods that are not to be planned for yet.
-func (v *View) Leave(pods sets.Set[types.UID]) {
-	if pods.Len() == 0 {
-		return
+// Without returns the view as if some of its pending pods did not exist.
+func (v *View) Without(pods sets.Set[types.UID]) View {
+	w := *v
+	w.Classes, w.Pods = slices.Clone(v.Classes), maps.Clone(v.Pods)
+	out := func(name string) bool { pod := v.Pods[name]; return pod != nil && pods.Has(pod.UID) }
+	for i := range w.Classes {
+		w.Classes[i].Pods = slices.DeleteFunc(slices.Clone(w.Classes[i].Pods), out)
 	}
-	left := func(name string) bool { pod := v.Pods[name]; return pod != nil && pods.Has(pod.UID) }
-	for i := range v.Classes {
-		v.Classes[i].Pods = slices.DeleteFunc(slices.Clone(v.Classes[i].Pods), left)
-	}
-	maps.DeleteFunc(v.Pods, func(name string, _ *corev1.Pod) bool { return left(name) })
+	maps.DeleteFunc(w.Pods, func(name string, _ *corev1.Pod) bool { return out(name) })
+	return w
 }
 
 // seat is a place that a plan has for a pod of a class. The node is "" if it is to be launched, or if the plan leaves the pod out.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
@@ -32,9 +33,11 @@ type shape struct {
 // pod returns a pod of the shape.
 func (s *shape) pod() *corev1.Pod { return s.demand.pod }
 
-// shapes caches the shapes of pods.
+// shapes caches the shapes of pods. It is safe for concurrent use, because controllers share views.
 type shapes struct {
-	cluster    *Cluster
+	cluster *Cluster
+	// mu guards what follows.
+	mu         sync.Mutex
 	selections selections
 	// byText has shapes by textOf, which is fast, but may differ for pods with the same shape. The shape of a thousand pods of one Deployment is computed
 	// once.
@@ -45,6 +48,8 @@ func (c *Cluster) shapes() *shapes { return &shapes{cluster: c, byText: map[stri
 
 func (s *shapes) of(pod *corev1.Pod) *shape {
 	text := textOf(pod)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if known := s.byText[text]; known != nil {
 		return known
 	}

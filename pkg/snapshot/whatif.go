@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // WhatIf is a hypothetical change to machines. The zero value changes nothing.
@@ -28,6 +30,17 @@ func (v *View) AsIs(change WhatIf, going []string) View {
 		going = []string{}
 	}
 	return v.changed(change, going)
+}
+
+// Moving returns the view in which the planner may also place some of the running pods, and the class of each of them. Pods that Karve does not serve have none.
+func (v *View) Moving(pods []*corev1.Pod) (View, map[*corev1.Pod]int) {
+	w := View{Pools: v.Pools, Machines: v.Machines, canaries: v.canaries, broken: v.broken, cluster: v.cluster}
+	settled := moving{}
+	for _, pod := range pods {
+		settled[pod] = true
+	}
+	classes := w.fill(nil, settled)
+	return w, classes
 }
 
 func (v *View) changed(change WhatIf, going []string) View {

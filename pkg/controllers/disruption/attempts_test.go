@@ -17,7 +17,7 @@ func (s *simulation) begins(c *Controller, after time.Duration) string {
 	state := s.seen()
 	state.fakeWhatIf().saves_ = func([]string, proposal) (planner.MicroUSD, string) { return 1, "" }
 	c.memory.keep(state)
-	c.consider(s.cluster, state)
+	c.consider(state)
 	_, why := remembering{simulator: state.whatIf, s: state, memory: &c.memory, metrics: c.Metrics}.saves(nil, proposal{claims: []string{s.cluster.NodeClaims[0].Name}})
 	return why
 }

@@ -7,14 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -40,23 +37,22 @@ func BenchmarkLook(b *testing.B) {
 	nobody := func([]*corev1.Pod) string { return "" }
 	b.Run("propose", func(b *testing.B) {
 		for b.Loop() {
-			view := snapshot.Build(c)
-			s := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			s := passOf(c)
 			s.fakePods().blocker = nobody
-			layout := s.lay(c, func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
+			layout := s.lay(func(m *snapshot.Machine) string { return s.pods.Keeps(m) })
 			out := propose(&layout, solve.Solver{})
 			b.ReportMetric(float64(len(out.proposals)), "proposals")
 		}
 	})
 	b.Run("see", func(b *testing.B) {
 		for b.Loop() {
-			view := snapshot.Build(c)
-			newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			passOf(c)
 		}
 	})
 	b.Run("lay", func(b *testing.B) {
 		for b.Loop() {
-			layout.Build(c, retention.Pods(c))
+			view := snapshot.Build(c)
+			layout.Build(&view, retention.Pods(c))
 		}
 	})
 	b.Run("standing", func(b *testing.B) {
@@ -64,8 +60,7 @@ func BenchmarkLook(b *testing.B) {
 			c.NodeClaims[i].Annotations["karve.sh/replacing"] = "Underutilized"
 		}
 		for b.Loop() {
-			view := snapshot.Build(c)
-			s := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+			s := passOf(c)
 			b.ReportMetric(float64(len(s.standing(verdicts{}, func() bool { return false }).stand)), "standing")
 		}
 	})

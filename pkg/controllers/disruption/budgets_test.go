@@ -6,12 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
-	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -46,8 +42,7 @@ func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
 				claim := snapshottest.Claim(name, pool, kind, snapshottest.Initialized(now.Add(-time.Hour)))
 				cluster.NodeClaims, cluster.Nodes = append(cluster.NodeClaims, claim), append(cluster.Nodes, snapshottest.Node(&claim, kind, 10))
 			}
-			view := snapshot.Build(cluster)
-			s := newPass(cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(now))
+			s := passOf(cluster)
 			want := map[karpv1.DisruptionReason]int{
 				karpv1.DisruptionReasonEmpty: c.empty, karpv1.DisruptionReasonDrifted: c.drifted, karpv1.DisruptionReasonUnderutilized: c.underutilized,
 			}

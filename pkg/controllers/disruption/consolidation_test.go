@@ -8,10 +8,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
-	"karve.sh/karve/pkg/repair"
-	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
@@ -27,8 +24,7 @@ func halfEmpty(t *testing.T) *simulation {
 
 // seen is the pass, in which every pod may be evicted.
 func (s *simulation) seen() *pass {
-	view := snapshot.Build(s.cluster)
-	state := newPass(s.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	state := passOf(s.cluster)
 	state.fakePods().blocker = nothingBlocks
 	return state
 }
@@ -37,7 +33,7 @@ func (s *simulation) seen() *pass {
 func (s *simulation) looks(c *Controller) {
 	state := s.seen()
 	c.memory.keep(state)
-	c.searchLayout(s.cluster, state)
+	c.searchLayout(state)
 }
 
 // unprofitable are the NodeClaims of which the controller remembers that it does not pay that they leave.

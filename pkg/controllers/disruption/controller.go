@@ -21,6 +21,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
@@ -33,6 +34,7 @@ const soon = time.Second
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
+	Planner  *planning.Planner
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
@@ -78,12 +80,12 @@ func (c *Controller) Register(m ctrl.Manager) error {
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	started := c.Clock.Now()
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
-	s, view, err := c.observe(ctx)
+	s, err := c.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var errs []error
-	for _, change := range share.Changes(&view, nil) {
+	for _, change := range share.Changes(s.view, nil) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
 	errs = append(errs, c.noteShortages(ctx, s))

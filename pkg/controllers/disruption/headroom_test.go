@@ -9,18 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/headroom"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner/check"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/render"
-	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -70,8 +67,7 @@ func (w warm) launch() {
 
 // givesBack has Karve take the next steps. A machine that goes leaves the headroom as it was: what has to be launched for it does not become more.
 func (w warm) givesBack() {
-	view := snapshot.Build(w.cluster)
-	state := newPass(w.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(w.cluster.Now))
+	state := passOf(w.cluster)
 	state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
 	before := w.headroom()
 	actions, _ := decide(state)
@@ -195,8 +191,7 @@ func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) 
 	c.NodeClaims = []karpv1.NodeClaim{snapshottest.Claim("a", &c.NodePools[0], xlarge, snapshottest.Initialized(c.Now))}
 	c.Nodes = []corev1.Node{snapshottest.Node(&c.NodeClaims[0], xlarge, 10)}
 	next := func() []string {
-		view := snapshot.Build(c)
-		state := newPass(c, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(c.Now))
+		state := passOf(c)
 		state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
 		state.named("a").Candidate = &reason.Candidate{Reason: karpv1.DisruptionReasonDrifted, Word: "NodePoolDrifted"}
 		state.named("a").Steady = true

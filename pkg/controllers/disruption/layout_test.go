@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -15,10 +14,8 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/layout"
 	"karve.sh/karve/pkg/fleet/retention"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -160,7 +157,8 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 	s.cluster.GPUNodeClasses[0].Spec.Consolidation.MinSavingPerMove = "0.04"
 	s.on("g4dn.2xlarge", 6)
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
-	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
+	view := snapshot.Build(s.cluster)
+	layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 {
 		t.Errorf("%v is surplus", out.surplus)
 	}
@@ -203,7 +201,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, len(s.cluster.Pods), s)
 		}
 		view := snapshot.Build(s.cluster)
-		layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
+		layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
 		for _, p := range propose(&layout, solve.Solver{Effort: 1}).proposals {
 			if len(p.claims) > s.budget {
 				continue
@@ -264,7 +262,8 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 		s.on("g4dn.xlarge", 10)
 	}
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
-	layout := layout.Build(s.cluster, func(*snapshot.Machine) string { return "" })
+	view := snapshot.Build(s.cluster)
+	layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
 	}
@@ -280,8 +279,7 @@ func allMarked(t *testing.T, machines int) *pass {
 	for i := range s.cluster.NodeClaims {
 		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = "Underutilized"
 	}
-	view := snapshot.Build(s.cluster)
-	return newPass(s.cluster, &view, repair.Diagnosis{}, karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	return passOf(s.cluster)
 }
 
 func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {

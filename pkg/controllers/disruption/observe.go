@@ -8,52 +8,48 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/drift"
-	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
-	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
 
-func (c *Controller) observe(ctx context.Context) (*pass, snapshot.View, error) {
+func (c *Controller) observe(ctx context.Context) (*pass, error) {
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
-		return nil, snapshot.View{}, fmt.Errorf("reading the cluster: %w", err)
+		return nil, fmt.Errorf("reading the cluster: %w", err)
 	}
 	evictions, err := karpenter.NewEvictions(ctx, c.Client, c.Clock)
 	if err != nil {
-		return nil, snapshot.View{}, err
+		return nil, err
 	}
-	view := snapshot.Build(cluster)
-	s := newPass(cluster, &view, repair.Diagnose(cluster, view.Machines, c.Tolerations), evictions, c.Clock)
+	g := c.Planner.Of(cluster)
+	s := newPass(cluster, g.Plan(ctx), g.Headroom(ctx), repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock)
 	s.settle = c.Settle
 	c.memory.keep(s)
 	s.whatIf = remembering{simulator: s.whatIf, s: s, memory: &c.memory, metrics: c.Metrics}
 	for name, p := range s.pools {
 		p.handed = c.memory.pools[name].handed
 	}
-	c.consider(cluster, s)
+	c.consider(s)
 	s.choose()
 	for _, m := range s.machines {
 		m.Steady = c.memory.of(m).candidate.note(m.Candidate != nil, s)
 	}
-	return s, view, nil
+	return s, nil
 }
 
-// newPass returns a pass without the controller's memory and without candidates. It removes from the view the classes of pods for which no plan passes the
-// planner's check.
-func newPass(cluster *snapshot.Cluster, view *snapshot.View, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock) *pass {
-	others := retention.NewOtherNodes(cluster)
+// newPass returns a pass without the controller's memory and without candidates.
+func newPass(
+	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock,
+) *pass {
+	view, others := &plan.View, retention.NewOtherNodes(cluster)
 	s := &pass{
-		now: cluster.Now, pools: map[string]*pool{}, waiting: view.Waiting(),
+		now: cluster.Now, view: view, pools: map[string]*pool{}, waiting: view.Waiting(),
 		pods: clusterPods{evictions, others, retention.Pods(cluster)},
 	}
-	var plan planner.Plan
-	view.Snapshot, plan = containedPlan(view.Snapshot, solve.Solver{})
-	headroom := headroom.Build(view, plan, solve.Solver{})
 	for i := range view.Pools {
 		np := &view.Pools[i]
 		p := s.poolNamed(np.NodePool.Name)

@@ -15,6 +15,8 @@ import (
 // pass is the input of the decisions in one pass of the controller, together with the decisions so far.
 type pass struct {
 	now time.Time
+	// view is what the machines were read from. Questions about other states are edits of it.
+	view *snapshot.View
 	// settle is how long a tainted Node is watched before its NodeClaim is deleted, and how long a candidate must have been one before it is marked.
 	settle time.Duration
 	// machines has all machines, sorted by name. pools has each pool that exists or has machines, by name.

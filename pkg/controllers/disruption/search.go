@@ -44,11 +44,11 @@ type layoutSearch struct {
 }
 
 // consider adds to the pass the results of the search for a cheaper layout.
-func (c *Controller) consider(cluster *snapshot.Cluster, s *pass) {
+func (c *Controller) consider(s *pass) {
 	c.judgeMarks(s)
 	c.search.missed = s.now.Before(c.search.searched.Add(layoutEvery))
 	if !c.search.missed {
-		c.searchLayout(cluster, s)
+		c.searchLayout(s)
 	}
 	for name, p := range c.memory.pools {
 		if p.attempt.worked(s, name) {
@@ -83,17 +83,17 @@ func (c *Controller) judgeMarks(s *pass) {
 }
 
 // searchLayout searches for a cheaper layout, unless the input is the same as in the last search.
-func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
+func (c *Controller) searchLayout(s *pass) {
 	c.search.searched = s.now
 	keeps := func(m *snapshot.Machine) string {
 		return s.keepsInLayout(s.named(m.Claim.Name), c.memory.machines[m.Claim.UID].unprofitable)
 	}
-	layout := s.lay(cluster, keeps)
+	layout := s.lay(keeps)
 	before := c.search.offered
 	c.search.offered = offersOf(layout.View.Snapshot)
 	if !c.memory.settled(s.now) && c.search.offered.improves(before) {
 		c.memory.retry() // What did not save before may save now.
-		layout = s.lay(cluster, keeps)
+		layout = s.lay(keeps)
 	}
 	if reflect.DeepEqual(layout.Layout, c.search.layout) {
 		return
@@ -108,7 +108,7 @@ func (c *Controller) searchLayout(cluster *snapshot.Cluster, s *pass) {
 		c.search.layout = consolidate.Layout{} // The search was cut off, so it runs again: the processor may have been busy.
 	}
 	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
-	c.searchKept(cluster, s, layout.Kept)
+	c.searchKept(s, layout.Kept)
 	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.search.found.price)))
 	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.found.bound)))
 }
@@ -156,7 +156,7 @@ func (o offers) improves(before offers) bool {
 }
 
 // searchKept searches from time to time for a layout as if nothing kept machines. It records what keeps the machines that would then leave, for events.
-func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[string]string) {
+func (c *Controller) searchKept(s *pass, kept map[string]string) {
 	if len(kept) == 0 || !s.now.Before(c.search.asked.Add(unprofitableFor)) {
 		for _, r := range c.memory.machines {
 			r.keptInLayout = ""
@@ -167,7 +167,7 @@ func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[str
 	}
 	c.search.asked = s.now
 	started := c.Clock.Now()
-	layout := s.lay(cluster, func(*snapshot.Machine) string { return "" })
+	layout := s.lay(func(*snapshot.Machine) string { return "" })
 	for _, p := range propose(&layout, solve.Solver{Stop: func() bool { return c.Clock.Since(started) >= layoutFor }}).proposals {
 		for _, name := range p.claims {
 			if why := kept[name]; why != "" {
@@ -178,9 +178,9 @@ func (c *Controller) searchKept(cluster *snapshot.Cluster, s *pass, kept map[str
 }
 
 // lay returns the layout from which machines may be removed, except those that keeps returns a reason for.
-func (s *pass) lay(cluster *snapshot.Cluster, keeps func(*snapshot.Machine) string) layout.Layout {
+func (s *pass) lay(keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
-	layout := layout.Build(cluster, keeps)
+	layout := layout.Build(s.view, keeps)
 	for i := range layout.View.Pools {
 		// A pool with used-up budgets may still remove one machine in the search, so that an event can say that the budgets keep it.
 		p := s.pools[layout.View.Pools[i].NodePool.Name]

@@ -17,6 +17,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/planner"
@@ -274,10 +275,19 @@ func (s *simulation) drift() {
 	snapshottest.Labeled(map[string]string{"generation": fmt.Sprint(s.made)})(&s.cluster.NodePools[0])
 }
 
+// passOf is the pass of a cluster as it is. Machines are diagnosed if it is said how long sick ones are borne.
+func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
+	plan, headroom := planning.Suppose(snapshot.Build(cluster), 0)
+	var diagnosis repair.Diagnosis
+	for _, tolerations := range borne {
+		diagnosis = repair.Diagnose(cluster, plan.View.Machines, tolerations)
+	}
+	return newPass(cluster, &plan, &headroom, diagnosis, karpenter.Evictions{}, clocktesting.NewFakeClock(cluster.Now))
+}
+
 // decides has Karve take the next steps, checks each, and carries them out.
 func (s *simulation) decides() {
-	view := snapshot.Build(s.cluster)
-	state := newPass(s.cluster, &view, repair.Diagnose(s.cluster, view.Machines, borne), karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+	state := passOf(s.cluster, borne)
 	state.settle = settle
 	state.fakePods().blocker = func(pods []*corev1.Pod) string {
 		for _, pod := range pods {
@@ -318,7 +328,7 @@ func (s *simulation) consider(state *pass) {
 		state.named(name).Saving = candidate
 	}
 	state.choose()
-	layout := state.lay(s.cluster, func(m *snapshot.Machine) string {
+	layout := state.lay(func(m *snapshot.Machine) string {
 		if s.cluster.Now.Before(s.vain[m.Claim.Name]) {
 			return "in vain"
 		}

@@ -7,13 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/fleet/drift"
-	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -132,8 +130,7 @@ func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 	from, to := s.cluster.NodeClaims[0].Name, s.cluster.NodeClaims[1].Name
 	s.claim(from).Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
 	why := func() string {
-		view := snapshot.Build(s.cluster)
-		state := newPass(s.cluster, &view, repair.Diagnose(s.cluster, view.Machines, borne), karpenter.Evictions{}, clocktesting.NewFakeClock(s.cluster.Now))
+		state := passOf(s.cluster, borne)
 		return state.whatIf.place([]string{from})
 	}
 	if why() != "" {

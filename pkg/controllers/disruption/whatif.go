@@ -9,10 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"karve.sh/karve/pkg/controllers/disruption/reason"
-	"karve.sh/karve/pkg/fleet/headroom"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/alternatives"
 	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -158,10 +157,12 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 	if known, ok := w.known[key]; ok {
 		return known
 	}
-	view := build()
-	var plan planner.Plan
-	view.Snapshot, plan = containedPlan(view.Snapshot, solve.Solver{Effort: effort})
-	o := outcome{unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan), taken: map[string]planner.Resources{}, placements: map[string]placement{}}
+	plan, headroom := planning.Suppose(build(), effort)
+	view := &plan.View
+	o := outcome{
+		unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan.Plan) + highestPrice(headroom.Snapshot, headroom.Plan),
+		taken: map[string]planner.Resources{}, placements: map[string]placement{},
+	}
 	for _, u := range plan.Unplaced {
 		o.unplaced[u.Pod] = u.Message
 	}
@@ -183,10 +184,8 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 			}
 		}
 	}
-	headroom := headroom.Build(&view, plan, solve.Solver{Effort: effort})
-	o.price += highestPrice(headroom.Snapshot, headroom.Plan)
 	maps.Copy(used, headroom.Keeps())
-	for node, price := range unused(&view) {
+	for node, price := range unused(view) {
 		if used[node] {
 			o.price += price
 		}
@@ -199,7 +198,7 @@ func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outc
 // that saves only with the cheapest would be repeated again and again.
 func highestPrice(s planner.Snapshot, plan planner.Plan) planner.MicroUSD {
 	var total planner.MicroUSD
-	for _, l := range alternatives.Add(s, plan).Launches {
+	for _, l := range plan.Launches {
 		price := s.Offerings[l.Offering].Price
 		for _, other := range l.Alternatives {
 			price = max(price, s.Offerings[other].Price)
@@ -228,21 +227,4 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 		prices[name] = planner.MicroUSD(m.MicroUSDPerHour())
 	}
 	return prices
-}
-
-// containedPlan makes a plan without the classes of pods for which no plan passes the planner's Check. It also returns the snapshot of the plan. If no plan
-// passes at all, no pod has room, so that no machine with pods that would move is removed.
-func containedPlan(s planner.Snapshot, search solve.Solver) (planner.Snapshot, planner.Plan) {
-	kept, plan, _, err := solve.Contain(s, nil, search.Plan, func() bool { return false })
-	if err == nil {
-		return kept, plan
-	}
-	why := planner.Refusal{Reason: planner.ReasonSetAside, Message: err.Error()}
-	plan = planner.Plan{}
-	for i := range s.Classes {
-		for _, pod := range s.Classes[i].Pods {
-			plan.Unplaced = append(plan.Unplaced, planner.Unplaced{Pod: pod, Refusal: why})
-		}
-	}
-	return s, plan
 }

@@ -55,11 +55,12 @@ type Gatherer struct {
 	// claims is locked while all NodeClaims are read, and while several are written together.
 	claims sync.RWMutex
 
-	// looking is locked while the cluster is read. It guards state and learned. The latter has the capacities that machines have shown since the controller
-	// started.
-	looking sync.Mutex
-	state   state
-	learned capacity.Learned
+	// looking is locked while the cluster is read. It guards state, learned and generation. Learned are the capacities that machines have shown since the
+	// controller started. The generation counts the reads.
+	looking    sync.Mutex
+	state      state
+	learned    capacity.Learned
+	generation uint64
 	// changes counts the changes in the caches. It is nil if they are not counted.
 	changes changes
 

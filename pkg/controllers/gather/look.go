@@ -74,6 +74,8 @@ func (g *Gatherer) take(ctx context.Context, l *look) {
 	if l.err != nil {
 		return
 	}
+	g.generation++
+	l.cluster.Generation = g.generation
 	if g.Metrics != nil {
 		g.Metrics.GatherSeconds.Observe(g.Clock.Since(l.began).Seconds())
 	}

@@ -28,6 +28,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/breaker"
 	"karve.sh/karve/pkg/fleet/headroom"
@@ -47,6 +48,7 @@ const (
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
+	Planner  *planning.Planner
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
 	Clock    clock.Clock
@@ -114,14 +116,17 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []error {
 	var errs []error
 	machines, measured := cluster.Machines(), sets.New[string]()
-	diagnosis, headroom := repair.Diagnose(cluster, machines, c.Tolerations), headroomOf(cluster)
+	diagnosis, reserves := repair.Diagnose(cluster, machines, c.Tolerations), &headroom.Headroom{}
+	if cluster.WantsHeadroom() {
+		reserves = &c.Planner.Of(cluster).Headroom(ctx).Headroom
+	}
 	for _, pool := range cluster.Pools() {
 		name := pool.NodePool.Name
 		measured.Insert(name)
 		ours := of(machines, karpv1.NodePoolLabelKey, name)
 		for _, err := range []error{
 			c.updateHashes(ctx, pool.NodePool, ours),
-			c.pool(ctx, cluster, &pool, ours, diagnosis.Wards[name], headroom),
+			c.pool(ctx, cluster, &pool, ours, diagnosis.Wards[name], reserves),
 		} {
 			if err != nil {
 				errs = append(errs, err)

@@ -8,19 +8,8 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/fleet/headroom"
-	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
-
-// headroomOf plans the headroom of a cluster with little effort. Only the part that exists matters here, and not the price of the rest.
-func headroomOf(cluster *snapshot.Cluster) *headroom.Headroom {
-	if !cluster.WantsHeadroom() {
-		return &headroom.Headroom{}
-	}
-	view, search := snapshot.Build(cluster), solve.Solver{Effort: 1}
-	headroom := headroom.Build(&view, search.Plan(view.Snapshot), search)
-	return &headroom
-}
 
 // warm returns the condition HeadroomReady of a pool.
 func warm(pool *snapshot.Pool, r headroom.Pool) status.Condition {

@@ -10,9 +10,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/launch"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/render"
@@ -43,7 +45,7 @@ func (c *Controller) act(ctx context.Context, view *snapshot.View, plan planner.
 		l := plan.Launches[chosen[i]]
 		claim := render.NodeClaim(view, l)
 		if entries != nil {
-			errs[i] = c.memory.mark(claim, entries[chosen[i]], view.Machines, held && i == 0)
+			errs[i] = c.Planner.Progress.Mark(claim, entries[chosen[i]], view.Machines, held && i == 0)
 		}
 		errs[i] = errors.Join(errs[i], c.create(ctx, view, l, claim))
 	}
@@ -117,10 +119,26 @@ func (c *Controller) create(ctx context.Context, view *snapshot.View, l planner.
 		return fmt.Errorf("creating NodeClaim %s: %w", claim.Name, err)
 	}
 	c.Ledger.Name(claim.Name, claim.UID)
-	c.memory.created(claim)
+	c.Planner.Progress.Created(claim)
 	pool := claim.Labels[karpv1.NodePoolLabelKey]
 	c.Metrics.ClaimsCreated.WithLabelValues(pool, offering.Type.Name, offering.CapacityType).Inc()
 	log.FromContext(ctx).Info("Created NodeClaim", "nodeClaim", klog.KObj(claim), "nodePool", pool, "instanceType", offering.Type.Name,
 		"zone", offering.Zone, "capacityType", offering.CapacityType, "microUSDPerHour", offering.MicroUSDPerHour, "pods", len(l.Pods))
 	return nil
+}
+
+// replan writes to the NodeClaims of starting machines which pods they are for now.
+func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
+	var errs []error
+	for claim, pods := range view.Replanned(plan) {
+		changed := claim.DeepCopy()
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		changed.Annotations[v1alpha1.PlannedPodsAnnotation] = pods
+		if err := c.Client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -3,7 +3,10 @@ package provisioning
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"k8s.io/client-go/tools/events"
 
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
@@ -44,5 +47,26 @@ func TestPoolsLaunchInTurn(t *testing.T) {
 		if got := inTurn(&view, x.launches, x.window); !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, want %v", name, got, x.want)
 		}
+	}
+}
+
+func TestAPodIsToldOnceThatItIsLeftOut(t *testing.T) {
+	t.Parallel()
+	recorder := events.NewFakeRecorder(100)
+	c := New(Config{Recorder: recorder})
+	cluster := snapshottest.Shared()
+	cluster.Pods = snapshottest.Pods("web", 1)
+	view := snapshot.Build(cluster)
+	plan := planner.Plan{Unplaced: []planner.Unplaced{{
+		Pod: snapshot.PodName(&cluster.Pods[0]), Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: "no plan with it keeps all rules"},
+	}}}
+	for range 2 {
+		c.tell(&view, plan)
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Fatalf("there are %d events, want one", n)
+	}
+	if got := <-recorder.Events; !strings.HasPrefix(got, "Warning SetAside ") {
+		t.Errorf("the pod is told %q", got)
 	}
 }

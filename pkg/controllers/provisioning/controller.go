@@ -28,13 +28,11 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
-	"karve.sh/karve/pkg/fleet/headroom"
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner"
-	"karve.sh/karve/pkg/planner/alternatives"
-	"karve.sh/karve/pkg/planner/solve"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -48,6 +46,7 @@ const retry = 10 * time.Second
 type Config struct {
 	Client   client.Client
 	Gatherer *gather.Gatherer
+	Planner  *planning.Planner
 	Ledger   *launch.Ledger
 	Metrics  *metrics.Metrics
 	Recorder events.EventRecorder
@@ -56,8 +55,6 @@ type Config struct {
 	BatchIdle, BatchMax time.Duration
 	// MaxUnlaunched is the upper limit of [launch.Window], the number of NodeClaims that may be unlaunched at the same time.
 	MaxUnlaunched int
-	// PlanBudget is how long the planner searches for a better plan.
-	PlanBudget time.Duration
 	// CapacityBuffers reports whether the API server serves CapacityBuffers.
 	CapacityBuffers bool
 	// Nominations reports whether to withdraw nominations that plans do not use.
@@ -67,16 +64,11 @@ type Config struct {
 // Controller plans for all pending pods together, so it has one request and one worker.
 type Controller struct {
 	Config
-	batch  *batch
-	memory memory
+	batch *batch
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
 	// told has the reasons that were reported to pending pods. An event is recorded when the reason changes.
 	told map[types.UID]planner.Reason
-	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
-	aside map[string]sets.Set[string]
-	// turns has the turns of pending classes if one plan cannot include all of them.
-	turns snapshot.Turns
 	// withdrawn has the nominations that were withdrawn.
 	withdrawn withdrawals
 }
@@ -89,7 +81,7 @@ const nextRound = time.Second
 
 // New returns a new controller.
 func New(config Config) *Controller {
-	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, aside: map[string]sets.Set[string]{}, withdrawn: withdrawals{}}
+	c := &Controller{Config: config, batch: newBatch(config.BatchIdle, config.BatchMax), told: map[types.UID]planner.Reason{}, withdrawn: withdrawals{}}
 	c.pending.Store(true) // The first plan sets it.
 	return c
 }
@@ -200,47 +192,38 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 	c.batch.planned()
-	cluster.Turns = c.turns
-	view := snapshot.Build(cluster)
+	g := c.Planner.Of(cluster)
 	warm := cluster.WantsHeadroom()
-	c.remember(view, warm)
-	view.Leave(gathering)
-	fresh := c.batch.take(view.Waiting())
-	if len(view.Pods) == 0 && len(view.Postponed) > 0 {
-		c.turns = view.NextTurns(c.turns, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
+	c.remember(g.View, warm)
+	g = g.Without(gathering)
+	fresh := c.batch.take(g.View.Waiting())
+	if len(g.View.Pods) == 0 && len(g.View.Postponed) > 0 {
+		c.Planner.TakeTurns(g.View, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
 	}
-	if len(view.Pods) == 0 && !warm {
+	if len(g.View.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{}, c.Clock.Now())
-		c.memory.keep(&view, planner.Plan{}, c.Clock.Now())
+		c.Planner.Adopt(g.View, planner.Plan{})
 		return reconcile.Result{}, nil
 	}
-	plan := planner.Plan{}
-	if len(view.Pods) > 0 {
-		started := c.Clock.Now()
-		earlier, sound := c.memory.earlier(&view, started), false
-		view.Snapshot, plan, sound = c.contain(ctx, forPods, view.Snapshot, nil, func(s planner.Snapshot, search solve.Solver) planner.Plan {
-			return view.Keeping(alternatives.Add(s, search.Resume(s, earlier)))
-		})
-		c.Metrics.PlanSeconds.Observe(c.Clock.Since(started).Seconds())
-		if !sound {
-			return reconcile.Result{RequeueAfter: retry}, nil
-		}
+	made := g.Plan(ctx)
+	if made.Err != nil {
+		return reconcile.Result{RequeueAfter: retry}, nil
 	}
+	view, plan := &made.View, made.Plan
 	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
 	var errs []error
-	for _, change := range share.Changes(&view, plan.Placements) {
+	for _, change := range share.Changes(view, plan.Placements) {
 		errs = append(errs, share.Write(ctx, c.Client, c.Recorder, change, c.Clock.Now()))
 	}
-	errs = append(errs, c.replan(ctx, &view, plan))
-	wait, err := c.act(ctx, &view, plan, c.memory.keep(&view, plan, c.Clock.Now()))
-	more := c.withdraw(ctx, &view, plan)
-	c.turns = view.NextTurns(c.turns, plan)
-	c.tell(&view, plan)
+	errs = append(errs, c.replan(ctx, view, plan))
+	wait, err := c.act(ctx, view, plan, c.Planner.Adopt(view, plan))
+	more := c.withdraw(ctx, view, plan)
+	c.tell(view, plan)
 	if err == nil && warm && len(plan.Launches) == 0 {
-		wait, err = c.warm(ctx, &view, plan)
+		wait, err = c.warm(ctx, g.Headroom(ctx))
 	}
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return reconcile.Result{}, err
@@ -256,15 +239,11 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 }
 
 // warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
-func (c *Controller) warm(ctx context.Context, view *snapshot.View, served planner.Plan) (time.Duration, error) {
-	headroom := headroom.Build(view, served, c.search(c.Clock.Now(), c.PlanBudget))
-	first := alternatives.Add(headroom.Snapshot, headroom.Plan)
-	_, plan, sound := c.contain(ctx, forHeadroom, headroom.Snapshot, &first, func(s planner.Snapshot, search solve.Solver) planner.Plan {
-		return alternatives.Add(s, search.Plan(s)) // A simple plan is enough for the rest.
-	})
-	if !sound {
+func (c *Controller) warm(ctx context.Context, headroom *planning.Headroom) (time.Duration, error) {
+	if headroom.Err != nil {
 		return retry, nil
 	}
+	plan := headroom.Plan
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
 		"microUSDPerHour", plan.Price)
 	return c.act(ctx, &headroom.View, plan, nil)
@@ -279,7 +258,7 @@ func names(claims []karpv1.NodeClaim) sets.Set[string] {
 }
 
 // remember records which pods are pending, and whether any pods need capacity or headroom is kept.
-func (c *Controller) remember(view snapshot.View, warm bool) {
+func (c *Controller) remember(view *snapshot.View, warm bool) {
 	waiting, oldest := sets.New[types.UID](), time.Duration(0)
 	for _, pod := range slices.Concat(view.Waiting(), view.Postponed) {
 		waiting.Insert(pod.UID)

@@ -30,6 +30,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/snapshot"
@@ -135,13 +136,14 @@ func (w *town) restart() {
 	version := schema.GroupVersion{Group: NodeClassRef.Group, Version: "v1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
 	mapper.Add(version.WithKind(NodeClassRef.Kind), meta.RESTScopeRoot)
-	ledger := launch.NewLedger()
+	ledger, all := launch.NewLedger(), metrics.New(prometheus.NewRegistry())
 	w.controller = New(Config{
-		Client: w, Ledger: ledger, Metrics: metrics.New(prometheus.NewRegistry()), Recorder: &events.FakeRecorder{}, Clock: w.clock,
+		Client: w, Ledger: ledger, Metrics: all, Recorder: &events.FakeRecorder{}, Clock: w.clock,
 		Gatherer: &gather.Gatherer{
 			Cached: w, Live: w, Mapper: mapper, Catalog: cloud.SameForAll(w.types), Ledger: ledger, Clock: w.clock, ReplicasTimeout: 10 * time.Minute,
 		},
-		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 250, PlanBudget: time.Second, Nominations: true,
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 250, Nominations: true,
+		Planner: &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second},
 	})
 	for _, pod := range w.pods {
 		w.controller.batchPod(w.t.Context(), pod)

@@ -122,6 +122,7 @@ func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w
 	state := snapshot.NodeClassStateOf(class)
 	state.Learn(c.Gatherer.Catalog.InstanceTypes(ctx, class))
 	imagined := *w.cluster
+	imagined.Generation = 0
 	imagined.NodeClasses = maps.Clone(imagined.NodeClasses)
 	imagined.NodeClasses[r.Spec.NodeClassRef] = state
 	w.cluster = &imagined

@@ -33,65 +33,97 @@ type Pool struct {
 	Refused *planner.Refusal
 }
 
-// Build plans the headroom after the plan served for pending pods. It leaves out an expensive idle machine if the headroom is as large without it and costs
-// less by at least half of the machine's price.
+// Demand is what a plan for headroom depends on. It has only plain values, so equal demands have equal plans.
+type Demand struct {
+	// Snapshot has the pending pods, and Served is the plan for them.
+	Snapshot planner.Snapshot
+	Served   planner.Plan
+	// Classes are the headroom.
+	Classes []planner.Class
+	// Turns has the nodes in the order in which the planner tries them.
+	Turns [][]int
+	// Unused has, for each node, the price of its machine if no pod uses it, and 0 otherwise.
+	Unused []planner.MicroUSD
+}
+
+// Build plans the headroom after the plan served for pending pods.
 func Build(v *snapshot.View, served planner.Plan, search solve.Solver) Headroom {
-	h := Headroom{View: *v}
-	h.Pods, h.Classes = nil, nil
+	left, plan := DemandOf(v, served).Plan(search)
+	return Of(v, left, plan)
+}
+
+// DemandOf returns the demand of a view after the plan served for its pending pods.
+func DemandOf(v *snapshot.View, served planner.Plan) Demand {
+	d := Demand{Snapshot: v.Snapshot}
 	if len(v.Reserves) == 0 {
-		return h
+		return d
 	}
-	turns := turnsOf(v, served)
-	plan := func(turns [][]int) (planner.Snapshot, planner.Plan) {
-		return search.Headroom(v.Snapshot, served, givingWay(v, served), turns)
+	d.Served, d.Classes, d.Turns = served, givingWay(v, served), turnsOf(v, served)
+	d.Unused = make([]planner.MicroUSD, len(v.Nodes))
+	for i := range v.Nodes {
+		if m := v.MachineOn(i); m != nil && m.Unused() {
+			d.Unused[i] = planner.MicroUSD(m.MicroUSDPerHour())
+		}
 	}
-	h.Snapshot, h.Plan = plan(turns)
+	return d
+}
+
+// Plan returns a plan for the headroom, and the snapshot of what the plan for pending pods leaves, which it is for. It leaves out an expensive idle machine if
+// the headroom is as large without it and costs less by at least half of the machine's price.
+func (d Demand) Plan(search solve.Solver) (planner.Snapshot, planner.Plan) {
+	if len(d.Classes) == 0 {
+		d.Snapshot.Classes = nil
+		return d.Snapshot, planner.Plan{}
+	}
+	turns := d.Turns
+	left, plan := search.Headroom(d.Snapshot, d.Served, d.Classes, turns)
 	for k := len(turns) - 1; k > 0; k-- {
 		node := turns[k][0]
-		if !h.uses(node) || idlePrice(v, node) < 2*cheapest(v) {
+		if !uses(plan, node) || d.Unused[node] < 2*d.cheapest() {
 			continue
 		}
 		without := slices.Delete(slices.Clone(turns), k, k+1)
-		left, other := plan(without)
-		if len(other.Unplaced) <= len(h.Plan.Unplaced) && cost(v, h.Plan)-cost(v, other) >= idlePrice(v, node)/2 {
-			h.Snapshot, h.Plan, turns = left, other, without
+		_, other := search.Headroom(d.Snapshot, d.Served, d.Classes, without)
+		if len(other.Unplaced) <= len(plan.Unplaced) && d.cost(plan)-d.cost(other) >= d.Unused[node]/2 {
+			plan, turns = other, without
 		}
 	}
-	h.started = make([]bool, len(v.Nodes))
-	for i := range v.Nodes {
-		h.started[i] = !v.Starting(i)
-	}
-	return h
-}
-
-// idlePrice returns the price of the machine on a node.
-func idlePrice(v *snapshot.View, node int) planner.MicroUSD {
-	return planner.MicroUSD(v.MachineOn(node).MicroUSDPerHour())
+	return left, plan
 }
 
 // cost returns the price of the headroom: of its launches, and of the idle machines that stay for it.
-func cost(v *snapshot.View, plan planner.Plan) planner.MicroUSD {
+func (d Demand) cost(plan planner.Plan) planner.MicroUSD {
 	price := plan.Price
 	for _, p := range plan.Placements {
-		if m := v.MachineOn(p.Node); m != nil && m.Unused() {
-			price += idlePrice(v, p.Node)
+		if p.Node < len(d.Unused) {
+			price += d.Unused[p.Node]
 		}
 	}
 	return price
 }
 
 // cheapest returns the price of the cheapest offering.
-func cheapest(v *snapshot.View) planner.MicroUSD {
+func (d Demand) cheapest() planner.MicroUSD {
 	least := planner.MicroUSD(math.MaxInt64 / 2)
-	for i := range v.Snapshot.Offerings {
-		least = min(least, v.Snapshot.Offerings[i].Price)
+	for i := range d.Snapshot.Offerings {
+		least = min(least, d.Snapshot.Offerings[i].Price)
 	}
 	return least
 }
 
 // uses reports whether the plan places headroom on a node.
-func (h *Headroom) uses(node int) bool {
-	return slices.ContainsFunc(h.Plan.Placements, func(p planner.Placement) bool { return p.Node == node })
+func uses(plan planner.Plan, node int) bool {
+	return slices.ContainsFunc(plan.Placements, func(p planner.Placement) bool { return p.Node == node })
+}
+
+// Of returns the headroom of a view whose demand has this plan.
+func Of(v *snapshot.View, left planner.Snapshot, plan planner.Plan) Headroom {
+	h := Headroom{View: *v, Plan: plan, started: make([]bool, len(v.Nodes))}
+	h.Snapshot, h.Pods = left, nil
+	for i := range v.Nodes {
+		h.started[i] = !v.Starting(i)
+	}
+	return h
 }
 
 // givingWay returns the classes of the reserves. It blocks those of pools whose limits leave no capacity for pending pods, since the headroom would take it
@@ -146,8 +178,8 @@ func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 		return 0
 	}
 	slices.SortStableFunc(idle, func(i, j int) int {
-		return cmp.Or(cmp.Compare(rank(i), rank(j)), cmp.Compare(idlePrice(v, i), idlePrice(v, j)),
-			cmp.Compare(v.MachineOn(i).Claim.Name, v.MachineOn(j).Claim.Name))
+		a, b := v.MachineOn(i), v.MachineOn(j)
+		return cmp.Or(cmp.Compare(rank(i), rank(j)), cmp.Compare(a.MicroUSDPerHour(), b.MicroUSDPerHour()), cmp.Compare(a.Claim.Name, b.Claim.Name))
 	})
 	turns := [][]int{busy}
 	for _, i := range idle {

@@ -30,33 +30,31 @@ type Layout struct {
 	Kept map[string]string
 }
 
-// Build returns the layout of a cluster. It has the machines whose pods the pool allows to move, except machines that have just started, that are leaving, or
+// Build returns the layout of a view. It has the machines whose pods the pool allows to move, except machines that have just started, that are leaving, or
 // that keeps returns a reason for. The function keeps returns "" if nothing on the machine keeps it.
-func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
+func Build(v *snapshot.View, keeps func(*snapshot.Machine) string) Layout {
 	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
 		machine *snapshot.Machine
 		pool    int
 	}
 	var candidates []candidate
-	var classes map[*corev1.Pod]int
-	l.View, classes = snapshot.BuildWith(c, func(pools []snapshot.Pool, machines []snapshot.Machine) []*corev1.Pod {
-		var moving []*corev1.Pod
-		for i := range machines {
-			m := &machines[i]
-			pool := slices.IndexFunc(pools, func(p snapshot.Pool) bool { return p.NodePool.Name == m.Pool() })
-			if pool < 0 || !movable(&pools[pool], m, c.Now) {
-				continue
-			}
-			if why := keeps(m); why != "" {
-				l.Kept[m.Claim.Name] = why
-				continue
-			}
-			candidates = append(candidates, candidate{m, pool})
-			moving = append(moving, m.Moving()...)
+	var moving []*corev1.Pod
+	for i := range v.Machines {
+		m := &v.Machines[i]
+		pool := slices.IndexFunc(v.Pools, func(p snapshot.Pool) bool { return p.NodePool.Name == m.Pool() })
+		if pool < 0 || !movable(&v.Pools[pool], m, v.Now()) {
+			continue
 		}
-		return moving
-	})
+		if why := keeps(m); why != "" {
+			l.Kept[m.Claim.Name] = why
+			continue
+		}
+		candidates = append(candidates, candidate{m, pool})
+		moving = append(moving, m.Moving()...)
+	}
+	var classes map[*corev1.Pod]int
+	l.View, classes = v.Moving(moving)
 	nodes := map[string]int{}
 	for i := range l.View.Nodes {
 		nodes[l.View.Nodes[i].Name] = i
@@ -67,7 +65,7 @@ func Build(c *snapshot.Cluster, keeps func(*snapshot.Machine) string) Layout {
 		if !ok || l.View.Snapshot.Pools[candidate.pool].Closed != nil {
 			continue // Problems of the pool are solved first.
 		}
-		pods, why := l.running(m, pool, classes, c.Now)
+		pods, why := l.running(m, pool, classes, v.Now())
 		if why != "" {
 			l.Kept[m.Claim.Name] = why
 			continue

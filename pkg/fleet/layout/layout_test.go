@@ -39,7 +39,10 @@ func since(d time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: Now.Add(-d)} }
 }
 
-func layoutOf(c *snapshot.Cluster) layout.Layout { return layout.Build(c, retention.Pods(c)) }
+func layoutOf(c *snapshot.Cluster) layout.Layout {
+	view := snapshot.Build(c)
+	return layout.Build(&view, retention.Pods(c))
+}
 
 func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
 	t.Parallel()

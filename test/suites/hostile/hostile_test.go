@@ -178,7 +178,8 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	}
 	snapshot.Hardware(view.Machines)
 	retention.NewOtherNodes(c)
-	layout := layout.Build(c, retention.Pods(c))
+	whole := snapshot.Build(c)
+	layout := layout.Build(&whole, retention.Pods(c))
 	found := consolidate.Plan(solve.Solver{Effort: 5000}, layout.Layout)
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {
@@ -187,7 +188,6 @@ func others(t *testing.T, c *snapshot.Cluster) {
 			}
 		}
 	}
-	whole := snapshot.Build(c)
 	headroom := headroom.Build(&whole, planner.Plan{}, solve.Solver{Effort: 5000})
 	headroom.Keeps()
 	whole.AsIs(snapshot.WhatIf{}, []string{hostile.SaneMachine})

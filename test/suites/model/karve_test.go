@@ -19,6 +19,7 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
 	"karve.sh/karve/pkg/controllers/readiness"
@@ -75,18 +76,19 @@ func (w *world) begin() {
 	gatherer := &gather.Gatherer{
 		Cached: w.store, Live: w.store, Mapper: kinds(), Catalog: w.catalog, Ledger: ledger, Clock: w.clock, ReplicasTimeout: replicasTimeout,
 	}
+	plans := &planning.Planner{Clock: w.clock, Metrics: all, Budget: time.Second}
 	w.karve = karve{claims: map[string]bool{}, controllers: map[string]reconcile.Reconciler{
 		"launch": &launch.Controller{Config: launch.Config{
 			Client: w.store, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: time.Minute,
 		}},
 		"readiness": readiness.New(readiness.Config{Client: w.store, Live: w.store, Metrics: all, Recorder: silent{}, Clock: w.clock, Timeout: replicasTimeout}),
 		"pool": &pool.Controller{Config: pool.Config{
-			Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
+			Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, BreakerRetry: breakerRetry, Tolerations: tolerations,
 		}},
-		"disruption": disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
+		"disruption": disruption.New(disruption.Config{Client: w.store, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: silent{}, Clock: w.clock, Settle: settle, Tolerations: tolerations}),
 		"provisioning": provisioning.New(provisioning.Config{
-			Client: w.store, Gatherer: gatherer, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, BatchIdle: time.Second, BatchMax: 10 * time.Second,
-			MaxUnlaunched: 10, PlanBudget: time.Second,
+			Client: w.store, Gatherer: gatherer, Planner: plans, Ledger: ledger, Metrics: all, Recorder: silent{}, Clock: w.clock, BatchIdle: time.Second, BatchMax: 10 * time.Second,
+			MaxUnlaunched: 10,
 		}),
 	}}
 }

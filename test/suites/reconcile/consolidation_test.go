@@ -116,7 +116,7 @@ func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
 				return c.Patch(ctx, o, p, options...)
 			},
 		})
-		controller := disruption.New(disruption.Config{Client: dying, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+		controller := disruption.New(disruption.Config{Client: dying, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
 		for range 3 {
 			if _, err := controller.Reconcile(t.Context(), reconcile.Request{}); errors.Is(err, crash) {
 				break
@@ -176,7 +176,7 @@ func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
 			return c.Patch(ctx, o, p, options...)
 		},
 	})
-	controller := disruption.New(disruption.Config{Client: watched, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+	controller := disruption.New(disruption.Config{Client: watched, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
 	w.ponders(controller)
 	if marks != 2 {
 		t.Fatalf("%d machines are marked, want 2", marks)

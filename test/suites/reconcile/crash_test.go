@@ -54,8 +54,8 @@ func (w *world) live(writes int) *life {
 	c := l.client()
 	l.once = []reconcile.Reconciler{
 		w.poolControllerWith(c),
-		w.provisioning(func(config *provisioning.Config) { config.Client = c }),
-		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne}),
+		w.provisioning(func(config *provisioning.Config) { config.Client, config.Planner = c, w.planner }),
+		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne}),
 	}
 	// The API server dates claims by its own clock, which the controllers' leaves behind.
 	l.launch = w.launch(func(config *launch.Config) { config.Client, config.Timeout = c, time.Hour })

@@ -27,7 +27,7 @@ const settle = 10 * time.Second
 var borne = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
 
 func (w *world) disruption() *disruption.Controller {
-	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
+	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
 }
 
 // idle brings an empty machine to the point where it is given back: marked, idle for its time, tainted, watched.

@@ -27,11 +27,12 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
+// provisioning is a controller that has no memory of plans.
 func (w *world) provisioning(edits ...func(*provisioning.Config)) *provisioning.Controller {
 	config := provisioning.Config{
 		Nominations: true,
 		Client:      w.WithWatch, Gatherer: w.gatherer, Ledger: w.ledger, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
-		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, PlanBudget: time.Second,
+		BatchIdle: time.Second, BatchMax: 10 * time.Second, MaxUnlaunched: 10, Planner: w.planning(),
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -74,7 +75,7 @@ func TestThereIsAPlanThoughThereIsNoTimeForABetterOne(t *testing.T) {
 	w := newWorld(t)
 	w.shared("hasty")
 	w.pods("web", 11)
-	w.reconciles(w.provisioning(func(c *provisioning.Config) { c.PlanBudget = 0 }), "")
+	w.reconciles(w.provisioning(func(c *provisioning.Config) { c.Planner.Budget = 0 }), "")
 	if len(w.claims()) == 0 {
 		t.Error("nothing is launched")
 	}

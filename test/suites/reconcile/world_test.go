@@ -31,6 +31,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
@@ -69,6 +70,7 @@ type world struct {
 	metrics  *metrics.Metrics
 	registry *prometheus.Registry
 	gatherer *gather.Gatherer
+	planner  *planning.Planner
 }
 
 // newWorld is an empty one with the cloud's node class, ready. The test has it for itself until it ends, in parallel with that of another; so a test whose cases
@@ -112,6 +114,11 @@ func (w *world) restart() {
 	w.ledger, w.registry = launch.NewLedger(), prometheus.NewRegistry()
 	w.metrics = metrics.New(w.registry)
 	w.gatherer = w.gathering(w.WithWatch, w.ledger)
+	w.planner = w.planning()
+}
+
+func (w *world) planning() *planning.Planner {
+	return &planning.Planner{Clock: w.clock, Metrics: w.metrics, Budget: time.Second}
 }
 
 func (w *world) gathering(live client.Reader, ledger *launch.Ledger) *gather.Gatherer {

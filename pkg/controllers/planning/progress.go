@@ -1,9 +1,8 @@
-package provisioning
+package planning
 
 import (
 	"bytes"
 	"compress/gzip"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -11,9 +10,9 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -21,9 +20,14 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// memory is the part of the current plan whose machines do not exist yet. The NodeClaims of the others say what they are for. After a restart it is read from
-// the NodeClaims before the first plan.
-type memory struct {
+// Progress is the part of the current plan whose machines do not exist yet. The NodeClaims of the others say what they are for. After a restart it is read from
+// the NodeClaims before the first plan. It is safe for concurrent use.
+type Progress struct {
+	mu sync.Mutex
+	progress
+}
+
+type progress struct {
 	recalled bool
 	// id orders plans by time.
 	id       string
@@ -44,7 +48,9 @@ const (
 )
 
 // earlier returns the current plan in terms of the view.
-func (m *memory) earlier(view *snapshot.View, now time.Time) planner.Plan {
+func (m *Progress) earlier(view *snapshot.View, now time.Time) planner.Plan {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if !m.recalled {
 		m.recall(view.Machines, now)
 	}
@@ -52,7 +58,7 @@ func (m *memory) earlier(view *snapshot.View, now time.Time) planner.Plan {
 }
 
 // recall reads the newest plan from the NodeClaims.
-func (m *memory) recall(machines []snapshot.Machine, now time.Time) {
+func (m *progress) recall(machines []snapshot.Machine, now time.Time) {
 	m.recalled = true
 	var newest int64
 	var last time.Time
@@ -64,7 +70,7 @@ func (m *memory) recall(machines []snapshot.Machine, now time.Time) {
 		}
 		if at > newest {
 			newest, last = at, time.Time{}
-			*m = memory{recalled: true, id: idOf(at)}
+			*m = progress{recalled: true, id: idOf(at)}
 		}
 		if created := claim.CreationTimestamp.Time; created.After(last) {
 			last = created
@@ -76,12 +82,12 @@ func (m *memory) recall(machines []snapshot.Machine, now time.Time) {
 		}
 	}
 	if now.Sub(last) > planLife {
-		*m = memory{recalled: true}
+		*m = progress{recalled: true}
 	}
 }
 
 // still returns the launches of the plan that none of the machines comes from.
-func (m *memory) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
+func (m *progress) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 	made := make([]int, len(m.launches))
 	for i := range machines {
 		if at, entry, ok := entryOf(machines[i].Claim); ok && idOf(at) == m.id && entry < len(made) {
@@ -98,10 +104,12 @@ func (m *memory) still(machines []snapshot.Machine) []snapshot.PlannedLaunch {
 }
 
 // keep remembers a plan. It returns the entry of each launch. A plan with just the launches that were still to be made keeps their entries.
-func (m *memory) keep(view *snapshot.View, plan planner.Plan, now time.Time) []int {
+func (m *Progress) keep(view *snapshot.View, plan planner.Plan, now time.Time) []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	launches, at := view.PlannedLaunches(plan)
 	if len(launches) == 0 {
-		*m = memory{recalled: true, id: m.id}
+		m.progress = progress{recalled: true, id: m.id}
 		return nil
 	}
 	entries := make([]int, len(launches))
@@ -112,12 +120,12 @@ func (m *memory) keep(view *snapshot.View, plan planner.Plan, now time.Time) []i
 		return at
 	}
 	last, _ := strconv.ParseInt(m.id, idBase, 64) // It is 0 if there is no ID.
-	*m = memory{recalled: true, id: idOf(max(now.UnixMilli(), last+1)), launches: launches}
+	m.progress = progress{recalled: true, id: idOf(max(now.UnixMilli(), last+1)), launches: launches}
 	return at
 }
 
 // continues reports whether the launches are just those that are still to be made, and sets their entries.
-func (m *memory) continues(view *snapshot.View, launches []snapshot.PlannedLaunch, entries []int) bool {
+func (m *progress) continues(view *snapshot.View, launches []snapshot.PlannedLaunch, entries []int) bool {
 	counts, entry := map[string]int{}, map[string]int{}
 	for i, l := range m.launches {
 		entry[l.Key()] = i
@@ -135,8 +143,10 @@ func (m *memory) continues(view *snapshot.View, launches []snapshot.PlannedLaunc
 	return len(counts) == 0
 }
 
-// mark writes the entry of the plan to a NodeClaim. It also writes the whole plan if other launches are held back and no NodeClaim has the plan yet.
-func (m *memory) mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Machine, heldBack bool) error {
+// Mark writes the entry of the plan to a NodeClaim. It also writes the whole plan if other launches are held back and no NodeClaim has the plan yet.
+func (m *Progress) Mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Machine, heldBack bool) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	claim.Annotations[v1alpha1.PlanAnnotation] = m.id + "/" + strconv.Itoa(entry)
 	if !heldBack || m.written(machines) {
 		return nil
@@ -149,15 +159,17 @@ func (m *memory) mark(claim *karpv1.NodeClaim, entry int, machines []snapshot.Ma
 	return nil
 }
 
-// created records that a NodeClaim was created with what mark wrote.
-func (m *memory) created(claim *karpv1.NodeClaim) {
+// Created records that a NodeClaim was created with what Mark wrote.
+func (m *Progress) Created(claim *karpv1.NodeClaim) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if claim.Annotations[v1alpha1.PlannedLaunchesAnnotation] != "" {
 		m.on = claim.Name
 	}
 }
 
 // written reports whether a NodeClaim has the plan.
-func (m *memory) written(machines []snapshot.Machine) bool {
+func (m *progress) written(machines []snapshot.Machine) bool {
 	if m.on == "" {
 		return false
 	}
@@ -208,20 +220,4 @@ func unpacked(text string) ([]snapshot.PlannedLaunch, error) {
 		return nil, fmt.Errorf("reading the launches of a plan: %w", err)
 	}
 	return launches, nil
-}
-
-// replan writes to the NodeClaims of starting machines which pods they are for now.
-func (c *Controller) replan(ctx context.Context, view *snapshot.View, plan planner.Plan) error {
-	var errs []error
-	for claim, pods := range view.Replanned(plan) {
-		changed := claim.DeepCopy()
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		changed.Annotations[v1alpha1.PlannedPodsAnnotation] = pods
-		if err := c.Client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("writing the pods of NodeClaim %s: %w", claim.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }

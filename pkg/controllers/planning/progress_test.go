@@ -1,4 +1,4 @@
-package provisioning
+package planning
 
 import (
 	"fmt"
@@ -28,10 +28,10 @@ func cutOff(asks int) func() bool {
 
 // carrying carries a plan out as the controller does, on a cluster that is only objects.
 type carrying struct {
-	cluster *snapshot.Cluster
-	memory  memory
-	view    snapshot.View // of the last plan
-	bill    planner.MicroUSD
+	cluster  *snapshot.Cluster
+	progress *Progress
+	view     snapshot.View // of the last plan
+	bill     planner.MicroUSD
 }
 
 // shapes of pods as they are asked for: CPU, memory, replicas, and device memory for some.
@@ -56,7 +56,7 @@ func drawPods(t *rapid.T, prefix string) []corev1.Pod {
 func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan {
 	c.view = snapshot.Build(c.cluster)
 	view := &c.view
-	plan := view.Keeping(alternatives.Add(view.Snapshot, solve.Solver{Stop: stop}.Resume(view.Snapshot, c.memory.earlier(view, Now))))
+	plan := view.Keeping(alternatives.Add(view.Snapshot, solve.Solver{Stop: stop}.Resume(view.Snapshot, c.progress.earlier(view, Now))))
 	if err := check.Plan(view.Snapshot, plan); err != nil {
 		t.Fatal(err)
 	}
@@ -64,15 +64,15 @@ func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan
 		i := slices.IndexFunc(c.cluster.NodeClaims, func(x karpv1.NodeClaim) bool { return x.Name == claim.Name })
 		c.cluster.NodeClaims[i].Annotations[v1alpha1.PlannedPodsAnnotation] = pods
 	}
-	entries := c.memory.keep(view, plan, Now)
+	entries := c.progress.keep(view, plan, Now)
 	n := min(atATime, len(plan.Launches))
 	for i, l := range plan.Launches[:n] {
 		claim := render.NodeClaim(view, l)
 		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(Now)
-		if err := c.memory.mark(claim, entries[i], view.Machines, n < len(plan.Launches)); err != nil {
+		if err := c.progress.Mark(claim, entries[i], view.Machines, n < len(plan.Launches)); err != nil {
 			t.Fatal(err)
 		}
-		c.memory.created(claim)
+		c.progress.Created(claim)
 		c.cluster.NodeClaims = append(c.cluster.NodeClaims, *claim)
 		c.bill += view.Snapshot.Offerings[l.Offering].Price
 	}
@@ -105,7 +105,7 @@ func (c *carrying) start(plan planner.Plan, at int) {
 // keepsThePlan: while machines start and take their pods, and the controller restarts, the machines cost what the first plan said, though no later plan
 // has any time.
 func keepsThePlan(t *rapid.T) {
-	c := carrying{cluster: Shared()}
+	c := carrying{cluster: Shared(), progress: &Progress{}}
 	c.cluster.Pods = drawPods(t, "pod")
 	atATime := rapid.IntRange(1, 4).Draw(t, "at a time")
 	plan := c.round(t, atATime, cutOff(rapid.IntRange(0, 300).Draw(t, "asks")))
@@ -115,7 +115,7 @@ func keepsThePlan(t *rapid.T) {
 			break
 		}
 		if rapid.Bool().Draw(t, "restart") {
-			c.memory = memory{}
+			c.progress = &Progress{}
 		}
 		if len(plan.Placements) > 0 && rapid.Bool().Draw(t, "start") {
 			c.start(plan, rapid.IntRange(0, len(plan.Placements)-1).Draw(t, "which"))
@@ -130,10 +130,10 @@ func keepsThePlan(t *rapid.T) {
 func TestAPlanIsKeptWhileItIsCarriedOut(t *testing.T) { t.Parallel(); rapid.Check(t, keepsThePlan) }
 func TestAPlanIsNotRecalledFromClaimsThatAreOld(t *testing.T) {
 	t.Parallel()
-	c := carrying{cluster: Shared()}
+	c := carrying{cluster: Shared(), progress: &Progress{}}
 	c.cluster.Pods = Pods("pod", 50)
 	c.round(t, 1, nil)
-	var m memory
+	var m progress
 	view := snapshot.Build(c.cluster)
 	if m.recall(view.Machines, Now); len(m.still(view.Machines)) == 0 {
 		t.Error("a restart does not go on with the plan")

@@ -1,0 +1,121 @@
+// Package planning makes one view and one plan of the cluster for all controllers.
+//
+// Controllers that read the same cluster get the same [Generation]. It has the view, the plan for the pending pods and the headroom after it, and makes each
+// of them when a controller first asks for it. A later generation takes over a plan only if it would be made from equal values (answers.go). So a controller
+// never acts on a plan for another cluster than the one that it has just read. A what-if question is an edit of the view with a plan of its own.
+//
+// The plan continues the plan before it, whose NodeClaims may still have to be created (progress.go).
+package planning
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/fleet/headroom"
+	"karve.sh/karve/pkg/metrics"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Planner makes the generations. It is safe for concurrent use.
+type Planner struct {
+	Clock   clock.PassiveClock
+	Metrics *metrics.Metrics
+	// Budget is how long it searches for a better plan.
+	Budget time.Duration
+	// Progress has the launches of the plan that are still to be made.
+	Progress Progress
+
+	// mu guards latest and turns. The latter are the turns of pending classes if one plan cannot include all of them.
+	mu     sync.Mutex
+	latest *Generation
+	turns  snapshot.Turns
+
+	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards what follows.
+	planning sync.Mutex
+	served   answers[question, planner.Plan]
+	spared   answers[headroom.Demand, spared]
+	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
+	aside map[string]sets.Set[string]
+}
+
+// Generation is the cluster as it was read once, with what the controllers make of it. They must not change the view.
+type Generation struct {
+	View *snapshot.View
+
+	planner  *Planner
+	cluster  *snapshot.Cluster
+	plan     once[Plan]
+	headroom once[Headroom]
+}
+
+// Of returns the generation of a cluster. Clusters that were read together, with the same refusals, have the same generation.
+func (p *Planner) Of(c *snapshot.Cluster) *Generation {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g := p.latest; g != nil && c.Generation > 0 && g.cluster.Generation == c.Generation && reflect.DeepEqual(g.cluster.Refused, c.Refused) {
+		return g
+	}
+	as := *c
+	as.Turns = p.turns
+	view := snapshot.Build(&as)
+	g := &Generation{View: &view, planner: p, cluster: &as}
+	if p.latest == nil || p.latest.cluster.Generation <= c.Generation {
+		p.latest = g
+	}
+	return g
+}
+
+// Without returns the generation as if some of the pending pods did not exist.
+func (g *Generation) Without(pods sets.Set[types.UID]) *Generation {
+	if pods.Len() == 0 {
+		return g
+	}
+	view := g.View.Without(pods)
+	return &Generation{View: &view, planner: g.planner, cluster: g.cluster}
+}
+
+// Plan returns the plan for the pending pods.
+func (g *Generation) Plan(ctx context.Context) *Plan {
+	return g.plan.get(func() Plan { return g.planner.plan(ctx, *g.View) })
+}
+
+// Headroom returns the plan for the headroom, after the plan for the pending pods.
+func (g *Generation) Headroom(ctx context.Context) *Headroom {
+	return g.headroom.get(func() Headroom { return g.planner.headroom(ctx, g.Plan(ctx)) })
+}
+
+// Adopt records that the plan for a view is carried out, which the next plans continue. It returns the entry of each launch in [Progress].
+func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {
+	p.TakeTurns(view, plan)
+	return p.Progress.keep(view, plan, p.Clock.Now())
+}
+
+// TakeTurns records which classes of pods had their turn in a plan, so that the next plan includes others.
+func (p *Planner) TakeTurns(view *snapshot.View, plan planner.Plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turns = view.NextTurns(p.turns, plan)
+}
+
+// once makes a value for the first caller and returns it to all. If making it panics, the next caller tries again.
+type once[T any] struct {
+	mu   sync.Mutex
+	made *T
+}
+
+func (o *once[T]) get(build func() T) *T {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.made == nil {
+		made := build()
+		o.made = &made
+	}
+	return o.made
+}
