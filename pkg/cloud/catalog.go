@@ -3,6 +3,8 @@ package cloud
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,6 +41,11 @@ func (b ByKind) InstanceTypes(ctx context.Context, class *unstructured.Unstructu
 	if b.Others != nil {
 		return b.Others.InstanceTypes(ctx, class)
 	}
-	return catalog.Listing{Reason: "NoCatalog", Message: fmt.Sprintf(
-		"nothing is known of the machines of kind %s: name an EC2NodeClass, or give Karve their types with --instance-types-file", class.GetKind())}
+	var known []string
+	for kind := range b.Kinds {
+		known = append(known, kind.Kind)
+	}
+	slices.Sort(known)
+	return catalog.Listing{Reason: "NoCatalog", Message: fmt.Sprintf("nothing is known of the machines of kind %s: name a node class of kind %s, or give Karve their types with --instance-types-file",
+		class.GetKind(), strings.Join(known, " or "))}
 }

@@ -24,6 +24,16 @@ type Provider struct {
 	Images func(class *unstructured.Unstructured) []Image
 	// Subnets returns the zones of the subnets in the status of a node class, by subnet ID.
 	Subnets func(class *unstructured.Unstructured) map[string]string
+	// ImageField and SubnetField are the paths of the fields with which a node class chooses its images and subnets, for messages.
+	ImageField, SubnetField string
+	// ImageRollouts is nil if Karve cannot roll out images on the cloud.
+	ImageRollouts *ImageRollouts
+	// ZoneLabels are labels that the cloud's storage drivers set on nodes and use in volumes. They have the same value as the zone label of Kubernetes.
+	ZoneLabels []string
+	// Quota returns the group of an instance type whose machines share a quota of the cloud.
+	Quota func(instanceType string) string
+	// Interrupted is the reason of the events with which the cloud's provider reports that a spot machine will be interrupted.
+	Interrupted string
 	// Errors are texts in the cloud's messages that say why a launch was refused.
 	Errors []Error
 	// Causes are keyed by the reasons that the cloud's provider gives for a failed launch, in addition to the reasons in v1alpha1.

@@ -29,6 +29,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/cloud/aws/instancetype"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/gather"
@@ -174,7 +175,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		disruption.New(disruption.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, Settle: o.Settle, Tolerations: borne}),
 		usage.New(usage.Config{Client: c, Gatherer: gatherer, Metrics: all, Recorder: recorder, Clock: clk}),
 		rollout.New(rollout.Config{
-			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, AWS: loader(all), KubernetesVersion: kubernetesVersion(m), Metrics: all,
+			Client: c, Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Gatherer: gatherer, Images: &images.Source{Load: loader(all), Now: clk.Now}, KubernetesVersion: kubernetesVersion(m), Metrics: all,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// watch follows the canary node: its EC2NodeClass, its NodeClaim, its replicas, its check and its soak.
+// watch follows the canary node: its node class, its NodeClaim, its replicas, its check and its soak.
 func (d *decision) watch() {
 	canary, seen := d.status.Canary, &d.seen.Canary
 	switch {
@@ -31,7 +31,7 @@ func (d *decision) watch() {
 	}
 }
 
-// request asks for the NodeClaim once the canary's EC2NodeClass is ready.
+// request asks for the NodeClaim once the canary's node class is ready.
 func (d *decision) request() {
 	canary := d.status.Canary
 	limit := canary.Started.Add(classLimit)
@@ -41,10 +41,10 @@ func (d *decision) request() {
 		d.result.Launch = true
 		d.note = "launching the canary node"
 	case d.seen.Now.Before(limit):
-		d.note = fmt.Sprintf("waiting until %s for EC2NodeClass %s of the canary node to be ready", stamp(limit), canary.Name)
+		d.note = fmt.Sprintf("waiting until %s for %s %s of the canary node to be ready", stamp(limit), d.classKind(), canary.Name)
 		d.by(limit)
 	default:
-		d.inconclusive(fmt.Sprintf("EC2NodeClass %s of the canary node was not ready within %s: %s", canary.Name, classLimit, d.seen.Canary.ClassMessage))
+		d.inconclusive(fmt.Sprintf("%s %s of the canary node was not ready within %s: %s", d.classKind(), canary.Name, classLimit, d.seen.Canary.ClassMessage))
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	launchLimit = time.Minute
 	// launchErrorLimit is how long a NodeClaim may wait that reports a launch error.
 	launchErrorLimit = 15 * time.Second
-	// classLimit is how long the canary's EC2NodeClass may take to become ready.
+	// classLimit is how long the canary's node class may take to become ready.
 	classLimit = 2 * time.Minute
 	// unwellLimit is how long a canary node may be unhealthy during the soak. An agent restarts in less time.
 	unwellLimit = 2 * time.Minute
@@ -54,7 +54,7 @@ func (d *decision) target() *v1alpha1.GPUImage {
 	}
 	for _, architecture := range d.seen.Architectures {
 		if imageFor(wanted, architecture) == nil {
-			d.problem = &Problem{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of EC2NodeClass %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
+			d.problem = &Problem{"ArchitectureMissing", fmt.Sprintf("%s has no image for %s, which NodePools of %s can launch: restrict them with a requirement for kubernetes.io/arch, or name another image in spec.image",
 				wanted.Release, architecture, d.className())}
 			return nil
 		}
@@ -101,7 +101,7 @@ func (d *decision) choose(target *v1alpha1.GPUImage) {
 func (d *decision) keeps(c *v1alpha1.CandidateImage, target *v1alpha1.GPUImage) bool {
 	switch {
 	case d.seen.Wanted == nil:
-		return d.newest() || c.Image.Named(d.rollout.Spec.Image) // AWS does not answer now, and the candidate is known.
+		return d.newest() || c.Image.Named(d.rollout.Spec.Image) // The cloud does not answer now, and the candidate is known.
 	case target.Same(&c.Image):
 		return true
 	case target == nil || target.Same(d.status.Current) || !d.newest():
@@ -201,7 +201,7 @@ func (d *decision) promote() {
 		d.status.Candidate = nil
 		d.pin(&image)
 		d.note = "promoted " + image.Release
-		d.tell(false, "Promoted", fmt.Sprintf("EC2NodeClass %s is pinned to %s", d.className(), image.Release))
+		d.tell(false, "Promoted", fmt.Sprintf("%s is pinned to %s", d.className(), image.Release))
 	}
 }
 

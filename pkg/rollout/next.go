@@ -13,7 +13,7 @@ import (
 const (
 	// often is the interval while a canary starts or nodes are replaced.
 	often = 5 * time.Second
-	// seldom is the interval otherwise. EC2NodeClasses are not watched.
+	// seldom is the interval otherwise. Node classes are not watched.
 	seldom = time.Minute
 
 	maxGood       = 5
@@ -40,11 +40,11 @@ type decision struct {
 
 	windows      windows
 	soak, canary time.Duration
-	// refused is why the EC2NodeClass is not changed.
+	// refused is why the node class is not changed.
 	refused *Blocked
 	// problem is what prevents new images, for the condition Degraded.
 	problem *Problem
-	// unready is why the EC2NodeClass is not pinned as it should be.
+	// unready is why the node class is not pinned as it should be.
 	unready *Problem
 	// lost is set if the pinned image no longer exists, so that nothing can be launched with it.
 	lost *Problem
@@ -108,7 +108,7 @@ func (d *decision) block(b *Blocked) {
 	d.problem, d.unready, d.note = &b.Problem, &b.Problem, b.Message
 	d.abandon()
 	if b.Gone {
-		// An EC2NodeClass that is created later with the same name is a different one, and is taken over again.
+		// A node class that is created later with the same name is a different one, and is taken over again.
 		d.status.Current, d.status.Replaced, d.status.Good, d.status.FailedNodes = nil, nil, nil, nil
 	}
 	if d.status.Current == nil {
@@ -126,20 +126,20 @@ func (d *decision) abandon() {
 	}
 }
 
-// takeOver pins the EC2NodeClass to the image that it resolves to, so that from now on only the rollout changes its image.
+// takeOver pins the node class to the image that it resolves to, so that from now on only the rollout changes its image.
 func (d *decision) takeOver() {
 	d.abandon()
 	d.step(v1alpha1.StepPending)
 	resolves := d.seen.Class.Resolves
 	switch {
 	case d.paused():
-		d.note = "paused: EC2NodeClass " + d.className() + " is taken over once spec.promotion is Automatic"
+		d.note = "paused: " + d.className() + " is taken over once spec.promotion is Automatic"
 		d.unready = &Problem{"Paused", d.note}
 		return
 	case resolves == nil:
 		d.problem = d.seen.Class.ResolvesProblem
 		if d.problem == nil {
-			d.problem = &Problem{"NodeClassNotReady", "EC2NodeClass " + d.className() + " resolves to no image yet"}
+			d.problem = &Problem{"NodeClassNotReady", d.className() + " resolves to no image yet"}
 		}
 		d.unready, d.note = d.problem, d.problem.Message
 		return
@@ -147,10 +147,10 @@ func (d *decision) takeOver() {
 	d.status.Current, d.status.Replaced, d.status.FailedNodes = resolves.DeepCopy(), nil, nil
 	d.settle()
 	d.result.Pin, d.result.Again = true, often
-	d.tell(false, "TakenOver", fmt.Sprintf("EC2NodeClass %s is pinned to %s, which it resolved to", d.className(), resolves.Release))
+	d.tell(false, "TakenOver", fmt.Sprintf("%s is pinned to %s, which it resolved to", d.className(), resolves.Release))
 }
 
-// asLeft reports whether the EC2NodeClass is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
+// asLeft reports whether the node class is as the rollout left it. If a pin was decided on but not done, it asks for the pin.
 func (d *decision) asLeft() bool {
 	pin := d.seen.Class.Pin
 	switch {
@@ -159,13 +159,13 @@ func (d *decision) asLeft() bool {
 		return true
 	case d.status.Replaced != nil && slices.Equal(pin, d.status.Replaced.IDs()):
 		d.result.Pin, d.result.Again = true, often
-		d.note = "pinning EC2NodeClass " + d.className() + " to " + d.status.Current.Release
+		d.note = "pinning " + d.className() + " to " + d.status.Current.Release
 		d.unready = &Problem{"Pinning", d.note}
 		return true
 	}
 	d.problem = &Problem{"NodeClassChanged", fmt.Sprintf(
-		"spec.amiSelectorTerms of EC2NodeClass %s was changed by somebody else: set it to the ids of status.current again, or remove the annotation %s from it to have it taken over as it is",
-		d.className(), v1alpha1.ImageRolloutAnnotation)}
+		"%s of %s was changed by somebody else: set it to the ids of status.current again, or remove the annotation %s from it to have it taken over as it is",
+		d.seen.Class.Field, d.className(), v1alpha1.ImageRolloutAnnotation)}
 	d.unready, d.note = d.problem, d.problem.Message
 	return false
 }
@@ -182,7 +182,7 @@ func (d *decision) goBack(target *v1alpha1.GPUImage) bool {
 	return true
 }
 
-// pin decides to pin the EC2NodeClass to another image.
+// pin decides to pin the node class to another image.
 func (d *decision) pin(image *v1alpha1.GPUImage) {
 	d.status.Replaced, d.status.Current = d.status.Current, image.DeepCopy()
 	d.status.FailedNodes = nil
@@ -297,7 +297,10 @@ func (d *decision) tell(warning bool, reason, message string) {
 	d.result.Events = append(d.result.Events, Event{warning, reason, message})
 }
 
-func (d *decision) className() string { return d.rollout.Spec.NodeClassRef.Name }
+// className returns the kind and the name of the node class.
+func (d *decision) className() string { return d.classKind() + " " + d.rollout.Spec.NodeClassRef.Name }
+
+func (d *decision) classKind() string { return d.rollout.Spec.NodeClassRef.Kind }
 
 func (d *decision) by(t time.Time) {
 	d.result.Again = min(d.result.Again, max(t.Sub(d.seen.Now), 0))

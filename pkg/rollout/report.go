@@ -20,7 +20,7 @@ func (d *decision) report() {
 		d.problem, d.unready = d.withLost(d.problem), d.lost
 	}
 	if d.status.Replaced != nil && d.unready == nil {
-		d.unready = &Problem{"Pinning", "EC2NodeClass " + d.className() + " is being pinned to " + d.status.Current.Release}
+		d.unready = &Problem{"Pinning", d.className() + " is being pinned to " + d.status.Current.Release}
 	}
 	if d.unready != nil {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, d.unready.Reason, d.unready.Message

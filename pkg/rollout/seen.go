@@ -12,7 +12,7 @@ import (
 // Seen is the input of a decision.
 type Seen struct {
 	Now time.Time
-	// Blocked is why the EC2NodeClass is not changed at all.
+	// Blocked is why the node class is not changed at all.
 	Blocked *Blocked
 	Class   Class
 	// Architectures are those that Karve's NodePools can launch with the class, sorted: amd64, arm64.
@@ -20,7 +20,7 @@ type Seen struct {
 	// Wanted is the image that spec.image means now. It is nil, and WantedProblem is set, if the image was not found.
 	Wanted        *v1alpha1.GPUImage
 	WantedProblem *Problem
-	// Missing has the IDs of images of the status that no longer exist in AWS. An ID that AWS did not answer for is not included.
+	// Missing has the IDs of images of the status that no longer exist. An ID that the cloud did not answer for is not included.
 	Missing []string
 	// NoPlace is why no canary can be launched, by architecture. It has no entry if one can.
 	NoPlace map[string]Problem
@@ -35,19 +35,21 @@ type Problem struct {
 	Reason, Message string
 }
 
-// Blocked is why an EC2NodeClass is not changed.
+// Blocked is why a node class is not changed.
 type Blocked struct {
 	Problem
 	// Spec reports whether the GPUImageRollout itself is invalid.
 	Spec bool
-	// Gone reports whether the EC2NodeClass does not exist. One created later with its name is a different one.
+	// Gone reports whether the node class does not exist. One created later with its name is a different one.
 	Gone bool
 }
 
-// Class is the state of the EC2NodeClass.
+// Class is the state of the node class.
 type Class struct {
 	// Rollout is the name of the GPUImageRollout that pinned it, from its annotation.
 	Rollout string
+	// Field is the path of the field that chooses its images.
+	Field string
 	// Pin has the IDs of the images that it is pinned to, sorted. It is nil if not all terms are IDs.
 	Pin []string
 	// Resolves is the GPU image that Karpenter resolves for the architectures. It is nil, and ResolvesProblem is set, if there is none.
@@ -57,7 +59,7 @@ type Class struct {
 
 // Canary is the state of the canary node that the status names.
 type Canary struct {
-	// ClassReady reports whether its EC2NodeClass is ready, and ClassMessage why not.
+	// ClassReady reports whether its node class is ready, and ClassMessage why not.
 	ClassReady   bool
 	ClassMessage string
 	// Claimed reports whether its NodeClaim exists and is not being deleted.
@@ -97,7 +99,7 @@ const (
 	CheckUnstartable
 )
 
-// Nodes counts the machines of the EC2NodeClass, without the canary.
+// Nodes counts the machines of the node class, without the canary.
 type Nodes struct {
 	// Total is the number of machines, and Updated how many of them run the current image.
 	Total, Updated int64
@@ -110,7 +112,7 @@ type Nodes struct {
 // Result is what to do. The status is written first.
 type Result struct {
 	Status v1alpha1.GPUImageRolloutStatus
-	// Pin reports whether to pin the EC2NodeClass to the current image of the status.
+	// Pin reports whether to pin the node class to the current image of the status.
 	Pin bool
 	// Launch reports whether to create the canary's NodeClaim. It is true once only: if the NodeClaim is missing later, it was deleted.
 	Launch bool

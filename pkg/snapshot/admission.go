@@ -11,6 +11,8 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"karve.sh/karve/pkg/cloud/clouds"
 )
 
 // demand is what a pod requires of a node.
@@ -79,9 +81,7 @@ func (d *demand) selects(node *corev1.Node) bool {
 	return err == nil && matches
 }
 
-// labelEBSZone is the zone label that the EBS CSI driver sets on nodes and uses in volumes. Karpenter's AWS provider treats it as an alias of the zone
-// label, but does not export it.
-const labelEBSZone = "topology.ebs.csi.aws.com/zone"
+var zoneLabels = clouds.ZoneLabels()
 
 // whenStarted returns the labels of a node that has started, given those of its NodeClaim and its machine. Karpenter adds its own labels, and the kubelet
 // and the cloud also set some labels under their old names.
@@ -93,7 +93,9 @@ func whenStarted(labels map[string]string) map[string]string {
 		}
 	}
 	if zone, ok := labels[corev1.LabelTopologyZone]; ok {
-		all[labelEBSZone] = zone
+		for _, key := range zoneLabels {
+			all[key] = zone
+		}
 	}
 	all[karpv1.NodeRegisteredLabelKey] = "true"
 	all[karpv1.NodeInitializedLabelKey] = "true"

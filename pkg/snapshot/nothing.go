@@ -40,7 +40,8 @@ func (c *Cluster) nothingOffered(p *Pool, t *template) *Problem {
 		return slices.ContainsFunc(unoffered, func(it *catalog.InstanceType) bool { return isFor(i, &Offering{Type: it}) })
 	}):
 		return &Problem{karpv1.ConditionTypeNodeClassReady, reasonNoImage, fmt.Sprintf(
-			"%s %q has no image for %s (%s, with GPUs): see that its spec.amiSelectorTerms select one, or allow other instance types", ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable])}
+			"%s %q has no image for %s (%s, with GPUs): see that its %s select one, or allow other instance types",
+			ref.Kind, ref.Name, some(unoffered), unoffered[0].Labels[corev1.LabelArchStable], clouds.OfRef(ref).ImageField)}
 	case len(unoffered) > 0:
 		return &Problem{karpv1.ConditionTypeNodeClassReady, "NotOffered", fmt.Sprintf("%s is not offered in any zone in which %s %q has a subnet, or has no price there: "+
 			"add subnets in other zones, or allow other instance types", some(unoffered), ref.Kind, ref.Name)}

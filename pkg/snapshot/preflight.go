@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -26,11 +27,11 @@ const (
 func impossible(ref v1alpha1.NodeClassReference, state NodeClassState, o *Offering) (reason, message string) {
 	name := fmt.Sprintf("%s %q", ref.Kind, ref.Name)
 	if len(state.Subnets) > 0 && !slices.Contains(slices.Collect(maps.Values(state.Subnets)), o.Zone) {
-		return reasonNoSubnet, fmt.Sprintf("%s has no subnet in zone %s: add one to what its spec.subnetSelectorTerms select, or leave the zone out of the NodePool's requirements", name, o.Zone)
+		return reasonNoSubnet, fmt.Sprintf("%s has no subnet in zone %s: add one to what its %s select, or leave the zone out of the NodePool's requirements", name, o.Zone, clouds.OfRef(ref).SubnetField)
 	}
 	if len(state.Images) > 0 && !slices.ContainsFunc(state.Images, func(i Image) bool { return isFor(i, o) }) {
-		return reasonNoImage, fmt.Sprintf("%s has no image for %s (%s, with GPUs): see that its spec.amiSelectorTerms select one, or leave the type out of the NodePool's requirements",
-			name, o.Type.Name, cmp.Or(o.Labels[corev1.LabelArchStable], "of unknown architecture"))
+		return reasonNoImage, fmt.Sprintf("%s has no image for %s (%s, with GPUs): see that its %s select one, or leave the type out of the NodePool's requirements",
+			name, o.Type.Name, cmp.Or(o.Labels[corev1.LabelArchStable], "of unknown architecture"), clouds.OfRef(ref).ImageField)
 	}
 	return "", ""
 }

@@ -267,7 +267,7 @@ func (s *storage) attached(pods []*corev1.Pod, driver string) int64 {
 				continue
 			}
 			seen[pod.Namespace+"/"+name] = true
-			if pv := s.index.volumes.get(claim.Spec.VolumeName); pv != nil && driverOf(pv) == driver {
+			if pv := s.index.volumes.get(claim.Spec.VolumeName); pv != nil && DriverOf(pv) == driver {
 				n++
 			}
 		}

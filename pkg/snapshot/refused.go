@@ -2,10 +2,10 @@ package snapshot
 
 import (
 	"fmt"
-	"strings"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/planner"
 )
 
@@ -58,23 +58,9 @@ func (c *Cluster) about(r *v1alpha1.RefusedOffering, p *Pool, o *Offering) bool 
 		return covers(r.InstanceType, o.Type.Name)
 	}
 	named := catalog.Named(state.InstanceTypes, r.InstanceType)
-	return vcpuQuota(r.InstanceType) == vcpuQuota(o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
+	ref := p.Class.Spec.NodeClassRef
+	return clouds.Quota(ref, r.InstanceType) == clouds.Quota(ref, o.Type.Name) && (named == nil || o.Type.Capacity.MilliCPU >= named.Capacity.MilliCPU)
 }
 
 // covers reports whether an instance type, zone or capacity type of a refusal includes that of the offering.
 func covers(refused, offered string) bool { return refused == v1alpha1.Any || refused == offered }
-
-// vcpuQuota returns the group of instance types whose vCPUs share an EC2 quota, one for on-demand and one for spot. The groups are G and VT, P, and others,
-// by the leading letters of the type (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html).
-func vcpuQuota(instanceType string) string {
-	if i := strings.IndexFunc(instanceType, func(c rune) bool { return c < 'a' || c > 'z' }); i >= 0 {
-		instanceType = instanceType[:i]
-	}
-	switch {
-	case strings.HasPrefix(instanceType, "g"), instanceType == "vt":
-		return "G and VT"
-	case strings.HasPrefix(instanceType, "p"):
-		return "P"
-	}
-	return instanceType
-}

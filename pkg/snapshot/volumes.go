@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	volumehelper "k8s.io/component-helpers/storage/volume"
+	csitranslation "k8s.io/csi-translation-lib"
 
 	"karve.sh/karve/pkg/planner"
 )
@@ -139,7 +140,7 @@ func (s *storage) bound(v *volumes, claim *corev1.PersistentVolumeClaim, named s
 	if pv == nil {
 		return fmt.Sprintf("%s is bound to PersistentVolume %s, which does not exist: delete the claim and create it anew", named, claim.Spec.VolumeName)
 	}
-	if driver := driverOf(pv); driver != "" {
+	if driver := DriverOf(pv); driver != "" {
 		v.drivers[driver]++
 	}
 	if zones := zonesOf(pv); zones != nil {
@@ -213,28 +214,27 @@ func (s *storage) onlyOn(v *volumes, volume string, on *corev1.NodeSelector) str
 	return ""
 }
 
-// These are names of in-tree volume plugins and of the driver that replaced one of them. Other in-tree plugins are not on the machines that Karpenter
-// launches.
-const (
-	noProvisioner = "kubernetes.io/no-provisioner"
-	inTreeEBS     = "kubernetes.io/aws-ebs"
-	driverEBS     = "ebs.csi.aws.com"
-)
+// noProvisioner is the provisioner of StorageClasses whose volumes are not created on demand.
+const noProvisioner = "kubernetes.io/no-provisioner"
+
+// drivers tells which CSI drivers have replaced the volume plugins of Kubernetes.
+var drivers = csitranslation.New()
 
 func csiName(provisioner string) string {
-	if provisioner == inTreeEBS {
-		return driverEBS
+	if driver, err := drivers.GetCSINameFromInTreeName(provisioner); err == nil {
+		return driver
 	}
 	return provisioner
 }
 
-// driverOf returns the driver that attaches a volume, and "" if no driver must.
-func driverOf(pv *corev1.PersistentVolume) string {
-	switch {
-	case pv.Spec.CSI != nil:
+// DriverOf returns the driver that attaches a volume, and "" if no driver must.
+func DriverOf(pv *corev1.PersistentVolume) string {
+	if pv.Spec.CSI != nil {
 		return pv.Spec.CSI.Driver
-	case pv.Spec.AWSElasticBlockStore != nil:
-		return driverEBS
 	}
-	return ""
+	plugin, err := drivers.GetInTreePluginNameFromSpec(pv, nil)
+	if err != nil {
+		return ""
+	}
+	return csiName(plugin)
 }

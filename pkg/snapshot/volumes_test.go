@@ -196,3 +196,18 @@ func TestPodsWithVolumesInTheSameZoneAreOfOneClass(t *testing.T) {
 		t.Errorf("classes: %+v", view.Classes)
 	}
 }
+
+func TestTheDriverThatAttachesAVolume(t *testing.T) {
+	t.Parallel()
+	for want, source := range map[string]corev1.PersistentVolumeSource{
+		"other.csi":             {CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.csi"}},
+		ebs:                     {AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}},
+		"pd.csi.storage.gke.io": {GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{}},
+		"":                      {HostPath: &corev1.HostPathVolumeSource{}},
+	} {
+		pv := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source}}
+		if got := snapshot.DriverOf(pv); got != want {
+			t.Errorf("the driver is %q, want %q", got, want)
+		}
+	}
+}

@@ -3,9 +3,9 @@ package aws
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -25,6 +25,9 @@ var GPULabels = catalog.GPULabels{Name: group + "/instance-gpu-name", Count: gro
 // AcceleratorCountLabel is the number of accelerators of a machine that are not GPUs, such as Inferentia.
 const AcceleratorCountLabel = group + "/instance-accelerator-count"
 
+// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
+// +kubebuilder:rbac:feature=image-rollouts,groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=list;create;patch;delete
+
 // Provider describes AWS.
 var Provider = cloud.Provider{
 	NodeClass:             NodeClassKind,
@@ -34,8 +37,29 @@ var Provider = cloud.Provider{
 	HashVersionAnnotation: group + "/ec2nodeclass-hash-version",
 	Images:                imagesOf,
 	Subnets:               subnetsOf,
+	ImageField:            "spec.amiSelectorTerms",
+	SubnetField:           "spec.subnetSelectorTerms",
+	ImageRollouts:         &imageRollouts,
+	ZoneLabels:            []string{"topology.ebs.csi.aws.com/zone"},
+	Quota:                 vcpuQuota,
+	Interrupted:           "SpotInterrupted",
 	Errors:                launchErrors,
 	Causes:                causes,
+}
+
+// vcpuQuota returns the group of instance types whose vCPUs share an EC2 quota, one for on-demand and one for spot. The groups are G and VT, P, and others,
+// by the leading letters of the type (docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-quotas.html).
+func vcpuQuota(instanceType string) string {
+	if i := strings.IndexFunc(instanceType, func(c rune) bool { return c < 'a' || c > 'z' }); i >= 0 {
+		instanceType = instanceType[:i]
+	}
+	switch {
+	case strings.HasPrefix(instanceType, "g"), instanceType == "vt":
+		return "G and VT"
+	case strings.HasPrefix(instanceType, "p"):
+		return "P"
+	}
+	return instanceType
 }
 
 // launchErrors are the error codes of CreateFleet that Karpenter's AWS provider treats as insufficient capacity (pkg/errors, v1.14.1).
@@ -104,10 +128,7 @@ func imagesOf(class *unstructured.Unstructured) []cloud.Image {
 	if err != nil {
 		return nil
 	}
-	var amis []struct {
-		ID           string                           `json:"id"`
-		Requirements []corev1.NodeSelectorRequirement `json:"requirements"`
-	}
+	var amis []ami
 	if err := json.Unmarshal(b, &amis); err != nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
 )
@@ -20,7 +21,16 @@ var All = []*cloud.Provider{
 
 // Of returns the cloud of a node class. For an unknown cloud, only NodeClass is set.
 func Of(class *unstructured.Unstructured) *cloud.Provider {
-	kind := class.GroupVersionKind().GroupKind()
+	return OfKind(class.GroupVersionKind().GroupKind())
+}
+
+// OfRef returns the cloud of the node class that a reference names.
+func OfRef(ref v1alpha1.NodeClassReference) *cloud.Provider {
+	return OfKind(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
+}
+
+// OfKind returns the cloud whose node classes have a kind. For an unknown cloud, only NodeClass is set.
+func OfKind(kind schema.GroupKind) *cloud.Provider {
 	if i := slices.IndexFunc(All, func(p *cloud.Provider) bool { return p.NodeClass == kind }); i >= 0 {
 		return All[i]
 	}
@@ -46,6 +56,28 @@ func Subnets(class *unstructured.Unstructured) map[string]string {
 // Describes reports whether a label has the prefix with which a cloud describes its machines.
 func Describes(key string) bool {
 	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.LabelPrefix != "" && strings.HasPrefix(key, p.LabelPrefix) })
+}
+
+// ZoneLabels returns the labels that have the same value as the zone label of Kubernetes, of all clouds.
+func ZoneLabels() []string {
+	var all []string
+	for _, p := range All {
+		all = append(all, p.ZoneLabels...)
+	}
+	return all
+}
+
+// Interrupts reports whether an event with this reason says that a spot machine will be interrupted.
+func Interrupts(reason string) bool {
+	return slices.ContainsFunc(All, func(p *cloud.Provider) bool { return p.Interrupted != "" && p.Interrupted == reason })
+}
+
+// Quota returns the group of an instance type whose machines share a quota of the cloud. If the cloud has no groups, it is the type itself.
+func Quota(ref v1alpha1.NodeClassReference, instanceType string) string {
+	if group := OfRef(ref).Quota; group != nil {
+		return group(instanceType)
+	}
+	return instanceType
 }
 
 // PlaceLabels returns the labels for the location of a machine in all clouds, except the zone label of Kubernetes.

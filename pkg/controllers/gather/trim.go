@@ -226,11 +226,8 @@ func (t *trimmer) claim(c *karpv1.NodeClaim) {
 func (t *trimmer) volume(v *corev1.PersistentVolume) {
 	t.meta(&v.ObjectMeta)
 	spec := corev1.PersistentVolumeSpec{NodeAffinity: v.Spec.NodeAffinity}
-	switch {
-	case v.Spec.CSI != nil:
-		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.of(v.Spec.CSI.Driver, v.Spec.CSI.Driver)}
-	case v.Spec.AWSElasticBlockStore != nil:
-		spec.AWSElasticBlockStore = &corev1.AWSElasticBlockStoreVolumeSource{}
+	if driver := snapshot.DriverOf(v); driver != "" {
+		spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: t.strings.of(driver, driver)}
 	}
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
 }

@@ -18,6 +18,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -198,7 +199,7 @@ func (c *Controller) interrupted(ctx context.Context, claim *karpv1.NodeClaim) e
 	if capacityType != karpv1.CapacityTypeSpot {
 		return nil
 	}
-	event, err := c.eventOf(ctx, claim.Name, claim.UID, spotInterrupted)
+	event, err := c.eventOf(ctx, claim.Name, claim.UID, clouds.Interrupts)
 	if err != nil || event == nil {
 		return err
 	}

@@ -13,15 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/cloud/clouds"
 	"karve.sh/karve/pkg/controllers/wording"
 )
 
-// Reasons of Karpenter's events about NodeClaims. Its core reports launches that the provider refused (pkg/events), and its AWS provider reports notices from
-// EC2 (pkg/controllers/interruption/events).
-const (
-	insufficientCapacity = "InsufficientCapacityError"
-	spotInterrupted      = "SpotInterrupted"
-)
+// insufficientCapacity is the reason of the events with which Karpenter's core reports that its provider refused a launch (pkg/events).
+const insufficientCapacity = "InsufficientCapacityError"
+
+func refuses(reason string) bool { return reason == insufficientCapacity }
 
 // AboutNodeClaims returns a selector for the events that the controller reads, for the manager's cache.
 func AboutNodeClaims() fields.Selector {
@@ -46,21 +45,21 @@ func fromKarpenter(e *corev1.Event) bool {
 // claimOf returns a request for the NodeClaim that an event is about.
 func claimOf(_ context.Context, o client.Object) []reconcile.Request {
 	event, ok := o.(*corev1.Event)
-	if !ok || !fromKarpenter(event) || event.Reason != insufficientCapacity && event.Reason != spotInterrupted {
+	if !ok || !fromKarpenter(event) || !refuses(event.Reason) && !clouds.Interrupts(event.Reason) {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: event.InvolvedObject.Name}}}
 }
 
-// eventOf returns Karpenter's event with the reason about the NodeClaim with this name and UID, and nil if there is none.
-func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, reason string) (*corev1.Event, error) {
+// eventOf returns Karpenter's event with such a reason about the NodeClaim with this name and UID, and nil if there is none.
+func (c *Controller) eventOf(ctx context.Context, claim string, uid types.UID, such func(reason string) bool) (*corev1.Event, error) {
 	var list corev1.EventList
 	if err := c.Client.List(ctx, &list, client.InNamespace(corev1.NamespaceDefault)); err != nil {
 		return nil, fmt.Errorf("reading the events of NodeClaim %s: %w", claim, err)
 	}
 	for i := range list.Items {
 		e := &list.Items[i]
-		if e.Reason == reason && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid && uid != "" && fromKarpenter(e) {
+		if such(e.Reason) && e.InvolvedObject.Name == claim && e.InvolvedObject.UID == uid && uid != "" && fromKarpenter(e) {
 			return e, nil
 		}
 	}
@@ -74,7 +73,7 @@ func (c *Controller) explain(ctx context.Context, claim string, e entry, reason,
 	if err != nil {
 		return nil, err
 	}
-	event, err := c.eventOf(ctx, claim, e.uid, insufficientCapacity)
+	event, err := c.eventOf(ctx, claim, e.uid, refuses)
 	switch {
 	case err != nil:
 		return nil, err

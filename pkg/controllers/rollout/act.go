@@ -44,7 +44,7 @@ func (c *Controller) act(ctx context.Context, r *v1alpha1.GPUImageRollout, w *wo
 	return nil
 }
 
-// clean deletes the objects of all canaries except the current one, including those that the status no longer names. Karpenter keeps an EC2NodeClass until its
+// clean deletes the objects of all canaries except the current one, including those that the status no longer names. Karpenter keeps a node class until its
 // machines are gone.
 func (c *Controller) clean(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	for _, name := range w.canaries.pods {
@@ -86,7 +86,7 @@ func (c *Controller) create(ctx context.Context, o client.Object) error {
 	return nil
 }
 
-// pin pins the EC2NodeClass to the current image. It fails with a conflict if the EC2NodeClass has changed since it was read.
+// pin pins the node class to the current image. It fails with a conflict if the node class has changed since it was read.
 func (c *Controller) pin(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	stored := w.class.object.DeepCopy()
 	if err := w.class.pinTo(r, r.Status.Current); err != nil {
@@ -94,7 +94,7 @@ func (c *Controller) pin(ctx context.Context, r *v1alpha1.GPUImageRollout, w *wo
 	}
 	err := c.Client.Patch(ctx, w.class.object, client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{}))
 	if err != nil {
-		return fmt.Errorf("pinning EC2NodeClass %s to %s: %w", w.class.object.GetName(), r.Status.Current.Release, err)
+		return fmt.Errorf("pinning %s to %s: %w", w.class, r.Status.Current.Release, err)
 	}
 	return nil
 }

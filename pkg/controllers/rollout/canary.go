@@ -57,7 +57,7 @@ func places(r *v1alpha1.GPUImageRollout, view *snapshot.View, architecture strin
 	}
 	if len(all) == 0 {
 		if len(why) == 0 {
-			return nil, fmt.Sprintf("no NodePool of EC2NodeClass %s can launch a machine for %s", r.Spec.NodeClassRef.Name, architecture)
+			return nil, fmt.Sprintf("no NodePool of %s can launch a machine for %s", named(r.Spec.NodeClassRef), architecture)
 		}
 		return nil, strings.Join(sorted(why), "; ")
 	}
@@ -146,7 +146,7 @@ func (c *Controller) canary(ctx context.Context, r *v1alpha1.GPUImageRollout, w 
 	case apierrors.IsNotFound(err):
 		seen.ClassMessage = "it is not there yet"
 	case err != nil:
-		return seen, fmt.Errorf("reading EC2NodeClass %s: %w", name, err)
+		return seen, fmt.Errorf("reading %s %s: %w", class.GetKind(), name, err)
 	default:
 		state := snapshot.NodeClassStateOf(class)
 		seen.ClassReady, seen.ClassMessage = state.Ready, state.Message

@@ -1,4 +1,4 @@
-// Package rollout updates the machine images of EC2NodeClasses for GPU nodes as GPUImageRollouts specify. It reads the state, calls karve.sh/karve/pkg/rollout
+// Package rollout updates the machine images of node classes for GPU nodes as GPUImageRollouts specify. It reads the state, calls karve.sh/karve/pkg/rollout
 // to decide, writes the status, and executes the decision.
 package rollout
 
@@ -24,8 +24,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws/api"
-	"karve.sh/karve/pkg/cloud/aws/images"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/metrics"
@@ -42,8 +41,8 @@ type Config struct {
 	Live     client.Reader
 	Mapper   meta.RESTMapper
 	Gatherer *gather.Gatherer
-	// AWS creates the clients of the AWS APIs.
-	AWS func(context.Context) (*api.Clients, error)
+	// Images finds images in the cloud.
+	Images cloud.ImageSource
 	// KubernetesVersion returns the version of the control plane, such as 1.34, which selects the images.
 	KubernetesVersion func() (string, error)
 	Metrics           *metrics.Metrics
@@ -55,7 +54,7 @@ type Config struct {
 	Namespace string
 	// CheckImage is the container image of those pods if a rollout sets none.
 	CheckImage string
-	// Refresh is how long answers of AWS are reused.
+	// Refresh is how long answers of the cloud are reused.
 	Refresh time.Duration
 }
 
@@ -63,10 +62,8 @@ type Config struct {
 type Controller struct {
 	Config
 	lookups lookups
-	// existence has what AWS answered about the images of each rollout's status, by the name of the rollout.
+	// existence has what the cloud answered about the images of each rollout's status, by the name of the rollout.
 	existence map[string]existence
-	// finder is nil until AWS is called for the first time.
-	finder *images.Finder
 }
 
 // New returns a new controller.
@@ -76,10 +73,8 @@ func New(config Config) *Controller {
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=karve.sh,resources=gpuimagerollouts/status,verbs=patch
-// +kubebuilder:rbac:groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=get
 // +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch
-// +kubebuilder:rbac:feature=image-rollouts,groups=karpenter.k8s.aws,resources=ec2nodeclasses,verbs=list;create;patch;delete
 // +kubebuilder:rbac:feature=image-rollouts,groups="",namespace=karve-checks,resources=pods,verbs=create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -102,7 +97,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Complete(c)
 }
 
-// ofClass returns requests for the rollouts of a NodeClaim's EC2NodeClass.
+// ofClass returns requests for the rollouts of a NodeClaim's node class.
 func (c *Controller) ofClass(ctx context.Context, o client.Object) []reconcile.Request {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil {
@@ -135,7 +130,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("reading GPUImageRollout %s: %w", req.Name, err)
 	}
 	if !r.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // Kubernetes deletes the objects that it owns. The EC2NodeClass stays as it is.
+		return reconcile.Result{}, nil // Kubernetes deletes the objects that it owns. The node class stays as it is.
 	}
 	w, err := c.observe(ctx, r)
 	if err != nil {

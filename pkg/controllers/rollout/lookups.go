@@ -2,25 +2,24 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws/images"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/rollout"
 )
 
-// firstRetry is the delay before AWS is called again after a failure. It doubles with each failure, up to the refresh interval.
+// firstRetry is the delay before the cloud is asked again after a failure. It doubles with each failure, up to the refresh interval.
 const firstRetry = 30 * time.Second
 
-// lookups has what AWS answered about the wanted image of each rollout, by the name of the rollout.
+// lookups has what the cloud answered about the wanted image of each rollout, by the name of the rollout.
 type lookups map[string]lookup
 
-// existence is what AWS answered about the images of a rollout's status.
+// existence is what the cloud answered about the images of a rollout's status.
 type existence struct {
 	question string
 	missing  []string
@@ -36,7 +35,7 @@ type lookup struct {
 	until    time.Time
 }
 
-// missing returns the IDs of images of the status that no longer exist in AWS. It returns the last answer if AWS does not answer. It calls AWS at each
+// missing returns the IDs of images of the status that no longer exist. It returns the last answer if the cloud does not answer. It asks at each
 // refresh, and at once if something changes that a missing image can cause, or if the status names other images.
 func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, ready bool, nodes *rollout.Nodes) []string {
 	known := slices.Clone(r.Status.Good)
@@ -58,10 +57,8 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 		return last.missing
 	}
 	next := existence{question: question, until: now.Add(c.Refresh)}
-	finder, err := c.images(ctx)
-	if err == nil {
-		next.missing, err = finder.Missing(ctx, ids)
-	}
+	var err error
+	next.missing, err = c.Images.Missing(ctx, ids)
 	if last.question == question {
 		next.failures = last.failures + 1
 	}
@@ -78,16 +75,16 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	return next.missing
 }
 
-// retryAfter returns the delay before AWS is called again after this number of failures.
+// retryAfter returns the delay before the cloud is asked again after this number of failures.
 func retryAfter(failures int, most time.Duration) time.Duration {
 	return min(firstRetry<<min(failures, 10), most)
 }
 
 // wanted returns the image that spec.image means.
-func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family images.Family, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
+func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, family string, architectures []string) (*v1alpha1.GPUImage, *rollout.Problem) {
 	name := r.Spec.Image
 	if name != v1alpha1.ImageNewest {
-		// A known image does not need AWS, so a rollback to it works while AWS does not answer.
+		// A known image needs no answer of the cloud, so a rollback to it always works.
 		if known := knownImage(r, name, architectures); known != nil {
 			return known, nil
 		}
@@ -96,22 +93,20 @@ func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, fa
 	if err != nil {
 		return nil, &rollout.Problem{Reason: "KubernetesVersionUnknown", Message: "the API server does not tell its version: " + err.Error()}
 	}
-	question := strings.Join(append([]string{name, string(family), kubernetes}, architectures...), " ")
+	question := strings.Join(append([]string{name, family, kubernetes}, architectures...), " ")
 	now, last := c.Clock.Now(), c.lookups[r.Name]
 	if last.question == question && now.Before(last.until) {
 		return last.image, last.problem
 	}
 	next := lookup{question: question, until: now.Add(c.Refresh)}
-	switch image, err := c.ask(ctx, name, family, kubernetes, architectures); {
-	case err != nil:
-		e := images.ErrorOf(err)
-		next.problem = &rollout.Problem{Reason: string(e.Reason), Message: e.Message}
+	if next.image, err = c.Images.Find(ctx, family, name, kubernetes, architectures); err != nil {
+		e := &cloud.ImageError{Reason: "ImageUnknown", Message: err.Error()}
+		errors.As(err, &e)
+		next.problem = &rollout.Problem{Reason: e.Reason, Message: e.Message}
 		if last.question == question {
 			next.failures = last.failures + 1
 		}
 		next.until = now.Add(retryAfter(next.failures, c.Refresh))
-	default:
-		next.image = image
 	}
 	c.lookups[r.Name] = next
 	return next.image, next.problem
@@ -133,60 +128,4 @@ func knownImage(r *v1alpha1.GPUImageRollout, name string, architectures []string
 		}
 	}
 	return nil
-}
-
-// images returns the finder, and creates it on the first call.
-func (c *Controller) images(ctx context.Context) (*images.Finder, error) {
-	if c.finder == nil {
-		clients, err := c.AWS(ctx)
-		if err != nil {
-			return nil, err
-		}
-		c.finder = &images.Finder{SSM: clients.SSM, EC2: clients.EC2, Now: c.Clock.Now}
-	}
-	return c.finder, nil
-}
-
-func (c *Controller) ask(ctx context.Context, name string, family images.Family, kubernetes string, architectures []string) (*v1alpha1.GPUImage, error) {
-	finder, err := c.images(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var release images.Release
-	switch {
-	case strings.HasPrefix(name, "ami-"):
-		release.Images, err = finder.Describe(ctx, []string{name})
-		release.Name = name
-		if err == nil {
-			release.Name = release.Images[0].Release()
-		}
-	case name == v1alpha1.ImageNewest:
-		release, err = finder.Newest(ctx, family, kubernetes, architectures)
-	default:
-		release, err = finder.Release(ctx, family, kubernetes, name, architectures)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, image := range release.Images {
-		if why := image.Usable(); why != "" {
-			return nil, &images.Error{Reason: "ImageUnusable", Message: fmt.Sprintf("%s is not used: %s", release.Name, why)}
-		}
-	}
-	return imageOf(release), nil
-}
-
-func imageOf(release images.Release) *v1alpha1.GPUImage {
-	image := &v1alpha1.GPUImage{Release: release.Name}
-	var created time.Time
-	for _, i := range release.Images {
-		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: i.Architecture, ID: i.ID})
-		if i.Created.After(created) {
-			created = i.Created
-		}
-	}
-	if !created.IsZero() {
-		image.Created = &metav1.Time{Time: created}
-	}
-	return image
 }

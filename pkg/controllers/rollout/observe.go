@@ -11,14 +11,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/cloud/aws"
-	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/rollout"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -28,7 +27,7 @@ type world struct {
 	cluster *snapshot.Cluster
 	// class is nil if the rollout is blocked before it is read.
 	class *nodeClass
-	// classes is the kind EC2NodeClass. It is empty if the cluster has no such kind.
+	// classes is the kind of the node class. It is empty if the cluster has no such kind.
 	classes schema.GroupVersionKind
 	// canaries has the names of the existing objects of the rollout's canaries.
 	canaries objects
@@ -56,12 +55,12 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.Blocked = &disabled
 		return w, nil
 	}
-	mapping, err := c.Mapper.RESTMapping(aws.NodeClassKind)
+	mapping, err := c.Mapper.RESTMapping(schema.GroupKind{Group: r.Spec.NodeClassRef.Group, Kind: r.Spec.NodeClassRef.Kind})
 	switch {
 	case err == nil:
 		w.classes = mapping.GroupVersionKind
 	case !meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("looking up kind EC2NodeClass: %w", err)
+		return nil, fmt.Errorf("looking up kind %s: %w", r.Spec.NodeClassRef.Kind, err)
 	}
 	if w.canaries, err = c.canaries(ctx, r, w); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	if w.seen.Blocked, err = c.rivals(ctx, r); err != nil || w.seen.Blocked != nil {
 		return w, err
 	}
-	if w.class, w.seen.Blocked, err = c.nodeClass(ctx, w.classes, r.Spec.NodeClassRef.Name); err != nil || w.seen.Blocked != nil {
+	if w.class, w.seen.Blocked, err = c.nodeClass(ctx, w.classes, r.Spec.NodeClassRef); err != nil || w.seen.Blocked != nil {
 		return w, err
 	}
 	if w.seen.Blocked = unfit(r, w.class, w.cluster); w.seen.Blocked != nil {
@@ -82,17 +81,16 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 		w.seen.Blocked = noMachines(r, len(pools))
 		return w, nil
 	}
-	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Pin: w.class.pin()}
+	w.seen.Class = rollout.Class{Rollout: w.class.object.GetAnnotations()[v1alpha1.ImageRolloutAnnotation], Field: w.class.cloud.ImageField, Pin: w.class.choice.IDs}
 	if r.Status.Current == nil || w.seen.Class.Rollout != r.Name {
 		w.seen.Class.Resolves, w.seen.Class.ResolvesProblem = c.resolves(ctx, w)
 		return w, nil // Nothing else matters before the class is taken over.
 	}
-	family, _ := images.FamilyOf(w.class.family)
-	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, family, w.seen.Architectures)
+	w.seen.Wanted, w.seen.WantedProblem = c.wanted(ctx, r, w.class.choice.Family, w.seen.Architectures)
 	ready := snapshot.NodeClassStateOf(w.class.object).Ready
 	w.seen.Missing = c.missing(ctx, r, ready, &w.seen.Nodes)
 	if ready {
-		// Karpenter finds the pinned image, or found it recently. Nodes are replaced only if AWS and Karpenter agree that it is gone.
+		// Karpenter finds the pinned image, or found it recently. Nodes are replaced only if the cloud and Karpenter agree that it is gone.
 		w.seen.Missing = slices.DeleteFunc(slices.Clone(w.seen.Missing), func(id string) bool { return slices.Contains(r.Status.Current.IDs(), id) })
 	}
 	if err := c.imagine(ctx, r, w); err != nil {
@@ -108,7 +106,7 @@ func (c *Controller) observe(ctx context.Context, r *v1alpha1.GPUImageRollout) (
 	return w, nil
 }
 
-// imagine changes the EC2NodeClass in the cluster to one with the candidate's images if the pinned images no longer exist. The real one is not ready then, so
+// imagine changes the node class in the cluster to one with the candidate's images if the pinned images no longer exist. The real one is not ready then, so
 // Karve knows no machines for it. A canary can be launched nevertheless, because its own class has the candidate's image.
 func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w *world) error {
 	lost := r.Status.Current != nil && slices.ContainsFunc(r.Status.Current.IDs(), func(id string) bool { return slices.Contains(w.seen.Missing, id) })
@@ -129,7 +127,7 @@ func (c *Controller) imagine(ctx context.Context, r *v1alpha1.GPUImageRollout, w
 	return nil
 }
 
-// rivals returns a reason if an older rollout is for the same EC2NodeClass.
+// rivals returns a reason if an older rollout is for the same node class.
 func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*rollout.Blocked, error) {
 	var all v1alpha1.GPUImageRolloutList
 	if err := c.Live.List(ctx, &all); err != nil {
@@ -142,25 +140,23 @@ func (c *Controller) rivals(ctx context.Context, r *v1alpha1.GPUImageRollout) (*
 		}
 		if cmp.Or(other.CreationTimestamp.Compare(r.CreationTimestamp.Time), strings.Compare(other.Name, r.Name)) < 0 {
 			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassTaken", Message: fmt.Sprintf(
-				"GPUImageRollout %s is for EC2NodeClass %s already: delete one of the two", other.Name, r.Spec.NodeClassRef.Name)}}, nil
+				"GPUImageRollout %s is for %s already: delete one of the two", other.Name, named(r.Spec.NodeClassRef))}}, nil
 		}
 	}
 	return nil, nil
 }
 
-// unfit returns why the images of an EC2NodeClass cannot be managed, and nil if they can.
+// unfit returns why the images of a node class cannot be managed, and nil if they can.
 func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Cluster) *rollout.Blocked {
-	if _, known := images.FamilyOf(class.family); !known && !strings.HasPrefix(r.Spec.Image, "ami-") {
-		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: fmt.Sprintf(
-			"EC2NodeClass %s is of the family %q, for which no GPU images are published that could be followed: use AL2023 or Bottlerocket, or name the id of an image in spec.image",
-			class.object.GetName(), class.family)}}
+	if why := class.images.Unfollowed(class.object, r.Spec.Image); why != "" {
+		return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "UnsupportedFamily", Message: why}}
 	}
 	for i := range cluster.NodePools {
 		np := &cluster.NodePools[i]
 		if names(np.Spec.Template.Spec.NodeClassRef, r.Spec.NodeClassRef) {
 			return &rollout.Blocked{Spec: true, Problem: rollout.Problem{Reason: "NodeClassShared", Message: fmt.Sprintf(
-				"NodePool %s, which is not Karve's, uses EC2NodeClass %s as well, and its nodes would get GPU images untried: give it an EC2NodeClass of its own",
-				np.Name, class.object.GetName())}}
+				"NodePool %s, which is not Karve's, uses %s as well, and its nodes would get GPU images untried: give it a node class of its own",
+				np.Name, class)}}
 		}
 	}
 	return nil
@@ -169,17 +165,17 @@ func unfit(r *v1alpha1.GPUImageRollout, class *nodeClass, cluster *snapshot.Clus
 func noMachines(r *v1alpha1.GPUImageRollout, pools int) *rollout.Blocked {
 	if pools == 0 {
 		return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoNodePool", Message: fmt.Sprintf(
-			"no NodePool names a GPUNodeClass with EC2NodeClass %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", r.Spec.NodeClassRef.Name)}}
+			"no NodePool names a GPUNodeClass with %s, so there is nothing to try images with: create one, or correct spec.nodeClassRef", named(r.Spec.NodeClassRef))}}
 	}
 	return &rollout.Blocked{Problem: rollout.Problem{Reason: "NoInstanceTypes", Message: fmt.Sprintf(
-		"no instance type of EC2NodeClass %s is known that its NodePools admit; see their conditions", r.Spec.NodeClassRef.Name)}}
+		"no instance type of %s is known that its NodePools admit; see their conditions", named(r.Spec.NodeClassRef))}}
 }
 
 func names(ref *karpv1.NodeClassReference, class v1alpha1.NodeClassReference) bool {
 	return ref != nil && ref.Group == class.Group && ref.Kind == class.Kind && ref.Name == class.Name
 }
 
-// poolsOf returns Karve's pools with the EC2NodeClass.
+// poolsOf returns Karve's pools with the node class.
 func poolsOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster) []snapshot.Pool {
 	return slices.DeleteFunc(cluster.Pools(), func(p snapshot.Pool) bool { return p.Class == nil || p.Class.Spec.NodeClassRef != r.Spec.NodeClassRef })
 }
@@ -204,28 +200,23 @@ func architectures(r *v1alpha1.GPUImageRollout, pools []snapshot.Pool) []string 
 	return all
 }
 
-// resolves returns the GPU image that the class resolves to. Its creation time is only set if AWS answers.
+// resolves returns the GPU image that the class resolves to. Its creation time is only set if the cloud answers.
 func (c *Controller) resolves(ctx context.Context, w *world) (*v1alpha1.GPUImage, *rollout.Problem) {
-	found, problem := w.class.resolves(w.seen.Architectures)
+	image, problem := w.class.resolves(w.seen.Architectures)
 	if problem != nil {
 		return nil, problem
 	}
-	image := &v1alpha1.GPUImage{}
-	ids := make([]string, 0, len(found))
-	for i, f := range found {
-		ids = append(ids, f.ID)
-		image.Images = append(image.Images, v1alpha1.ArchitectureImage{Architecture: w.seen.Architectures[i], ID: f.ID})
-		image.Release = cmp.Or(image.Release, images.Image{ID: f.ID, Name: f.Name}.Release())
+	ids := make([]string, 0, len(image.Images))
+	for _, i := range image.Images {
+		ids = append(ids, i.ID)
 	}
-	if finder, err := c.images(ctx); err == nil {
-		if described, err := finder.Describe(ctx, ids); err == nil {
-			image.Created = imageOf(images.Release{Images: described}).Created
-		}
+	if created, err := c.Images.Created(ctx, ids); err == nil && !created.IsZero() {
+		image.Created = &metav1.Time{Time: created}
 	}
 	return image, nil
 }
 
-// nodesOf counts the machines of the EC2NodeClass, without canaries.
+// nodesOf counts the machines of the node class, without canaries.
 func nodesOf(r *v1alpha1.GPUImageRollout, cluster *snapshot.Cluster, now time.Time) rollout.Nodes {
 	var n rollout.Nodes
 	for _, m := range cluster.Machines() {
@@ -288,7 +279,7 @@ func (c *Controller) canaries(ctx context.Context, r *v1alpha1.GPUImageRollout, 
 	var classes unstructured.UnstructuredList
 	classes.SetGroupVersionKind(w.classes)
 	if err := c.Live.List(ctx, &classes, labeled); err != nil {
-		return all, fmt.Errorf("listing the EC2NodeClasses of canary nodes: %w", err)
+		return all, fmt.Errorf("listing the node classes of canary nodes: %w", err)
 	}
 	for i := range classes.Items {
 		all.classes = append(all.classes, classes.Items[i].GetName())

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,25 +46,65 @@ func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
 	}
 }
 
+// keysOfAWS are names of AWS and of Karpenter's provider for it: of labels, kinds, fields, drivers and images.
+var keysOfAWS = regexp.MustCompile(`k8s\.aws|amazonaws|csi\.aws|aws-ebs|EC2NodeClass|\bami-|amiSelector|subnetSelector|amiFamily|SpotInterrupted`)
+
 // Another cloud is another folder: whoever needs a key of AWS's asks pkg/cloud for it.
 func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
 	t.Parallel()
-	const group = "karpenter.k8s.aws"
+	// The API names EC2NodeClasses as an example and in GPUImageRollouts, and so do texts for people about it.
+	mayName := anyOf(under("pkg/cloud/aws"), under("pkg/catalog/builtin"), under("pkg/apis"), under("pkg/manifests"), under("pkg/operator"), under("pkg/metrics"), under("cmd"))
 	for dir, p := range parseAll(t, "../../..", "pkg", "cmd") {
-		if under("pkg/cloud/aws")(dir) || strings.HasSuffix(dir, "test") {
+		if mayName(dir) || strings.HasSuffix(dir, "test") {
 			continue
 		}
 		for _, file := range p.files {
-			ast.Inspect(file, func(n ast.Node) bool {
-				literal, ok := n.(*ast.BasicLit)
-				if !ok || literal.Kind != token.STRING {
-					return true
-				}
-				if value, err := strconv.Unquote(literal.Value); err == nil && (value == group || strings.HasPrefix(value, group+"/")) {
-					t.Errorf("%s writes %q: put it into pkg/cloud/aws", p.fset.Position(n.Pos()), value)
-				}
-				return true
-			})
+			for _, breach := range breachesOfAWS(file) {
+				t.Errorf("%s writes %s: put it into pkg/cloud/aws", p.fset.Position(breach.Pos()), breach.key)
+			}
+		}
+	}
+}
+
+// written is a key in a file.
+type written struct {
+	ast.Node
+	key string
+}
+
+// breachesOfAWS returns strings with keys of AWS, and fields of Kubernetes' own types that are for AWS alone.
+func breachesOfAWS(file *ast.File) []written {
+	var all []written
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false // The rules for imports are others.
+		case *ast.BasicLit:
+			if n.Kind == token.STRING && keysOfAWS.MatchString(n.Value) {
+				all = append(all, written{n, n.Value})
+			}
+		case *ast.SelectorExpr:
+			if strings.HasPrefix(n.Sel.Name, "AWS") {
+				all = append(all, written{n, n.Sel.Name})
+			}
+		}
+		return true
+	})
+	return all
+}
+
+func TestAKeyOfAWSIsSeen(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`"karpenter.k8s.aws/instance-family"`: 1, `"see spec.amiSelectorTerms"`: 1, `"topology.ebs.csi.aws.com/zone"`: 1, `pv.Spec.AWSElasticBlockStore`: 1, `"ami-" + id`: 1,
+		`"kubernetes.io/aws-ebs"`: 1, `"a lawsuit"`: 0, `"AMIDrift"`: 0, `pv.Spec.CSI`: 0,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\nvar x = "+text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := breachesOfAWS(file); len(got) != want {
+			t.Errorf("%s: %d keys are seen, want %d", text, len(got), want)
 		}
 	}
 }

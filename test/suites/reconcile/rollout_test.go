@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/cloud/aws/images"
 	"karve.sh/karve/pkg/controllers/rollout"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 	localaws "karve.sh/karve/test/harness/aws"
@@ -83,7 +84,9 @@ func (w *rollouts) forget() {
 	w.controller = rollout.New(rollout.Config{
 		Enabled: true,
 		Client:  w.WithWatch, Live: w.WithWatch, Mapper: w.RESTMapper(), Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock,
-		AWS:               func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.aws.URL)), nil },
+		Images: &images.Source{
+			Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(w.aws.URL)), nil }, Now: w.clock.Now,
+		},
 		KubernetesVersion: func() (string, error) { return "1.36", nil },
 		Namespace:         checks, CheckImage: "check", Refresh: time.Minute,
 	})

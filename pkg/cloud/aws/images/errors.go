@@ -7,38 +7,33 @@ import (
 
 	"github.com/aws/smithy-go"
 
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws/api"
 )
 
-// Reason is why an image could not be read, as the reason of a condition.
-type Reason string
-
-// Reasons.
+// Reasons of [cloud.ImageError].
 const (
 	// NotFound means that there is no such image.
-	NotFound Reason = "ImageNotFound"
+	NotFound = "ImageNotFound"
 	// Denied means that the controller has no AWS credentials, or that they lack a permission.
-	Denied Reason = "AWSAccessDenied"
+	Denied = "AWSAccessDenied"
 	// Throttled means that AWS throttled the call.
-	Throttled Reason = "AWSThrottled"
+	Throttled = "AWSThrottled"
 	// Unreachable means that there was no answer, or none with a more specific reason.
-	Unreachable Reason = "AWSUnreachable"
+	Unreachable = "AWSUnreachable"
 )
 
-// Error is an error of AWS with a message for users.
-type Error struct {
-	Reason  Reason
-	Message string
-	err     error
+// ErrorOf returns the ImageError in err. If there is none, it returns one with the reason Unreachable and the text of err.
+func ErrorOf(err error) *cloud.ImageError {
+	if known := (*cloud.ImageError)(nil); errors.As(err, &known) {
+		return known
+	}
+	return &cloud.ImageError{Reason: Unreachable, Message: err.Error()}
 }
 
-func (e *Error) Error() string { return e.Message }
-
-func (e *Error) Unwrap() error { return e.err }
-
-// explained returns an Error for err. what names what was read, and right is the IAM action that it needs.
+// explained returns an ImageError for err. what names what was read, and right is the IAM action that it needs.
 func explained(err error, what, right string) error {
-	e := &Error{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), err: err}
+	e := &cloud.ImageError{Reason: Unreachable, Message: fmt.Sprintf("%s cannot be read, and is tried again: %v", what, err), Err: err}
 	if garbled := api.Garbled(err); garbled != "" {
 		e.Message = fmt.Sprintf("%s cannot be read, and is tried again: AWS, or a proxy on the way to it, gives %s", what, garbled)
 		return e

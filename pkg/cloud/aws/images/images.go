@@ -4,7 +4,6 @@ package images
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,26 +12,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
+
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/cloud/aws"
 )
-
-// Family is an operating system with GPU images, by its name in spec.amiFamily of an EC2NodeClass.
-type Family string
-
-// Families that have images with NVIDIA's driver.
-const (
-	AL2023       Family = "AL2023"
-	Bottlerocket Family = "Bottlerocket"
-)
-
-// FamilyOf returns the family with the name, ignoring case as aliases do. It returns false if there is none.
-func FamilyOf(name string) (Family, bool) {
-	for _, family := range []Family{AL2023, Bottlerocket} {
-		if strings.EqualFold(name, string(family)) {
-			return family, true
-		}
-	}
-	return "", false
-}
 
 // Architectures, by their names in Kubernetes.
 const (
@@ -64,22 +47,8 @@ type Image struct {
 	State string
 }
 
-// Release returns the part of the name that identifies the release, such as v20261112 for AL2023 or 1.49.0 for Bottlerocket. If the name has no such part,
-// it returns the ID.
-func (i Image) Release() string {
-	parts := strings.Split(i.Name, "-")
-	switch {
-	case strings.HasPrefix(i.Name, "amazon-eks-node-al2023-"):
-		return parts[len(parts)-1]
-	case strings.HasPrefix(i.Name, "bottlerocket-aws-k8s-"):
-		for _, part := range parts {
-			if version, ok := strings.CutPrefix(part, "v"); ok && strings.Contains(version, ".") {
-				return version
-			}
-		}
-	}
-	return i.ID
-}
+// Release returns the release of the image, and its ID if the name does not tell.
+func (i Image) Release() string { return aws.ReleaseOf(i.ID, i.Name) }
 
 // ssmAPI and ec2API are the methods of the clients that Finder calls.
 type ssmAPI interface {
@@ -108,7 +77,7 @@ const newest = ""
 
 // Newest returns the newest release that AWS recommends for a version of Kubernetes, such as "1.34". All its images have the same release. While AWS
 // publishes a new release one architecture at a time, that is the older one.
-func (f *Finder) Newest(ctx context.Context, family Family, kubernetes string, architectures []string) (Release, error) {
+func (f *Finder) Newest(ctx context.Context, family aws.Family, kubernetes string, architectures []string) (Release, error) {
 	found, err := f.find(ctx, family, kubernetes, newest, architectures)
 	if err != nil {
 		return Release{}, err
@@ -121,8 +90,8 @@ func (f *Finder) Newest(ctx context.Context, family Family, kubernetes string, a
 }
 
 // Release returns the release with the name. The name of a Bottlerocket release may start with v, as on its releases page.
-func (f *Finder) Release(ctx context.Context, family Family, kubernetes, name string, architectures []string) (Release, error) {
-	if family == Bottlerocket {
+func (f *Finder) Release(ctx context.Context, family aws.Family, kubernetes, name string, architectures []string) (Release, error) {
+	if family == aws.Bottlerocket {
 		name = strings.TrimPrefix(name, "v")
 	}
 	found, err := f.find(ctx, family, kubernetes, name, architectures)
@@ -132,7 +101,7 @@ func (f *Finder) Release(ctx context.Context, family Family, kubernetes, name st
 	return Release{name, found}, nil
 }
 
-func (f *Finder) find(ctx context.Context, family Family, kubernetes, release string, architectures []string) ([]Image, error) {
+func (f *Finder) find(ctx context.Context, family aws.Family, kubernetes, release string, architectures []string) ([]Image, error) {
 	ids := make([]string, 0, len(architectures))
 	for _, architecture := range architectures {
 		parameter := Parameter(family, kubernetes, architecture, release)
@@ -141,7 +110,7 @@ func (f *Finder) find(ctx context.Context, family Family, kubernetes, release st
 			return nil, explained(err, "SSM parameter "+parameter, "ssm:GetParameter")
 		}
 		if out.Parameter == nil || out.Parameter.Value == nil || !strings.HasPrefix(*out.Parameter.Value, "ami-") {
-			return nil, &Error{Reason: NotFound, Message: "SSM parameter " + parameter + " does not hold the id of an image"}
+			return nil, &cloud.ImageError{Reason: NotFound, Message: "SSM parameter " + parameter + " does not hold the id of an image"}
 		}
 		ids = append(ids, *out.Parameter.Value)
 	}
@@ -152,9 +121,9 @@ func (f *Finder) find(ctx context.Context, family Family, kubernetes, release st
 // it is the parameter of the recommended image.
 // https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and
 // https://github.com/bottlerocket-os/bottlerocket/blob/develop/QUICKSTART-EKS.md
-func Parameter(family Family, kubernetes, architecture, release string) string {
+func Parameter(family aws.Family, kubernetes, architecture, release string) string {
 	architecture = awsArchitecture(architecture)
-	if family == Bottlerocket {
+	if family == aws.Bottlerocket {
 		return fmt.Sprintf("/aws/service/bottlerocket/aws-k8s-%s-nvidia/%s/%s/image_id", kubernetes, architecture, cmp.Or(release, "latest"))
 	}
 	name := "recommended"
@@ -174,7 +143,7 @@ func (f *Finder) Describe(ctx context.Context, ids []string) ([]Image, error) {
 	for _, id := range ids {
 		i := slices.IndexFunc(out.Images, func(image ec2types.Image) bool { return value(image.ImageId) == id })
 		if i < 0 {
-			return nil, &Error{Reason: NotFound, Message: "there is no image " + id + " that this account may use"}
+			return nil, &cloud.ImageError{Reason: NotFound, Message: "there is no image " + id + " that this account may use"}
 		}
 		images = append(images, f.imageOf(&out.Images[i]))
 	}
@@ -235,12 +204,4 @@ func (i Image) Usable() string {
 		return fmt.Sprintf("image %s is for the architecture %s", i.ID, i.Architecture)
 	}
 	return ""
-}
-
-// ErrorOf returns the Error in err. If there is none, it returns one with the reason Unreachable and the text of err.
-func ErrorOf(err error) *Error {
-	if known := (*Error)(nil); errors.As(err, &known) {
-		return known
-	}
-	return &Error{Reason: Unreachable, Message: err.Error()}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/config"
 	"k8s.io/utils/clock"
 
+	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/cloud/aws/api"
 	"karve.sh/karve/pkg/cloud/aws/images"
 	localaws "karve.sh/karve/test/harness/aws"
@@ -32,12 +33,12 @@ var both = []string{images.AMD64, images.ARM64}
 func TestTheNewestReleaseOfEachFamilyIsFoundForBothArchitectures(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
-	for family, c := range map[images.Family]struct {
+	for family, c := range map[aws.Family]struct {
 		published  localaws.Family
 		first, new string
 	}{
-		images.AL2023:       {localaws.AL2023, "v20260815", "v20261112"},
-		images.Bottlerocket: {localaws.Bottlerocket, "1.51.0", "1.60.0"},
+		aws.AL2023:       {localaws.AL2023, "v20260815", "v20261112"},
+		aws.Bottlerocket: {localaws.Bottlerocket, "1.51.0", "1.60.0"},
 	} {
 		t.Run(string(family), func(t *testing.T) {
 			t.Parallel()
@@ -62,7 +63,7 @@ func TestTheNewestReleaseOfEachFamilyIsFoundForBothArchitectures(t *testing.T) {
 			}
 		})
 	}
-	if got, err := finder.Release(t.Context(), images.Bottlerocket, "1.34", "v1.51.0", both); err != nil || got.Name != "1.51.0" {
+	if got, err := finder.Release(t.Context(), aws.Bottlerocket, "1.34", "v1.51.0", both); err != nil || got.Name != "1.51.0" {
 		t.Errorf("with a v before it, a release of Bottlerocket is %+v, %v", got, err)
 	}
 }
@@ -72,14 +73,14 @@ func TestAllImagesAreOfOneRelease(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
 	s.PublishImage(localaws.Image{Family: localaws.AL2023, Variant: localaws.NVIDIA, Arch: "arm64", Version: "v20261112"})
-	got, err := finder.Newest(t.Context(), images.AL2023, "1.34", both)
+	got, err := finder.Newest(t.Context(), aws.AL2023, "1.34", both)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.Name != "v20260815" || got.Images[0].Release() != got.Name || got.Images[1].Release() != got.Name {
 		t.Errorf("newest is %+v, want v20260815 until the other architecture is there too", got)
 	}
-	if got, err := finder.Newest(t.Context(), images.AL2023, "1.34", both[1:]); err != nil || got.Name != "v20261112" {
+	if got, err := finder.Newest(t.Context(), aws.AL2023, "1.34", both[1:]); err != nil || got.Name != "v20261112" {
 		t.Errorf("for arm64 alone it is %+v, %v", got, err)
 	}
 }
@@ -110,13 +111,13 @@ func TestImagesThatShouldNotBeLaunchedSayWhy(t *testing.T) {
 func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
 	t.Parallel()
 	newest := func(f *images.Finder) error {
-		_, err := f.Newest(t.Context(), images.AL2023, "1.34", both)
+		_, err := f.Newest(t.Context(), aws.AL2023, "1.34", both)
 		return err
 	}
 	for name, c := range map[string]struct {
 		fault  func(*localaws.Server)
 		ask    func(*images.Finder) error
-		reason images.Reason
+		reason string
 		says   []string
 	}{
 		"no right for SSM": {func(s *localaws.Server) { s.Deny("GetParameter") }, newest, images.Denied, []string{"allow the controller's role ssm:GetParameter", "/x86_64/nvidia/recommended/image_id"}},
@@ -125,11 +126,11 @@ func TestWhatGoesWrongIsSaidInWordsOfItsOwn(t *testing.T) {
 		"throttled by EC2": {func(s *localaws.Server) { s.Throttle("EC2") }, newest, images.Throttled, []string{"too often"}},
 		"no answer":        {func(s *localaws.Server) { s.Cut("SSM") }, newest, images.Unreachable, []string{"is tried again"}},
 		"no such version of Kubernetes": {func(*localaws.Server) {}, func(f *images.Finder) error {
-			_, err := f.Newest(t.Context(), images.Bottlerocket, "1.20", both)
+			_, err := f.Newest(t.Context(), aws.Bottlerocket, "1.20", both)
 			return err
 		}, images.NotFound, []string{"SSM parameter /aws/service/bottlerocket/aws-k8s-1.20-nvidia/x86_64/latest/image_id"}},
 		"no such release": {func(*localaws.Server) {}, func(f *images.Finder) error {
-			_, err := f.Release(t.Context(), images.AL2023, "1.34", "v19990101", both)
+			_, err := f.Release(t.Context(), aws.AL2023, "1.34", "v19990101", both)
 			return err
 		}, images.NotFound, []string{"amazon-eks-node-al2023-x86_64-nvidia-1.34-v19990101"}},
 		"no such image": {func(*localaws.Server) {}, func(f *images.Finder) error {
@@ -169,7 +170,7 @@ func TestWithoutCredentialsThatIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	finder := &images.Finder{SSM: clients.SSM, EC2: clients.EC2, Now: clock.RealClock{}.Now}
-	_, err = finder.Newest(t.Context(), images.AL2023, "1.34", both)
+	_, err = finder.Newest(t.Context(), aws.AL2023, "1.34", both)
 	if e := images.ErrorOf(err); e.Reason != images.Denied || !strings.Contains(e.Message, "EKS Pod Identity or IRSA") {
 		t.Errorf("the error is %s: %s", e.Reason, e.Message)
 	}
@@ -193,8 +194,8 @@ func TestReleaseOfAName(t *testing.T) {
 
 func TestFamilyOf(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]images.Family{"al2023": images.AL2023, "AL2023": images.AL2023, "bottlerocket": images.Bottlerocket, "al2": "", "Custom": "", "": ""} {
-		if got, ok := images.FamilyOf(name); got != want || ok != (want != "") {
+	for name, want := range map[string]aws.Family{"al2023": aws.AL2023, "AL2023": aws.AL2023, "bottlerocket": aws.Bottlerocket, "al2": "", "Custom": "", "": ""} {
+		if got, ok := aws.FamilyOf(name); got != want || ok != (want != "") {
 			t.Errorf("the family of %q is %q, %t", name, got, ok)
 		}
 	}
