@@ -3,7 +3,6 @@
 package lifecycle
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -45,27 +44,13 @@ type Limit struct {
 	Default time.Duration
 }
 
-func (l Limit) String() string {
-	switch {
-	case l.Default == 0 && l.Setting == "":
-		return "none"
-	case l.Default == 0:
-		return "`" + l.Setting + "`"
-	case l.Setting == "":
-		return short(l.Default)
+// Backoff returns how long to wait after a number of failures in a row: first after one failure, twice as long after each other one, and at most most.
+func Backoff(first, most time.Duration, failures int) time.Duration {
+	d := min(first, most)
+	for ; failures > 1 && d < most; failures-- {
+		d = min(2*d, most)
 	}
-	return fmt.Sprintf("`%s` (%s)", l.Setting, short(l.Default))
-}
-
-// short formats a duration without units that are 0.
-func short(d time.Duration) string {
-	switch {
-	case d%time.Hour == 0:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d%time.Minute == 0:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	}
-	return d.String()
+	return d
 }
 
 // Limits that users cannot set.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -22,11 +23,35 @@ var update = flag.Bool("update", false, "rewrite the tables of docs/machines.md"
 
 const page = "../../docs/machines.md"
 
+// limit formats a limit for the tables.
+func limit(l Limit) string {
+	switch {
+	case l.Default == 0 && l.Setting == "":
+		return "none"
+	case l.Default == 0:
+		return "`" + l.Setting + "`"
+	case l.Setting == "":
+		return short(l.Default)
+	}
+	return fmt.Sprintf("`%s` (%s)", l.Setting, short(l.Default))
+}
+
+// short formats a duration without units that are 0.
+func short(d time.Duration) string {
+	switch {
+	case d%time.Hour == 0:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
+}
+
 func states() string {
 	var b strings.Builder
 	b.WriteString("| state | when | room for pods | limit | counts from | owner | next step | at the limit |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range Table {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, r.Limit, r.Since, r.Owner, r.Next, r.Late)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.State, r.Means, r.Room, limit(r.Limit), r.Since, r.Owner, r.Next, r.Late)
 	}
 	return b.String()
 }
@@ -35,7 +60,7 @@ func marks() string {
 	var b strings.Builder
 	b.WriteString("| name | on | effect | limit | owner | ends when |\n|---|---|---|---|---|---|\n")
 	for _, m := range Marks {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.On, m.Holds, m.Limit, m.Owner, m.Ends)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.On, m.Holds, limit(m.Limit), m.Owner, m.Ends)
 	}
 	return b.String()
 }
@@ -141,5 +166,17 @@ func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
 	}
 	if found < len(facts) {
 		t.Errorf("only %d names were found", found)
+	}
+}
+
+func TestABackOffDoublesUpToItsLimit(t *testing.T) {
+	t.Parallel()
+	for failures, want := range map[int]time.Duration{0: time.Minute, 1: time.Minute, 2: 2 * time.Minute, 3: 4 * time.Minute, 4: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
+		if got := Backoff(time.Minute, 5*time.Minute, failures); got != want {
+			t.Errorf("after %d failures it is %s, want %s", failures, got, want)
+		}
+	}
+	if got := Backoff(time.Hour, time.Minute, 1); got != time.Minute {
+		t.Errorf("the limit is exceeded: %s", got)
 	}
 }

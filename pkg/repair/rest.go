@@ -49,13 +49,7 @@ func rest(repairs int) time.Duration {
 	if repairs == 0 {
 		return 0
 	}
-	d := firstRest
-	for range repairs - 1 {
-		if d *= 2; d >= longestRest {
-			return longestRest
-		}
-	}
-	return d
+	return lifecycle.Backoff(firstRest, longestRest, repairs)
 }
 
 // resting returns why a machine is not replaced yet, because those before it were unhealthy too. It is "" if it may be replaced.

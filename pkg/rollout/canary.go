@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
 )
 
 // watch follows the canary node: its node class, its NodeClaim, its replicas, its check and its soak.
@@ -166,11 +167,8 @@ func (d *decision) bad(why Problem) {
 func (d *decision) inconclusive(why string) {
 	c := d.status.Candidate
 	d.status.Canary = nil
-	backoff := maxBackoff
-	if c.Attempts < 6 {
-		backoff = min(firstBackoff<<c.Attempts, maxBackoff)
-	}
 	c.Attempts++
+	backoff := lifecycle.Backoff(firstBackoff, maxBackoff, int(c.Attempts))
 	c.NotBefore, c.Message = &metav1.Time{Time: d.seen.Now.Add(backoff)}, shorten(why)
 	d.step(v1alpha1.StepTesting)
 	d.note = fmt.Sprintf("trying %s again at %s: %s", c.Image.Release, stamp(c.NotBefore.Time), why)

@@ -17,6 +17,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
+	"karve.sh/karve/pkg/lifecycle"
 )
 
 const (
@@ -135,14 +136,6 @@ func (l *Ledger) Launched(claim, class, instanceType, zone, capacityType string,
 			l.put(class, r)
 		}
 	}
-}
-
-// Awaited returns the shape of a NodeClaim that the cloud has not launched yet.
-func (l *Ledger) Awaited(claim string) (Shape, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e, ok := l.awaited[claim]
-	return e.shape, ok
 }
 
 // Gone removes a NodeClaim that no longer exists or was deleted by Karve.
@@ -268,13 +261,7 @@ func forgotten(r v1alpha1.RefusedOffering, now time.Time) bool {
 // what was refused, so that not everything is tried again at the same moment.
 func backoff(r v1alpha1.RefusedOffering) time.Duration {
 	c := causes[known(r.Reason)]
-	d := c.First
-	for range r.Failures - 1 {
-		if d *= 2; d >= c.Most {
-			d = c.Most
-			break
-		}
-	}
+	d := lifecycle.Backoff(c.First, c.Most, int(r.Failures))
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(keyOf(r))) // It never returns an error.
 	return d + d/10*time.Duration(h.Sum32()%100)/100

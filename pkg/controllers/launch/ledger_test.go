@@ -314,7 +314,7 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 func TestAClaimIsAwaitedUntilItIsGoneOrLaunched(t *testing.T) {
 	t.Parallel()
 	l, s := NewLedger(), shape("g4dn.xlarge")
-	awaited := func() bool { _, ok := l.Awaited("gpu-1"); return ok }
+	awaited := func() bool { _, ok := l.awaited["gpu-1"]; return ok }
 	if !l.Await("gpu-1", "", s) || l.Await("gpu-1", "", s) || !awaited() {
 		t.Error("a claim is news once, and awaited")
 	}

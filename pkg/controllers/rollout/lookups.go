@@ -10,6 +10,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/rollout"
 )
 
@@ -65,19 +66,14 @@ func (c *Controller) missing(ctx context.Context, r *v1alpha1.GPUImageRollout, r
 	switch {
 	case err != nil: // The last answer is the best that is known.
 		next.missing = slices.DeleteFunc(slices.Clone(last.missing), func(id string) bool { return !slices.Contains(ids, id) })
-		next.until = now.Add(retryAfter(next.failures, c.Refresh))
+		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
 	case len(next.missing) > 0: // The image may come back, for instance after a change of its permissions.
-		next.until = now.Add(retryAfter(next.failures, c.Refresh))
+		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
 	default:
 		next.failures = 0
 	}
 	c.existence[r.Name] = next
 	return next.missing
-}
-
-// retryAfter returns the delay before the cloud is asked again after this number of failures.
-func retryAfter(failures int, most time.Duration) time.Duration {
-	return min(firstRetry<<min(failures, 10), most)
 }
 
 // wanted returns the image that spec.image means.
@@ -106,7 +102,7 @@ func (c *Controller) wanted(ctx context.Context, r *v1alpha1.GPUImageRollout, fa
 		if last.question == question {
 			next.failures = last.failures + 1
 		}
-		next.until = now.Add(retryAfter(next.failures, c.Refresh))
+		next.until = now.Add(lifecycle.Backoff(firstRetry, c.Refresh, next.failures+1))
 	}
 	c.lookups[r.Name] = next
 	return next.image, next.problem

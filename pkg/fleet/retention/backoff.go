@@ -27,13 +27,7 @@ func Failures(m *snapshot.Machine) int {
 
 // Backoff returns how long Karve does not try to replace a machine after this number of failures in a row.
 func Backoff(failures int) time.Duration {
-	d := firstBackoff
-	for range failures - 1 {
-		if d *= 2; d >= longestBackoff {
-			return longestBackoff
-		}
-	}
-	return d
+	return lifecycle.Backoff(firstBackoff, longestBackoff, failures)
 }
 
 // BackoffUntil returns the time until which Karve does not try to replace a machine. It is zero if there is no back-off. A time more than twice the back-off

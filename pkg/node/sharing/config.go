@@ -1,13 +1,8 @@
-// Package sharing reads and writes the configuration of NVIDIA's device plugin (version v1), and determines the resources that the GPUs of a machine become
+// Package sharing reads the configuration of NVIDIA's device plugin (version v1), and determines the resources that the GPUs of a machine become
 // with it. It does no I/O.
 package sharing
 
-import (
-	"encoding/json"
-	"time"
-
-	"sigs.k8s.io/yaml"
-)
+import "time"
 
 // Version is the only supported version of the configuration.
 const Version = "v1"
@@ -78,14 +73,6 @@ type Duration time.Duration
 // Infinite is the Duration that never ends.
 const Infinite = Duration(1<<63 - 1)
 
-// MarshalJSON writes the duration as text.
-func (d Duration) MarshalJSON() ([]byte, error) {
-	if d == Infinite {
-		return json.Marshal("infinite")
-	}
-	return json.Marshal(time.Duration(d).String())
-}
-
 // Names are names for products that match a pattern. As in NVIDIA's plugin, they are ignored with a warning.
 type Names struct {
 	GPUs []Pattern `json:"gpus,omitempty"`
@@ -132,26 +119,8 @@ type Devices struct {
 // All reports whether all GPUs are selected.
 func (d Devices) All() bool { return d.Count == 0 && d.List == nil }
 
-// IsZero reports whether all GPUs are selected, which is omitted from the output.
-func (d Devices) IsZero() bool { return d.All() }
-
-// MarshalJSON writes one of the three forms.
-func (d Devices) MarshalJSON() ([]byte, error) {
-	switch {
-	case d.List != nil:
-		return json.Marshal(d.List)
-	case d.Count > 0:
-		return json.Marshal(d.Count)
-	default:
-		return json.Marshal("all")
-	}
-}
-
 // IMEX holds the channels of multi-node NVLink.
 type IMEX struct {
 	ChannelIDs []int `json:"channelIDs,omitempty"`
 	Required   bool  `json:"required,omitempty"`
 }
-
-// Marshal writes the configuration as YAML. Read returns the same configuration from it.
-func Marshal(c Config) ([]byte, error) { return yaml.Marshal(c) }

@@ -271,7 +271,7 @@ func TestAClaimThatTheAPIRefusesDoesNotKeepOthersFromBeingCreated(t *testing.T) 
 	if claims[0].Labels[karpv1.NodePoolLabelKey] != "good" {
 		t.Errorf("the claim is %s's", claims[0].Labels[karpv1.NodePoolLabelKey])
 	}
-	if _, awaited := w.ledger.Awaited(claims[0].Name); !awaited {
+	if w.ledger.Await(claims[0].Name, claims[0].UID, launch.ShapeOf(&claims[0])) {
 		t.Error("the claim that was created is not on the ledger")
 	}
 }

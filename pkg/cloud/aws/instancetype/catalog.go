@@ -18,6 +18,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/lifecycle"
 	"karve.sh/karve/pkg/metrics"
 )
 
@@ -113,7 +114,7 @@ func (c *Catalog) load(ctx context.Context) *api.Clients {
 		for _, s := range c.sources {
 			c.failed(ctx, s, &problem{reason: "NoConfiguration", message: err.Error()})
 		}
-		if !c.sleep(ctx, backoff(failures)) {
+		if !c.sleep(ctx, lifecycle.Backoff(firstBackoff, maxBackoff, failures+1)) {
 			return nil
 		}
 	}

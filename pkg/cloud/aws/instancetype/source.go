@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"karve.sh/karve/pkg/cloud/aws/api"
+	"karve.sh/karve/pkg/lifecycle"
 )
 
 // Intervals at which the APIs are read. Instance types, zones and on-demand prices change when AWS announces it. Karpenter reads them at the same interval,
@@ -99,7 +100,7 @@ func (c *Catalog) keep(ctx context.Context, clients *api.Clients, s *source) {
 		case err != nil:
 			p := c.diagnose(ctx, clients, err)
 			c.failed(ctx, s, p)
-			wait = backoff(failures)
+			wait = lifecycle.Backoff(firstBackoff, maxBackoff, failures+1)
 			if c.blocks(s, p) {
 				wait = min(wait, maxOutage)
 			}
@@ -119,15 +120,6 @@ func (c *Catalog) blocks(s *source, p *problem) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return s.instead == "" && s.refreshed.IsZero() && (p.reason == reasonUnreachable || p.reason == reasonGarbled)
-}
-
-// backoff returns how long to wait after a failure that follows this many other failures.
-func backoff(failures int) time.Duration {
-	wait := firstBackoff
-	for range failures {
-		wait = min(2*wait, maxBackoff)
-	}
-	return wait
 }
 
 // sleep waits for the given time plus up to 10 %, so that controllers do not call AWS at the same time. It returns false if the context ends first.
