@@ -92,7 +92,7 @@ func (v *settler) look(idle int) (dear []bool) {
 func (r *relaxed) dear() []bool {
 	out := make([]bool, len(r.homes))
 	for i, row := range r.rows {
-		over := r.master.Y[row]
+		over := r.master.LP.Duals()[row]
 		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
 	}
 	return out

@@ -18,28 +18,32 @@ type relaxed struct {
 	master *search.Master
 	mixer  *search.Context
 	homes  []home
-	rows   []int        // by home, its row of the master
-	of     map[int]stay // by entry of the master
+	rows   []int          // by home, its row of the master
+	of     map[int]choice // by column of the master's linear program
 	// decided reports, by home, whether only one of its columns is left.
 	decided []bool
 }
 
-// stay is a column: a home stays with additional pods.
-type stay struct {
-	home int
-	more pack.Load
+// choice is a column of a home: it stays with additional pods, or leaves.
+type choice struct {
+	home  int
+	stays bool
+	more  pack.Load
+	price float64
 }
 
 // newRelaxed starts with all machines gone and with each shape by itself on launched machines. This needs fewer pivots than a start from the current machines,
 // which cover all shapes exactly.
 func newRelaxed(m *search.Context, homes []home) *relaxed {
-	r := &relaxed{mixer: m, homes: homes, of: map[int]stay{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
+	r := &relaxed{mixer: m, homes: homes, of: map[int]choice{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
 	for i := range homes {
 		price := float64(max(1, homes[i].moves))
 		if homes[i].fixed {
 			price = 2 * homes[i].staying(m.Problem)
 		}
-		r.rows = append(r.rows, r.master.AddRow(1, price))
+		row, leaves := r.master.AddRow(1, price)
+		r.rows = append(r.rows, row)
+		r.of[leaves] = choice{home: i, price: price}
 	}
 	for i := range homes {
 		r.stay(i, make(pack.Load, len(m.Problem.Shapes)))
@@ -59,7 +63,8 @@ func (x *home) staying(p *pack.Problem) float64 {
 func (r *relaxed) stay(i int, more pack.Load) {
 	pods := slices.Clone(r.homes[i].load)
 	pods.Add(more, 1)
-	r.of[r.master.AddColumn(r.homes[i].staying(r.mixer.Problem), pods, r.rows[i])] = stay{i, slices.Clone(more)}
+	price := r.homes[i].staying(r.mixer.Problem)
+	r.of[r.master.AddColumn(price, pods, r.rows[i])] = choice{i, true, slices.Clone(more), price}
 }
 
 // run solves the relaxation by column generation. It ends if no column has a negative reduced cost, after the given number of rounds, or if the remaining
@@ -91,7 +96,7 @@ func (r *relaxed) run(rounds int, until int64) {
 			if value == 0 {
 				continue
 			}
-			if float64(pack.Worth(r.master.Values, x.load)+value)/pricing.Scale+r.master.Y[r.rows[i]] > float64(prices[i]*1.0001)+1 {
+			if float64(pack.Worth(r.master.Values, x.load)+value)/pricing.Scale+r.master.LP.Duals()[r.rows[i]] > float64(prices[i]*1.0001)+1 {
 				r.stay(i, k.Best)
 				fresh = true
 			}
@@ -108,7 +113,7 @@ const rowCost = 8
 
 // pivotUntil solves the relaxation with its current columns, as far as the effort allows.
 func (r *relaxed) pivotUntil(until int64) {
-	n := int64(len(r.master.Demand))
+	n := int64(r.master.LP.Rows())
 	cost := 1 + n*n/(rowCost*search.PivotCost)
 	e := r.mixer.Effort
 	e.Spend(int64(r.master.Solve(int(min(search.MaxPivots, max(0, e.Left-until)/cost)), e.Stopped)) * cost)
@@ -116,41 +121,31 @@ func (r *relaxed) pivotUntil(until int64) {
 
 // dive decides machine by machine, starting with the one that has the largest fractional column, and solves the relaxation again after each decision.
 func (r *relaxed) dive(until int64) {
-	for home, entry := r.halfway(); home >= 0; home, entry = r.halfway() {
-		r.decide(home, entry)
+	for column := r.halfway(); column >= 0; column = r.halfway() {
+		r.decide(column)
 		r.run(maxRelaxedAgain, until)
 	}
 }
 
-// halfway returns the undecided machine with the largest fractional column, and that column's entry. It returns -1 if there is none.
-func (r *relaxed) halfway() (home, entry int) {
-	home, entry = -1, -1
+// halfway returns the largest fractional column of an undecided machine, or -1 if there is none.
+func (r *relaxed) halfway() (column int) {
+	column = -1
 	most := 1e-6
-	for i, b := range r.master.Basis {
-		if b < 0 || r.master.X[i] > 1-1e-6 {
-			continue
-		}
-		if h := r.home(b); h >= 0 && !r.decided[h] && (r.master.X[i] > most || r.master.X[i] == most && b < entry) {
-			home, entry, most = h, b, r.master.X[i]
+	for j, x := range r.master.LP.Basic() {
+		if c, ok := r.of[j]; ok && x <= 1-1e-6 && !r.decided[c.home] && (x > most || x == most && j < column) {
+			column, most = j, x
 		}
 	}
-	return home, entry
+	return column
 }
 
-// home returns the home of a column. It is negative for launches.
-func (r *relaxed) home(entry int) int {
-	if rows := r.master.Entries[entry].Rows; len(rows) > 0 {
-		return int(rows[0]) - len(r.master.Rows)
-	}
-	return -1
-}
-
-// decide makes all columns of a machine except one too expensive.
-func (r *relaxed) decide(home, entry int) {
+// decide makes all columns of a machine except the given one too expensive.
+func (r *relaxed) decide(column int) {
+	home := r.of[column].home
 	r.decided[home] = true
-	for i := range r.master.Entries {
-		if i != entry && r.home(i) == home {
-			r.master.Entries[i].Price += 100 * float64(max(1, r.mixer.Problem.Dearest()))
+	for j, c := range r.of {
+		if j != column && c.home == home {
+			r.master.LP.SetPrice(j, c.price+100*float64(max(1, r.mixer.Problem.Dearest())))
 		}
 	}
 }
@@ -159,14 +154,11 @@ func (r *relaxed) decide(home, entry int) {
 func (r *relaxed) parting() (stays []bool, more []pack.Load) {
 	stays, more = make([]bool, len(r.homes)), make([]pack.Load, len(r.homes))
 	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))
-	for i, b := range r.master.Basis {
-		if b < 0 {
-			continue
-		}
-		if s, ok := r.of[b]; ok {
-			part[s.home] += r.master.X[i]
-			if r.master.X[i] > most[s.home] {
-				most[s.home], more[s.home] = r.master.X[i], s.more
+	for j, x := range r.master.LP.Basic() {
+		if c := r.of[j]; c.stays {
+			part[c.home] += x
+			if x > most[c.home] {
+				most[c.home], more[c.home] = x, c.more
 			}
 		}
 	}

@@ -20,11 +20,12 @@ type gpuRelaxation struct {
 	whole   *Knapsack
 	count   int
 	one     *Knapsack
-	relaxed lp.Packing
+	relaxed lp.Simplex
 	// demand is what the rows of the relaxation are for. There are rows for the shared resources, one for the number of GPUs, and one for each shape with
 	// fewer pods than the GPUs hold. rowOf has the rows of shapes, and -1 for shapes without one.
 	demand pack.Load
 	rowOf  []int32
+	limits []float64 // by row
 	// loose are the items of the machine that state no device memory. The first columns of the relaxation are theirs, and the others are patterns.
 	loose    []*item
 	patterns []pack.Load
@@ -67,15 +68,16 @@ func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 	g.one = NewKnapsack(p, one)
 	// What all GPUs share is charged by prices and left out here. Many items are then equal, and few remain.
 	for i := range g.one.items {
-		it, col := &g.one.items[i], &g.one.relaxed.Cols[i]
+		it := &g.one.items[i]
 		for d := range it.request {
 			if d != amount.Replicas && d != amount.GPUMemory {
-				it.request[d], it.scaled[d], col.Use[d] = 0, 0, 0
+				it.request[d], it.scaled[d] = 0, 0
 			}
 		}
 		it.filled = g.one.capacity.Free.Fit(it.request, math.MaxInt32)
 		it.fits = min(it.filled, int32(len(it.of.Pods)))
 	}
+	g.one.relax()
 	g.Combines = len(g.loose) == 0 && bits.OnesCount(uint(g.count)) == 1
 	return g
 }
@@ -83,36 +85,39 @@ func NewGPURelaxation(p *pack.Problem, k *Knapsack) *gpuRelaxation {
 // begin sets the rows of the relaxation for a demand.
 func (g *gpuRelaxation) begin(demand pack.Load) {
 	g.demand = append(g.demand[:0], demand...)
-	g.relaxed.Limit = g.relaxed.Limit[:0]
+	g.limits = g.limits[:0]
 	for range amount.Dims {
-		g.relaxed.Limit = append(g.relaxed.Limit, 1)
+		g.limits = append(g.limits, 1)
 	}
-	g.relaxed.Limit = append(g.relaxed.Limit, float64(g.count))
+	g.limits = append(g.limits, float64(g.count))
 	for k := range g.rowOf {
 		g.rowOf[k] = -1
 	}
 	for i := range g.whole.items {
 		it := &g.whole.items[i]
 		if most := min(it.filled, int32(g.count)*g.one.capacity.Fits[it.shape]); demand[it.shape] < most || !it.of.States() {
-			g.rowOf[it.shape] = int32(len(g.relaxed.Limit))
-			g.relaxed.Limit = append(g.relaxed.Limit, float64(min(it.fits, demand[it.shape])))
+			g.rowOf[it.shape] = int32(len(g.limits))
+			g.limits = append(g.limits, float64(min(it.fits, demand[it.shape])))
 		}
 	}
-	g.relaxed.Cols = g.relaxed.Cols[:0]
+	g.relaxed.Reset()
+	for _, limit := range g.limits {
+		g.relaxed.AddRow(-limit, nil, -1)
+	}
 	for _, it := range g.loose {
 		one := make(pack.Load, len(demand))
 		one[it.shape] = 1
-		g.relaxed.Cols = append(g.relaxed.Cols, g.column(one, false))
+		g.addColumn(one, false)
 	}
 	for _, l := range g.patterns {
-		g.relaxed.Cols = append(g.relaxed.Cols, g.column(l, true))
+		g.addColumn(l, true)
 	}
-	g.relaxed.Empty()
 }
 
-// column returns what a load uses of the shared resources (not device memory) and of scarce pods.
-func (g *gpuRelaxation) column(l pack.Load, pattern bool) lp.Column {
-	var col lp.Column
+// addColumn adds a column with what a load uses of the shared resources (not device memory) and of scarce pods.
+func (g *gpuRelaxation) addColumn(l pack.Load, pattern bool) {
+	var rows []int32
+	var uses []float64
 	var use [amount.Dims]float64
 	for i := range g.whole.items {
 		it := &g.whole.items[i]
@@ -126,18 +131,18 @@ func (g *gpuRelaxation) column(l pack.Load, pattern bool) lp.Column {
 			}
 		}
 		if r := g.rowOf[it.shape]; r >= 0 {
-			col.Rows, col.Use = append(col.Rows, r), append(col.Use, n)
+			rows, uses = append(rows, r), append(uses, -n)
 		}
 	}
 	for d, u := range use {
 		if u > 0 {
-			col.Rows, col.Use = append(col.Rows, int32(d)), append(col.Use, u)
+			rows, uses = append(rows, int32(d)), append(uses, -u)
 		}
 	}
 	if pattern {
-		col.Rows, col.Use = append(col.Rows, amount.Dims), append(col.Use, 1)
+		rows, uses = append(rows, amount.Dims), append(uses, -1)
 	}
-	return col
+	g.relaxed.AddColumn(0, math.Inf(1), rows, uses)
 }
 
 // Bound returns an upper bound on the value of any load, at the worths that the machine's own knapsack was given last. It ends once the bound is at most the
@@ -148,16 +153,16 @@ func (g *gpuRelaxation) Bound(values []int64, demand pack.Load, floor int64) (up
 		g.begin(demand)
 	}
 	for i, it := range g.loose {
-		g.relaxed.Cols[i].Value = float64(values[it.shape])
+		g.relaxed.SetPrice(i, -float64(values[it.shape]))
 	}
 	for i, l := range g.patterns {
-		g.relaxed.Cols[len(g.loose)+i].Value = float64(pack.Worth(values, l))
+		g.relaxed.SetPrice(len(g.loose)+i, -float64(pack.Worth(values, l)))
 	}
 	upper = -1
 	g.tried = g.tried[:0]
 	for range patternRounds {
 		steps += 4
-		g.relaxed.Solve()
+		g.relaxed.Solve(relaxSteps+2*len(g.limits), nil)
 		u, most, pattern := g.relax(values, demand, &steps)
 		g.tried = append(g.tried, plane{g.paid, slices.Clone(g.scarcity), most, u})
 		if upper < 0 || u < upper {
@@ -178,15 +183,15 @@ func (g *gpuRelaxation) relax(values []int64, demand pack.Load, steps *int) (upp
 	*paid = [amount.Dims]int64{}
 	for d := range amount.Dims {
 		if d < amount.GPUMemory {
-			paid[d] = int64(min(max(0, g.relaxed.Price[d]), 1<<60))
+			paid[d] = int64(min(max(0, g.relaxed.Duals()[d]), 1<<60))
 			upper = amount.Saturating(upper, paid[d])
 		}
 	}
 	clear(g.scarcity)
 	for k, r := range g.rowOf {
 		if r >= 0 {
-			g.scarcity[k] = int64(min(max(0, g.relaxed.Price[r]), 1<<60))
-			upper = amount.Saturating(upper, amount.MulDiv(g.scarcity[k], int64(g.relaxed.Limit[r]), 1))
+			g.scarcity[k] = int64(min(max(0, g.relaxed.Duals()[r]), 1<<60))
+			upper = amount.Saturating(upper, amount.MulDiv(g.scarcity[k], int64(g.limits[r]), 1))
 		}
 	}
 	for i := range g.whole.items {
@@ -204,7 +209,7 @@ func (g *gpuRelaxation) relax(values []int64, demand pack.Load, steps *int) (upp
 			g.reduced[it.shape] = 0
 		}
 	}
-	floor := int64(max(0, g.relaxed.Price[amount.Dims]))
+	floor := int64(max(0, g.relaxed.Duals()[amount.Dims]))
 	g.one.Price(g.reduced, demand)
 	v, most := g.one.Search(demand, patternSteps, floor)
 	*steps += patternSteps - g.one.Steps
@@ -216,41 +221,35 @@ func (g *gpuRelaxation) relax(values []int64, demand pack.Load, steps *int) (upp
 }
 
 func (g *gpuRelaxation) add(values []int64, pattern pack.Load) {
-	l := append(pack.Load(nil), pattern...)
-	col := g.column(l, true)
-	col.Value = float64(pack.Worth(values, l))
+	l := slices.Clone(pattern)
 	g.patterns = append(g.patterns, l)
-	g.relaxed.Cols = append(g.relaxed.Cols, col)
+	g.addColumn(l, true)
+	g.relaxed.SetPrice(len(g.loose)+len(g.patterns)-1, -float64(pack.Worth(values, l)))
 }
 
-// forget drops nonbasic patterns if there are many.
+// forget drops nonbasic patterns if there are many. The relaxation then begins again.
 func (g *gpuRelaxation) forget() {
 	if len(g.patterns) < maxPatterns {
 		return
 	}
-	at := make([]int, len(g.relaxed.Cols))
-	cols, patterns := g.relaxed.Cols[:len(g.loose)], g.patterns[:0]
-	for i := range at {
-		at[i] = i
-		if i < len(g.loose) {
-			continue
-		}
-		if col := g.relaxed.Cols[i]; col.Basic {
-			at[i] = len(cols)
-			cols, patterns = append(cols, col), append(patterns, g.patterns[i-len(g.loose)])
+	basic := make([]bool, len(g.patterns))
+	for j := range g.relaxed.Basic() {
+		if i := j - len(g.loose); i >= 0 {
+			basic[i] = true
 		}
 	}
-	for r, c := range g.relaxed.Basis {
-		if c >= 0 {
-			g.relaxed.Basis[r] = at[c]
+	kept := g.patterns[:0]
+	for i, l := range g.patterns {
+		if basic[i] {
+			kept = append(kept, l)
 		}
 	}
-	g.relaxed.Cols, g.patterns = cols, patterns
+	g.patterns, g.demand = kept, g.demand[:0]
 }
 
 // mix sets the mixture to the solution of the relaxation.
 func (g *gpuRelaxation) mix() {
-	g.relaxed.Solve()
+	g.relaxed.Solve(relaxSteps+2*len(g.limits), nil)
 	clear(g.mixture)
 	for i, it := range g.loose {
 		g.mixture[it.shape] += g.relaxed.Amount(i)

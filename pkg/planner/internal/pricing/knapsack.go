@@ -24,7 +24,7 @@ type Knapsack struct {
 	problem  *pack.Problem
 	items    []item
 	byRoom   []int // the items, those with the most device memory first
-	relaxed  lp.Bounded
+	relaxed  lp.Simplex
 	lean     [amount.Dims]int64
 
 	// ranked are the items with positive value, those with the greatest value per room first. room is the room of the whole machine.
@@ -69,40 +69,57 @@ func NewKnapsack(p *pack.Problem, c *pack.Capacity) *Knapsack {
 		capacity: c, problem: p, current: make(pack.Load, n), Best: make(pack.Load, n), spare: make(pack.Load, n),
 		ledger: pack.NewLedger(p), rest: pack.Room{Ledger: pack.NewLedger(p)},
 	}
-	k.relaxed.Rows = amount.Dims
 	for d := range amount.Dims {
 		k.lean[d] = 1 << 10
-		k.relaxed.Limit[d] = 1
 	}
-	k.relaxed.Empty()
 	items := 0
 	for _, n := range c.Fits {
 		items += int(min(n, 1))
 	}
-	k.items, k.relaxed.Cols, k.byRoom = make([]item, 0, items), make([]lp.BoundedColumn, 0, items), make([]int, 0, items)
+	k.items, k.byRoom = make([]item, 0, items), make([]int, 0, items)
 	for i, n := range c.Fits {
 		if n == 0 {
 			continue
 		}
 		s := &p.Shapes[i]
 		it := item{shape: i, of: s, plain: s.Plain(), request: s.Request, fits: n, filled: c.Alone(s, math.MaxInt32)}
-		var col lp.BoundedColumn
 		for d, r := range it.request {
 			if r > 0 {
 				it.scaled[d] = amount.MulDiv(r, unit, c.Free[d])
-				col.Use[d] = float64(r) / float64(c.Free[d])
 			}
 		}
 		k.items = append(k.items, it)
-		k.relaxed.Cols = append(k.relaxed.Cols, col)
 		k.byRoom = append(k.byRoom, len(k.byRoom))
 	}
 	slices.SortStableFunc(k.byRoom, func(i, j int) int {
 		a, b := &k.items[i].request, &k.items[j].request
 		return cmp.Or(cmp.Compare(b[amount.GPUMemory], a[amount.GPUMemory]), cmp.Compare(b[amount.Replicas], a[amount.Replicas]))
 	})
+	k.relax()
 	return k
 }
+
+// relax makes the linear relaxation of the items: fractions of pods within the machine's dimensions.
+func (k *Knapsack) relax() {
+	k.relaxed.Reset()
+	k.relaxed.Grow(len(k.items))
+	for range amount.Dims {
+		k.relaxed.AddRow(-1, nil, -1)
+	}
+	rows, uses := make([]int32, 0, len(k.items)*amount.Dims), make([]float64, 0, len(k.items)*amount.Dims)
+	for i := range k.items {
+		for d, r := range k.items[i].request {
+			if r > 0 {
+				rows, uses = append(rows, int32(d)), append(uses, -float64(r)/float64(k.capacity.Free[d]))
+			}
+		}
+		k.relaxed.AddColumn(0, 0, rows, uses)
+		rows, uses = rows[len(rows):], uses[len(uses):]
+	}
+}
+
+// relaxSteps bounds the pivots of a machine's relaxation. Any duals that it ends with give valid bounds.
+const relaxSteps = 60
 
 // Price sets the worth of one pod of each shape, computes the weights of the dimensions for the given demand, and returns an upper bound on the value of any
 // load within it. Later searches must be for the same demand, because dominated items are dropped.
@@ -114,25 +131,17 @@ func (k *Knapsack) Price(values []int64, demand pack.Load) int64 {
 
 // Weigh is Price for searches with decreasing demand: it keeps dominated items.
 func (k *Knapsack) Weigh(values []int64, demand pack.Load) {
-	moved := false
 	for i := range k.items {
-		it, col := &k.items[i], &k.relaxed.Cols[i]
+		it := &k.items[i]
 		it.value = values[it.shape]
-		most := float64(min(it.fits, demand[it.shape]))
-		moved = moved || col.Most != most
-		col.Value, col.Most = float64(it.value), most
+		k.relaxed.SetPrice(i, -float64(it.value))
+		k.relaxed.SetMost(i, float64(min(it.fits, demand[it.shape])))
 	}
-	if moved {
-		k.relaxed.Empty()
-	}
-	k.relaxed.Solve()
-	largest := 0.0
-	for d := range amount.Dims {
-		largest = max(largest, k.relaxed.Price[d])
-	}
-	if largest > 0 {
-		for d := range amount.Dims {
-			k.lean[d] = max(1, int64(float64(k.relaxed.Price[d]/largest)*(1<<16)))
+	k.relaxed.Solve(relaxSteps, nil)
+	duals := k.relaxed.Duals()
+	if largest := slices.Max(duals); largest > 0 {
+		for d, dual := range duals {
+			k.lean[d] = max(1, int64(float64(dual/largest)*(1<<16)))
 		}
 	}
 	k.rank(demand)

@@ -161,29 +161,3 @@ func (c *cover) kept(numbers []int64) bool {
 	}
 	return need <= 0
 }
-
-// restrict restricts a relaxation to the given numbers of machines: each machine beyond them costs extra times its price more.
-func (m *Master) restrict(numbers []int64, extra float64) {
-	m.surcharge = make([]float64, len(numbers))
-	for t, n := range numbers {
-		if n == 0 {
-			m.surcharge[t] = float64(extra * float64(m.p.Offers[t].Price))
-		}
-	}
-	for i := range m.Entries {
-		if e := &m.Entries[i]; e.Offer >= 0 {
-			e.Price += m.surcharge[e.Offer]
-		}
-	}
-	for t, n := range numbers {
-		if n > 0 {
-			serves := make([]bool, len(numbers))
-			serves[t] = true
-			m.require(cardinality{serves, -1, n})
-			row := int32(len(m.Demand) - 1)
-			m.Entries = append(m.Entries, Entry{
-				Price: float64(extra * float64(m.p.Offers[t].Price)), Column: -1, Offer: -1, Rows: []int32{row}, Counts: []float64{1},
-			})
-		}
-	}
-}

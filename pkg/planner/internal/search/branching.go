@@ -2,7 +2,6 @@ package search
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
 
@@ -197,11 +196,11 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 		if !moved && !between {
 			return false, false
 		}
-		pivots := g.pivots
+		pivots := 0
 		if moved {
-			h.state.ctx.reoptimise(g)
+			pivots = h.state.ctx.reoptimise(g)
 		}
-		swung = between && g.pivots == pivots
+		swung = between && pivots == 0
 		if h.state.ctx.Effort.Done() || h.state.ctx.Effort.Left <= until {
 			return false, true
 		}
@@ -213,7 +212,7 @@ func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, mo
 func (h *dual) counting(p *proof, g *Master, prices []int64) []int64 {
 	out := slices.Clone(prices)
 	for i := len(p.cuts); i < len(g.cuts); i++ {
-		y := int64(min(max(0, g.Y[len(g.Rows)+i]), float64(planner.MaxPrice)))
+		y := int64(min(max(0, g.LP.Duals()[len(g.rows)+i]), float64(planner.MaxPrice)))
 		for t, serves := range g.cuts[i].serves {
 			if serves {
 				out[t] = max(1, out[t]-int64(g.cuts[i].sign)*y)
@@ -255,16 +254,10 @@ func (h *dual) within(b *branch, c *cover, prices []int64) int64 {
 // fraction returns the offer with the most expensive fractional number of machines in a relaxation, and that number rounded down. The offer is -1 if all
 // numbers are whole.
 func (h *dual) fraction(g *Master) (offer int, few int64) {
-	n := make([]float64, len(h.state.ctx.Problem.Offers))
-	for i, b := range g.Basis {
-		if b >= 0 && g.Entries[b].Offer >= 0 {
-			n[g.Entries[b].Offer] += g.X[i]
-		}
-	}
 	offer, weight := -1, 0.0
-	for t := range n {
-		whole := math.Floor(n[t] + branchNear)
-		f := n[t] - whole
+	for t, n := range g.launched() {
+		whole := math.Floor(n + branchNear)
+		f := n - whole
 		if f < branchNear {
 			continue
 		}
@@ -273,18 +266,4 @@ func (h *dual) fraction(g *Master) (offer int, few int64) {
 		}
 	}
 	return offer, few
-}
-
-// clone returns a copy of a relaxation that can be changed independently.
-func (m *Master) clone() *Master {
-	c := *m
-	c.work = nil
-	c.columns, c.Entries, c.Basis, c.cuts = slices.Clone(m.columns), slices.Clone(m.Entries), slices.Clone(m.Basis), slices.Clone(m.cuts)
-	c.Demand, c.X, c.Y, c.W, c.Values = slices.Clone(m.Demand), slices.Clone(m.X), slices.Clone(m.Y), slices.Clone(m.W), slices.Clone(m.Values)
-	c.Inverse = make([][]float64, len(m.Inverse))
-	for i := range c.Inverse {
-		c.Inverse[i] = slices.Clone(m.Inverse[i])
-	}
-	c.known = maps.Clone(m.known)
-	return &c
 }

@@ -29,10 +29,9 @@ func (h *primal) columns(slice, budget int64) {
 			h.state.g.add(column(x))
 		}
 		h.state.ctx.reoptimise(h.state.g)
-	} else if pivots := h.state.g.pivots; h.ready {
+	} else if h.ready {
 		// The proof may have found columns since.
-		h.state.ctx.reoptimise(h.state.g)
-		h.ready = h.state.g.pivots == pivots
+		h.ready = h.state.ctx.reoptimise(h.state.g) == 0
 	}
 	for level, until := 0, h.state.ctx.Effort.Left-budget; !h.ready && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done(); {
 		found := h.state.ctx.PriceAll(h.state.g.Values, h.state.base.Left, columnEfforts[level], func(t int) int64 { return Above(h.state.ctx.Problem.Offers[t].Price, 10_000) })
@@ -62,10 +61,12 @@ func (m *Context) AddColumns(g *Master, found []pricing.Priced) bool {
 	return fresh
 }
 
-// reoptimise solves the relaxation with its current columns.
-func (m *Context) reoptimise(g *Master) {
-	n := int64(len(g.Rows))
-	m.Effort.Spend(int64(g.Solve(MaxPivots, m.Effort.Stopped)) * (1 + n*n/PivotCost))
+// reoptimise solves the relaxation with its current columns and returns the number of pivots.
+func (m *Context) reoptimise(g *Master) (pivots int) {
+	n := int64(len(g.rows))
+	pivots = g.Solve(MaxPivots, m.Effort.Stopped)
+	m.Effort.Spend(int64(pivots) * (1 + n*n/PivotCost))
+	return pivots
 }
 
 // launchColumn buys machines loaded as in a column, as far as there are unplaced pods and the limits allow, and reports whether it bought any. If too few pods
@@ -102,7 +103,7 @@ func (h *state) residual(g *Master, s *Solution) *Master {
 			next.add(column{c.Offer, l})
 		}
 	}
-	if len(next.Rows) == 0 {
+	if len(next.rows) == 0 {
 		return next
 	}
 	for _, c := range h.cuts {

@@ -119,15 +119,20 @@ func (h *dual) tighten(p *proof, g *Master) {
 		return
 	}
 	for range cutRounds {
-		fresh := false
+		fresh, machines := false, g.launched()
 		for i := range p.groups {
 			group := &p.groups[i]
-			launched := g.launched(group.serves)
+			launched := 0.0
+			for t, serves := range group.serves {
+				if serves {
+					launched += machines[t]
+				}
+			}
 			n := math.Ceil(launched - cutNear)
 			if n > cutMost || launched > n-cutNear || h.state.ctx.Effort.Done() {
 				continue
 			}
-			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.total()*cutGain) {
+			if gain := float64((n - launched) * h.cheapest(group)); gain < float64(g.LP.Cost()*cutGain) {
 				continue
 			}
 			if int64(n) > group.tried && h.demandable(group, p.placed, int64(n)) {
@@ -240,7 +245,7 @@ func (h *dual) cheapest(g *group) float64 {
 func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	out := make([]int64, len(p.cuts))
 	for i := range out {
-		out[i] = int64(min(max(0, g.Y[len(g.Rows)+i]), float64(h.state.ctx.Problem.Dearest())))
+		out[i] = int64(min(max(0, g.LP.Duals()[len(g.rows)+i]), float64(h.state.ctx.Problem.Dearest())))
 	}
 	return out
 }
@@ -290,74 +295,5 @@ func (p *proof) demanding() []cover {
 	return out
 }
 
-// launched returns how many machines of some offers the relaxation launches.
-func (m *Master) launched(serves []bool) float64 {
-	n := 0.0
-	for i, b := range m.Basis {
-		if b >= 0 && m.Entries[b].Offer >= 0 && serves[m.Entries[b].Offer] {
-			n += m.X[i]
-		}
-	}
-	return n
-}
-
 // row returns the cut as a row of a relaxation.
 func (c *cut) row() cardinality { return cardinality{c.serves, 1, c.machines} }
-
-// require adds a row to the relaxation.
-func (m *Master) require(c cardinality) {
-	r, demand := len(m.Demand), float64(c.sign*float64(c.machines))
-	row, slack := make([]float64, r+1), -demand
-	for i, b := range m.Basis {
-		if b >= 0 && m.Entries[b].Offer >= 0 && c.serves[m.Entries[b].Offer] {
-			slack += float64(c.sign * m.X[i])
-			for j, v := range m.Inverse[i] {
-				row[j] += float64(c.sign * v)
-			}
-		}
-	}
-	m.cuts = append(m.cuts, c)
-	for i := range m.Entries {
-		if e := &m.Entries[i]; e.Offer >= 0 && c.serves[e.Offer] {
-			e.Rows, e.Counts = append(slices.Clip(e.Rows), int32(r)), append(slices.Clip(e.Counts), c.sign)
-		}
-	}
-	if c.sign > 0 {
-		for t, serves := range c.serves {
-			if serves {
-				// Empty machines satisfy the row as well, so that no dual exceeds a price.
-				m.Entries = append(m.Entries, m.entry(t))
-			}
-		}
-	}
-	enters, sign := -1-r, -1.0
-	if slack < 0 {
-		enters, sign, slack = len(m.Entries), 1, -slack
-		m.Entries = append(m.Entries, Entry{Price: 2 * float64(m.p.Dearest()), Column: -1, Offer: -1, Rows: []int32{int32(r)}, Counts: []float64{1}, Basic: true})
-	}
-	for j := range row {
-		row[j] = float64(-sign * row[j])
-	}
-	row[r] = sign
-	for i := range m.Inverse {
-		m.Inverse[i] = append(m.Inverse[i], 0)
-	}
-	m.Inverse = append(m.Inverse, row)
-	m.Basis, m.X, m.Demand = append(m.Basis, enters), append(m.X, slack), append(m.Demand, demand)
-	m.Y, m.W = append(m.Y, 0), append(m.W, 0)
-	m.setValues()
-}
-
-// entry returns an empty machine of an offer, with its coefficients in the cuts.
-func (m *Master) entry(offer int) Entry {
-	e := Entry{Price: float64(m.p.Offers[offer].Price), Column: -1, Offer: offer}
-	if m.surcharge != nil {
-		e.Price += m.surcharge[offer]
-	}
-	for i, c := range m.cuts {
-		if c.serves[offer] {
-			e.Rows, e.Counts = append(e.Rows, int32(len(m.Rows)+i)), append(e.Counts, c.sign)
-		}
-	}
-	return e
-}

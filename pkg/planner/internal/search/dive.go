@@ -81,7 +81,7 @@ func (h *state) descend(from choicePoint, off bool, slice int64) {
 			return
 		}
 		g = h.diveColumns(h.residual(g, s), s)
-		if room = h.room(s); off && room.Left == 0 && int64(g.total()) >= room.Price {
+		if room = h.room(s); off && room.Left == 0 && int64(g.LP.Cost()) >= room.Price {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -29,52 +30,29 @@ func (c column) key() string {
 }
 
 // Master is the restricted master problem: the linear relaxation of the choice among the known columns. It minimizes the price at which fractions of columns
-// cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them.
-//
-// It is solved by a revised simplex method in floating point. Products are converted one by one, so that no compiler fuses them with a sum and all computers
-// get the same result. No proof depends on it: bounds are computed from duals that are rounded to integers.
+// cover the demand. Its duals are the marginal prices of one pod of each shape. They guide all later choices, and bounds are derived from them: they are
+// rounded to integers first, so no proof depends on floating point.
 type Master struct {
+	// LP has one row for each of rows, and then one for each cut or each row of [Master.AddRow].
+	LP      lp.Simplex
 	p       *pack.Problem
-	Rows    []int // the shapes with demand
-	At      []int // the row of each shape, or -1
-	Demand  []float64
+	rows    []int // the shapes with demand
+	at      []int // the row of each shape, or -1
 	columns []column
-	Entries []Entry
-	Basis   []int // an entry, or -1-i for the surplus of row i
+	origins []origin // by column of LP
 	known   map[string]bool
-	cuts    []cardinality // the rows in addition to those of shapes
+	cuts    []cardinality
 	// surcharge is what a machine costs in addition to its price, by offer. It is nil if there are no surcharges.
 	surcharge []float64
-	Inverse   [][]float64
-	X         []float64
-	Y         []float64
-	W         []float64
-	work      [][]float64 // scratch of invert
-	pivots    int
 	Values    []int64 // duals by shape, in units of 1/pricing.Scale, rounded down
 }
 
-// Entry is a column of the simplex method. It can also be a mixture of loads that no machine may be able to hold, which only proofs use.
-type Entry struct {
-	Rows   []int32
-	Counts []float64
-	Price  float64
-	Column int // -1 for a mixture
-	Offer  int // -1 for an artificial column
-	Basic  bool
+// origin is what a column of the linear program stands for. Empty machines and mixtures of loads that no machine may be able to hold, which only proofs use,
+// have no column. Artificial columns have no offer either.
+type origin struct {
+	column int // -1 if there is none
+	offer  int // -1 if there is none
 }
-
-// in returns the sum of the entry's coefficients, weighted by row.
-func (e *Entry) in(weights []float64) float64 {
-	v, counts := 0.0, e.Counts[:len(e.Rows)]
-	for j, r := range e.Rows {
-		v += float64(weights[r] * counts[j])
-	}
-	return v
-}
-
-// refactorEvery is the number of pivots after which the inverse is computed again.
-const refactorEvery = 150
 
 // NewMaster returns a relaxation with its initial columns.
 func NewMaster(p *pack.Problem, demand pack.Load) *Master {
@@ -86,13 +64,12 @@ func NewMaster(p *pack.Problem, demand pack.Load) *Master {
 // begin starts with one column per shape: the machine with the lowest price per pod, filled with only that shape. It reuses the memory of the previous
 // relaxation.
 func (m *Master) begin(p *pack.Problem, demand pack.Load) {
-	m.p, m.Values, m.At = p, blank(m.Values, len(demand)), blank(m.At, len(demand))
-	m.Rows, m.Demand, m.Basis = m.Rows[:0], m.Demand[:0], m.Basis[:0]
-	m.columns, m.Entries, m.cuts = m.columns[:0], m.Entries[:0], m.cuts[:0]
-	m.surcharge, m.pivots = nil, 0
+	m.p, m.Values, m.at = p, blank(m.Values, len(demand)), blank(m.at, len(demand))
+	m.LP.Reset()
+	m.rows, m.columns, m.origins, m.cuts, m.surcharge = m.rows[:0], m.columns[:0], m.origins[:0], m.cuts[:0], nil
 	clear(m.known)
 	for k, n := range demand {
-		m.At[k] = -1
+		m.at[k] = -1
 		best := -1
 		for t := range p.Offers {
 			if f := min(n, p.Offers[t].Fits[k]); f > 0 && (best < 0 || cheaperFor(p, t, best, f, min(n, p.Offers[best].Fits[k]))) {
@@ -102,22 +79,18 @@ func (m *Master) begin(p *pack.Problem, demand pack.Load) {
 		if best < 0 {
 			continue
 		}
-		m.At[k] = len(m.Rows)
-		m.Rows = append(m.Rows, k)
-		m.Demand = append(m.Demand, float64(n))
 		l := make(pack.Load, len(demand))
 		l[k] = min(n, p.Offers[best].Fits[k])
-		m.Basis = append(m.Basis, len(m.Entries))
+		// The column has no row yet.
 		m.add(column{best, l})
-	}
-	n := len(m.Rows)
-	m.X, m.Y, m.W = blank(m.X, n), blank(m.Y, n), blank(m.W, n)
-	m.Inverse = blankRows(m.Inverse, n, n)
-	for i := range m.Inverse {
-		e := &m.Entries[i]
-		e.Basic = true
-		m.Inverse[i][i] = 1 / e.Counts[0]
-		m.X[i] = m.Demand[i] / e.Counts[0]
+		first := len(m.origins) - 1
+		m.at[k] = m.LP.AddRow(float64(n), func(j int) float64 {
+			if j == first {
+				return float64(l[k])
+			}
+			return 0
+		}, first)
+		m.rows = append(m.rows, k)
 	}
 	m.setValues()
 }
@@ -129,13 +102,13 @@ func blank[T any](room []T, n int) []T {
 	return room
 }
 
-// blankRows returns rows of zeros, in the memory of rows that are not used any more.
-func blankRows(room [][]float64, rows, columns int) [][]float64 {
-	room = slices.Grow(room[:0], rows)[:rows]
-	for i := range room {
-		room[i] = blank(room[i], columns)
-	}
-	return room
+// clone returns a copy that can be changed independently.
+func (m *Master) clone() *Master {
+	c := *m
+	c.LP = m.LP.Clone()
+	c.columns, c.origins, c.cuts = slices.Clone(m.columns), slices.Clone(m.origins), slices.Clone(m.cuts)
+	c.known, c.Values = maps.Clone(m.known), slices.Clone(m.Values)
+	return &c
 }
 
 // add adds a column to the relaxation unless it has it, and reports whether it was new.
@@ -145,286 +118,97 @@ func (m *Master) add(c column) bool {
 		return false
 	}
 	m.known[key] = true
-	e := m.entry(c.Offer)
-	e.Column = len(m.columns)
-	shapes := 0
-	for _, n := range c.Load {
-		if n > 0 {
-			shapes++
-		}
-	}
-	e.Rows, e.Counts = slices.Grow(e.Rows, shapes), slices.Grow(e.Counts, shapes)
+	rows, counts := m.inCuts(c.Offer, len(c.Load))
 	for k, n := range c.Load {
-		if n > 0 && m.At[k] >= 0 {
-			e.Rows = append(e.Rows, int32(m.At[k]))
-			e.Counts = append(e.Counts, float64(n))
+		if n > 0 && m.at[k] >= 0 {
+			rows, counts = append(rows, int32(m.at[k])), append(counts, float64(n))
 		}
 	}
+	m.addColumn(origin{len(m.columns), c.Offer}, m.price(c.Offer), rows, counts)
 	m.columns = append(m.columns, c)
-	m.Entries = append(m.Entries, e)
 	return true
+}
+
+// addColumn adds a column to the linear program and returns its index.
+func (m *Master) addColumn(of origin, price float64, rows []int32, counts []float64) int {
+	m.origins = append(m.origins, of)
+	return m.LP.AddColumn(price, math.Inf(1), rows, counts)
+}
+
+// price returns the price of a machine of an offer, with its surcharge.
+func (m *Master) price(offer int) float64 {
+	price := float64(m.p.Offers[offer].Price)
+	if m.surcharge != nil {
+		price += m.surcharge[offer]
+	}
+	return price
+}
+
+// inCuts returns the coefficients of a machine of an offer in the cuts, with memory for more.
+func (m *Master) inCuts(offer, more int) (rows []int32, counts []float64) {
+	for i, c := range m.cuts {
+		if c.serves[offer] {
+			rows, counts = append(rows, int32(len(m.rows)+i)), append(counts, c.sign)
+		}
+	}
+	return slices.Grow(rows, more), slices.Grow(counts, more)
 }
 
 // expect allocates memory for more columns.
 func (m *Master) expect(columns int) {
-	m.columns, m.Entries = slices.Grow(m.columns, columns), slices.Grow(m.Entries, columns)
+	m.columns, m.origins = slices.Grow(m.columns, columns), slices.Grow(m.origins, columns)
+	m.LP.Grow(columns)
 }
 
 // mix adds a mixture of loads at the price of an offer, and reports whether its reduced cost is negative.
 func (m *Master) mix(offer int, amounts []float64) bool {
-	value := 0.0
-	e := m.entry(offer)
-	for i, r := range e.Rows {
-		value += float64(m.Y[r] * e.Counts[i])
-	}
+	value, duals := 0.0, m.LP.Duals()
+	rows, counts := m.inCuts(offer, len(amounts))
 	for k, n := range amounts {
-		if n > 1e-9 && m.At[k] >= 0 {
-			e.Rows = append(e.Rows, int32(m.At[k]))
-			e.Counts = append(e.Counts, n)
-			value += float64(m.Y[m.At[k]] * n)
+		if n > 1e-9 && m.at[k] >= 0 {
+			rows, counts = append(rows, int32(m.at[k])), append(counts, n)
 		}
 	}
-	if value <= float64(e.Price*1.0001) {
+	for i, r := range rows {
+		value += float64(duals[r] * counts[i])
+	}
+	price := m.price(offer)
+	if value <= float64(price*1.0001) {
 		return false
 	}
-	m.Entries = append(m.Entries, e)
+	m.addColumn(origin{-1, offer}, price, rows, counts)
 	return true
-}
-
-// price returns the price of the basic variable of row i.
-func (m *Master) price(i int) float64 {
-	if b := m.Basis[i]; b >= 0 {
-		return m.Entries[b].Price
-	}
-	return 0
-}
-
-// total returns the price of the relaxation.
-func (m *Master) total() float64 {
-	t := 0.0
-	for i := range m.Basis {
-		t += float64(m.price(i) * m.X[i])
-	}
-	return t
-}
-
-func (m *Master) setDuals() {
-	clear(m.Y)
-	for i, row := range m.Inverse {
-		if c := m.price(i); c != 0 {
-			for j, v := range row {
-				m.Y[j] += float64(c * v)
-			}
-		}
-	}
 }
 
 // setValues rounds the duals down to integers.
 func (m *Master) setValues() {
-	m.setDuals()
-	for i, k := range m.Rows {
-		v := math.Floor(float64(m.Y[i] * pricing.Scale))
+	for i, k := range m.rows {
+		v := math.Floor(float64(m.LP.Duals()[i] * pricing.Scale))
 		m.Values[k] = int64(min(max(v, 0), float64(m.p.Worthiest)))
 	}
 }
 
 // Solve pivots until no column has a negative reduced cost, at most most times and until it is stopped. It returns the number of pivots.
 func (m *Master) Solve(most int, stopped func() bool) int {
-	m.setDuals()
-	for pivot := range most {
-		enter := m.entering()
-		if enter == noEntry || stopped() || !m.pivot(enter) {
-			m.setValues()
-			return pivot
-		}
-	}
+	pivots := m.LP.Solve(most, stopped)
 	m.setValues()
-	return most
-}
-
-// noEntry is returned if nothing improves the relaxation.
-const noEntry = 1 << 30
-
-// entering returns the entry or surplus to enter the basis, or noEntry.
-func (m *Master) entering() int {
-	best, gain := noEntry, 1e-9
-	for i := range m.Entries {
-		e := &m.Entries[i]
-		if e.Basic {
-			continue
-		}
-		v := e.in(m.Y)
-		if v <= e.Price {
-			continue
-		}
-		if g := v/e.Price - 1; g > gain {
-			best, gain = i, g
-		}
-	}
-	if best != noEntry {
-		return best
-	}
-	// A negative dual means that covering the row exactly costs more than covering more than the demand.
-	least := -1e-6
-	for i, y := range m.Y {
-		if y < least {
-			best, least = -1-i, y
-		}
-	}
-	return best
-}
-
-// reduced returns the reduced cost of an entry, or of the surplus of a row.
-func (m *Master) reduced(enter int) float64 {
-	if enter < 0 {
-		return m.Y[-1-enter]
-	}
-	e := &m.Entries[enter]
-	v, counts := e.Price, e.Counts[:len(e.Rows)]
-	for j, r := range e.Rows {
-		v -= float64(m.Y[r] * counts[j])
-	}
-	return v
-}
-
-// setDirection computes by how much the basic variables decrease per unit of the entering one.
-func (m *Master) setDirection(enter int) {
-	if enter < 0 {
-		for i := range m.W {
-			m.W[i] = -m.Inverse[i][-1-enter]
-		}
-		return
-	}
-	e := &m.Entries[enter]
-	for i, row := range m.Inverse {
-		m.W[i] = e.in(row)
-	}
-}
-
-// leaving returns the row whose basic variable reaches 0 first, and how much enters until then. The row is -1 if there is none.
-func (m *Master) leaving() (leave int, least float64) {
-	leave = -1
-	for i, v := range m.W {
-		if v > lp.PivotMin {
-			if t := max(0, m.X[i]) / v; leave < 0 || t < least || t == least && v > m.W[leave] {
-				leave, least = i, t
-			}
-		}
-	}
-	return leave, least
-}
-
-// pivot brings an entry into the basis. It returns false if nothing can leave.
-func (m *Master) pivot(enter int) bool {
-	gain := m.reduced(enter)
-	m.setDirection(enter)
-	leave, least := m.leaving()
-	if leave < 0 {
-		return false
-	}
-	m.exchange(enter, leave, gain, least)
-	if m.pivots++; m.pivots%refactorEvery == 0 {
-		m.refactor()
-		m.setDuals()
-	}
-	return true
-}
-
-// exchange replaces the basic variable of a row by an amount of an entry, and updates the duals for its reduced cost.
-func (m *Master) exchange(enter, leave int, gain, amount float64) {
-	if old := m.Basis[leave]; old >= 0 {
-		m.Entries[old].Basic = false
-	}
-	m.Basis[leave] = enter
-	if enter >= 0 {
-		m.Entries[enter].Basic = true
-	}
-	for i := range m.X {
-		m.X[i] -= float64(m.W[i] * amount)
-	}
-	m.X[leave] = amount
-	lp.Eliminate(m.Inverse, leave, m.W)
-	for j, v := range m.Inverse[leave] {
-		m.Y[j] += float64(gain * v)
-	}
-}
-
-// refactor computes the inverse of the basis and the amounts again.
-func (m *Master) refactor() {
-	if !m.invert() {
-		return
-	}
-	m.setAmounts(m.Demand)
-	for i, v := range m.X {
-		m.X[i] = max(0, v)
-	}
-}
-
-// setAmounts computes the amounts of the basic variables for a demand.
-func (m *Master) setAmounts(demand []float64) {
-	for i, row := range m.Inverse {
-		m.X[i] = 0
-		for j, d := range demand {
-			m.X[i] += float64(row[j] * d)
-		}
-	}
-}
-
-// invert computes the inverse of the basis by elimination with the largest pivots. If a pivot is too small, it keeps the old inverse and returns false.
-func (m *Master) invert() bool {
-	n := len(m.Demand)
-	m.work = blankRows(m.work, n, 2*n)
-	work := m.work
-	for i := range work {
-		work[i][n+i] = 1
-	}
-	for j, b := range m.Basis {
-		if b < 0 {
-			work[-1-b][j] = -1
-			continue
-		}
-		e := &m.Entries[b]
-		for q, r := range e.Rows {
-			work[r][j] = e.Counts[q]
-		}
-	}
-	factors := m.W
-	for j := range n {
-		top := j
-		for i := j + 1; i < n; i++ {
-			if math.Abs(work[i][j]) > math.Abs(work[top][j]) {
-				top = i
-			}
-		}
-		if math.Abs(work[top][j]) < 1e-11 {
-			return false
-		}
-		work[j], work[top] = work[top], work[j]
-		for i := range factors {
-			factors[i] = work[i][j]
-		}
-		lp.Eliminate(work, j, factors)
-	}
-	for i := range n {
-		copy(m.Inverse[i], work[i][n:])
-	}
-	return true
+	return pivots
 }
 
 // whole returns the integral part of each column in the solution, and the columns with a fractional part, the largest first.
 func (m *Master) whole() (times map[int]int32, parts []int) {
 	times = map[int]int32{}
 	part := map[int]float64{}
-	for i, b := range m.Basis {
-		if b < 0 || m.X[i] <= 0 || m.Entries[b].Column < 0 {
+	for j, x := range m.LP.Basic() {
+		c := m.origins[j].column
+		if x <= 0 || c < 0 {
 			continue
 		}
-		c := m.Entries[b].Column
-		n := math.Floor(m.X[i] + 1e-6)
+		n := math.Floor(x + 1e-6)
 		if n > 0 {
 			times[c] = int32(min(n, 1<<30))
 		}
-		if f := m.X[i] - n; f > 1e-6 {
+		if f := x - n; f > 1e-6 {
 			parts, part[c] = append(parts, c), f
 		}
 	}
@@ -432,28 +216,83 @@ func (m *Master) whole() (times map[int]int32, parts []int) {
 	return times, parts
 }
 
-// AddRow adds an empty row with a demand ≥ 0, which an artificial column at a price covers. It returns the row.
-func (m *Master) AddRow(demand, price float64) int {
-	r := len(m.Demand)
-	for i := range m.Inverse {
-		m.Inverse[i] = append(m.Inverse[i], 0)
-	}
-	row := make([]float64, r+1)
-	row[r] = 1
-	m.Inverse, m.X, m.Demand = append(m.Inverse, row), append(m.X, demand), append(m.Demand, demand)
-	m.Basis, m.Y, m.W = append(m.Basis, len(m.Entries)), append(m.Y, 0), append(m.W, 0)
-	m.Entries = append(m.Entries, Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(r)}, Counts: []float64{1}, Basic: true})
-	return r
-}
-
-// AddColumn adds a column that launches nothing. It has a price, counts once in a row of [Master.AddRow], and covers pods. It returns its entry.
-func (m *Master) AddColumn(price float64, pods pack.Load, row int) int {
-	e := Entry{Price: price, Column: -1, Offer: -1, Rows: []int32{int32(row)}, Counts: []float64{1}}
-	for k, n := range pods {
-		if n > 0 && m.At[k] >= 0 {
-			e.Rows, e.Counts = append(e.Rows, int32(m.At[k])), append(e.Counts, float64(n))
+// launched returns how many machines of each offer the relaxation launches.
+func (m *Master) launched() []float64 {
+	n := make([]float64, len(m.p.Offers))
+	for j, x := range m.LP.Basic() {
+		if t := m.origins[j].offer; t >= 0 {
+			n[t] += x
 		}
 	}
-	m.Entries = append(m.Entries, e)
-	return len(m.Entries) - 1
+	return n
+}
+
+// require adds a cut.
+func (m *Master) require(c cardinality) {
+	if c.sign > 0 {
+		for t, serves := range c.serves {
+			if serves {
+				// Empty machines satisfy the row as well, so that no dual exceeds a price.
+				rows, counts := m.inCuts(t, 1)
+				m.addColumn(origin{-1, t}, m.price(t), rows, counts)
+			}
+		}
+	}
+	cover := m.addColumn(origin{-1, -1}, 2*float64(m.p.Dearest()), nil, nil)
+	m.LP.AddRow(float64(c.sign*float64(c.machines)), func(j int) float64 {
+		switch t := m.origins[j].offer; {
+		case j == cover:
+			return 1
+		case t >= 0 && c.serves[t]:
+			return c.sign
+		}
+		return 0
+	}, cover)
+	m.cuts = append(m.cuts, c)
+	m.setValues()
+}
+
+// restrict restricts a relaxation to the given numbers of machines: each machine beyond them costs extra times its price more.
+func (m *Master) restrict(numbers []int64, extra float64) {
+	m.surcharge = make([]float64, len(numbers))
+	for t, n := range numbers {
+		if n == 0 {
+			m.surcharge[t] = float64(extra * float64(m.p.Offers[t].Price))
+		}
+	}
+	for j, of := range m.origins {
+		if of.offer >= 0 {
+			m.LP.SetPrice(j, m.price(of.offer))
+		}
+	}
+	for t, n := range numbers {
+		if n > 0 {
+			serves := make([]bool, len(numbers))
+			serves[t] = true
+			m.require(cardinality{serves, -1, n})
+			m.addColumn(origin{-1, -1}, float64(extra*float64(m.p.Offers[t].Price)), []int32{int32(m.LP.Rows() - 1)}, []float64{1})
+		}
+	}
+}
+
+// AddRow adds a row with a demand, and an artificial column that covers it at a price. It returns the row and the column.
+func (m *Master) AddRow(demand, price float64) (row, column int) {
+	cover := m.addColumn(origin{-1, -1}, price, nil, nil)
+	return m.LP.AddRow(demand, func(j int) float64 {
+		if j == cover {
+			return 1
+		}
+		return 0
+	}, cover), cover
+}
+
+// AddColumn adds a column that launches nothing. It has a price, counts once in a row of [Master.AddRow], and covers pods. It returns its index in LP.
+func (m *Master) AddColumn(price float64, pods pack.Load, row int) int {
+	rows, counts := []int32{int32(row)}, []float64{1}
+	for k, n := range pods {
+		if n > 0 && m.at[k] >= 0 {
+			rows, counts = append(rows, int32(m.at[k])), append(counts, float64(n))
+		}
+	}
+	return m.addColumn(origin{-1, -1}, price, rows, counts)
 }

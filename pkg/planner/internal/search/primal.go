@@ -158,7 +158,7 @@ func (h *primal) firstSlice() int64 {
 // shares returns the budgets for the proof and for the plan, so that both take about as long. Later rounds also spend time on columns and dives for the plan.
 // If more of the gap is known to be due to the plan, it gets more.
 func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
-	z, price := int64(h.state.g.total()), h.state.best.cost(h.state.ctx.Problem).Price
+	z, price := int64(h.state.g.LP.Cost()), h.state.best.cost(h.state.ctx.Problem).Price
 	switch {
 	case later && (h.state.fewest() || !h.state.few() && price-z > z-h.state.bound):
 		return slice * 2, slice * 2

@@ -90,11 +90,11 @@ func (h *dual) step(p *proof) bool {
 		h.state.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}
 	}
 	moved := h.learn(p.g, found)
-	pivots := p.g.pivots
+	pivots := 0
 	if moved {
-		h.state.ctx.reoptimise(p.g)
+		pivots = h.state.ctx.reoptimise(p.g)
 	}
-	p.swung = between && p.g.pivots == pivots
+	p.swung = between && pivots == 0
 	return between || moved
 }
 
