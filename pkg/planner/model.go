@@ -113,12 +113,12 @@ type Rule struct {
 	Eligible []int
 }
 
-// Wish is a preference of pods: they can be placed without it.
-type Wish struct {
-	// Offerings and Nodes are those that satisfy the wish, sorted, as in [Class]. They are ignored if Rule is set.
+// Preference is a preference of pods: they can be placed without it.
+type Preference struct {
+	// Offerings and Nodes are those that satisfy the preference, sorted, as in [Class]. They are ignored if Rule is set.
 	Offerings []int
 	Nodes     []int
-	// Rule is the index of the rule that is preferred, if it is ≥ 0. The rule binds this class only until the wish is given up.
+	// Rule is the index of the rule that is preferred, if it is ≥ 0. The rule binds this class only until the preference is given up.
 	Rule int
 }
 
@@ -221,8 +221,8 @@ type Class struct {
 	Quotas []Amount
 	// Priority decides which pods are placed if not all of them can be: those with higher priority.
 	Priority int32
-	// Wishes are the preferences of the pods, in the order in which they are given up for a pod that cannot be placed otherwise.
-	Wishes []Wish
+	// Preferences are the preferences of the pods, in the order in which they are given up for a pod that cannot be placed otherwise.
+	Preferences []Preference
 }
 
 // Snapshot holds everything that a plan depends on.
@@ -316,7 +316,7 @@ type Plan struct {
 	Price MicroUSD
 	// Bound is a proven lower bound on the price of any plan that places the same pods. It is ≤ Price.
 	Bound MicroUSD
-	// Proof proves Bound. It is nil if nothing is launched, if every way to place the pods was tried, or if rules, wishes, priorities, weights or choices
+	// Proof proves Bound. It is nil if nothing is launched, if every way to place the pods was tried, or if rules, preferences, priorities, weights or choices
 	// affected the plan.
 	Proof *Proof
 }

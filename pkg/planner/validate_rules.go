@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// validateRules returns what is invalid in topologies, rules, wishes and minValues.
+// validateRules returns what is invalid in topologies, rules, preferences and minValues.
 func validateRules(s Snapshot) []error {
 	var errs []error
 	for t, x := range s.Topologies {
@@ -41,9 +41,9 @@ func validateWishes(s Snapshot) []error {
 	var errs []error
 	for i, c := range s.Classes {
 		bad := about(&errs, Violation{Classes: []int{i}})
-		for k, w := range c.Wishes {
+		for k, w := range c.Preferences {
 			if w.Rule >= len(s.Rules) || !indices(w.Offerings, len(s.Offerings)) || !indices(w.Nodes, len(s.Nodes)) {
-				bad("class %d: wish %d has a rule, offerings or nodes that are not sorted, repeat, or are out of range", i, k)
+				bad("class %d: preference %d has a rule, offerings or nodes that are not sorted, repeat, or are out of range", i, k)
 			}
 		}
 	}

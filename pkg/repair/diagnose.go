@@ -17,13 +17,13 @@ import (
 type Diagnosis struct {
 	// Cases has the unhealthy machines, by the names of their NodeClaims.
 	Cases map[string]Case
-	// Wards has the pools with started machines, by name.
-	Wards map[string]Ward
+	// Pools has the pools with started machines, by name.
+	Pools map[string]PoolHealth
 }
 
 // Case is an unhealthy machine.
 type Case struct {
-	Sickness
+	Fault
 	// Wait is how long Karve still tolerates it. It is 0 once that time is over.
 	Wait time.Duration
 	// Kept is why the machine is not replaced although it should be, and what to do. It is "" if it is replaced.
@@ -36,16 +36,16 @@ func (c Case) passes(m *snapshot.Machine) bool {
 	return c.Wait > 0 && m.Deleting() && m.Replacing() != Unhealthy
 }
 
-// Ward counts the unhealthy machines of a pool.
-type Ward struct {
-	// Machines is the number of machines that have started. Sick is how many of them are unhealthy, or are being replaced because they were, except those that
-	// are being deleted for another reason. Allowed is how many may be unhealthy at the same time.
-	Machines, Sick, Allowed int
+// PoolHealth counts the unhealthy machines of a pool.
+type PoolHealth struct {
+	// Machines is the number of machines that have started. Unhealthy is how many of them are unhealthy, or are being replaced because they were, except
+	// those that are being deleted for another reason. Allowed is how many may be unhealthy at the same time.
+	Machines, Unhealthy, Allowed int
 	// Closed is the reason why no machine is replaced, and Message explains it and what to do. Both are "" if machines are replaced.
 	Closed, Message string
 }
 
-// Values of Ward.Closed.
+// Values of PoolHealth.Closed.
 const (
 	TooManyUnhealthy = "TooManyUnhealthy"
 	ZoneUnhealthy    = "ZoneUnhealthy"
@@ -56,70 +56,70 @@ const DoNotRepair = "karpenter.sh/do-not-repair"
 
 // Diagnose returns the health of all machines of a cluster. The controllers share it, so that the conditions of a pool agree with what is done.
 func Diagnose(c *snapshot.Cluster, machines []snapshot.Machine, t Tolerations) Diagnosis {
-	d := Diagnosis{Cases: map[string]Case{}, Wards: map[string]Ward{}}
-	now, sick, passing := clock(c), map[string][]string{}, map[string]bool{}
+	d := Diagnosis{Cases: map[string]Case{}, Pools: map[string]PoolHealth{}}
+	now, unhealthy, passing := clock(c), map[string][]string{}, map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
 		if m.Node == nil || !m.Started() {
-			if s := t.Sickness(m, now); s != nil {
-				d.Cases[m.Claim.Name] = Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
+			if s := t.Fault(m, now); s != nil {
+				d.Cases[m.Claim.Name] = Case{Fault: *s, Wait: max(0, s.Until.Sub(now))}
 			}
 			continue
 		}
-		ward := d.Wards[m.Pool()]
-		ward.Machines++
-		if s := t.Sickness(m, now); s != nil {
-			c := Case{Sickness: *s, Wait: max(0, s.Until.Sub(now))}
+		health := d.Pools[m.Pool()]
+		health.Machines++
+		if s := t.Fault(m, now); s != nil {
+			c := Case{Fault: *s, Wait: max(0, s.Until.Sub(now))}
 			d.Cases[m.Claim.Name] = c
 			if c.passes(m) {
 				passing[m.Node.Name] = true
 			} else {
-				ward.Sick++
-				sick[m.Pool()] = append(sick[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
+				health.Unhealthy++
+				unhealthy[m.Pool()] = append(unhealthy[m.Pool()], fmt.Sprintf("%s (%s)", m.Claim.Name, s.Reason))
 			}
 		} else if m.Replacing() == Unhealthy {
-			ward.Sick++
+			health.Unhealthy++
 		}
-		d.Wards[m.Pool()] = ward
+		d.Pools[m.Pool()] = health
 	}
 	zones := unheard(c.Indexed().AllNodes(), passing)
-	for pool, ward := range d.Wards {
-		ward.Allowed = allowed(ward.Machines)
-		if ward.Sick > ward.Allowed {
-			ward.Closed = TooManyUnhealthy
-			ward.Message = fmt.Sprintf("%d of %d nodes are unhealthy, and none is replaced while more than %d are: %s. Look for what they share, as a zone, an image, a driver or a "+
-				"device plugin, and delete the NodeClaims of those that will not come back", ward.Sick, ward.Machines, ward.Allowed, some(sick[pool]))
+	for pool, health := range d.Pools {
+		health.Allowed = allowed(health.Machines)
+		if health.Unhealthy > health.Allowed {
+			health.Closed = TooManyUnhealthy
+			health.Message = fmt.Sprintf("%d of %d nodes are unhealthy, and none is replaced while more than %d are: %s. Look for what they share, as a zone, an image, a driver or a "+
+				"device plugin, and delete the NodeClaims of those that will not come back", health.Unhealthy, health.Machines, health.Allowed, some(unhealthy[pool]))
 		}
-		d.Wards[pool] = ward
+		d.Pools[pool] = health
 	}
 	for i := range machines {
 		m := &machines[i]
-		if sick, ok := d.Cases[m.Claim.Name]; ok {
-			ward, zone := d.Wards[m.Pool()], ""
-			if sick.Forceful {
+		if found, ok := d.Cases[m.Claim.Name]; ok {
+			health, zone := d.Pools[m.Pool()], ""
+			if found.Forceful {
 				zone = zones.of(m.Node)
 			}
-			sick.Kept = kept(m, ward, zone, c.Now)
-			d.Cases[m.Claim.Name] = sick
-			if zone != "" && ward.Closed == "" {
-				ward.Closed, ward.Message = ZoneUnhealthy, zone
-				d.Wards[m.Pool()] = ward
+			found.Kept = kept(m, health, zone, c.Now)
+			d.Cases[m.Claim.Name] = found
+			if zone != "" && health.Closed == "" {
+				health.Closed, health.Message = ZoneUnhealthy, zone
+				d.Pools[m.Pool()] = health
 			}
 		}
 	}
 	return d
 }
 
-// kept returns why an unhealthy machine is not replaced, and "" if it is replaced once its time is over. The argument zone is the message about an outage of
+// kept returns why an found machine is not replaced, and "" if it is replaced once its time is over. The argument zone is the message about an outage of
 // its zone, and "" if there is none.
-func kept(m *snapshot.Machine, ward Ward, zone string, now time.Time) string {
+func kept(m *snapshot.Machine, health PoolHealth, zone string, now time.Time) string {
 	switch {
 	case m.Node.Annotations[DoNotRepair] == "true":
 		return "the node carries " + DoNotRepair
 	case m.Claim.Annotations[DoNotRepair] == "true":
 		return "its NodeClaim carries " + DoNotRepair
-	case ward.Closed == TooManyUnhealthy:
-		return ward.Message
+	case health.Closed == TooManyUnhealthy:
+		return health.Message
 	case zone != "":
 		return zone
 	}

@@ -22,7 +22,7 @@ func TestWhateverAilsAFleet(t *testing.T) {
 
 func FuzzDiagnose(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 
-// laws hold for every fleet: none goes that is well, that somebody keeps or that was not sick for long enough, and no more at once than may.
+// laws hold for every fleet: none goes that is well, that somebody keeps or that was not unhealthy for long enough, and no more at once than may.
 func laws(t *rapid.T) {
 	machines := make([]snapshot.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
 	for i := range machines {
@@ -37,28 +37,28 @@ func laws(t *rapid.T) {
 	for i := range machines {
 		m := &machines[i]
 		all[m.Pool()]++
-		sick, ok := d.Cases[m.Claim.Name]
+		unhealthy, ok := d.Cases[m.Claim.Name]
 		if !ok {
 			if m.Replacing() == Unhealthy {
 				going[m.Pool()]++
 			}
 			continue
 		}
-		if !replaced(sick) {
+		if !replaced(unhealthy) {
 			continue
 		}
 		going[m.Pool()]++
 		due[m.Pool()]++
-		if cluster.Now.Before(sick.Until) {
-			t.Fatalf("%s goes before it was sick for long enough: %+v", m.Claim.Name, sick)
+		if cluster.Now.Before(unhealthy.Until) {
+			t.Fatalf("%s goes before it was unhealthy for long enough: %+v", m.Claim.Name, unhealthy)
 		}
 		if m.Node.Annotations[DoNotRepair] == "true" || m.Node.Annotations["ails"] == "" {
-			t.Fatalf("%s goes, with annotations %v: %+v", m.Claim.Name, m.Node.Annotations, sick)
+			t.Fatalf("%s goes, with annotations %v: %+v", m.Claim.Name, m.Node.Annotations, unhealthy)
 		}
 	}
 	for pool := range due {
 		if n := going[pool]; n > (all[pool]+4)/5 {
-			t.Fatalf("%d of %d machines of pool %s go at once: %+v", n, all[pool], pool, d.Wards[pool])
+			t.Fatalf("%d of %d machines of pool %s go at once: %+v", n, all[pool], pool, d.Pools[pool])
 		}
 	}
 	slices.Reverse(machines)

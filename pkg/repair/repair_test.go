@@ -61,7 +61,7 @@ func short(replicas int64, ago time.Duration) func(*snapshot.Machine) {
 	}
 }
 
-func TestSickness(t *testing.T) {
+func TestFault(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		machine snapshot.Machine
@@ -69,39 +69,39 @@ func TestSickness(t *testing.T) {
 		left    time.Duration
 		force   bool
 	}{
-		"a machine that works":                                {machine("m"), "", 0, false},
-		"a Node that nobody hears of":                         {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
-		"one that says that it is not ready":                  {machine("m", says(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
-		"one of which nobody says since when":                 {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
-		"a GPU that a reset may mend":                         {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
-		"a GPU that is lost":                                  {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
-		"a GPU that asks for another machine":                 {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
-		"GPUs of which nothing is known":                      {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},
-		"GPUs that are in service":                            {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionTrue, time.Hour)), "", 0, false},
-		"a network that is down":                              {machine("m", says("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
-		"pressure on the disk":                                {machine("m", says(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
-		"replicas that are gone for a moment":                 {machine("m", short(0, 4*time.Minute)), "", 0, false},
-		"replicas that stay away":                             {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
-		"replicas that came back":                             {machine("m", short(10, time.Hour)), "", 0, false},
-		"replicas that another plugin keeps away":             {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
-		"replicas that a configuration keeps away":            {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
-		"replicas that an agent without GPUs cannot have":     {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
-		"what is borne for the shortest time counts":          {machine("m", notReady(time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
-		"what calls for force by now counts before":           {machine("m", notReady(30*time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
-		"a machine that has not started is broken, not sick":  {starting(), "", 0, false},
-		"a machine whose Node has not come is nothing so far": {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
+		"a machine that works":                                    {machine("m"), "", 0, false},
+		"a Node that nobody hears of":                             {machine("m", notReady(time.Minute)), "Ready", 29 * time.Minute, true},
+		"one that says that it is not ready":                      {machine("m", says(corev1.NodeReady, corev1.ConditionFalse, 40*time.Minute)), "Ready", -10 * time.Minute, true},
+		"one of which nobody says since when":                     {machine("m", notReady(0), func(m *snapshot.Machine) { m.Node.Status.Conditions[0].LastTransitionTime = metav1.Time{} }), "Ready", 30 * time.Minute, true},
+		"a GPU that a reset may mend":                             {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonReset)), nodecontract.HardwareCondition, 6 * time.Minute, false},
+		"a GPU that is lost":                                      {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 4*time.Minute, nodecontract.ReasonLost)), nodecontract.HardwareCondition, -3 * time.Minute, false},
+		"a GPU that asks for another machine":                     {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionFalse, 30*time.Second, nodecontract.ReasonReplace)), nodecontract.HardwareCondition, 30 * time.Second, false},
+		"GPUs of which nothing is known":                          {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionUnknown, time.Hour)), "", 0, false},
+		"GPUs that are in service":                                {machine("m", says(nodecontract.HardwareCondition, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"a network that is down":                                  {machine("m", says("NetworkingReady", corev1.ConditionFalse, 10*time.Minute)), "NetworkingReady", 20 * time.Minute, false},
+		"pressure on the disk":                                    {machine("m", says(corev1.NodeDiskPressure, corev1.ConditionTrue, time.Hour)), "", 0, false},
+		"replicas that are gone for a moment":                     {machine("m", short(0, 4*time.Minute)), "", 0, false},
+		"replicas that stay away":                                 {machine("m", short(9, 6*time.Minute)), ReplicasMissing, 4 * time.Minute, false},
+		"replicas that came back":                                 {machine("m", short(10, time.Hour)), "", 0, false},
+		"replicas that another plugin keeps away":                 {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "StandingBack")), "", 0, false},
+		"replicas that a configuration keeps away":                {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "ConfigurationRefused")), "", 0, false},
+		"replicas that an agent without GPUs cannot have":         {machine("m", short(0, time.Hour), says(nodecontract.SharingCondition, corev1.ConditionFalse, time.Hour, "NoGPUs")), ReplicasMissing, -50 * time.Minute, false},
+		"what is borne for the shortest time counts":              {machine("m", notReady(time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)), nodecontract.HardwareCondition, 9 * time.Minute, false},
+		"what calls for force by now counts before":               {machine("m", notReady(30*time.Minute), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour)), "Ready", 0, true},
+		"a machine that has not started is broken, not unhealthy": {starting(), "", 0, false},
+		"a machine whose Node has not come is nothing so far":     {machine("m", func(m *snapshot.Machine) { m.Node = nil }), "", 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := borne.Sickness(&c.machine, now)
+			s := borne.Fault(&c.machine, now)
 			if s == nil {
 				if c.reason != "" {
-					t.Errorf("it is not sick, want %s", c.reason)
+					t.Errorf("it is not unhealthy, want %s", c.reason)
 				}
 				return
 			}
 			if s.Reason != c.reason || s.Until.Sub(now) != c.left || s.Forceful != c.force {
-				t.Errorf("it is sick with %s for another %s, forceful %t; want %q, %s, %t", s.Reason, s.Until.Sub(now), s.Forceful, c.reason, c.left, c.force)
+				t.Errorf("it is unhealthy with %s for another %s, forceful %t; want %q, %s, %t", s.Reason, s.Until.Sub(now), s.Forceful, c.reason, c.left, c.force)
 			}
 		})
 	}
@@ -138,24 +138,24 @@ func clusterOf(machines []snapshot.Machine) *snapshot.Cluster {
 
 func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 	t.Parallel()
-	sick := notReady(time.Hour)
+	unhealthy := notReady(time.Hour)
 	borneStill := says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Minute)
 	for name, c := range map[string]struct {
 		machines int
 		edits    []func(*snapshot.Machine)
 		due      int
 	}{
-		"a machine alone is replaced":                                         {1, list(sick), 1},
-		"one of five is":                                                      {5, list(sick), 1},
-		"two of five are not":                                                 {5, list(sick, sick), 0},
-		"two of six are, since a fifth is rounded up":                         {6, list(sick, sick), 2},
-		"one that is borne still counts":                                      {5, list(sick, borneStill), 0},
-		"and is not replaced where it does not matter":                        {6, list(sick, borneStill), 1},
-		"one that is replaced and has come to life again on its way out does": {5, list(sick, replacing), 0},
-		"one that is replaced for another reason does not":                    {5, list(sick, drifting), 1},
-		"nor one that is given back and falls silent as it goes":              {5, list(sick, silentAs(deleting, drifting)), 1},
-		"but one that goes because it is sick does":                           {5, list(sick, silentAs(deleting, replacing)), 0},
-		"and one that should have gone by now":                                {5, list(sick, func(m *snapshot.Machine) { sick(m); deleting(m) }), 0},
+		"a machine alone is replaced":                                         {1, list(unhealthy), 1},
+		"one of five is":                                                      {5, list(unhealthy), 1},
+		"two of five are not":                                                 {5, list(unhealthy, unhealthy), 0},
+		"two of six are, since a fifth is rounded up":                         {6, list(unhealthy, unhealthy), 2},
+		"one that is borne still counts":                                      {5, list(unhealthy, borneStill), 0},
+		"and is not replaced where it does not matter":                        {6, list(unhealthy, borneStill), 1},
+		"one that is replaced and has come to life again on its way out does": {5, list(unhealthy, replacing), 0},
+		"one that is replaced for another reason does not":                    {5, list(unhealthy, drifting), 1},
+		"nor one that is given back and falls silent as it goes":              {5, list(unhealthy, silentAs(deleting, drifting)), 1},
+		"but one that goes because it is unhealthy does":                      {5, list(unhealthy, silentAs(deleting, replacing)), 0},
+		"and one that should have gone by now":                                {5, list(unhealthy, func(m *snapshot.Machine) { unhealthy(m); deleting(m) }), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,15 +166,15 @@ func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 			}
 			d := Diagnose(cluster, machines, borne)
 			due := 0
-			for _, sick := range d.Cases {
-				if replaced(sick) {
+			for _, unhealthy := range d.Cases {
+				if replaced(unhealthy) {
 					due++
 				}
 			}
 			if due != c.due {
 				t.Errorf("%d are replaced, want %d: %+v", due, c.due, d)
 			}
-			if closed := d.Wards["gpu"].Closed; (closed == TooManyUnhealthy) != (c.due == 0) {
+			if closed := d.Pools["gpu"].Closed; (closed == TooManyUnhealthy) != (c.due == 0) {
 				t.Errorf("the pool is closed by %q", closed)
 			}
 		})
@@ -206,11 +206,11 @@ func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
 	cluster, machines := fleet(5, notReady(time.Hour), says(nodecontract.HardwareCondition, corev1.ConditionFalse, time.Hour))
 	d := Diagnose(cluster, machines, borne)
 	for _, part := range []string{"2 of 5", "more than 1", "m-00 (Ready), m-01 (AcceleratedHardwareReady)", "delete the NodeClaims"} {
-		if message := d.Wards["gpu"].Message; !strings.Contains(message, part) {
+		if message := d.Pools["gpu"].Message; !strings.Contains(message, part) {
 			t.Errorf("the pool's message lacks %q: %s", part, message)
 		}
 	}
-	if kept := d.Cases["m-00"].Kept; kept != d.Wards["gpu"].Message {
+	if kept := d.Cases["m-00"].Kept; kept != d.Pools["gpu"].Message {
 		t.Errorf("the machine is kept because %q", kept)
 	}
 }
@@ -250,8 +250,8 @@ func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 				if replaced(got) != want {
 					t.Errorf("machine %d is replaced: %t, want %t: %+v", i, replaced(got), want, got)
 				}
-				if !want && (d.Wards[machines[i].Pool()].Closed != ZoneUnhealthy || !strings.Contains(got.Kept, "zone b")) {
-					t.Errorf("machine %d is kept because %q, its pool closed by %q", i, got.Kept, d.Wards[machines[i].Pool()].Closed)
+				if !want && (d.Pools[machines[i].Pool()].Closed != ZoneUnhealthy || !strings.Contains(got.Kept, "zone b")) {
+					t.Errorf("machine %d is kept because %q, its pool closed by %q", i, got.Kept, d.Pools[machines[i].Pool()].Closed)
 				}
 			}
 		})
@@ -272,8 +272,8 @@ func TestMachinesThatAreGivenBackAreNoZoneThatIsOut(t *testing.T) {
 	t.Parallel()
 	going := silentAs(deleting)
 	cluster, machines := fleet(4, going, going, going)
-	if ward := Diagnose(cluster, machines, borne).Wards["gpu"]; ward.Closed != "" {
-		t.Errorf("three of four machines of a zone are given back, and the pool is closed by %s: %s", ward.Closed, ward.Message)
+	if health := Diagnose(cluster, machines, borne).Pools["gpu"]; health.Closed != "" {
+		t.Errorf("three of four machines of a zone are given back, and the pool is closed by %s: %s", health.Closed, health.Message)
 	}
 }
 

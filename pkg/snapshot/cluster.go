@@ -38,8 +38,8 @@ type Cluster struct {
 	Pods        []corev1.Pod
 	// Index has NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes where they are read as they change. The fields of these names
 	// are nil then. Indexed returns it in any case.
-	Index       *Index
-	DaemonSets  []appsv1.DaemonSet
+	Index      *Index
+	DaemonSets []appsv1.DaemonSet
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.
 	NodeOverlays []karpv1alpha1.NodeOverlay
 	// Buffers are CapacityBuffers.
@@ -55,8 +55,8 @@ type Cluster struct {
 	UnknownFields map[types.UID][]string
 	// Refused has the offerings that the cloud refused, by GPUNodeClass.
 	Refused map[string][]v1alpha1.RefusedOffering
-	// Turns says which classes of pods are next if there are too many for one plan. It may be nil.
-	Turns Turns
+	// Queue says which classes of pods are next if there are too many for one plan. It may be nil.
+	Queue ClassQueue
 	// ReplicasTimeout is how long the replicas of a registered node may take to appear.
 	ReplicasTimeout time.Duration
 }

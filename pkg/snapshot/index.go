@@ -279,7 +279,9 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 
 // isCounted reports whether rules of other pods count a pod if its node exists. As in Karpenter, a pod that is being deleted does not count, because its place will be
 // free.
-func isCounted(pod *corev1.Pod) bool { return pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !karpenter.IsTerminal(pod) }
+func isCounted(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.DeletionTimestamp.IsZero() && !karpenter.IsTerminal(pod)
+}
 
 // completes reports whether a pod tells how long the pods of its Job take.
 func completes(pod *corev1.Pod) bool {

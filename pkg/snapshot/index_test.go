@@ -234,4 +234,3 @@ func compareIndexes(t *rapid.T, want, got *snapshot.Index) {
 		t.Fatalf("last heartbeat %s, want %s", got.LastHeartbeat(), want.LastHeartbeat())
 	}
 }
-

@@ -253,8 +253,8 @@ func (m *Machine) ForeignPods() []*corev1.Pod {
 	return slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return !IsForeign(pod) })
 }
 
-// Unused reports whether no pod holds a replica of the machine.
-func (m *Machine) Unused() bool {
+// NoReplicasHeld reports whether no pod holds a replica of the machine.
+func (m *Machine) NoReplicasHeld() bool {
 	return !slices.ContainsFunc(m.Pods, func(pod *corev1.Pod) bool { return IsWorkload(pod) && !IsForeign(pod) })
 }
 

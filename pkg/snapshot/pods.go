@@ -53,7 +53,7 @@ func (c *Cluster) waiting(shapes *shapes, storage *storage, nominating *nominati
 			pods = append(pods, waitingPod{pod, s})
 		}
 	}
-	pods, later = c.inTurn(pods, moving)
+	pods, later = c.fairShare(pods, moving)
 	// All selections are known only now, after the last pod.
 	byKey := map[string]*waitingClass{}
 	for _, p := range pods {

@@ -211,7 +211,7 @@ func TestPreferencesThatNothingGrantsAreNoWishes(t *testing.T) {
 		pod.Spec.Affinity = preferences()
 		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.ScheduleAnyway, TopologyKey: "zone"}}
 	})
-	if class := snapshot.Build(c).Classes[0]; len(got) != 8 || class.Blocked != nil || class.Wishes != nil {
+	if class := snapshot.Build(c).Classes[0]; len(got) != 8 || class.Blocked != nil || class.Preferences != nil {
 		t.Errorf("admitted by %v, class %+v", got, class)
 	}
 }

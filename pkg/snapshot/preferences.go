@@ -39,7 +39,7 @@ func (r *rules) prefer(class int, t *term) {
 	}
 	if rule := r.add(class, t, true); rule >= 0 {
 		c := &r.view.Classes[class]
-		c.Wishes = append(c.Wishes, planner.Wish{Rule: rule})
+		c.Preferences = append(c.Preferences, planner.Preference{Rule: rule})
 	}
 }
 
@@ -67,29 +67,29 @@ func (r *rules) preferredNodes(class int) {
 // preferPlaces adds a preference for the class's places for which grants is true, unless it is true for all or none.
 func (r *rules) preferPlaces(class int, grants func(taints []corev1.Taint, node string, labels map[string]string) bool) {
 	c := &r.view.Classes[class]
-	wish := planner.Wish{Rule: -1}
+	preference := planner.Preference{Rule: -1}
 	for _, i := range c.Offerings {
 		taints := r.view.Pools[r.view.Snapshot.Offerings[i].Pool].NodePool.Spec.Template.Spec.Taints
 		if grants(taints, "", r.view.Offerings[i].Labels) {
-			wish.Offerings = append(wish.Offerings, i)
+			preference.Offerings = append(preference.Offerings, i)
 		}
 	}
 	for _, i := range c.Nodes {
 		if room := &r.rooms[i]; grants(room.taints, room.nodeName, room.labels) {
-			wish.Nodes = append(wish.Nodes, i)
+			preference.Nodes = append(preference.Nodes, i)
 		}
 	}
-	granted := len(wish.Offerings) + len(wish.Nodes)
-	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeats(c.Wishes, wish) {
-		c.Wishes = append(c.Wishes, wish)
+	granted := len(preference.Offerings) + len(preference.Nodes)
+	if granted > 0 && granted < len(c.Offerings)+len(c.Nodes) && !repeats(c.Preferences, preference) {
+		c.Preferences = append(c.Preferences, preference)
 	}
 }
 
 // repeats reports whether a preference equals the last one. Relaxing only one of them would change nothing.
-func repeats(wishes []planner.Wish, wish planner.Wish) bool {
-	if len(wishes) == 0 {
+func repeats(preferences []planner.Preference, preference planner.Preference) bool {
+	if len(preferences) == 0 {
 		return false
 	}
-	last := wishes[len(wishes)-1]
-	return last.Rule == wish.Rule && slices.Equal(last.Offerings, wish.Offerings) && slices.Equal(last.Nodes, wish.Nodes)
+	last := preferences[len(preferences)-1]
+	return last.Rule == preference.Rule && slices.Equal(last.Offerings, preference.Offerings) && slices.Equal(last.Nodes, preference.Nodes)
 }

@@ -190,7 +190,7 @@ func limit(c *planner.Class, offering, node func(i int) bool) {
 
 // add adds the class to the rule for one of its terms and returns the index of the rule. It returns -1 if the rule would restrict nothing. A preference has
 // a rule of its own, even if other terms require the same.
-func (r *rules) add(class int, t *term, wish bool) int {
+func (r *rules) add(class int, t *term, preference bool) int {
 	rule := planner.Rule{
 		Kind: t.kind, Name: t.name(), Topology: planner.PerNode, Counted: r.counted(t), MaxSkew: t.maxSkew, MinDomains: t.minDomains,
 	}
@@ -209,10 +209,10 @@ func (r *rules) add(class int, t *term, wish bool) int {
 		}
 		rule.Eligible = r.eligible(class, t)
 	}
-	if wish && t.kind == planner.Together && len(rule.Counted) == 0 && rule.Present == nil {
+	if preference && t.kind == planner.Together && len(rule.Counted) == 0 && rule.Present == nil {
 		return -1 // There is no pod that the preference could be about.
 	}
-	id := fmt.Sprintf("%+v %t", rule, wish)
+	id := fmt.Sprintf("%+v %t", rule, preference)
 	index, ok := r.made[id]
 	if !ok {
 		index = len(r.view.Rules)

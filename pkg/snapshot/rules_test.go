@@ -319,7 +319,7 @@ func TestRulesAreThoseOfTheScheduler(t *testing.T) {
 				t.Errorf("rules (-want +got):\n%s", diff)
 			}
 			for _, class := range view.Classes {
-				if class.Blocked != nil || len(class.Wishes) > 0 {
+				if class.Blocked != nil || len(class.Preferences) > 0 {
 					t.Errorf("class %+v", class)
 				}
 			}
@@ -513,10 +513,10 @@ func TestPodsAreOfDifferentClassesOnlyWhereSelectorsTellThemApart(t *testing.T) 
 	}
 }
 
-// wishes are a class's wishes: the zones and nodes that grant each, or its rule.
-func wishes(view snapshot.View, pod string) []string {
+// preferencesOf returns a class's preferences: the zones and nodes that grant each, or its rule.
+func preferencesOf(view snapshot.View, pod string) []string {
 	var all []string
-	for _, w := range view.Classes[classOf(view, pod)].Wishes {
+	for _, w := range view.Classes[classOf(view, pod)].Preferences {
 		if w.Rule >= 0 {
 			all = append(all, told(view, view.Rules[w.Rule]))
 			continue
@@ -575,11 +575,11 @@ func TestWishesAreInTheOrderInWhichKarpenterGivesThemUp(t *testing.T) {
 		all + " m-a m-b",
 	}
 	view := snapshot.Build(c)
-	if diff := cmp.Diff(want, wishes(view, "w")); diff != "" {
-		t.Errorf("wishes (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, preferencesOf(view, "w")); diff != "" {
+		t.Errorf("preferences (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"m-a", "m-b", "us-east-1a", "us-east-1b"}, places(view, "w")); diff != "" {
-		t.Errorf("wishes take places away (-want +got):\n%s", diff)
+		t.Errorf("preferences take places away (-want +got):\n%s", diff)
 	}
 }
 
@@ -595,7 +595,7 @@ func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
 	want := []string{"Apart " + zone + " of w counts w,x", "Apart " + zone + " of x counts w,x"}
 	got := allTold(t, view)
 	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" || len(view.Classes[classOf(view, "w")].Wishes) != 0 {
+	if diff := cmp.Diff(want, got); diff != "" || len(view.Classes[classOf(view, "w")].Preferences) != 0 {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }

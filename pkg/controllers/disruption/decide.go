@@ -108,7 +108,7 @@ func rank(m *reason.Machine) int {
 	switch {
 	case m.Replacing() != "" && disrupting(m.Machine):
 		return 0
-	case !m.Unused():
+	case !m.NoReplicasHeld():
 		return 1
 	case m.Empty():
 		return 2

@@ -30,7 +30,7 @@ func (c *Controller) force(ctx context.Context, cmd command) error {
 	}
 	now := c.Clock.Now()
 	look := snapshot.Machine{Claim: m.Claim, Node: live, Promise: m.Promise}
-	if found := c.Tolerations.Sickness(&look, now); found == nil || !found.Forceful || found.Until.After(now) {
+	if found := c.Tolerations.Fault(&look, now); found == nil || !found.Forceful || found.Until.After(now) {
 		log.FromContext(ctx).Info("Keeping a node that has come back", "node", klog.KObj(live))
 		return nil
 	}

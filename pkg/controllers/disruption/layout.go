@@ -60,7 +60,7 @@ func propose(l *layout.Layout, search solve.Solver) searchResult {
 	for _, step := range found.Steps {
 		p := proposal{moves: step.Moves}
 		for _, i := range step.Leave {
-			if m := l.Machines[i]; !m.Unused() {
+			if m := l.Machines[i]; !m.NoReplicasHeld() {
 				p.claims = append(p.claims, m.Claim.Name) // Unused machines are deleted anyway when they have been idle long enough.
 			}
 		}

@@ -404,8 +404,8 @@ func sick(m *snapshot.Machine) bool {
 
 // goesAnyway says that a machine is on its way out for another cause, and has not been sick for long.
 func (s *simulation) goesAnyway(m *snapshot.Machine) bool {
-	sickness := borne.Sickness(m, s.cluster.Now)
-	return m.Deleting() && m.Replacing() != reason.Unhealthy && sickness != nil && sickness.Until.After(s.cluster.Now)
+	fault := borne.Fault(m, s.cluster.Now)
+	return m.Deleting() && m.Replacing() != reason.Unhealthy && fault != nil && fault.Until.After(s.cluster.Now)
 }
 
 // mayRepair checks that a machine that goes because it is sick is, and that at most a fifth of all are.

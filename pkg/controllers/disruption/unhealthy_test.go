@@ -39,8 +39,8 @@ func hurriedAt(at string) func(*snapshot.Machine) {
 
 func TestEachStepOfASickMachine(t *testing.T) {
 	t.Parallel()
-	gentle := repair.Case{Sickness: repair.Sickness{Reason: "AcceleratedHardwareReady", Message: "a GPU is lost"}}
-	forced := repair.Case{Sickness: repair.Sickness{Reason: "Ready", Message: "nobody hears of it", Forceful: true}}
+	gentle := repair.Case{Fault: repair.Fault{Reason: "AcceleratedHardwareReady", Message: "a GPU is lost"}}
+	forced := repair.Case{Fault: repair.Fault{Reason: "Ready", Message: "nobody hears of it", Forceful: true}}
 	borne := func(c repair.Case) repair.Case { c.Wait = 20 * time.Second; return c }
 	kept := func(c repair.Case) repair.Case { c.Kept = "too many are"; return c }
 	for name, c := range map[string]struct {
@@ -101,8 +101,8 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 	s := allDrifted(machine("a", busy), machine("b", busy), machine("c", busy))
 	s.pools["gpu"].Budgets[karpv1.DisruptionReasonDrifted] = 1
 	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{
-		"b": {Sickness: repair.Sickness{Message: "it is sick"}},
-		"a": {Sickness: repair.Sickness{Message: "it is sick"}, Kept: "people keep it"},
+		"b": {Fault: repair.Fault{Message: "it is sick"}},
+		"a": {Fault: repair.Fault{Message: "it is sick"}, Kept: "people keep it"},
 	}})
 	actions := wantSteps(t, s, "Stay a", "Replace b", "Stay c")
 	if got := actions[0].reason; !strings.Contains(got, "budgets") {
@@ -114,7 +114,7 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
-	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Sickness: repair.Sickness{Forceful: true}}}})
+	heed(s, repair.Diagnosis{Cases: map[string]repair.Case{"a": {Fault: repair.Fault{Forceful: true}}}})
 	actions, again := decide(s)
 	if diff := cmp.Diff([]string{"Force a"}, steps(actions)); diff != "" || again != soon {
 		t.Errorf("look again after %s; %s", again, diff)

@@ -214,7 +214,7 @@ func unused(view *snapshot.View) map[string]planner.MicroUSD {
 	for i := range view.Machines {
 		m := &view.Machines[i]
 		pool := view.PoolNamed(m.Pool())
-		if pool == nil || pool.KeepsIdle() != "" || !m.Unused() {
+		if pool == nil || pool.KeepsIdle() != "" || !m.NoReplicasHeld() {
 			continue
 		}
 		if _, never := pool.IdleAfter(); never {

@@ -32,10 +32,10 @@ type Planner struct {
 	// Progress has the launches of the plan that are still to be made.
 	Progress Progress
 
-	// mu guards latest and turns. The latter are the turns of pending classes if one plan cannot include all of them.
+	// mu guards latest and queue. The latter has the pending classes if one plan cannot include all of them.
 	mu     sync.Mutex
 	latest *Generation
-	turns  snapshot.Turns
+	queue  snapshot.ClassQueue
 
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards what follows.
 	planning sync.Mutex
@@ -63,7 +63,7 @@ func (p *Planner) Of(c *snapshot.Cluster) *Generation {
 		return g
 	}
 	as := *c
-	as.Turns = p.turns
+	as.Queue = p.queue
 	view := snapshot.Build(&as)
 	g := &Generation{View: &view, planner: p, cluster: &as}
 	if p.latest == nil || p.latest.cluster.Generation <= c.Generation {
@@ -93,15 +93,15 @@ func (g *Generation) Headroom(ctx context.Context) *Headroom {
 
 // Adopt records that the plan for a view is carried out, which the next plans continue. It returns the entry of each launch in [Progress].
 func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {
-	p.TakeTurns(view, plan)
+	p.Requeue(view, plan)
 	return p.Progress.keep(view, plan, p.Clock.Now())
 }
 
-// TakeTurns records which classes of pods had their turn in a plan, so that the next plan includes others.
-func (p *Planner) TakeTurns(view *snapshot.View, plan planner.Plan) {
+// Requeue moves the classes of pods that a plan included to the end of the queue, so that the next plan includes others.
+func (p *Planner) Requeue(view *snapshot.View, plan planner.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.turns = view.NextTurns(p.turns, plan)
+	p.queue = view.NextQueue(p.queue, plan)
 }
 
 // once makes a value for the first caller and returns it to all. If making it panics, the next caller tries again.

@@ -126,7 +126,7 @@ func (c *Controller) report(ctx context.Context, cluster *snapshot.Cluster) []er
 		ours := of(machines, karpv1.NodePoolLabelKey, name)
 		for _, err := range []error{
 			c.updateHashes(ctx, pool.NodePool, ours),
-			c.pool(ctx, cluster, &pool, ours, diagnosis.Wards[name], reserves),
+			c.pool(ctx, cluster, &pool, ours, diagnosis.Pools[name], reserves),
 		} {
 			if err != nil {
 				errs = append(errs, err)
@@ -158,14 +158,14 @@ func of(machines []snapshot.Machine, key, value string) []snapshot.Machine {
 }
 
 func (c *Controller) pool(
-	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, ward repair.Ward, headroom *headroom.Headroom,
+	ctx context.Context, cluster *snapshot.Cluster, pool *snapshot.Pool, machines []snapshot.Machine, health repair.PoolHealth, headroom *headroom.Headroom,
 ) error {
 	stored := pool.NodePool
 	np := stored.DeepCopy()
 	h := hold(machines, pool.Class, cluster.Now)
 	healthy := breaker.Next(snapshot.Condition(stored.Status.Conditions, v1alpha1.ConditionReplicasHealthy), machines, cluster.Now, cluster.ReplicasTimeout, c.BreakerRetry)
 	refused := refusedOf(cluster, pool)
-	conditions := []status.Condition{healthy, launching(refused), wellness(ward), honored(pool.Unhonored)}
+	conditions := []status.Condition{healthy, launching(refused), nodesHealthy(health), honored(pool.Unhonored)}
 	c.Metrics.PoolHeadroom.DeletePartialMatch(prometheus.Labels{"nodepool": np.Name})
 	if reserve, ok := headroom.Of(np.Name); ok {
 		conditions = append(conditions, warm(pool, reserve))

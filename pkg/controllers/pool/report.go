@@ -99,12 +99,12 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.C
 	}
 }
 
-// wellness returns the condition NodesHealthy of a pool. It is False if unhealthy machines are not replaced.
-func wellness(ward repair.Ward) status.Condition {
-	if ward.Closed == "" {
+// nodesHealthy returns the condition NodesHealthy of a pool. It is False if unhealthy machines are not replaced.
+func nodesHealthy(health repair.PoolHealth) status.Condition {
+	if health.Closed == "" {
 		return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionTrue, v1alpha1.ConditionNodesHealthy, "")
 	}
-	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, ward.Closed, ward.Message)
+	return condition(v1alpha1.ConditionNodesHealthy, metav1.ConditionFalse, health.Closed, health.Message)
 }
 
 // honored returns the condition FieldsHonored, with the fields that have no effect. The reason is that of the first field.

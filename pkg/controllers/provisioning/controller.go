@@ -198,7 +198,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	g = g.Without(gathering)
 	fresh := c.batch.take(g.View.Waiting())
 	if len(g.View.Pods) == 0 && len(g.View.Postponed) > 0 {
-		c.Planner.TakeTurns(g.View, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
+		c.Planner.Requeue(g.View, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
 	}
 	if len(g.View.Pods) == 0 && !warm {

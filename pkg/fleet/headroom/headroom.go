@@ -61,7 +61,7 @@ func DemandOf(v *snapshot.View, served planner.Plan) Demand {
 	d.Served, d.Classes, d.Turns = served, givingWay(v, served), turnsOf(v, served)
 	d.Unused = make([]planner.MicroUSD, len(v.Nodes))
 	for i := range v.Nodes {
-		if m := v.MachineOn(i); m != nil && m.Unused() {
+		if m := v.MachineOn(i); m != nil && m.NoReplicasHeld() {
 			d.Unused[i] = planner.MicroUSD(m.MicroUSDPerHour())
 		}
 	}
@@ -162,7 +162,7 @@ func turnsOf(v *snapshot.View, served planner.Plan) [][]int {
 	}
 	var busy, idle []int
 	for i := range v.Nodes {
-		if m := v.MachineOn(i); m == nil || serves[i] || !m.Unused() {
+		if m := v.MachineOn(i); m == nil || serves[i] || !m.NoReplicasHeld() {
 			busy = append(busy, i)
 		} else {
 			idle = append(idle, i)

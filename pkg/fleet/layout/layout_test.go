@@ -248,8 +248,8 @@ func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
 	c.Pods = append(c.Pods, Pod("waits", ofWeb))
 	view := snapshot.Build(c)
 	plan := solve.Plan(view.Snapshot)
-	if len(plan.Launches) != 0 || len(view.Classes[0].Wishes) != 0 {
-		t.Errorf("the taint costs %d machines and makes wishes %v", len(plan.Launches), view.Classes[0].Wishes)
+	if len(plan.Launches) != 0 || len(view.Classes[0].Preferences) != 0 {
+		t.Errorf("the taint costs %d machines and makes wishes %v", len(plan.Launches), view.Classes[0].Preferences)
 	}
 }
 

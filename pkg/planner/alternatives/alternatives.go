@@ -199,7 +199,7 @@ func promised(o, x planner.Offering) int64 {
 	return min(x.Free.Replicas, int64(len(x.GPUs))*shares(o))
 }
 
-// welcome reports whether an offering admits the pods of a launch, is in the same domains as the launch for the rules about them, and satisfies the wishes
+// welcome reports whether an offering admits the pods of a launch, is in the same domains as the launch for the rules about them, and satisfies the preferences
 // that the launch satisfies.
 func (f *finder) welcome(l planner.Launch, n needs, i int) bool {
 	s := f.snapshot
@@ -208,7 +208,7 @@ func (f *finder) welcome(l planner.Launch, n needs, i int) bool {
 		if !slices.Contains(class.Offerings, i) {
 			return false
 		}
-		for _, w := range class.Wishes {
+		for _, w := range class.Preferences {
 			if w.Rule < 0 && slices.Contains(w.Offerings, l.Offering) && !slices.Contains(w.Offerings, i) {
 				return false
 			}

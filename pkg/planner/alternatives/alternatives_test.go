@@ -33,7 +33,7 @@ func flexible(t *rapid.T, limits plantest.RuleLimits) planner.Snapshot {
 	return s
 }
 
-var ruledFlexibly = plantest.RuleLimits{Limits: plantest.Limits{Pods: 12, Classes: 4, Nodes: 2}, Rules: 2, Wishes: true, Priorities: true, MinValues: true}
+var ruledFlexibly = plantest.RuleLimits{Limits: plantest.Limits{Pods: 12, Classes: 4, Nodes: 2}, Rules: 2, Preferences: true, Priorities: true, MinValues: true}
 
 // servedByAll: whatever the claims of a plan admit holds their pods, where the rules have them, within the premium and the limits: that is what
 // Check says. What is launched stays as it was.
@@ -56,7 +56,7 @@ func servedByAll(t *rapid.T) {
 
 // widestChoice: no other set of types and zones that Check lets pass has more pairs. Without limits, of which one launch may take from another.
 func widestChoice(t *rapid.T) {
-	s := flexible(t, plantest.RuleLimits{Limits: plantest.Limits{Pods: 4, Classes: 2, Nodes: 1, Free: true}, Rules: 1, Wishes: true})
+	s := flexible(t, plantest.RuleLimits{Limits: plantest.Limits{Pods: 4, Classes: 2, Nodes: 1, Free: true}, Rules: 1, Preferences: true})
 	plan := alternatives.Add(s, solve.Plan(s))
 	for i, l := range plan.Launches {
 		for types := range 1 << 3 {
@@ -189,8 +189,8 @@ func TestAlternatives(t *testing.T) {
 		"a rule about machines does not": {15, func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: planner.Together, Name: "together", Topology: planner.PerNode, Classes: []int{0}, Counted: []int{0}}}
 		}, "xlarge/a xlarge/b 2xlarge/a 2xlarge/b"},
-		"a wish for a zone is not given up": {15, func(s *planner.Snapshot) {
-			s.Classes[0].Wishes = []planner.Wish{{Rule: -1, Offerings: []int{0, 3, 5}}}
+		"a preference for a zone is not given up": {15, func(s *planner.Snapshot) {
+			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{0, 3, 5}}}
 		}, "xlarge/a 2xlarge/a 4xlarge/a"},
 		"pods that go to one zone alone": {15, func(s *planner.Snapshot) { s.Classes[0].Offerings = []int{1, 4, 6} }, "xlarge/b 2xlarge/b"},
 		"a limit that leaves no room for more": {15, func(s *planner.Snapshot) {
@@ -260,9 +260,9 @@ func TestCheckJudgesTheChoiceThatNobodyDemands(t *testing.T) {
 		{"a pair is admitted that is not meant", func(_ *planner.Snapshot, p *planner.Plan) { p.Launches[0].Alternatives = []int{1, 3} }, "its claim admits offering 4, which is no alternative"},
 		{"another capacity type", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[1].CapacityType = "on-demand" }, "alternative 1 is of another capacity type"},
 		{"other labels", func(s *planner.Snapshot, _ *planner.Plan) { s.Offerings[1].Choice = "team=b" }, "alternative 1 is of another capacity type or has other labels"},
-		{"a wish is taken", func(s *planner.Snapshot, _ *planner.Plan) {
-			s.Classes[0].Wishes = []planner.Wish{{Rule: -1, Offerings: []int{0}}}
-		}, "alternative 1 takes a wish from pod"},
+		{"a preference is taken", func(s *planner.Snapshot, _ *planner.Plan) {
+			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{0}}}
+		}, "alternative 1 takes a preference from pod"},
 		{"too few replicas", func(s *planner.Snapshot, _ *planner.Plan) {
 			s.Offerings[1].GPUs = []planner.GPU{{Replicas: 5}, {Replicas: 5}}
 		}, "alternative 1 has GPUs of fewer replicas than the 10 that the claim says"},

@@ -22,7 +22,7 @@ func (c *checker) freely(where string, l planner.Launch, all []int) {
 			c.bad("%s: alternative %d costs %d, which is over %d %% above %d", where, i, x.Price, s.Pools[o.Pool].MaxPremium, o.Price)
 		}
 		c.promise(where, l, i)
-		c.wishes(where, l, i)
+		c.preferences(where, l, i)
 	}
 	if len(all) == 1 {
 		return // Other offerings of the same type in the same zone are up to the snapshot.
@@ -58,16 +58,16 @@ func (c *checker) promise(where string, l planner.Launch, i int) {
 	}
 }
 
-// wishes checks that an alternative satisfies each wish of the pods that the launch satisfies.
-func (c *checker) wishes(where string, l planner.Launch, i int) {
+// preferences checks that an alternative satisfies each preference of the pods that the launch satisfies.
+func (c *checker) preferences(where string, l planner.Launch, i int) {
 	for _, pod := range l.Pods {
 		at, ok := c.class[pod]
 		if !ok {
 			continue
 		}
-		for _, w := range c.snapshot.Classes[at].Wishes {
+		for _, w := range c.snapshot.Classes[at].Preferences {
 			if w.Rule < 0 && slices.Contains(w.Offerings, l.Offering) && !slices.Contains(w.Offerings, i) {
-				c.bad("%s: alternative %d takes a wish from pod %s", where, i, pod)
+				c.bad("%s: alternative %d takes a preference from pod %s", where, i, pod)
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func (c *checker) quotas(where string, pods []string, amounts []planner.Amount) 
 	}
 }
 
-// apart checks the rules that keep pods apart on machines, except those that a class only wishes for.
+// apart checks the rules that keep pods apart on machines, except those that a class only prefers.
 func (c *checker) apart(where string, pods []string) {
 	about := map[int]bool{} // The rules that bind any of the pods.
 	for _, pod := range pods {
@@ -84,7 +84,7 @@ func (c *checker) apart(where string, pods []string) {
 		}
 		for _, pod := range pods {
 			at, ok := c.class[pod]
-			if !ok || !slices.Contains(rule.Classes, at) || c.wished(at, r) {
+			if !ok || !slices.Contains(rule.Classes, at) || c.preferred(at, r) {
 				continue
 			}
 			others := counted
@@ -98,9 +98,9 @@ func (c *checker) apart(where string, pods []string) {
 	}
 }
 
-// wished reports whether a rule is only a wish of a class.
-func (c *checker) wished(class, rule int) bool {
-	for _, w := range c.snapshot.Classes[class].Wishes {
+// preferred reports whether a rule is only a preference of a class.
+func (c *checker) preferred(class, rule int) bool {
+	for _, w := range c.snapshot.Classes[class].Preferences {
 		if w.Rule == rule {
 			return true
 		}

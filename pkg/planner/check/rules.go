@@ -58,11 +58,11 @@ func (c *checker) rules(p planner.Plan) {
 	c.checkTogether(spots, at)
 }
 
-// bound returns, for each class that a rule constrains, whether the rule is binding. It is not if the class only wishes for it.
+// bound returns, for each class that a rule constrains, whether the rule is binding. It is not if the class only prefers it.
 func (c *checker) bound(i int, r planner.Rule) map[int]bool {
 	out := map[int]bool{}
 	for _, class := range r.Classes {
-		out[class] = !slices.ContainsFunc(c.snapshot.Classes[class].Wishes, func(w planner.Wish) bool { return w.Rule == i })
+		out[class] = !slices.ContainsFunc(c.snapshot.Classes[class].Preferences, func(w planner.Preference) bool { return w.Rule == i })
 	}
 	return out
 }

@@ -154,7 +154,7 @@ func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T)
 func TestCheckDoesNotHoldPodsToTheirWishes(t *testing.T) {
 	t.Parallel()
 	s, p := threePlaces(rule(planner.Apart, 0, nil))
-	s.Classes[0].Wishes = []planner.Wish{{Rule: 0}}
+	s.Classes[0].Preferences = []planner.Preference{{Rule: 0}}
 	if err := check.Plan(s, p); err != nil {
 		t.Error(err)
 	}
@@ -229,10 +229,10 @@ func TestValidateNamesWhatMakesNoSenseInRules(t *testing.T) {
 		{"the skew is nothing", func(s *planner.Snapshot) { s.Rules[0].MaxSkew = 0 }, "rule 0: maxSkew is less than 1"},
 		{"a domain that counts is unknown", func(s *planner.Snapshot) { s.Rules[0].Eligible = []int{3} }, "rule 0: maxSkew is less than 1"},
 		{"pods to be apart from are present", func(s *planner.Snapshot) { s.Rules[2].Present = []int64{1} }, "rule 2: pods to be apart from are present"},
-		{"a wish is for no rule", func(s *planner.Snapshot) { s.Classes[0].Wishes = []planner.Wish{{Rule: 3}} }, "class 0: wish 0"},
-		{"a wish is for no offering", func(s *planner.Snapshot) {
-			s.Classes[0].Wishes = []planner.Wish{{Rule: -1, Offerings: []int{4}}}
-		}, "class 0: wish 0"},
+		{"a preference is for no rule", func(s *planner.Snapshot) { s.Classes[0].Preferences = []planner.Preference{{Rule: 3}} }, "class 0: preference 0"},
+		{"a preference is for no offering", func(s *planner.Snapshot) {
+			s.Classes[0].Preferences = []planner.Preference{{Rule: -1, Offerings: []int{4}}}
+		}, "class 0: preference 0"},
 		{"a choice of nothing", func(s *planner.Snapshot) { s.Pools[0].MinValues = []planner.MinValues{{Key: "type"}} }, "pool 0: minValues of type"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

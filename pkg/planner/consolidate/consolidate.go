@@ -16,7 +16,7 @@ import (
 // It is deterministic for an effort. Its decisions depend on names and amounts, not on the order of the layout.
 //
 // Pending pods come first: they take their places on nodes, and what must be launched for them is not counted. Of the rules, Plan keeps only those that keep
-// pods apart on machines. The caller that carries out a step plans for its pods with all rules and wishes. If [planner.Validate] refuses the snapshot of the
+// pods apart on machines. The caller that carries out a step plans for its pods with all rules and preferences. If [planner.Validate] refuses the snapshot of the
 // layout, there are no steps.
 //
 // A linear relaxation decides for nearly all machines whether they leave, and a dive decides for the others. Ruin and recreate improves the result. If the

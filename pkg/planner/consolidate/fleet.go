@@ -106,7 +106,7 @@ func (l *Layout) describes(m Machine) bool {
 	return m.Node >= 0 && m.Node < len(l.Snapshot.Nodes) && m.Pool >= 0 && m.Pool < len(l.Snapshot.Pools) && m.Price > 0 && m.Price <= planner.MaxPrice
 }
 
-// dropRules drops the wishes and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
+// dropRules drops the preferences and the rules about several machines. The caller that carries out a step plans for its pods with all of them. Priorities are
 // irrelevant, because a step has a place for each of its pods.
 func (f *fleet) dropRules() {
 	at := make([]int, len(f.now.Rules))
@@ -118,13 +118,13 @@ func (f *fleet) dropRules() {
 		}
 	}
 	for c := range f.now.Classes {
-		for _, w := range f.now.Classes[c].Wishes {
+		for _, w := range f.now.Classes[c].Preferences {
 			if w.Rule >= 0 && at[w.Rule] >= 0 {
 				bound := &kept[at[w.Rule]]
 				bound.Classes = slices.DeleteFunc(slices.Clone(bound.Classes), func(x int) bool { return x == c })
 			}
 		}
-		f.now.Classes[c].Wishes, f.now.Classes[c].Priority = nil, 0
+		f.now.Classes[c].Preferences, f.now.Classes[c].Priority = nil, 0
 	}
 	f.now.Rules = kept
 }

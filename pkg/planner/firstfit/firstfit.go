@@ -23,7 +23,7 @@ const Steps = 20_000_000
 // the pool with the highest weight. The limit of the pool is charged with the largest machine that a new one can be. At the end, each machine becomes the
 // cheapest offering that it can still be.
 //
-// Rules are checked pod by pod. Wishes, priorities and minValues are ignored. The bound of the plan is 0.
+// Rules are checked pod by pod. Preferences, priorities and minValues are ignored. The bound of the plan is 0.
 func Plan(s planner.Snapshot) planner.Plan { return newPacker(s).pack() }
 
 // Limits bound the work of [Within].

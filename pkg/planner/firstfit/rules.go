@@ -61,10 +61,10 @@ func newHeadcounts(s planner.Snapshot) []*headcount {
 	return out
 }
 
-// demanding returns the classes that a rule binds, without those that only wish for it.
+// demanding returns the classes that a rule binds, without those that only preference for it.
 func demanding(s planner.Snapshot, rule int) []int {
 	return slices.DeleteFunc(slices.Clone(s.Rules[rule].Classes), func(c int) bool {
-		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Wishes, func(w planner.Wish) bool { return w.Rule == rule })
+		return c >= 0 && c < len(s.Classes) && slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == rule })
 	})
 }
 

@@ -20,7 +20,7 @@ func Outline(s planner.Snapshot) string {
 		fmt.Fprintf(&out, "\nnode %d: in %v has %v", i, n.Domains, n.Free)
 	}
 	for i, c := range s.Classes {
-		fmt.Fprintf(&out, "\nclass %d: %d pods of %v priority %d offerings %v nodes %v wishes %v", i, len(c.Pods), c.Requests, c.Priority, c.Offerings, c.Nodes, c.Wishes)
+		fmt.Fprintf(&out, "\nclass %d: %d pods of %v priority %d offerings %v nodes %v preferences %v", i, len(c.Pods), c.Requests, c.Priority, c.Offerings, c.Nodes, c.Preferences)
 	}
 	for i, r := range s.Rules {
 		fmt.Fprintf(&out, "\nrule %d: %s %d of %v counts %v present %v elsewhere %d maxSkew %d minDomains %d eligible %v",

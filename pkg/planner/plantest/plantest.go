@@ -191,9 +191,9 @@ func Clone(s planner.Snapshot) planner.Snapshot {
 	for i := range out.Classes {
 		c := &out.Classes[i]
 		c.Pods, c.Offerings, c.Nodes = slices.Clone(c.Pods), slices.Clone(c.Offerings), slices.Clone(c.Nodes)
-		c.Quotas, c.Wishes = slices.Clone(c.Quotas), slices.Clone(c.Wishes)
-		for j := range c.Wishes {
-			w := &c.Wishes[j]
+		c.Quotas, c.Preferences = slices.Clone(c.Quotas), slices.Clone(c.Preferences)
+		for j := range c.Preferences {
+			w := &c.Preferences[j]
 			w.Offerings, w.Nodes = slices.Clone(w.Offerings), slices.Clone(w.Nodes)
 		}
 	}
@@ -246,9 +246,9 @@ func shuffled(s planner.Snapshot, pick func(n int) int) (planner.Snapshot, moves
 	for _, i := range classes {
 		c := s.Classes[i]
 		c.Offerings, c.Nodes = moved(c.Offerings, offeringAt), moved(c.Nodes, nodeAt)
-		c.Wishes = slices.Clone(c.Wishes)
-		for j, w := range c.Wishes {
-			c.Wishes[j].Offerings, c.Wishes[j].Nodes = moved(w.Offerings, offeringAt), moved(w.Nodes, nodeAt)
+		c.Preferences = slices.Clone(c.Preferences)
+		for j, w := range c.Preferences {
+			c.Preferences[j].Offerings, c.Preferences[j].Nodes = moved(w.Offerings, offeringAt), moved(w.Nodes, nodeAt)
 		}
 		out.Classes = append(out.Classes, c)
 	}

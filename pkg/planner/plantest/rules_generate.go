@@ -19,8 +19,8 @@ type RuleLimits struct {
 	Topologies []int
 	// Mutual lets rules both constrain and count each of their classes, as for workloads with rules about their own pods.
 	Mutual bool
-	// Wishes, Priorities, Weights and MinValues report what the snapshot has in addition to rules.
-	Wishes, Priorities, Weights, MinValues bool
+	// Preferences, Priorities, Weights and MinValues report what the snapshot has in addition to rules.
+	Preferences, Priorities, Weights, MinValues bool
 }
 
 // RuledSnapshots generates small valid snapshots with rules. Machines are in three zones, some of which have none.
@@ -44,8 +44,8 @@ func RuledSnapshots(limits RuleLimits) *rapid.Generator[planner.Snapshot] {
 			if limits.Priorities {
 				s.Classes[c].Priority = int32(n("priority", 0, 2))
 			}
-			for limits.Wishes && n("wish", 0, 2) == 0 && len(s.Classes[c].Wishes) < 3 {
-				s.Classes[c].Wishes = append(s.Classes[c].Wishes, drawWish(t, s))
+			for limits.Preferences && n("preference", 0, 2) == 0 && len(s.Classes[c].Preferences) < 3 {
+				s.Classes[c].Preferences = append(s.Classes[c].Preferences, drawWish(t, s))
 			}
 		}
 		for p := range s.Pools {
@@ -133,12 +133,12 @@ func drawRule(t *rapid.T, s planner.Snapshot, limits RuleLimits) planner.Rule {
 	return r
 }
 
-func drawWish(t *rapid.T, s planner.Snapshot) planner.Wish {
+func drawWish(t *rapid.T, s planner.Snapshot) planner.Preference {
 	n := func(name string, most int) int { return rapid.IntRange(0, most).Draw(t, name) }
-	if len(s.Rules) > 0 && n("wish for a rule", 1) == 0 {
-		return planner.Wish{Rule: n("wished rule", len(s.Rules)-1)}
+	if len(s.Rules) > 0 && n("prefer a rule", 1) == 0 {
+		return planner.Preference{Rule: n("preferred rule", len(s.Rules)-1)}
 	}
-	w := planner.Wish{Rule: -1}
+	w := planner.Preference{Rule: -1}
 	for i := range s.Offerings {
 		if n("grants", 1) == 0 {
 			w.Offerings = append(w.Offerings, i)
@@ -178,9 +178,9 @@ func RuledNonsense() *rapid.Generator[planner.Snapshot] {
 		}
 		for c := range s.Classes {
 			s.Classes[c].Priority = int32(rapid.IntRange(-1, 1).Draw(t, "priority"))
-			for range rapid.IntRange(0, 2).Draw(t, "wishes") {
-				s.Classes[c].Wishes = append(s.Classes[c].Wishes, planner.Wish{
-					Rule: index.Draw(t, "wished"), Offerings: list.Draw(t, "grants"), Nodes: list.Draw(t, "grants"),
+			for range rapid.IntRange(0, 2).Draw(t, "preferences") {
+				s.Classes[c].Preferences = append(s.Classes[c].Preferences, planner.Preference{
+					Rule: index.Draw(t, "preferred"), Offerings: list.Draw(t, "grants"), Nodes: list.Draw(t, "grants"),
 				})
 			}
 		}

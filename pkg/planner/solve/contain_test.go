@@ -203,7 +203,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 		"a pod of two classes":                       {func(s *planner.Snapshot) { s.Classes[3].Pods[0] = s.Classes[1].Pods[0] }, []int{3}},
 		"an offering that there is not":              {func(s *planner.Snapshot) { s.Classes[2].Offerings = []int{99} }, []int{2}},
 		"a quota that there is not":                  {func(s *planner.Snapshot) { s.Classes[2].Quotas = []planner.Amount{{Quota: 7, Count: 1}} }, []int{2}},
-		"a wish for a rule that there is not":        {func(s *planner.Snapshot) { s.Classes[2].Wishes = []planner.Wish{{Rule: 5}} }, []int{2}},
+		"a preference for a rule that there is not":  {func(s *planner.Snapshot) { s.Classes[2].Preferences = []planner.Preference{{Rule: 5}} }, []int{2}},
 		"a rule that says nothing": {func(s *planner.Snapshot) {
 			s.Rules = []planner.Rule{{Kind: "Sideways", Topology: planner.PerNode, Classes: []int{1, 4}}}
 		}, []int{1, 4}},

@@ -24,7 +24,7 @@ func spareKeepsEveryRule(snapshots *rapid.Generator[planner.Snapshot]) func(*rap
 			if len(c.Pods) == 0 || rapid.Bool().Draw(t, "not asked for") {
 				continue
 			}
-			c.Wishes, c.Priority = nil, math.MinInt32
+			c.Preferences, c.Priority = nil, math.MinInt32
 			c.Pods = slices.Clone(c.Pods)
 			for i := range c.Pods {
 				c.Pods[i] = "headroom/" + c.Pods[i]
@@ -71,7 +71,7 @@ func TestHeadroomTakesNothingFromPods(t *testing.T) {
 	t.Parallel()
 	t.Run("plain", properties.Check(spareKeepsEveryRule(anything)))
 	t.Run("ruled", properties.Check(spareKeepsEveryRule(plantest.RuledSnapshots(plantest.RuleLimits{
-		Limits: plantest.Limits{Pods: 8, Classes: 4, Nodes: 3}, Rules: 2, Wishes: true, Priorities: true, Weights: true, MinValues: true,
+		Limits: plantest.Limits{Pods: 8, Classes: 4, Nodes: 3}, Rules: 2, Preferences: true, Priorities: true, Weights: true, MinValues: true,
 	}))))
 }
 

@@ -37,7 +37,7 @@ func (m *mender) clone() {
 	m.Pools, m.Offerings, m.Nodes, m.Rules = slices.Clone(m.Pools), slices.Clone(m.Offerings), slices.Clone(m.Nodes), slices.Clone(m.Rules)
 	m.Classes = slices.Clone(m.Classes)
 	for i := range m.Classes {
-		m.Classes[i].Wishes = slices.Clone(m.Classes[i].Wishes)
+		m.Classes[i].Preferences = slices.Clone(m.Classes[i].Preferences)
 	}
 }
 
@@ -66,12 +66,12 @@ func (m *mender) mend(v *planner.Violation) {
 	}
 }
 
-// forEachPlaces calls change for the places of each class and of each wish.
+// forEachPlaces calls change for the places of each class and of each preference.
 func (m *mender) forEachPlaces(change func(offerings, nodes *[]int)) {
 	for i := range m.Classes {
 		change(&m.Classes[i].Offerings, &m.Classes[i].Nodes)
-		for w := range m.Classes[i].Wishes {
-			change(&m.Classes[i].Wishes[w].Offerings, &m.Classes[i].Wishes[w].Nodes)
+		for w := range m.Classes[i].Preferences {
+			change(&m.Classes[i].Preferences[w].Offerings, &m.Classes[i].Preferences[w].Nodes)
 		}
 	}
 }

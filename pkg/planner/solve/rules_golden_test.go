@@ -36,7 +36,7 @@ func addRules(t *testing.T, s *planner.Snapshot, pods, lines []line) {
 	for c, l := range pods {
 		s.Classes[c].Priority = int32(l.number(t, "priority", 0))
 		if zone, ok := l.options["prefers"]; ok {
-			w := planner.Wish{Rule: -1}
+			w := planner.Preference{Rule: -1}
 			for _, i := range s.Classes[c].Offerings {
 				if s.Offerings[i].Zone == zone {
 					w.Offerings = append(w.Offerings, i)
@@ -47,7 +47,7 @@ func addRules(t *testing.T, s *planner.Snapshot, pods, lines []line) {
 					w.Nodes = append(w.Nodes, v)
 				}
 			}
-			s.Classes[c].Wishes = append(s.Classes[c].Wishes, w)
+			s.Classes[c].Preferences = append(s.Classes[c].Preferences, w)
 		}
 	}
 	for _, l := range lines {
@@ -105,7 +105,7 @@ func ruleOf(t *testing.T, s *planner.Snapshot, pods []line, l line) planner.Rule
 	}
 	if slices.Contains(l.words, "wish") {
 		for _, c := range r.Classes {
-			s.Classes[c].Wishes = append(s.Classes[c].Wishes, planner.Wish{Rule: len(s.Rules)})
+			s.Classes[c].Preferences = append(s.Classes[c].Preferences, planner.Preference{Rule: len(s.Rules)})
 		}
 	}
 	return r

@@ -20,7 +20,7 @@ var few = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2}
 var freely = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2, Free: true}
 
 var anyRules = plantest.RuledSnapshots(plantest.RuleLimits{
-	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Wishes: true, Priorities: true, Weights: true, MinValues: true,
+	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Preferences: true, Priorities: true, Weights: true, MinValues: true,
 })
 
 // keepsRules: a plan for any valid snapshot with rules passes Check.
@@ -49,7 +49,7 @@ func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "
 
 // boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
 func boundUnderRules(t *rapid.T) {
-	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Wishes: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Preferences: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
 	best, ok := plantest.LeastUnderRules(s, plantest.PlacedPods(p))
 	if !ok || p.Bound > best || best > p.Price {
@@ -180,21 +180,21 @@ func highestFirst(t *rapid.T) {
 	}
 }
 
-// wishesGranted: without limits, and when no other pods have wishes, a pod is where as many of its wishes are granted as any machine that could be launched for it grants, counted from
+// preferencesGranted: without limits, and when no other pods have preferences, a pod is where as many of its preferences are granted as any machine that could be launched for it grants, counted from
 // the one that is given up last.
-func wishesGranted(t *rapid.T) {
-	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Wishes: true}).Draw(t, "snapshot")
+func preferencesGranted(t *rapid.T) {
+	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Preferences: true}).Draw(t, "snapshot")
 	wishful := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "wishful")
 	for c := range s.Classes {
 		if c != wishful {
-			s.Classes[c].Wishes = nil
+			s.Classes[c].Preferences = nil
 		}
 	}
 	p := solve.Plan(s)
 	on, at := placesOf(p)
 	for c, class := range s.Classes {
-		grants := func(first int, list func(planner.Wish) []int, i int) bool {
-			for _, w := range class.Wishes[first:] {
+		grants := func(first int, list func(planner.Preference) []int, i int) bool {
+			for _, w := range class.Preferences[first:] {
 				if !slices.Contains(list(w), i) {
 					return false
 				}
@@ -202,9 +202,9 @@ func wishesGranted(t *rapid.T) {
 			return true
 		}
 		first := 0
-		for ; first <= len(class.Wishes); first++ {
+		for ; first <= len(class.Preferences); first++ {
 			if slices.ContainsFunc(class.Offerings, func(i int) bool {
-				return grants(first, func(w planner.Wish) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
+				return grants(first, func(w planner.Preference) []int { return w.Offerings }, i) && launchable(s, s.Pools, c, i)
 			}) {
 				break
 			}
@@ -212,9 +212,9 @@ func wishesGranted(t *rapid.T) {
 		for _, pod := range class.Pods {
 			i, launched := at[pod]
 			v, placed := on[pod]
-			if first <= len(class.Wishes) && (launched && !grants(first, func(w planner.Wish) []int { return w.Offerings }, i) ||
-				placed && !grants(first, func(w planner.Wish) []int { return w.Nodes }, v)) {
-				t.Fatalf("%s has given up a wish before the %dth, which can stand: %v%s", pod, first, p, plantest.Outline(s))
+			if first <= len(class.Preferences) && (launched && !grants(first, func(w planner.Preference) []int { return w.Offerings }, i) ||
+				placed && !grants(first, func(w planner.Preference) []int { return w.Nodes }, v)) {
+				t.Fatalf("%s has given up a preference before the %dth, which can stand: %v%s", pod, first, p, plantest.Outline(s))
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func choosable(t *rapid.T) {
 
 func TestAPodGoesToTheHeaviestPoolThatMayLaunch(t *testing.T) { properties.Check(heaviestFirst)(t) }
 func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { properties.Check(highestFirst)(t) }
-func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(wishesGranted)(t) }
+func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(preferencesGranted)(t) }
 func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { properties.Check(choosable)(t) }
 
 // carriedOut: once the launches are nodes, the same pods under the same rules need nothing more.

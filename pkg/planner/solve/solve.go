@@ -57,7 +57,7 @@ func (with Solver) Plan(s planner.Snapshot) planner.Plan {
 	return plan
 }
 
-// plain makes a plan with only the capacities of machines and the rules that keep pods apart on one machine. It ignores all other rules, wishes, priorities,
+// plain makes a plan with only the capacities of machines and the rules that keep pods apart on one machine. It ignores all other rules, preferences, priorities,
 // weights and choices.
 func (with Solver) plain(s planner.Snapshot) planner.Plan {
 	p := pack.Compile(s)

@@ -27,7 +27,7 @@ func TestASearchThatIsToldToEndAfterAnyQuestionReturnsASoundPlanSoon(t *testing.
 		}
 		size := len(s.Rules) + len(s.Nodes)
 		for _, c := range s.Classes {
-			size += 1 + len(c.Pods) + len(c.Wishes)
+			size += 1 + len(c.Pods) + len(c.Preferences)
 		}
 		if after := asked - questions; after > 100*(size+1) {
 			t.Fatalf("asked %d times more after the end, for a size of %d", after, size)

@@ -67,7 +67,7 @@ type Pool struct {
 }
 
 // Idle reports whether the machine holds no pods that count. Foreign pods do not count if pods may be moved.
-func (m *Machine) Idle() bool { return m.Empty() || m.NodePool.MovesPods && m.Unused() }
+func (m *Machine) Idle() bool { return m.Empty() || m.NodePool.MovesPods && m.NoReplicasHeld() }
 
 // needed reports whether an idle machine is needed for pending pods or for headroom.
 func (m *Machine) needed() bool { return m.Wanted || m.Headroom || m.NodePool.HeadroomComing }

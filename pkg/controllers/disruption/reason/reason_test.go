@@ -66,7 +66,7 @@ func TestWhichReasonComesFirst(t *testing.T) {
 		"it is unhealthy and kept, and has drifted":    {machine(kept, hasDrifted), drift.NodePool},
 		"it is unhealthy and kept, and costs too much": {machine(kept, saves), Unhealthy},
 		"it is not unhealthy for long enough":          {machine(ill(repair.Case{Wait: time.Second}), saves), "Underutilized"},
-		"its kubelet does not answer":                  {machine(ill(repair.Case{Sickness: repair.Sickness{Forceful: true}})), ""},
+		"its kubelet does not answer":                  {machine(ill(repair.Case{Fault: repair.Fault{Forceful: true}})), ""},
 		"it has drifted and costs too much":            {machine(hasDrifted, saves), drift.NodePool},
 		"it expires, which Karpenter sees to":          {machine(busy, expires), ""},
 	} {

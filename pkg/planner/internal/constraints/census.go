@@ -10,9 +10,9 @@ import (
 
 // census counts pods by the domains of the rules whose domains are not machines.
 type census struct {
-	books *books
-	// counted are, by rule and domain, the pods that the rule counts. asking are those of the plan that the rule constrains whatever wishes they give up.
-	counted, asking [][]int64
+	problem *problem
+	// counted are, by rule and domain, the pods that the rule counts. asking are those of the plan that the rule constrains whatever preferences they give up.
+	counted, constrained [][]int64
 	// somewhere is, by rule, the number of counted pods anywhere.
 	somewhere []int64
 	// begun is, by rule, the domain in which the first pods of a Together rule may be placed, and -1 if there is none yet.
@@ -22,17 +22,17 @@ type census struct {
 	// now counts the changes. changed is, by rule, the last change that concerned it.
 	now     int
 	changed []int
-	// claims are the claims that need domains, by class.
-	claims map[int][]*claim
+	// demands are the demands that need domains, by class.
+	demands map[int][]*demand
 }
 
-func newCensus(b *books) *census {
-	c := &census{books: b, changed: make([]int, len(b.rules)), crowded: make([][]int64, len(b.Topologies))}
-	for t := range b.Topologies {
-		c.crowded[t] = make([]int64, len(b.Topologies[t].Domains))
+func newCensus(pr *problem) *census {
+	c := &census{problem: pr, changed: make([]int, len(pr.rules)), crowded: make([][]int64, len(pr.Topologies))}
+	for t := range pr.Topologies {
+		c.crowded[t] = make([]int64, len(pr.Topologies[t].Domains))
 	}
-	for i := range b.rules {
-		r := &b.rules[i]
+	for i := range pr.rules {
+		r := &pr.rules[i]
 		counted := make([]int64, r.domains)
 		for d := range counted {
 			counted[d] = r.present(d)
@@ -40,7 +40,7 @@ func newCensus(b *books) *census {
 				c.crowded[r.Topology][d] = max(c.crowded[r.Topology][d], counted[d])
 			}
 		}
-		c.counted, c.asking = append(c.counted, counted), append(c.asking, make([]int64, r.domains))
+		c.counted, c.constrained = append(c.counted, counted), append(c.constrained, make([]int64, r.domains))
 		c.somewhere, c.begun = append(c.somewhere, r.somewhere()), append(c.begun, -1)
 	}
 	return c
@@ -48,7 +48,7 @@ func newCensus(b *books) *census {
 
 // fewest returns the smallest number of counted pods in an eligible domain.
 func (c *census) fewest(i int) int64 {
-	r := &c.books.rules[i]
+	r := &c.problem.rules[i]
 	if r.tooFew {
 		return 0
 	}
@@ -61,11 +61,11 @@ func (c *census) fewest(i int) int64 {
 	return least
 }
 
-// room returns how many pods of a class, which have given up a number of wishes, the rules allow in a place next, one after another.
+// room returns how many pods of a class, which have given up a number of preferences, the rules allow in a place next, one after another.
 func (c *census) room(class, given int, domains []int) int64 {
 	n := planner.Unlimited
-	for _, i := range c.books.about[class] {
-		if c.books.rules[i].domains > 0 || c.books.rules[i].Topology != planner.PerNode {
+	for _, i := range c.problem.about[class] {
+		if c.problem.rules[i].domains > 0 || c.problem.rules[i].Topology != planner.PerNode {
 			n = min(n, c.roomOf(i, class, given, domains))
 		}
 		if n == 0 {
@@ -77,8 +77,8 @@ func (c *census) room(class, given int, domains []int) int64 {
 
 // roomOf returns the room that one rule leaves.
 func (c *census) roomOf(i, class, given int, domains []int) int64 {
-	r := &c.books.rules[i]
-	asks, counts := r.stands(class, given), r.counts(class)
+	r := &c.problem.rules[i]
+	asks, counts := r.binds(class, given), r.counts(class)
 	d := domains[r.Topology]
 	switch {
 	case !asks && !counts:
@@ -103,7 +103,7 @@ func (c *census) roomOf(i, class, given int, domains []int) int64 {
 
 func (c *census) roomApart(i int, asks, counts bool, d int) int64 {
 	switch {
-	case asks && c.counted[i][d] > 0, counts && c.asking[i][d] > 0:
+	case asks && c.counted[i][d] > 0, counts && c.constrained[i][d] > 0:
 		return 0
 	case asks && counts:
 		return 1
@@ -112,7 +112,7 @@ func (c *census) roomApart(i int, asks, counts bool, d int) int64 {
 }
 
 func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
-	r := &c.books.rules[i]
+	r := &c.problem.rules[i]
 	if asks && !r.eligible[d] {
 		return 0
 	}
@@ -120,7 +120,7 @@ func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
 	switch {
 	case asks && !counts && most >= 0:
 		return planner.Unlimited
-	case asks, c.asking[i][d] > 0:
+	case asks, c.constrained[i][d] > 0:
 		return max(0, most)
 	}
 	return planner.Unlimited
@@ -129,8 +129,8 @@ func (c *census) roomToSpread(i int, asks, counts bool, d int) int64 {
 // add counts pods that go to a place.
 func (c *census) add(class int, domains []int, pods int64) {
 	c.now++
-	for _, i := range c.books.about[class] {
-		r := &c.books.rules[i]
+	for _, i := range c.problem.about[class] {
+		r := &c.problem.rules[i]
 		if r.Topology == planner.PerNode {
 			continue
 		}
@@ -146,7 +146,7 @@ func (c *census) add(class int, domains []int, pods int64) {
 			}
 		}
 		if r.always(class) && d >= 0 {
-			c.asking[i][d] += pods
+			c.constrained[i][d] += pods
 		}
 	}
 }
@@ -164,12 +164,12 @@ type site struct {
 	// pods is the number of pods that are to go here now. cheap is the number of pods of the class that the plan without the rules has here.
 	pods  int64
 	cheap *int64
-	// favoured reports whether pods go here first, at any price.
-	favoured bool
+	// favored reports whether pods go here first, at any price.
+	favored bool
 }
 
-// claim is pods of one class at one stage that need domains.
-type claim struct {
+// demand is pods of one class at one stage that need domains.
+type demand struct {
 	class, stage, given int
 	left                int64
 	sites               []*site
@@ -179,8 +179,8 @@ type claim struct {
 	stuck int
 }
 
-// open returns the number of sites that have room for pods of the claim, if it were alone.
-func (q *claim) open() int {
+// open returns the number of sites that have room for pods of the demand, if it were alone.
+func (q *demand) open() int {
 	n := 0
 	for _, x := range q.sites {
 		if x.holds > 0 {
@@ -190,20 +190,20 @@ func (q *claim) open() int {
 	return n
 }
 
-// manner is how pods are distributed: which claims choose first, whether they go to the domain with the fewest pods instead of a cheap one, and whether the
+// manner is how pods are distributed: which demands choose first, whether they go to the domain with the fewest pods instead of a cheap one, and whether the
 // first pods of Together rules are placed before others that would have to follow them.
 type manner struct {
-	first  func(c *census, q *claim) int64
+	first  func(c *census, q *demand) int64
 	evenly bool
 	begin  bool
 }
 
 // manners returns the manners that are tried until no pod is left, the cheapest first.
 func manners() []manner {
-	fewestSites := func(_ *census, q *claim) int64 { return int64(q.open()) }
-	mostPods := func(c *census, q *claim) int64 { return -c.atMost(q) }
-	freeLast := func(_ *census, q *claim) int64 { return truth(q.free) }
-	freeFirst := func(_ *census, q *claim) int64 { return -truth(q.free) }
+	fewestSites := func(_ *census, q *demand) int64 { return int64(q.open()) }
+	mostPods := func(c *census, q *demand) int64 { return -c.atMost(q) }
+	freeLast := func(_ *census, q *demand) int64 { return truth(q.free) }
+	freeFirst := func(_ *census, q *demand) int64 { return -truth(q.free) }
 	return []manner{
 		{first: fewestSites},
 		{first: fewestSites, evenly: true},
@@ -215,10 +215,10 @@ func manners() []manner {
 	}
 }
 
-// atMost returns how many pods of a claim could be placed: one at each site if they keep apart from each other.
-func (c *census) atMost(q *claim) int64 {
-	for _, i := range c.books.about[q.class] {
-		if r := &c.books.rules[i]; r.Kind == planner.Apart && r.Topology != planner.PerNode && r.stands(q.class, q.given) && r.counts(q.class) {
+// atMost returns how many pods of a demand could be placed: one at each site if they keep apart from each other.
+func (c *census) atMost(q *demand) int64 {
+	for _, i := range c.problem.about[q.class] {
+		if r := &c.problem.rules[i]; r.Kind == planner.Apart && r.Topology != planner.PerNode && r.binds(q.class, q.given) && r.counts(q.class) {
 			return min(q.left, int64(q.open()))
 		}
 	}
@@ -232,35 +232,35 @@ func truth(b bool) int64 {
 	return 0
 }
 
-// spread decides how many pods of each claim go to which site, as a scheduler that considers prices would: step by step, each within what the rules allow at
+// spread decides how many pods of each demand go to which site, as a scheduler that considers prices would: step by step, each within what the rules allow at
 // that moment, so that the result keeps the rules.
-func (c *census) spread(claims []*claim, m manner) {
-	order := slices.Clone(claims)
-	slices.SortStableFunc(order, func(x, y *claim) int {
+func (c *census) spread(demands []*demand, m manner) {
+	order := slices.Clone(demands)
+	slices.SortStableFunc(order, func(x, y *demand) int {
 		return cmp.Or(cmp.Compare(truth(x.late), truth(y.late)), cmp.Compare(m.first(c, x), m.first(c, y)), -cmp.Compare(truth(x.free), truth(y.free)))
 	})
-	c.claims = map[int][]*claim{}
+	c.demands = map[int][]*demand{}
 	for _, q := range order {
 		q.stuck = 0
-		c.claims[q.class] = append(c.claims[q.class], q)
+		c.demands[q.class] = append(c.demands[q.class], q)
 	}
 	for left := order; m.begin && c.begin() || c.step(&left, m.evenly) || c.begin(); {
 		continue
 	}
 }
 
-// standsStill reports whether nothing that concerns a claim has changed since no site had room for it.
-func (c *census) standsStill(q *claim) bool {
-	return q.stuck > 0 && !slices.ContainsFunc(c.books.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
+// unchanged reports whether nothing that concerns a demand has changed since no site had room for it.
+func (c *census) unchanged(q *demand) bool {
+	return q.stuck > 0 && !slices.ContainsFunc(c.problem.about[q.class], func(i int) bool { return c.changed[i] >= q.stuck })
 }
 
-// step places pods of the first claim that has a site for some, and reports whether there was one.
-func (c *census) step(claims *[]*claim, evenly bool) bool {
-	for len(*claims) > 0 && (*claims)[0].left == 0 {
-		*claims = (*claims)[1:]
+// step places pods of the first demand that has a site for some, and reports whether there was one.
+func (c *census) step(demands *[]*demand, evenly bool) bool {
+	for len(*demands) > 0 && (*demands)[0].left == 0 {
+		*demands = (*demands)[1:]
 	}
-	for _, q := range *claims {
-		if q.left == 0 || c.standsStill(q) {
+	for _, q := range *demands {
+		if q.left == 0 || c.unchanged(q) {
 			continue
 		}
 		best, most := -1, int64(0)
@@ -290,16 +290,16 @@ func (c *census) step(claims *[]*claim, evenly bool) bool {
 	return false
 }
 
-// prefers reports whether pods of a claim prefer site x to site y, which comes first otherwise.
-func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
+// prefers reports whether pods of a demand prefer site x to site y, which comes first otherwise.
+func (c *census) prefers(q *demand, x, y *site, evenly bool) bool {
 	if a, b := c.strands(q, x), c.strands(q, y); a != b {
 		return a < b
 	}
 	if a, b := c.opens(q, x), c.opens(q, y); a != b {
 		return b
 	}
-	if x.favoured != y.favoured {
-		return x.favoured
+	if x.favored != y.favored {
+		return x.favored
 	}
 	if evenly {
 		if a, b := c.crowd(x), c.crowd(y); a != b {
@@ -312,17 +312,17 @@ func (c *census) prefers(q *claim, x, y *site, evenly bool) bool {
 	return x.price < y.price
 }
 
-// strands returns how many claims have to follow these pods, or others that are not placed yet, but could not follow them to a site.
-func (c *census) strands(q *claim, x *site) int {
+// strands returns how many demands have to follow these pods, or others that are not placed yet, but could not follow them to a site.
+func (c *census) strands(q *demand, x *site) int {
 	n := 0
-	for _, i := range c.books.about[q.class] {
-		r := &c.books.rules[i]
+	for _, i := range c.problem.about[q.class] {
+		r := &c.problem.rules[i]
 		if r.Kind != planner.Together || r.Topology == planner.PerNode || !r.counts(q.class) {
 			continue
 		}
-		for _, a := range r.askers {
-			for _, other := range c.claims[a.class] {
-				if other != q && other.left > 0 && r.stands(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
+		for _, a := range r.constrained {
+			for _, other := range c.demands[a.class] {
+				if other != q && other.left > 0 && r.binds(other.class, other.given) && !slices.ContainsFunc(other.sites, func(y *site) bool {
 					d := y.domains[r.Topology]
 					return y.holds > 0 && d >= 0 && (d == x.domains[r.Topology] || c.counted[i][d] > 0)
 				}) {
@@ -334,15 +334,15 @@ func (c *census) strands(q *claim, x *site) int {
 	return n
 }
 
-// opens reports whether a site adds a domain to those that have pods which others keep away from. Pods that only wish to keep away do not count.
-func (c *census) opens(q *claim, x *site) bool {
-	for _, i := range c.books.about[q.class] {
-		r := &c.books.rules[i]
-		if r.Kind != planner.Apart || r.Topology == planner.PerNode || r.asks(q.class) && r.counts(q.class) {
+// opens reports whether a site adds a domain to those that have pods which others keep away from. Pods that only prefer to keep away do not count.
+func (c *census) opens(q *demand, x *site) bool {
+	for _, i := range c.problem.about[q.class] {
+		r := &c.problem.rules[i]
+		if r.Kind != planner.Apart || r.Topology == planner.PerNode || r.constrains(q.class) && r.counts(q.class) {
 			continue
 		}
 		d := x.domains[r.Topology]
-		if d >= 0 && (r.asks(q.class) && c.asking[i][d] == 0 || r.counts(q.class) && r.binding() && c.counted[i][d] == 0) {
+		if d >= 0 && (r.constrains(q.class) && c.constrained[i][d] == 0 || r.counts(q.class) && r.binding() && c.counted[i][d] == 0) {
 			return true
 		}
 	}
@@ -363,8 +363,8 @@ func (c *census) crowd(x *site) int64 {
 // begin chooses the domain for the first pods of a Together rule that has none yet: the domain that holds most of them, and among equals the one where most
 // are cheap. It reports whether some may be placed now.
 func (c *census) begin() bool {
-	for i := range c.books.rules {
-		r := &c.books.rules[i]
+	for i := range c.problem.rules {
+		r := &c.problem.rules[i]
 		if r.Kind != planner.Together || r.Topology == planner.PerNode || c.somewhere[i] > 0 || c.begun[i] >= 0 {
 			continue
 		}
@@ -391,14 +391,14 @@ func (c *census) begin() bool {
 func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	price = math.MaxInt64
 	begins := false
-	for _, a := range c.books.rules[i].askers {
-		for _, q := range c.claims[a.class] {
-			if q.left == 0 || !c.books.rules[i].stands(q.class, q.given) {
+	for _, a := range c.problem.rules[i].constrained {
+		for _, q := range c.demands[a.class] {
+			if q.left == 0 || !c.problem.rules[i].binds(q.class, q.given) {
 				continue
 			}
 			var here int64
 			for _, x := range q.sites {
-				if x.domains[c.books.rules[i].Topology] != d || x.holds == x.pods {
+				if x.domains[c.problem.rules[i].Topology] != d || x.holds == x.pods {
 					continue
 				}
 				begins = begins || c.couldBegin(q, x)
@@ -415,11 +415,11 @@ func (c *census) potential(i, d int) (holds, cheap, price int64) {
 	return holds, cheap, price
 }
 
-// couldBegin reports whether pods of a claim could be the first at a site, if every rule that has no domain yet began there.
-func (c *census) couldBegin(q *claim, x *site) bool {
+// couldBegin reports whether pods of a demand could be the first at a site, if every rule that has no domain yet began there.
+func (c *census) couldBegin(q *demand, x *site) bool {
 	var set []int // Only rules that concern the class matter.
-	for _, i := range c.books.about[q.class] {
-		if r := &c.books.rules[i]; r.Kind == planner.Together && r.Topology != planner.PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
+	for _, i := range c.problem.about[q.class] {
+		if r := &c.problem.rules[i]; r.Kind == planner.Together && r.Topology != planner.PerNode && c.somewhere[i] == 0 && c.begun[i] < 0 {
 			c.begun[i] = x.domains[r.Topology]
 			set = append(set, i)
 		}

@@ -32,7 +32,7 @@ func (a *arranger) solve(s planner.Snapshot) planner.Plan {
 func widened(s planner.Snapshot) (planner.Snapshot, []alternatives.Variant) {
 	out := s
 	out.Offerings = slices.Clip(s.Offerings)
-	usable := newBooks(planner.Snapshot{Pools: s.Pools, Offerings: s.Offerings}).usable
+	usable := newProblem(planner.Snapshot{Pools: s.Pools, Offerings: s.Offerings}).usable
 	var variants []alternatives.Variant
 	known := map[string]bool{}
 	add := func(v alternatives.Variant, short *planner.Refusal) {

@@ -17,25 +17,25 @@ type Solver struct {
 	Stop func() bool
 }
 
-// Plan plans for a snapshot with rules, wishes, priorities, weights and choices. It decides which pods go to which domain and pool, and which of their wishes
+// Plan plans for a snapshot with rules, preferences, priorities, weights and choices. It decides which pods go to which domain and pool, and which of their preferences
 // are satisfied. It splits the classes accordingly, and has the solver plan for snapshots whose only constraints are quotas and pods that are kept apart on
 // machines. It then combines the plans. Pods that the solver does not place affect the decisions of the next round.
 func Plan(s planner.Snapshot, with Solver) planner.Plan {
 	if IsPlain(s) {
 		return with.Plain(s, 1)
 	}
-	clean, refused := sanitised(s)
+	clean, refused := sanitized(s)
 	clean = withoutHopeless(clean)
 	a := arranger{solver: with, given: clean}
-	b := newBooks(clean)
-	if b.exact() {
-		if plan := a.plain(b.lowered(b.whole(), true)); !inverted(clean, plan) {
+	pr := newProblem(clean)
+	if pr.exact() {
+		if plan := a.plain(pr.lowered(pr.whole(), true)); !inverted(clean, plan) {
 			plan.Unplaced = append(plan.Unplaced, refused...)
 			Sort(s, &plan)
 			return plan
 		}
 	}
-	plan := a.settle(clean)
+	plan := a.arrange(clean)
 	plan = a.replay(clean, plan)
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
@@ -57,7 +57,7 @@ func IsPlain(s planner.Snapshot) bool {
 	return OnlyPrice(s)
 }
 
-// OnlyPrice reports whether the cheaper of two plans for equally many pods is always better: there are no wishes and no minValues, and all priorities and all
+// OnlyPrice reports whether the cheaper of two plans for equally many pods is always better: there are no preferences and no minValues, and all priorities and all
 // weights are equal.
 func OnlyPrice(s planner.Snapshot) bool {
 	for _, p := range s.Pools {
@@ -66,7 +66,7 @@ func OnlyPrice(s planner.Snapshot) bool {
 		}
 	}
 	for _, c := range s.Classes {
-		if len(c.Wishes) > 0 || c.Priority != s.Classes[0].Priority {
+		if len(c.Preferences) > 0 || c.Priority != s.Classes[0].Priority {
 			return false
 		}
 	}
@@ -77,8 +77,8 @@ func OnlyPrice(s planner.Snapshot) bool {
 type arranger struct {
 	solver Solver
 	given  planner.Snapshot
-	// favoured is the domain that pods go to first, at any price. It is nil if they go where they are cheap.
-	favoured *domain
+	// favored is the domain that pods go to first, at any price. It is nil if they go where they are cheap.
+	favored *domain
 	// hint is the plan for the given snapshot without the constraints that only this package handles. It is nil until it is needed.
 	hint *planner.Plan
 }
@@ -91,21 +91,21 @@ func (a *arranger) stopped() bool { return a.solver.Stop != nil && a.solver.Stop
 
 func (a *arranger) plain(s planner.Snapshot) planner.Plan { return a.solver.Plain(s, 1) }
 
-// settleOnce plans for all pods of a snapshot once.
-func (a *arranger) settleOnce(s planner.Snapshot) planner.Plan {
-	plan, grouped := a.settleGroups(s, false)
+// arrangeOnce plans for all pods of a snapshot once.
+func (a *arranger) arrangeOnce(s planner.Snapshot) planner.Plan {
+	plan, grouped := a.arrangeGroups(s, false)
 	if !grouped || len(plan.Unplaced) == 0 && len(plan.Launches) == 0 || a.stopped() {
 		return plan
 	}
-	again, _ := a.settleGroups(s, true)
+	again, _ := a.arrangeGroups(s, true)
 	if cmp.Or(cmp.Compare(len(again.Unplaced), len(plan.Unplaced)), cmp.Compare(again.Price, plan.Price)) < 0 {
 		return again
 	}
 	return plan
 }
 
-// settleGroups plans for all pods, those that share a machine first. It also reports whether any of those took a node.
-func (a *arranger) settleGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
+// arrangeGroups plans for all pods, those that share a machine first. It also reports whether any of those took a node.
+func (a *arranger) arrangeGroups(s planner.Snapshot, sparing bool) (planner.Plan, bool) {
 	g := NewPartial(s)
 	postponed := a.gather(g, sparing)
 	grouped := len(g.Plan.Placements) > 0
@@ -114,39 +114,39 @@ func (a *arranger) settleGroups(s planner.Snapshot, sparing bool) (planner.Plan,
 	return g.Plan, grouped
 }
 
-// relax returns the plan for a snapshot without wishes, weights, choices and the rules whose domains are not machines. Its bound is a lower bound on the price
+// relax returns the plan for a snapshot without preferences, weights, choices and the rules whose domains are not machines. Its bound is a lower bound on the price
 // of every plan under the rules, and it places the pods where they are cheap.
 func (a *arranger) relax(s planner.Snapshot, share int64) planner.Plan {
-	b := newBooks(s)
-	return a.solver.Plain(b.lowered(b.whole(), true), share)
+	pr := newProblem(s)
+	return a.solver.Plain(pr.lowered(pr.whole(), true), share)
 }
 
-// whole returns a portion of all pods of each class, with all wishes given up.
-func (b *books) whole() []portion {
+// whole returns a portion of all pods of each class, with all preferences given up.
+func (pr *problem) whole() []portion {
 	var parts []portion
-	for c := range b.Classes {
-		if n := len(b.Classes[c].Pods); n > 0 {
-			offerings, nodes := b.labelled(c)
-			parts = append(parts, portion{class: c, given: len(b.Classes[c].Wishes), offerings: offerings, nodes: nodes, pods: n})
+	for c := range pr.Classes {
+		if n := len(pr.Classes[c].Pods); n > 0 {
+			offerings, nodes := pr.labeled(c)
+			parts = append(parts, portion{class: c, given: len(pr.Classes[c].Preferences), offerings: offerings, nodes: nodes, pods: n})
 		}
 	}
 	return parts
 }
 
 // exact reports whether the relaxed snapshot is equivalent to the snapshot, apart from priorities.
-func (b *books) exact() bool {
-	for _, p := range b.Pools {
-		if p.Weight != b.Pools[0].Weight || len(p.MinValues) > 0 {
+func (pr *problem) exact() bool {
+	for _, p := range pr.Pools {
+		if p.Weight != pr.Pools[0].Weight || len(p.MinValues) > 0 {
 			return false
 		}
 	}
-	for i := range b.rules {
-		r := &b.rules[i]
-		if r.Topology != planner.PerNode || r.Kind == planner.Together && len(r.askers) > 0 || r.Kind == planner.Spread && !slices.EqualFunc(r.askers, r.Counted, func(a asker, c int) bool { return a.class == c }) {
+	for i := range pr.rules {
+		r := &pr.rules[i]
+		if r.Topology != planner.PerNode || r.Kind == planner.Together && len(r.constrained) > 0 || r.Kind == planner.Spread && !slices.EqualFunc(r.constrained, r.Counted, func(a constrained, c int) bool { return a.class == c }) {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(b.Classes, func(c planner.Class) bool { return len(c.Wishes) > 0 })
+	return !slices.ContainsFunc(pr.Classes, func(c planner.Class) bool { return len(c.Preferences) > 0 })
 }
 
 // bound returns a lower bound on the price of any plan for the same pods. It is the bound of a plan without the rules for the same pods or fewer. The hint is

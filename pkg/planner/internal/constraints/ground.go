@@ -130,9 +130,9 @@ func (g *Partial) launched(l planner.Launch) int {
 			continue
 		}
 		class.Nodes = append(slices.Clip(class.Nodes), v)
-		class.Wishes = slices.Clone(class.Wishes)
-		for i := range class.Wishes {
-			if w := &class.Wishes[i]; w.Rule < 0 && all(w.Offerings) {
+		class.Preferences = slices.Clone(class.Preferences)
+		for i := range class.Preferences {
+			if w := &class.Preferences[i]; w.Rule < 0 && all(w.Offerings) {
 				w.Nodes = append(slices.Clip(w.Nodes), v)
 			}
 		}
@@ -214,9 +214,9 @@ func (g *Partial) count(r *planner.Rule, index, v int, counts map[int]int64) {
 	}
 }
 
-// always reports whether a rule constrains the pods of a class whatever wishes they give up.
+// always reports whether a rule constrains the pods of a class whatever preferences they give up.
 func (g *Partial) always(r planner.Rule, index, class int) bool {
-	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Wishes, func(w planner.Wish) bool { return w.Rule == index })
+	return slices.Contains(r.Classes, class) && !slices.ContainsFunc(g.Classes[class].Preferences, func(w planner.Preference) bool { return w.Rule == index })
 }
 
 // guard keeps counted pods that the spread does not constrain out of a domain in which they could become too many for the constrained pods there.
@@ -229,10 +229,10 @@ func (g *Partial) guard(r *planner.Rule, index, d int) {
 			waiting += int64(len(g.Classes[c].Pods))
 		}
 	}
-	b := &books{Snapshot: g.Snapshot}
-	x := b.withDomains(rule{Rule: *r})
-	b.rules = []rule{x}
-	c := census{books: b, counted: [][]int64{nil}}
+	pr := &problem{Snapshot: g.Snapshot}
+	x := pr.withDomains(rule{Rule: *r})
+	pr.rules = []rule{x}
+	c := census{problem: pr, counted: [][]int64{nil}}
 	for e := range x.domains {
 		c.counted[0] = append(c.counted[0], x.present(e))
 	}

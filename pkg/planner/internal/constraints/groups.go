@@ -20,13 +20,13 @@ const (
 // need more than a group that can have a machine of its own. Groups for which there is no time are removed from the snapshot and returned. The first one is
 // always planned.
 func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
-	b := newBooks(g.Snapshot)
+	pr := newProblem(g.Snapshot)
 	late := map[int]bool{}
-	for i, group := range b.groups() {
+	for i, group := range pr.groups() {
 		for n := range maxHosts {
 			if i+n > 0 && a.stopped() {
 				for _, c := range group {
-					late[c] = late[c] || b.mustFollow(c)
+					late[c] = late[c] || pr.mustFollow(c)
 				}
 				break
 			}
@@ -38,9 +38,9 @@ func (a *arranger) gather(g *Partial, sparing bool) []planner.Unplaced {
 	return postponed(g, late)
 }
 
-// mustFollow reports whether pods of a class have to be on a machine with others whatever wishes they give up.
-func (b *books) mustFollow(class int) bool {
-	return slices.ContainsFunc(b.about[class], func(i int) bool { return b.together(i) && b.rules[i].always(class) })
+// mustFollow reports whether pods of a class have to be on a machine with others whatever preferences they give up.
+func (pr *problem) mustFollow(class int) bool {
+	return slices.ContainsFunc(pr.about[class], func(i int) bool { return pr.together(i) && pr.rules[i].always(class) })
 }
 
 // postponed removes the pods of classes from the snapshot, and returns them.
@@ -61,19 +61,19 @@ func postponed(g *Partial, classes map[int]bool) []planner.Unplaced {
 }
 
 // groups returns the sets of classes that are connected by rules to be together on one machine, in the order of their pods.
-func (b *books) groups() [][]int {
-	of := make([]int, len(b.Classes))
+func (pr *problem) groups() [][]int {
+	of := make([]int, len(pr.Classes))
 	for c := range of {
 		of[c] = c
 	}
 	asked := map[int]bool{}
-	for i := range b.rules {
-		if !b.together(i) {
+	for i := range pr.rules {
+		if !pr.together(i) {
 			continue
 		}
-		r := &b.rules[i]
+		r := &pr.rules[i]
 		about := r.classes()
-		for _, a := range r.askers {
+		for _, a := range r.constrained {
 			asked[a.class] = true
 		}
 		for _, c := range about {
@@ -81,7 +81,7 @@ func (b *books) groups() [][]int {
 		}
 	}
 	groups, at := [][]int{}, map[int]int{}
-	for _, c := range b.order {
+	for _, c := range pr.order {
 		group, ok := at[root(of, c)]
 		if !ok {
 			group = len(groups)
@@ -102,8 +102,8 @@ func root(parent []int, i int) int {
 	return i
 }
 
-// party is pods that are placed together on one machine, by class. leads are the classes that the others need.
-type party struct {
+// colocated is pods that are placed together on one machine, by class. leads are the classes that the others need.
+type colocated struct {
 	given int
 	pods  map[int]int
 	leads map[int]bool
@@ -111,19 +111,19 @@ type party struct {
 
 // host places pods of a group on one machine and reports whether it did. It chooses the cheapest machine that holds them all, or else the one that holds most.
 func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
-	b := newBooks(g.Snapshot)
-	b.beginning = true
-	var best settled
-	wishes := 0
+	pr := newProblem(g.Snapshot)
+	pr.beginning = true
+	var best attempt
+	preferences := 0
 	for _, c := range group {
-		wishes = max(wishes, len(b.Classes[c].Wishes))
+		preferences = max(preferences, len(pr.Classes[c].Preferences))
 	}
-	for given := 0; given <= wishes; given++ {
-		p := b.party(group, given)
+	for given := 0; given <= preferences; given++ {
+		p := pr.colocated(group, given)
 		if p == nil {
 			continue
 		}
-		found := a.seat(b, p, sparing)
+		found := a.choose(pr, p, sparing)
 		if found.pods > best.pods {
 			best = found
 		}
@@ -138,24 +138,24 @@ func (a *arranger) host(g *Partial, group []int, sparing bool) bool {
 	return true
 }
 
-// party returns the pods of a group that can be placed on a new machine. These are pods that may be the first, pods that may follow those, and pods
+// colocated returns the pods of a group that can be placed on a new machine. These are pods that may be the first, pods that may follow those, and pods
 // that a waiting pod without such a rule can lead. It returns nil if there are none.
-func (b *books) party(group []int, given int) *party {
-	p := &party{given: given, pods: map[int]int{}, leads: map[int]bool{}}
+func (pr *problem) colocated(group []int, given int) *colocated {
+	p := &colocated{given: given, pods: map[int]int{}, leads: map[int]bool{}}
 	var members, free []int
 	for _, c := range group {
 		switch {
-		case len(b.Classes[c].Pods) == 0:
-		case b.follows(c, given):
+		case len(pr.Classes[c].Pods) == 0:
+		case pr.follows(c, given):
 			members = append(members, c)
 		default:
 			free = append(free, c)
 		}
 	}
 	join := func(present map[int]int) bool {
-		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && b.founded(c, given, present, nil) })
+		i := slices.IndexFunc(members, func(c int) bool { return p.pods[c] == 0 && pr.founded(c, given, present, nil) })
 		if i >= 0 {
-			p.pods[members[i]] = len(b.Classes[members[i]].Pods)
+			p.pods[members[i]] = len(pr.Classes[members[i]].Pods)
 		}
 		return i >= 0
 	}
@@ -178,9 +178,9 @@ func (b *books) party(group []int, given int) *party {
 }
 
 // follows reports whether pods of a class have to be on a machine with others.
-func (b *books) follows(class, given int) bool {
-	for _, i := range b.about[class] {
-		if b.together(i) && b.rules[i].stands(class, given) {
+func (pr *problem) follows(class, given int) bool {
+	for _, i := range pr.about[class] {
+		if pr.together(i) && pr.rules[i].binds(class, given) {
 			return true
 		}
 	}
@@ -188,12 +188,12 @@ func (b *books) follows(class, given int) bool {
 }
 
 // wellFounded reports whether the pods on a machine can be placed in some order.
-func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
+func (pr *problem) wellFounded(given int, placed map[int]int, domains []int) bool {
 	in := map[int]int{}
 	for again := true; again; {
 		again = false
 		for c, n := range placed {
-			if n > 0 && in[c] == 0 && b.founded(c, given, in, domains) {
+			if n > 0 && in[c] == 0 && pr.founded(c, given, in, domains) {
 				in[c], again = n, true
 			}
 		}
@@ -206,16 +206,16 @@ func (b *books) wellFounded(given int, placed map[int]int, domains []int) bool {
 	return true
 }
 
-func (b *books) together(i int) bool {
-	return b.rules[i].Kind == planner.Together && b.rules[i].Topology == planner.PerNode
+func (pr *problem) together(i int) bool {
+	return pr.rules[i].Kind == planner.Together && pr.rules[i].Topology == planner.PerNode
 }
 
 // founded reports whether pods of a class may be on a machine with the given others. Rules about domains are checked if the domains of the machine are given.
-func (b *books) founded(class, given int, placed map[int]int, domains []int) bool {
-	for _, i := range b.about[class] {
-		r := &b.rules[i]
+func (pr *problem) founded(class, given int, placed map[int]int, domains []int) bool {
+	for _, i := range pr.about[class] {
+		r := &pr.rules[i]
 		switch {
-		case r.Kind != planner.Together || !r.stands(class, given) || r.counts(class) && r.somewhere() == 0:
+		case r.Kind != planner.Together || !r.binds(class, given) || r.counts(class) && r.somewhere() == 0:
 		case r.Topology != planner.PerNode && (domains == nil || r.present(domains[r.Topology]) > 0):
 		case !slices.ContainsFunc(r.Counted, func(x int) bool { return x != class && placed[x] > 0 }):
 			return false

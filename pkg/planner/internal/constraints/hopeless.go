@@ -6,15 +6,15 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// withoutHopeless returns the snapshot without the rules and wishes of pods that fit on no machine even if they are alone. These pods are never placed, and
+// withoutHopeless returns the snapshot without the rules and preferences of pods that fit on no machine even if they are alone. These pods are never placed, and
 // their rules would only keep others from cheap places.
 func withoutHopeless(s planner.Snapshot) planner.Snapshot {
-	b := newBooks(s)
+	pr := newProblem(s)
 	hopeless := make([]bool, len(s.Classes))
 	s.Classes = slices.Clone(s.Classes)
 	for c := range s.Classes {
-		if class := &s.Classes[c]; len(b.about[c])+len(class.Wishes) > 0 && b.hopeless(*class) {
-			hopeless[c], class.Wishes = true, nil
+		if class := &s.Classes[c]; len(pr.about[c])+len(class.Preferences) > 0 && pr.hopeless(*class) {
+			hopeless[c], class.Preferences = true, nil
 		}
 	}
 	if !slices.Contains(hopeless, true) {
@@ -27,7 +27,7 @@ func withoutHopeless(s planner.Snapshot) planner.Snapshot {
 	return s
 }
 
-func (b *books) hopeless(class planner.Class) bool {
-	return len(class.Pods) > 0 && !slices.ContainsFunc(class.Nodes, func(v int) bool { return TimesOnNode(b.Snapshot, class, b.Nodes[v]) > 0 }) &&
-		!slices.ContainsFunc(class.Offerings, func(i int) bool { return b.usable[i] && offeredTimes(b.Snapshot, class, i) > 0 })
+func (pr *problem) hopeless(class planner.Class) bool {
+	return len(class.Pods) > 0 && !slices.ContainsFunc(class.Nodes, func(v int) bool { return TimesOnNode(pr.Snapshot, class, pr.Nodes[v]) > 0 }) &&
+		!slices.ContainsFunc(class.Offerings, func(i int) bool { return pr.usable[i] && offeredTimes(pr.Snapshot, class, i) > 0 })
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // missing returns how many pods of each portion the plan does not place, and records why at their sites.
-func (r *rounds) missing(parts []claimed, plan planner.Plan) []int {
+func (r *rounds) missing(parts []assigned, plan planner.Plan) []int {
 	short := make([]int, len(parts))
-	part := partOf(r.books, parts)
+	part := partOf(r.problem, parts)
 	for _, x := range plan.Unplaced {
 		k := part[x.Pod]
 		short[k]++
@@ -24,15 +24,15 @@ func (r *rounds) missing(parts []claimed, plan planner.Plan) []int {
 
 // learn records how many pods sites hold. If pods were dropped because the pods that they follow are missing, they have used the room of those. They get less
 // room in the next round, and the others are tried again.
-func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
+func (r *rounds) learn(parts []assigned, short []int, surplus []int64) {
 	excused := map[int]bool{}
 	for k, p := range parts {
 		if surplus[k] == 0 {
 			continue
 		}
-		for _, i := range r.books.about[p.portion.class] {
-			rule := &r.books.rules[i]
-			if rule.Kind == planner.Together && rule.Topology != planner.PerNode && rule.stands(p.portion.class, p.portion.given) && !rule.counts(p.portion.class) {
+		for _, i := range r.problem.about[p.portion.class] {
+			rule := &r.problem.rules[i]
+			if rule.Kind == planner.Together && rule.Topology != planner.PerNode && rule.binds(p.portion.class, p.portion.given) && !rule.counts(p.portion.class) {
 				p.site.holds = int64(p.portion.pods-short[k]) - surplus[k]
 				for _, c := range rule.Counted {
 					excused[c] = true
@@ -48,10 +48,10 @@ func (r *rounds) learn(parts []claimed, short []int, surplus []int64) {
 }
 
 // partOf returns the portion of each pod.
-func partOf(b *books, parts []claimed) map[string]int {
+func partOf(pr *problem, parts []assigned) map[string]int {
 	part := map[string]int{}
 	for k, p := range parts {
-		for _, pod := range b.Classes[p.portion.class].Pods[p.portion.first : p.portion.first+p.portion.pods] {
+		for _, pod := range pr.Classes[p.portion.class].Pods[p.portion.first : p.portion.first+p.portion.pods] {
 			part[pod] = k
 		}
 	}
@@ -60,7 +60,7 @@ func partOf(b *books, parts []claimed) map[string]int {
 
 // next lets the unplaced pods give something up, and reports whether another round can be better. If domains turn out to be full, their pods first try other
 // domains.
-func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
+func (r *rounds) next(demands []*demand, parts []assigned, short []int) bool {
 	again, learned := false, false
 	move := func(class, st int, n int64) {
 		if n > 0 && st+1 < len(r.stages[class]) {
@@ -78,7 +78,7 @@ func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 		}
 	}
 	if !learned {
-		for _, q := range claims {
+		for _, q := range demands {
 			move(q.class, q.stage, q.left)
 		}
 	}
@@ -87,8 +87,8 @@ func (r *rounds) next(claims []*claim, parts []claimed, short []int) bool {
 
 // complete makes a plan for all pods from the plan for the portions. Pods that the rules allowed only because of others that were not placed are dropped as
 // well. Every unplaced pod gets a reason.
-func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (planner.Plan, []int64) {
-	part := partOf(r.books, parts)
+func (r *rounds) complete(demands []*demand, parts []assigned, plan planner.Plan) (planner.Plan, []int64) {
+	part := partOf(r.problem, parts)
 	placed := make([]int64, len(parts))
 	for k, p := range parts {
 		placed[k] = int64(p.portion.pods)
@@ -99,10 +99,10 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (
 		missing = missing || parts[part[x.Pod]].site != nil
 	}
 	var dropped []planner.Unplaced
-	census, surplus := newCensus(r.books), make([]int64, len(parts))
+	census, surplus := newCensus(r.problem), make([]int64, len(parts))
 	if missing {
 		census, surplus = r.replay(parts, placed)
-		dropped = drop(&plan, r.books.Snapshot, part, surplus)
+		dropped = drop(&plan, r.problem.Snapshot, part, surplus)
 	} else {
 		for k, p := range parts {
 			if p.site != nil {
@@ -110,14 +110,14 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (
 			}
 		}
 	}
-	claimOf := map[[2]int]*claim{}
-	for _, q := range claims {
+	claimOf := map[[2]int]*demand{}
+	for _, q := range demands {
 		claimOf[[2]int{q.class, q.stage}] = q
 	}
 	unplaced := plan.Unplaced
 	plan.Unplaced = nil
 	why := map[[2]int]planner.Refusal{}
-	refuse := func(pod string, q *claim) {
+	refuse := func(pod string, q *demand) {
 		key := [2]int{q.class, q.stage}
 		if _, ok := why[key]; !ok {
 			why[key] = r.refusal(census, q)
@@ -136,9 +136,9 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (
 	for _, p := range parts {
 		taken[p.portion.class] += p.portion.pods
 	}
-	for _, q := range claims {
+	for _, q := range demands {
 		for range q.left {
-			refuse(r.books.Classes[q.class].Pods[taken[q.class]], q)
+			refuse(r.problem.Classes[q.class].Pods[taken[q.class]], q)
 			taken[q.class]++
 		}
 	}
@@ -146,28 +146,28 @@ func (r *rounds) complete(claims []*claim, parts []claimed, plan planner.Plan) (
 }
 
 // replay admits the placed pods in the order that a scheduler might, and returns how many of each portion the rules do not allow.
-func (r *rounds) replay(parts []claimed, placed []int64) (*census, []int64) {
+func (r *rounds) replay(parts []assigned, placed []int64) (*census, []int64) {
 	var best *census
 	var surplus []int64
 	fewest := int64(math.MaxInt64)
 	for _, m := range manners() {
-		var claims []*claim
+		var demands []*demand
 		left := make([]int64, len(parts))
-		at := map[*claim]int{}
+		at := map[*demand]int{}
 		for k, p := range parts {
 			if p.site == nil {
 				continue
 			}
 			cheap := placed[k]
 			x := &site{domains: p.site.domains, holds: placed[k], cheap: &cheap, price: p.site.price}
-			q := &claim{class: p.portion.class, stage: p.stage, given: math.MaxInt - 1, left: placed[k], sites: []*site{x}, late: p.stage > 0}
-			claims = append(claims, q)
+			q := &demand{class: p.portion.class, stage: p.stage, given: math.MaxInt - 1, left: placed[k], sites: []*site{x}, late: p.stage > 0}
+			demands = append(demands, q)
 			at[q] = k
 		}
-		c := newCensus(r.books)
-		c.spread(claims, m)
+		c := newCensus(r.problem)
+		c.spread(demands, m)
 		var sum int64
-		for _, q := range claims {
+		for _, q := range demands {
 			left[at[q]] = q.left
 			sum += q.left
 		}

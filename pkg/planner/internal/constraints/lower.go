@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// portion is a number of pods of a class that are planned alike: they have given up the same wishes, and may go to the same machines.
+// portion is a number of pods of a class that are planned alike: they have given up the same preferences, and may go to the same machines.
 type portion struct {
 	class, given     int
 	offerings, nodes []int
@@ -19,8 +19,8 @@ type portion struct {
 
 // lowered returns the snapshot of portions in terms of the plain solver: the pods of each portion are a class, and requirements of rules on single machines
 // are quotas and exclusions. If relaxed is true, those that are slightly stricter than the rules are omitted.
-func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
-	s := b.Snapshot
+func (pr *problem) lowered(parts []portion, relaxed bool) planner.Snapshot {
+	s := pr.Snapshot
 	s.Pools = slices.Clone(s.Pools)
 	for i := range s.Pools {
 		s.Pools[i].Weight = 0
@@ -30,7 +30,7 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 	}
 	s.Classes, s.Rules = make([]planner.Class, len(parts)), nil
 	for k, p := range parts {
-		c := b.Classes[p.class]
+		c := pr.Classes[p.class]
 		s.Classes[k] = planner.Class{
 			Pods: c.Pods[p.first : p.first+p.pods], Requests: c.Requests, Offerings: p.offerings, Nodes: p.nodes,
 			GPUMemoryBytes: c.GPUMemoryBytes, Quotas: c.Quotas,
@@ -41,8 +41,8 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 		of[p.class] = append(of[p.class], k)
 	}
 	s.Nodes = slices.Clone(s.Nodes)
-	for i := range b.rules {
-		r := &b.rules[i]
+	for i := range pr.rules {
+		r := &pr.rules[i]
 		if r.Topology != planner.PerNode {
 			continue
 		}
@@ -53,13 +53,13 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 		slices.Sort(near)
 		switch r.Kind {
 		case planner.Spread:
-			b.lowerSpread(&s, r, parts, near, relaxed)
+			pr.lowerSpread(&s, r, parts, near, relaxed)
 		case planner.Together:
-			if !relaxed && !b.beginning {
-				b.lowerTogether(&s, r, parts, near)
+			if !relaxed && !pr.beginning {
+				pr.lowerTogether(&s, r, parts, near)
 			}
 		case planner.Apart:
-			b.lowerApart(&s, r, parts, near)
+			pr.lowerApart(&s, r, parts, near)
 		}
 	}
 	return s
@@ -67,13 +67,13 @@ func (b *books) lowered(parts []portion, relaxed bool) planner.Snapshot {
 
 // lowerSpread adds a quota on the pods of one machine that are both constrained and counted, because a new machine can always have none. Pods that are only
 // constrained, or only counted, use machines without the others.
-func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near []int, relaxed bool) {
+func (pr *problem) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near []int, relaxed bool) {
 	var members, asking []int
 	pods := int64(0)
 	for _, k := range near {
 		p := parts[k]
 		switch {
-		case !r.stands(p.class, p.given):
+		case !r.binds(p.class, p.given):
 		case r.counts(p.class):
 			members = append(members, k)
 			pods += int64(p.pods)
@@ -99,18 +99,18 @@ func (b *books) lowerSpread(s *planner.Snapshot, r *rule, parts []portion, near 
 		}
 	}
 	if !relaxed {
-		b.keepApart(s, r, parts, near, append(members, asking...), func(p portion) bool { return !r.stands(p.class, p.given) })
-		b.keepApart(s, r, parts, near, asking, func(p portion) bool { return r.stands(p.class, p.given) })
+		pr.keepApart(s, r, parts, near, append(members, asking...), func(p portion) bool { return !r.binds(p.class, p.given) })
+		pr.keepApart(s, r, parts, near, asking, func(p portion) bool { return r.binds(p.class, p.given) })
 	}
 }
 
-// keepApart excludes counted portions from the machines of those that the rule constrains. If the rule is a wish, it excludes only portions with the same
-// wish: to the scheduler, others may come later.
-func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
-	for _, wish := range []bool{false, true} {
+// keepApart excludes counted portions from the machines of those that the rule constrains. If the rule is a preference, it excludes only portions with the same
+// preference: to the scheduler, others may come later.
+func (pr *problem) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, asking []int, strange func(portion) bool) {
+	for _, preference := range []bool{false, true} {
 		var from, counted []int
 		for _, k := range asking {
-			if r.always(parts[k].class) != wish {
+			if r.always(parts[k].class) != preference {
 				from = append(from, k)
 			}
 		}
@@ -119,7 +119,7 @@ func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, a
 		}
 		for _, k := range near {
 			p := parts[k]
-			if r.counts(p.class) && strange(p) && (!wish || r.stands(p.class, p.given)) {
+			if r.counts(p.class) && strange(p) && (!preference || r.binds(p.class, p.given)) {
 				counted = append(counted, k)
 			}
 		}
@@ -131,9 +131,9 @@ func (b *books) keepApart(s *planner.Snapshot, r *rule, parts []portion, near, a
 }
 
 // lowerTogether restricts the constrained pods to nodes with counted pods. The first pods of a group have been placed before.
-func (b *books) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, near []int) {
+func (pr *problem) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, near []int) {
 	for _, k := range near {
-		if p := parts[k]; r.stands(p.class, p.given) {
+		if p := parts[k]; r.binds(p.class, p.given) {
 			s.Classes[k].Offerings = nil
 			s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) == 0 })
 		}
@@ -141,48 +141,48 @@ func (b *books) lowerTogether(s *planner.Snapshot, r *rule, parts []portion, nea
 }
 
 // lowerApart keeps the exclusion as it is.
-func (b *books) lowerApart(s *planner.Snapshot, r *rule, parts []portion, near []int) {
+func (pr *problem) lowerApart(s *planner.Snapshot, r *rule, parts []portion, near []int) {
 	var asking []int
 	for _, k := range near {
-		if p := parts[k]; r.stands(p.class, p.given) {
+		if p := parts[k]; r.binds(p.class, p.given) {
 			asking = append(asking, k)
 			if len(trimmed(r.Present)) > 0 {
 				s.Classes[k].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[k].Nodes), func(v int) bool { return r.present(v) > 0 })
 			}
 		}
 	}
-	b.keepApart(s, r, parts, near, asking, func(portion) bool { return true })
+	pr.keepApart(s, r, parts, near, asking, func(portion) bool { return true })
 }
 
-// stage is a number of wishes that a pod has given up, and the machines that it may then use.
+// stage is a number of preferences that a pod has given up, and the machines that it may then use.
 type stage struct {
 	given            int
 	offerings, nodes []int
 }
 
-// stages returns the stages of a class, in the order in which its pods go through them: for each number of wishes given up, the pools by their weights, those
+// stages returns the stages of a class, in the order in which its pods go through them: for each number of preferences given up, the pools by their weights, those
 // with lower weights in addition to those with higher ones. There are no stages in which no machine could hold a pod, except that the last stage has all
 // machines.
-func (b *books) stages(class int) []stage {
-	c := b.Classes[class]
-	offerings, nodes := b.labelled(class)
+func (pr *problem) stages(class int) []stage {
+	c := pr.Classes[class]
+	offerings, nodes := pr.labeled(class)
 	var out []stage
-	for given := 0; given <= len(c.Wishes); given++ {
-		all, on := b.granting(class, given)
-		weights := b.weights(all, c)
-		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return TimesOnNode(b.Snapshot, c, b.Nodes[v]) > 0 }) {
+	for given := 0; given <= len(c.Preferences); given++ {
+		all, on := pr.granting(class, given)
+		weights := pr.weights(all, c)
+		if len(weights) == 0 && slices.ContainsFunc(on, func(v int) bool { return TimesOnNode(pr.Snapshot, c, pr.Nodes[v]) > 0 }) {
 			weights = []int32{math.MinInt32}
 		}
 		for _, weight := range weights {
 			from := slices.DeleteFunc(slices.Clone(all), func(i int) bool {
-				p := b.Offerings[i].Pool
-				return p >= 0 && p < len(b.Pools) && b.Pools[p].Weight < weight
+				p := pr.Offerings[i].Pool
+				return p >= 0 && p < len(pr.Pools) && pr.Pools[p].Weight < weight
 			})
 			out = append(out, stage{given, from, on})
 		}
 	}
-	last := stage{len(c.Wishes), offerings, nodes}
-	if n := len(out); n > 0 && out[n-1].given == len(c.Wishes) {
+	last := stage{len(c.Preferences), offerings, nodes}
+	if n := len(out); n > 0 && out[n-1].given == len(c.Preferences) {
 		out[n-1] = last
 	} else {
 		out = append(out, last)
@@ -190,10 +190,10 @@ func (b *books) stages(class int) []stage {
 	return out
 }
 
-// granting returns the offerings and nodes of a class that satisfy all wishes except the first given ones.
-func (b *books) granting(class, given int) (offerings, nodes []int) {
-	offerings, nodes = b.labelled(class)
-	for _, w := range b.Classes[class].Wishes[min(given, len(b.Classes[class].Wishes)):] {
+// granting returns the offerings and nodes of a class that satisfy all preferences except the first given ones.
+func (pr *problem) granting(class, given int) (offerings, nodes []int) {
+	offerings, nodes = pr.labeled(class)
+	for _, w := range pr.Classes[class].Preferences[min(given, len(pr.Classes[class].Preferences)):] {
 		if w.Rule < 0 {
 			offerings, nodes = common(offerings, w.Offerings), common(nodes, w.Nodes)
 		}
@@ -202,11 +202,11 @@ func (b *books) granting(class, given int) (offerings, nodes []int) {
 }
 
 // weights returns the weights of the pools that could launch a machine for a pod, the highest first.
-func (b *books) weights(offerings []int, c planner.Class) []int32 {
+func (pr *problem) weights(offerings []int, c planner.Class) []int32 {
 	var out []int32
 	for _, i := range offerings {
-		if b.usable[i] && offeredTimes(b.Snapshot, c, i) > 0 {
-			if w := b.Pools[b.Offerings[i].Pool].Weight; !slices.Contains(out, w) {
+		if pr.usable[i] && offeredTimes(pr.Snapshot, c, i) > 0 {
+			if w := pr.Pools[pr.Offerings[i].Pool].Weight; !slices.Contains(out, w) {
 				out = append(out, w)
 			}
 		}

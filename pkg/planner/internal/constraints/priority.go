@@ -16,7 +16,7 @@ func inverted(s planner.Snapshot, p planner.Plan) bool {
 	for _, x := range p.Unplaced {
 		left[x.Pod] = true
 	}
-	b := newBooks(s)
+	pr := newProblem(s)
 	served, first := false, int32(0)
 	for _, c := range s.Classes {
 		n := 0
@@ -31,7 +31,7 @@ func inverted(s planner.Snapshot, p planner.Plan) bool {
 	}
 	return served && slices.ContainsFunc(s.Classes, func(c planner.Class) bool {
 		return c.Priority > first && slices.ContainsFunc(c.Pods, func(pod string) bool { return left[pod] }) &&
-			(slices.ContainsFunc(c.Offerings, func(i int) bool { return b.usable[i] && offeredTimes(s, c, i) > 0 }) ||
+			(slices.ContainsFunc(c.Offerings, func(i int) bool { return pr.usable[i] && offeredTimes(s, c, i) > 0 }) ||
 				slices.ContainsFunc(c.Nodes, func(v int) bool { return TimesOnNode(s, c, s.Nodes[v]) > 0 }))
 	})
 }
@@ -42,7 +42,7 @@ func (a *arranger) byPriority(s planner.Snapshot) planner.Plan {
 	var left []planner.Unplaced
 	for _, priority := range priorities(s) {
 		now := without(g.Snapshot, func(c int, _ string) bool { return s.Classes[c].Priority != priority })
-		plan := a.settle(now)
+		plan := a.arrange(now)
 		left = append(left, plan.Unplaced...)
 		g.Fix(plan)
 	}

@@ -15,18 +15,18 @@ import (
 // mostPods bounds the numbers of pods that a snapshot states, so that no sum of them overflows.
 const mostPods = 1 << 40
 
-// sanitised returns the snapshot with valid classes and rules: indices are sorted and in range, and each pod occurs once. Pods that nothing may be planned for
+// sanitized returns the snapshot with valid classes and rules: indices are sorted and in range, and each pod occurs once. Pods that nothing may be planned for
 // are removed and returned.
-func sanitised(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
+func sanitized(s planner.Snapshot) (planner.Snapshot, []planner.Unplaced) {
 	out := s
 	out.Classes = slices.Clone(s.Classes)
 	seen := map[string]bool{}
 	for c := range out.Classes {
 		class := &out.Classes[c]
 		class.Offerings, class.Nodes = pack.InRange(class.Offerings, len(s.Offerings)), pack.InRange(class.Nodes, len(s.Nodes))
-		class.Wishes = slices.Clone(class.Wishes)
-		for i := range class.Wishes {
-			w := &class.Wishes[i]
+		class.Preferences = slices.Clone(class.Preferences)
+		for i := range class.Preferences {
+			w := &class.Preferences[i]
 			w.Offerings, w.Nodes = pack.InRange(w.Offerings, len(s.Offerings)), pack.InRange(w.Nodes, len(s.Nodes))
 		}
 	}
@@ -103,27 +103,27 @@ func inNameOrder(s planner.Snapshot) []int {
 // rule is a planner.Rule that is prepared for planning. Its classes and counted classes are few, so they are lists and not sets over all classes.
 type rule struct {
 	planner.Rule
-	// askers are the classes that the rule constrains, sorted by class. The classes that it counts are in Counted.
-	askers []asker
+	// constrained are the classes that the rule constrains, sorted by class. The classes that it counts are in Counted.
+	constrained []constrained
 	// domains is the number of domains, and 0 for PerNode. eligible reports which of them count for Spread, and tooFew whether they are fewer than MinDomains.
 	domains  int
 	eligible []bool
 	tooFew   bool
 }
 
-// asker is a class that a rule constrains until its pods have given up a number of wishes. If until is math.MaxInt, the rule always binds.
-type asker struct{ class, until int }
+// constrained is a class that a rule constrains until its pods have given up a number of preferences. If until is math.MaxInt, the rule always binds.
+type constrained struct{ class, until int }
 
-// until returns how many wishes pods of a class give up before the rule no longer constrains them. It is 0 if the rule does not constrain them at all.
+// until returns how many preferences pods of a class give up before the rule no longer constrains them. It is 0 if the rule does not constrain them at all.
 func (r *rule) until(class int) int {
-	if i, ok := slices.BinarySearchFunc(r.askers, class, func(a asker, class int) int { return cmp.Compare(a.class, class) }); ok {
-		return r.askers[i].until
+	if i, ok := slices.BinarySearchFunc(r.constrained, class, func(a constrained, class int) int { return cmp.Compare(a.class, class) }); ok {
+		return r.constrained[i].until
 	}
 	return 0
 }
 
-// asks reports whether the rule constrains pods of a class, possibly only as a wish.
-func (r *rule) asks(class int) bool { return r.until(class) > 0 }
+// constrains reports whether the rule constrains pods of a class, possibly only as a preference.
+func (r *rule) constrains(class int) bool { return r.until(class) > 0 }
 
 // counts reports whether pods of a class are counted.
 func (r *rule) counts(class int) bool {
@@ -131,21 +131,21 @@ func (r *rule) counts(class int) bool {
 	return ok
 }
 
-// stands reports whether the rule constrains pods of a class that have given up a number of wishes.
-func (r *rule) stands(class, given int) bool { return given < r.until(class) }
+// binds reports whether the rule constrains pods of a class that have given up a number of preferences.
+func (r *rule) binds(class, given int) bool { return given < r.until(class) }
 
-// always reports whether the rule constrains pods of a class whatever wishes they give up.
+// always reports whether the rule constrains pods of a class whatever preferences they give up.
 func (r *rule) always(class int) bool { return r.until(class) == math.MaxInt }
 
-// binding reports whether the rule constrains pods of any class whatever wishes they give up.
+// binding reports whether the rule constrains pods of any class whatever preferences they give up.
 func (r *rule) binding() bool {
-	return slices.ContainsFunc(r.askers, func(a asker) bool { return a.until == math.MaxInt })
+	return slices.ContainsFunc(r.constrained, func(a constrained) bool { return a.until == math.MaxInt })
 }
 
 // classes returns the classes that are constrained or counted, sorted.
 func (r *rule) classes() []int {
 	all := slices.Clone(r.Counted)
-	for _, a := range r.askers {
+	for _, a := range r.constrained {
 		all = append(all, a.class)
 	}
 	slices.Sort(all)
@@ -168,8 +168,8 @@ func (r *rule) somewhere() int64 {
 	return n
 }
 
-// books is a snapshot with its rules, prepared for planning.
-type books struct {
+// problem is a snapshot with its rules, prepared for planning.
+type problem struct {
 	planner.Snapshot
 	rules []rule
 	// about is, by class, the indices of the rules that constrain or count its pods, sorted.
@@ -183,63 +183,63 @@ type books struct {
 	beginning bool
 }
 
-func newBooks(s planner.Snapshot) *books {
-	b := &books{Snapshot: s, order: inNameOrder(s), usable: make([]bool, len(s.Offerings))}
+func newProblem(s planner.Snapshot) *problem {
+	pr := &problem{Snapshot: s, order: inNameOrder(s), usable: make([]bool, len(s.Offerings))}
 	for t := range s.Topologies {
-		b.topologies = append(b.topologies, t)
+		pr.topologies = append(pr.topologies, t)
 	}
-	slices.SortStableFunc(b.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
+	slices.SortStableFunc(pr.topologies, func(x, y int) int { return cmp.Compare(s.Topologies[x].Key, s.Topologies[y].Key) })
 	for i, o := range s.Offerings {
-		b.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
+		pr.usable[i] = o.Pool >= 0 && o.Pool < len(s.Pools) && o.Unavailable == nil && s.Pools[o.Pool].Closed == nil &&
 			o.Price > 0 && o.Price <= planner.MaxPrice && !exceeds(o.Physical, s.Pools[o.Pool].Remaining)
 	}
-	wishes := map[int][]asker{}
+	preferences := map[int][]constrained{}
 	for c, class := range s.Classes {
-		for w, wish := range class.Wishes {
-			wishes[wish.Rule] = append(wishes[wish.Rule], asker{c, w + 1})
+		for w, preference := range class.Preferences {
+			preferences[preference.Rule] = append(preferences[preference.Rule], constrained{c, w + 1})
 		}
 	}
 	for i := range s.Rules {
-		b.rules = append(b.rules, b.read(i, wishes[i]))
+		pr.rules = append(pr.rules, pr.read(i, preferences[i]))
 	}
-	b.merge()
-	b.about = make([][]int, len(s.Classes))
-	for i := range b.rules {
-		for _, c := range b.rules[i].classes() {
-			b.about[c] = append(b.about[c], i)
+	pr.merge()
+	pr.about = make([][]int, len(s.Classes))
+	for i := range pr.rules {
+		for _, c := range pr.rules[i].classes() {
+			pr.about[c] = append(pr.about[c], i)
 		}
 	}
-	return b
+	return pr
 }
 
-// read returns a rule with the classes that wish for it.
-func (b *books) read(i int, wish []asker) rule {
-	r := rule{Rule: b.Rules[i]}
+// read returns a rule with the classes that prefer it.
+func (pr *problem) read(i int, preference []constrained) rule {
+	r := rule{Rule: pr.Rules[i]}
 	for _, c := range r.Classes {
-		r.askers = append(r.askers, asker{c, math.MaxInt})
+		r.constrained = append(r.constrained, constrained{c, math.MaxInt})
 	}
-	for _, a := range wish {
-		r.ask(a)
+	for _, a := range preference {
+		r.constrain(a)
 	}
-	return b.withDomains(r)
+	return pr.withDomains(r)
 }
 
-// ask adds a class to those that the rule constrains, or extends how long it constrains the class.
-func (r *rule) ask(a asker) {
-	i, ok := slices.BinarySearchFunc(r.askers, a.class, func(x asker, class int) int { return cmp.Compare(x.class, class) })
+// constrain adds a class to those that the rule constrains, or extends how long it constrains the class.
+func (r *rule) constrain(a constrained) {
+	i, ok := slices.BinarySearchFunc(r.constrained, a.class, func(x constrained, class int) int { return cmp.Compare(x.class, class) })
 	if ok {
-		r.askers[i].until = a.until
+		r.constrained[i].until = a.until
 		return
 	}
-	r.askers = slices.Insert(r.askers, i, a)
+	r.constrained = slices.Insert(r.constrained, i, a)
 }
 
 // withDomains sets what a rule needs of its topology.
-func (b *books) withDomains(r rule) rule {
+func (pr *problem) withDomains(r rule) rule {
 	if r.Topology == planner.PerNode {
 		return r
 	}
-	r.domains = len(b.Topologies[r.Topology].Domains)
+	r.domains = len(pr.Topologies[r.Topology].Domains)
 	r.eligible = make([]bool, r.domains)
 	for d := range r.eligible {
 		r.eligible[d] = r.Eligible == nil
@@ -260,11 +260,11 @@ func (b *books) withDomains(r rule) rule {
 }
 
 // merge merges rules with equal requirements for different classes, so that the pods of one are not treated as unrelated to the other.
-func (b *books) merge() {
+func (pr *problem) merge() {
 	var kept []rule
 	known := map[string]int{}
-	for _, r := range b.rules {
-		if len(r.askers) == 0 {
+	for _, r := range pr.rules {
+		if len(r.constrained) == 0 {
 			continue // It does not constrain any pods.
 		}
 		key := r.key()
@@ -274,14 +274,14 @@ func (b *books) merge() {
 			kept = append(kept, r)
 			continue
 		}
-		for _, a := range r.askers {
+		for _, a := range r.constrained {
 			a.until = max(a.until, kept[i].until(a.class))
-			kept[i].ask(a)
+			kept[i].constrain(a)
 		}
 		kept[i].Name = min(kept[i].Name, r.Name)
 	}
 	slices.SortStableFunc(kept, func(x, y rule) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Kind, y.Kind)) })
-	b.rules = kept
+	pr.rules = kept
 }
 
 // key returns a string that is equal for rules with equal requirements.
@@ -311,32 +311,32 @@ func trimmed(xs []int64) []int64 {
 }
 
 // domain returns the domain of a machine in a topology, and -1 if it has none.
-func (b *books) domain(domains []int, topology int) int {
-	if topology < 0 || topology >= len(domains) || domains[topology] >= len(b.Topologies[topology].Domains) {
+func (pr *problem) domain(domains []int, topology int) int {
+	if topology < 0 || topology >= len(domains) || domains[topology] >= len(pr.Topologies[topology].Domains) {
 		return -1
 	}
 	return max(-1, domains[topology])
 }
 
-// labelled returns the offerings and nodes of a class that have the labels which its rules require whatever wishes it gives up.
-func (b *books) labelled(class int) (offerings, nodes []int) {
+// labeled returns the offerings and nodes of a class that have the labels which its rules require whatever preferences it gives up.
+func (pr *problem) labeled(class int) (offerings, nodes []int) {
 	lacks := func(domains []int) bool {
-		return slices.ContainsFunc(b.about[class], func(i int) bool {
-			r := &b.rules[i]
+		return slices.ContainsFunc(pr.about[class], func(i int) bool {
+			r := &pr.rules[i]
 			if r.Topology == planner.PerNode || !r.always(class) || r.Kind == planner.Apart {
 				return false
 			}
-			d := b.domain(domains, r.Topology)
+			d := pr.domain(domains, r.Topology)
 			return d < 0 || r.Kind == planner.Spread && !r.eligible[d]
 		})
 	}
-	for _, i := range b.Classes[class].Offerings {
-		if !lacks(b.Offerings[i].Domains) {
+	for _, i := range pr.Classes[class].Offerings {
+		if !lacks(pr.Offerings[i].Domains) {
 			offerings = append(offerings, i)
 		}
 	}
-	for _, i := range b.Classes[class].Nodes {
-		if !lacks(b.Nodes[i].Domains) {
+	for _, i := range pr.Classes[class].Nodes {
+		if !lacks(pr.Nodes[i].Domains) {
 			nodes = append(nodes, i)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// refusal explains why pods of a claim are not placed, given the pods of the census: which rule forbids sites, and which other sites are full.
-func (r *rounds) refusal(c *census, q *claim) planner.Refusal {
+// refusal explains why pods of a demand are not placed, given the pods of the census: which rule forbids sites, and which other sites are full.
+func (r *rounds) refusal(c *census, q *demand) planner.Refusal {
 	rule := -1
 	var forbidden, full []string
 	var why []planner.Refusal
@@ -17,7 +17,7 @@ func (r *rounds) refusal(c *census, q *claim) planner.Refusal {
 		i := c.forbids(q, x)
 		if i >= 0 && (rule < 0 || i == rule) {
 			rule = i
-			forbidden = append(forbidden, r.domainName(r.books.rules[i].Topology, x))
+			forbidden = append(forbidden, r.domainName(r.problem.rules[i].Topology, x))
 		}
 		if i < 0 {
 			why = append(why, r.whyFull(q, x))
@@ -38,18 +38,18 @@ func (r *rounds) refusal(c *census, q *claim) planner.Refusal {
 }
 
 // forbids returns the rule that allows no pod of a claim at a site, or -1.
-func (c *census) forbids(q *claim, x *site) int {
-	for _, i := range c.books.about[q.class] {
-		if c.books.rules[i].Topology != planner.PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
+func (c *census) forbids(q *demand, x *site) int {
+	for _, i := range c.problem.about[q.class] {
+		if c.problem.rules[i].Topology != planner.PerNode && c.roomOf(i, q.class, q.given, x.domains) == 0 {
 			return i
 		}
 	}
 	return -1
 }
 
-func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) string {
-	rule := &r.books.rules[i]
-	where, key := strings.Join(forbidden, ", "), r.books.Topologies[rule.Topology].Key
+func (r *rounds) sentence(c *census, q *demand, i int, forbidden, full []string) string {
+	rule := &r.problem.rules[i]
+	where, key := strings.Join(forbidden, ", "), r.problem.Topologies[rule.Topology].Key
 	tail := ""
 	if len(full) > 0 {
 		tail = ", and " + strings.Join(full, "; ")
@@ -62,7 +62,7 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 		}
 		if len(full) == 0 {
 			tail = ", where this pod may not go"
-			for d, name := range r.books.Topologies[rule.Topology].Domains {
+			for d, name := range r.problem.Topologies[rule.Topology].Domains {
 				if rule.eligible[d] && c.counted[i][d] == c.fewest(i) {
 					tail = fmt.Sprintf(", and %s, which has the fewest, admits no more of this pod", name)
 				}
@@ -82,19 +82,19 @@ func (r *rounds) sentence(c *census, q *claim, i int, forbidden, full []string) 
 }
 
 // unlabelled returns the refusal of pods if none of their machines has the labels that their rules require.
-func (r *rounds) unlabelled(q *claim) planner.Refusal {
-	for _, i := range r.books.about[q.class] {
-		rule := &r.books.rules[i]
-		if rule.Topology != planner.PerNode && rule.Kind != planner.Apart && rule.stands(q.class, q.given) && len(r.arranger.given.Classes[q.class].Offerings)+len(r.arranger.given.Classes[q.class].Nodes) > 0 {
+func (r *rounds) unlabelled(q *demand) planner.Refusal {
+	for _, i := range r.problem.about[q.class] {
+		rule := &r.problem.rules[i]
+		if rule.Topology != planner.PerNode && rule.Kind != planner.Apart && rule.binds(q.class, q.given) && len(r.arranger.given.Classes[q.class].Offerings)+len(r.arranger.given.Classes[q.class].Nodes) > 0 {
 			return planner.Refusal{Reason: planner.ReasonRule, Message: fmt.Sprintf("%s: no machine that admits it is in a domain of %s that counts: give the machines of its NodePool that label",
-				rule.Name, r.books.Topologies[rule.Topology].Key)}
+				rule.Name, r.problem.Topologies[rule.Topology].Key)}
 		}
 	}
 	return r.ask(q.class, q.given, nil, nil)
 }
 
 // whyFull returns why a site has no room for one more pod.
-func (r *rounds) whyFull(q *claim, x *site) planner.Refusal {
+func (r *rounds) whyFull(q *demand, x *site) planner.Refusal {
 	if x.why == nil {
 		why := r.ask(q.class, q.given, x.offerings, x.nodes)
 		x.why = &why
@@ -107,7 +107,7 @@ func (r *rounds) ask(class, given int, offerings, nodes []int) planner.Refusal {
 	if r.arranger.stopped() {
 		return planner.Refusal{Reason: planner.ReasonNextRound, Message: "has no place in this plan, and there was no time to find out why: planned again in the next round"}
 	}
-	plan := r.arranger.solve(r.books.lowered([]portion{{class: class, given: given, offerings: offerings, nodes: nodes, pods: 1}}, false))
+	plan := r.arranger.solve(r.problem.lowered([]portion{{class: class, given: given, offerings: offerings, nodes: nodes, pods: 1}}, false))
 	if len(plan.Unplaced) > 0 {
 		return r.alone(portion{class: class, given: given}, plan.Unplaced[0].Refusal)
 	}
@@ -116,8 +116,8 @@ func (r *rounds) ask(class, given int, offerings, nodes []int) planner.Refusal {
 
 // alone returns the refusal of pods that no rule about domains concerns. It is that of the plain solver, unless a rule about machines excludes the machines.
 func (r *rounds) alone(p portion, plain planner.Refusal) planner.Refusal {
-	for _, i := range r.books.about[p.class] {
-		rule := &r.books.rules[i]
+	for _, i := range r.problem.about[p.class] {
+		rule := &r.problem.rules[i]
 		if rule.Kind != planner.Together || rule.Topology != planner.PerNode || !rule.always(p.class) {
 			continue
 		}
@@ -132,18 +132,18 @@ func (r *rounds) alone(p portion, plain planner.Refusal) planner.Refusal {
 
 func (r *rounds) domainName(topology int, x *site) string {
 	if d := x.domains[topology]; d >= 0 {
-		return r.books.Topologies[topology].Domains[d]
+		return r.problem.Topologies[topology].Domains[d]
 	}
-	return "machines without " + r.books.Topologies[topology].Key
+	return "machines without " + r.problem.Topologies[topology].Key
 }
 
 // siteName returns the names of the domains of a site.
-func (r *rounds) siteName(q *claim, x *site) string {
+func (r *rounds) siteName(q *demand, x *site) string {
 	var names []string
-	for _, t := range r.books.topologies {
-		if slices.ContainsFunc(r.books.about[q.class], func(i int) bool {
-			y := &r.books.rules[i]
-			return y.Topology == t && (y.stands(q.class, q.given) || y.counts(q.class))
+	for _, t := range r.problem.topologies {
+		if slices.ContainsFunc(r.problem.about[q.class], func(i int) bool {
+			y := &r.problem.rules[i]
+			return y.Topology == t && (y.binds(q.class, q.given) || y.counts(q.class))
 		}) {
 			names = append(names, r.domainName(t, x))
 		}

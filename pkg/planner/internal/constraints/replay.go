@@ -24,7 +24,7 @@ func (a *arranger) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 		past.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
 	}
 	then := arranger{solver: a.solver, given: past}
-	again := a.solver.OrFirstFit(past, then.rest(past, then.settle(past)))
+	again := a.solver.OrFirstFit(past, then.rest(past, then.arrange(past)))
 	Sort(past, &again)
 	class := map[string]int{}
 	for c := range s.Classes {

@@ -8,13 +8,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// maxArrangements bounds how often domains, wishes and pools are decided again. Each round makes one plan.
+// maxArrangements bounds how often domains, preferences and pools are decided again. Each round makes one plan.
 const maxArrangements = 24
 
 // rounds decides which pods go where, makes a plan, learns which domains and pools have no room, and decides again.
 type rounds struct {
 	arranger *arranger
-	books    *books
+	problem  *problem
 	// local reports, by class, whether a rule whose domains are not machines concerns it.
 	local  []bool
 	stages [][]stage
@@ -29,13 +29,13 @@ type rounds struct {
 
 // rounds plans for a snapshot whose groups that share a machine are planned already.
 func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
-	r := &rounds{arranger: a, books: newBooks(s)}
+	r := &rounds{arranger: a, problem: newProblem(s)}
 	r.local = make([]bool, len(s.Classes))
 	for c := range s.Classes {
-		r.local[c] = slices.ContainsFunc(r.books.about[c], func(i int) bool { return r.books.rules[i].Topology != planner.PerNode })
+		r.local[c] = slices.ContainsFunc(r.problem.about[c], func(i int) bool { return r.problem.rules[i].Topology != planner.PerNode })
 	}
 	for c, class := range s.Classes {
-		r.stages = append(r.stages, r.books.stages(c))
+		r.stages = append(r.stages, r.problem.stages(c))
 		r.waiting = append(r.waiting, make([]int64, len(r.stages[c])))
 		r.waiting[c][0] = int64(len(class.Pods))
 	}
@@ -44,7 +44,7 @@ func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
 	for c := range r.stages {
 		last = max(last, len(r.stages[c])-1)
 	}
-	// The wish or the pool of other pods may be what keeps the last ones out.
+	// The preference or the pool of other pods may be what keeps the last ones out.
 	for from := 1; !ok && from <= last && len(best.Unplaced) > 0 && !r.arranger.stopped(); from++ {
 		for c := range r.waiting {
 			clear(r.waiting[c])
@@ -58,8 +58,8 @@ func (a *arranger) rounds(s planner.Snapshot) planner.Plan {
 	return best
 }
 
-// wishful reports whether any pods wait at a stage before their last one.
-func (r *rounds) wishful() bool {
+// canGiveUp reports whether any pods wait at a stage before their last one.
+func (r *rounds) canGiveUp() bool {
 	for c := range r.waiting {
 		for _, n := range r.waiting[c][:len(r.waiting[c])-1] {
 			if n > 0 {
@@ -76,49 +76,49 @@ func (r *rounds) run() (planner.Plan, bool) {
 	var best planner.Plan
 	bestMoved := 0
 	for round := range maxArrangements {
-		claims, parts := r.decide()
+		demands, parts := r.decide()
 		plan := r.arranger.solve(r.lowered(parts, false))
 		short := r.missing(parts, plan)
-		whole, surplus := r.complete(claims, parts, plan)
+		whole, surplus := r.complete(demands, parts, plan)
 		r.learn(parts, short, surplus)
 		if round == 0 || len(whole.Unplaced) < len(best.Unplaced) ||
 			len(whole.Unplaced) == len(best.Unplaced) && r.moved == bestMoved && whole.Price < best.Price {
 			best, bestMoved = whole, r.moved
 		}
-		if len(whole.Unplaced) == 0 || r.arranger.stopped() || !r.next(claims, parts, short) {
+		if len(whole.Unplaced) == 0 || r.arranger.stopped() || !r.next(demands, parts, short) {
 			break
 		}
 	}
-	return best, len(best.Unplaced) == 0 || !r.wishful()
+	return best, len(best.Unplaced) == 0 || !r.canGiveUp()
 }
 
-// claimed is a portion of a site of a claim, or of a class for which domains do not matter.
-type claimed struct {
+// assigned is a portion of a site of a demand, or of a class for which domains do not matter.
+type assigned struct {
 	portion portion
 	stage   int
 	site    *site
 }
 
-// decide returns the claims with their sites, and the portions to plan for.
-func (r *rounds) decide() ([]*claim, []claimed) {
-	var claims []*claim
-	for _, c := range r.books.order {
+// decide returns the demands with their sites, and the portions to plan for.
+func (r *rounds) decide() ([]*demand, []assigned) {
+	var demands []*demand
+	for _, c := range r.problem.order {
 		for st := range r.stages[c] {
 			if n := r.waiting[c][st]; n > 0 && r.local[c] {
-				claims = append(claims, r.claim(c, st, n))
+				demands = append(demands, r.demand(c, st, n))
 			}
 		}
 	}
-	if len(claims) > 0 {
-		r.assign(claims)
+	if len(demands) > 0 {
+		r.assign(demands)
 	}
-	var parts []claimed
-	for _, c := range r.books.order {
+	var parts []assigned
+	for _, c := range r.problem.order {
 		first := 0
 		add := func(st int, n int64, offerings, nodes []int, x *site) {
 			if n > 0 {
 				p := portion{class: c, given: r.stages[c][st].given, offerings: offerings, nodes: nodes, pods: int(n), first: first}
-				parts = append(parts, claimed{p, st, x})
+				parts = append(parts, assigned{p, st, x})
 				first += int(n)
 			}
 		}
@@ -134,16 +134,16 @@ func (r *rounds) decide() ([]*claim, []claimed) {
 			}
 		}
 	}
-	return claims, parts
+	return demands, parts
 }
 
-// assign gives the claims their sites, in the first manner that leaves the fewest pods without one.
-func (r *rounds) assign(claims []*claim) {
+// assign gives the demands their sites, in the first manner that leaves the fewest pods without one.
+func (r *rounds) assign(demands []*demand) {
 	spread := func(m manner) int64 {
-		r.reset(claims)
-		newCensus(r.books).spread(claims, m)
+		r.reset(demands)
+		newCensus(r.problem).spread(demands, m)
 		var left int64
-		for _, q := range claims {
+		for _, q := range demands {
 			left += q.left
 		}
 		return left
@@ -154,7 +154,7 @@ func (r *rounds) assign(claims []*claim) {
 		if left := spread(m); left < fewest {
 			best, fewest = i, left
 		}
-		if fewest == 0 || len(claims) == 1 {
+		if fewest == 0 || len(demands) == 1 {
 			break
 		}
 		if i == len(tried)-1 {
@@ -164,9 +164,9 @@ func (r *rounds) assign(claims []*claim) {
 }
 
 // reset removes the pods that were assigned to sites.
-func (r *rounds) reset(claims []*claim) {
+func (r *rounds) reset(demands []*demand) {
 	r.note()
-	for _, q := range claims {
+	for _, q := range demands {
 		q.left = r.waiting[q.class][q.stage]
 		for _, x := range q.sites {
 			x.pods = 0
@@ -183,9 +183,9 @@ func (r *rounds) note() {
 		r.arranger.hint = &plan
 	}
 	class := map[string]int{}
-	for c := range r.books.Classes {
+	for c := range r.problem.Classes {
 		if r.local[c] {
-			for _, pod := range r.books.Classes[c].Pods {
+			for _, pod := range r.problem.Classes[c].Pods {
 				class[pod] = c
 			}
 		}
@@ -198,10 +198,10 @@ func (r *rounds) note() {
 		}
 	}
 	for _, x := range r.arranger.hint.Placements {
-		cheap(x.Pods, r.books.Nodes[x.Node].Domains)
+		cheap(x.Pods, r.problem.Nodes[x.Node].Domains)
 	}
 	for _, l := range r.arranger.hint.Launches {
-		cheap(l.Pods, r.books.Offerings[l.Offering].Domains)
+		cheap(l.Pods, r.problem.Offerings[l.Offering].Domains)
 	}
 }
 
@@ -226,28 +226,28 @@ func keyOf(domains []int) string {
 
 // domainsOf returns the domains of a machine in the topologies of the rules that concern a class, and -1 for other topologies.
 func (r *rounds) domainsOf(class int, domains []int) []int {
-	out := make([]int, len(r.books.Topologies))
+	out := make([]int, len(r.problem.Topologies))
 	for t := range out {
 		out[t] = -1
 	}
-	for _, i := range r.books.about[class] {
-		if x := &r.books.rules[i]; x.Topology != planner.PerNode {
-			out[x.Topology] = r.books.domain(domains, x.Topology)
+	for _, i := range r.problem.about[class] {
+		if x := &r.problem.rules[i]; x.Topology != planner.PerNode {
+			out[x.Topology] = r.problem.domain(domains, x.Topology)
 		}
 	}
 	return out
 }
 
-// claim returns the pods of a class at a stage as a claim on the sites of that stage.
-func (r *rounds) claim(class, st int, n int64) *claim {
+// demand returns the pods of a class at a stage as a demand for the sites of that stage.
+func (r *rounds) demand(class, st int, n int64) *demand {
 	given := r.stages[class][st].given
 	key := [2]int{class, st}
 	if r.sites[key] == nil {
 		r.sites[key] = r.sitesOf(class, st)
 	}
-	q := &claim{class: class, stage: st, given: given, left: n, sites: r.sites[key], free: true, late: st > 0}
-	for _, i := range r.books.about[class] {
-		q.free = q.free && (r.books.rules[i].Topology == planner.PerNode || !r.books.rules[i].stands(class, given))
+	q := &demand{class: class, stage: st, given: given, left: n, sites: r.sites[key], free: true, late: st > 0}
+	for _, i := range r.problem.about[class] {
+		q.free = q.free && (r.problem.rules[i].Topology == planner.PerNode || !r.problem.rules[i].binds(class, given))
 	}
 	return q
 }
@@ -260,28 +260,28 @@ func (r *rounds) sitesOf(class, st int) []*site {
 		d := r.domainsOf(class, domains)
 		key := keyOf(d)
 		if at[key] == nil {
-			at[key] = &site{domains: d, price: math.MaxInt64, favoured: r.arranger.favoured != nil && d[r.arranger.favoured.topology] == r.arranger.favoured.index}
+			at[key] = &site{domains: d, price: math.MaxInt64, favored: r.arranger.favored != nil && d[r.arranger.favored.topology] == r.arranger.favored.index}
 			out = append(out, at[key])
 		}
 		return at[key]
 	}
 	for _, i := range r.stages[class][st].offerings {
-		x := place(r.books.Offerings[i].Domains)
+		x := place(r.problem.Offerings[i].Domains)
 		x.offerings = append(x.offerings, i)
-		if n := offeredTimes(r.books.Snapshot, r.books.Classes[class], i); r.books.usable[i] && n > 0 {
+		if n := offeredTimes(r.problem.Snapshot, r.problem.Classes[class], i); r.problem.usable[i] && n > 0 {
 			x.holds = planner.Unlimited
-			x.price = min(x.price, int64(r.books.Offerings[i].Price)*1000/min(n, 1000))
+			x.price = min(x.price, int64(r.problem.Offerings[i].Price)*1000/min(n, 1000))
 		}
 	}
 	for _, i := range r.stages[class][st].nodes {
-		x := place(r.books.Nodes[i].Domains)
+		x := place(r.problem.Nodes[i].Domains)
 		x.nodes = append(x.nodes, i)
-		if n := TimesOnNode(r.books.Snapshot, r.books.Classes[class], r.books.Nodes[i]); x.holds < mostPods {
+		if n := TimesOnNode(r.problem.Snapshot, r.problem.Classes[class], r.problem.Nodes[i]); x.holds < mostPods {
 			x.holds += min(n, mostPods)
 		}
 	}
 	slices.SortFunc(out, func(x, y *site) int {
-		for _, t := range r.books.topologies {
+		for _, t := range r.problem.topologies {
 			if x.domains[t] != y.domains[t] {
 				return cmp.Compare(x.domains[t], y.domains[t])
 			}
@@ -291,11 +291,11 @@ func (r *rounds) sitesOf(class, st int) []*site {
 	return out
 }
 
-// lowered is books.lowered for claimed portions.
-func (r *rounds) lowered(parts []claimed, relaxed bool) planner.Snapshot {
+// lowered is problem.lowered for assigned portions.
+func (r *rounds) lowered(parts []assigned, relaxed bool) planner.Snapshot {
 	plain := make([]portion, len(parts))
 	for k, p := range parts {
 		plain[k] = p.portion
 	}
-	return r.books.lowered(plain, relaxed)
+	return r.problem.lowered(plain, relaxed)
 }

@@ -85,7 +85,7 @@ func (p *Problem) take(sh *Shape, amounts []planner.Amount) bool {
 }
 
 // shares returns, by class, how it relates to the rules that keep pods apart on machines, and counts these rules. A rule does not bind a class that only
-// wishes for it.
+// preferences for it.
 func (p *Problem) shares(s planner.Snapshot) [][]share {
 	out := make([][]share, len(s.Classes))
 	of := func(c int) *share {
@@ -100,7 +100,7 @@ func (p *Problem) shares(s planner.Snapshot) [][]share {
 			continue
 		}
 		for _, c := range rule.Classes {
-			if c >= 0 && c < len(out) && !slices.ContainsFunc(s.Classes[c].Wishes, func(w planner.Wish) bool { return w.Rule == r }) {
+			if c >= 0 && c < len(out) && !slices.ContainsFunc(s.Classes[c].Preferences, func(w planner.Preference) bool { return w.Rule == r }) {
 				of(c).asks = true
 			}
 		}

@@ -25,8 +25,8 @@ type Tolerations struct {
 	Replicas time.Duration
 }
 
-// Sickness is the reason why a machine is unhealthy.
-type Sickness struct {
+// Fault is the reason why a machine is unhealthy.
+type Fault struct {
 	// Reason is the type of the Node's condition, or ReplicasMissing.
 	Reason string
 	// Message is a sentence without the name of the Node.
@@ -64,20 +64,20 @@ func (t Tolerations) policies() []policy {
 	}
 }
 
-// Sickness returns why a machine is unhealthy, and nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
+// Fault returns why a machine is unhealthy, and nil if it is healthy. Machines that have not started are broken rather than unhealthy, so it returns nil
 // for them. For a machine that is being deleted it returns only a kubelet that does not respond, since nothing else would remove its pods. Of several reasons
 // it returns one that is forceful and no longer tolerated, and otherwise the one that ends first.
-func (t Tolerations) Sickness(m *snapshot.Machine, now time.Time) *Sickness {
+func (t Tolerations) Fault(m *snapshot.Machine, now time.Time) *Fault {
 	if m.Node == nil || !m.Started() && !m.Deleting() {
 		return nil
 	}
-	var all []Sickness
+	var all []Fault
 	for _, p := range t.policies() {
 		if !m.Started() && !p.forceful {
 			continue
 		}
 		if c := conditionOf(m.Node, p.condition); c != nil && c.Status == p.status {
-			all = append(all, p.sickness(c, now))
+			all = append(all, p.fault(c, now))
 		}
 	}
 	if s := t.shortage(m, now); s != nil {
@@ -86,17 +86,17 @@ func (t Tolerations) Sickness(m *snapshot.Machine, now time.Time) *Sickness {
 	if len(all) == 0 {
 		return nil
 	}
-	forcing := func(s Sickness) int {
+	forcing := func(s Fault) int {
 		if s.Forceful && !now.Before(s.Until) {
 			return 0
 		}
 		return 1
 	}
-	worst := slices.MinFunc(all, func(a, b Sickness) int { return cmp.Or(cmp.Compare(forcing(a), forcing(b)), a.Until.Compare(b.Until)) })
+	worst := slices.MinFunc(all, func(a, b Fault) int { return cmp.Or(cmp.Compare(forcing(a), forcing(b)), a.Until.Compare(b.Until)) })
 	return &worst
 }
 
-func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
+func (p policy) fault(c *corev1.NodeCondition, now time.Time) Fault {
 	since := c.LastTransitionTime.Time
 	if since.IsZero() {
 		since = now // The start is not known, so the time begins now.
@@ -105,7 +105,7 @@ func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
 	if p.condition == nodecontract.HardwareCondition && (c.Reason == nodecontract.ReasonReplace || c.Reason == nodecontract.ReasonLost) {
 		borne = min(borne, hopeless)
 	}
-	return Sickness{
+	return Fault{
 		Reason: string(p.condition), Since: since, Until: since.Add(borne), Forceful: p.forceful,
 		Message: fmt.Sprintf("its condition %s is %s since %s (%s: %s)", p.condition, c.Status, since.UTC().Format(time.RFC3339), c.Reason, c.Message),
 	}
@@ -113,12 +113,12 @@ func (p policy) sickness(c *corev1.NodeCondition, now time.Time) Sickness {
 
 // shortage returns a lack of replicas, and nil if there is none. A short one does not count: while a device plugin restarts or the agent changes the number,
 // the Node has no replicas.
-func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Sickness {
+func (t Tolerations) shortage(m *snapshot.Machine, now time.Time) *Fault {
 	since := ShortSince(m.Node)
 	if since == nil || !Short(m) || now.Before(since.Add(t.Replicas/2)) {
 		return nil
 	}
-	return &Sickness{
+	return &Fault{
 		Reason: ReplicasMissing, Since: *since, Until: since.Add(t.Replicas), Message: fmt.Sprintf("it exposes %d of %d %s since %s, and no agent says why",
 			m.Exposed(), m.Promise.Replicas(), m.Promise.Resource, since.UTC().Format(time.RFC3339)),
 	}

@@ -16,8 +16,8 @@ import (
 // each, for which reading and planning take less than twice the plan budget. The other classes wait for the next round.
 const mostTerms = 3_000
 
-// Turns is the queue of classes with terms if there are too many for one plan. It has a number for each namespace and class, and the least is first.
-type Turns map[string]int64
+// ClassQueue is the queue of classes with terms if there are too many for one plan. It has a number for each namespace and class, and the least is first.
+type ClassQueue map[string]int64
 
 // waitingPod is a pod that needs a place, with its shape.
 type waitingPod struct {
@@ -25,8 +25,8 @@ type waitingPod struct {
 	shape *shape
 }
 
-// turn has the pending pods of a class with terms in one namespace.
-type turn struct {
+// queuedClass has the pending pods of a class with terms in one namespace.
+type queuedClass struct {
 	key      string
 	pods     []waitingPod
 	terms    int
@@ -35,18 +35,18 @@ type turn struct {
 	since    time.Time
 }
 
-func turnKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.short }
+func queueKey(pod *corev1.Pod, s *shape) string { return pod.Namespace + "/" + s.short }
 
 // count returns the number of terms of a pod of the shape.
 func (s *shape) count() int {
 	return len(s.terms.required) + len(s.terms.affinity) + len(s.terms.spread)
 }
 
-// inTurn splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New classes come after those
+// fairShare splits pods into those to plan for now and those that wait for the next round. It takes whole classes in the order of the queue. New classes come after those
 // that wait already. Between equals, the higher priority comes first, then the class that has waited longest. Namespaces take turns too, so a namespace with thousands
 // of classes does not delay the others. Pods without terms, and pods that are moving, are always planned for.
-func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
-	turns := map[string]*turn{}
+func (c *Cluster) fairShare(pods []waitingPod, moving moving) (now []waitingPod, later []*corev1.Pod) {
+	classes := map[string]*queuedClass{}
 	total := 0
 	for _, p := range pods {
 		terms := p.shape.count()
@@ -54,11 +54,11 @@ func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, la
 			now = append(now, p)
 			continue
 		}
-		key := turnKey(p.pod, p.shape)
-		t := turns[key]
+		key := queueKey(p.pod, p.shape)
+		t := classes[key]
 		if t == nil {
-			t = &turn{key: key, terms: terms, place: c.Turns.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
-			turns[key] = t
+			t = &queuedClass{key: key, terms: terms, place: c.Queue.place(key), priority: schedulinghelper.PodPriority(p.pod), since: p.pod.CreationTimestamp.Time}
+			classes[key] = t
 			total += terms
 		}
 		t.pods = append(t.pods, p)
@@ -70,7 +70,7 @@ func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, la
 		return pods, nil
 	}
 	used := 0
-	for _, t := range dealt(turns) {
+	for _, t := range fairOrder(classes) {
 		if used > 0 && used+t.terms > mostTerms {
 			for _, p := range t.pods {
 				later = append(later, p.pod)
@@ -85,14 +85,14 @@ func (c *Cluster) inTurn(pods []waitingPod, moving moving) (now []waitingPod, la
 }
 
 // place returns the position of a class in the queue. New classes come last.
-func (t Turns) place(key string) int64 {
+func (t ClassQueue) place(key string) int64 {
 	if place, ok := t[key]; ok {
 		return place
 	}
 	return t.last() + 1
 }
 
-func (t Turns) last() int64 {
+func (t ClassQueue) last() int64 {
 	last := int64(0)
 	for _, place := range t {
 		last = max(last, place)
@@ -100,22 +100,22 @@ func (t Turns) last() int64 {
 	return last
 }
 
-// dealt returns the first class of each namespace, then the second of each, and so on.
-func dealt(turns map[string]*turn) []*turn {
-	compare := func(a, b *turn) int {
+// fairOrder returns the first class of each namespace, then the second of each, and so on.
+func fairOrder(classes map[string]*queuedClass) []*queuedClass {
+	compare := func(a, b *queuedClass) int {
 		return cmp.Or(cmp.Compare(a.place, b.place), cmp.Compare(b.priority, a.priority), a.since.Compare(b.since), cmp.Compare(a.key, b.key))
 	}
-	byNamespace := map[string][]*turn{}
-	for _, t := range turns {
+	byNamespace := map[string][]*queuedClass{}
+	for _, t := range classes {
 		namespace := t.pods[0].pod.Namespace
 		byNamespace[namespace] = append(byNamespace[namespace], t)
 	}
-	var all []*turn
+	var all []*queuedClass
 	for _, queue := range byNamespace {
 		slices.SortFunc(queue, compare)
 	}
 	for len(byNamespace) > 0 {
-		var firsts []*turn
+		var firsts []*queuedClass
 		for namespace, queue := range byNamespace {
 			firsts = append(firsts, queue[0])
 			if byNamespace[namespace] = queue[1:]; len(queue) == 1 {
@@ -128,16 +128,16 @@ func dealt(turns map[string]*turn) []*turn {
 	return all
 }
 
-// NextTurns returns the turns after a plan for the view was made: classes that have a place in it, or no turn yet, stay where they are in the queue, and those of which a pod has no
-// place go to its end. It is empty where all classes have a turn.
-func (v *View) NextTurns(before Turns, plan planner.Plan) Turns {
+// NextQueue returns the queue after a plan for the view was made: classes that have a place in it, or were not planned for yet, stay where they are in the queue, and those of which a pod has no
+// place go to its end. It is empty if all classes fit into one plan.
+func (v *View) NextQueue(before ClassQueue, plan planner.Plan) ClassQueue {
 	if len(v.Postponed) == 0 {
 		return nil
 	}
 	last := before.last()
-	next := Turns{}
+	next := ClassQueue{}
 	keep := func(pod *corev1.Pod) {
-		key := turnKey(pod, v.shapeOf(pod))
+		key := queueKey(pod, v.shapeOf(pod))
 		next[key] = before.place(key)
 	}
 	for _, pod := range v.Postponed {
@@ -156,7 +156,7 @@ func (v *View) NextTurns(before Turns, plan planner.Plan) Turns {
 	}
 	for _, pod := range served {
 		if s := v.shapeOf(pod); s.count() > 0 {
-			next[turnKey(pod, s)] = last + 2
+			next[queueKey(pod, s)] = last + 2
 		}
 	}
 	return next

@@ -85,7 +85,7 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 				had[name] = true
 			}
 		}
-		c.Turns = v.NextTurns(c.Turns, refused(&v))
+		c.Queue = v.NextQueue(c.Queue, refused(&v))
 	}
 }
 
@@ -93,10 +93,10 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 func TestEveryClassHasItsTurn(t *testing.T) {
 	t.Parallel()
 	c := crowded(2300)
-	var turns snapshot.Turns
+	var turns snapshot.ClassQueue
 	had := map[string]int{}
 	for round := range 6 {
-		c.Turns = turns
+		c.Queue = turns
 		v := snapshot.Build(c)
 		if len(v.Classes) > 1001 || v.Pods["default/late"] == nil && round == 0 {
 			t.Fatalf("round %d: %d classes, late among them: %t", round, len(v.Classes), v.Pods["default/late"] != nil)
@@ -112,7 +112,7 @@ func TestEveryClassHasItsTurn(t *testing.T) {
 				t.Fatalf("round %d: %s is planned for and postponed", round, pod.Name)
 			}
 		}
-		turns = v.NextTurns(turns, refused(&v))
+		turns = v.NextQueue(turns, refused(&v))
 	}
 	for i := range 2300 {
 		if n := had[fmt.Sprintf("app-%05d", i)]; n < 2 || n > 4 {
@@ -126,7 +126,7 @@ func TestAClassWithAPlaceKeepsItsTurn(t *testing.T) {
 	t.Parallel()
 	c := crowded(1200)
 	first := snapshot.Build(c)
-	c.Turns = first.NextTurns(nil, planner.Plan{})
+	c.Queue = first.NextQueue(nil, planner.Plan{})
 	c.Pods = append(c.Pods, Pods("newer", 1, Asking("cpu", "100m", "nvidia.com/gpu.shared", "1"), inApp("newer"), spreadOver(zone, "newer"), spreadOver(host, "newer"), away(host, "newer"), func(p *corev1.Pod) {
 		p.Namespace = "crowd"
 	})...)
