@@ -117,3 +117,22 @@ func BenchmarkBuildForTenants(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkBuildOfManyTerms is of 60 pods, each with a required affinity of 400 terms.
+func BenchmarkBuildOfManyTerms(b *testing.B) {
+	c := tenants(0)
+	for i := range 60 {
+		name := fmt.Sprintf("app-%d", i)
+		var friends []string
+		for k := range 400 {
+			friends = append(friends, fmt.Sprintf("friend-%d-%d", i, k))
+		}
+		c.Pods = append(c.Pods, Pod(name, Asking("cpu", "1", "memory", "1Gi", "nvidia.com/gpu.shared", "1"), inApp(name), near(zone, friends...)))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := len(snapshot.Build(c).Classes); got == 0 {
+			b.Fatal("no classes")
+		}
+	}
+}

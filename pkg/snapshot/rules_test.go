@@ -599,3 +599,35 @@ func TestAWishIsNotTheRuleOfThoseWhoDemandTheSame(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", diff)
 	}
 }
+
+func TestAnAffinityOfHundredsOfTermsCountsThePodsThatMatchAllOfThem(t *testing.T) {
+	t.Parallel()
+	const n = 300
+	labelled := func(labels int) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			for i := range labels {
+				WithLabels(fmt.Sprintf("team-%d", i), "a")(pod)
+			}
+		}
+	}
+	affine := func(labels int) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			affinityOf(pod).PodAffinity = &corev1.PodAffinity{}
+			for i := range labels {
+				required := &pod.Spec.Affinity.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+				*required = append(*required, corev1.PodAffinityTerm{TopologyKey: zone, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{fmt.Sprintf("team-%d", i): "a"}}})
+			}
+		}
+	}
+	c := twoZones()
+	c.Pods = []corev1.Pod{
+		Pod("all", affine(n)), Pod("fewer", Asking("cpu", "2", v1alpha1.ResourceGPUShared, "1"), affine(n-1)),
+		Pod("r1", labelled(n), Running("m-a")), Pod("r2", labelled(n-1), Running("m-b")),
+	}
+	got := allTold(t, snapshot.Build(c))
+	slices.Sort(got)
+	want := []string{"Together " + zone + " of all counts  us-east-1a=1", "Together " + zone + " of fewer counts  us-east-1a=1 us-east-1b=1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

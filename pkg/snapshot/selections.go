@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"strings"
 
@@ -48,6 +50,10 @@ type selections struct {
 	others      []int
 }
 
+// maxKey is the length of the longest key that is written out. Each term of a pod affinity refers to a selection with the selectors of all of them, so the keys of
+// an affinity of hundreds of terms would be megabytes.
+const maxKey = 512
+
 // add registers a selection and returns its key. All selections must be added before the first lookup.
 func (s *selections) add(all ...selector) string {
 	parts := make([]string, len(all))
@@ -56,6 +62,10 @@ func (s *selections) add(all ...selector) string {
 	}
 	slices.Sort(parts)
 	key := strings.Join(slices.Compact(parts), " & ")
+	if len(key) > maxKey {
+		sum := sha256.Sum256([]byte(key))
+		key = hex.EncodeToString(sum[:])
+	}
 	if s.byKey == nil {
 		s.byKey = map[string][]selector{}
 	}

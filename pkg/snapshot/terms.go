@@ -117,13 +117,17 @@ func anyway(pod *corev1.Pod) []corev1.TopologySpreadConstraint {
 
 // together returns the terms of a pod affinity. The scheduler counts only pods that match all terms.
 func (c *Cluster) together(pod *corev1.Pod, affinity []corev1.PodAffinityTerm, known *selections) []term {
+	if len(affinity) == 0 {
+		return nil
+	}
 	all := make([]selector, len(affinity))
 	for i := range affinity {
 		all[i] = c.selectorOf(pod, &affinity[i])
 	}
+	selection := known.add(all...)
 	terms := make([]term, len(affinity))
 	for i := range affinity {
-		terms[i] = term{kind: planner.Together, field: "podAffinity", key: affinity[i].TopologyKey, selection: known.add(all...)}
+		terms[i] = term{kind: planner.Together, field: "podAffinity", key: affinity[i].TopologyKey, selection: selection}
 	}
 	return terms
 }
