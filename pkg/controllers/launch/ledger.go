@@ -4,8 +4,10 @@
 package launch
 
 import (
+	"cmp"
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/wording"
@@ -32,6 +35,10 @@ const (
 	// maxRemembered is the largest length of the list in the status.
 	maxRemembered = 250
 	maxMessage    = 512
+	// maxName is the largest length of the names in the status.
+	maxName = 63
+	// maxOfferings is the largest number of offerings that one refusal is recorded for. Karve's own NodeClaims request fewer.
+	maxOfferings = 1000
 )
 
 // Shape is what a NodeClaim requests from the cloud: any of the instance types in any of the zones.
@@ -186,16 +193,24 @@ func (l *Ledger) Vanished(there sets.Set[string], now time.Time) bool {
 	return vanished
 }
 
-// Refuse records that the cloud refused offerings of a class. It returns those that are new.
+// Refuse records that the cloud refused offerings of a class. It returns those that are new. A NodeClaim of another author can name offerings that do not exist,
+// and any number of them. Those that the status of a GPUNodeClass cannot hold are left out: the API server would reject all of it.
 func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.RefusedOffering {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var news []v1alpha1.RefusedOffering
+	offerings := 0
 	for _, instanceType := range r.InstanceTypes {
 		for _, zone := range r.Zones {
 			offering := v1alpha1.RefusedOffering{
-				InstanceType: instanceType, Zone: zone, CapacityType: r.CapacityType, Reason: r.Reason, NodeClassGeneration: r.Generation,
+				InstanceType: instanceType, Zone: zone, CapacityType: cmp.Or(r.CapacityType, v1alpha1.Any), Reason: r.Reason, NodeClassGeneration: r.Generation,
 				Message: wording.Shorten(r.Message, maxMessage),
+			}
+			if !nameable(&offering) {
+				continue
+			}
+			if offerings++; offerings > maxOfferings {
+				return news
 			}
 			if l.refuse(class, &offering, now) {
 				news = append(news, offering)
@@ -203,6 +218,15 @@ func (l *Ledger) Refuse(class string, r Refusal, now time.Time) []v1alpha1.Refus
 		}
 	}
 	return news
+}
+
+// nameable reports whether the fields of a refusal that come from a NodeClaim are valid in a status.
+func nameable(r *v1alpha1.RefusedOffering) bool {
+	switch r.CapacityType {
+	case karpv1.CapacityTypeSpot, karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeReserved, v1alpha1.Any:
+		return r.InstanceType != "" && len(r.InstanceType) <= maxName && len(r.Zone) <= maxName
+	}
+	return false
 }
 
 // refuse records one refusal, and reports whether it is new. Refusals of several NodeClaims of one plan count as one failure. So does a NodeClaim that was
@@ -221,7 +245,7 @@ func (l *Ledger) refuse(class string, r *v1alpha1.RefusedOffering, now time.Time
 	if changed || forgotten(before, now) {
 		r.Failures = 0
 	}
-	if !pending && !explains || r.Failures == 0 {
+	if (!pending && !explains || r.Failures == 0) && r.Failures < math.MaxInt32 {
 		r.Failures++
 	}
 	r.NotBefore = until(*r, now)

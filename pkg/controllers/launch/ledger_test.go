@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -415,5 +416,47 @@ func TestLearningNothingIsHarmless(t *testing.T) {
 	l.Learn("shared", []v1alpha1.RefusedOffering{{InstanceType: "old", Zone: "*", CapacityType: "*", Failures: 5, NotBefore: metav1.NewTime(now.Add(-2 * time.Hour))}}, now)
 	if list := l.ForStatus("shared", now); len(list) != 0 {
 		t.Errorf("something long past is remembered: %v", list)
+	}
+}
+
+// A NodeClaim of another author can have any requirements: the CRD does not check their values.
+func TestOnlyWhatAStatusCanHoldIsRemembered(t *testing.T) {
+	t.Parallel()
+	many := make([]string, 2000)
+	for i := range many {
+		many[i] = fmt.Sprint("type-", i)
+	}
+	for name, c := range map[string]struct {
+		instanceTypes, zones []string
+		capacityType         string
+		want                 int
+		as                   string
+	}{
+		"an offering":                           {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "spot", 1, "spot"},
+		"any capacity type":                     {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "", 1, v1alpha1.Any},
+		"a capacity type that there is not":     {[]string{"g4dn.xlarge"}, []string{"us-east-1a"}, "borrowed", 0, ""},
+		"no instance type, and one that is not": {[]string{"", strings.Repeat("x", 64), "g4dn.xlarge"}, []string{strings.Repeat("z", 64), "us-east-1a"}, "spot", 1, "spot"},
+		"more offerings than there are":         {many, many, "spot", maxOfferings, "spot"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := NewLedger()
+			news := l.Refuse("shared", Refusal{InstanceTypes: c.instanceTypes, Zones: c.zones, CapacityType: c.capacityType, Reason: ice}, now)
+			if len(news) != c.want || len(l.Refused()["shared"]) != c.want || c.want > 0 && news[0].CapacityType != c.as {
+				t.Errorf("%d are new, and %d remembered, want %d: %v", len(news), len(l.Refused()["shared"]), c.want, news[:min(len(news), 2)])
+			}
+		})
+	}
+}
+
+func TestFailuresAreCountedUpToTheLargestNumber(t *testing.T) {
+	t.Parallel()
+	l := NewLedger()
+	r, _ := refuse(l, "g4dn.xlarge", ice, "", now)
+	r.Failures = math.MaxInt32
+	l = NewLedger()
+	l.Learn("shared", []v1alpha1.RefusedOffering{r}, now)
+	if again, _ := refuse(l, "g4dn.xlarge", ice, "", r.NotBefore.Time); again.Failures != math.MaxInt32 {
+		t.Errorf("it failed %d times", again.Failures)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -72,7 +71,7 @@ func launching(refused []refusedOffering) status.Condition {
 	if !slices.ContainsFunc(refused, func(r refusedOffering) bool { return r.by.InstanceType != v1alpha1.Any || r.by.Zone != v1alpha1.Any }) {
 		reason = cmp.Or(refused[0].by.Reason, reason) // Nothing can be launched until the cause is fixed.
 	}
-	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "held back after launches failed: "+wording.Shorten(strings.Join(left, "; "), maxMessage))
+	return condition(v1alpha1.ConditionLaunchHealthy, metav1.ConditionFalse, reason, "held back after launches failed: "+strings.Join(left, "; "))
 }
 
 // each returns the distinct values, sorted and joined.

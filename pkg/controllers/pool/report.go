@@ -73,7 +73,7 @@ func reportPool(np *karpv1.NodePool, pool *snapshot.Pool, h holding, clk clock.C
 		i := slices.IndexFunc(pool.Problems, func(p snapshot.Problem) bool { return p.Condition == conditionType })
 		switch {
 		case i >= 0:
-			set.SetFalse(conditionType, pool.Problems[i].Reason, pool.Problems[i].Message)
+			set.Set(condition(conditionType, metav1.ConditionFalse, pool.Problems[i].Reason, pool.Problems[i].Message))
 		case pool.Class == nil:
 			set.SetUnknownWithReason(conditionType, "GPUNodeClassNotFound", "cannot be told without the GPUNodeClass")
 		default:
@@ -116,10 +116,11 @@ func honored(reports []snapshot.FieldReport) status.Condition {
 	for i, r := range reports {
 		messages[i] = r.Message
 	}
-	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, wording.Shorten(strings.Join(messages, "; "), maxMessage))
+	return condition(v1alpha1.ConditionFieldsHonored, metav1.ConditionFalse, reports[0].Reason, strings.Join(messages, "; "))
 }
 
-// maxMessage is the longest message of a condition, so that it stays readable.
+// maxMessage is the longest message of a condition, in bytes, so that it stays readable. The API server rejects one of more than 32,768 characters, and with it the
+// rest of the status.
 const maxMessage = 2000
 
 // reportClass sets the status of a GPUNodeClass.
@@ -152,7 +153,7 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 	}
 	fields := honored(snapshot.UnknownFields(unknown))
 	for _, c := range []metav1.Condition{accepted, ready, fresh, {Type: fields.Type, Status: fields.Status, Reason: fields.Reason, Message: fields.Message}} {
-		c.ObservedGeneration = class.Generation
+		c.ObservedGeneration, c.Message = class.Generation, wording.Shorten(c.Message, maxMessage)
 		meta.SetStatusCondition(&class.Status.Conditions, c)
 	}
 	class.Status.Nodes, class.Status.GPUs = h.Nodes, h.GPUs
@@ -163,5 +164,5 @@ func reportClass(class *v1alpha1.GPUNodeClass, state snapshot.NodeClassState, h 
 }
 
 func condition(conditionType string, s metav1.ConditionStatus, reason, message string) status.Condition {
-	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: message}
+	return status.Condition{Type: conditionType, Status: s, Reason: reason, Message: wording.Shorten(message, maxMessage)}
 }

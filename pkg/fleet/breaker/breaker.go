@@ -41,7 +41,7 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 	}
 	open := healthy(metav1.ConditionFalse, ReasonReplicasMissing, fmt.Sprintf(
 		"machines have been up for over %s without starting: %s; see that they join the cluster, that the device plugin runs on them and that their startup taints go. One node is tried again after %s",
-		timeout, strings.Join(found.broken, ", "), now.Add(retry).UTC().Format(time.RFC3339)))
+		timeout, named(found.broken), now.Add(retry).UTC().Format(time.RFC3339)))
 	closed := healthy(metav1.ConditionTrue, ReasonReplicasHealthy, "")
 	switch before.Status {
 	case metav1.ConditionTrue:
@@ -67,6 +67,17 @@ func Next(before *status.Condition, machines []snapshot.Machine, now time.Time, 
 		}
 	}
 	return *before
+}
+
+// shown is the largest number of broken machines that a message names. The API server rejects a condition with a message of more than 32,768 characters, and then
+// the pool would go on launching.
+const shown = 10
+
+func named(broken []string) string {
+	if more := len(broken) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(broken[:shown], ", "), more)
+	}
+	return strings.Join(broken, ", ")
 }
 
 // findings describe the machines of a pool.

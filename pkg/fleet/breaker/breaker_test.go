@@ -131,3 +131,15 @@ func TestAnOpenBreakerSaysWhatIsBrokenAndWhenItIsTriedAgain(t *testing.T) {
 }
 
 func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
+
+func TestTheMessageOfAFleetThatBreaksFitsIntoACondition(t *testing.T) {
+	t.Parallel()
+	var machines []snapshot.Machine
+	for range 1000 {
+		machines = append(machines, machine("gpu-shared-0123456789ab", time.Hour, 0))
+	}
+	got := Next(nil, machines, now, timeout, retry)
+	if got.Status != metav1.ConditionFalse || len(got.Message) > 2000 || !strings.Contains(got.Message, " and 990 more; see that they join the cluster") {
+		t.Errorf("%s, with a message of %d characters: %.900s", got.Status, len(got.Message), got.Message)
+	}
+}

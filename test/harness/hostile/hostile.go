@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
 // Namespace is that of all namespaced objects.
@@ -54,7 +56,7 @@ func (g *Generator) meta(kind string) metav1.ObjectMeta {
 	g.made++
 	name := fmt.Sprintf("%s-%d", g.prefix, g.made)
 	g.names[kind] = append(g.names[kind], name)
-	return metav1.ObjectMeta{Name: name, UID: types.UID(name)}
+	return metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(snapshottest.Now)}
 }
 
 func (g *Generator) namespaced(kind string) metav1.ObjectMeta {

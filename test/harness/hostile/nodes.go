@@ -103,6 +103,13 @@ func (g *Generator) NodePool() *karpv1.NodePool {
 	if g.maybe(0.3) {
 		t.Spec.TerminationGracePeriod = &metav1.Duration{Duration: pick(g, 0, time.Second, 2562047*time.Hour)}
 	}
+	for _, condition := range []string{v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionLaunchHealthy, v1alpha1.ConditionNodesHealthy, status.ConditionReady} {
+		if g.maybe(0.3) {
+			np.Status.Conditions = append(np.Status.Conditions, status.Condition{
+				Type: condition, Status: pick(g, metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown), Reason: "Said", Message: g.text(1000), LastTransitionTime: g.time(),
+			})
+		}
+	}
 	np.Spec.Disruption = karpv1.Disruption{
 		ConsolidationPolicy: pick(g, karpv1.ConsolidationPolicyWhenEmpty, karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized),
 		ConsolidateAfter:    karpv1.MustParseNillableDuration(pick(g, "0s", "Never", "2562047h")),
@@ -127,7 +134,7 @@ func (g *Generator) budget() karpv1.Budget {
 }
 
 func (g *Generator) requirement() karpv1.NodeSelectorRequirementWithMinValues {
-	key := pick(g, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, corev1.LabelArchStable, "karpenter.k8s.aws/instance-family", "karpenter.k8s.aws/instance-cpu",
+	key := pick(g, corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone, karpv1.CapacityTypeLabelKey, corev1.LabelArchStable, "karpenter.k8s.aws/instance-family", "karpenter.k8s.aws/instance-cpu",
 		"karpenter.k8s.aws/instance-gpu-count", "example.com/r", "example.com/s")
 	switch g.rand.IntN(4) {
 	case 0:
@@ -137,7 +144,7 @@ func (g *Generator) requirement() karpv1.NodeSelectorRequirementWithMinValues {
 	}
 	r := karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: pick(g, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn)}
 	for i := range 1 + g.count(1000) {
-		r.Values = append(r.Values, pick(g, "g4dn.xlarge", "g4dn.12xlarge", "g4dn", "us-east-1a", "amd64", fmt.Sprintf("v%d", i)))
+		r.Values = append(r.Values, pick(g, "g4dn.xlarge", "g4dn.12xlarge", "g4dn", "us-east-1a", "amd64", "spot", "", fmt.Sprintf("v%d", i)))
 	}
 	r.Values = unique(r.Values)
 	if r.Operator == corev1.NodeSelectorOpIn && g.maybe(0.3) {
@@ -155,11 +162,25 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 	if g.maybe(0.5) {
 		claim.Annotations[nodecontract.ResourceAnnotation] = pick(g, v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU, g.text(200))
 		claim.Labels[v1alpha1.GPUNodeClassLabel] = pick(g, "sane", g.known("GPUNodeClass"))
+		claim.Labels[karpv1.CapacityTypeLabelKey] = pick(g, karpv1.CapacityTypeSpot, karpv1.CapacityTypeOnDemand, "", "borrowed")
 	}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: snapshottest.NodeClassRef.Group, Kind: snapshottest.NodeClassRef.Kind, Name: pick(g, "gpu", "missing")}
 	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{} // Not nil, which is refused.
 	for range g.count(40) {
 		claim.Spec.Requirements = append(claim.Spec.Requirements, g.requirement())
+	}
+	for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} { // As Karve's own, but of any length.
+		if r := (karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{"g4dn.xlarge", "us-east-1a"}}); g.maybe(0.5) {
+			for i := range g.count(1000) {
+				r.Values = append(r.Values, fmt.Sprintf("v%d", i))
+			}
+			claim.Spec.Requirements = append(claim.Spec.Requirements, r)
+		}
+	}
+	for i := range claim.Spec.Requirements { // The CRD does not check these values.
+		if r := &claim.Spec.Requirements[i]; r.Operator == corev1.NodeSelectorOpIn && g.maybe(0.2) {
+			r.Values = append([]string{pick(g, "*", "", "borrowed", strings.Repeat("x", 1000), g.text(100))}, r.Values...)
+		}
 	}
 	claim.Spec.Taints, claim.Spec.StartupTaints = g.taints(50), g.taints(5)
 	claim.Spec.Resources.Requests = g.nodeAmounts()
@@ -171,9 +192,13 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, "Drifted", "Ready"} {
 		if g.maybe(0.5) {
 			claim.Status.Conditions = append(claim.Status.Conditions, status.Condition{
-				Type: condition, Status: pick(g, metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown), Reason: "Said", Message: g.text(1000), LastTransitionTime: g.time(),
+				Type: condition, Status: pick(g, metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown),
+				Reason: pick(g, "Said", "AwaitingReconciliation", "LaunchFailed", "InsufficientCapacity", v1alpha1.RefusalNodeClassNotReady), Message: g.refusal(), LastTransitionTime: g.time(),
 			})
 		}
+	}
+	if g.maybe(0.1) {
+		claim.DeletionTimestamp, claim.Finalizers = new(g.time()), []string{karpv1.TerminationFinalizer}
 	}
 	return claim
 }
@@ -198,6 +223,12 @@ func (g *Generator) GPUNodeClass() *v1alpha1.GPUNodeClass {
 	}
 	if g.maybe(0.3) {
 		class.Spec.Launch.MaxPremiumPercent = new(pick(g, int32(0), 100))
+	}
+	for range g.count(250) {
+		class.Status.RefusedOfferings = append(class.Status.RefusedOfferings, v1alpha1.RefusedOffering{
+			InstanceType: pick(g, v1alpha1.Any, "g4dn.xlarge", "g4dn.12xlarge", "x"), Zone: pick(g, v1alpha1.Any, "us-east-1a"), CapacityType: pick(g, v1alpha1.Any, "spot", "on-demand"),
+			Failures: g.integer(1), NotBefore: g.time(), Reason: pick(g, "", "Said", v1alpha1.RefusalVanished), Message: g.text(500), NodeClassGeneration: pick(g, int64(0), 1, math.MaxInt64),
+		})
 	}
 	return &class
 }

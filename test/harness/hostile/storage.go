@@ -6,8 +6,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	volumehelper "k8s.io/component-helpers/storage/volume"
+
+	"karve.sh/karve/pkg/cloud/clouds"
 )
 
 func (g *Generator) claimSpec() corev1.PersistentVolumeClaimSpec {
@@ -87,6 +89,32 @@ func (g *Generator) Namespace() *corev1.Namespace {
 	return ns
 }
 
+// Refusal makes an event about a NodeClaim of the generator's as Karpenter does, which anybody who may create events can imitate.
+func (g *Generator) Refusal(claim string) *corev1.Event {
+	event := &corev1.Event{ObjectMeta: g.meta("Event"), InvolvedObject: corev1.ObjectReference{Kind: "NodeClaim", Name: claim}}
+	g.imitate(event)
+	return event
+}
+
+func (g *Generator) imitate(event *corev1.Event) {
+	event.Namespace, event.Source.Component = corev1.NamespaceDefault, "karpenter"
+	event.Reason, event.Message = pick(g, "InsufficientCapacityError", "InsufficientCapacityError", "SpotInterrupted"), g.refusal()
+	event.InvolvedObject.Namespace, event.InvolvedObject.APIVersion, event.InvolvedObject.UID = "", "karpenter.sh/v1", types.UID(event.InvolvedObject.Name)
+}
+
+// refusal is a message like those with which a launch is refused.
+func (g *Generator) refusal() string {
+	var said strings.Builder
+	for range g.count(20) {
+		said.WriteString(pick(g, "", "NodeClaim x event: ", "ICE: "))
+		if errors := pick(g, clouds.All...).Errors; len(errors) > 0 {
+			said.WriteString(pick(g, errors...).Text)
+		}
+		said.WriteString(pick(g, "", " g4dn.xlarge", " g4dn.xlarge (us-east-1a)", " subnet-1", g.text(100)))
+	}
+	return said.String()
+}
+
 // Event makes an event about an object of the generator's.
 func (g *Generator) Event() *corev1.Event {
 	kind := pick(g, "NodeClaim", "Pod", "Node")
@@ -97,7 +125,10 @@ func (g *Generator) Event() *corev1.Event {
 		Source: corev1.EventSource{Component: pick(g, "karpenter", "karve", "")}, ReportingController: pick(g, "karpenter", "karve", ""),
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: g.known(kind), Namespace: Namespace},
 	}
-	event.InvolvedObject.UID = metav1.ObjectMeta{UID: "x"}.UID
+	event.InvolvedObject.UID = "x"
+	if kind == "NodeClaim" && g.maybe(0.7) {
+		g.imitate(event)
+	}
 	if len(event.Reason) > 100 {
 		event.Reason = strings.Repeat("r", 100)
 	}

@@ -145,8 +145,15 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 	g := hostile.New("h", seed)
 	beside, all := hostile.Sane(), hostile.Sane()
 	var objects []client.Object
+	var events []corev1.Event
 	for range n {
 		o := g.Object()
+		switch o := o.(type) {
+		case *corev1.Event:
+			events = append(events, *o)
+		case *karpv1.NodeClaim:
+			events = append(events, *g.Refusal(o.Name))
+		}
 		hostile.Add(all, o)
 		if rules(o) {
 			ruling++
@@ -159,10 +166,12 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 	delayed = compare(t, before, after, objects)
 	began := time.Now()
 	others(t, all)
+	decided := time.Now()
+	report(t, all, events)
 	if t.Failed() {
 		t.Fatalf("seed %d, %d objects", seed, n)
 	}
-	return max(before.took, after.took, time.Since(began)), ruling, delayed
+	return max(before.took, after.took, decided.Sub(began), time.Since(decided)), ruling, delayed
 }
 
 // others makes the other decisions that take such objects; none may panic.
