@@ -90,7 +90,7 @@ func (m *Context) launchColumn(s *Solution, c column, times int32, limits []amou
 }
 
 // residual returns the relaxation for the pods that a plan leaves. It has the columns of another relaxation as far as they are usable, and the cuts of the
-// proof as far as the machines of the plan do not satisfy them. It is valid until the second next call, unless it is retained.
+// proof as far as the machines of the plan do not satisfy them. It is valid until the second next call.
 func (h *state) residual(g *Master, s *Solution) *Master {
 	next := h.ctx.residuals[0]
 	h.ctx.residuals[0], h.ctx.residuals[1] = h.ctx.residuals[1], next
@@ -117,13 +117,4 @@ func (h *state) residual(g *Master, s *Solution) *Master {
 		}
 	}
 	return next
-}
-
-// retain keeps a residual relaxation valid for longer.
-func (m *Context) retain(g *Master) {
-	for i := range m.residuals {
-		if m.residuals[i] == g {
-			m.residuals[i] = &Master{known: map[string]bool{}}
-		}
-	}
 }

@@ -22,7 +22,6 @@ const (
 // If the proof requires a minimum number of machines of a kind, it starts with a relaxation that has these cuts. Unless there are many machines, it also dives
 // from the relaxation without them, because the two lead to different plans.
 func (h *primal) dive(slice int64) {
-	h.state.pool.choicePoints = nil
 	if len(h.state.cuts) > 0 {
 		g := h.state.residual(h.state.g, h.state.base)
 		h.state.ctx.reoptimise(g)
@@ -33,36 +32,13 @@ func (h *primal) dive(slice int64) {
 	h.state.diveFrom(h.state.g, slice)
 }
 
-// choicePoint is a step at which a dive chooses: the relaxation for the remaining pods has no integral part, so the dive buys one machine of the column with
-// the largest fraction.
-type choicePoint struct {
-	g      *Master
-	s      *Solution
-	limits []amount.Usage
-}
-
-// diveFrom dives from a given relaxation.
+// diveFrom dives from a given relaxation. It ends when the plan costs as much as the best one.
 func (h *state) diveFrom(g *Master, slice int64) {
-	h.descend(choicePoint{g, h.base.clone(), slices.Clone(h.ctx.Problem.Limits)}, false, slice)
-}
-
-// limitedDiscrepancy spends at most a slice on dives that start from the choice points of the round's dives, with the second-best choice. The earliest choice
-// points come first: they affect the plan most, and are wrong as often as others.
-func (h *primal) limitedDiscrepancy(slice int64) {
-	for until := h.state.ctx.Effort.Left - slice; len(h.state.pool.choicePoints) > 0 && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done() && !h.state.closed(); {
-		next := h.state.pool.choicePoints[0]
-		h.state.pool.choicePoints = h.state.pool.choicePoints[1:]
-		h.state.descend(next, true, h.state.ctx.Effort.Left-until)
-	}
-}
-
-// descend dives from a choice point. A dive ends when it costs as much as the best plan. If off is true, it ends as soon as its relaxation does.
-func (h *state) descend(from choicePoint, off bool, slice int64) {
-	g, s, limits := from.g, from.s, from.limits
+	s, limits := h.base.clone(), slices.Clone(h.ctx.Problem.Limits)
 	until := h.ctx.Effort.Left - slice
-	for level := range maxDives {
+	for range maxDives {
 		values := h.ctx.ChoiceValues(g.Values)
-		if h.ctx.Effort.Left <= until || h.ctx.Effort.Done() || !h.choose(g, s, limits, off, level) {
+		if h.ctx.Effort.Left <= until || h.ctx.Effort.Done() || !h.choose(g, s, limits) {
 			return
 		}
 		room := h.room(s)
@@ -81,9 +57,6 @@ func (h *state) descend(from choicePoint, off bool, slice int64) {
 			return
 		}
 		g = h.diveColumns(h.residual(g, s), s)
-		if room = h.room(s); off && room.Left == 0 && int64(g.LP.Cost()) >= room.Price {
-			return
-		}
 	}
 }
 
@@ -110,20 +83,12 @@ func (h *state) diveColumns(g *Master, s *Solution) *Master {
 	return g
 }
 
-// choose buys the whole machines of the relaxation. If there are none, it buys one machine of the column with the largest fraction, or of the second largest
-// if off is true. It reports whether it bought any.
-func (h *state) choose(g *Master, s *Solution, limits []amount.Usage, off bool, level int) bool {
+// choose buys the whole machines of the relaxation. If there are none, it buys one machine of the column with the largest fraction. It reports whether it
+// bought any.
+func (h *state) choose(g *Master, s *Solution, limits []amount.Usage) bool {
 	whole, parts := g.whole()
 	if len(whole) == 0 && len(parts) > 0 {
-		choice := 0
-		switch {
-		case off && level == 0:
-			choice = 1
-		case !off && len(parts) > 1 && h.pool != nil:
-			h.ctx.retain(g)
-			h.pool.choicePoints = append(h.pool.choicePoints, choicePoint{g, s.clone(), slices.Clone(limits)})
-		}
-		whole = map[int]int32{parts[choice]: 1}
+		whole = map[int]int32{parts[0]: 1}
 	}
 	bought := false
 	for c := range g.columns {
@@ -132,12 +97,11 @@ func (h *state) choose(g *Master, s *Solution, limits []amount.Usage, off bool, 
 	return bought
 }
 
-// columnPool holds what dives found: loads for what other machines left, and the choice points of a round. The loads cost too much for a relaxation of all
-// pods, but plans are composed of them as well. A nil pool keeps nothing.
+// columnPool holds the loads that dives found for what other machines left. They cost too much for a relaxation of all pods, but plans are composed of them
+// as well. A nil pool keeps nothing.
 type columnPool struct {
-	choicePoints []choicePoint
-	columns      []column
-	known        map[string]bool
+	columns []column
+	known   map[string]bool
 }
 
 // machines adds the loads of machines.

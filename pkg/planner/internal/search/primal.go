@@ -26,7 +26,7 @@ type state struct {
 	g     *Master
 	bound int64
 	cuts  []cardinality // the cuts of the proof
-	pool  *columnPool   // what dives found, for later dives and for composing plans; nil if it is not kept
+	pool  *columnPool   // what dives found, for composing plans; nil if it is not kept
 }
 
 // PriceAndBranch plans for several shapes. It returns the best plan found, a lower bound on the price of any plan for the pods that it places, and the proof
@@ -137,10 +137,9 @@ func (h *primal) laterColumns(slice int64) int64 {
 	return slice / 4
 }
 
-// refine spends at most improving on cheaper plans. Limited-discrepancy dives come first, because they find most for their time. In the first round, the
-// relaxation has too few loads to compose plans of many machines. Ruin and recreate rarely finds any, and the next round then starts sooner.
+// refine spends at most improving on cheaper plans. In the first round, the relaxation has too few loads to compose plans of many machines. Ruin and recreate
+// rarely finds any, and the next round then starts sooner.
 func (h *primal) refine(improving int64, later bool) {
-	h.limitedDiscrepancy(improving / 2)
 	if later || h.state.fewest() {
 		h.compose(improving / 2)
 	}
