@@ -36,8 +36,8 @@ type Cluster struct {
 	NodeClaims  []karpv1.NodeClaim
 	Nodes       []corev1.Node
 	Pods        []corev1.Pod
-	// Index has NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes where they are read as they change. The fields of these names
-	// are nil then. Indexed returns it in any case.
+	// Index has the NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes of the fields with these names, which must not change
+	// afterwards. If it is nil, Indexed makes an index each time.
 	Index      *Index
 	DaemonSets []appsv1.DaemonSet
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.

@@ -68,20 +68,30 @@ type kin struct {
 	// pod is one of them, or was.
 	pod *corev1.Pod
 	// on has their number by node.
-	on []number
+	on tally
 }
 
 // holders are bound pods with the same text.
 type holders struct {
 	pod *corev1.Pod
-	on  []number
+	on  tally
 }
 
-// number is a number of pods on a node. Lists of them are sorted by node.
+// tally has numbers of pods by node.
+type tally struct {
+	// numbers are sorted by node.
+	numbers []number
+	// by is the edit that made it. Only that edit may change it.
+	by *editID
+}
+
 type number struct {
 	node string
 	pods int
 }
+
+// editID identifies an edit by its address.
+type editID struct{ _ byte }
 
 // claimed is one of Karve's NodeClaims.
 type claimed struct {
@@ -118,6 +128,7 @@ func (x *Index) With(c Changes) *Index {
 	e := indexEdit{
 		pods: editOf(before.pods), nodes: editOf(before.nodes), providers: editOf(before.providers), gpus: editOf(before.gpus), pending: editOf(before.pending),
 		ended: editOf(before.ended), kin: editOf(before.kin), repelling: editOf(before.repelling), holders: editOf(before.holders), touched: map[string]*site{},
+		id: &editID{},
 	}
 	for name, node := range c.Nodes {
 		e.setNode(name, node)
@@ -176,6 +187,7 @@ type indexEdit struct {
 	holders   *edit[*holders]
 	// touched has the sites that were copied, so that they may be changed.
 	touched map[string]*site
+	id      *editID
 }
 
 // site returns the site of a node, which may be changed.
@@ -242,7 +254,7 @@ func (e *indexEdit) addPod(key string, pod *corev1.Pod) {
 		if known := e.holders.get(text); known != nil {
 			h = *known
 		}
-		h.on = added(h.on, pod.Spec.NodeName, 1)
+		h.on = e.added(h.on, pod.Spec.NodeName, 1)
 		e.holders.set(text, &h)
 	}
 	if isCounted(pod) {
@@ -266,7 +278,7 @@ func (e *indexEdit) removePod(key string, pod *corev1.Pod) {
 	if mentionsGPU(pod) {
 		text := textOf(pod)
 		h := *e.holders.get(text)
-		if h.on = added(h.on, pod.Spec.NodeName, -1); len(h.on) > 0 {
+		if h.on = e.added(h.on, pod.Spec.NodeName, -1); len(h.on.numbers) > 0 {
 			e.holders.set(text, &h)
 		} else {
 			e.holders.remove(text)
@@ -298,8 +310,8 @@ func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
 	if known {
 		k.pod, k.on = all[at].pod, all[at].on
 	}
-	k.on = added(k.on, pod.Spec.NodeName, more)
-	switch gone := len(k.on) == 0; {
+	k.on = e.added(k.on, pod.Spec.NodeName, more)
+	switch gone := len(k.on.numbers) == 0; {
 	case gone:
 		all = slices.Delete(slices.Clone(all), at, at+1)
 	case known:
@@ -315,7 +327,7 @@ func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
 	}
 	switch {
 	case !repels:
-	case len(k.on) > 0:
+	case len(k.on.numbers) > 0:
 		e.repelling.set(pod.Namespace+"\x00"+key, k)
 	default:
 		e.repelling.remove(pod.Namespace + "\x00" + key)
@@ -345,18 +357,21 @@ func requiredAntiAffinity(pod *corev1.Pod) []corev1.PodAffinityTerm {
 	return pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// added returns a copy of the numbers with so many more pods on a node.
-func added(on []number, node string, more int) []number {
-	at, ok := slices.BinarySearchFunc(on, node, func(n number, node string) int { return strings.Compare(n.node, node) })
-	if !ok {
-		return slices.Insert(slices.Clone(on), at, number{node, more})
+// added returns the tally with so many more pods on a node.
+func (e *indexEdit) added(t tally, node string, more int) tally {
+	if t.by != e.id {
+		t = tally{slices.Clone(t.numbers), e.id}
 	}
-	if on[at].pods+more == 0 {
-		return slices.Delete(slices.Clone(on), at, at+1)
+	at, ok := slices.BinarySearchFunc(t.numbers, node, func(n number, node string) int { return strings.Compare(n.node, node) })
+	switch {
+	case !ok:
+		t.numbers = slices.Insert(t.numbers, at, number{node, more})
+	case t.numbers[at].pods+more == 0:
+		t.numbers = slices.Delete(t.numbers, at, at+1)
+	default:
+		t.numbers[at].pods += more
 	}
-	on = slices.Clone(on)
-	on[at].pods += more
-	return on
+	return t
 }
 
 // finish puts the changed sites in place.

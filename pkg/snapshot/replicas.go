@@ -57,7 +57,7 @@ func (c *Cluster) footprint(p *Pool) int64 {
 		return s != nil && s.node.Labels[karpv1.NodePoolLabelKey] == p.NodePool.Name
 	}
 	for _, h := range x.holders.all() {
-		if s := shapes.of(h.pod); s.gpu == p.Resource() && (p.admitsShape(s) || slices.ContainsFunc(h.on, onPool)) && !note(s) {
+		if s := shapes.of(h.pod); s.gpu == p.Resource() && (p.admitsShape(s) || slices.ContainsFunc(h.on.numbers, onPool)) && !note(s) {
 			return 0
 		}
 	}

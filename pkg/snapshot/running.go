@@ -68,7 +68,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 func (r *running) of(k *kin) iter.Seq2[*site, int64] {
 	return func(yield func(*site, int64) bool) {
 		moving := r.moving[k.pod.Namespace+"\x00"+k.key]
-		for _, n := range k.on {
+		for _, n := range k.on.numbers {
 			s := r.index.site(n.node)
 			if stay := n.pods - moving[n.node]; s != nil && stay > 0 && !yield(s, int64(stay)) {
 				return

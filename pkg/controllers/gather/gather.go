@@ -107,6 +107,7 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.classes(ctx, c); err != nil {
 		return nil, err
 	}
+	c.Index = c.Indexed() // All controllers that share the cluster share its index.
 	drift.AcceptGoodImages(c, s.rollouts.is.Items)
 	g.learn(ctx, c).Correct(c)
 	return c, nil
