@@ -134,19 +134,25 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPatch:
 		s.patch(w, r)
 	case r.URL.Query().Get("watch") == "true":
-		if r.URL.Query().Get("resourceVersion") == fmt.Sprint(s.version) {
-			changed := s.changed
-			s.mu.Unlock()
-			w.(http.Flusher).Flush()
-			select {
-			case <-changed:
-			case <-r.Context().Done():
-			}
-			s.mu.Lock()
-		}
+		s.awaitChange(w, r)
 		fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`, s.object())
 	default:
 		fmt.Fprint(w, s.object())
+	}
+}
+
+// awaitChange waits until something has changed since the version from which a watch starts. mu is held, except during the wait.
+func (s *apiServer) awaitChange(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("resourceVersion") != fmt.Sprint(s.version) {
+		return
+	}
+	changed := s.changed
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	w.(http.Flusher).Flush()
+	select {
+	case <-changed:
+	case <-r.Context().Done():
 	}
 }
 
@@ -157,14 +163,7 @@ func (s *apiServer) serveSlices(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Query().Get("watch") == "true" {
-		changed := s.changed
-		s.mu.Unlock()
-		w.(http.Flusher).Flush()
-		select {
-		case <-changed:
-		case <-r.Context().Done():
-		}
-		s.mu.Lock()
+		s.awaitChange(w, r)
 		fmt.Fprint(w, `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}`)
 		return
 	}
