@@ -117,7 +117,7 @@ func (t *trimmer) annotations(all map[string]string) map[string]string {
 
 func (t *trimmer) pod(p *corev1.Pod) {
 	t.meta(&p.ObjectMeta)
-	p.Labels = t.map_(p.Labels)
+	p.Labels = t.labelMap(p.Labels)
 	spec := t.spec(&p.Spec, false)
 	spec.NodeName, spec.ActiveDeadlineSeconds = t.strings.of(p.Spec.NodeName, p.Spec.NodeName), p.Spec.ActiveDeadlineSeconds
 	spec.Volumes = volumesOf(p.Spec.Volumes)
@@ -210,7 +210,7 @@ func (t *trimmer) node(n *corev1.Node) {
 		c := &n.Status.Conditions[i]
 		c.Reason, c.Message = t.strings.of(c.Reason, c.Reason), t.strings.of(c.Message, c.Message)
 	}
-	n.Status = corev1.NodeStatus{Capacity: t.list(n.Status.Capacity), Allocatable: t.list(n.Status.Allocatable), Conditions: n.Status.Conditions}
+	n.Status = corev1.NodeStatus{Capacity: t.resourceList(n.Status.Capacity), Allocatable: t.resourceList(n.Status.Allocatable), Conditions: n.Status.Conditions}
 }
 
 // claim trims the NodeClaims of others, which tell which nodes Karpenter launched, and with which image. Each of them may name a hundred instance types.
@@ -232,8 +232,8 @@ func (t *trimmer) volume(v *corev1.PersistentVolume) {
 	v.Spec, v.Status = spec, corev1.PersistentVolumeStatus{}
 }
 
-// map_ returns an equal map that others share.
-func (t *trimmer) map_(m map[string]string) map[string]string {
+// labelMap returns an equal map that others share.
+func (t *trimmer) labelMap(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
 	}
@@ -247,8 +247,8 @@ func (t *trimmer) map_(m map[string]string) map[string]string {
 	return t.labels.of(key.String(), m)
 }
 
-// list returns an equal list that others share.
-func (t *trimmer) list(l corev1.ResourceList) corev1.ResourceList {
+// resourceList returns an equal list that others share.
+func (t *trimmer) resourceList(l corev1.ResourceList) corev1.ResourceList {
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		q := l[name]

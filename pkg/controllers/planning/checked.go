@@ -41,7 +41,7 @@ type outcome struct {
 func Suppose(view snapshot.View, effort int64) (Plan, Headroom) {
 	with := search{solver: func() solve.Solver { return solve.Solver{Effort: effort} }, more: func() bool { return false }}
 	plan := planFor(view, planner.Plan{}, nil, with)
-	return plan, headroomFor(&plan, spare(headroom.DemandOf(&plan.View, plan.Plan), with), with)
+	return plan, headroomFor(&plan, planHeadroom(headroom.DemandOf(&plan.View, plan.Plan), with), with)
 }
 
 // search says how to make plans.
@@ -93,26 +93,26 @@ func nothing(s planner.Snapshot, err error) planner.Plan {
 	return plan
 }
 
-// spared is a plan for headroom, and the snapshot of what the plan for pending pods leaves.
-type spared struct {
+// headroomPlan is a plan for headroom, and the snapshot of what the plan for pending pods leaves.
+type headroomPlan struct {
 	left planner.Snapshot
 	plan planner.Plan
 }
 
-func spare(demand headroom.Demand, with search) spared {
+func planHeadroom(demand headroom.Demand, with search) headroomPlan {
 	left, plan := demand.Plan(with.solver())
-	return spared{left, alternatives.Add(left, plan)}
+	return headroomPlan{left, alternatives.Add(left, plan)}
 }
 
 // headroomFor checks a plan for the headroom after a plan for pending pods. Where it breaks a rule, a simple plan is enough.
-func headroomFor(served *Plan, made spared, with search) Headroom {
+func headroomFor(after *Plan, made headroomPlan, with search) Headroom {
 	kept, plan, outcome := with.contain(made.left, &made.plan, func(s planner.Snapshot, solver solve.Solver) planner.Plan {
 		return alternatives.Add(s, solver.Plan(s))
 	})
 	if outcome.Err != nil {
 		plan = made.plan
 	}
-	return Headroom{headroom.Of(&served.View, kept, plan), outcome}
+	return Headroom{headroom.Of(&after.View, kept, plan), outcome}
 }
 
 // question is what a plan for pending pods depends on.
@@ -128,12 +128,12 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
 	started := p.Clock.Now()
 	asked := question{view.Snapshot, p.Progress.earlier(&view, started)}
 	with, cut := p.search(started)
-	known := p.served.to(asked, started)
+	known := p.podPlans.to(asked, started)
 	plan := planFor(view, asked.earlier, known, with)
 	if known == nil {
 		p.Metrics.PlanSeconds.Observe(p.Clock.Since(started).Seconds())
 		if !plan.rejected {
-			p.served.keep(asked, plan.Plan, started, cut.Load())
+			p.podPlans.keep(asked, plan.Plan, started, cut.Load())
 		}
 	}
 	p.note(ctx, "pods", view.Snapshot, plan.outcome)
@@ -141,19 +141,19 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
 }
 
 // headroom returns the headroom after a plan for pending pods.
-func (p *Planner) headroom(ctx context.Context, served *Plan) Headroom {
+func (p *Planner) headroom(ctx context.Context, after *Plan) Headroom {
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
-	demand := headroom.DemandOf(&served.View, served.Plan)
+	demand := headroom.DemandOf(&after.View, after.Plan)
 	with, cut := p.search(started)
-	known := p.spared.to(demand, started)
+	known := p.headroomPlans.to(demand, started)
 	if known == nil {
-		made := spare(demand, with)
-		p.spared.keep(demand, made, started, cut.Load())
+		made := planHeadroom(demand, with)
+		p.headroomPlans.keep(demand, made, started, cut.Load())
 		known = &made
 	}
-	kept := headroomFor(served, *known, with)
+	kept := headroomFor(after, *known, with)
 	p.note(ctx, "headroom", known.left, kept.outcome)
 	return kept
 }

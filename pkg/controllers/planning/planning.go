@@ -38,9 +38,9 @@ type Planner struct {
 	queue  snapshot.ClassQueue
 
 	// planning is locked while a plan is made, so that a controller that asks for an equal plan meanwhile gets that one. It guards what follows.
-	planning sync.Mutex
-	served   answers[question, planner.Plan]
-	spared   answers[headroom.Demand, spared]
+	planning      sync.Mutex
+	podPlans      answers[question, planner.Plan]
+	headroomPlans answers[headroom.Demand, headroomPlan]
 	// aside has the classes that were left out of the latest plan for each purpose, by the names of their first pods.
 	aside map[string]sets.Set[string]
 }

@@ -193,11 +193,11 @@ func TestHeadroomFollowsThePlanAndIsPlannedOnce(t *testing.T) {
 	if got, _ := first.Of("gpu-shared"); got.Wanted != 3 || got.Coming != 3 || first.Err != nil {
 		t.Errorf("headroom %+v, %v: want it beside the pod, on the machine that is launched", got, first.Err)
 	}
-	known := b.spared.answer
-	if warm(2, 3); b.spared.answer != known {
+	known := b.headroomPlans.answer
+	if warm(2, 3); b.headroomPlans.answer != known {
 		t.Error("the same headroom was planned again")
 	}
-	if warm(3, 4); b.spared.answer == known {
+	if warm(3, 4); b.headroomPlans.answer == known {
 		t.Error("other headroom was not planned")
 	}
 }

@@ -249,7 +249,7 @@ func TestNewPodsArePlannedForMachinesThatTheyAreSteeredAwayFrom(t *testing.T) {
 	view := snapshot.Build(c)
 	plan := solve.Plan(view.Snapshot)
 	if len(plan.Launches) != 0 || len(view.Classes[0].Preferences) != 0 {
-		t.Errorf("the taint costs %d machines and makes wishes %v", len(plan.Launches), view.Classes[0].Preferences)
+		t.Errorf("the taint costs %d machines and makes preferences %v", len(plan.Launches), view.Classes[0].Preferences)
 	}
 }
 

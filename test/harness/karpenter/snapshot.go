@@ -34,7 +34,7 @@ const (
 )
 
 // Plan has Karpenter's scheduler plan a snapshot and prices each of its claims at the cheapest offering that it leaves, which is what
-// EC2 would launch. It says how long Karpenter took. Rules, quotas, wishes and minValues are not told; nodeOf is the offering
+// EC2 would launch. It says how long Karpenter took. Rules, quotas, preferences and minValues are not told; nodeOf is the offering
 // that each node of the snapshot is a machine of.
 func Plan(ctx context.Context, s planner.Snapshot, nodeOf []int) (planner.Plan, time.Duration, error) {
 	w, err := fromSnapshot(s, nodeOf)

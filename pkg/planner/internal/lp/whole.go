@@ -116,13 +116,13 @@ func (w *Whole) narrowDown(from *part) {
 			return
 		case at.down < at.up:
 			if now+at.up <= most {
-				w.leave(now+at.up, at.others, Taken{column, whole + 1}, -1)
+				w.postpone(now+at.up, at.others, Taken{column, whole + 1}, -1)
 			}
 			w.take(at.row, whole)
 			w.bar(column)
 		default:
 			if now+at.down <= most {
-				w.leave(now+at.down, at.others, Taken{column, whole}, column)
+				w.postpone(now+at.down, at.others, Taken{column, whole}, column)
 			}
 			w.take(at.row, whole+1)
 		}
@@ -273,7 +273,7 @@ func (w *Whole) fraction(most float64) split {
 	out, sum, best := split{row: -1}, 0.0, 0.0
 	room := most - w.cost()
 	for _, i := range w.fractions() {
-		f := w.part(i)
+		f := w.fractionOf(i)
 		up, down := w.steepness(i)
 		up, down = float64(up*(1-f)), float64(down*f)
 		sum += min(up, down, room)
@@ -289,20 +289,20 @@ func (w *Whole) fraction(most float64) split {
 func (w *Whole) fractions() []int {
 	w.uneven = w.uneven[:0]
 	for i, b := range w.simplex.basis {
-		if f := w.part(i); b >= 0 && w.IsWhole(b) && f >= nearWhole && f <= 1-nearWhole {
+		if f := w.fractionOf(i); b >= 0 && w.IsWhole(b) && f >= nearWhole && f <= 1-nearWhole {
 			w.uneven = append(w.uneven, i)
 		}
 	}
 	if len(w.uneven) > mostCompared {
-		weight := func(i int) float64 { return float64(min(w.part(i), 1-w.part(i)) * w.simplex.price(i)) }
+		weight := func(i int) float64 { return float64(min(w.fractionOf(i), 1-w.fractionOf(i)) * w.simplex.price(i)) }
 		slices.SortStableFunc(w.uneven, func(i, j int) int { return cmp.Compare(weight(j), weight(i)) })
 		w.uneven = w.uneven[:mostCompared]
 	}
 	return w.uneven
 }
 
-// part returns the fraction of the amount in a row of the basis.
-func (w *Whole) part(row int) float64 {
+// fractionOf returns the fraction of the amount in a row of the basis.
+func (w *Whole) fractionOf(row int) float64 {
 	x := w.simplex.amounts[row]
 	return x - math.Floor(x)
 }
@@ -340,10 +340,10 @@ func (w *Whole) take(row int, amount float64) {
 	}
 }
 
-// leave opens the part with more of a column, in which the column bar may not be used further, if it is not -1. The sum of the costs of fractions overestimates
+// postpone opens the part with more of a column, in which the column bar may not be used further, if it is not -1. The sum of the costs of fractions overestimates
 // their joint cost, so half of it is used as an estimate. The parts with the lowest estimates come first. They are often deep, so that solutions are found
 // early.
-func (w *Whole) leave(bound, fractions float64, more Taken, bar int) {
+func (w *Whole) postpone(bound, fractions float64, more Taken, bar int) {
 	if len(w.open) == mostOpen {
 		return
 	}
