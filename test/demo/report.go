@@ -1,17 +1,16 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"karve.sh/karve/test/bench/results"
 )
 
 // table compares the two sides.
@@ -49,21 +48,11 @@ type document struct {
 }
 
 func save(path string, karve, karpenter figures) error {
-	content, err := json.MarshalIndent(document{
+	return results.Save(path, document{
 		Pods: karve.pods, Claims: byType(karve.claims),
 		MicroUSDPerHour: karve.microUSD, KarpenterMicroUSDPerHour: karpenter.microUSD,
 		SecondsToClaims: tenths(karve.toClaims), SecondsToRunning: tenths(karve.toRunning), SecondsToGone: tenths(karve.toGone),
-	}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing the figures: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // figures for everybody
-		return fmt.Errorf("writing the figures: %w", err)
-	}
-	if err := os.WriteFile(path, append(content, '\n'), 0o644); err != nil { //nolint:gosec // as above
-		return fmt.Errorf("writing the figures: %w", err)
-	}
-	return nil
+	})
 }
 
 func byType(claims []claim) map[string]int {

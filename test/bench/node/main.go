@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"syscall"
 	"text/tabwriter"
 
+	"karve.sh/karve/test/bench/results"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
@@ -52,23 +52,19 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { _ = c.Stop() }()
-	var results []map[string]any
+	var measured []map[string]any
 	for i, p := range plugins {
 		fmt.Fprintf(os.Stderr, "measuring %s\n", p.Name)
 		result, err := measure(ctx, c, fmt.Sprintf("node-%d", i), p, *starts, *reloads)
 		if err != nil {
 			return fmt.Errorf("measuring %s: %w", p.Name, err)
 		}
-		results = append(results, result)
+		measured = append(measured, result)
 	}
-	if err := table(results); err != nil {
+	if err := table(measured); err != nil {
 		return err
 	}
-	content, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(*out, append(content, '\n'), 0o644) //nolint:gosec // For everybody.
+	return results.Save(*out, measured)
 }
 
 // lines are the table's, by the key in the JSON.

@@ -4,12 +4,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
+
+	"karve.sh/karve/test/bench/results"
 )
 
 func main() {
@@ -42,12 +42,5 @@ func run(ctx context.Context, only, trace, out string) error {
 		table{os.Stdout}.row(r, f)
 	}
 	table{os.Stdout}.footer()
-	if err := os.MkdirAll(filepath.Dir(out), 0o750); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, append(data, '\n'), 0o600)
+	return results.Save(out, all)
 }

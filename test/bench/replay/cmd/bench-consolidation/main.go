@@ -3,14 +3,13 @@
 package main
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 
 	"karve.sh/karve/test/bench/replay"
+	"karve.sh/karve/test/bench/results"
 )
 
 func main() {
@@ -42,22 +41,11 @@ func run(only, trace, out string) error {
 		line(f)
 		all = append(all, f)
 		// Written after each row: all of them take long.
-		if err := write(out, all); err != nil {
+		if err := results.Save(out, all); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func write(out string, all []replay.Figures) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o750); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(out, append(data, '\n'), 0o600)
 }
 
 const format = "%-46s %-15s %-61s %5s %9s %8s %7s %9s %8s %7s %9s %9s\n"
