@@ -109,7 +109,9 @@ func (s *server) Delete(_ context.Context, o client.Object, _ ...client.DeleteOp
 	return nil
 }
 
-func (s *server) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error { return nil }
+func (s *server) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return nil
+}
 
 func (s *server) Status() client.SubResourceWriter { return statuses{s: s} }
 

@@ -53,10 +53,7 @@ func (w *world) within(bound time.Duration, want int) {
 func TestALostOrHungDriverIsKnownToTheKubeletWithinThirtySeconds(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(2))
-	w.must(w.Share(10))
-	agent := w.start(p)
-	w.allocatable(20)
+	w, agent := serving(t, p, 2, 10)
 	pods := w.settle(3)
 	for name, lose := range map[string]func(){
 		"not loaded": func() { w.unload(nvmltest.DriverNotLoaded) },
@@ -109,10 +106,7 @@ func (w *world) says(agent *kubelet.Process, words string, often int) {
 func TestNoPodFailsWhileTheDriverIsLoadedAnew(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	agent := w.start(p)
-	w.allocatable(10)
+	w, agent := serving(t, p, 1, 10)
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
 	var files, threads int

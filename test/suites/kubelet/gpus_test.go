@@ -152,13 +152,20 @@ func build(t *testing.T, how func(context.Context) (gpus.Plugin, error)) gpus.Pl
 	return p
 }
 
+// serving returns a machine with T4s, and the plugin on it once it serves the given number of replicas of each GPU.
+func serving(t *testing.T, p gpus.Plugin, count, replicas int) (*world, *kubelet.Process) {
+	t.Helper()
+	w := newWorld(t, nvmltest.T4(count))
+	w.must(w.Share(replicas))
+	started := w.start(p)
+	w.allocatable(count * replicas)
+	return w, started
+}
+
 func TestNVIDIAsPluginSharesAGPUAmongPods(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.NVIDIA)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(2))
-	w.start(p)
-	w.allocatable(2)
+	w, _ := serving(t, p, 1, 2)
 	for _, name := range []string{"a", "b"} {
 		w.create(name)
 		if got, want := w.running(name)["NVIDIA_VISIBLE_DEVICES"], nvmltest.T4(1).Devices[0].UUID; got != want {
@@ -220,10 +227,7 @@ func (s *settled) unchanged() {
 func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	w.start(p)
-	w.allocatable(10)
+	w, _ := serving(t, p, 1, 10)
 	for i := range 10 {
 		w.create(fmt.Sprintf("pod-%d", i))
 	}
@@ -257,10 +261,7 @@ func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
 func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	w.start(p)
-	w.allocatable(10)
+	w, _ := serving(t, p, 1, 10)
 	pods := w.settle(6)
 
 	// What pods hold stays, more than is to be; as they go it shrinks.
@@ -289,10 +290,7 @@ func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	agent := w.start(p)
-	w.allocatable(10)
+	w, agent := serving(t, p, 1, 10)
 	pods := w.settle(6)
 	w.must(w.Share(4))
 	w.allocatable(6)
@@ -328,10 +326,7 @@ func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	w.start(p)
-	w.allocatable(10)
+	w, _ := serving(t, p, 1, 10)
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
 	for range times(t) {
@@ -349,10 +344,7 @@ func TestNoPodFailsWhileTheKubeletRestarts(t *testing.T) {
 func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
-	w := newWorld(t, nvmltest.T4(1))
-	w.must(w.Share(10))
-	agent := w.start(p)
-	w.allocatable(10)
+	w, agent := serving(t, p, 1, 10)
 	pods := w.settle(3)
 	churn := w.StartChurn(t.Context(), "churn", 3)
 	for range times(t) {

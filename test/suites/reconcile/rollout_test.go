@@ -493,16 +493,21 @@ func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
 	}
 }
 
+// passes has a canary boot, and its check succeed.
+func (w *rollouts) passes(canary *karpv1.NodeClaim) {
+	w.t.Helper()
+	w.boots(canary, 10)
+	w.looks(2)
+	pod := w.check(canary.Name)
+	pod.Status.Phase = corev1.PodSucceeded
+	w.updateStatus(pod)
+}
+
 // promoted is newRelease after the release was promoted to both nodes, so that two releases ran well.
 func promoted(t *testing.T) *rollouts {
 	t.Helper()
 	w := newRelease(t)
-	claim := w.canary()
-	w.boots(claim, 10)
-	w.looks(2)
-	pod := w.check(claim.Name)
-	pod.Status.Phase = corev1.PodSucceeded
-	w.updateStatus(pod)
+	w.passes(w.canary())
 	w.looks(1)
 	w.clock.Step(time.Hour)
 	w.looks(3)
@@ -549,12 +554,7 @@ func TestAClassWithoutAnyImageLeftGetsTheNextOneThatPassesItsCheck(t *testing.T)
 
 	w.clock.Step(time.Minute)
 	w.aws.PublishRelease(localaws.AL2023, "v20261112")
-	claim := w.canary()
-	w.boots(claim, 10)
-	w.looks(2)
-	pod := w.check(claim.Name)
-	pod.Status.Phase = corev1.PodSucceeded
-	w.updateStatus(pod)
+	w.passes(w.canary())
 	w.looks(4)
 	w.wantPinned("v20261112")
 	w.wantCondition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned")
@@ -631,12 +631,7 @@ func TestAnImageOfAnotherArchitectureIsNotTried(t *testing.T) {
 
 func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
 	w := newRelease(t)
-	claim := w.canary()
-	w.boots(claim, 10)
-	w.looks(2)
-	pod := w.check(claim.Name)
-	pod.Status.Phase = corev1.PodSucceeded
-	w.updateStatus(pod)
+	w.passes(w.canary())
 	w.looks(1)
 	w.clock.Step(30 * time.Minute)
 	w.looks(3)
