@@ -160,11 +160,11 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		Cached: m.GetCache(), Live: m.GetAPIReader(), Mapper: m.GetRESTMapper(), Catalog: machines, Ledger: ledger, Clock: clk, Metrics: all,
 		ReplicasTimeout: o.ReplicasTimeout, NodeOverlays: overlays, CapacityBuffers: buffers, ImageRollouts: true,
 	}
-	if err := gatherer.CountChanges(ctx, m.GetFieldIndexer()); err != nil {
+	if err := gatherer.Follow(ctx, m.GetCache()); err != nil {
 		return err
 	}
 	plans := &planning.Planner{Clock: clk, Metrics: all, Budget: o.PlanBudget}
-	c, borne := m.GetClient(), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
+	c, borne := gatherer.Writing(m.GetClient()), repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout}
 	controllers := []interface{ Register(ctrl.Manager) error }{
 		&launch.Controller{Config: launch.Config{Client: c, NodeClass: gatherer.NodeClass, Ledger: ledger, Metrics: all, Recorder: recorder, Clock: clk, Timeout: o.LaunchTimeout}},
 		provisioning.New(provisioning.Config{

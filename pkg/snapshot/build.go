@@ -90,6 +90,7 @@ func (v *View) fill(going []string, settled moving) map[*corev1.Pod]int {
 		rooms = slices.DeleteFunc(rooms, func(r room) bool { return r.starting })
 		v.closeAll()
 	}
+	v.Nodes = slices.Grow(v.Nodes, len(rooms))
 	for i := range rooms {
 		v.Nodes = append(v.Nodes, rooms[i].node)
 	}
@@ -178,11 +179,12 @@ func (v *View) closeAll() {
 
 // offer adds the pools and their offerings. It returns the index of each pool's first offering.
 func (v *View) offer(c *Cluster) []int {
-	first := make([]int, len(v.Pools))
+	first, machines := make([]int, len(v.Pools)), v.byPool()
 	for i := range v.Pools {
 		pool := &v.Pools[i]
 		v.Snapshot.Pools = append(v.Snapshot.Pools, planner.Pool{
-			Name: pool.NodePool.Name, Remaining: v.remaining(pool), Limited: limited(pool), Closed: v.closed(pool, c.Now, c.ReplicasTimeout),
+			Name: pool.NodePool.Name, Remaining: v.remaining(pool, machines[pool.NodePool.Name]), Limited: limited(pool),
+			Closed: closed(pool, machines[pool.NodePool.Name], c.Now, c.ReplicasTimeout),
 			Weight: weight(pool), MaxPremium: maxPremium(pool),
 		})
 		first[i] = len(v.Offerings)
@@ -284,18 +286,32 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	}
 }
 
-// remaining returns what the pool's limits leave, and at most one machine while the breaker is half-open.
-func (v *View) remaining(pool *Pool) planner.Physical {
-	ours := slices.DeleteFunc(slices.Concat(v.Machines, v.canaries), func(m Machine) bool { return m.Pool() != pool.NodePool.Name })
-	remaining := pool.remaining(Hardware(ours))
+// byPool returns the machines of each pool, without canaries.
+func (v *View) byPool() map[string][]*Machine {
+	all := map[string][]*Machine{}
+	for i := range v.Machines {
+		name := v.Machines[i].Pool()
+		all[name] = append(all[name], &v.Machines[i])
+	}
+	return all
+}
+
+// remaining returns what the pool's limits leave beside its machines and canaries, and at most one machine while the breaker is half-open.
+func (v *View) remaining(pool *Pool, machines []*Machine) planner.Physical {
+	for i := range v.canaries {
+		if v.canaries[i].Pool() == pool.NodePool.Name {
+			machines = append(slices.Clip(machines), &v.canaries[i])
+		}
+	}
+	remaining := pool.remaining(hardware(slices.Values(machines)))
 	if pool.Probing() {
 		remaining.Nodes = min(remaining.Nodes, 1)
 	}
 	return remaining
 }
 
-// closed returns why the pool launches nothing now, and nil if it may launch.
-func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner.Refusal {
+// closed returns why a pool with the machines launches nothing now, and nil if it may launch.
+func closed(pool *Pool, machines []*Machine, now time.Time, timeout time.Duration) *planner.Refusal {
 	np := pool.NodePool
 	if !np.DeletionTimestamp.IsZero() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s is being deleted", np.Name)}
@@ -308,9 +324,8 @@ func (v *View) closed(pool *Pool, now time.Time, timeout time.Duration) *planner
 	if healthy.IsFalse() {
 		return &planner.Refusal{Reason: planner.ReasonPoolClosed, Message: fmt.Sprintf("NodePool %s launches nothing at present: %s", np.Name, healthy.Message)}
 	}
-	for i := range v.Machines {
-		m := &v.Machines[i]
-		if m.Pool() != np.Name || m.Deleting() {
+	for _, m := range machines {
+		if m.Deleting() {
 			continue
 		}
 		// A broken machine closes the pool at once, even before the condition says so. A machine that the condition has already counted does not keep the

@@ -69,6 +69,8 @@ type kin struct {
 	pod *corev1.Pod
 	// on has their number by node.
 	on tally
+	// terms has the required anti-affinity of the pods.
+	terms *kinTerms
 }
 
 // holders are bound pods with the same text.
@@ -104,11 +106,12 @@ func (c *Cluster) Indexed() *Index {
 	if c.Index != nil {
 		return c.Index
 	}
-	return (*Index)(nil).With(Changes{
+	x, _ := (*Index)(nil).With(Changes{
 		Pods: byName(c.Pods, PodName), Nodes: byName(c.Nodes, (*corev1.Node).GetName), NodeClaims: byName(c.NodeClaims, (*karpv1.NodeClaim).GetName),
 		PersistentVolumeClaims: byName(c.PersistentVolumeClaims, func(o *corev1.PersistentVolumeClaim) string { return o.Namespace + "/" + o.Name }),
 		PersistentVolumes:      byName(c.PersistentVolumes, (*corev1.PersistentVolume).GetName), CSINodes: byName(c.CSINodes, (*storagev1.CSINode).GetName),
 	})
+	return x
 }
 
 func byName[T any](all []T, name func(*T) string) map[string]*T {
@@ -119,43 +122,61 @@ func byName[T any](all []T, name func(*T) string) map[string]*T {
 	return named
 }
 
+// Difference reports of which objects decisions can tell an index from the one before.
+type Difference struct {
+	// Machines are Nodes and NodeClaims, and Others all other objects.
+	Machines, Others bool
+}
+
+// Any reports whether there is a difference.
+func (d Difference) Any() bool { return d.Machines || d.Others }
+
 // With returns the index after changes.
-func (x *Index) With(c Changes) *Index {
-	before := &Index{}
+func (x *Index) With(c Changes) (after *Index, d Difference) {
+	after = &Index{}
 	if x != nil {
-		before = x
+		*after = *x
 	}
 	e := indexEdit{
-		pods: editOf(before.pods), nodes: editOf(before.nodes), providers: editOf(before.providers), gpus: editOf(before.gpus), pending: editOf(before.pending),
-		ended: editOf(before.ended), kin: editOf(before.kin), repelling: editOf(before.repelling), holders: editOf(before.holders), touched: map[string]*site{},
+		pods: editOf(after.pods), nodes: editOf(after.nodes), providers: editOf(after.providers), gpus: editOf(after.gpus), pending: editOf(after.pending),
+		ended: editOf(after.ended), kin: editOf(after.kin), repelling: editOf(after.repelling), holders: editOf(after.holders), touched: map[string]*site{},
 		id: &editID{},
 	}
 	for name, node := range c.Nodes {
+		d.Machines = d.Machines || differ(e.site(name).node, node)
 		e.setNode(name, node)
 	}
 	for key, pod := range c.Pods {
+		d.Others = d.Others || differ(e.pods.get(key), pod)
 		e.setPod(key, pod)
 	}
 	e.finish()
-	after := *before
 	after.pods, after.nodes, after.providers, after.gpus, after.pending = e.pods.table, e.nodes.table, e.providers.table, e.gpus.table, e.pending.table
 	after.ended, after.kin, after.repelling, after.holders = e.ended.table, e.kin.table, e.repelling.table, e.holders.table
-	after.claims = with(before.claims, c.NodeClaims)
-	after.volumeClaims, after.volumes, after.csiNodes = with(before.volumeClaims, c.PersistentVolumeClaims), with(before.volumes, c.PersistentVolumes), with(before.csiNodes, c.CSINodes)
-	after.ours, after.canaries = withClaims(before.ours, c.NodeClaims, IsOurClaim), withClaims(before.canaries, c.NodeClaims, IsCanary)
-	return &after
+	after.ours, after.canaries = withClaims(after.ours, c.NodeClaims, IsOurClaim), withClaims(after.canaries, c.NodeClaims, IsCanary)
+	d.Machines = with(&after.claims, c.NodeClaims) || d.Machines
+	d.Others = with(&after.volumeClaims, c.PersistentVolumeClaims) || d.Others
+	d.Others = with(&after.volumes, c.PersistentVolumes) || d.Others
+	d.Others = with(&after.csiNodes, c.CSINodes) || d.Others
+	return after, d
 }
 
-func with[T any](t table[*T], changes map[string]*T) table[*T] {
-	e := editOf(t)
+// with changes a table, and reports whether decisions can tell it from the one before.
+func with[T any, P interface {
+	*T
+	metav1.Object
+}](t *table[P], changes map[string]P) (differs bool) {
+	e := editOf(*t)
 	for key, o := range changes {
+		differs = differs || differ(e.get(key), o)
 		if o == nil {
 			e.remove(key)
 		} else {
 			e.set(key, o)
 		}
 	}
-	return e.table
+	*t = e.table
+	return differs
 }
 
 func withClaims(before []*claimed, changes map[string]*karpv1.NodeClaim, wanted func(*karpv1.NodeClaim) bool) []*claimed {
@@ -306,9 +327,9 @@ func (e *indexEdit) countKin(pod *corev1.Pod, more int) {
 	key, repels := kinKey(pod), len(requiredAntiAffinity(pod)) > 0
 	all := e.kin.get(pod.Namespace)
 	at, known := slices.BinarySearchFunc(all, key, func(k *kin, key string) int { return strings.Compare(k.key, key) })
-	k := &kin{key: key, pod: pod}
+	k := &kin{key: key, pod: pod, terms: &kinTerms{}}
 	if known {
-		k.pod, k.on = all[at].pod, all[at].on
+		*k = *all[at]
 	}
 	k.on = e.added(k.on, pod.Spec.NodeName, more)
 	switch gone := len(k.on.numbers) == 0; {
@@ -483,6 +504,12 @@ func (x *Index) LastHeartbeat() time.Time {
 	}
 	return last
 }
+
+// NodeClaim returns the NodeClaim with a name, and nil if there is none.
+func (x *Index) NodeClaim(name string) *karpv1.NodeClaim { return x.claims.get(name) }
+
+// HasNodeClaim reports whether there is a NodeClaim with a name.
+func (x *Index) HasNodeClaim(name string) bool { return x.claims.get(name) != nil }
 
 // NodeClaims returns all NodeClaims, in no order.
 func (x *Index) NodeClaims() iter.Seq2[string, *karpv1.NodeClaim] { return x.claims.all() }

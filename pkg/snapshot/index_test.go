@@ -147,14 +147,21 @@ func TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing(t *testing.T) {
 		c.DaemonSets = append(c.DaemonSets, DaemonSet("agent", "cpu", "100m"))
 		late := storagev1.VolumeBindingWaitForFirstConsumer
 		c.StorageClasses = []storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: "late"}, Provisioner: "ebs.csi.aws.com", VolumeBindingMode: &late}}
-		var index, older *snapshot.Index
+		var latest, older *snapshot.Index
 		var was, wasMachines string
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			var changes snapshot.Changes
 			for range rapid.IntRange(1, 3).Draw(t, "changes") {
 				now.change(t, &changes)
 			}
-			index = index.With(changes)
+			index, differs := latest.With(changes)
+			if !differs.Any() && latest != nil {
+				compareIndexes(t, latest, index)
+			}
+			latest = index
+			if _, again := index.With(changes); again.Any() {
+				t.Fatal("what has not changed differs")
+			}
 			following := *c
 			following.Index = index
 			plain := now.plain(c)

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -61,16 +62,14 @@ func PromiseOf(annotations map[string]string) Promise {
 }
 
 // Pool returns the name of the NodePool that the machine was launched for.
-func (m *Machine) Pool() string { return m.Claim.Labels[karpv1.NodePoolLabelKey] }
+func (m *Machine) Pool() string { return m.facts().pool }
 
 // Deleting reports whether the NodeClaim or the Node is being deleted.
-func (m *Machine) Deleting() bool {
-	return !m.Claim.DeletionTimestamp.IsZero() || m.Node != nil && !m.Node.DeletionTimestamp.IsZero()
-}
+func (m *Machine) Deleting() bool { return m.facts().deleting }
 
 // Replacing returns why the machine is being replaced, and "" if it stays.
 func (m *Machine) Replacing() string {
-	switch why := m.Claim.Annotations[v1alpha1.ReplacingAnnotation]; {
+	switch why := m.facts().replacing; {
 	case m.Assumed.Staying:
 		return ""
 	case m.Assumed.Leaving && why == "":
@@ -84,9 +83,7 @@ func (m *Machine) Replacing() string {
 func (m *Machine) Leaving() bool { return m.Replacing() != "" || m.lost() }
 
 // lost reports whether the machine is leaving and nothing can keep it.
-func (m *Machine) lost() bool {
-	return m.Deleting() || m.Node != nil && HasTaint(m.Node, karpv1.DisruptedTaintKey)
-}
+func (m *Machine) lost() bool { return m.facts().lost }
 
 // Moving returns the pods of the machine that request GPU resources and would be recreated elsewhere without it, sorted by name.
 func (m *Machine) Moving() []*corev1.Pod {
@@ -96,29 +93,17 @@ func (m *Machine) Moving() []*corev1.Pod {
 func moves(pod *corev1.Pod) bool { return mentionsGPU(pod) && karpenter.IsReschedulable(pod) }
 
 // Launched reports whether the cloud has launched the machine.
-func (m *Machine) Launched() bool {
-	return Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeLaunched).IsTrue()
-}
+func (m *Machine) Launched() bool { return m.facts().launched }
 
 // Registered reports whether Karpenter has found the Node and has added the NodeClaim's labels and taints. The Node must say so too: it is read from a
 // cache, which may still have a version without the startup taint.
-func (m *Machine) Registered() bool {
-	return m.passed(karpv1.ConditionTypeRegistered, karpv1.NodeRegisteredLabelKey)
-}
+func (m *Machine) Registered() bool { return m.facts().registered }
 
 // Initialized reports whether Karpenter has initialized the machine: it is ready and has no startup taints. As for Registered, NodeClaim and Node must agree.
-func (m *Machine) Initialized() bool {
-	return m.passed(karpv1.ConditionTypeInitialized, karpv1.NodeInitializedLabelKey)
-}
-
-func (m *Machine) passed(conditionType, nodeLabel string) bool {
-	return m.Node != nil && Condition(m.Claim.Status.Conditions, conditionType).IsTrue() && m.Node.Labels[nodeLabel] == "true"
-}
+func (m *Machine) Initialized() bool { return m.facts().initialized }
 
 // AwaitsReplicas reports whether the replicas of the machine have not appeared yet. The startup taint says so, once the Node is registered.
-func (m *Machine) AwaitsReplicas() bool {
-	return !m.Registered() || HasTaint(m.Node, v1alpha1.ReplicasNotReadyTaintKey)
-}
+func (m *Machine) AwaitsReplicas() bool { return m.facts().awaits }
 
 // Started reports whether the machine has started: it is initialized and has its replicas.
 func (m *Machine) Started() bool { return m.Initialized() && !m.AwaitsReplicas() }
@@ -133,26 +118,10 @@ func (m *Machine) Exposed() int64 {
 
 // State returns the state of the machine as its objects say it. Broken and Unhealthy also depend on the time: see [Machine.Broken].
 func (m *Machine) State() lifecycle.State {
-	conditions := m.Claim.Status.Conditions
-	switch {
-	case m.Deleting():
-		return lifecycle.Draining
-	case m.Node == nil && Condition(conditions, karpv1.ConditionTypeRegistered).IsTrue():
-		return lifecycle.NodeMissing
-	case !m.Registered() && m.Launched():
-		return lifecycle.Launched
-	case !m.Registered():
-		return lifecycle.Requested
-	case m.AwaitsReplicas() && !m.exposesAll():
-		return lifecycle.Registered
-	case !m.Started():
-		return lifecycle.Initializing
-	case HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
-		return lifecycle.Disrupting
-	case m.Replacing() != "":
-		return lifecycle.Replacing
+	if state := m.facts().state; state != lifecycle.Started || m.Replacing() == "" {
+		return state
 	}
-	return lifecycle.Started
+	return lifecycle.Replacing
 }
 
 func (m *Machine) exposesAll() bool {
@@ -169,20 +138,11 @@ func (m *Machine) Broken(now time.Time, timeout time.Duration) bool {
 // BrokenSince returns when the machine becomes or became broken, unless it takes its next step before. It returns false for a machine that cannot become
 // broken now: one that has started, was not launched yet, is leaving, or waits for Karve.
 func (m *Machine) BrokenSince(timeout time.Duration) (time.Time, bool) {
-	state := m.State()
-	switch {
-	case !lifecycle.Of(state).Breaks:
-		return time.Time{}, false
-	case state != lifecycle.Initializing:
-		return m.reached().Add(timeout), true
-	case m.AwaitsReplicas(): // The startup taint is about to be taken off.
+	f := m.facts()
+	if !f.breaks {
 		return time.Time{}, false
 	}
-	since := m.reached()
-	if ready := TimeOf(m.Node.Annotations[v1alpha1.ReplicasReadySinceAnnotation]); ready.After(since) {
-		since = ready
-	}
-	return since.Add(timeout), true
+	return f.waits.Add(timeout), true
 }
 
 // Uninitialized returns what keeps Karpenter from initializing a machine that has its replicas.
@@ -289,9 +249,19 @@ func larger(a, b planner.Physical) planner.Physical {
 
 // Hardware returns what the machines count against limits together, including machines that start or leave.
 func Hardware(machines []Machine) planner.Physical {
+	return hardware(func(yield func(*Machine) bool) {
+		for i := range machines {
+			if !yield(&machines[i]) {
+				return
+			}
+		}
+	})
+}
+
+func hardware(machines iter.Seq[*Machine]) planner.Physical {
 	var sum planner.Physical
-	for i := range machines {
-		p := machines[i].Physical()
+	for m := range machines {
+		p := m.Physical()
 		sum.MilliCPU = amount.Add(sum.MilliCPU, p.MilliCPU)
 		sum.MemoryBytes = amount.Add(sum.MemoryBytes, p.MemoryBytes)
 		sum.GPUs += p.GPUs

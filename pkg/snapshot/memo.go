@@ -22,6 +22,7 @@ type claimMemo struct{ last atomic.Pointer[machineMemo] }
 // machineMemo is a machine with what it was made from, and its room as it was made last.
 type machineMemo struct {
 	machine Machine
+	facts   facts
 	site    *site
 	types   identity
 	room    atomic.Pointer[roomMemo]
@@ -48,8 +49,32 @@ func (c *claimed) machine(s *site, types []catalog.InstanceType) Machine {
 	if s != nil {
 		m.machine.Node, m.machine.Pods = s.node, s.pods
 	}
+	m.facts = *m.machine.learnFacts()
 	c.last.Store(m)
 	return m.machine
+}
+
+// kinTerms are the terms of kin, which depend on the labels of namespaces, as they were made last.
+type kinTerms struct{ last atomic.Pointer[kinTermsMemo] }
+
+type kinTermsMemo struct {
+	namespaces identity
+	terms      []term
+	selections map[string][]selector
+}
+
+// apart returns the terms of the kin's required anti-affinity, and adds their selections.
+func (k *kin) apart(c *Cluster, known *selections) []term {
+	m := k.terms.last.Load()
+	if m == nil || m.namespaces != identityOf(c.Namespaces) {
+		own := &selections{}
+		m = &kinTermsMemo{namespaces: identityOf(c.Namespaces), terms: c.apart(k.pod, own), selections: own.byKey}
+		k.terms.last.Store(m)
+	}
+	for key, all := range m.selections {
+		known.set(key, all)
+	}
+	return m.terms
 }
 
 // siteMemo is what was computed of a node and its pods.

@@ -98,12 +98,17 @@ func (p *Pool) takes(s *shape) bool {
 func (v *View) shareGPUs() {
 	pools := map[string]*Pool{}
 	for i := range v.Pools {
-		pools[v.Pools[i].NodePool.Name] = &v.Pools[i]
+		if p := &v.Pools[i]; p.Class != nil && p.Class.Spec.Sharing.MaxReplicas != nil {
+			pools[p.NodePool.Name] = p
+		}
+	}
+	if len(pools) == 0 {
+		return
 	}
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		p := pools[m.Pool()]
-		if p == nil || p.Class == nil || p.Class.Spec.Sharing.MaxReplicas == nil || m.Type == nil || m.Promise.Resource != p.Resource() {
+		if p == nil || m.Type == nil || m.Promise.Resource != p.Resource() {
 			continue
 		}
 		m.MostPerGPU = p.perGPU(m.Type.GPU.Name, m.leastMemoryMiB(m.Type))
@@ -124,7 +129,7 @@ func (m *Machine) leastMemoryMiB(t *catalog.InstanceType) int64 {
 
 // raised reports whether the promise of a machine was raised a moment ago.
 func (m *Machine) raised(now time.Time) bool {
-	at := TimeOf(m.Claim.Annotations[v1alpha1.ReplicasRaisedAnnotation])
+	at := m.facts().raised
 	return !at.IsZero() && now.Before(at.Add(raising)) && at.Before(now.Add(raising))
 }
 
@@ -142,6 +147,9 @@ func (m *Machine) hasOrGets(exposed int64, raised bool) (replicas, more int64) {
 
 // TimeOf parses the time in an annotation. It returns the zero time for missing or invalid values.
 func TimeOf(value string) time.Time {
+	if value == "" {
+		return time.Time{}
+	}
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil {
 		return time.Time{}

@@ -43,24 +43,24 @@ type room struct {
 func (c *Cluster) rooms(machines []Machine) []room {
 	rooms := make([]room, 0, len(machines))
 	daemons, x := c.daemonDemands(), c.Indexed()
-	ours := make(map[string]bool, len(machines))
+	ours, coming := make(map[*site]bool, len(machines)), map[string]bool{}
 	for i := range machines {
 		m := &machines[i]
-		name := m.Claim.Name
-		if m.Node != nil {
-			name = m.Node.Name
+		switch s := m.memo.site; {
+		case s == nil:
+			coming[m.Claim.Name] = true
+		case ours[s]:
+			continue // Two NodeClaims with the same Node are one room.
+		default:
+			ours[s] = true
 		}
-		if ours[name] {
-			continue // Two NodeClaims with the same node name are one room.
-		}
-		ours[name] = true
 		if r, ok := c.machineRoom(m, daemons); ok {
 			rooms = append(rooms, r)
 		}
 	}
 	types := sync.OnceValue(c.InstanceTypes)
 	for name, s := range x.gpus.all() {
-		if !ours[name] && TakesPods(s.node) {
+		if !ours[s] && !coming[name] && TakesPods(s.node) {
 			rooms = append(rooms, s.unmanagedRoom(types()))
 		}
 	}
@@ -105,7 +105,7 @@ func (c *Cluster) machineRoom(m *Machine, daemons []demand) (room, bool) {
 	if m.Broken(c.Now, c.ReplicasTimeout) {
 		state = lifecycle.Broken
 	}
-	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.Node != nil && !TakesPods(m.Node) {
+	if m.Leaving() || lifecycle.Of(state).Room == lifecycle.NoRoom || m.Assumed.Cordoned || m.facts().closed {
 		return room{}, false
 	}
 	given := roomInput{mostPerGPU: m.MostPerGPU, raised: m.raised(c.Now)}

@@ -57,7 +57,7 @@ func (c *Cluster) running(shapes *shapes, moving moving) *running {
 		}
 	}
 	for _, k := range r.index.repelling.all() {
-		for _, t := range c.apart(k.pod, r.selections) {
+		for _, t := range k.apart(c, r.selections) {
 			r.repels[t.selection] = append(r.repels[t.selection], repulsion{t, k})
 		}
 	}

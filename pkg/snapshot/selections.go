@@ -66,11 +66,15 @@ func (s *selections) add(all ...selector) string {
 		sum := sha256.Sum256([]byte(key))
 		key = hex.EncodeToString(sum[:])
 	}
+	s.set(key, all)
+	return key
+}
+
+func (s *selections) set(key string, all []selector) {
 	if s.byKey == nil {
 		s.byKey = map[string][]selector{}
 	}
 	s.byKey[key] = all
-	return key
 }
 
 func (s *selections) freeze() {

@@ -21,19 +21,15 @@ import (
 // indexName is the name of an index that finds nothing. Its function is called when an object changes.
 const indexName = "karve.sh/changes"
 
-// changes counts the changes of the objects in the informers' caches, by kind. An informer calls its index functions while it changes its store, before it
-// notifies any handler. So a reconciler that is triggered by a change finds it counted. Event handlers could not guarantee this, because they are called one
-// by one after the change. A change may be counted more than once.
+// changes counts the changes of the objects in the informers' caches, by kind. A change may be counted more than once. See tracked for why an index function counts
+// them.
 type changes map[any]*atomic.Uint64
 
-// kinds returns the objects that are read from the caches, by the keys of their counters.
+// kinds returns the objects of which there are few, by the keys of their counters.
 func (g *Gatherer) kinds() map[any]client.Object {
 	kinds := map[any]client.Object{
-		typeOf[corev1.PodList](): &corev1.Pod{}, typeOf[corev1.NodeList](): &corev1.Node{}, typeOf[corev1.NamespaceList](): &corev1.Namespace{},
-		typeOf[corev1.PersistentVolumeList](): &corev1.PersistentVolume{}, typeOf[corev1.PersistentVolumeClaimList](): &corev1.PersistentVolumeClaim{},
-		typeOf[appsv1.DaemonSetList](): &appsv1.DaemonSet{}, typeOf[storagev1.StorageClassList](): &storagev1.StorageClass{},
-		typeOf[storagev1.CSINodeList](): &storagev1.CSINode{}, typeOf[karpv1.NodePoolList](): &karpv1.NodePool{},
-		typeOf[karpv1.NodeClaimList](): &karpv1.NodeClaim{}, typeOf[v1alpha1.GPUNodeClassList](): &v1alpha1.GPUNodeClass{},
+		typeOf[corev1.NamespaceList](): &corev1.Namespace{}, typeOf[appsv1.DaemonSetList](): &appsv1.DaemonSet{}, typeOf[storagev1.StorageClassList](): &storagev1.StorageClass{},
+		typeOf[karpv1.NodePoolList](): &karpv1.NodePool{}, typeOf[v1alpha1.GPUNodeClassList](): &v1alpha1.GPUNodeClass{},
 	}
 	if g.NodeOverlays {
 		kinds[typeOf[karpv1alpha1.NodeOverlayList]()] = &karpv1alpha1.NodeOverlay{}
@@ -51,21 +47,25 @@ func (g *Gatherer) kinds() map[any]client.Object {
 
 func typeOf[L any]() any { return reflect.TypeFor[L]() }
 
-// CountChanges makes the informers count the changes of what the Gatherer reads, so that it lists only kinds that have changed. It must be called once, before
-// the informers start. Without it, the Gatherer lists everything each time.
-func (g *Gatherer) CountChanges(ctx context.Context, indexer client.FieldIndexer) error {
+// Follow makes the informers record the changes of what the Gatherer reads, so that it reads only what has changed. It must be called once, before the informers start.
+// Without it, the Gatherer reads everything each time.
+func (g *Gatherer) Follow(ctx context.Context, caches Caches) error {
 	counted := changes{}
 	for key, object := range g.kinds() {
 		counter := &atomic.Uint64{}
 		counted[key] = counter
-		if err := indexer.IndexField(ctx, object, indexName, func(client.Object) []string {
+		if err := caches.IndexField(ctx, object, indexName, func(client.Object) []string {
 			counter.Add(1)
 			return nil
 		}); err != nil {
 			return fmt.Errorf("counting the changes of %T: %w", object, err)
 		}
 	}
-	g.changes = counted
+	followed, err := follow(ctx, caches)
+	if err != nil {
+		return err
+	}
+	g.changes, g.followed = counted, followed
 	return nil
 }
 
@@ -75,13 +75,4 @@ func (c changes) of(key any) (uint64, bool) {
 		return counter.Load(), true
 	}
 	return 0, false
-}
-
-// all returns the number of changes of all kinds. It never falls, and stays the same only while nothing changes.
-func (c changes) all() uint64 {
-	var sum uint64
-	for _, counter := range c {
-		sum += counter.Load()
-	}
-	return sum
 }

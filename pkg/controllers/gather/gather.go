@@ -1,16 +1,21 @@
 // Package gather reads the cluster for the controllers. It writes nothing.
 //
-// It keeps what it read from the informers (state.go), and lists a kind again only after one of its objects has changed (changes.go). It reads NodeClaims and
-// the cloud's node classes from the API server each time. Controllers that ask at the same time share the result (look.go).
+// The kinds that there are many objects of are in an index, which follows the informers object by object (follow.go). The others are listed again after one of
+// their objects has changed (state.go, changes.go). NodeClaims that were just written are read from the API server until the informer shows them (writes.go), and
+// so are the cloud's node classes (look.go).
 package gather
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -34,7 +39,7 @@ import (
 type Gatherer struct {
 	// Cached reads from the informers' caches, including unstructured objects.
 	Cached client.Reader
-	// Live reads from the API server. NodeClaims are always read from it: if a NodeClaim that was just created were missed, its pods would get a second machine.
+	// Live reads from the API server.
 	Live client.Reader
 	// Mapper tells which kinds the API server serves.
 	Mapper  meta.RESTMapper
@@ -52,25 +57,31 @@ type Gatherer struct {
 	// ImageRollouts reports whether to read GPUImageRollouts, which affect the drift of machines.
 	ImageRollouts bool
 
-	// claims is locked while all NodeClaims are read, and while several are written together.
-	claims sync.RWMutex
+	// claims is locked while NodeClaims are read, and while several are written together. written has those that the informer may not show yet.
+	claims  sync.RWMutex
+	written writes
 
-	// looking is locked while the cluster is read. It guards state, learned and generation. Learned are the capacities that machines have shown since the
-	// controller started. The generation counts the reads.
-	looking    sync.Mutex
-	state      state
-	learned    capacity.Learned
+	// looking is locked while the cluster is read. It guards the rest.
+	looking sync.Mutex
+	state   state
+	// changes counts the changes in the caches, and followed has the objects that have changed. They are nil if the caches are not followed.
+	changes  changes
+	followed *followed
+	// index has what was followed so far.
+	index *snapshot.Index
+	// nodeClasses has the cloud's node classes as they were read last.
+	nodeClasses nodeClasses
+	// learned has the capacities that machines have shown since the controller started.
+	learned capacity.Learned
+	// generation counts the reads that differ from the one before, and since is when the last of them began. fresh has what differs from it.
 	generation uint64
-	// changes counts the changes in the caches. It is nil if they are not counted.
-	changes changes
-
-	// mu guards next, which has not begun, and latest, which is the last one without an error.
-	mu           sync.Mutex
-	next, latest *look
+	since      time.Time
+	fresh      fresh
 }
 
 // +kubebuilder:rbac:groups=karve.sh,resources=gpunodeclasses;gpuimagerollouts,verbs=list;watch
-// +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeclaims;nodeoverlays,verbs=list;watch
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodepools;nodeoverlays,verbs=list;watch
+// +kubebuilder:rbac:groups=karpenter.sh,resources=nodeclaims,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=pods;nodes;namespaces;persistentvolumeclaims;persistentvolumes,verbs=list;watch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses;csinodes,verbs=list;watch
 // +kubebuilder:rbac:groups=apps,resources=daemonsets,verbs=list;watch
@@ -78,20 +89,18 @@ type Gatherer struct {
 // +kubebuilder:rbac:feature=capacity-buffers,groups=apps,resources=deployments;replicasets;statefulsets,verbs=list;watch
 // +kubebuilder:rbac:feature=capacity-buffers,groups="",resources=podtemplates,verbs=list;watch
 
+// read returns the cluster without the time and the refusals. It adds to g.fresh what differs from the last successful read.
 func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 	if err := g.update(ctx); err != nil {
 		return nil, err
 	}
-	var claims karpv1.NodeClaimList
-	if err := g.list(ctx, &claims); err != nil {
-		return nil, err
-	}
 	s := &g.state
 	c := &snapshot.Cluster{
-		Now: g.Clock.Now(), NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, NodeClaims: claims.Items, Nodes: s.nodes.is.Items,
-		Pods: s.pods.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
-		NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}, Namespaces: s.namespaces.is.Items, PersistentVolumes: s.volumes.is.Items,
-		PersistentVolumeClaims: s.claims.is.Items, StorageClasses: s.storage.is.Items, CSINodes: s.csiNodes.is.Items, UnknownFields: s.unknown.is,
+		NodePools: s.nodePools.is.Items, GPUNodeClasses: s.classes.is.Items, DaemonSets: s.daemonSets.is.Items, ReplicasTimeout: g.ReplicasTimeout,
+		Namespaces: s.namespaces.is.Items, StorageClasses: s.storage.is.Items, UnknownFields: s.unknown.is,
+	}
+	if err := g.objects(ctx, c); err != nil {
+		return nil, err
 	}
 	for _, overlay := range s.overlays.is.Items {
 		if g.NodeOverlays && snapshot.Condition(overlay.Status.Conditions, status.ConditionReady).IsTrue() {
@@ -99,45 +108,136 @@ func (g *Gatherer) read(ctx context.Context) (*snapshot.Cluster, error) {
 		}
 	}
 	if g.CapacityBuffers {
+		g.fresh.kinds = true // Their changes are not followed.
 		var err error
 		if c.Buffers, err = karpenter.Buffers(ctx, g.Cached); err != nil {
 			return nil, err
 		}
 	}
-	if err := g.classes(ctx, c); err != nil {
-		return nil, err
-	}
-	c.Index = c.Indexed() // All controllers that share the cluster share its index.
-	drift.AcceptGoodImages(c, s.rollouts.is.Items)
-	g.learn(ctx, c).Correct(c)
-	return c, nil
+	return c, g.classes(ctx, c)
 }
 
-// classes reads the node classes that the GPUNodeClasses refer to.
-func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
-	for i := range c.GPUNodeClasses {
-		class := &c.GPUNodeClasses[i]
-		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, c.Now)
-		if _, ok := c.NodeClasses[class.Spec.NodeClassRef]; ok {
-			continue
-		}
-		state, err := g.NodeClass(ctx, class.Spec.NodeClassRef)
-		if err != nil {
-			return err
-		}
-		c.NodeClasses[class.Spec.NodeClassRef] = state
-	}
-	return nil
+// fresh is what decisions can tell from the last successful read.
+type fresh struct {
+	// kinds are the kinds that there are few objects of, and classes the cloud's node classes.
+	kinds, classes bool
+	objects        snapshot.Difference
 }
 
-// list reads the NodeClaims.
-func (g *Gatherer) list(ctx context.Context, claims *karpv1.NodeClaimList) error {
+func (f fresh) any() bool { return f.kinds || f.classes || f.objects.Any() }
+
+// objects sets the objects of the kinds that there are many of.
+func (g *Gatherer) objects(ctx context.Context, c *snapshot.Cluster) error {
 	g.claims.RLock()
 	defer g.claims.RUnlock()
-	if err := g.Live.List(ctx, claims); err != nil {
+	if g.followed == nil {
+		g.fresh.objects = snapshot.Difference{Machines: true, Others: true}
+		return g.list(ctx, c)
+	}
+	if g.index == nil {
+		if err := g.former(ctx); err != nil {
+			return err
+		}
+	}
+	unseen, err := g.unseen(ctx)
+	if err != nil {
+		return err
+	}
+	changes, anew := g.followed.take()
+	before := g.index
+	if anew {
+		before = nil
+	}
+	index, d := before.With(changes)
+	d.Machines = d.Machines || anew || g.fresh.objects.Machines
+	d.Others = d.Others || g.fresh.objects.Others
+	if len(unseen) > 0 {
+		var more snapshot.Difference
+		index, more = index.With(snapshot.Changes{NodeClaims: unseen})
+		d.Machines = d.Machines || more.Machines
+		for name := range unseen {
+			g.followed.nodeClaims.note(client.ObjectKey{Name: name}) // The next look reads it from the informer again.
+		}
+	}
+	g.index, c.Index, g.fresh.objects = index, index, d
+	return nil
+}
+
+// list reads the objects of the kinds that there are many of.
+func (g *Gatherer) list(ctx context.Context, c *snapshot.Cluster) error {
+	var (
+		pods         corev1.PodList
+		nodes        corev1.NodeList
+		volumeClaims corev1.PersistentVolumeClaimList
+		volumes      corev1.PersistentVolumeList
+		csiNodes     storagev1.CSINodeList
+		nodeClaims   karpv1.NodeClaimList
+	)
+	for _, list := range []client.ObjectList{&pods, &nodes, &volumeClaims, &volumes, &csiNodes} {
+		if err := g.Cached.List(ctx, list); err != nil {
+			return fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	if err := g.Live.List(ctx, &nodeClaims); err != nil {
 		return fmt.Errorf("listing NodeClaims: %w", err)
 	}
+	c.Pods, c.Nodes, c.PersistentVolumeClaims, c.PersistentVolumes, c.CSINodes = pods.Items, nodes.Items, volumeClaims.Items, volumes.Items, csiNodes.Items
+	c.NodeClaims = nodeClaims.Items
 	return nil
+}
+
+// nodeClasses are the cloud's node classes that GPUNodeClasses refer to.
+type nodeClasses struct {
+	// at is when they were read, and read what was read. accepted also has the images of paused rollouts, and used also the capacities that machines have shown.
+	at                   time.Time
+	read, accepted, used map[v1alpha1.NodeClassReference]snapshot.NodeClassState
+}
+
+// classes sets the node classes that the GPUNodeClasses refer to. If the caches are followed, it reads them at most every two seconds.
+func (g *Gatherer) classes(ctx context.Context, c *snapshot.Cluster) error {
+	now, n := g.Clock.Now(), &g.nodeClasses
+	read := map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
+	kept := g.followed != nil && now.Sub(n.at) <= recent
+	for i := range c.GPUNodeClasses {
+		class := &c.GPUNodeClasses[i]
+		g.Ledger.Learn(class.Name, class.Status.RefusedOfferings, now)
+		ref := class.Spec.NodeClassRef
+		if _, ok := read[ref]; ok {
+			continue
+		}
+		state, ok := n.read[ref]
+		if !ok || !kept {
+			var err error
+			if state, err = g.NodeClass(ctx, ref); err != nil {
+				return err
+			}
+		}
+		read[ref] = state
+	}
+	if !kept {
+		n.at = now
+	}
+	g.fresh.classes = g.fresh.classes || !maps.EqualFunc(n.read, read, sameState)
+	n.read = read
+	if g.fresh.classes || g.fresh.kinds || g.fresh.objects.Machines {
+		known := &snapshot.Cluster{Index: c.Index, Nodes: c.Nodes, NodeClaims: c.NodeClaims, NodeClasses: maps.Clone(read)}
+		drift.AcceptGoodImages(known, g.state.rollouts.is.Items)
+		learned := g.learn(ctx, known)
+		if !maps.EqualFunc(n.accepted, known.NodeClasses, sameState) || !maps.Equal(learned, g.learned) {
+			n.accepted, g.learned = maps.Clone(known.NodeClasses), learned
+			learned.Correct(known)
+			n.used = known.NodeClasses
+		}
+	}
+	c.NodeClasses = maps.Clone(n.used)
+	return nil
+}
+
+// sameState reports whether two states that were read are equal. Catalogues return the same list while nothing changes.
+func sameState(a, b snapshot.NodeClassState) bool {
+	same := len(a.InstanceTypes) == len(b.InstanceTypes) && (len(a.InstanceTypes) == 0 || &a.InstanceTypes[0] == &b.InstanceTypes[0])
+	a.InstanceTypes, b.InstanceTypes = nil, nil
+	return same && reflect.DeepEqual(a, b)
 }
 
 // Together calls a function that writes several NodeClaims. Readers of the cluster see either all of its writes or none. The function must not read the
@@ -148,7 +248,7 @@ func (g *Gatherer) Together(write func()) {
 	write()
 }
 
-// learn adds what the existing machines show to the known capacities.
+// learn returns the known capacities with those that the existing machines show.
 func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Learned {
 	now := capacity.Learn(c, g.learned)
 	for kind, seen := range now {
@@ -157,7 +257,6 @@ func (g *Gatherer) learn(ctx context.Context, c *snapshot.Cluster) capacity.Lear
 				"image", kind.Image, "memoryBytes", seen.MemoryBytes, "allocatable", seen.Allocatable)
 		}
 	}
-	g.learned = now
 	return now
 }
 

@@ -3,6 +3,7 @@ package gather
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -13,13 +14,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -37,6 +41,8 @@ type store struct {
 	lists map[string]int
 	// listing is called with each list; it may be nil.
 	listing func(client.ObjectList)
+	// broken says that nothing can be read.
+	broken bool
 }
 
 func (s *store) kind(name string) toolscache.Indexer {
@@ -74,9 +80,39 @@ func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return meta.SetList(list, all)
 }
 
-func (s *store) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+// Get finds an object. There is each of the cloud's node classes.
+func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	s.lists["get "+nameOf(o)]++
+	if s.broken {
+		return errors.New("broken")
+	}
+	if _, ok := o.(runtime.Unstructured); ok {
+		return nil
+	}
+	found, ok, err := s.kind(nameOf(o)).GetByKey(nameOfKey(key))
+	if err != nil || !ok {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: nameOf(o)}, key.Name)
+	}
+	reflect.ValueOf(o).Elem().Set(reflect.ValueOf(found.(runtime.Object).DeepCopyObject()).Elem())
 	return nil
+}
+
+// GetInformer returns an informer that has a store and nothing else.
+func (s *store) GetInformer(_ context.Context, o client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	return informer{store: s.kind(nameOf(o))}, nil
+}
+
+type informer struct {
+	cache.Informer
+	store toolscache.Store
+}
+
+func (i informer) GetStore() toolscache.Store { return i.store }
+
+func (s *store) remove(o client.Object) {
+	if err := s.kind(nameOf(o)).Delete(o); err != nil {
+		panic(err)
+	}
 }
 
 func (s *store) set(objects ...client.Object) {
@@ -139,27 +175,36 @@ func pod(name string) *corev1.Pod {
 	return &p
 }
 
-func (b testbed) look(t *testing.T, read func(context.Context) (*snapshot.Cluster, error)) *snapshot.Cluster {
+func (b testbed) look(t testing.TB) *snapshot.Cluster {
 	t.Helper()
-	c, err := read(t.Context())
+	c, err := b.Cluster(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func TestALookListsWhatHasChanged(t *testing.T) {
+func (b testbed) follow(t testing.TB) {
+	t.Helper()
+	if err := b.Follow(t.Context(), b.cached); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestALookReadsWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	all := map[string]int{
-		"NodePoolList": 1, "GPUNodeClassList": 1, "NodeList": 1, "PodList": 1, "DaemonSetList": 1, "NamespaceList": 1, "PersistentVolumeList": 1,
-		"PersistentVolumeClaimList": 1, "StorageClassList": 1, "CSINodeList": 1, "NodeOverlayList": 1, "GPUImageRolloutList": 1,
+	few := map[string]int{
+		"NodePoolList": 1, "GPUNodeClassList": 1, "DaemonSetList": 1, "NamespaceList": 1, "StorageClassList": 1, "NodeOverlayList": 1, "GPUImageRolloutList": 1,
 		"unstructured NodePoolList": 1, "unstructured GPUNodeClassList": 1,
 	}
-	live := map[string]int{"NodeClaimList": 1, "get unstructured EC2NodeClass": 1}
+	all := maps.Clone(few)
+	for _, many := range []string{"NodeList", "PodList", "PersistentVolumeList", "PersistentVolumeClaimList", "CSINodeList"} {
+		all[many] = 1
+	}
 	looks := func(when string, cached, live map[string]int) {
 		t.Helper()
-		b.look(t, b.Cluster)
+		b.look(t)
 		if diff := cmp.Diff(cached, b.cached.counts()); diff != "" {
 			t.Errorf("%s, read from the caches (-want +got):\n%s", when, diff)
 		}
@@ -167,126 +212,181 @@ func TestALookListsWhatHasChanged(t *testing.T) {
 			t.Errorf("%s, read live (-want +got):\n%s", when, diff)
 		}
 	}
-	looks("where changes are not counted", all, live)
-	looks("where changes are still not counted", all, live)
-	if err := b.CountChanges(t.Context(), b.cached); err != nil {
-		t.Fatal(err)
-	}
-	looks("the first time", all, live)
-	looks("when nothing has changed", map[string]int{}, live)
-	b.cached.set(pod("a"))
-	looks("when a pod came", map[string]int{"PodList": 1}, live)
-	b.cached.set(&corev1.Node{}, pod("a"))
-	looks("when a Node came and a pod changed", map[string]int{"PodList": 1, "NodeList": 1}, live)
-	if err := b.cached.kind("Pod").Delete(pod("a")); err != nil {
-		t.Fatal(err)
-	}
-	looks("when a pod went", map[string]int{"PodList": 1}, live)
+	class, nothing := map[string]int{"get unstructured EC2NodeClass": 1}, map[string]int{}
+	both := map[string]int{"NodeClaimList": 1, "get unstructured EC2NodeClass": 1}
+	looks("where changes are not followed", all, both)
+	looks("where changes are still not followed", all, both)
+	b.follow(t)
+	looks("the first time", few, map[string]int{"NodeClaimList": 1})
+	looks("when nothing has changed", nothing, nothing)
+	b.cached.set(pod("a"), &corev1.Node{}, &karpv1.NodeClaim{})
+	looks("when objects came of which there are many", nothing, nothing)
+	b.cached.remove(pod("a"))
+	looks("when one went", nothing, nothing)
 	b.cached.set(asItIs(&karpv1.NodePool{}, nodePool))
-	looks("when a field that may not be known changed", map[string]int{"unstructured NodePoolList": 1, "unstructured GPUNodeClassList": 1}, live)
-	b.cached.set(&karpv1.NodeClaim{})
-	looks("when a NodeClaim came, which is read live", map[string]int{}, live)
+	looks("when a field that may not be known changed", map[string]int{"unstructured NodePoolList": 1, "unstructured GPUNodeClassList": 1}, nothing)
+	b.clock.Step(recent + time.Nanosecond)
+	looks("after a while", nothing, class)
 }
 
-// Whoever was woken by a change must see it, whatever was kept.
+// change draws a change of the caches.
+func (b testbed) change(t *rapid.T) {
+	name := fmt.Sprint("p", rapid.IntRange(0, 3).Draw(t, "name"))
+	version := fmt.Sprint(rapid.IntRange(0, 1000).Draw(t, "version"))
+	pool := snapshottest.Pool("gpu-shared", "gpu-shared", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
+	claim := snapshottest.Claim(name, &pool, snapshottest.TypeNamed("g4dn.xlarge"), snapshottest.Initialized(snapshottest.Now))
+	node := snapshottest.Node(&claim, snapshottest.TypeNamed("g4dn.xlarge"), 10)
+	kinds := map[string]client.Object{"pod": pod(name), "node": &node, "claim": &claim, "pool": &pool, "namespace": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}}
+	if rapid.Bool().Draw(t, "bound") {
+		p := snapshottest.Pod(name, snapshottest.Running(fmt.Sprint("p", rapid.IntRange(0, 3).Draw(t, "node"))))
+		kinds["pod"] = &p
+	}
+	o := kinds[rapid.SampledFrom(slices.Sorted(maps.Keys(kinds))).Draw(t, "kind")]
+	o.SetResourceVersion(version)
+	stores := []*store{b.cached}
+	if _, ok := o.(*karpv1.NodeClaim); ok {
+		stores = append(stores, b.live)
+	}
+	gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
+	for _, s := range stores {
+		if gone {
+			s.remove(o)
+		} else {
+			s.set(o)
+		}
+	}
+}
+
+// Whoever was woken by a change must see it, whatever was kept: a look that follows the caches shows what one shows that reads everything.
 func TestALookIsNeverOlderThanTheCaches(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newTestbed()
-		if err := b.CountChanges(t.Context(), b.cached); err != nil {
-			rt.Fatal(err)
+		plain := &Gatherer{
+			Cached: b.cached, Live: b.live, Mapper: b.Mapper, Catalog: b.Catalog, Ledger: b.Ledger, Clock: b.Clock, NodeOverlays: true, ImageRollouts: true,
 		}
+		b.follow(t)
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
-			name := fmt.Sprint("p", rapid.IntRange(0, 3).Draw(rt, "pod"))
-			switch rapid.SampledFrom([]string{"set", "delete", "look", "recent", "while looking"}).Draw(rt, "step") {
-			case "set":
-				p := pod(name)
-				p.ResourceVersion = fmt.Sprint(rapid.IntRange(0, 1000).Draw(rt, "version"))
-				b.cached.set(p)
-			case "delete":
-				if err := b.cached.kind("Pod").Delete(pod(name)); err != nil {
-					rt.Fatal(err)
-				}
-			case "while looking":
-				b.cached.listing = func(client.ObjectList) { b.cached.listing = nil; b.cached.set(pod(name)) }
-				b.look(t, b.Cluster)
-			case "look":
+			b.change(rt)
+			switch rapid.IntRange(0, 9).Draw(rt, "then") {
+			case 0:
 				b.clock.Step(time.Minute)
+			case 1:
+				b.followed.pods.names = nil // As after too many changes.
+			case 2:
+				b.cached.listing = func(client.ObjectList) { b.cached.listing = nil; b.change(rt) }
+				b.look(t)
 			}
-			for how, read := range map[string]func(context.Context) (*snapshot.Cluster, error){"a look": b.Cluster, "a recent look": b.Recent} {
-				var want corev1.PodList
-				if err := b.cached.List(t.Context(), &want); err != nil {
-					rt.Fatal(err)
+			want, err := plain.Cluster(t.Context())
+			if err != nil {
+				rt.Fatal(err)
+			}
+			got := b.look(t)
+			names := func(c *snapshot.Cluster) map[string]string {
+				all := map[string]string{}
+				for _, pod := range c.Indexed().Pending() {
+					all["pod "+pod.Name] = pod.ResourceVersion
 				}
-				if diff := cmp.Diff(want.Items, b.look(t, read).Pods); diff != "" {
-					rt.Fatalf("%s differs from the caches (-want +got):\n%s", how, diff)
+				for name, claim := range c.Indexed().NodeClaims() {
+					all["claim "+name] = claim.ResourceVersion
 				}
+				for node := range c.Indexed().AllNodes() {
+					_, pods := c.Indexed().Node(node.Name)
+					all["node "+node.Name] = node.ResourceVersion
+					for _, pod := range pods {
+						all["pod "+pod.Name] = pod.ResourceVersion
+					}
+				}
+				for i := range c.Namespaces {
+					all["namespace "+c.Namespaces[i].Name] = c.Namespaces[i].ResourceVersion
+				}
+				return all
+			}
+			if diff := cmp.Diff(names(want), names(got)); diff != "" {
+				rt.Fatalf("a look differs from the caches (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(snapshot.Build(want).Snapshot, snapshot.Build(got).Snapshot); diff != "" {
+				rt.Fatalf("its view differs (-want +got):\n%s", diff)
 			}
 		}
 	})
 }
 
-func TestWhoAsksBeforeALookBeginsSharesItAndWhoAsksLaterDoesNot(t *testing.T) {
+func TestReadsOfTheSameObjectsAreOfOneGeneration(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	first, takes := b.join()
-	if !takes {
-		t.Fatal("nobody takes the first look")
+	if first, next := b.look(t).Generation, b.look(t).Generation; first == next || first == 0 {
+		t.Errorf("where changes are not followed, reads are of generations %d and %d", first, next)
 	}
-	if same, takes := b.join(); same != first || takes {
-		t.Error("two looks are taken for two who ask before either begins")
-	}
-	var later *look
-	b.live.listing = func(client.ObjectList) {
-		if later == nil {
-			later, takes = b.join()
+	b.follow(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(b.clock.Now())}}
+	b.cached.set(node, pod("a"))
+	last := b.look(t)
+	generation := func(when string, same bool) {
+		t.Helper()
+		c := b.look(t)
+		if (c.Generation == last.Generation) != same {
+			t.Errorf("%s, the generation is %d after %d", when, c.Generation, last.Generation)
 		}
+		last = c
 	}
-	b.take(t.Context(), first)
-	if later == nil || later == first || !takes {
-		t.Error("who asks while a look is taken gets that one, which may have missed what he has seen")
+	generation("when nothing has changed", true)
+	heard := node.DeepCopy()
+	heard.ResourceVersion, heard.Status.Conditions[0].LastHeartbeatTime = "2", metav1.NewTime(b.clock.Now().Add(time.Minute))
+	b.cached.set(heard)
+	generation("after a heartbeat", true)
+	if now, _ := last.Indexed().Node("a"); now.ResourceVersion != "2" || !last.Indexed().LastHeartbeat().Equal(b.clock.Now().Add(time.Minute)) {
+		t.Errorf("the look shows version %s of the Node", now.ResourceVersion)
 	}
-	if c, err := b.hand(first); err != nil || len(c.NodePools) == 0 {
-		t.Errorf("%d NodePools: %v", len(c.NodePools), err)
-	}
+	unready := heard.DeepCopy()
+	unready.Status.Conditions[0].Status = corev1.ConditionFalse
+	b.cached.set(unready)
+	generation("when a Node is not ready", false)
+	b.cached.remove(pod("a"))
+	generation("when a pod went", false)
+	b.cached.set(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	generation("when a namespace came", false)
+	b.clock.Step(recent)
+	generation("within two seconds", true)
+	b.clock.Step(time.Nanosecond)
+	generation("after two seconds, since plans depend on the time", false)
 }
 
-func TestARecentLookIsSharedUntilSomethingChanges(t *testing.T) {
+// A read that fails half way must not hide what it has seen from the next one.
+func TestAChangeIsOfANewGenerationAlthoughTheReadOfItFailed(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	looks := func(when string, want int) {
-		t.Helper()
-		b.look(t, b.Recent)
-		if got := b.live.counts()["NodeClaimList"]; got != want {
-			t.Errorf("%s, NodeClaims are listed %d times, want %d", when, got, want)
+	b.follow(t)
+	before := b.look(t)
+	for name, change := range map[string]client.Object{"a pod": pod("a"), "a namespace": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}} {
+		b.cached.set(change)
+		b.clock.Step(time.Millisecond)
+		b.written.begin("lost")
+		b.live.broken = true
+		if _, err := b.Cluster(t.Context()); err == nil {
+			t.Fatal("a read succeeds although the API server is gone")
 		}
+		b.live.broken = false
+		b.written = writes{}
+		after := b.look(t)
+		if after.Generation == before.Generation {
+			t.Errorf("%s came, and the generation is %d as before", name, after.Generation)
+		}
+		before = after
 	}
-	looks("at first", 1)
-	looks("where changes are not counted", 1)
-	if err := b.CountChanges(t.Context(), b.cached); err != nil {
-		t.Fatal(err)
-	}
-	looks("for the first time with changes counted", 1)
-	looks("when nothing has changed", 0)
-	b.cached.set(&karpv1.NodeClaim{})
-	looks("when a NodeClaim changed", 1)
-	looks("when nothing else has changed", 0)
-	b.clock.Step(recent + time.Nanosecond)
-	looks("after a while", 1)
 }
 
 // Looks share their objects, and each has the time and the refusals as they are.
-func TestASharedLookIsAsOfNow(t *testing.T) {
+func TestALookIsAsOfNow(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
-	if err := b.CountChanges(t.Context(), b.cached); err != nil {
-		t.Fatal(err)
-	}
-	before := b.look(t, b.Recent)
+	b.follow(t)
+	before := b.look(t)
 	b.clock.Step(time.Second)
 	b.Ledger.Learn("gpu-shared", []v1alpha1.RefusedOffering{{InstanceType: "g4dn.xlarge", Zone: v1alpha1.Any, CapacityType: v1alpha1.Any, Failures: 1}}, b.clock.Now())
 	delete(before.NodeClasses, snapshottest.NodeClassRef)
-	after := b.look(t, b.Recent)
+	after := b.look(t)
 	if !after.Now.Equal(b.clock.Now()) || len(after.Refused["gpu-shared"]) != 1 || len(after.NodeClasses) != 1 || &before.NodePools[0] != &after.NodePools[0] {
 		t.Errorf("at %s, %d are refused, %d node classes", after.Now, len(after.Refused["gpu-shared"]), len(after.NodeClasses))
 	}

@@ -40,9 +40,7 @@ func BenchmarkRoundForTenants(b *testing.B) {
 	for _, deployments := range []int{100, 300, 1_000} {
 		b.Run(fmt.Sprint(deployments, " classes"), func(b *testing.B) {
 			t := newTestbed()
-			if err := t.CountChanges(b.Context(), t.cached); err != nil {
-				b.Fatal(err)
-			}
+			t.follow(b)
 			var pods []corev1.Pod
 			for i := range deployments {
 				name := fmt.Sprintf("app-%05d", i)

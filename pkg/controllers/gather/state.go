@@ -3,33 +3,34 @@ package gather
 import (
 	"context"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/snapshot"
 )
 
-// state is what was read from the informers, kept from one look to the next. A look lists only the kinds of which an object has changed. The objects must not
-// be changed, because several controllers share them.
+// state is what was read of the kinds that there are few objects of, kept from one look to the next. A look lists only the kinds of which an object has changed. The
+// objects must not be changed, because several controllers share them.
 type state struct {
 	nodePools  kept[karpv1.NodePoolList]
 	classes    kept[v1alpha1.GPUNodeClassList]
-	nodes      kept[corev1.NodeList]
-	pods       kept[corev1.PodList]
 	daemonSets kept[appsv1.DaemonSetList]
 	overlays   kept[karpv1alpha1.NodeOverlayList]
 	rollouts   kept[v1alpha1.GPUImageRolloutList]
 	namespaces kept[corev1.NamespaceList]
-	volumes    kept[corev1.PersistentVolumeList]
-	claims     kept[corev1.PersistentVolumeClaimList]
 	storage    kept[storagev1.StorageClassList]
-	csiNodes   kept[storagev1.CSINodeList]
 	unknown    kept[map[types.UID][]string]
 }
 
@@ -44,32 +45,29 @@ type kept[T any] struct {
 // update reads what has changed in the caches.
 func (g *Gatherer) update(ctx context.Context) error {
 	s := &g.state
-	for _, update := range []func() error{
-		func() error { return relist(ctx, g, &s.nodePools) },
-		func() error { return relist(ctx, g, &s.classes) },
-		func() error { return relist(ctx, g, &s.nodes) },
-		func() error { return relist(ctx, g, &s.pods) },
-		func() error { return relist(ctx, g, &s.daemonSets) },
-		func() error { return relist(ctx, g, &s.namespaces) },
-		func() error { return relist(ctx, g, &s.volumes) },
-		func() error { return relist(ctx, g, &s.claims) },
-		func() error { return relist(ctx, g, &s.storage) },
-		func() error { return relist(ctx, g, &s.csiNodes) },
-		func() error {
-			return s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) })
+	updates := []func() (bool, error){
+		func() (bool, error) { return relist(ctx, g, &s.nodePools) },
+		func() (bool, error) { return relist(ctx, g, &s.classes) },
+		func() (bool, error) { return relist(ctx, g, &s.daemonSets) },
+		func() (bool, error) { return relist(ctx, g, &s.namespaces) },
+		func() (bool, error) { return relist(ctx, g, &s.storage) },
+		func() (bool, error) {
+			return s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
+				func(a, b map[types.UID][]string) bool { return reflect.DeepEqual(a, b) })
 		},
-	} {
-		if err := update(); err != nil {
-			return err
-		}
 	}
 	if g.NodeOverlays {
-		if err := relist(ctx, g, &s.overlays); err != nil {
-			return err
-		}
+		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.overlays) })
 	}
 	if g.ImageRollouts {
-		return relist(ctx, g, &s.rollouts)
+		updates = append(updates, func() (bool, error) { return relist(ctx, g, &s.rollouts) })
+	}
+	for _, update := range updates {
+		differs, err := update()
+		if err != nil {
+			return err
+		}
+		g.fresh.kinds = g.fresh.kinds || differs
 	}
 	return nil
 }
@@ -78,28 +76,49 @@ func (g *Gatherer) update(ctx context.Context) error {
 func relist[L any, P interface {
 	*L
 	client.ObjectList
-}](ctx context.Context, g *Gatherer, k *kept[L]) error {
+}](ctx context.Context, g *Gatherer, k *kept[L]) (differs bool, err error) {
 	return k.update(func() (uint64, bool) { return g.changes.of(typeOf[L]()) }, func() (L, error) {
 		var list L
 		if err := g.Cached.List(ctx, P(&list)); err != nil {
 			return list, fmt.Errorf("listing %T: %w", &list, err)
 		}
 		return list, nil
-	})
+	}, func(a, b L) bool { return sameItems(P(&a), P(&b)) })
 }
 
-// update reads the value unless its changes are counted and the number is the same as before.
-func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error)) error {
+// update reads the value unless its changes are counted and the number is the same as before. It reports whether the value differs.
+func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), same func(a, b T) bool) (differs bool, err error) {
 	now, ok := counted()
 	if ok && k.counted && now == k.changes {
-		return nil
+		return false, nil
 	}
 	is, err := read()
 	if err != nil {
-		return err
+		return false, err
 	}
+	differs = !k.counted || !same(k.is, is)
 	*k = kept[T]{is, ok, now}
-	return nil
+	return differs, nil
+}
+
+// sameItems reports whether decisions cannot tell two lists of objects apart. Caches list objects in any order.
+func sameItems(a, b client.ObjectList) bool {
+	before, after := itemsOf(a), itemsOf(b)
+	return len(before) == len(after) && !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(key client.ObjectKey) bool {
+		now, ok := after[key]
+		return !ok || !snapshot.Same(before[key], now)
+	})
+}
+
+func itemsOf(list client.ObjectList) map[client.ObjectKey]client.Object {
+	items := map[client.ObjectKey]client.Object{}
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // It returns an error only if the function does.
+		if object, ok := o.(client.Object); ok {
+			items[client.ObjectKeyFromObject(object)] = object
+		}
+		return nil
+	})
+	return items
 }
 
 // specChanges returns the number of changes of the objects from which unknown fields are read. It returns false if they are not counted.

@@ -15,7 +15,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
@@ -176,13 +175,13 @@ func (l *Ledger) lose(claim string, now time.Time) {
 
 // Vanished reports whether an awaited NodeClaim does not exist. The reason is about to be recorded, and a plan before that would try the same again. It
 // returns true for at most two seconds for each NodeClaim.
-func (l *Ledger) Vanished(there sets.Set[string], now time.Time) bool {
+func (l *Ledger) Vanished(exists func(claim string) bool, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	vanished := false
 	for name, e := range l.awaited {
 		switch {
-		case there.Has(name):
+		case exists(name):
 			continue
 		case e.missing.IsZero():
 			e.missing = now

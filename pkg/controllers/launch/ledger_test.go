@@ -233,17 +233,17 @@ func TestAClaimThatIsGoneIsWaitedForToBeNotedForAMoment(t *testing.T) {
 	l := NewLedger()
 	l.Await("gpu-1", "", shape("g4dn.xlarge"))
 	l.Await("gpu-2", "", shape("g4dn.xlarge"))
-	if l.Vanished(sets.New("gpu-1", "gpu-2", "other"), now) {
+	if l.Vanished(sets.New("gpu-1", "gpu-2", "other").Has, now) {
 		t.Error("claims that are there have vanished")
 	}
-	if !l.Vanished(sets.New("gpu-1"), now) || !l.Vanished(sets.New("gpu-1"), now.Add(noted-1)) {
+	if !l.Vanished(sets.New("gpu-1").Has, now) || !l.Vanished(sets.New("gpu-1").Has, now.Add(noted-1)) {
 		t.Error("a claim that is gone has not vanished")
 	}
-	if l.Vanished(sets.New("gpu-1"), now.Add(noted)) {
+	if l.Vanished(sets.New("gpu-1").Has, now.Add(noted)) {
 		t.Error("it is waited for a claim that nobody hears of")
 	}
 	l.Gone("gpu-2")
-	if l.Vanished(sets.New("gpu-1"), now) {
+	if l.Vanished(sets.New("gpu-1").Has, now) {
 		t.Error("what is noted is waited for")
 	}
 }

@@ -92,7 +92,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	c.last = c.Clock.Now()
-	cluster, err := c.Gatherer.Recent(ctx)
+	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
 	}

@@ -188,7 +188,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
 	}
-	if c.Ledger.Vanished(names(cluster.NodeClaims), c.Clock.Now()) {
+	if c.Ledger.Vanished(cluster.Indexed().HasNodeClaim, c.Clock.Now()) {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 	c.batch.planned()
@@ -247,14 +247,6 @@ func (c *Controller) warm(ctx context.Context, headroom *planning.Headroom) (tim
 	log.FromContext(ctx).V(1).Info("Planned headroom", "launches", len(plan.Launches), "placements", len(plan.Placements), "unplaced", len(plan.Unplaced),
 		"microUSDPerHour", plan.Price)
 	return c.act(ctx, &headroom.View, plan, nil)
-}
-
-func names(claims []karpv1.NodeClaim) sets.Set[string] {
-	all := sets.New[string]()
-	for i := range claims {
-		all.Insert(claims[i].Name)
-	}
-	return all
 }
 
 // remember records which pods are pending, and whether any pods need capacity or headroom is kept.

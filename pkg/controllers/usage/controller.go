@@ -112,7 +112,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 func (c *Controller) observe(ctx context.Context) (state, error) {
-	cluster, err := c.Gatherer.Recent(ctx)
+	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return state{}, fmt.Errorf("reading the cluster: %w", err)
 	}

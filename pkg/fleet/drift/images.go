@@ -1,6 +1,8 @@
 package drift
 
 import (
+	"slices"
+
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -15,7 +17,7 @@ func AcceptGoodImages(c *snapshot.Cluster, rollouts []v1alpha1.GPUImageRollout) 
 		}
 		for j := range r.Status.Good {
 			for _, id := range r.Status.Good[j].IDs() {
-				state.Images = append(state.Images, snapshot.Image{ID: id})
+				state.Images = append(slices.Clip(state.Images), snapshot.Image{ID: id})
 			}
 		}
 		c.NodeClasses[r.Spec.NodeClassRef] = state

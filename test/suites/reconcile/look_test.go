@@ -25,7 +25,7 @@ func TestALookShowsWhateverTheCachesShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.gatherer.Cached = caches
-	if err := w.gatherer.CountChanges(t.Context(), caches); err != nil {
+	if err := w.gatherer.Follow(t.Context(), caches); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -58,27 +58,20 @@ func TestALookShowsWhateverTheCachesShow(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for how, look := range map[string]func(context.Context) (*snapshot.Cluster, error){"a look": w.gatherer.Cluster, "a recent look": w.gatherer.Recent} {
-			c, err := look(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if turn := turnOf(c, pod.Name); turn != fmt.Sprint(i) {
-				t.Fatalf("%s shows turn %q of %s, want %d", how, turn, pod.Name, i)
-			}
+		if turn := turnOf(w.cluster(), pod.Name); turn != fmt.Sprint(i) {
+			t.Fatalf("a look shows turn %q of %s, want %d", turn, pod.Name, i)
 		}
 	}
-	before := w.cluster()
-	after := w.cluster()
-	if diff := cmp.Diff(before.Pods, after.Pods); diff != "" || &before.Pods[0] != &after.Pods[0] {
+	before, after := w.cluster().Indexed().Pending(), w.cluster().Indexed().Pending()
+	if diff := cmp.Diff(before, after); diff != "" || len(before) != len(pods) || before[0] != after[0] {
 		t.Errorf("what has not changed is read again, or has changed (-before +after):\n%s", diff)
 	}
 }
 
-func turnOf(c *snapshot.Cluster, pod string) string {
-	for i := range c.Pods {
-		if c.Pods[i].Name == pod {
-			return c.Pods[i].Annotations["turn"]
+func turnOf(c *snapshot.Cluster, name string) string {
+	for _, pod := range c.Indexed().Pending() {
+		if pod.Name == name {
+			return pod.Annotations["turn"]
 		}
 	}
 	return "none"

@@ -1,0 +1,156 @@
+package gather
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Caches are the manager's caches.
+type Caches interface {
+	client.FieldIndexer
+	GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error)
+}
+
+// followed are the kinds that there are many objects of. An object of them is read again only after it has changed.
+type followed struct {
+	pods         tracked[corev1.Pod, *corev1.Pod]
+	nodes        tracked[corev1.Node, *corev1.Node]
+	nodeClaims   tracked[karpv1.NodeClaim, *karpv1.NodeClaim]
+	volumeClaims tracked[corev1.PersistentVolumeClaim, *corev1.PersistentVolumeClaim]
+	volumes      tracked[corev1.PersistentVolume, *corev1.PersistentVolume]
+	csiNodes     tracked[storagev1.CSINode, *storagev1.CSINode]
+}
+
+// kind is a tracked of any type.
+type kind interface {
+	track(ctx context.Context, caches Caches) error
+	missed() bool
+}
+
+func (f *followed) kinds() []kind {
+	return []kind{&f.pods, &f.nodes, &f.nodeClaims, &f.volumeClaims, &f.volumes, &f.csiNodes}
+}
+
+// follow records from now on which objects change.
+func follow(ctx context.Context, caches Caches) (*followed, error) {
+	f := &followed{}
+	for _, k := range f.kinds() {
+		if err := k.track(ctx, caches); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// take returns what has changed since the last call. If anew is true, that is not known, and these are all objects.
+func (f *followed) take() (changes snapshot.Changes, anew bool) {
+	for _, k := range f.kinds() {
+		anew = k.missed() || anew
+	}
+	return snapshot.Changes{
+		Pods: f.pods.take(anew), Nodes: f.nodes.take(anew), NodeClaims: f.nodeClaims.take(anew), PersistentVolumeClaims: f.volumeClaims.take(anew),
+		PersistentVolumes: f.volumes.take(anew), CSINodes: f.csiNodes.take(anew),
+	}, anew
+}
+
+// mostNames is the largest number of changed objects that are recorded. A replica that is not the leader takes none.
+const mostNames = 1 << 17
+
+// tracked records which objects of a kind have changed.
+type tracked[T any, P interface {
+	*T
+	client.Object
+}] struct {
+	store toolscache.Store
+	mu    sync.Mutex
+	// names are those of the objects that have changed since they were last taken. It is nil if they are not known.
+	names map[string]struct{}
+}
+
+// track records from now on which objects of the kind change. An informer calls its index functions while it changes its store, before it notifies any handler. So who
+// is woken by a change finds it recorded. Event handlers could not guarantee this, because they are called one by one after the change.
+func (t *tracked[T, P]) track(ctx context.Context, caches Caches) error {
+	object := P(new(T))
+	informer, err := caches.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("making the informer of %T: %w", object, err)
+	}
+	stored, ok := informer.(interface{ GetStore() toolscache.Store })
+	if !ok {
+		return fmt.Errorf("the informer of %T has no store: %T", object, informer)
+	}
+	t.store = stored.GetStore()
+	if err := caches.IndexField(ctx, object, indexName, func(o client.Object) []string {
+		t.note(client.ObjectKeyFromObject(o))
+		return nil
+	}); err != nil {
+		return fmt.Errorf("following the changes of %T: %w", object, err)
+	}
+	return nil
+}
+
+func (t *tracked[T, P]) note(key client.ObjectKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.names != nil && len(t.names) < mostNames {
+		t.names[nameOfKey(key)] = struct{}{}
+	} else {
+		t.names = nil
+	}
+}
+
+// nameOfKey returns the key of an object in its store.
+func nameOfKey(key client.ObjectKey) string {
+	if key.Namespace == "" {
+		return key.Name
+	}
+	return key.Namespace + "/" + key.Name
+}
+
+// missed reports whether it is not known which objects have changed.
+func (t *tracked[T, P]) missed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.names == nil
+}
+
+// take returns the objects that have changed, and all of them if anew is true. Nil stands for an object that is gone. An object that changes meanwhile is recorded for
+// the next call.
+func (t *tracked[T, P]) take(anew bool) map[string]*T {
+	t.mu.Lock()
+	names := t.names
+	t.names = map[string]struct{}{}
+	t.mu.Unlock()
+	changes := make(map[string]*T, len(names))
+	if anew {
+		for _, o := range t.store.List() {
+			if object, ok := o.(P); ok {
+				changes[nameOfKey(client.ObjectKeyFromObject(object))] = object
+			}
+		}
+		return changes
+	}
+	for name := range names {
+		changes[name] = t.now(name)
+	}
+	return changes
+}
+
+// now returns an object as the store has it, and nil if it does not.
+func (t *tracked[T, P]) now(name string) *T {
+	o, _, err := t.store.GetByKey(name) // Stores in memory return no error.
+	if object, ok := o.(P); ok && err == nil {
+		return object
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package gather
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// A plan that missed a NodeClaim which was just created would launch a second machine for its pods, and an informer shows an object only some time after it was written. So
+// the Gatherer remembers the NodeClaims that were written until the informer shows the write, and reads these few from the API server meanwhile. Nobody else creates
+// NodeClaims for Karve's pools, except the replica of the controller that was the leader before. What it wrote is listed once.
+
+// uncertain is how long a NodeClaim is read from the API server after a write of it failed, which may have been carried out nevertheless. It is also how late an informer may
+// show a NodeClaim that does not exist any more.
+const uncertain = time.Minute
+
+// writes are the NodeClaims that were written and that the informer may not show yet. It is safe for concurrent use.
+type writes struct {
+	mu    sync.Mutex
+	named map[string]write
+}
+
+// write is what is known of the writes of a NodeClaim.
+type write struct {
+	// uid is that of the NodeClaim after the last write that succeeded, and "" if none has. version is its resource version after the last one that did not delete it.
+	uid     types.UID
+	version string
+	// deleted reports whether the last write deleted it, and gone whether it did not exist afterwards.
+	deleted, gone bool
+	// open is the number of writes without an answer.
+	open int
+	// doubted is until when a write that failed may have been carried out, and remembered until when a NodeClaim that is gone is remembered.
+	doubted, remembered time.Time
+}
+
+// begin records that a NodeClaim is about to be written.
+func (w *writes) begin(name string) {
+	w.edit(name, func(is *write) { is.open++ })
+}
+
+// end records the answer to a write. The result has the UID and the resource version of the NodeClaim, or says that it was deleted.
+func (w *writes) end(name string, result write, err error, now time.Time) {
+	w.edit(name, func(is *write) {
+		if is.open--; err != nil {
+			is.doubted = now.Add(uncertain)
+			return
+		}
+		result.open, result.doubted = is.open, is.doubted
+		if result.deleted && result.uid == is.uid {
+			result.version = is.version
+		}
+		*is = result
+	})
+}
+
+func (w *writes) edit(name string, edit func(*write)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.named == nil {
+		w.named = map[string]write{}
+	}
+	is := w.named[name]
+	edit(&is)
+	w.named[name] = is
+}
+
+// unseen returns the writes that the informer may not show, by the names of their NodeClaims. It forgets those that it shows. The function shown returns what the
+// informer has.
+func (w *writes) unseen(shown func(string) *karpv1.NodeClaim, now time.Time) map[string]write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unseen := map[string]write{}
+	for name, is := range w.named {
+		switch seen := is.shownBy(shown(name)); {
+		case is.open > 0, now.Before(is.doubted), !seen:
+			unseen[name] = is
+		case !now.Before(is.remembered):
+			delete(w.named, name)
+		}
+	}
+	return unseen
+}
+
+// shownBy reports whether a NodeClaim is at least as new as the last write that succeeded.
+func (w write) shownBy(claim *karpv1.NodeClaim) bool {
+	switch {
+	case w.uid == "":
+		return true
+	case w.gone:
+		return claim == nil || claim.UID != w.uid
+	case claim == nil:
+		return false
+	case w.deleted && claim.UID == w.uid && claim.DeletionTimestamp.IsZero():
+		return false
+	case w.version == "":
+		return true
+	}
+	order, err := resourceversion.CompareResourceVersion(claim.ResourceVersion, w.version)
+	return err == nil && order >= 0
+}
+
+// gone records that a NodeClaim did not exist after a write.
+func (w *writes) gone(name string, after write, now time.Time) {
+	w.edit(name, func(is *write) {
+		if *is == after && is.open == 0 && is.uid != "" {
+			is.gone, is.remembered = true, now.Add(uncertain)
+		}
+	})
+}
+
+// Writing returns a client whose writes of NodeClaims the Gatherer takes into account at once.
+func (g *Gatherer) Writing(c client.Client) client.Client { return writer{c, g} }
+
+type writer struct {
+	client.Client
+	gatherer *Gatherer
+}
+
+func (w writer) Create(ctx context.Context, o client.Object, options ...client.CreateOption) error {
+	return w.write(o, func() error { return w.Client.Create(ctx, o, options...) })
+}
+
+func (w writer) Update(ctx context.Context, o client.Object, options ...client.UpdateOption) error {
+	return w.write(o, func() error { return w.Client.Update(ctx, o, options...) })
+}
+
+func (w writer) Patch(ctx context.Context, o client.Object, patch client.Patch, options ...client.PatchOption) error {
+	return w.write(o, func() error { return w.Client.Patch(ctx, o, patch, options...) })
+}
+
+func (w writer) Delete(ctx context.Context, o client.Object, options ...client.DeleteOption) error {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok {
+		return w.Client.Delete(ctx, o, options...) //nolint:wrapcheck // It stands for the client.
+	}
+	w.gatherer.written.begin(claim.Name)
+	err := w.Client.Delete(ctx, o, options...)
+	w.gatherer.written.end(claim.Name, write{uid: claim.UID, deleted: true}, client.IgnoreNotFound(err), w.gatherer.Clock.Now())
+	return err //nolint:wrapcheck // It stands for the client.
+}
+
+// write calls a function that writes an object and sets it to the result.
+func (w writer) write(o client.Object, do func() error) error {
+	claim, ok := o.(*karpv1.NodeClaim)
+	if !ok {
+		return do()
+	}
+	w.gatherer.written.begin(claim.Name)
+	err := do()
+	w.gatherer.written.end(claim.Name, write{uid: claim.UID, version: claim.ResourceVersion}, err, w.gatherer.Clock.Now())
+	return err
+}
+
+// former lists the NodeClaims that another replica may have written just before this one became the leader.
+func (g *Gatherer) former(ctx context.Context) error {
+	var claims karpv1.NodeClaimList
+	if err := g.Live.List(ctx, &claims, client.HasLabels{v1alpha1.GPUNodeClassLabel}); err != nil {
+		return fmt.Errorf("listing Karve's NodeClaims: %w", err)
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		g.written.edit(claim.Name, func(is *write) { *is = write{uid: claim.UID, version: claim.ResourceVersion} })
+	}
+	return nil
+}
+
+// unseen reads the NodeClaims from the API server that the informer may not show as they were written. Nil stands for one that does not exist.
+func (g *Gatherer) unseen(ctx context.Context) (map[string]*karpv1.NodeClaim, error) {
+	claims := map[string]*karpv1.NodeClaim{}
+	for name, write := range g.written.unseen(g.followed.nodeClaims.now, g.Clock.Now()) {
+		claim := &karpv1.NodeClaim{}
+		err := g.Live.Get(ctx, client.ObjectKey{Name: name}, claim)
+		switch {
+		case apierrors.IsNotFound(err):
+			claims[name] = nil
+			g.written.gone(name, write, g.Clock.Now())
+		case err != nil:
+			return nil, fmt.Errorf("reading NodeClaim %s: %w", name, err)
+		default:
+			claims[name] = claim
+		}
+	}
+	return claims, nil
+}

@@ -1,0 +1,234 @@
+package gather
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// server is an API server of NodeClaims, whose watch events reach the informer one by one.
+type server struct {
+	client.Client
+	b       testbed
+	version int
+	events  []func()
+	// fault is what happens to the next write: it may not be carried out, or be carried out without an answer.
+	fault string
+}
+
+var errLost = errors.New("lost")
+
+func (s *server) claim(name string) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{}
+	if s.b.live.Get(context.Background(), client.ObjectKey{Name: name}, claim) != nil { //nolint:forbidigo // It is in memory.
+		return nil
+	}
+	return claim
+}
+
+func (s *server) store(claim *karpv1.NodeClaim) {
+	s.version++
+	claim.ResourceVersion = strconv.Itoa(s.version)
+	stored := claim.DeepCopy()
+	s.b.live.set(stored)
+	s.events = append(s.events, func() { s.b.cached.set(stored) })
+}
+
+func (s *server) forget(claim *karpv1.NodeClaim) {
+	s.version++
+	s.b.live.remove(claim)
+	s.events = append(s.events, func() { s.b.cached.remove(claim) })
+}
+
+// carry carries out a write, or not, as the fault says.
+func (s *server) carry(write func() error) error {
+	switch s.fault {
+	case "before":
+		return errLost
+	case "after":
+		_ = write()
+		return errLost
+	}
+	return write()
+}
+
+func (s *server) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	given := o.(*karpv1.NodeClaim)
+	claim := given.DeepCopy()
+	err := s.carry(func() error {
+		if s.claim(claim.Name) != nil {
+			return apierrors.NewAlreadyExists(schema.GroupResource{}, claim.Name)
+		}
+		claim.UID = types.UID(fmt.Sprint("uid-", s.version))
+		s.store(claim)
+		return nil
+	})
+	if err == nil {
+		*given = *claim
+	}
+	return err
+}
+
+func (s *server) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	given := o.(*karpv1.NodeClaim)
+	claim := given.DeepCopy()
+	err := s.carry(func() error {
+		if now := s.claim(claim.Name); now == nil || now.UID != claim.UID {
+			return apierrors.NewNotFound(schema.GroupResource{}, claim.Name)
+		}
+		s.store(claim)
+		return nil
+	})
+	if err == nil {
+		*given = *claim
+	}
+	return err
+}
+
+func (s *server) Delete(_ context.Context, o client.Object, _ ...client.DeleteOption) error {
+	return s.carry(func() error {
+		claim := s.claim(o.GetName())
+		if claim == nil || claim.UID != o.GetUID() {
+			return apierrors.NewNotFound(schema.GroupResource{}, o.GetName())
+		}
+		if claim.DeletionTimestamp.IsZero() {
+			claim.DeletionTimestamp = &metav1.Time{Time: s.b.clock.Now()}
+			s.store(claim)
+		}
+		return nil
+	})
+}
+
+// However late the informer is, a look shows each NodeClaim that this process has written, as new as it wrote it, and none as it was before this process deleted it.
+func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newTestbed()
+		s := &server{b: b}
+		pool := snapshottest.Pool("gpu-shared", "gpu-shared")
+		claim := func(name string) *karpv1.NodeClaim {
+			c := snapshottest.Claim(name, &pool, snapshottest.TypeNamed("g4dn.xlarge"))
+			c.UID = ""
+			return &c
+		}
+		if rapid.Bool().Draw(rt, "former leader") {
+			former := claim("n0")
+			former.UID = "former"
+			s.store(former)
+		}
+		b.follow(t)
+		written, deleted := map[string]int{}, map[string]types.UID{}
+		if s.version > 0 {
+			written["n0"] = s.version
+		}
+		c := b.Writing(s)
+		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+			name := fmt.Sprint("n", rapid.IntRange(0, 2).Draw(rt, "name"))
+			s.fault = rapid.SampledFrom([]string{"", "", "before", "after"}).Draw(rt, "fault")
+			before, now := s.version, s.claim(name)
+			switch rapid.SampledFrom([]string{"create", "create", "patch", "delete", "karpenter", "ends", "event", "event", "event", "time"}).Draw(rt, "step") {
+			case "create":
+				_ = c.Create(t.Context(), claim(name))
+			case "patch":
+				if now != nil {
+					_ = c.Patch(t.Context(), now, nil)
+				}
+			case "delete":
+				if now != nil && c.Delete(t.Context(), now) == nil {
+					deleted[name] = now.UID
+				}
+			case "karpenter": // Karpenter writes the status, which may be seen late.
+				if now != nil {
+					s.store(now)
+				}
+				before = s.version
+			case "ends":
+				if now != nil {
+					s.forget(now)
+				}
+				before = s.version
+			case "event":
+				if len(s.events) > 0 {
+					s.events[0]()
+					s.events = s.events[1:]
+				}
+			case "time": // Within a minute, a write that failed may still be unknown. Then events have come.
+				for _, event := range s.events {
+					event()
+				}
+				s.events = nil
+				b.clock.Step(uncertain)
+			}
+			if s.version > before {
+				written[name] = s.version
+			}
+			look := b.look(t).Indexed()
+			for name, version := range written {
+				shown, live := look.NodeClaim(name), s.claim(name)
+				switch {
+				case live == nil:
+					delete(written, name) // It is gone, and may still be shown.
+				case shown == nil:
+					rt.Fatalf("NodeClaim %s is not shown", name)
+				default:
+					if v, err := strconv.Atoi(shown.ResourceVersion); err != nil || v < version {
+						rt.Fatalf("NodeClaim %s is shown as of %s, and was written as of %d", name, shown.ResourceVersion, version)
+					}
+				}
+			}
+			for name, uid := range deleted {
+				if shown := look.NodeClaim(name); shown != nil && shown.UID == uid && shown.DeletionTimestamp.IsZero() {
+					rt.Fatalf("NodeClaim %s is shown as if it were not deleted", name)
+				}
+			}
+		}
+		for _, event := range s.events {
+			event()
+		}
+		b.clock.Step(uncertain)
+		b.look(t)
+		if left := len(b.written.named); left > 0 {
+			rt.Errorf("%d writes are remembered although the informer shows all", left)
+		}
+		look := b.look(t).Indexed()
+		for _, name := range []string{"n0", "n1", "n2"} {
+			if live := s.claim(name); (live == nil) != (look.NodeClaim(name) == nil) {
+				rt.Errorf("NodeClaim %s is shown: %t", name, live == nil)
+			}
+		}
+	})
+}
+
+// A look while a write has no answer yet asks the API server.
+func TestALookDuringAWriteAsksTheAPIServer(t *testing.T) {
+	t.Parallel()
+	b := newTestbed()
+	b.follow(t)
+	b.look(t)
+	b.live.counts()
+	b.written.begin("a")
+	b.look(t)
+	if got := b.live.counts()["get NodeClaim"]; got != 1 {
+		t.Errorf("asked %d times", got)
+	}
+	b.written.end("a", write{uid: "uid", version: "1"}, nil, b.clock.Now())
+	b.cached.set(&karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "uid", ResourceVersion: "1"}})
+	b.look(t)
+	if got := b.live.counts()["get NodeClaim"]; got != 0 {
+		t.Errorf("asked %d times although the informer shows the write", got)
+	}
+	b.clock.Step(time.Hour)
+}

@@ -1,0 +1,42 @@
+package snapshot
+
+import (
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Same reports whether no decision can tell two versions of an object apart, such as those of a Node before and after a heartbeat. The objects are pointers of one type.
+func Same(a, b metav1.Object) bool {
+	return equality.Semantic.DeepEqual(versionless(a), versionless(b))
+}
+
+// versionless returns a copy of an object without what changes although nothing does.
+func versionless(o metav1.Object) metav1.Object {
+	value := reflect.New(reflect.TypeOf(o).Elem())
+	value.Elem().Set(reflect.ValueOf(o).Elem())
+	same, _ := value.Interface().(metav1.Object)
+	if node, ok := same.(*corev1.Node); ok {
+		node.Status.Conditions = slices.Clone(node.Status.Conditions)
+		for i := range node.Status.Conditions {
+			node.Status.Conditions[i].LastHeartbeatTime = metav1.Time{}
+		}
+	}
+	same.SetResourceVersion("")
+	same.SetManagedFields(nil)
+	return same
+}
+
+// differ reports whether decisions can tell an object from the one before. Nil stands for no object.
+func differ[T any, P interface {
+	*T
+	metav1.Object
+}](before, after P) bool {
+	if before == nil || after == nil {
+		return before != after
+	}
+	return before != after && !Same(before, after)
+}
