@@ -145,7 +145,7 @@ func New(r prometheus.Registerer) *Metrics {
 		LayoutPrice: prometheus.NewGauge(gauge("layout", "price_usd_per_hour",
 			"Price of the nodes whose pods may be moved, in US dollars per hour.")),
 		LayoutBound: prometheus.NewGauge(gauge("layout", "bound_usd_per_hour",
-			"Proven lower bound for the price of any nodes that hold the pods that may be moved, in US dollars per hour.")),
+			"Proven lower bound for the price of any nodes that hold the pods that may be moved, in US dollars per hour. With more than 250 nodes it is the sum over parts of the fleet, for moves within the parts.")),
 		LayoutSteps:     prometheus.NewCounterVec(counter("layout", "steps_total", "Steps to a cheaper layout, by result (Begun or Refused)."), []string{nodePool, "result"}),
 		PoolSurplus:     pool("surplus", "Surplus nodes of the NodePool, which the cheapest layout does not need."),
 		PoolUnusedNodes: pool("unused_nodes", "Nodes of the NodePool whose replicas are held by pods that do not use the GPUs."),

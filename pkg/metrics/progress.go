@@ -16,6 +16,7 @@ type progress struct {
 	Nominated      prometheus.Counter
 	HandedOver     *prometheus.CounterVec
 	claims, oldest *prometheus.GaugeVec
+	decisions      *prometheus.HistogramVec
 }
 
 func newProgress(r prometheus.Registerer) progress {
@@ -37,10 +38,14 @@ func newProgress(r prometheus.Registerer) progress {
 		DisruptionSeconds: duration("disruption", "Time of one reconciliation of the disruption controller."),
 		Nominated:         prometheus.NewCounter(counter("nominated_total", "Nominations written to waiting pods.")),
 		HandedOver:        prometheus.NewCounterVec(counter("handed_over_total", "Pods evicted from a node that goes, because they have a place on another node."), []string{nodePool}),
-		claims:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
-		oldest:            prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
+		decisions: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: "decision", Name: "delay_seconds", Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
+			Help: "Time from an event until a controller has decided about it, for the first event of a kind that the decision is about. For the provisioning controller and pending pods it includes the batch window, and is that of each pod.",
+		}, []string{"controller", "reason"}),
+		claims: prometheus.NewGaugeVec(gauge("pool", "nodeclaims", "NodeClaims of the NodePool, by state (see machines.md)."), []string{nodePool, "state"}),
+		oldest: prometheus.NewGaugeVec(gauge("pool", "nodeclaims_oldest_seconds", "Age of the oldest NodeClaim of the NodePool in each state."), []string{nodePool, "state"}),
 	}
-	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.HandedOver, p.claims, p.oldest)
+	r.MustRegister(p.LastPlan, p.OldestPod, p.GatherSeconds, p.DisruptionSeconds, p.Nominated, p.HandedOver, p.claims, p.oldest, p.decisions)
 	return p
 }
 

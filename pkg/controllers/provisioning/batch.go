@@ -21,12 +21,12 @@ type batch struct {
 	heldBack bool
 	// seen has the pending pods, and whether a plan included them.
 	seen map[types.UID]bool
-	// came is when each gathered pod came.
-	came map[types.UID]time.Time
+	// came is when each gathered pod came, and since when each pod came that no plan included yet.
+	came, since map[types.UID]time.Time
 }
 
 func newBatch(idle, longest time.Duration) *batch {
-	return &batch{idle: idle, longest: longest, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}}
+	return &batch{idle: idle, longest: longest, seen: map[types.UID]bool{}, came: map[types.UID]time.Time{}, since: map[types.UID]time.Time{}}
 }
 
 // add records a pending pod. A pod that was added before does not extend the batch.
@@ -37,7 +37,7 @@ func (b *batch) add(pod types.UID, now time.Time) {
 		return
 	}
 	b.seen[pod] = false
-	b.came[pod] = now
+	b.came[pod], b.since[pod] = now, now
 }
 
 // drop removes a pod that is no longer pending.
@@ -107,19 +107,24 @@ func (b *batch) keep(waiting sets.Set[types.UID]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	maps.DeleteFunc(b.seen, func(pod types.UID, _ bool) bool { return !waiting.Has(pod) })
+	maps.DeleteFunc(b.since, func(pod types.UID, _ time.Time) bool { return !waiting.Has(pod) })
 }
 
-// take records that a plan includes the pods, which no longer keep the batch open. It returns the names of those that no earlier plan included.
-func (b *batch) take(pods []*corev1.Pod) []string {
+// take records that a plan includes the pods, which no longer keep the batch open. It returns the names of those that no earlier plan included, and when they
+// came.
+func (b *batch) take(pods []*corev1.Pod) (fresh []string, came []time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var fresh []string
 	for _, pod := range pods {
 		if !b.seen[pod.UID] {
 			fresh = append(fresh, pod.Namespace+"/"+pod.Name)
 		}
+		if at, ok := b.since[pod.UID]; ok {
+			came = append(came, at)
+		}
 		b.seen[pod.UID] = true
 		delete(b.came, pod.UID)
+		delete(b.since, pod.UID)
 	}
-	return fresh
+	return fresh, came
 }

@@ -127,16 +127,16 @@ func TestAPodThatIsPlannedForAsItComesHoldsNoBatchOpen(t *testing.T) {
 	b.add("a", now)
 	b.due(after(time.Second))
 	b.add("b", after(time.Second)) // Between the end of the batch and the reading of the cluster.
-	if fresh := b.take(uids("a", "b", "c")); len(fresh) != 3 {
-		t.Errorf("new: %v, want 3 pods", fresh)
+	if fresh, came := b.take(uids("a", "b", "c")); len(fresh) != 3 || !slices.Equal(came, []time.Time{now, after(time.Second)}) {
+		t.Errorf("new: %v, want 3 pods; came at %v", fresh, came)
 	}
 	b.add("c", after(time.Second)) // The watch's handler comes after its cache.
 	if wait := b.due(after(time.Second)); wait != 0 {
 		t.Errorf("wait %s for pods that a plan was for, want none", wait)
 	}
 	b.add("d", after(time.Second))
-	if fresh := b.take(uids("a", "b", "c", "d")); !slices.Equal(fresh, []string{"default/d"}) {
-		t.Errorf("new: %v, want the pod d", fresh)
+	if fresh, came := b.take(uids("a", "b", "c", "d")); len(came) != 1 || !slices.Equal(fresh, []string{"default/d"}) {
+		t.Errorf("new: %v, want the pod d; came at %v", fresh, came)
 	}
 }
 

@@ -65,6 +65,8 @@ type Config struct {
 type Controller struct {
 	Config
 	batch *batch
+	// arrived has the events that the next plan is for.
+	arrived metrics.Arrivals
 	// pending reports whether pods need capacity or headroom is kept, so that other changes trigger a plan.
 	pending atomic.Bool
 	// told has the reasons that were reported to pending pods. An event is recorded when the reason changes.
@@ -101,6 +103,7 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		return []reconcile.Request{{}}
 	})
 	atOnce := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		c.arrived.Came(metrics.Leaving, c.Clock.Now())
 		if !patient(o) {
 			c.batch.hurry()
 		}
@@ -192,17 +195,19 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 	c.batch.planned()
+	arrived := c.arrived.Take()
 	g := c.Planner.Of(cluster)
 	warm := cluster.WantsHeadroom()
 	c.remember(g.View, warm)
 	g = g.Without(gathering)
-	fresh := c.batch.take(g.View.Waiting())
+	fresh, came := c.batch.take(g.View.Waiting())
 	if len(g.View.Pods) == 0 && len(g.View.Postponed) > 0 {
 		c.Planner.Requeue(g.View, planner.Plan{}) // All pods that had their turn belong to others or are still gathered.
 		return reconcile.Result{RequeueAfter: nextRound}, nil
 	}
 	if len(g.View.Pods) == 0 && !warm {
 		c.Metrics.Planned(planner.Plan{}, c.Clock.Now())
+		c.decided(arrived, came)
 		c.Planner.Adopt(g.View, planner.Plan{})
 		return reconcile.Result{}, nil
 	}
@@ -211,6 +216,7 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		return reconcile.Result{RequeueAfter: retry}, nil
 	}
 	view, plan := &made.View, made.Plan
+	c.decided(arrived, came)
 	c.Metrics.Planned(plan, c.Clock.Now())
 	log.FromContext(ctx).V(1).Info("Planned", "pods", len(view.Pods), "new", fresh[:min(len(fresh), maxLogged)], "launches", len(plan.Launches), "placements", len(plan.Placements),
 		"unplaced", len(plan.Unplaced), "microUSDPerHour", plan.Price, "bound", plan.Bound)
@@ -236,6 +242,15 @@ func (c *Controller) plan(ctx context.Context, gathering sets.Set[types.UID]) (r
 		wait = min(wait, nextRound)
 	}
 	return reconcile.Result{RequeueAfter: wait}, nil
+}
+
+// decided records how long events and pods have waited for a plan.
+func (c *Controller) decided(arrived map[metrics.Event]time.Time, came []time.Time) {
+	now := c.Clock.Now()
+	c.Metrics.Decided("provisioning", arrived, now)
+	for _, at := range came {
+		c.Metrics.Decided("provisioning", map[metrics.Event]time.Time{metrics.Pending: at}, now)
+	}
 }
 
 // warm launches the missing headroom. It runs only if nothing is launched for pending pods, because those machines may have room for it.
