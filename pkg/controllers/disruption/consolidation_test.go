@@ -8,6 +8,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -47,7 +48,7 @@ func (s *simulation) unprofitable(c *Controller) (names []string) {
 }
 
 func controllerWith(clk clock.Clock, registry prometheus.Registerer) *Controller {
-	return New(Config{Clock: clk, Metrics: metrics.New(registry)})
+	return New(Config{Clock: clk, Metrics: metrics.New(registry), Planner: &planning.Planner{}})
 }
 
 func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *testing.T) {
@@ -121,6 +122,62 @@ func TestALookThatWasCutOffIsRepeated(t *testing.T) {
 			if family.GetName() == "karve_layout_duration_seconds" && family.GetMetric()[0].GetHistogram().GetSampleCount() != want {
 				t.Errorf("the same machines were looked at %d times, want %d", family.GetMetric()[0].GetHistogram().GetSampleCount(), want)
 			}
+		}
+	}
+}
+
+func TestASearchGivesWayToMoreUrgentWorkAndBeginsAgain(t *testing.T) {
+	t.Parallel()
+	s := halfEmpty(t)
+	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+	looks := func(again time.Duration) time.Duration {
+		state := s.seen()
+		c.memory.keep(state)
+		_, next := c.cheaper(state, again)
+		return next
+	}
+	c.urgent.Store(true)
+	if next := looks(longestWait); next != soon || len(c.search.found.proposals) > 0 {
+		t.Errorf("the next search is in %s, found: %v", next, c.search.found.proposals)
+	}
+	c.urgent.Store(false)
+	if next := looks(soon / 2); next != soon || len(c.search.found.proposals) > 0 {
+		t.Errorf("a drain is due in half a second, the next search in %s, found: %v", next, c.search.found.proposals)
+	}
+	if looks(longestWait); len(c.search.found.proposals) == 0 {
+		t.Error("nothing is found once there is nothing more urgent")
+	}
+}
+
+func TestALargeFleetIsSearchedInSlices(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1000, true, true)
+	for range slice + 10 {
+		s.on("g4dn.xlarge", 5)
+	}
+	s.cluster.Now = s.cluster.Now.Add(time.Hour)
+	c := controllerWith(clocktesting.NewFakeClock(s.cluster.Now), prometheus.NewRegistry())
+	state := s.seen()
+	c.memory.keep(state)
+	for look, want := range []int{(slice + 10) / 2 * 4 / 5, (slice + 10) * 4 / 5} {
+		c.searchLayout(state)
+		leaving := map[string]bool{}
+		for _, p := range c.search.found.proposals {
+			for _, name := range p.claims {
+				if leaving[name] {
+					t.Fatalf("%s is in two steps", name)
+				}
+				leaving[name] = true
+			}
+		}
+		// Half of the machines leave, and some stay as the price is near enough to the bound.
+		if n := len(leaving); n < want/2*9/10 || n > want*7/10 {
+			t.Errorf("after look %d, %d of %d machines leave", look, n, len(s.cluster.NodeClaims))
+		}
+	}
+	if p := c.search.found.proposals[0]; len(p.claims) > 0 {
+		if _, why := state.whatIf.saves(nil, p); why != "" {
+			t.Errorf("a step of a slice is refused: %s", why)
 		}
 	}
 }

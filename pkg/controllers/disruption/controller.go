@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,9 @@ type Controller struct {
 	Config
 	memory memory
 	search layoutSearch
+	// arrived has the events since the last pass. urgent reports whether one of them should not wait for a search.
+	arrived metrics.Arrivals
+	urgent  atomic.Bool
 }
 
 // New returns a new controller.
@@ -63,23 +67,36 @@ func New(config Config) *Controller { return &Controller{Config: config, memory:
 
 // Register adds the controller to the manager.
 func (c *Controller) Register(m ctrl.Manager) error {
-	one := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{}}
-	})
+	one := c.on(metrics.Changed)
 	return ctrl.NewControllerManagedBy(m).Named("disruption").
 		Watches(&corev1.Pod{}, one, builder.WithPredicates(podLeftOrCame())).
-		Watches(&corev1.Node{}, one, builder.WithPredicates(ours())).
-		Watches(&karpv1.NodeClaim{}, one, builder.WithPredicates(claimsOfOurs())).
+		Watches(&corev1.Node{}, c.on(metrics.Unhealthy), builder.WithPredicates(ours(), becameUnhealthy())).
+		Watches(&corev1.Node{}, one, builder.WithPredicates(ours(), predicate.Not(becameUnhealthy()))).
+		Watches(&karpv1.NodeClaim{}, c.on(metrics.Leaving), builder.WithPredicates(claimsOfOurs(), beganToGo())).
+		Watches(&karpv1.NodeClaim{}, one, builder.WithPredicates(claimsOfOurs(), predicate.Not(beganToGo()))).
 		Watches(&karpv1.NodePool{}, one).
 		Watches(&v1alpha1.GPUNodeClass{}, one, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(c)
 }
 
+// on returns a handler that triggers a pass after an event. A search for a cheaper layout gives way to it if a machine leaves or becomes unhealthy.
+func (c *Controller) on(e metrics.Event) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		c.arrived.Came(e, c.Clock.Now())
+		if e == metrics.Leaving || e == metrics.Unhealthy {
+			c.urgent.Store(true)
+		}
+		return []reconcile.Request{{}}
+	})
+}
+
 // Reconcile executes the next step of each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	started := c.Clock.Now()
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
+	c.urgent.Store(false)
+	arrived := c.arrived.Take()
 	s, err := c.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -90,7 +107,34 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	errs = append(errs, c.noteShortages(ctx, s))
 	commands, again := decide(s)
-	again = min(again, c.searchAgain(s.now))
+	c.Metrics.Decided("disruption", arrived, c.Clock.Now())
+	retry, err := c.executeAll(ctx, s, commands)
+	errs = append(errs, err)
+	again = min(again, retry)
+	// Repairs, drains and idle machines come before the search for a cheaper layout.
+	commands, next := c.cheaper(s, again)
+	retry, err = c.executeAll(ctx, s, commands)
+	errs = append(errs, err)
+	again = min(again, next, retry)
+	for _, m := range s.toSteer() {
+		err := c.steer(ctx, m)
+		if apierrors.IsConflict(err) {
+			again = min(again, soon)
+			continue
+		}
+		errs = append(errs, err)
+	}
+	c.measure(s)
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// executeAll executes commands, and returns when the next pass is due because of them.
+func (c *Controller) executeAll(ctx context.Context, s *pass, commands []command) (again time.Duration, err error) {
+	again = longestWait
+	var errs []error
 	execute := func(marking bool) {
 		for _, cmd := range commands {
 			if cmd.step.marks() != marking {
@@ -109,17 +153,5 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		c.Gatherer.Together(func() { execute(true) })
 	}
 	execute(false)
-	for _, m := range s.toSteer() {
-		err := c.steer(ctx, m)
-		if apierrors.IsConflict(err) {
-			again = min(again, soon)
-			continue
-		}
-		errs = append(errs, err)
-	}
-	c.measure(s)
-	if err := errors.Join(errs...); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: again}, nil
+	return again, errors.Join(errs...)
 }

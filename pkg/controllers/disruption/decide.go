@@ -18,8 +18,15 @@ import (
 // longestWait is the longest time between two passes. Schedules of budgets begin and end.
 const longestWait = time.Minute
 
-// decide returns the next steps of the machines, at most one for each and sorted by name, and when the next pass is due at the latest.
+// decide returns the next steps of the machines, at most one for each and sorted by name, and when the next pass is due at the latest. It begins no step to a
+// cheaper layout: see consolidate.
 func decide(s *pass) (commands []command, again time.Duration) {
+	s.acted = map[string]bool{}
+	defer func() {
+		for _, c := range commands {
+			s.acted[c.machine.Claim.Name] = c.step != blocked && c.step != stay
+		}
+	}()
 	again = longestWait
 	s.count()
 	s.drained()
@@ -35,10 +42,9 @@ func decide(s *pass) (commands []command, again time.Duration) {
 	for _, c := range forced {
 		add(c)
 	}
-	for _, m := range s.ordered() {
-		if reason.Forced(m) || m.Deleting() || m.Node == nil {
-			continue
-		}
+	machines := slices.DeleteFunc(s.ordered(), func(m *reason.Machine) bool { return reason.Forced(m) || m.Deleting() || m.Node == nil })
+	s.whatIf.expect(asIs, claimsOf(slices.DeleteFunc(slices.Clone(machines), func(m *reason.Machine) bool { return m.Replacing() == "" || m.Candidate == nil })))
+	for _, m := range machines {
 		c, wait := s.next(m)
 		if c != nil {
 			s.follow(c)
@@ -57,7 +63,7 @@ func decide(s *pass) (commands []command, again time.Duration) {
 		}
 	}
 	again = min(again, s.untilUnhealthy(), s.untilSteady())
-	for _, c := range append(s.marks(), s.steps()...) {
+	for _, c := range s.marks() {
 		i, ok := taken[c.machine.Claim.Name]
 		switch {
 		case !ok:
@@ -66,8 +72,12 @@ func decide(s *pass) (commands []command, again time.Duration) {
 			commands[i] = c // It replaces a command for the idle machine.
 		}
 	}
-	slices.SortStableFunc(commands, func(a, b command) int { return strings.Compare(a.machine.Claim.Name, b.machine.Claim.Name) })
+	sortByName(commands)
 	return commands, again
+}
+
+func sortByName(commands []command) {
+	slices.SortStableFunc(commands, func(a, b command) int { return strings.Compare(a.machine.Claim.Name, b.machine.Claim.Name) })
 }
 
 // next returns the next step of a machine, and nil if there is none now. It also returns when another step may be due, and 0 if that is not known.
@@ -127,13 +137,18 @@ func (s *pass) untilUnhealthy() time.Duration {
 	return soonest
 }
 
-// untilSteady returns the settle time if some candidates or proposals have not lasted that long yet.
+// untilSteady returns the settle time if some candidates have not lasted that long yet.
 func (s *pass) untilSteady() time.Duration {
 	for _, m := range s.machines {
 		if m.Candidate != nil && !m.Steady {
 			return s.settle
 		}
 	}
+	return longestWait
+}
+
+// untilProposed returns the settle time if some proposals have not lasted that long yet.
+func (s *pass) untilProposed() time.Duration {
 	for _, p := range s.proposals {
 		for _, name := range p.claims {
 			if m := s.named(name); m == nil || !m.Proposed {

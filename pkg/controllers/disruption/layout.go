@@ -39,6 +39,18 @@ type searchResult struct {
 	price, bound planner.MicroUSD
 }
 
+// with returns the steps and surplus machines together with those of a search among the machines. What was found before about any of them is dropped.
+func (r searchResult) with(claims []string, found searchResult) searchResult {
+	again := map[string]bool{}
+	for _, claim := range claims {
+		again[claim] = true
+	}
+	isAgain := func(claim string) bool { return again[claim] }
+	proposals := slices.DeleteFunc(slices.Clone(r.proposals), func(p proposal) bool { return slices.ContainsFunc(p.claims, isAgain) })
+	surplus := slices.DeleteFunc(slices.Clone(r.surplus), isAgain)
+	return searchResult{proposals: slices.Concat(found.proposals, proposals), surplus: slices.Concat(found.surplus, surplus)}
+}
+
 // propose searches for a cheaper layout.
 func propose(l *layout.Layout, search solve.Solver) searchResult {
 	found := consolidate.Plan(search, l.Layout)
@@ -110,6 +122,9 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	}
 	now.pending = order
 	for len(now.pending) > 0 {
+		if now.pending = s.cover(marked, now); len(now.pending) == 0 {
+			break
+		}
 		name := now.pending[0]
 		others := slices.DeleteFunc(slices.Clone(marked), func(other string) bool { return other == name })
 		saving, why := s.whatIf.saving(others, []string{name})
@@ -129,8 +144,24 @@ func (s *pass) standing(before verdicts, stop func() bool) verdicts {
 	return now
 }
 
-// steps returns the commands for the steps to a cheaper layout that are taken now, and for machines that should leave but are kept.
-func (s *pass) steps() []command {
+// cover judges the marks that one plan for all of them answers for, and returns those of the pending marks that are left. A machine that costs more than all
+// that is launched or stays for the pods of the marked machines saves in any case.
+func (s *pass) cover(marked []string, v verdicts) []string {
+	price, why := s.whatIf.together(marked)
+	if why != "" {
+		return v.pending
+	}
+	return slices.DeleteFunc(slices.Clone(v.pending), func(name string) bool {
+		saving := planner.MicroUSD(s.named(name).MicroUSDPerHour()) - price
+		if saving > 0 {
+			v.stand[name] = reason.Cheaper(saving, 1)
+		}
+		return saving > 0
+	})
+}
+
+// consolidate returns the commands for the steps to a cheaper layout that are taken now, and for machines that should leave but are kept. They are sorted by name.
+func (s *pass) consolidate() []command {
 	var commands []command
 	names := markedForCost(s.machines)
 	for _, p := range s.proposals {
@@ -142,6 +173,9 @@ func (s *pass) steps() []command {
 		var saving planner.MicroUSD
 		if why == "" {
 			saving, why = s.whatIf.saves(names, p)
+		}
+		if why == later {
+			break
 		}
 		for _, m := range machines {
 			m.Candidate = reason.Cheaper(saving, len(machines))
@@ -161,6 +195,11 @@ func (s *pass) steps() []command {
 		m.Candidate = reason.Cheaper(0, 1)
 		commands = append(commands, command{step: stay, machine: m, reason: m.KeptInLayout})
 	}
+	commands = slices.DeleteFunc(commands, func(c command) bool { // It has a report of its own.
+		_, decided := s.acted[c.machine.Claim.Name]
+		return decided && c.step == stay
+	})
+	sortByName(commands)
 	return commands
 }
 
@@ -175,13 +214,13 @@ func markedForCost(machines []*reason.Machine) []string {
 	return names
 }
 
-// ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, is wanted for pending pods, or has not been proposed for the
-// settle time. It also returns nil while machines of their pools are starting, because their pods may change the layout.
+// ready returns the machines of a proposal. It returns nil if one of them is leaving anyway, has taken another step in this pass, is wanted for pending pods, or
+// has not been proposed for the settle time. It also returns nil while machines of their pools are starting, because their pods may change the layout.
 func (s *pass) ready(p proposal) []*reason.Machine {
 	var machines []*reason.Machine
 	for _, name := range p.claims {
 		m := s.named(name)
-		if m == nil || !undecided(m) || m.Wanted || !m.Proposed || m.NodePool.Launching {
+		if m == nil || !undecided(m) || s.acted[name] || m.Wanted || !m.Proposed || m.NodePool.Launching {
 			return nil
 		}
 		machines = append(machines, m)

@@ -158,7 +158,7 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 	s.on("g4dn.2xlarge", 6)
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	view := snapshot.Build(s.cluster)
-	layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 {
 		t.Errorf("%v is surplus", out.surplus)
 	}
@@ -201,12 +201,12 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, len(s.cluster.Pods), s)
 		}
 		view := snapshot.Build(s.cluster)
-		layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
+		layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
 		for _, p := range propose(&layout, solve.Solver{Effort: 1}).proposals {
 			if len(p.claims) > s.budget {
 				continue
 			}
-			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster), nil).saves(nil, p); why == "" {
+			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster), nil, always).saves(nil, p); why == "" {
 				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
 			}
 		}
@@ -263,7 +263,7 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 	}
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	view := snapshot.Build(s.cluster)
-	layout := layout.Build(&view, func(*snapshot.Machine) string { return "" })
+	layout := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" })
 	if out := propose(&layout, solve.Solver{}); len(out.surplus) > 0 || len(out.proposals) > 0 {
 		t.Errorf("%d full machines are surplus, and steps are %v", len(out.surplus), out.proposals)
 	}

@@ -17,6 +17,8 @@ import (
 type memory struct {
 	machines map[types.UID]*machineMemory
 	pools    map[string]*poolMemory
+	// late reports whether the last pass did not have time for all questions. The next passes first ask those that were not answered.
+	late bool
 }
 
 // machineMemory is what is remembered about a machine while its NodeClaim exists.
@@ -29,6 +31,8 @@ type machineMemory struct {
 	// noPlace is why its pods would have no room, and unprofitable why removing it does not save enough. Both come from plans, which take time, so they are
 	// reused for a while.
 	noPlace, unprofitable refusal
+	// noRoom is why its pods had no room on machines that have started. It is kept only while passes are late.
+	noRoom string
 	// keptInLayout is what keeps the machine although a cheaper layout would remove it, at the last time that this was checked. It is "" for other machines.
 	keptInLayout string
 }
@@ -71,7 +75,7 @@ func (l *lasting) note(is bool, s *pass) bool {
 }
 
 func newMemory() memory {
-	return memory{map[types.UID]*machineMemory{}, map[string]*poolMemory{}}
+	return memory{machines: map[types.UID]*machineMemory{}, pools: map[string]*poolMemory{}}
 }
 
 // keep removes machines and pools that no longer exist, and adds new ones.
@@ -130,6 +134,20 @@ type remembering struct {
 	s       *pass
 	memory  *memory
 	metrics *metrics.Metrics
+	// continues reports whether the last pass was late.
+	continues bool
+}
+
+// remember returns the simulator of a new pass.
+func (m *memory) remember(s *pass, all *metrics.Metrics) remembering {
+	r := remembering{simulator: s.whatIf, s: s, memory: m, metrics: all, continues: m.late}
+	m.late = false
+	for _, machine := range m.machines {
+		if !r.continues {
+			machine.noRoom = ""
+		}
+	}
+	return r
 }
 
 func (r remembering) planned(claims []string) string {
@@ -137,21 +155,52 @@ func (r remembering) planned(claims []string) string {
 	if why := m.noPlace.at(r.s.now); why != "" {
 		return why
 	}
+	if r.continues && m.noPlace.why != "" {
+		return m.noPlace.why
+	}
 	why := r.simulator.planned(claims)
-	if why != "" {
+	switch why {
+	case later:
+		r.memory.late = true
+	case "":
+		m.noPlace = refusal{}
+	default:
 		m.noPlace = refusal{why, r.s.now.Add(longestWait)}
+	}
+	return why
+}
+
+func (r remembering) place(claims []string) string {
+	m := r.memory.of(r.s.named(claims[len(claims)-1]))
+	if m.noRoom != "" {
+		return m.noRoom
+	}
+	why := r.simulator.place(claims)
+	if why == later {
+		r.memory.late = true
+	} else {
+		m.noRoom = why
 	}
 	return why
 }
 
 func (r remembering) saves(marked []string, p proposal) (planner.MicroUSD, string) {
 	pools := r.s.poolsOf(p)
+	for _, name := range p.claims {
+		if why := r.memory.of(r.s.named(name)).unprofitable.at(r.s.now); why != "" {
+			return 0, why
+		}
+	}
 	for _, pool := range pools {
 		if why := r.memory.pools[pool].attempt.inVain(r.s, pool); why != "" {
 			return 0, why
 		}
 	}
 	saving, why := r.simulator.saves(marked, p)
+	if why == later {
+		r.memory.late = true
+		return 0, why
+	}
 	result := metrics.StepBegun
 	if why != "" {
 		result = metrics.StepRefused

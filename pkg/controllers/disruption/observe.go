@@ -12,6 +12,7 @@ import (
 	"karve.sh/karve/pkg/fleet/drift"
 	"karve.sh/karve/pkg/fleet/retention"
 	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/repair"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -26,10 +27,10 @@ func (c *Controller) observe(ctx context.Context) (*pass, error) {
 		return nil, err
 	}
 	g := c.Planner.Of(cluster)
-	s := newPass(cluster, g.Plan(ctx), g.Headroom(ctx), repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock)
+	s := newPass(cluster, g.Plan(ctx), g.Headroom(ctx), repair.Diagnose(cluster, g.View.Machines, c.Tolerations), evictions, c.Clock, c.questions())
 	s.settle = c.Settle
 	c.memory.keep(s)
-	s.whatIf = remembering{simulator: s.whatIf, s: s, memory: &c.memory, metrics: c.Metrics}
+	s.whatIf = c.memory.remember(s, c.Metrics)
 	for name, p := range s.pools {
 		p.handed = c.memory.pools[name].handed
 	}
@@ -41,13 +42,19 @@ func (c *Controller) observe(ctx context.Context) (*pass, error) {
 	return s, nil
 }
 
+// questions returns a function that reports whether there is time for another question in this pass.
+func (c *Controller) questions() func() bool {
+	started := c.Clock.Now()
+	return func() bool { return c.Clock.Since(started) < questionsFor }
+}
+
 // newPass returns a pass without the controller's memory and without candidates.
 func newPass(
-	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock,
+	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, diagnosis repair.Diagnosis, evictions karpenter.Evictions, clk clock.Clock, more func() bool,
 ) *pass {
 	view, others := &plan.View, retention.NewOtherNodes(cluster)
 	s := &pass{
-		now: cluster.Now, view: view, pools: map[string]*pool{}, waiting: view.Waiting(),
+		now: cluster.Now, view: view, pools: map[string]*pool{}, waiting: view.Waiting(), placed: map[string]string{},
 		pods: clusterPods{evictions, others, retention.Pods(cluster)},
 	}
 	for i := range view.Pools {
@@ -61,9 +68,18 @@ func newPass(
 		}
 	}
 	wanted, reserved := map[string]bool{}, headroom.Keeps()
-	for _, placement := range plan.Placements {
-		wanted[view.Nodes[placement.Node].Name] = true
+	place := func(nodes []planner.Node, placements []planner.Placement) {
+		for _, placement := range placements {
+			for _, pod := range placement.Pods {
+				s.placed[pod] = nodes[placement.Node].Name
+			}
+		}
 	}
+	place(view.Nodes, plan.Placements)
+	for _, node := range s.placed {
+		wanted[node] = true
+	}
+	place(headroom.Nodes, headroom.Plan.Placements)
 	for i := range view.Machines {
 		m := s.add(&view.Machines[i])
 		if found, ok := diagnosis.Cases[m.Claim.Name]; ok {
@@ -82,7 +98,7 @@ func newPass(
 	for _, launch := range plan.Launches {
 		s.poolNamed(view.Snapshot.Pools[view.Snapshot.Offerings[launch.Offering].Pool].Name).Launching = true
 	}
-	s.whatIf = newWhatIf(view, others, s.unhealthy())
+	s.whatIf = newWhatIf(view, others, s.unhealthy(), more)
 	return s
 }
 
@@ -112,6 +128,10 @@ func (s *pass) poolNamed(name string) *pool {
 func (s *pass) add(m *snapshot.Machine) *reason.Machine {
 	record := &reason.Machine{Machine: m, NodePool: &s.poolNamed(m.Pool()).Pool}
 	s.machines = append(s.machines, record)
+	if s.byName == nil {
+		s.byName = map[string]*reason.Machine{}
+	}
+	s.byName[m.Claim.Name] = record
 	return record
 }
 

@@ -22,8 +22,11 @@ type pass struct {
 	// machines has all machines, sorted by name. pools has each pool that exists or has machines, by name.
 	machines []*reason.Machine
 	pools    map[string]*pool
-	// waiting are the pending pods.
+	// byName has the machines by the names of their NodeClaims.
+	byName map[string]*reason.Machine
+	// waiting are the pending pods. placed has the names of the Nodes that the plans put pending pods and headroom on, by the names of the pods.
 	waiting []*corev1.Pod
+	placed  map[string]string
 	// proposals are steps to a cheaper layout, the best first.
 	proposals []proposal
 	pods      pods
@@ -34,6 +37,8 @@ type pass struct {
 	idle  []*reason.Machine
 	// drains has the NodeClaim that is being drained with pods of a PodDisruptionBudget, by the name of the latter.
 	drains map[string]string
+	// acted has the NodeClaims of machines with a command in this pass, and whether it changes them. If so, they take part in no step to a cheaper layout.
+	acted map[string]bool
 }
 
 // pool is the record of a pool in one pass.
@@ -67,8 +72,17 @@ type clusterPods struct {
 
 func (p clusterPods) Keeps(m *snapshot.Machine) string { return p.keeps(m) }
 
-// simulator tells what would happen to pods and to the price if machines were removed. Machines are named by their NodeClaims.
+// questionsFor is how long a pass asks questions about other states of the cluster. Each kind of question is asked once at least.
+const questionsFor = time.Second
+
+// later is the answer to a question that there is no time for in this pass. The next passes ask it again.
+const later = "it has not been seen yet whether its pods have another place"
+
+// simulator tells what would happen to pods and to the price if machines were removed. Machines are named by their NodeClaims. Each answer takes a plan of the
+// cluster, so one pass has time for some answers only, and gets the answer later to the other questions.
 type simulator interface {
+	// expect says which machines are about to be asked about, in this order, so that one plan can answer for many of them.
+	expect(q question, claims []string)
 	// planned returns why the last of the machines, after the others, should not be marked: its pods would have no room, even on machines that are launched for
 	// them. It returns "" if all pods would have room.
 	planned(claims []string) string
@@ -76,6 +90,9 @@ type simulator interface {
 	place(claims []string) string
 	// placements returns where the pods of the machines would be placed now, by the names of the pods.
 	placements(claims []string) map[string]placement
+	// together returns the highest price per hour of what is launched or stays for the pods of the machines if all of them are removed. It also returns why they
+	// cannot all be removed, and "" if they can.
+	together(claims []string) (planner.MicroUSD, string)
 	// saving returns the saving per hour if claims are removed after those that are marked. It also returns why they should not be removed, and "" if they may.
 	saving(marked, claims []string) (planner.MicroUSD, string)
 	// saves returns the saving of a proposal after those that are marked. It also returns why the proposal must not be taken, and "" if it may.
@@ -86,14 +103,7 @@ type simulator interface {
 func (s *pass) pool(m *reason.Machine) *pool { return s.pools[m.Pool()] }
 
 // named returns the machine of a NodeClaim, and nil if there is none.
-func (s *pass) named(claim string) *reason.Machine {
-	for _, m := range s.machines {
-		if m.Claim.Name == claim {
-			return m
-		}
-	}
-	return nil
-}
+func (s *pass) named(claim string) *reason.Machine { return s.byName[claim] }
 
 // blocked returns what keeps a candidate now, and "" if nothing does. Only the pods in asked are checked.
 func (s *pass) blocked(m *reason.Machine, c *reason.Candidate, asked []*corev1.Pod) string {

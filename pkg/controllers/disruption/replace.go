@@ -17,6 +17,15 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
+// claimsOf returns the names of the machines' NodeClaims.
+func claimsOf(machines []*reason.Machine) []string {
+	var names []string
+	for _, m := range machines {
+		names = append(names, m.Claim.Name)
+	}
+	return names
+}
+
 // patience is how long the pods of a marked machine may have no room elsewhere.
 const patience = lifecycle.ReplacingPatience
 
@@ -63,7 +72,9 @@ func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
 	if draining := s.pool(m).draining; draining > allowed || !disrupting(m.Machine) && !notReady(m.Node) && draining == allowed {
 		return s.wait(m, overBudget(m, allowed), true), true
 	}
-	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
+	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why == later {
+		return nil, true
+	} else if why != "" {
 		if s.underway(m) && reason.MarkedUnderutilized(m.Machine) {
 			return &command{step: stop, machine: m, reason: why}, true // Nothing is launched for pods that lost their room.
 		}
@@ -129,12 +140,17 @@ func (s *pass) marks() []command {
 	slices.SortStableFunc(due, func(a, b *reason.Machine) int {
 		return cmp.Or(cmp.Compare(urgency(a.Candidate), urgency(b.Candidate)), cmp.Compare(occupied(a), occupied(b)), a.Claim.CreationTimestamp.Compare(b.Claim.CreationTimestamp.Time))
 	})
+	s.whatIf.expect(asPlanned, claimsOf(due))
 	for _, m := range due {
 		why := s.refuses(m, m.Candidate)
 		if why == "" && occupied(m) > 0 {
 			why = s.whatIf.planned(append(slices.Clone(names), m.Claim.Name))
 		}
-		if why != "" {
+		switch why {
+		case "":
+		case later:
+			continue
+		default:
 			commands = append(commands, command{step: stay, machine: m, reason: why})
 			continue
 		}

@@ -2,9 +2,9 @@ package disruption
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -44,6 +44,7 @@ func (c *Controller) removed(ctx context.Context, decided *reason.Machine, m *sn
 
 // measure sets the gauges of drifted, replaced, surplus and unhealthy machines.
 func (c *Controller) measure(s *pass) {
+	surplusNames := sets.New(c.search.found.surplus...)
 	for name, p := range s.pools {
 		if p.Budgets == nil {
 			continue // The pool no longer exists, so it has no metrics.
@@ -59,7 +60,7 @@ func (c *Controller) measure(s *pass) {
 			if m.Replacing() != "" {
 				replacing++
 			}
-			if slices.Contains(c.search.found.surplus, m.Claim.Name) {
+			if surplusNames.Has(m.Claim.Name) {
 				surplus++
 			}
 		}

@@ -3,6 +3,7 @@ package disruption
 import (
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -28,40 +29,58 @@ const (
 
 // layoutSearch is the controller's memory of the search for cheaper layouts. All of it can be found again after a restart.
 type layoutSearch struct {
-	// searched is when the last search began, layout its input, and found its result. missed reports whether this pass was too early for a search.
+	// searched is when the last search began, and found what the searches have found. layout is the input of the last one if that considered all machines and was
+	// not cut off.
 	searched time.Time
 	layout   consolidate.Layout
 	found    searchResult
-	missed   bool
+	// rounds says which machines the next search considers. price and bound are the sums of this round so far. finds reports whether it has found a step, and before
+	// whether the round before it did.
+	rounds        rounds
+	price, bound  planner.MicroUSD
+	finds, before bool
+	// offered has the offerings that could be launched at the last search.
+	offered offers
+	// asked is when the last round began in which searchKept searched, and asking reports whether it does in this one.
+	asked  time.Time
+	asking bool
 	// judged is when the marks were last checked, marked the NodeClaims that had them, and verdicts the result.
 	judged   time.Time
 	marked   []string
 	verdicts verdicts
-	// offered has the offerings that could be launched at the last search.
-	offered offers
-	// asked is when searchKept last searched.
-	asked time.Time
 }
 
-// consider adds to the pass the results of the search for a cheaper layout.
+// consider adds to the pass what the controller knows about cheaper layouts, before decisions.
 func (c *Controller) consider(s *pass) {
 	c.judgeMarks(s)
-	c.search.missed = s.now.Before(c.search.searched.Add(layoutEvery))
-	if !c.search.missed {
-		c.searchLayout(s)
-	}
 	for name, p := range c.memory.pools {
-		if p.attempt.worked(s, name) {
+		if p.attempt.times > 0 && p.attempt.worked(s, name) {
 			p.attempt = attempt{}
 		}
 	}
-	s.proposals = c.search.found.proposals
+	c.applyFound(s)
+}
+
+// applyFound adds to the pass what the searches have found.
+func (c *Controller) applyFound(s *pass) {
+	proposed, surplus := map[string]bool{}, map[string]bool{}
+	s.proposals = slices.DeleteFunc(slices.Clone(c.search.found.proposals), func(p proposal) bool {
+		return slices.ContainsFunc(p.claims, func(name string) bool { return s.named(name) == nil })
+	})
+	for _, p := range s.proposals {
+		for _, name := range p.claims {
+			proposed[name] = true
+		}
+	}
+	for _, name := range c.search.found.surplus {
+		surplus[name] = true
+	}
 	for _, m := range s.machines {
 		r := c.memory.of(m)
 		m.KeptInLayout = r.keptInLayout
-		m.Proposed = r.proposed.note(slices.ContainsFunc(s.proposals, func(p proposal) bool { return slices.Contains(p.claims, m.Claim.Name) }), s)
+		m.Proposed = r.proposed.note(proposed[m.Claim.Name], s)
 		// Pods are not steered away from machines that are wanted for pending pods, or that are full.
-		surplus := slices.Contains(c.search.found.surplus, m.Claim.Name) && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
+		surplus := surplus[m.Claim.Name] && m.Node != nil && !m.Wanted && m.Exposed() > m.ReplicasInUse()
 		m.Surplus = r.surplus.note(surplus, s)
 		// A surplus machine stays one until it has not been surplus for the settle time, unless its pool does not allow moving pods.
 		if used := r.used.note(hasSurplusTaint(m.Machine) && !surplus, s); hasSurplusTaint(m.Machine) && m.NodePool.MovesPods && !used {
@@ -73,44 +92,122 @@ func (c *Controller) consider(s *pass) {
 // judgeMarks checks which marks still save cost.
 func (c *Controller) judgeMarks(s *pass) {
 	if marked := markedForCost(s.machines); len(marked) == 0 || !slices.Equal(marked, c.search.marked) || !s.now.Before(c.search.judged.Add(layoutEvery)) {
-		started := c.Clock.Now()
 		c.search.marked, c.search.judged = marked, s.now
-		c.search.verdicts = s.standing(c.search.verdicts, func() bool { return c.Clock.Since(started) >= layoutFor })
+		c.search.verdicts = s.standing(c.search.verdicts, c.startSearch().over(layoutFor))
 	}
 	for _, m := range s.machines {
 		m.Saving = c.search.verdicts.stand[m.Claim.Name]
 	}
 }
 
-// searchLayout searches for a cheaper layout, unless the input is the same as in the last search.
-func (c *Controller) searchLayout(s *pass) {
+// searching is a search that ends when its time is over or when the controller has more urgent work.
+type searching struct {
+	c          *Controller
+	began      time.Time
+	cut, yield atomic.Bool
+}
+
+func (c *Controller) startSearch() *searching { return &searching{c: c, began: c.Clock.Now()} }
+
+// over returns a function that reports whether the search must end. It may be called concurrently.
+func (x *searching) over(limit time.Duration) func() bool {
+	return func() bool {
+		if x.c.urgent.Load() || x.c.Planner.Busy() {
+			x.yield.Store(true)
+		}
+		over := x.yield.Load() || x.c.Clock.Since(x.began) >= limit
+		if over {
+			x.cut.Store(true)
+		}
+		return over
+	}
+}
+
+// cheaper returns the commands for steps to a cheaper layout, and when the next pass is due for them. It searches for steps first, unless the last search was just
+// now or other steps are due before a search would end. The argument again is when those are due.
+func (c *Controller) cheaper(s *pass, again time.Duration) ([]command, time.Duration) {
+	switch wait := c.search.searched.Add(layoutEvery).Sub(s.now); {
+	case wait > 0:
+		again = max(soon, wait)
+	case again < layoutFor:
+		again = soon
+	default:
+		again = c.searchLayout(s)
+	}
+	c.applyFound(s)
+	return s.consolidate(), min(again, s.untilProposed())
+}
+
+// searchLayout searches for a cheaper layout of the next slice of the machines, unless the input is the same as in the last search. It returns when the next
+// search is due at the latest. If it is interrupted by more urgent work, it forgets what it found, and the next search considers the same machines.
+func (c *Controller) searchLayout(s *pass) time.Duration {
 	c.search.searched = s.now
+	rounds := c.search.rounds
+	begins := rounds.last == nil
+	names, ends := rounds.next(claimsOf(s.machines))
+	part := s.part(names)
 	keeps := func(m *snapshot.Machine) string {
 		return s.keepsInLayout(s.named(m.Claim.Name), c.memory.machines[m.Claim.UID].unprofitable)
 	}
-	layout := s.lay(keeps)
+	x := c.startSearch()
+	input := s.lay(part, keeps)
 	before := c.search.offered
-	c.search.offered = offersOf(layout.View.Snapshot)
+	c.search.offered = offersOf(input.View.Snapshot)
 	if !c.memory.settled(s.now) && c.search.offered.improves(before) {
 		c.memory.retry() // What did not save before may save now.
-		layout = s.lay(keeps)
+		input = s.lay(part, keeps)
 	}
-	if reflect.DeepEqual(layout.Layout, c.search.layout) {
-		return
+	if part == nil && reflect.DeepEqual(input.Layout, c.search.layout) {
+		return longestWait
 	}
-	started, cut := c.Clock.Now(), false
-	c.search.found = propose(&layout, solve.Solver{Stop: func() bool {
-		cut = c.Clock.Since(started) >= layoutFor
-		return cut
-	}})
-	c.search.layout = layout.Layout
-	if cut {
-		c.search.layout = consolidate.Layout{} // The search was cut off, so it runs again: the processor may have been busy.
+	if begins {
+		c.search.price, c.search.bound, c.search.finds = 0, 0, false
+		c.search.asking = !s.now.Before(c.search.asked.Add(unprofitableFor))
 	}
-	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(started).Seconds())
-	c.searchKept(s, layout.Kept)
-	c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.search.found.price)))
-	c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.found.bound)))
+	limit := layoutFor
+	if c.search.asking {
+		limit /= 2
+	}
+	found := propose(&input, solve.Solver{Stop: x.over(limit)})
+	cut := x.cut.Load()
+	if !x.yield.Load() {
+		c.searchKept(s, names, part, input.Kept, x.over(layoutFor))
+	}
+	c.Metrics.LayoutSeconds.Observe(c.Clock.Since(x.began).Seconds())
+	if x.yield.Load() {
+		c.search.searched = time.Time{}
+		return soon
+	}
+	c.search.rounds, c.search.layout = rounds, consolidate.Layout{}
+	if part == nil && !cut {
+		c.search.layout = input.Layout // A search that was cut off runs again: the processor may have been busy.
+	}
+	c.search.found = c.search.found.with(names, found)
+	c.search.price, c.search.bound, c.search.finds = c.search.price+found.price, c.search.bound+found.bound, c.search.finds || len(found.proposals) > 0
+	if !ends && (c.search.finds || c.search.before) {
+		return layoutEvery // Where there were steps, the rest of the fleet probably has some too. Otherwise the round goes on as nodes and pods change.
+	}
+	if ends {
+		c.search.before = c.search.finds
+		if c.search.asking {
+			c.search.asked = s.now
+		}
+		c.Metrics.LayoutPrice.Set(metrics.USD(int64(c.search.price)))
+		c.Metrics.LayoutBound.Set(metrics.USD(int64(c.search.bound)))
+	}
+	return longestWait
+}
+
+// part returns the part of the fleet with these machines, and nil if they are all.
+func (s *pass) part(claims []string) *layout.Part {
+	if len(claims) == len(s.machines) {
+		return nil
+	}
+	part := &layout.Part{Machines: map[string]bool{}, Placed: s.placed}
+	for _, claim := range claims {
+		part.Machines[claim] = true
+	}
+	return part
 }
 
 // keepsInLayout returns what keeps a machine that a layout might remove, and "" if nothing does. The most expensive check comes last.
@@ -156,19 +253,18 @@ func (o offers) improves(before offers) bool {
 }
 
 // searchKept searches from time to time for a layout as if nothing kept machines. It records what keeps the machines that would then leave, for events.
-func (c *Controller) searchKept(s *pass, kept map[string]string) {
-	if len(kept) == 0 || !s.now.Before(c.search.asked.Add(unprofitableFor)) {
-		for _, r := range c.memory.machines {
-			r.keptInLayout = ""
-		}
-	}
-	if len(kept) == 0 || s.now.Before(c.search.asked.Add(unprofitableFor)) {
+func (c *Controller) searchKept(s *pass, names []string, part *layout.Part, kept map[string]string, stop func() bool) {
+	if len(kept) > 0 && !c.search.asking {
 		return
 	}
-	c.search.asked = s.now
-	started := c.Clock.Now()
-	layout := s.lay(func(*snapshot.Machine) string { return "" })
-	for _, p := range propose(&layout, solve.Solver{Stop: func() bool { return c.Clock.Since(started) >= layoutFor }}).proposals {
+	for _, name := range names {
+		c.memory.of(s.named(name)).keptInLayout = ""
+	}
+	if len(kept) == 0 {
+		return
+	}
+	layout := s.lay(part, func(*snapshot.Machine) string { return "" })
+	for _, p := range propose(&layout, solve.Solver{Stop: stop}).proposals {
 		for _, name := range p.claims {
 			if why := kept[name]; why != "" {
 				c.memory.of(s.named(name)).keptInLayout = why
@@ -177,10 +273,10 @@ func (c *Controller) searchKept(s *pass, kept map[string]string) {
 	}
 }
 
-// lay returns the layout from which machines may be removed, except those that keeps returns a reason for.
-func (s *pass) lay(keeps func(*snapshot.Machine) string) layout.Layout {
+// lay returns the layout of a part of the fleet, or of all if part is nil, from which machines may be removed, except those that keeps returns a reason for.
+func (s *pass) lay(part *layout.Part, keeps func(*snapshot.Machine) string) layout.Layout {
 	s.count()
-	layout := layout.Build(s.view, keeps)
+	layout := layout.Build(s.view, part, keeps)
 	for i := range layout.View.Pools {
 		// A pool with used-up budgets may still remove one machine in the search, so that an event can say that the budgets keep it.
 		p := s.pools[layout.View.Pools[i].NodePool.Name]
@@ -188,12 +284,4 @@ func (s *pass) lay(keeps func(*snapshot.Machine) string) layout.Layout {
 		layout.Layout.Most = append(layout.Layout.Most, max(1, allowed-p.leaving))
 	}
 	return layout
-}
-
-// searchAgain returns when to search next, if this pass was too early.
-func (c *Controller) searchAgain(now time.Time) time.Duration {
-	if !c.search.missed {
-		return longestWait
-	}
-	return max(soon, c.search.searched.Add(layoutEvery).Sub(now))
 }

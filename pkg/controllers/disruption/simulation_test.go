@@ -282,8 +282,10 @@ func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
 	for _, tolerations := range borne {
 		diagnosis = repair.Diagnose(cluster, plan.View.Machines, tolerations)
 	}
-	return newPass(cluster, &plan, &headroom, diagnosis, karpenter.Evictions{}, clocktesting.NewFakeClock(cluster.Now))
+	return newPass(cluster, &plan, &headroom, diagnosis, karpenter.Evictions{}, clocktesting.NewFakeClock(cluster.Now), always)
 }
+
+func always() bool { return true }
 
 // decides has Karve take the next steps, checks each, and carries them out.
 func (s *simulation) decides() {
@@ -306,6 +308,7 @@ func (s *simulation) decides() {
 	}
 	before := s.draining()
 	actions, _ := decide(state)
+	actions = append(actions, state.consolidate()...)
 	for _, m := range state.toSteer() {
 		setSurplusTaint(s.node(m.Node.Name), !hasSurplusTaint(m.Machine))
 	}
@@ -328,7 +331,7 @@ func (s *simulation) consider(state *pass) {
 		state.named(name).Saving = candidate
 	}
 	state.choose()
-	layout := state.lay(func(m *snapshot.Machine) string {
+	layout := state.lay(nil, func(m *snapshot.Machine) string {
 		if s.cluster.Now.Before(s.vain[m.Claim.Name]) {
 			return "in vain"
 		}

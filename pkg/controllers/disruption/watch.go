@@ -65,11 +65,38 @@ func healthChanged() predicate.Predicate {
 		if !okBefore || !okAfter {
 			return false
 		}
-		exposed := func(n *corev1.Node) int64 {
-			return amount.Value(n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource])
-		}
 		return statuses(before) != statuses(after) || exposed(before) != exposed(after)
 	}}
+}
+
+// becameUnhealthy selects updates after which a Node is no longer ready or exposes fewer replicas.
+func becameUnhealthy() predicate.Predicate {
+	return onUpdate(func(before, after client.Object) bool {
+		was, ok := before.(*corev1.Node)
+		is, ok2 := after.(*corev1.Node)
+		return ok && ok2 && (notReady(is) && !notReady(was) || exposed(is) < exposed(was))
+	})
+}
+
+// beganToGo selects updates after which a NodeClaim is being deleted.
+func beganToGo() predicate.Predicate {
+	return onUpdate(func(before, after client.Object) bool {
+		return before.GetDeletionTimestamp().IsZero() && !after.GetDeletionTimestamp().IsZero()
+	})
+}
+
+// onUpdate selects some updates, and no other events.
+func onUpdate(update func(before, after client.Object) bool) predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+		UpdateFunc:  func(e event.UpdateEvent) bool { return update(e.ObjectOld, e.ObjectNew) },
+	}
+}
+
+// exposed returns how many of the replicas that were promised for a Node are allocatable there.
+func exposed(n *corev1.Node) int64 {
+	return amount.Value(n.Status.Allocatable[snapshot.PromiseOf(n.Annotations).Resource])
 }
 
 // statuses returns the types, statuses and reasons of a Node's conditions.

@@ -17,8 +17,17 @@ import (
 )
 
 // whatIf is a simulator that makes a plan for a view in which machines have left, once for each question.
+//
+// A plan for several machines answers for each of them: if the pods of all have room when all of them leave, the pods of some have room when only those leave. So
+// it first asks about as many of the expected machines as possible, and about fewer after each plan that does not have room for all.
 type whatIf struct {
 	view *snapshot.View
+	// machines has the machines of the view by the names of their NodeClaims.
+	machines map[string]*snapshot.Machine
+	// more reports whether there is time for another plan.
+	more func() bool
+	// surveys has what is known of several machines at once.
+	surveys map[question]*survey
 	// cordoned has the names of Nodes that take no moved pods. Their own pods may stay.
 	cordoned []string
 	// others finds room for foreign pods.
@@ -38,51 +47,131 @@ type outcome struct {
 	placements map[string]placement
 }
 
-func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []string) *whatIf {
-	return &whatIf{view: view, others: others, cordoned: cordoned, known: map[string]outcome{}}
+// question is a kind of question. Its plans are comparable with each other.
+type question string
+
+const (
+	// asPlanned: is there room on machines that are there or are launched?
+	asPlanned question = "planned"
+	// asIs: is there room on machines that have started?
+	asIs question = "now"
+	// atCost: what does room cost?
+	atCost question = "cost"
+)
+
+// survey is what is known of several machines at once, for one kind of question.
+type survey struct {
+	// coming has the NodeClaims that are about to be asked about, in this order.
+	coming []string
+	// size is how many of them the next plan considers in addition.
+	size int
+	// room has NodeClaims whose pods have room if all of them leave.
+	room map[string]bool
+	// answers is how many questions were answered.
+	answers int
 }
+
+// covers reports whether the pods of the machines are known to have room.
+func (g *survey) covers(claims []string) bool {
+	for _, claim := range claims {
+		if !g.room[claim] {
+			return false
+		}
+	}
+	return true
+}
+
+// next returns the machines that are about to be asked about after one, as many as the next plan considers.
+func (g *survey) next(claim string) []string {
+	rest := g.coming[slices.Index(g.coming, claim)+1:]
+	return rest[:min(g.size, len(rest))]
+}
+
+func newWhatIf(view *snapshot.View, others *retention.OtherNodes, cordoned []string, more func() bool) *whatIf {
+	w := &whatIf{
+		view: view, others: others, cordoned: cordoned, more: more, known: map[string]outcome{}, machines: map[string]*snapshot.Machine{},
+		surveys: map[question]*survey{asPlanned: {}, asIs: {}, atCost: {}},
+	}
+	for i := range view.Machines {
+		w.machines[view.Machines[i].Claim.Name] = &view.Machines[i]
+	}
+	return w
+}
+
+func (w *whatIf) expect(q question, claims []string) {
+	w.surveys[q] = &survey{coming: claims, size: len(claims), answers: w.surveys[q].answers}
+}
+
+// late reports whether there is no time to answer another question. One of each kind is always answered.
+func (w *whatIf) late(q question) bool { return w.surveys[q].answers > 0 && !w.more() }
 
 // moving returns the names of the pods that move when a machine is removed.
 func (w *whatIf) moving(claim string) []string {
+	m := w.machines[claim]
+	if m == nil {
+		return nil
+	}
 	var names []string
-	for i := range w.view.Machines {
-		if m := &w.view.Machines[i]; m.Claim.Name == claim {
-			for _, pod := range m.Moving() {
-				names = append(names, podName(pod))
-			}
-		}
+	for _, pod := range m.Moving() {
+		names = append(names, podName(pod))
 	}
 	return names
 }
 
 func podName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-func (w *whatIf) planned(claims []string) string {
-	return w.displacedBy(claims, "planned", func(claims []string) snapshot.View {
-		return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
-	})
-}
+func (w *whatIf) planned(claims []string) string { return w.displacedBy(asPlanned, claims) }
 
-func (w *whatIf) place(claims []string) string { return w.displacedBy(claims, "now", w.asIs) }
+func (w *whatIf) place(claims []string) string { return w.displacedBy(asIs, claims) }
 
 func (w *whatIf) placements(claims []string) map[string]placement {
-	return w.ask("now", claims, w.asIs).placements
+	return w.ask(asIs, claims).placements
 }
 
-func (w *whatIf) asIs(claims []string) snapshot.View {
-	return w.view.AsIs(snapshot.WhatIf{Cordoned: w.cordoned}, claims)
-}
-
-func (w *whatIf) displacedBy(claims []string, question string, view func([]string) snapshot.View) string {
-	last := len(claims) - 1
-	if len(w.moving(claims[last])) == 0 {
+// displacedBy answers whether the last of the machines can be removed after the others.
+func (w *whatIf) displacedBy(q question, claims []string) string {
+	last, g := len(claims)-1, w.surveys[q]
+	if len(w.moving(claims[last])) == 0 || g.covers(claims) {
 		return ""
 	}
-	return w.displaced(w.ask(question, claims[:last], view), w.ask(question, claims, view), claims[last:])
+	for next := g.next(claims[last]); len(next) > 0 && w.more(); next = g.next(claims[last]) {
+		all := slices.Concat(claims, next)
+		if w.displaced(w.ask(q, nil), w.ask(q, all), all) == "" {
+			g.room, g.size, g.answers = map[string]bool{}, 2*len(next), g.answers+1
+			for _, claim := range all {
+				g.room[claim] = true
+			}
+			return ""
+		}
+		g.size = len(next) / 2
+	}
+	if w.late(q) {
+		return later
+	}
+	g.answers++
+	why := w.displaced(w.ask(q, claims[:last]), w.ask(q, claims), claims[last:])
+	if why == "" {
+		g.size = max(1, g.size)
+	}
+	return why
 }
 
-func (w *whatIf) ask(question string, claims []string, view func([]string) snapshot.View) outcome {
-	return w.plan(question+" "+strings.Join(claims, " "), placeEffort, func() snapshot.View { return view(claims) })
+// viewOf returns the view without the machines.
+func (w *whatIf) viewOf(q question, claims []string) snapshot.View {
+	switch q {
+	case asIs:
+		return w.view.AsIs(snapshot.WhatIf{Cordoned: w.cordoned}, claims)
+	case atCost:
+		change := snapshot.WhatIf{Leaving: claims}
+		for i := range w.view.Machines {
+			if m := &w.view.Machines[i]; reason.MarkedUnderutilized(m) && !slices.Contains(claims, m.Claim.Name) {
+				change.Staying = append(change.Staying, m.Claim.Name)
+			}
+		}
+		return w.view.WhatIf(change)
+	case asPlanned:
+	}
+	return w.view.WhatIf(snapshot.WhatIf{Leaving: claims})
 }
 
 // displaced returns which pod of the removed machines has no room afterwards, and why, or that other pods lose theirs. It returns "" if neither is so.
@@ -114,23 +203,39 @@ const (
 // saving is for machines that are marked as underutilized. It compares the cluster without the marked machines to the cluster without the marked ones and
 // claims.
 func (w *whatIf) saving(marked, claims []string) (planner.MicroUSD, string) {
-	before, after := w.cost(marked), w.cost(append(slices.Clone(marked), claims...))
+	before, after := w.ask(atCost, marked), w.ask(atCost, slices.Concat(marked, claims))
 	if why := w.displaced(before, after, claims); why != "" {
 		return 0, why
 	}
 	saving := before.price - after.price
-	var going []*snapshot.Machine
-	for i := range w.view.Machines {
-		if m := &w.view.Machines[i]; slices.Contains(claims, m.Claim.Name) {
-			saving += planner.MicroUSD(m.MicroUSDPerHour())
-			going = append(going, m)
-		}
+	for _, claim := range claims {
+		saving += planner.MicroUSD(w.machines[claim].MicroUSDPerHour())
 	}
-	return saving, w.others.Hold(going, after.taken)
+	return saving, w.others.Hold(w.going(claims), after.taken)
+}
+
+func (w *whatIf) going(claims []string) []*snapshot.Machine {
+	var going []*snapshot.Machine
+	for _, claim := range claims {
+		going = append(going, w.machines[claim])
+	}
+	return going
+}
+
+func (w *whatIf) together(claims []string) (planner.MicroUSD, string) {
+	before, after := w.ask(atCost, nil), w.ask(atCost, claims)
+	if why := w.displaced(before, after, claims); why != "" {
+		return 0, why
+	}
+	return after.price, w.others.Hold(w.going(claims), after.taken)
 }
 
 // saves refuses a proposal that saves no more than the cost of moving its pods.
 func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, string) {
+	if w.late(atCost) {
+		return 0, later
+	}
+	w.surveys[atCost].answers++
 	saving, why := w.saving(marked, proposed.claims)
 	if why == "" && saving <= proposed.moves {
 		why = fmt.Sprintf("without it the machines would cost %s an hour less at the least, and moving its pods counts %s", usd(max(0, saving)), usd(proposed.moves))
@@ -138,26 +243,18 @@ func (w *whatIf) saves(marked []string, proposed proposal) (planner.MicroUSD, st
 	return saving, why
 }
 
-// cost returns the outcome if exactly these machines are marked as underutilized, in any order.
-func (w *whatIf) cost(marked []string) outcome {
-	marked = slices.Sorted(slices.Values(marked))
-	return w.plan("cost "+strings.Join(marked, " "), costEffort, func() snapshot.View {
-		change := snapshot.WhatIf{Leaving: marked}
-		for i := range w.view.Machines {
-			if m := &w.view.Machines[i]; reason.MarkedUnderutilized(m) && !slices.Contains(marked, m.Claim.Name) {
-				change.Staying = append(change.Staying, m.Claim.Name)
-			}
-		}
-		return w.view.WhatIf(change)
-	})
-}
-
-// plan makes a plan for a view and returns its outcome. It reuses an earlier outcome with the same key.
-func (w *whatIf) plan(key string, effort int64, build func() snapshot.View) outcome {
+// ask makes a plan for the view without the machines and returns its outcome. It reuses the outcome of an earlier plan for the same.
+func (w *whatIf) ask(q question, claims []string) outcome {
+	effort := int64(placeEffort)
+	if q == atCost {
+		effort = costEffort
+	}
+	claims = slices.Sorted(slices.Values(claims)) // The order in which they leave makes no difference.
+	key := string(q) + " " + strings.Join(claims, " ")
 	if known, ok := w.known[key]; ok {
 		return known
 	}
-	plan, headroom := planning.Suppose(build(), effort)
+	plan, headroom := planning.Suppose(w.viewOf(q, claims), effort)
 	view := &plan.View
 	o := outcome{
 		unplaced: map[string]string{}, price: highestPrice(view.Snapshot, plan.Plan) + highestPrice(headroom.Snapshot, headroom.Plan),

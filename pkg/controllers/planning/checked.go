@@ -123,6 +123,8 @@ type question struct {
 
 // plan returns the plan for the pending pods of a view.
 func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
+	p.making.Add(1)
+	defer p.making.Add(-1)
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()
@@ -142,6 +144,8 @@ func (p *Planner) plan(ctx context.Context, view snapshot.View) Plan {
 
 // headroom returns the headroom after a plan for pending pods.
 func (p *Planner) headroom(ctx context.Context, after *Plan) Headroom {
+	p.making.Add(1)
+	defer p.making.Add(-1)
 	p.planning.Lock()
 	defer p.planning.Unlock()
 	started := p.Clock.Now()

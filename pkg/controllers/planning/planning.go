@@ -11,6 +11,7 @@ import (
 	"context"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +32,9 @@ type Planner struct {
 	Budget time.Duration
 	// Progress has the launches of the plan that are still to be made.
 	Progress Progress
+
+	// making is how many plans are being made or waited for.
+	making atomic.Int32
 
 	// mu guards latest and queue. The latter has the pending classes if one plan cannot include all of them.
 	mu     sync.Mutex
@@ -90,6 +94,9 @@ func (g *Generation) Plan(ctx context.Context) *Plan {
 func (g *Generation) Headroom(ctx context.Context) *Headroom {
 	return g.headroom.get(func() Headroom { return g.planner.headroom(ctx, g.Plan(ctx)) })
 }
+
+// Busy reports whether a plan is being made or waited for. Searches that can be repeated give way to it.
+func (p *Planner) Busy() bool { return p.making.Load() > 0 }
 
 // Adopt records that the plan for a view is carried out, which the next plans continue. It returns the entry of each launch in [Progress].
 func (p *Planner) Adopt(view *snapshot.View, plan planner.Plan) []int {

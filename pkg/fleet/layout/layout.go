@@ -30,9 +30,17 @@ type Layout struct {
 	Kept map[string]string
 }
 
-// Build returns the layout of a view. It has the machines whose pods the pool allows to move, except machines that have just started, that are leaving, or
-// that keeps returns a reason for. The function keeps returns "" if nothing on the machine keeps it.
-func Build(v *snapshot.View, keeps func(*snapshot.Machine) string) Layout {
+// Part is a part of a fleet. Pods of its machines move only among them and to machines that are launched.
+type Part struct {
+	// Machines has the names of the NodeClaims.
+	Machines map[string]bool
+	// Placed has the names of the Nodes on which pending pods and headroom are planned, by the names of the pods. Those on nodes of other parts are not considered.
+	Placed map[string]string
+}
+
+// Build returns the layout of a part of a view, or of all of it if part is nil. It has the machines whose pods the pool allows to move, except machines that have
+// just started, that are leaving, or that keeps returns a reason for. The function keeps returns "" if nothing on the machine keeps it.
+func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) Layout {
 	l := Layout{Kept: map[string]string{}}
 	type candidate struct {
 		machine *snapshot.Machine
@@ -43,7 +51,7 @@ func Build(v *snapshot.View, keeps func(*snapshot.Machine) string) Layout {
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		pool := slices.IndexFunc(v.Pools, func(p snapshot.Pool) bool { return p.NodePool.Name == m.Pool() })
-		if pool < 0 || !movable(&v.Pools[pool], m, v.Now()) {
+		if pool < 0 || part != nil && !part.Machines[m.Claim.Name] || !movable(&v.Pools[pool], m, v.Now()) {
 			continue
 		}
 		if why := keeps(m); why != "" {
@@ -86,7 +94,25 @@ func Build(v *snapshot.View, keeps func(*snapshot.Machine) string) Layout {
 	}
 	l.Layout.Snapshot = l.View.Snapshot
 	l.Layout.Snapshot.Classes = slices.Concat(l.View.Classes, l.View.HeadroomClasses()) // Headroom counts like pending pods: a layout has to leave room for it.
+	if part != nil {
+		part.limit(&l)
+	}
 	return l
+}
+
+// limit removes from the classes of a layout the nodes of machines in other parts, and the pods that are planned elsewhere than on nodes of this part.
+func (p *Part) limit(l *Layout) {
+	inside, outside := map[string]bool{}, make([]bool, len(l.View.Nodes))
+	for i := range l.View.Nodes {
+		m := l.View.MachineOn(i)
+		outside[i] = m != nil && !p.Machines[m.Claim.Name]
+		inside[l.View.Nodes[i].Name] = !outside[i]
+	}
+	for i := range l.Layout.Snapshot.Classes {
+		c := &l.Layout.Snapshot.Classes[i]
+		c.Nodes = slices.DeleteFunc(slices.Clone(c.Nodes), func(node int) bool { return outside[node] })
+		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(pod string) bool { return !inside[p.Placed[pod]] })
+	}
 }
 
 // movable reports whether the pods of a machine may be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last

@@ -41,7 +41,7 @@ func since(d time.Duration) func(*corev1.Pod) {
 
 func layoutOf(c *snapshot.Cluster) layout.Layout {
 	view := snapshot.Build(c)
-	return layout.Build(&view, retention.Pods(c))
+	return layout.Build(&view, nil, retention.Pods(c))
 }
 
 func TestALayoutHasWhatRunsAndWhatMovingItCounts(t *testing.T) {
@@ -273,3 +273,32 @@ func alone(p *corev1.Pod) {
 }
 
 func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
+
+func TestAPartOfAFleetHasItsMachinesTheirNodesAndThePodsThatArePlannedThere(t *testing.T) {
+	t.Parallel()
+	c := inUse()
+	c.NodeClaims = append(c.NodeClaims, Claim("n", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour))))
+	c.Nodes = append(c.Nodes, Node(&c.NodeClaims[1], xlarge, 10))
+	c.Pods = append(c.Pods, Pod("other", ofWeb, Running("n"), since(time.Hour)), Pod("here", ofWeb), Pod("there", ofWeb), Pod("launched", ofWeb))
+	view := snapshot.Build(c)
+	l := layout.Build(&view, &layout.Part{Machines: map[string]bool{"m": true}, Placed: map[string]string{"default/here": "m", "default/there": "n"}}, func(*snapshot.Machine) string { return "" })
+	if err := planner.Validate(l.Layout.Snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Machines) != 1 || l.Machines[0].Claim.Name != "m" || len(l.Layout.Machines[0].Pods) != 2 {
+		t.Errorf("machines %+v, want m with its two pods", l.Layout.Machines)
+	}
+	for _, class := range l.Layout.Snapshot.Classes {
+		if !slices.Equal(class.Pods, []string{"default/here"}) {
+			t.Errorf("the pods %v wait, want the one that is planned on m", class.Pods)
+		}
+		for _, node := range class.Nodes {
+			if name := l.Layout.Snapshot.Nodes[node].Name; name != "m" {
+				t.Errorf("node %s takes pods", name)
+			}
+		}
+	}
+	if whole := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" }); len(whole.Machines) != 2 || len(whole.Layout.Snapshot.Classes[0].Pods) != 3 {
+		t.Errorf("the whole has %d machines and the pods %v", len(whole.Machines), whole.Layout.Snapshot.Classes[0].Pods)
+	}
+}

@@ -188,7 +188,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	snapshot.Hardware(view.Machines)
 	retention.NewOtherNodes(c)
 	whole := snapshot.Build(c)
-	layout := layout.Build(&whole, retention.Pods(c))
+	layout := layout.Build(&whole, nil, retention.Pods(c))
 	found := consolidate.Plan(solve.Solver{Effort: 5000}, layout.Layout)
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {

@@ -1,0 +1,117 @@
+package disruption
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// greedy asks about the machines one after the other, each after those that can be removed, and returns the answers.
+func greedy(ask func([]string) string, claims []string) (answers []string, going []string) {
+	for _, claim := range claims {
+		why := ask(append(slices.Clone(going), claim))
+		answers = append(answers, why)
+		if why == "" {
+			going = append(going, claim)
+		}
+	}
+	return answers, going
+}
+
+// marked marks the first machines as being replaced.
+func (s *simulation) marked(n int, word string) {
+	for i := range n {
+		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = word
+	}
+}
+
+func TestOnePlanAnswersForManyMachines(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	for range 12 {
+		s.on("g4dn.xlarge", 2)
+	}
+	s.marked(6, "Drifted")
+	state := passOf(s.cluster)
+	w := state.whatIf.(*whatIf)
+	names := claimsOf(state.machines)[:6]
+	w.expect(asIs, names)
+	if _, going := greedy(w.place, names); len(going) != 6 {
+		t.Errorf("%d of 6 machines have room elsewhere", len(going))
+	}
+	if plans := len(w.known); plans > 2 {
+		t.Errorf("that took %d plans", plans)
+	}
+}
+
+// Asked about together, machines get the same answers as one by one, with far fewer plans where most have room.
+func TestQuestionsAboutManyMachinesHaveTheAnswersOfEach(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(r *rapid.T) {
+		s := newSimulation(t, 0, 1, true, true)
+		for _, pods := range rapid.SliceOfN(rapid.IntRange(0, 10), 1, 12).Draw(r, "pods") {
+			s.on(rapid.SampledFrom([]string{"g4dn.xlarge", "g4dn.12xlarge"}).Draw(r, "type"), pods)
+		}
+		q := rapid.SampledFrom([]question{asIs, asPlanned}).Draw(r, "question")
+		if q == asIs {
+			s.marked(len(s.cluster.NodeClaims), "Drifted")
+		}
+		ask := func(w *whatIf) func([]string) string {
+			return func(claims []string) string { return w.displacedBy(q, claims) }
+		}
+		alone, together := passOf(s.cluster).whatIf.(*whatIf), passOf(s.cluster).whatIf.(*whatIf)
+		names := rapid.Permutation(claimsOf(passOf(s.cluster).machines)).Draw(r, "order")
+		together.expect(q, names)
+		_, want := greedy(ask(alone), names)
+		_, got := greedy(ask(together), names)
+		if !slices.Equal(got, want) {
+			r.Fatalf("together %v can be removed, one by one %v", got, want)
+		}
+	})
+}
+
+// A pass that has time for one plan only answers some questions. The next ones answer the others, whatever is refused before.
+func TestQuestionsThatAPassHasNoTimeForAreAnsweredByTheNextOnes(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	for range 10 {
+		s.on("g4dn.xlarge", slots) // They are full, so no pod has room elsewhere.
+	}
+	s.on("g4dn.xlarge", 5)
+	s.marked(11, "Drifted")
+	memory, answered := newMemory(), map[string]bool{}
+	for range 12 {
+		state := passOf(s.cluster)
+		memory.keep(state)
+		state.whatIf.(*whatIf).more = func() bool { return false }
+		r := memory.remember(state, nil)
+		names := claimsOf(state.machines)
+		r.expect(asIs, names)
+		answers, _ := greedy(r.place, names)
+		for i, why := range answers {
+			answered[names[i]] = answered[names[i]] || why != later
+		}
+	}
+	for _, claim := range s.cluster.NodeClaims {
+		if !answered[claim.Name] {
+			t.Errorf("there was never time for %s", claim.Name)
+		}
+	}
+}
+
+func TestOnePlanJudgesAllMarksWhosePodsHaveRoomOnMachinesThatStay(t *testing.T) {
+	t.Parallel()
+	s := newSimulation(t, 0, 1, true, true)
+	for range 12 {
+		s.on("g4dn.xlarge", 2)
+	}
+	s.marked(6, "Underutilized")
+	state := passOf(s.cluster)
+	found := state.standing(verdicts{}, func() bool { return false })
+	if plans := len(state.whatIf.(*whatIf).known); len(found.stand) != 6 || plans > 2 {
+		t.Errorf("%d of 6 marks stand, after %d plans", len(found.stand), plans)
+	}
+}
