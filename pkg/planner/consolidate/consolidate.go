@@ -34,7 +34,7 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 	if len(f.hosts) == 0 {
 		return out
 	}
-	p := pack.Compile(f.everybody())
+	p := pack.Compile(f.allLeaving())
 	e := effort.New(solver.Effort, solver.Stop)
 	if e.Left < 1<<40 {
 		e.Left = e.Left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
@@ -42,17 +42,17 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 	}
 	out.Bound = min(out.Price, f.bound(e.Part(2)))
 	m := search.NewContext(p, e)
-	homes := f.homes(p)
-	v := &settler{ctx: m, homes: homes}
-	dear := v.look(maxSettled)
-	out.Steps = f.steps(newParter(f, v.spare(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
+	existing := f.existing(p)
+	v := &improver{ctx: m, existing: existing}
+	expensive := v.search(maxIdle)
+	out.Steps = f.steps(newSplitter(f, v.withFewerMoves(int64(out.Bound)*int64(100+l.NearEnough)/100)).parts())
 	for _, s := range out.Steps {
 		for _, i := range s.Leave {
 			out.Surplus = append(out.Surplus, l.Machines[i].Node)
 		}
 	}
-	for i, x := range homes {
-		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || dear[i]) {
+	for i, x := range existing {
+		if x.host >= 0 && !f.hosts[x.host].settled && (!v.best.stays[i] || expensive[i]) {
 			out.Surplus = append(out.Surplus, f.hosts[x.host].node)
 		}
 	}
@@ -68,32 +68,32 @@ const (
 	// maxRelaxed is the maximum number of column generation rounds, and maxRelaxedAgain that between two decisions of a dive.
 	maxRelaxed      = 40
 	maxRelaxedAgain = 2
-	// maxSettled is the number of ruins without improvement after which the search ends, and maxSettledAgain that of a repeated search for fewer moves.
-	maxSettled      = 4500
-	maxSettledAgain = 1000
+	// maxIdle is the number of ruins without improvement after which the search ends, and maxIdleAgain that of a repeated search for fewer moves.
+	maxIdle      = 4500
+	maxIdleAgain = 1000
 )
 
-// look searches for the cheapest housing and ends after idle ruins without improvement. It returns, by home, whether the home is dear.
-func (v *settler) look(idle int) (dear []bool) {
+// search searches for the cheapest solution and ends after idle ruins without improvement. It returns, by machine, whether it is too expensive.
+func (v *improver) search(idle int) (expensive []bool) {
 	e := v.ctx.Effort
-	r := newRelaxed(v.ctx, v.homes)
+	r := newRelaxed(v.ctx, v.existing)
 	r.run(maxRelaxed, e.Left/2)
 	v.values = v.ctx.ChoiceValues(r.master.Values)
-	dear = r.dear()
-	v.try(r.parting())
+	expensive = r.expensive()
+	v.try(r.rounded())
 	r.dive(e.Left - e.Most/8)
-	v.try(r.parting())
-	v.try(slices.Repeat([]bool{true}, len(v.homes)), make([]pack.Load, len(v.homes)))
+	v.try(r.rounded())
+	v.try(slices.Repeat([]bool{true}, len(v.existing)), make([]pack.Load, len(v.existing)))
 	v.ruinAndRecreate(idle)
-	return dear
+	return expensive
 }
 
-// dear returns, by home, whether the home costs more than its pods and free room are worth, by at least half of what moving its pods counts.
-func (r *relaxed) dear() []bool {
-	out := make([]bool, len(r.homes))
+// expensive returns, by machine, whether it costs more than its pods and free room are worth, by at least half of what moving its pods counts.
+func (r *relaxed) expensive() []bool {
+	out := make([]bool, len(r.existing))
 	for i, row := range r.rows {
 		over := r.master.LP.Duals()[row]
-		out[i] = !r.homes[i].fixed && over > 1 && over >= float64(r.homes[i].moves)/2
+		out[i] = !r.existing[i].fixed && over > 1 && over >= float64(r.existing[i].moves)/2
 	}
 	return out
 }

@@ -10,37 +10,37 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// change is an independent part of a housing: the machines that leave, the launches for their pods, and the places that the pods take on nodes.
+// change is an independent part of a solution: the machines that leave, the launches for their pods, and the places that the pods take on nodes.
 type change struct {
 	leave []int // indices of hosts, sorted
 	plan  planner.Plan
 }
 
-// parter divides a housing into independent parts. Pods of a shape are interchangeable, so the parter may choose which pods go where. A launch joins the parts
+// splitter divides a solution into independent parts. Pods of a shape are interchangeable, so it may choose which pods go where. A launch joins the parts
 // of the machines whose pods it takes. Room on nodes joins none.
-type parter struct {
-	settler *settler
-	fleet   *fleet
-	s       *housing
-	// rest are the pods of each home that are not placed yet, as loads. names are the same pods by name.
+type splitter struct {
+	improver *improver
+	fleet    *fleet
+	s        *solution
+	// rest are the pods of each machine that are not placed yet, as loads. names are the same pods by name.
 	rest  []pack.Load
 	names [][][]string
-	// of is, by home, another home of the same part, or the home itself if it represents the part.
+	// of is, by machine, another machine of the same part, or the machine itself if it represents the part.
 	of []int
-	// net is, by home that represents a part, what the part saves beyond its moves and launches.
+	// net is, by machine that represents a part, what the part saves beyond its moves and launches.
 	net []int64
 }
 
-func newParter(f *fleet, v *settler) *parter {
-	t := &parter{settler: v, fleet: f, s: v.best, of: make([]int, len(v.homes)), net: make([]int64, len(v.homes))}
+func newSplitter(f *fleet, v *improver) *splitter {
+	t := &splitter{improver: v, fleet: f, s: v.best, of: make([]int, len(v.existing)), net: make([]int64, len(v.existing))}
 	shape := map[string]int{}
 	for k := range v.ctx.Problem.Shapes {
 		for _, pod := range v.ctx.Problem.Shapes[k].Pods {
 			shape[pod.Name] = k
 		}
 	}
-	for i := range v.homes {
-		x := &v.homes[i]
+	for i := range v.existing {
+		x := &v.existing[i]
 		t.of[i], t.net[i] = i, x.keeps()
 		t.rest = append(t.rest, slices.Clone(x.load))
 		names := make([][]string, len(v.ctx.Problem.Shapes))
@@ -57,50 +57,50 @@ func newParter(f *fleet, v *settler) *parter {
 	return t
 }
 
-// part returns the home that represents the part of a home.
-func (t *parter) part(i int) int {
+// part returns the machine that represents the part of a machine.
+func (t *splitter) part(i int) int {
 	for t.of[i] != i {
 		i = t.of[i]
 	}
 	return i
 }
 
-// tie merges the parts of two homes.
-func (t *parter) tie(i, j int) {
+// merge joins the parts of two machines.
+func (t *splitter) merge(i, j int) {
 	if i, j = t.part(i), t.part(j); i != j {
 		t.of[j] = i
 		t.net[i] += t.net[j]
 	}
 }
 
-// take takes the names of n pods of a shape from a home.
-func (t *parter) take(i, k int, n int32) []string {
+// take takes the names of n pods of a shape from a machine.
+func (t *splitter) take(i, k int, n int32) []string {
 	out := t.names[i][k][:n]
 	t.names[i][k] = t.names[i][k][n:]
 	t.rest[i][k] -= n
 	return out
 }
 
-// parts returns the parts of the housing that save money.
-func (t *parter) parts() []change {
+// parts returns the parts of the solution that save money.
+func (t *splitter) parts() []change {
 	type launch struct {
-		home int
+		machine int
 		planner.Launch
 	}
 	var launches []launch
 	order := slices.Clone(t.s.machines)
 	slices.SortStableFunc(order, func(a, b search.Machine) int {
-		return cmp.Or(cmp.Compare(t.settler.ctx.Problem.Offers[b.Offer].Price, t.settler.ctx.Problem.Offers[a.Offer].Price), cmp.Compare(a.Offer, b.Offer), -slices.Compare(a.Load, b.Load))
+		return cmp.Or(cmp.Compare(t.improver.ctx.Problem.Offers[b.Offer].Price, t.improver.ctx.Problem.Offers[a.Offer].Price), cmp.Compare(a.Offer, b.Offer), -slices.Compare(a.Load, b.Load))
 	})
 	for _, m := range order {
-		home, names := t.source(m)
-		o := &t.settler.ctx.Problem.Offers[m.Offer]
+		machine, names := t.source(m)
+		o := &t.improver.ctx.Problem.Offers[m.Offer]
 		pods, gpus := names.Pick(&o.Capacity, m.Load)
-		launches = append(launches, launch{home, planner.Launch{Offering: o.Index, Pods: pods, GPUs: gpus}})
+		launches = append(launches, launch{machine, planner.Launch{Offering: o.Index, Pods: pods, GPUs: gpus}})
 	}
 	byPart := map[int]*change{}
 	var parts []*change
-	for i := range t.settler.homes {
+	for i := range t.improver.existing {
 		if t.s.stays[i] {
 			continue
 		}
@@ -109,14 +109,14 @@ func (t *parter) parts() []change {
 			byPart[at] = &change{}
 			parts = append(parts, byPart[at])
 		}
-		byPart[at].leave = append(byPart[at].leave, t.settler.homes[i].host)
+		byPart[at].leave = append(byPart[at].leave, t.improver.existing[i].host)
 	}
 	for _, x := range launches {
-		plan := &byPart[t.part(x.home)].plan
+		plan := &byPart[t.part(x.machine)].plan
 		plan.Launches = append(plan.Launches, x.Launch)
 		plan.Price += t.fleet.now.Offerings[x.Offering].Price
 	}
-	t.seat(byPart)
+	t.placeOnNodes(byPart)
 	var out []change
 	for _, x := range parts {
 		if _, ok := t.fleet.step(x.leave, x.plan); ok {
@@ -129,19 +129,19 @@ func (t *parter) parts() []change {
 
 // source chooses the machines whose pods a launch takes. It prefers one part that has them all, then the part that saves most, and takes pods from as few
 // machines as possible.
-func (t *parter) source(m search.Machine) (home int, names pack.Naming) {
+func (t *splitter) source(m search.Machine) (machine int, names pack.Naming) {
 	need := slices.Clone(m.Load)
-	taken := make([][]string, len(t.settler.ctx.Problem.Shapes))
-	home = -1
+	taken := make([][]string, len(t.improver.ctx.Problem.Shapes))
+	machine = -1
 	for !need.Empty() {
 		best, most, gain := -1, int64(0), int64(0)
-		for i := range t.settler.homes {
+		for i := range t.improver.existing {
 			if t.s.stays[i] {
 				continue
 			}
 			n := t.rest[i].Within(need).Total()
-			if home >= 0 && n > 0 && t.part(i) == t.part(home) {
-				n += int64(len(t.settler.homes)) + need.Total()
+			if machine >= 0 && n > 0 && t.part(i) == t.part(machine) {
+				n += int64(len(t.improver.existing)) + need.Total()
 			}
 			if net := t.net[t.part(i)]; n > most || n > 0 && n == most && net > gain {
 				best, most, gain = i, n, net
@@ -153,32 +153,32 @@ func (t *parter) source(m search.Machine) (home int, names pack.Naming) {
 				need[k] -= n
 			}
 		}
-		if home < 0 {
-			home = best
-			t.net[t.part(home)] -= t.settler.ctx.Problem.Offers[m.Offer].Price
+		if machine < 0 {
+			machine = best
+			t.net[t.part(machine)] -= t.improver.ctx.Problem.Offers[m.Offer].Price
 		}
-		t.tie(home, best)
+		t.merge(machine, best)
 	}
-	return home, t.given(taken)
+	return machine, t.given(taken)
 }
 
 // given returns a naming that takes pods from lists by shape.
-func (t *parter) given(lists [][]string) pack.Naming {
-	return pack.Naming{Problem: t.settler.ctx.Problem, Room: pack.Room{Ledger: pack.NewLedger(t.settler.ctx.Problem)}, Take: func(k int, count int32) []string {
+func (t *splitter) given(lists [][]string) pack.Naming {
+	return pack.Naming{Problem: t.improver.ctx.Problem, Room: pack.Room{Ledger: pack.NewLedger(t.improver.ctx.Problem)}, Take: func(k int, count int32) []string {
 		out := lists[k][:count]
 		lists[k] = lists[k][count:]
 		return out
 	}}
 }
 
-// seat places the pods that are not on launches onto the nodes that have room for them.
-func (t *parter) seat(parts map[int]*change) {
-	at := make([]int, len(t.settler.ctx.Problem.Shapes)) // by shape, the first home that may have pods left
-	for j := range t.settler.homes {
+// placeOnNodes places the pods that are not on launches onto the nodes that have room for them.
+func (t *splitter) placeOnNodes(parts map[int]*change) {
+	at := make([]int, len(t.improver.ctx.Problem.Shapes)) // by shape, the first machine that may have pods left
+	for j := range t.improver.existing {
 		if t.s.more[j].Empty() {
 			continue
 		}
-		lists, of := make([][]string, len(t.settler.ctx.Problem.Shapes)), map[string]int{}
+		lists, of := make([][]string, len(t.improver.ctx.Problem.Shapes)), map[string]int{}
 		for k, n := range t.s.more[j] {
 			for n > 0 {
 				i := at[k]
@@ -194,7 +194,7 @@ func (t *parter) seat(parts map[int]*change) {
 				n -= int32(len(some))
 			}
 		}
-		node := &t.settler.ctx.Problem.Nodes[t.settler.homes[j].node]
+		node := &t.improver.ctx.Problem.Nodes[t.improver.existing[j].node]
 		names := t.given(lists)
 		pods, gpus := names.Pick(&node.Capacity, t.s.more[j])
 		for n, pod := range pods {

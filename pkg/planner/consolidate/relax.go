@@ -15,44 +15,44 @@ import (
 // In addition to the rows of shapes, there is one row for each machine, which requires that it stays or leaves. A basis has as many columns as rows, so at
 // most as many machines as there are shapes are fractional.
 type relaxed struct {
-	master *search.Master
-	mixer  *search.Context
-	homes  []home
-	rows   []int          // by home, its row of the master
-	of     map[int]choice // by column of the master's linear program
-	// decided reports, by home, whether only one of its columns is left.
+	master   *search.Master
+	ctx      *search.Context
+	existing []existing
+	rows     []int          // by machine, its row of the master
+	of       map[int]choice // by column of the master's linear program
+	// decided reports, by machine, whether only one of its columns is left.
 	decided []bool
 }
 
-// choice is a column of a home: it stays with additional pods, or leaves.
+// choice is a column of a machine: it stays with additional pods, or leaves.
 type choice struct {
-	home  int
-	stays bool
-	more  pack.Load
-	price float64
+	machine int
+	stays   bool
+	more    pack.Load
+	price   float64
 }
 
 // newRelaxed starts with all machines gone and with each shape by itself on launched machines. This needs fewer pivots than a start from the current machines,
 // which cover all shapes exactly.
-func newRelaxed(m *search.Context, homes []home) *relaxed {
-	r := &relaxed{mixer: m, homes: homes, of: map[int]choice{}, decided: make([]bool, len(homes)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
-	for i := range homes {
-		price := float64(max(1, homes[i].moves))
-		if homes[i].fixed {
-			price = 2 * homes[i].staying(m.Problem)
+func newRelaxed(m *search.Context, machines []existing) *relaxed {
+	r := &relaxed{ctx: m, existing: machines, of: map[int]choice{}, decided: make([]bool, len(machines)), master: search.NewMaster(m.Problem, m.Problem.Demand())}
+	for i := range machines {
+		price := float64(max(1, machines[i].moves))
+		if machines[i].fixed {
+			price = 2 * machines[i].staying(m.Problem)
 		}
 		row, leaves := r.master.AddRow(1, price)
 		r.rows = append(r.rows, row)
-		r.of[leaves] = choice{home: i, price: price}
+		r.of[leaves] = choice{machine: i, price: price}
 	}
-	for i := range homes {
+	for i := range machines {
 		r.stay(i, make(pack.Load, len(m.Problem.Shapes)))
 	}
 	return r
 }
 
-// staying returns the price of a column in which the home stays. If the home stays in any case, the price is so high that it never stays twice.
-func (x *home) staying(p *pack.Problem) float64 {
+// staying returns the price of a column in which the machine stays. If the machine stays in any case, the price is so high that it never stays twice.
+func (x *existing) staying(p *pack.Problem) float64 {
 	if x.fixed {
 		return 4 * float64(max(1, p.Dearest()))
 	}
@@ -61,20 +61,20 @@ func (x *home) staying(p *pack.Problem) float64 {
 
 // stay adds the column in which a machine stays with additional pods.
 func (r *relaxed) stay(i int, more pack.Load) {
-	pods := slices.Clone(r.homes[i].load)
+	pods := slices.Clone(r.existing[i].load)
 	pods.Add(more, 1)
-	price := r.homes[i].staying(r.mixer.Problem)
+	price := r.existing[i].staying(r.ctx.Problem)
 	r.of[r.master.AddColumn(price, pods, r.rows[i])] = choice{i, true, slices.Clone(more), price}
 }
 
 // run solves the relaxation by column generation. It ends if no column has a negative reduced cost, after the given number of rounds, or if the remaining
 // effort falls to until.
 func (r *relaxed) run(rounds int, until int64) {
-	m := r.mixer
+	m := r.ctx
 	demand := m.Problem.Demand()
-	prices := make([]float64, len(r.homes))
-	for i := range r.homes {
-		prices[i] = r.homes[i].staying(m.Problem)
+	prices := make([]float64, len(r.existing))
+	for i := range r.existing {
+		prices[i] = r.existing[i].staying(m.Problem)
 	}
 	r.pivotUntil(until)
 	for range rounds {
@@ -82,8 +82,8 @@ func (r *relaxed) run(rounds int, until int64) {
 			return
 		}
 		fresh := m.AddColumns(r.master, m.PriceAll(r.master.Values, demand, pricing.Effort{Steps: 60}, func(t int) int64 { return search.Above(m.Problem.Offers[t].Price, 2000) }))
-		for i := range r.homes {
-			x := &r.homes[i]
+		for i := range r.existing {
+			x := &r.existing[i]
 			if x.node < 0 || r.decided[i] {
 				continue
 			}
@@ -115,7 +115,7 @@ const rowCost = 8
 func (r *relaxed) pivotUntil(until int64) {
 	n := int64(r.master.LP.Rows())
 	cost := 1 + n*n/(rowCost*search.PivotCost)
-	e := r.mixer.Effort
+	e := r.ctx.Effort
 	e.Spend(int64(r.master.Solve(int(min(search.MaxPivots, max(0, e.Left-until)/cost)), e.Stopped)) * cost)
 }
 
@@ -132,7 +132,7 @@ func (r *relaxed) halfway() (column int) {
 	column = -1
 	most := 1e-6
 	for j, x := range r.master.LP.Basic() {
-		if c, ok := r.of[j]; ok && x <= 1-1e-6 && !r.decided[c.home] && (x > most || x == most && j < column) {
+		if c, ok := r.of[j]; ok && x <= 1-1e-6 && !r.decided[c.machine] && (x > most || x == most && j < column) {
 			column, most = j, x
 		}
 	}
@@ -141,29 +141,29 @@ func (r *relaxed) halfway() (column int) {
 
 // decide makes all columns of a machine except the given one too expensive.
 func (r *relaxed) decide(column int) {
-	home := r.of[column].home
-	r.decided[home] = true
+	machine := r.of[column].machine
+	r.decided[machine] = true
 	for j, c := range r.of {
-		if j != column && c.home == home {
-			r.master.LP.SetPrice(j, c.price+100*float64(max(1, r.mixer.Problem.Dearest())))
+		if j != column && c.machine == machine {
+			r.master.LP.SetPrice(j, c.price+100*float64(max(1, r.ctx.Problem.Dearest())))
 		}
 	}
 }
 
-// parting returns, by machine, whether it stays because most of it stays in the relaxation. It also returns the additional load that has the largest fraction.
-func (r *relaxed) parting() (stays []bool, more []pack.Load) {
-	stays, more = make([]bool, len(r.homes)), make([]pack.Load, len(r.homes))
-	part, most := make([]float64, len(r.homes)), make([]float64, len(r.homes))
+// rounded returns, by machine, whether it stays because most of it stays in the relaxation. It also returns the additional load that has the largest fraction.
+func (r *relaxed) rounded() (stays []bool, more []pack.Load) {
+	stays, more = make([]bool, len(r.existing)), make([]pack.Load, len(r.existing))
+	part, most := make([]float64, len(r.existing)), make([]float64, len(r.existing))
 	for j, x := range r.master.LP.Basic() {
 		if c := r.of[j]; c.stays {
-			part[c.home] += x
-			if x > most[c.home] {
-				most[c.home], more[c.home] = x, c.more
+			part[c.machine] += x
+			if x > most[c.machine] {
+				most[c.machine], more[c.machine] = x, c.more
 			}
 		}
 	}
 	for i, x := range part {
-		stays[i] = r.homes[i].fixed || x > 0.5
+		stays[i] = r.existing[i].fixed || x > 0.5
 	}
 	return stays, more
 }

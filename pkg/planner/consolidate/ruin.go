@@ -9,45 +9,42 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// ruinAndRecreate improves the best housing by ruin and recreate. It repeatedly removes a few machines, places their pods where there is room, launches
-// machines for the rest, and keeps the result if it costs no more. It also returns leaving machines, cancels launches, and refills nodes.
-func (v *settler) ruinAndRecreate(idle int) {
+// ruinAndRecreate improves the best solution. Besides launched machines, it also removes running ones, returns leaving machines, and refills nodes.
+func (v *improver) ruinAndRecreate(idle int) {
 	v.noisy = make([]int64, len(v.values))
-	v.ctx.AimAll(v.values)
-	for n := 0; n < idle && !v.ctx.Effort.Done(); n++ {
-		v.ctx.Effort.Spend(search.RuinCost(v.ctx.Problem))
+	v.ctx.RuinAndRecreate(v.values, idle, func() bool { return false }, func() bool {
 		before := v.cost(v.best)
-		if next := v.destroyAndRepair(before); next != nil {
-			if v.cost(next).Less(before) {
-				n = 0
-			}
-			v.best = next
+		next := v.destroyAndRepair(before)
+		if next == nil {
+			return false
 		}
-	}
+		v.best = next
+		return v.cost(next).Less(before)
+	})
 }
 
 // destroyAndRepair makes one attempt. It returns the result, and nil if that costs more or is not found.
-func (v *settler) destroyAndRepair(before pack.Cost) *housing {
+func (v *improver) destroyAndRepair(before pack.Cost) *solution {
 	v.seq.Perturb(v.noisy, v.values)
 	s := v.best.clone()
 	limits := slices.Clone(v.limits)
 	emptied := map[int]bool{}
 	if v.seq.Below(3) == 0 {
-		if !v.recall(s, limits, emptied) {
+		if !v.keepLeaving(s, limits, emptied) {
 			return nil
 		}
 	}
 	for range 1 + v.seq.Below(3) {
-		v.dissolve(s, limits)
+		v.remove(s, limits)
 	}
 	for range 1 + v.seq.Below(4) {
-		if i := v.seq.Below(len(s.stays)); s.stays[i] && v.homes[i].node >= 0 {
-			v.vacate(s, i)
+		if i := v.seq.Below(len(s.stays)); s.stays[i] && v.existing[i].node >= 0 {
+			v.empty(s, i)
 			emptied[i] = true
 		}
 	}
 	v.refill(s, emptied)
-	v.spread(s)
+	v.placeRest(s)
 	so := v.cost(s)
 	allowed := pack.Cost{Left: before.Left, Price: before.Price - so.Price, Machines: 1 << 40}
 	if allowed.Price < pack.Worth(v.values, s.left)/pricing.Scale {
@@ -70,7 +67,7 @@ func (v *settler) destroyAndRepair(before pack.Cost) *housing {
 }
 
 // within reports whether the launches are within the limits.
-func (v *settler) within(limits []amount.Usage, s *housing) bool {
+func (v *improver) within(limits []amount.Usage, s *solution) bool {
 	if !v.ctx.Problem.Limited {
 		return true
 	}
@@ -84,15 +81,15 @@ func (v *settler) within(limits []amount.Usage, s *housing) bool {
 	return true
 }
 
-// dissolve lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one that costs most beyond what it holds is worth.
-func (v *settler) dissolve(s *housing, limits []amount.Usage) {
+// remove lets one machine leave, or cancels its launch. Of three random candidates, it chooses the one that costs most beyond what it holds is worth.
+func (v *improver) remove(s *solution, limits []amount.Usage) {
 	best, waste := -1, int64(0)
 	for range 3 {
-		// Indices up to len(s.stays) are homes, those after it launches.
+		// Indices up to len(s.stays) are existing machines, those after it launches.
 		i := v.seq.Below(len(s.stays) + len(s.machines))
 		var w int64
 		if i < len(s.stays) {
-			x := &v.homes[i]
+			x := &v.existing[i]
 			if !s.stays[i] || x.fixed {
 				continue
 			}
@@ -108,8 +105,8 @@ func (v *settler) dissolve(s *housing, limits []amount.Usage) {
 	switch {
 	case best < 0:
 	case best < len(s.stays):
-		x := &v.homes[best]
-		v.vacate(s, best)
+		x := &v.existing[best]
+		v.empty(s, best)
 		s.left.Add(x.load, 1)
 		s.stays[best] = false
 		limits[x.pool].GiveBack(x.uses)
@@ -118,8 +115,8 @@ func (v *settler) dissolve(s *housing, limits []amount.Usage) {
 	}
 }
 
-// vacate removes the pods that a machine took in addition to its own.
-func (v *settler) vacate(s *housing, i int) {
+// empty removes the pods that a machine took in addition to its own.
+func (v *improver) empty(s *solution, i int) {
 	if !s.more[i].Empty() {
 		s.left.Add(s.more[i], 1)
 		s.more[i] = make(pack.Load, len(v.ctx.Problem.Shapes))
@@ -127,36 +124,31 @@ func (v *settler) vacate(s *housing, i int) {
 }
 
 // refill fills emptied machines with the pods of greatest worth.
-func (v *settler) refill(s *housing, emptied map[int]bool) {
+func (v *improver) refill(s *solution, emptied map[int]bool) {
 	for i := range s.stays {
 		if emptied[i] && s.stays[i] && !s.left.Empty() {
-			k := v.ctx.NodeKnapsacks[v.homes[i].node]
-			k.Price(v.noisy, s.left)
-			if value, _ := k.Search(s.left, 40, 0); value > 0 {
-				s.more[i] = slices.Clone(k.Best)
-				s.left.Add(k.Best, -1)
-			}
+			s.more[i] = v.ctx.FillNode(v.existing[i].node, v.noisy, s.left)
 		}
 	}
 }
 
 // cancel cancels a launch.
-func (v *settler) cancel(s *housing, i int, limits []amount.Usage) {
+func (v *improver) cancel(s *solution, i int, limits []amount.Usage) {
 	m := s.machines[i]
 	s.left.Add(m.Load, 1)
 	s.machines = slices.Delete(s.machines, i, i+1)
 	limits[v.ctx.Problem.Offers[m.Offer].Pool].GiveBack(v.ctx.Problem.Offers[m.Offer].Uses)
 }
 
-// recall lets a leaving machine stay, with as many pods of each shape as its own, taken from launches and from nodes. It reports whether it succeeded.
-func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool) bool {
+// keepLeaving lets a leaving machine stay, with as many pods of each shape as its own, taken from launches and from nodes. It reports whether it succeeded.
+func (v *improver) keepLeaving(s *solution, limits []amount.Usage, emptied map[int]bool) bool {
 	best, loss := -1, int64(0)
 	for range 3 {
 		i := v.seq.Below(len(s.stays))
 		if s.stays[i] {
 			continue
 		}
-		x := &v.homes[i]
+		x := &v.existing[i]
 		if l := x.keeps()*pricing.Scale - pack.Worth(v.values, x.load); best < 0 || l < loss {
 			best, loss = i, l
 		}
@@ -164,10 +156,10 @@ func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool
 	if best < 0 {
 		return false
 	}
-	x := &v.homes[best]
+	x := &v.existing[best]
 	for k, n := range x.load {
 		for s.left[k] < n {
-			if !v.release(s, k, limits, emptied) {
+			if !v.takeBack(s, k, limits, emptied) {
 				return false
 			}
 		}
@@ -181,8 +173,8 @@ func (v *settler) recall(s *housing, limits []amount.Usage, emptied map[int]bool
 	return true
 }
 
-// release cancels a launch or vacates a node that holds a pod of a shape. It starts at a random position. It reports whether there was one.
-func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied map[int]bool) bool {
+// takeBack cancels a launch or empties a node that holds a pod of a shape. It starts at a random position. It reports whether there was one.
+func (v *improver) takeBack(s *solution, shape int, limits []amount.Usage, emptied map[int]bool) bool {
 	n := len(s.machines) + len(s.more)
 	start := v.seq.Below(n)
 	for j := range n {
@@ -192,7 +184,7 @@ func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied 
 			return true
 		}
 		if i -= len(s.machines); i >= 0 && s.more[i][shape] > 0 {
-			v.vacate(s, i)
+			v.empty(s, i)
 			emptied[i] = true
 			return true
 		}
@@ -200,8 +192,8 @@ func (v *settler) release(s *housing, shape int, limits []amount.Usage, emptied 
 	return false
 }
 
-// spread places unplaced pods on machines that stay or are launched and have room.
-func (v *settler) spread(s *housing) {
+// placeRest places unplaced pods on machines that stay or are launched and have room.
+func (v *improver) placeRest(s *solution) {
 	n := len(s.stays) + len(s.machines)
 	start := v.seq.Below(n)
 	for j := range min(n, 2*search.RefillMost) {
@@ -214,7 +206,7 @@ func (v *settler) spread(s *housing) {
 			if l := v.ctx.TopUp(&v.ctx.Problem.Offers[m.Offer].Capacity, m.Load, s.left); l != nil {
 				m.Load = l
 			}
-		} else if x := &v.homes[i]; s.stays[i] && x.node >= 0 {
+		} else if x := &v.existing[i]; s.stays[i] && x.node >= 0 {
 			if l := v.ctx.TopUp(&v.ctx.Problem.Nodes[x.node].Capacity, s.more[i], s.left); l != nil {
 				s.more[i] = l
 			}

@@ -116,12 +116,12 @@ func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 
 // loading searches for a load of one machine that is worth more than the cover states.
 type loading struct {
-	*verifier
-	worth   []int64
-	most    *big.Int
-	classes []int // the classes to load, those with the greatest worth per room first
-	spot    Spot
-	steps   int
+	verifier *verifier
+	worth    []int64
+	most     *big.Int
+	classes  []int // the classes to load, those with the greatest worth per room first
+	spot     Spot
+	steps    int
 }
 
 func (v *verifier) loading(worth []int64, spot Spot, most int64, admitted func(planner.Class) bool) *loading {
@@ -171,7 +171,7 @@ func (l *loading) placedOf(i int) int64 {
 	if i == len(l.classes) {
 		return 0
 	}
-	return l.placed[l.classes[i]]
+	return l.verifier.placed[l.classes[i]]
 }
 
 // try adds one pod of the i-th class, of which left pods remain, or continues with the next class.
@@ -190,7 +190,7 @@ func (l *loading) try(i int, spot Spot, left int64, value *big.Int) error {
 	}
 	if left > 0 {
 		more := new(big.Int).Add(value, big.NewInt(l.worth[l.classes[i]]))
-		for _, after := range spot.With(l.s, l.classes[i]) {
+		for _, after := range spot.With(l.verifier.s, l.classes[i]) {
 			if err := l.try(i, after, left-1, more); err != nil {
 				return err
 			}
@@ -220,8 +220,8 @@ func (l *loading) bound(i int, spot Spot, left int64) *big.Int {
 		var parts []part
 		value := new(big.Rat)
 		for j := i; j < len(l.classes); j++ {
-			c := l.s.Classes[l.classes[j]]
-			n := l.placed[l.classes[j]]
+			c := l.verifier.s.Classes[l.classes[j]]
+			n := l.verifier.placed[l.classes[j]]
 			if j == i {
 				n = left
 			}
@@ -280,7 +280,7 @@ func (v *verifier) cheaper(covers []planner.Cover, needs []*big.Int, counts []nu
 }
 
 type buying struct {
-	*verifier
+	verifier  *verifier
 	covers    []planner.Cover
 	needs     []*big.Int
 	offerings []int
@@ -292,7 +292,7 @@ type buying struct {
 // take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound as often as there must be such machines.
 func (b *buying) take(c planner.Cover, need *big.Int) error {
 	if c.CutDual < 0 {
-		return errors.New("its toll is less than nothing")
+		return errors.New("its dual is less than nothing")
 	}
 	var most int64
 	for i, m := range c.Most {

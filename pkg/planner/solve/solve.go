@@ -34,6 +34,13 @@ func Plan(s planner.Snapshot) planner.Plan { return Solver{}.Plan(s) }
 // Nodes are used first, because their capacity is paid for already. Snapshots with one shape of pods and small problems are solved to optimality. For the
 // others, several heuristics compete and the best plan is improved, with budgets in steps, not in time.
 func (with Solver) Plan(s planner.Snapshot) planner.Plan {
+	plan := with.search(s)
+	with.First = nil
+	return with.replay(s, plan)
+}
+
+// search plans for a snapshot once.
+func (with Solver) search(s planner.Snapshot) planner.Plan {
 	if constraints.IsPlain(s) {
 		return with.plain(s)
 	}

@@ -36,7 +36,6 @@ func Plan(s planner.Snapshot, with Solver) planner.Plan {
 		}
 	}
 	plan := a.arrange(clean)
-	plan = a.replay(clean, plan)
 	if inverted(clean, plan) {
 		plan = betterFor(clean, a.byPriority(clean), plan)
 	}

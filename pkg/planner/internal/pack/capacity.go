@@ -67,11 +67,6 @@ func (c *Capacity) Alone(s *Shape, most int32) int32 {
 	return n
 }
 
-// SameAs reports whether two machines have the same capacity. It does not compare which pods they admit.
-func (c *Capacity) SameAs(o *Capacity) bool {
-	return c.Free == o.Free && slices.Equal(c.Gpus, o.Gpus) && slices.Equal(c.Quotas, o.Quotas)
-}
-
 // covers reports whether a machine holds every load that another one holds, apart from which pods they admit.
 func (c *Capacity) covers(o *Capacity) bool {
 	for d := range c.Free {

@@ -44,14 +44,14 @@ const PriceCost = 12
 const combineCost = 5
 
 // price searches for loads worth more than the floor, with the given effort. c is scratch space.
-func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int64, c *Combination) Priced {
+func (x *Machine) price(values []int64, demand pack.Load, limit Effort, floor int64, c *Combination) Priced {
 	upper := x.Knapsack.Price(values, demand)
 	out := Priced{Upper: upper, steps: PriceCost + len(x.Knapsack.items)/10}
 	if upper <= floor {
 		return out
 	}
-	steps, parted := care.Steps, false
-	if x.GPUs != nil && care.Parts > 0 {
+	steps, parted := limit.Steps, false
+	if x.GPUs != nil && limit.Parts > 0 {
 		u, cost := x.GPUs.Bound(values, demand, floor)
 		out.steps += cost
 		if u <= floor {
@@ -63,7 +63,7 @@ func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int
 			// The smaller the gap between the known value and the bound, the less there is to combine.
 			upper = min(upper, x.look(demand, glance, floor, true, &out))
 			if least := max(floor, out.Value); upper > least {
-				upper = min(upper, x.Combine(values, demand, care.Parts, least, &out, c))
+				upper = min(upper, x.Combine(values, demand, limit.Parts, least, &out, c))
 			}
 		}
 		steps = min(steps, maxPartedSteps)
@@ -72,7 +72,7 @@ func (x *Machine) price(values []int64, demand pack.Load, care Effort, floor int
 		upper = min(upper, x.look(demand, steps, least, parted, &out))
 	}
 	out.Upper = max(upper, out.Value, floor)
-	if care.Parts > 0 && out.Upper > max(out.Value, floor) {
+	if limit.Parts > 0 && out.Upper > max(out.Value, floor) {
 		if parted {
 			x.GPUs.mix()
 			out.Mixture = slices.Clone(x.GPUs.mixture)
@@ -166,7 +166,7 @@ func NewOracle(p *pack.Problem) *Oracle {
 
 // Price prices all offers, each with its own floor. A second worker prices some of the offers if it starts in time. The results do not depend on that, and are
 // valid until the next call. Once the search has to end, the remaining offers get only a rough bound.
-func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, care Effort, floor func(t int) int64) []Priced {
+func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, limit Effort, floor func(t int) int64) []Priced {
 	o.found = slices.Grow(o.found[:0], len(o.Machines))[:len(o.Machines)]
 	clear(o.found)
 	out := o.found
@@ -175,11 +175,11 @@ func (o *Oracle) Price(e *effort.Budget, values []int64, demand pack.Load, care 
 	rest.Add(len(out))
 	work := func(c *Combination) {
 		for t := int(next.Add(1)) - 1; t < len(out); t = int(next.Add(1)) - 1 {
-			care := care
-			if care.Parts > 0 && e.Stopped() {
-				care = Rough
+			limit := limit
+			if limit.Parts > 0 && e.Stopped() {
+				limit = Rough
 			}
-			out[t] = o.Machines[t].price(values, demand, care, floor(t), c)
+			out[t] = o.Machines[t].price(values, demand, limit, floor(t), c)
 			rest.Done()
 		}
 	}

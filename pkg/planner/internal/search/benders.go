@@ -125,7 +125,7 @@ func (h *dual) refute(t *branching, numbers []int64, until int64) bool {
 		g.restrict(numbers, extra)
 		h.state.ctx.reoptimise(g)
 		for range bendersRounds {
-			prices, _ := h.charge(p, h.cutDuals(p, g))
+			prices, _ := h.chargeCuts(p, h.cutDuals(p, g))
 			asked := h.counting(p, g, prices)
 			for t := range asked {
 				asked[t] += int64(g.surcharge[t])

@@ -177,7 +177,7 @@ func (b *branch) child(g *Master) *branch {
 func (h *dual) settle(t *branching, b *branch, g *Master, until int64) (done, moves bool) {
 	p, swung := &t.proof, false
 	for range branchRounds {
-		prices, sum := h.charge(p, h.cutDuals(p, g))
+		prices, sum := h.chargeCuts(p, h.cutDuals(p, g))
 		asked, values := h.counting(p, g, prices), g.Values
 		between := b == t.root && b.steady != nil && !swung
 		if between {

@@ -58,8 +58,8 @@ func (m *Context) AimAll(values []int64) {
 }
 
 // PriceAll prices all offers and charges the effort.
-func (m *Context) PriceAll(values []int64, demand pack.Load, care pricing.Effort, floor func(t int) int64) []pricing.Priced {
-	return m.oracle.Price(m.Effort, values, demand, care, floor)
+func (m *Context) PriceAll(values []int64, demand pack.Load, limit pricing.Effort, floor func(t int) int64) []pricing.Priced {
+	return m.oracle.Price(m.Effort, values, demand, limit, floor)
 }
 
 // better returns the cheaper of two solutions, and a if they cost the same.

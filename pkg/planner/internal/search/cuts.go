@@ -250,15 +250,15 @@ func (h *dual) cutDuals(p *proof, g *Master) []int64 {
 	return out
 }
 
-// charge subtracts the duals of the cuts from the price of each machine. It returns the remaining prices, and the sum that the cuts contribute to the bound.
-func (h *dual) charge(p *proof, tolls []int64) (left []int64, sum int64) {
+// chargeCuts subtracts the duals of the cuts from the price of each machine. It returns the remaining prices, and the sum that the cuts contribute to the bound.
+func (h *dual) chargeCuts(p *proof, cutDuals []int64) (left []int64, sum int64) {
 	left = make([]int64, len(h.state.ctx.Problem.Offers))
 	for t := range h.state.ctx.Problem.Offers {
 		left[t] = h.state.ctx.Problem.Offers[t].Price
 	}
 	for i := range p.cuts {
 		c := &p.cuts[i]
-		c.cover.dual = tolls[i]
+		c.cover.dual = cutDuals[i]
 		for t := range left {
 			if c.serves[t] && left[t] <= c.cover.dual {
 				// The relaxation is not optimal yet: a positive part of each price has to remain.

@@ -126,7 +126,7 @@ func (h *dual) begin() {
 		}
 	}
 	at := h.proof.placed
-	prices, _ := h.charge(h.proof, nil)
+	prices, _ := h.chargeCuts(h.proof, nil)
 	for _, values := range h.measures(at) {
 		found := h.state.ctx.PriceAll(values, at, pricing.Rough, func(int) int64 { return 0 })
 		if bound, c := h.state.ctx.farley(values, at, found, prices); bound > h.state.bound {

@@ -18,7 +18,7 @@ func Composed(s planner.Snapshot) (first, composed planner.Plan) {
 	h.state.ctx.Buy(h.state.best, h.state.ctx.alone, slices.Clone(p.Limits))
 	first = PlanOf(p, h.state.best)
 	h.columns(1<<20, 1<<20)
-	h.compose(1 << 20)
+	h.restrictedMaster(1 << 20)
 	return first, PlanOf(p, h.state.best)
 }
 

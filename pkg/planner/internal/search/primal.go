@@ -58,11 +58,6 @@ func runPrimal(p *pack.Problem, e *effort.Budget, first func(*Solution)) *primal
 	}
 	h.run()
 	m.downsize(h.state.best)
-	if h.state.best.cost(p) != (pack.Cost{}) {
-		if again := m.replay(); again != nil {
-			h.state.best = better(p, h.state.best, again)
-		}
-	}
 	return h
 }
 
@@ -74,7 +69,7 @@ func (h *primal) run() {
 		return
 	}
 	if len(h.state.ctx.Problem.Shapes) > maxRows {
-		h.rough()
+		h.planManyShapes()
 		return
 	}
 	for slice, idle := h.firstSlice(), 0; idle < 2 && h.state.ctx.Effort.Spend(roundCost) && !h.state.closed(); slice *= 2 {
@@ -141,7 +136,7 @@ func (h *primal) laterColumns(slice int64) int64 {
 // rarely finds any, and the next round then starts sooner.
 func (h *primal) refine(improving int64, later bool) {
 	if later || h.state.fewest() {
-		h.compose(improving / 2)
+		h.restrictedMaster(improving / 2)
 	}
 	h.ruinAndRecreate(improving / 4)
 }
@@ -170,9 +165,9 @@ func (h *primal) shares(slice int64, later bool) (proving, improving int64) {
 // maxRows is the maximum number of shapes for which there is a relaxation. Its cost grows with their square.
 const maxRows = 250
 
-// rough improves plans of very many shapes with the worths that pods have on machines full of their shape. It bounds them by these worths and by each
+// planManyShapes improves plans of very many shapes with the worths that pods have on machines full of their shape. It bounds them by these worths and by each
 // resource.
-func (h *primal) rough() {
+func (h *primal) planManyShapes() {
 	h.sendToDual()
 	h.dual.begin()
 	h.receiveFromDual()

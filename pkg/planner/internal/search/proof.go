@@ -26,8 +26,8 @@ type proof struct {
 
 // proofLevels are the pricing efforts, with the fraction of the price above which a load has to be worth to matter (1/part).
 var proofLevels = []struct {
-	care pricing.Effort
-	part int64
+	limit pricing.Effort
+	part  int64
 }{{pricing.Effort{Steps: 200, Parts: 60}, 400}, {pricing.Effort{Steps: 600, Parts: 300}, 1000}, {pricing.Effort{Steps: 2500, Parts: 1000}, 3000}, {pricing.Effort{Steps: 15_000, Parts: 2500}, 8000}}
 
 // prepare starts a proof, with its cuts, for the pods that the best plan places, unless there is one.
@@ -75,16 +75,16 @@ func (h *dual) prove(slice int64) {
 // smoothing), unless that gave nothing. It does so only if pods state device memory, because otherwise pricing is so fast that it does not pay.
 func (h *dual) step(p *proof) bool {
 	l := proofLevels[p.level]
-	values, tolls := p.g.Values, h.cutDuals(p, p.g)
+	values, cutDuals := p.g.Values, h.cutDuals(p, p.g)
 	between := h.state.ctx.Problem.Stated && p.steady != nil && !p.swung
 	if between {
-		values, tolls = halfway(values, p.steady), halfway(tolls, p.steadyCutDuals)
+		values, cutDuals = halfway(values, p.steady), halfway(cutDuals, p.steadyCutDuals)
 	}
-	prices, sum := h.charge(p, tolls)
-	found := h.state.ctx.PriceAll(values, p.placed, l.care, func(t int) int64 { return Above(prices[t], l.part) })
+	prices, sum := h.chargeCuts(p, cutDuals)
+	found := h.state.ctx.PriceAll(values, p.placed, l.limit, func(t int) int64 { return Above(prices[t], l.part) })
 	bound, c := h.state.ctx.farley(values, p.placed, found, prices)
 	if bound += sum; bound > p.bound {
-		p.bound, p.steady, p.steadyCutDuals = bound, slices.Clone(values), tolls
+		p.bound, p.steady, p.steadyCutDuals = bound, slices.Clone(values), cutDuals
 	}
 	if bound > h.state.bound {
 		h.state.bound, h.shown = bound, &branch{covers: append(p.demanding(), c)}

@@ -12,9 +12,9 @@ const (
 	composeCost = 130
 )
 
-// compose is the restricted-master heuristic: it spends at most a slice on the cheapest plan whose machines are loaded as in known columns. These are those of
+// restrictedMaster is the restricted-master heuristic: it spends at most a slice on the cheapest plan whose machines are loaded as in known columns. These are those of
 // the relaxation, those that dives found, and the machines of the best plan.
-func (h *primal) compose(slice int64) {
+func (h *primal) restrictedMaster(slice int64) {
 	if len(h.state.g.rows) > composeRows || h.state.best.Left.Total() > 0 {
 		return
 	}
@@ -33,13 +33,13 @@ func (h *primal) compose(slice int64) {
 		Most:    func() float64 { return float64(h.state.best.cost(h.state.ctx.Problem).Price - 1) },
 		Spend:   func(operations int) { h.state.ctx.Effort.Spend(1 + int64(operations/composeCost)) },
 		Stopped: func() bool { return h.state.ctx.Effort.Left <= until || h.state.ctx.Effort.Done() },
-		Found:   func(taken []lp.Taken) { h.composed(g, taken) },
+		Found:   func(taken []lp.Taken) { h.planOf(g, taken) },
 	}
 	search.Search(&g.LP)
 }
 
-// composed makes a plan of machines that are loaded as in columns of a relaxation, and keeps it if it is better than the best plan.
-func (h *primal) composed(g *Master, taken []lp.Taken) {
+// planOf makes a plan of machines that are loaded as in columns of a relaxation, and keeps it if it is better than the best plan.
+func (h *primal) planOf(g *Master, taken []lp.Taken) {
 	s, limits := h.state.base.clone(), slices.Clone(h.state.ctx.Problem.Limits)
 	for _, x := range taken {
 		if c := g.origins[x.Column].column; c >= 0 {

@@ -18,8 +18,8 @@ const (
 	// RebuySteps is the number of partial plans that one repair examines, and rebuyWidth the number of machines tried next in each.
 	RebuySteps = 10
 	rebuyWidth = 3
-	// ruinCost is the cost of a ruin without its searches and its loops over all shapes, in steps.
-	ruinCost = 40
+	// ruinCost is the cost of a ruin without its searches and its loops over all shapes, and fillSteps the maximum cost of filling a node.
+	ruinCost, fillSteps = 40, 40
 )
 
 // Sequence is a pseudorandom sequence of choices with a fixed seed, the same for every plan.
@@ -41,32 +41,43 @@ func (q *Sequence) Perturb(noisy, values []int64) {
 	}
 }
 
-// RuinCost returns the cost of a ruin of a problem without its searches, in steps.
-func RuinCost(p *pack.Problem) int64 {
-	return ruinCost + int64(len(p.Shapes)*(len(p.Offers)+RefillMost)/200)
+// RuinAndRecreate repeatedly ruins a plan and recreates it. An attempt removes a few machines of the best plan, puts their pods into free room, launches machines
+// for the rest ([Repair]), and keeps the result if it costs no more. It reports whether the result costs less. The method ends after idle attempts in a row
+// without improvement, once until returns true, or when the effort is spent. The values are those that the attempts perturb.
+func (m *Context) RuinAndRecreate(values []int64, idle int, until, attempt func() bool) {
+	m.AimAll(values)
+	cost := ruinCost + int64(len(m.Problem.Shapes)*(len(m.Problem.Offers)+RefillMost)/200)
+	for n := 0; n < idle && !m.Effort.Done() && !until(); {
+		m.Effort.Spend(cost)
+		n++
+		if attempt() {
+			n = 0
+		}
+	}
 }
 
-// ruinAndRecreate repeatedly removes a few machines, the most wasteful ones first. It puts their pods into free room, buys machines for the rest, and keeps
-// the result if it costs no more.
+// FillNode returns the waiting pods worth most that an emptied node holds, and removes them from those that wait.
+func (m *Context) FillNode(i int, values []int64, waiting pack.Load) pack.Load {
+	k := m.NodeKnapsacks[i]
+	k.Price(values, waiting)
+	k.Search(waiting, fillSteps, 0)
+	l := slices.Clone(k.Best)
+	waiting.Add(l, -1)
+	return l
+}
+
+// ruinAndRecreate improves the best plan with a slice of the effort. The machines removed first are the most wasteful ones.
 func (h *primal) ruinAndRecreate(slice int64) {
 	if h.neighbourhood == nil {
 		h.neighbourhood = &neighbourhood{ctx: h.state.ctx}
 	}
-	r := h.neighbourhood
+	r, e := h.neighbourhood, h.state.ctx.Effort
 	r.s, r.values, r.limits = h.state.best, h.state.values(), h.state.best.limits(h.state.ctx.Problem)
 	r.noisy = make([]int64, len(r.values))
-	h.state.ctx.AimAll(r.values)
-	idle := 0
-	for until := h.state.ctx.Effort.Left - slice; idle < maxIdle && h.state.ctx.Effort.Left > until && !h.state.ctx.Effort.Done(); {
-		if len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0) || h.state.closed() {
-			break
-		}
-		h.state.ctx.Effort.Spend(RuinCost(h.state.ctx.Problem))
-		idle++
-		if r.destroyAndRepair() {
-			idle = 0
-		}
-	}
+	end := e.Left - slice
+	h.state.ctx.RuinAndRecreate(r.values, maxIdle, func() bool {
+		return e.Left <= end || h.state.closed() || len(r.s.Machines) == 0 && (r.s.Left.Empty() || len(r.s.onNodes) == 0)
+	}, r.destroyAndRepair)
 }
 
 // neighbourhood is the state of ruin and recreate.
@@ -165,11 +176,7 @@ func (r *neighbourhood) refillNodes(waiting pack.Load) map[int]pack.Load {
 		}
 	}
 	for _, i := range emptied {
-		k := r.ctx.NodeKnapsacks[i]
-		k.Price(r.noisy, waiting)
-		k.Search(waiting, 40, 0)
-		out[i] = slices.Clone(k.Best)
-		waiting.Add(k.Best, -1)
+		out[i] = r.ctx.FillNode(i, r.noisy, waiting)
 	}
 	start := r.seq.Below(len(r.ctx.NodeKnapsacks))
 	for j := range min(len(r.ctx.NodeKnapsacks), RefillMost) {

@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// home is a machine in terms of a problem. It either stays with its pods and takes others, or leaves.
-type home struct {
+// existing is a machine in terms of a problem. It either stays with its pods and takes others, or leaves.
+type existing struct {
 	// host is an index into the hosts of the fleet, and -1 for a node that is not among them.
 	host int
 	// node is an index into the nodes of the problem, and -1 if the machine has no room for any pod.
@@ -26,10 +26,10 @@ type home struct {
 }
 
 // keeps returns how much more it costs that the machine stays than that it leaves, without the cost of other places for its pods.
-func (x *home) keeps() int64 { return x.price - x.moves }
+func (x *existing) keeps() int64 { return x.price - x.moves }
 
-// everybody returns the snapshot to plan for if all machines leave, except that the nodes keep the room that they have now.
-func (f *fleet) everybody() planner.Snapshot {
+// allLeaving returns the snapshot to plan for if all machines leave, except that the nodes keep the room that they have now.
+func (f *fleet) allLeaving() planner.Snapshot {
 	all := make([]int, len(f.hosts))
 	for i := range all {
 		all[i] = i
@@ -41,8 +41,8 @@ func (f *fleet) everybody() planner.Snapshot {
 	return s
 }
 
-// homes returns the machines of a fleet and the other nodes with room, in terms of a problem for everybody.
-func (f *fleet) homes(p *pack.Problem) []home {
+// existing returns the machines of a fleet and the other nodes with room, in terms of a problem for all of them leaving.
+func (f *fleet) existing(p *pack.Problem) []existing {
 	shape := map[string]int{}
 	for k := range p.Shapes {
 		for _, pod := range p.Shapes[k].Pods {
@@ -53,10 +53,10 @@ func (f *fleet) homes(p *pack.Problem) []home {
 	for i := range p.Nodes {
 		nodeAt[p.Nodes[i].Index] = i
 	}
-	var out []home
+	var out []existing
 	for i := range f.hosts {
 		h := &f.hosts[i]
-		x := home{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.price), moves: int64(h.moves), pool: h.pool, uses: amount.UsageOf(h.counts), fixed: h.settled}
+		x := existing{host: i, node: -1, load: make(pack.Load, len(p.Shapes)), price: int64(h.price), moves: int64(h.moves), pool: h.pool, uses: amount.UsageOf(h.counts), fixed: h.settled}
 		for _, pod := range h.pods {
 			if k, ok := shape[pod.Name]; ok {
 				x.load[k]++
@@ -72,31 +72,31 @@ func (f *fleet) homes(p *pack.Problem) []home {
 	}
 	for i := range p.Nodes {
 		if _, ok := nodeAt[p.Nodes[i].Index]; ok {
-			out = append(out, home{host: -1, node: i, load: make(pack.Load, len(p.Shapes)), pool: -1, fixed: true})
+			out = append(out, existing{host: -1, node: i, load: make(pack.Load, len(p.Shapes)), pool: -1, fixed: true})
 		}
 	}
 	return out
 }
 
-// housing is a solution: which machines stay, what is launched, and where the pods of leaving machines go.
-type housing struct {
+// solution is a solution: which machines stay, what is launched, and where the pods of leaving machines go.
+type solution struct {
 	stays []bool
-	// more is what each home takes in addition to its own pods. Loads are shared and never changed.
+	// more is what each machine takes in addition to its own pods. Loads are shared and never changed.
 	more     []pack.Load
 	machines []search.Machine
 	left     pack.Load
 }
 
-func (s *housing) clone() *housing {
-	return &housing{slices.Clone(s.stays), slices.Clone(s.more), slices.Clone(s.machines), slices.Clone(s.left)}
+func (s *solution) clone() *solution {
+	return &solution{slices.Clone(s.stays), slices.Clone(s.more), slices.Clone(s.machines), slices.Clone(s.left)}
 }
 
 // cost returns the cost of the machines that stay and are launched. What moving pods counts is a discount for machines that stay.
-func (v *settler) cost(s *housing) pack.Cost {
+func (v *improver) cost(s *solution) pack.Cost {
 	c := pack.Cost{Left: s.left.Total(), Machines: int64(len(s.machines))}
 	for i, stays := range s.stays {
-		if stays && !v.homes[i].fixed {
-			c.Price += v.homes[i].keeps()
+		if stays && !v.existing[i].fixed {
+			c.Price += v.existing[i].keeps()
 			c.Machines++
 		}
 	}
@@ -106,33 +106,33 @@ func (v *settler) cost(s *housing) pack.Cost {
 	return c
 }
 
-// settler searches for the cheapest housing.
-type settler struct {
-	ctx    *search.Context
-	homes  []home
-	best   *housing
-	values []int64
-	noisy  []int64
+// improver searches for the cheapest solution.
+type improver struct {
+	ctx      *search.Context
+	existing []existing
+	best     *solution
+	values   []int64
+	noisy    []int64
 	// limits are what the pools may still launch beyond the machines that stay and are launched.
 	limits []amount.Usage
 	seq    search.Sequence
 }
 
-// try houses all pods with the given machines staying, and keeps the result if it is the cheapest so far. If some pods cannot be placed, further machines
+// try completes a solution with the given machines staying, and keeps the result if it is the cheapest so far. If some pods cannot be placed, further machines
 // stay.
-func (v *settler) try(stays []bool, more []pack.Load) {
+func (v *improver) try(stays []bool, more []pack.Load) {
 	found, limits := v.best, v.limits
 	stays = slices.Clone(stays)
-	for v.best = v.house(stays, more); !v.best.left.Empty(); v.best = v.house(stays, more) {
+	for v.best = v.complete(stays, more); !v.best.left.Empty(); v.best = v.complete(stays, more) {
 		for left := slices.Clone(v.best.left); !left.Empty(); {
 			best, most := -1, int64(0)
-			for i := range v.homes {
-				if n := v.homes[i].load.Within(left).Total(); !stays[i] && (n > most || n > 0 && n == most && v.homes[i].keeps() < v.homes[best].keeps()) {
+			for i := range v.existing {
+				if n := v.existing[i].load.Within(left).Total(); !stays[i] && (n > most || n > 0 && n == most && v.existing[i].keeps() < v.existing[best].keeps()) {
 					best, most = i, n
 				}
 			}
 			stays[best] = true
-			left.Add(v.homes[best].load.Within(left), -1)
+			left.Add(v.existing[best].load.Within(left), -1)
 		}
 	}
 	if found != nil && !v.cost(v.best).Less(v.cost(found)) {
@@ -140,12 +140,12 @@ func (v *settler) try(stays []bool, more []pack.Load) {
 	}
 }
 
-// house houses all pods with the given machines staying. It places first the given loads, then whatever fits, and launches machines for the rest.
-func (v *settler) house(stays []bool, more []pack.Load) *housing {
-	s := &housing{stays: slices.Clone(stays), more: make([]pack.Load, len(v.homes)), left: make(pack.Load, len(v.ctx.Problem.Shapes))}
+// complete returns a solution for all pods with the given machines staying. It places first the given loads, then whatever fits, and launches machines for the rest.
+func (v *improver) complete(stays []bool, more []pack.Load) *solution {
+	s := &solution{stays: slices.Clone(stays), more: make([]pack.Load, len(v.existing)), left: make(pack.Load, len(v.ctx.Problem.Shapes))}
 	limits := slices.Clone(v.ctx.Problem.Limits)
-	for i := range v.homes {
-		x := &v.homes[i]
+	for i := range v.existing {
+		x := &v.existing[i]
 		s.more[i] = make(pack.Load, len(v.ctx.Problem.Shapes))
 		if !s.stays[i] {
 			s.left.Add(x.load, 1)
@@ -153,15 +153,15 @@ func (v *settler) house(stays []bool, more []pack.Load) *housing {
 			limits[x.pool].Launch(x.uses)
 		}
 	}
-	for i := range v.homes {
+	for i := range v.existing {
 		if s.stays[i] && more[i] != nil {
 			s.more[i] = more[i].Within(s.left)
 			s.left.Add(s.more[i], -1)
 		}
 	}
-	for i := range v.homes {
-		if s.stays[i] && v.homes[i].node >= 0 && !s.left.Empty() {
-			if l := v.ctx.TopUp(&v.ctx.Problem.Nodes[v.homes[i].node].Capacity, s.more[i], s.left); l != nil {
+	for i := range v.existing {
+		if s.stays[i] && v.existing[i].node >= 0 && !s.left.Empty() {
+			if l := v.ctx.TopUp(&v.ctx.Problem.Nodes[v.existing[i].node].Capacity, s.more[i], s.left); l != nil {
 				s.more[i] = l
 			}
 		}

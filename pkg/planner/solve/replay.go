@@ -1,0 +1,114 @@
+package solve
+
+import (
+	"slices"
+	"strings"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/internal/constraints"
+)
+
+// replay plans as if the nodes that equal new machines of an offering did not exist, and uses them in place of launches. Right after a plan was carried out, its
+// machines are such nodes, and their pods are still pending. The same plan comes out again and finds its machines, whereas packing the nodes from scratch might
+// miss by one pod and launch another machine. It returns the given plan if that is as good.
+func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
+	fresh := freshNodes(s)
+	if plan.Price == 0 && len(plan.Unplaced) == 0 || len(fresh) == 0 || with.stopped() {
+		return plan
+	}
+	again := with.search(without(s, fresh))
+	again.Bound, again.Proof = 0, nil
+	launches := again.Launches
+	again.Launches = nil
+	// A node that admits exactly the pods that the offering admits comes before one that admits more, because other pods may need the latter.
+	for _, exactly := range []bool{true, false} {
+		var rest []planner.Launch
+		for _, l := range launches {
+			at := slices.IndexFunc(fresh, func(f freshNode) bool { return f.standsFor(s, l, exactly) })
+			if at < 0 {
+				rest = append(rest, l)
+				continue
+			}
+			again.Placements = append(again.Placements, planner.Placement{Node: fresh[at].node, Pods: l.Pods, GPUs: l.GPUs})
+			again.Price -= s.Offerings[l.Offering].Price
+			fresh = slices.Delete(fresh, at, at+1)
+		}
+		launches = rest
+	}
+	again.Launches = launches
+	constraints.Sort(s, &again)
+	better := orBetter(s, plan, again)
+	if sameUnplaced(plan, better) {
+		better.Bound, better.Proof = plan.Bound, plan.Proof
+	}
+	return better
+}
+
+// freshNode is a node that equals a new machine of the offerings.
+type freshNode struct {
+	node      int
+	offerings []int
+	// admits reports for each class whether the node admits its pods.
+	admits []bool
+}
+
+// freshNodes returns the nodes that equal new machines of an offering and have no pods that a rule counts, in the order of their names.
+func freshNodes(s planner.Snapshot) []freshNode {
+	var fresh []freshNode
+	for v := range s.Nodes {
+		counted := slices.ContainsFunc(s.Rules, func(r planner.Rule) bool {
+			return r.Topology == planner.PerNode && v < len(r.Present) && r.Present[v] > 0
+		})
+		f := freshNode{node: v}
+		for t := range s.Offerings {
+			if !counted && isNew(s.Nodes[v], s.Offerings[t]) {
+				f.offerings = append(f.offerings, t)
+			}
+		}
+		if len(f.offerings) == 0 {
+			continue
+		}
+		for _, c := range s.Classes {
+			_, admitted := slices.BinarySearch(c.Nodes, v)
+			f.admits = append(f.admits, admitted)
+		}
+		fresh = append(fresh, f)
+	}
+	slices.SortStableFunc(fresh, func(a, b freshNode) int { return strings.Compare(s.Nodes[a.node].Name, s.Nodes[b.node].Name) })
+	return fresh
+}
+
+// isNew reports whether a node has exactly the capacity and the domains of a machine of an offering.
+func isNew(n planner.Node, o planner.Offering) bool {
+	return n.Free == o.Free && slices.Equal(n.GPUs, o.GPUs) && slices.Equal(n.Quotas, o.Quotas) && slices.Equal(n.Domains, o.Domains)
+}
+
+// without returns a snapshot in which no class is admitted by the fresh nodes.
+func without(s planner.Snapshot, fresh []freshNode) planner.Snapshot {
+	isFresh := make([]bool, len(s.Nodes))
+	for _, f := range fresh {
+		isFresh[f.node] = true
+	}
+	s.Classes = slices.Clone(s.Classes)
+	for c := range s.Classes {
+		s.Classes[c].Nodes = slices.DeleteFunc(slices.Clone(s.Classes[c].Nodes), func(v int) bool { return isFresh[v] })
+	}
+	return s
+}
+
+// standsFor reports whether a node can replace a launch or one of its alternatives. If exactly is true, it must also admit the same classes as the offering.
+func (f freshNode) standsFor(s planner.Snapshot, l planner.Launch, exactly bool) bool {
+	if !slices.ContainsFunc(append([]int{l.Offering}, l.Alternatives...), func(t int) bool { return slices.Contains(f.offerings, t) }) {
+		return false
+	}
+	for c, class := range s.Classes {
+		_, admitted := slices.BinarySearch(class.Offerings, l.Offering)
+		if f.admits[c] == admitted {
+			continue
+		}
+		if exactly || !f.admits[c] && slices.ContainsFunc(l.Pods, func(pod string) bool { _, is := slices.BinarySearch(class.Pods, pod); return is }) {
+			return false
+		}
+	}
+	return true
+}
