@@ -22,6 +22,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/pace"
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/share"
 	"karve.sh/karve/pkg/metrics"
@@ -30,6 +31,9 @@ import (
 
 // soon is the delay after a conflict, or if the next step is about to be due.
 const soon = time.Second
+
+// longestRest is the longest time that events wait for the next pass.
+const longestRest = 2 * time.Second
 
 // Config has the dependencies and settings of the controller.
 type Config struct {
@@ -50,7 +54,8 @@ type Controller struct {
 	Config
 	memory memory
 	search layoutSearch
-	// arrived has the events since the last pass. urgent reports whether one of them should not wait for a search.
+	pace   pace.Pace
+	// arrived has the events since the last pass. urgent reports whether one of them should not wait.
 	arrived metrics.Arrivals
 	urgent  atomic.Bool
 }
@@ -69,7 +74,7 @@ func New(config Config) *Controller { return &Controller{Config: config, memory:
 func (c *Controller) Register(m ctrl.Manager) error {
 	one := c.on(metrics.Changed)
 	return ctrl.NewControllerManagedBy(m).Named("disruption").
-		Watches(&corev1.Pod{}, one, builder.WithPredicates(podLeftOrCame())).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.onPod), builder.WithPredicates(podLeftOrCame())).
 		Watches(&corev1.Node{}, c.on(metrics.Unhealthy), builder.WithPredicates(ours(), becameUnhealthy())).
 		Watches(&corev1.Node{}, one, builder.WithPredicates(ours(), predicate.Not(becameUnhealthy()))).
 		Watches(&karpv1.NodeClaim{}, c.on(metrics.Leaving), builder.WithPredicates(claimsOfOurs(), beganToGo())).
@@ -91,9 +96,26 @@ func (c *Controller) on(e metrics.Event) handler.EventHandler {
 	})
 }
 
+// onPod triggers a pass after an event of a bound pod, unless its node is somebody else's.
+func (c *Controller) onPod(ctx context.Context, o client.Object) []reconcile.Request {
+	pod, ok := o.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	node := &corev1.Node{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err == nil && node.Labels[v1alpha1.GPUNodeClassLabel] == "" {
+		return nil
+	}
+	c.arrived.Came(metrics.Changed, c.Clock.Now())
+	return []reconcile.Request{{}}
+}
+
 // Reconcile executes the next step of each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	started := c.Clock.Now()
+	if wait := c.pace.Wait(started); wait > 0 && !c.urgent.Load() {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
 	c.urgent.Store(false)
 	arrived := c.arrived.Take()
@@ -107,7 +129,9 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	errs = append(errs, c.noteShortages(ctx, s))
 	commands, again := decide(s)
-	c.Metrics.Decided("disruption", arrived, c.Clock.Now())
+	decided := c.Clock.Now()
+	c.pace.Passed(started, decided, 0, longestRest)
+	c.Metrics.Decided("disruption", arrived, decided)
 	retry, err := c.executeAll(ctx, s, commands)
 	errs = append(errs, err)
 	again = min(again, retry)

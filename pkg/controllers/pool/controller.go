@@ -19,15 +19,19 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/controllers/pace"
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/wording"
 	"karve.sh/karve/pkg/fleet/breaker"
@@ -38,8 +42,8 @@ import (
 )
 
 const (
-	// often is the shortest interval between two reconciliations. Pods and nodes change all the time.
-	often = 500 * time.Millisecond
+	// often and atLeast bound the time from one reconciliation to the next while pods and nodes change.
+	often, atLeast = 500 * time.Millisecond, 2 * time.Second
 	// seldom is the longest interval. The cloud's node classes are not watched, and back-offs end.
 	seldom = 10 * time.Second
 )
@@ -61,7 +65,7 @@ type Config struct {
 // Controller reconciles all pools and classes together, because a class sums its pools.
 type Controller struct {
 	Config
-	last time.Time
+	pace pace.Pace
 	// measured has the names of the pools that have metrics.
 	measured sets.Set[string]
 }
@@ -80,7 +84,9 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&karpv1.NodePool{}, one).
 		Watches(&v1alpha1.GPUNodeClass{}, one).
 		Watches(&karpv1.NodeClaim{}, one).
-		Watches(&corev1.Node{}, one).
+		Watches(&corev1.Node{}, one, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+			return !snapshot.Same(e.ObjectOld, e.ObjectNew) // Heartbeats change nothing.
+		}})).
 		Watches(&corev1.Pod{}, one).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(c)
@@ -88,10 +94,11 @@ func (c *Controller) Register(m ctrl.Manager) error {
 
 // Reconcile updates every status that has changed.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	if wait := c.last.Add(often).Sub(c.Clock.Now()); wait > 0 {
+	started := c.Clock.Now()
+	if wait := c.pace.Wait(started); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	c.last = c.Clock.Now()
+	defer func() { c.pace.Passed(started, c.Clock.Now(), often, atLeast) }()
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)

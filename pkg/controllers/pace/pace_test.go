@@ -1,0 +1,36 @@
+package pace_test
+
+import (
+	"testing"
+	"time"
+
+	"karve.sh/karve/pkg/controllers/pace"
+)
+
+func TestPassesTakeAtMostATenthOfACore(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		name             string
+		least            time.Duration
+		took, since, due time.Duration
+	}{
+		{"a pass without cost", 0, 0, 0, 0},
+		{"a short pass", 0, 20 * time.Millisecond, 0, 180 * time.Millisecond},
+		{"some of the rest is over", 0, 20 * time.Millisecond, 100 * time.Millisecond, 80 * time.Millisecond},
+		{"all of it is over", 0, 20 * time.Millisecond, time.Second, -820 * time.Millisecond},
+		{"a short pass of a controller that rests anyway", 500 * time.Millisecond, 20 * time.Millisecond, 0, 500 * time.Millisecond},
+		{"a long pass", 0, time.Second, 0, 2 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := pace.Pace{}
+			if wait := p.Wait(start); wait > 0 {
+				t.Errorf("wait %s before the first pass", wait)
+			}
+			end := start.Add(test.took)
+			p.Passed(start, end, test.least, 2*time.Second)
+			if wait := p.Wait(end.Add(test.since)); wait != test.due {
+				t.Errorf("wait %s, want %s", wait, test.due)
+			}
+		})
+	}
+}
