@@ -22,15 +22,15 @@ import (
 	"karve.sh/karve/test/harness/cluster/simulator"
 )
 
-// alonePool is the NodePool with which Karpenter decides by itself, and its taint, which keeps Karve's pods off. Karve leaves the pool alone
-// because it names the cloud's node class.
+// alonePool is the NodePool that Karpenter provisions by itself. Its taint keeps Karve's pods off. Karve ignores the pool because it references the
+// cloud's node class.
 const (
 	alonePool  = "karpenter-alone"
 	aloneTaint = "example.com/karpenter-alone"
 )
 
-// letKarpenterAlone gives Karpenter a pool of its own over the same machines as Karve's pool, and tells it and the simulated device plugin of
-// as many replicas a GPU. It returns when Karpenter has taken all of it.
+// letKarpenterAlone creates a pool for Karpenter with the same machines as Karve's pool. It configures the same number of replicas per GPU for Karpenter
+// and for the simulated device plugin. It returns when Karpenter has accepted all of it.
 func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) error {
 	replicas := int64(*class.Spec.Sharing.Replicas)
 	clients, err := kubernetes.NewForConfig(d.cluster.RESTConfig())
@@ -65,8 +65,8 @@ func (d *demo) letKarpenterAlone(ctx context.Context, pool *karpv1.NodePool, cla
 	return nil
 }
 
-// stockPool is Karve's pool as a stock one: the same requirements, and nothing that would make the comparison unfair. It gives empty machines
-// back as soon as Karve does, and no others, so that its price is that of what it provisioned.
+// stockPool returns Karve's pool as a stock NodePool: the same requirements, and nothing that would make the comparison unfair. It removes empty
+// machines as soon as Karve does, and no others, so that its price is that of the provisioned machines.
 func stockPool(pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) *karpv1.NodePool {
 	ref := class.Spec.NodeClassRef
 	alone := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: alonePool}, Spec: *pool.Spec.DeepCopy()}
@@ -79,10 +79,10 @@ func stockPool(pool *karpv1.NodePool, class *v1alpha1.GPUNodeClass) *karpv1.Node
 	return alone
 }
 
-// gpuCountLabel is what NodeOverlays select machines by.
+// gpuCountLabel is the label by which NodeOverlays select machines.
 const gpuCountLabel = "karpenter.k8s.aws/instance-gpu-count"
 
-// overlays tell Karpenter how many replicas a machine has, one for each number of GPUs.
+// overlays returns NodeOverlays that tell Karpenter how many replicas a machine has, one per number of GPUs.
 func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, told []string) {
 	counts := map[int64]bool{}
 	for _, t := range d.types {
@@ -104,7 +104,7 @@ func (d *demo) overlays(replicas int64) (overlays []*karpv1alpha1.NodeOverlay, t
 	return overlays, told
 }
 
-// aloneDeployment is the same Deployment for Karpenter's pool.
+// aloneDeployment returns the same Deployment for Karpenter's pool.
 func aloneDeployment(of *appsv1.Deployment) *appsv1.Deployment {
 	alone := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: alonePool}, Spec: *of.Spec.DeepCopy()}
 	labels := map[string]string{"app": alonePool}
@@ -116,7 +116,7 @@ func aloneDeployment(of *appsv1.Deployment) *appsv1.Deployment {
 	return alone
 }
 
-// untilReady waits for the condition Ready of an object that it reads again and again.
+// untilReady polls an object until its condition Ready is true.
 func (d *demo) untilReady(ctx context.Context, o client.Object, conditions func() []status.Condition) error {
 	return poll(ctx, func() (bool, string, error) {
 		if err := d.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {

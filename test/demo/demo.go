@@ -28,23 +28,23 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// What is in examples/.
+// The names of the objects in examples/.
 const (
 	examplePool       = "gpu-shared"
 	exampleClass      = "gpu-shared"
 	exampleDeployment = "inference"
 )
 
-// nodeDelay is how long a machine takes from running to being a Node: enough to see it, and less than a real one's minute.
+// nodeDelay is how long a machine takes from running to being a Node. It is long enough to be seen, and shorter than the minute of a real machine.
 const nodeDelay = 3 * time.Second
 
-// errEnded is that a component of the cluster did not run to the end.
+// errEnded means that a component of the cluster ended unexpectedly.
 var errEnded = errors.New("ended unasked")
 
 type demo struct {
 	*story
 	root string
-	// logs is where the logs of a demo that failed are.
+	// logs is the folder with the logs of a failed demo.
 	logs string
 
 	cluster   *cluster.Cluster
@@ -64,7 +64,7 @@ func (d *demo) run(ctx context.Context) error {
 	if d.root, err = cluster.Root(); err != nil {
 		return err
 	}
-	// The figures of an earlier demo must not be taken for those of one that fails.
+	// Remove the figures of an earlier demo, so that they are not taken for those of one that fails.
 	result := filepath.Join(d.root, "_output", "demo.json")
 	if err := os.Remove(result); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing old figures: %w", err)
@@ -82,7 +82,7 @@ func (d *demo) run(ctx context.Context) error {
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			return cause // what went wrong is that this ended
+			return cause // the cause is that this ended
 		}
 		return err
 	}
@@ -121,7 +121,7 @@ func (d *demo) build(ctx context.Context) error {
 	})
 }
 
-// onCluster starts a cluster, measures both sides on it and stops it. On a surprise the logs stay.
+// onCluster starts a cluster, measures both sides on it and stops it. On failure it keeps the logs.
 func (d *demo) onCluster(ctx context.Context, cancel context.CancelCauseFunc) (ours, alone figures, err error) {
 	dir, err := os.MkdirTemp("", "karve-demo-")
 	if err != nil {
@@ -195,7 +195,7 @@ func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
 	return ours, alone, compared(ours, alone, d.watcher.all().present())
 }
 
-// prepare creates both pools, so that either could take the other's pods if it were wrong about them, and begins to watch.
+// prepare creates both pools and starts to watch. Both exist all the time, so that it shows if one side serves the pods of the other.
 func (d *demo) prepare(ctx context.Context) error {
 	if err := d.apply(ctx, "nodeclass.yaml", "gpunodeclass.yaml", "nodepool.yaml"); err != nil {
 		return err
@@ -241,9 +241,9 @@ func (d *demo) kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// snapshot keeps the objects that explain a surprise, as far as the cluster still tells of them.
+// snapshot saves the objects that explain a failure, as far as the cluster still serves them.
 func (d *demo) snapshot(ctx context.Context, path string) {
-	// The context may have ended with what was surprising.
+	// The context may have ended with the failure.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
 	out, err := d.kubectl(ctx, "get", "--all-namespaces", "--output=yaml", "gpunodeclasses,nodepools,nodeoverlays,nodeclaims,nodes,deployments,pods,events.v1.events.k8s.io")
@@ -255,7 +255,7 @@ func (d *demo) snapshot(ctx context.Context, path string) {
 	}
 }
 
-// onlyLogs removes keys and data of a cluster that has stopped.
+// onlyLogs removes everything but the logs of a stopped cluster.
 func onlyLogs(dir string) {
 	entries, _ := os.ReadDir(dir) // what cannot be read cannot be removed either
 	for _, e := range entries {
@@ -265,7 +265,7 @@ func onlyLogs(dir string) {
 	}
 }
 
-// quiet sends what the Kubernetes libraries have to say to a file.
+// quiet sends the logs of the Kubernetes libraries to a file.
 func quiet(path string) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -277,7 +277,7 @@ func quiet(path string) (func(), error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// poll asks again and again until it is so, or for as long as patience lasts.
+// poll calls is until it reports done, for at most patience.
 func poll(ctx context.Context, is func() (done bool, sofar string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

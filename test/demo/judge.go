@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-// surprises are what should not be so once all pods of a side run, each a sentence; nil when all is as it should be.
+// surprises returns what is wrong once all pods of a side run, one sentence each, or nil.
 func surprises(s side, wanted int, now seen) error {
 	mine := now.of(s.pool, s.deployment)
 	return errors.Join(podSurprises(s, wanted, mine), machineSurprises(mine), strangers(s, now))
@@ -31,7 +31,7 @@ func podSurprises(s side, wanted int, mine seen) error {
 	return errors.Join(errs...)
 }
 
-// machineSurprises are machines that are there for nothing.
+// machineSurprises reports machines that nothing needs.
 func machineSurprises(mine seen) error {
 	var errs []error
 	nodes := set(mine.nodes, func(n node) string { return n.name })
@@ -53,7 +53,7 @@ func machineSurprises(mine seen) error {
 	return errors.Join(errs...)
 }
 
-// strangers are machines of other pools. Both pools are there all the time, so this is how one side is seen to serve the other's pods.
+// strangers reports machines of other pools. Both pools exist all the time, so this shows whether one side serves the other's pods.
 func strangers(s side, now seen) error {
 	var errs []error
 	stranger := func(kind, name, pool string, from, gone time.Time) {
@@ -78,7 +78,7 @@ func set[T any](all []T, key func(T) string) map[string]bool {
 	return keys
 }
 
-// compared is what should not be so of the two sides together, and of what is left when both are done.
+// compared reports what is wrong when the two sides are compared, and what is left when both are done.
 func compared(karve, karpenter figures, left seen) error {
 	var errs []error
 	if karve.pods != karpenter.pods {
@@ -94,10 +94,10 @@ func compared(karve, karpenter figures, left seen) error {
 	return errors.Join(errs...)
 }
 
-// offering is what has a price.
+// offering identifies a price.
 type offering struct{ instanceType, zone, capacityType string }
 
-// prices are in micro-dollars an hour.
+// prices are in micro-dollars per hour.
 type prices map[offering]int64
 
 func pricesOf(types []catalog.InstanceType) prices {
@@ -110,7 +110,7 @@ func pricesOf(types []catalog.InstanceType) prices {
 	return p
 }
 
-// of is what the machines of the claims cost together.
+// of returns the total price of the machines of the claims.
 func (p prices) of(claims []claim) (int64, error) {
 	var sum int64
 	for _, c := range claims {

@@ -8,7 +8,7 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// asItShouldBe is a side with two pods on one machine, and what is left of the other side, which was before.
+// asItShouldBe returns a side with two pods on one machine, and the remains of the other side, which ran before.
 func asItShouldBe() (side, seen) {
 	s := side{name: "Karve", pool: "shared", deployment: "inference", began: noon}
 	return s, seen{
@@ -32,7 +32,7 @@ func TestWhatShouldNotBeIsASurprise(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*seen)
-		want   string // "" is no surprise
+		want   string // "" means no surprise
 	}{
 		"nothing":                   {func(*seen) {}, ""},
 		"a pod that does not run":   {func(s *seen) { s.pods[0].running = time.Time{} }, "pod p1 is not Running"},
@@ -99,17 +99,17 @@ func TestNodesAreToldOfOnceTheyStayReady(t *testing.T) {
 	bare := seen{claims: []claim{{}}, nodes: []node{{ready: true}}}
 	var r readiness
 	if r.look(bare, false) || r.look(ready, false) {
-		t.Error("told at once")
+		t.Error("reported ready at once")
 	}
 	r.since = r.since.Add(-nodesQuiet)
 	if r.look(bare, false) || r.look(ready, false) {
-		t.Error("told although the replicas went and came back a moment ago")
+		t.Error("reported ready although the replicas disappeared a moment ago")
 	}
 	if !r.look(ready, true) {
-		t.Error("not told although the pods run")
+		t.Error("not reported ready although the pods run")
 	}
 	if r.look(ready, true) {
-		t.Error("told twice")
+		t.Error("reported ready twice")
 	}
 }
 
@@ -123,7 +123,7 @@ func TestProgressIsToldLineByLine(t *testing.T) {
 		}
 	}
 	if want := "   0.0s  building etcd (1 of 2), about a minute\n   0.0s    built in 2s\n"; said.String() != want {
-		t.Errorf("told %q, want %q", said, want)
+		t.Errorf("printed %q, want %q", said, want)
 	}
 	if got := p.doing(); got != "building etcd" {
 		t.Errorf("doing %q", got)

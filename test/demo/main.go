@@ -1,5 +1,5 @@
-// Command demo shows Karve at work on this machine: a real control plane, Karpenter's real AWS controller on a local AWS, and simulated machines. It applies examples/, tells what
-// happens as it happens, measures what the same pods cost with Karpenter alone in the same cluster, and leaves nothing behind.
+// Command demo shows Karve on this machine: a real control plane, Karpenter's real AWS controller on a local AWS, and simulated machines. It applies
+// examples/, prints events as they happen, measures what the same pods cost with Karpenter alone in the same cluster, and leaves nothing behind.
 package main
 
 import (
@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// errOrphaned ends a demo whose parent is gone: `go run` does not pass on the signal that ends it.
+// errOrphaned ends a demo whose parent is gone. `go run` does not forward the signal that ends it.
 var errOrphaned = errors.New("what started the demo has ended")
 
 func main() {
-	// A broken pipe is among them so that `make demo | head` leaves nothing either.
+	// This includes SIGPIPE, so that `make demo | head` leaves nothing behind either.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait
+	context.AfterFunc(ctx, stop) // a second Ctrl-C exits at once
 	d := &demo{story: newStory(os.Stdout)}
 	err := d.run(ctx)
 	interrupted := ctx.Err() != nil || errors.Is(err, errOrphaned)

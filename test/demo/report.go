@@ -25,7 +25,7 @@ func table(out io.Writer, karve, karpenter figures) {
 	row("to the last NodeClaim", func(f figures) string { return seconds(f.toClaims) })
 	row("to the last pod Running", func(f figures) string { return seconds(f.toRunning) })
 	row("from zero pods to no machine", func(f figures) string { return seconds(f.toGone) })
-	_ = w.Flush() // as good as the writes to out
+	_ = w.Flush() // only writes to out can fail
 }
 
 func saving(karve, karpenter figures) string {
@@ -36,7 +36,7 @@ func saving(karve, karpenter figures) string {
 		100*(1-float64(karve.microUSD)/float64(karpenter.microUSD)))
 }
 
-// document is _output/demo.json.
+// document is the content of _output/demo.json.
 type document struct {
 	Pods                     int            `json:"pods"`
 	Claims                   map[string]int `json:"claims"`
@@ -63,7 +63,7 @@ func byType(claims []claim) map[string]int {
 	return n
 }
 
-// kinds says which machines there are, as in "8 × g4dn.xlarge (on-demand)".
+// kinds counts the machines by type, as in "8 × g4dn.xlarge (on-demand)".
 func kinds(claims []claim) string {
 	n := map[string]int{}
 	for _, c := range claims {

@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	// claimsQuiet is how long no further NodeClaim may come before they are told of: those of one plan come together.
+	// claimsQuiet is how long no further NodeClaim may appear before the claims are printed, because those of one plan appear together.
 	claimsQuiet = time.Second
-	// aftermath is how long the cluster is watched once all pods run, for machines that come after all: longer than the second for which
-	// Karve and Karpenter gather pods before they act on them.
+	// aftermath is how long the demo watches the cluster for late machines once all pods run. It is longer than the second for which Karve and Karpenter
+	// batch pods.
 	aftermath = 3 * time.Second
 )
 
-// side is one of the two that are compared.
+// side is one of the two sides of the comparison.
 type side struct {
 	name string
 	pool string
-	// deployment is the name of the Deployment, and the label app of its pods.
+	// deployment is the name of the Deployment, and the value of the label app of its pods.
 	deployment string
 	create     func(context.Context) error
 	began      time.Time
 }
 
-// figures are what was measured of a side.
+// figures are the measurements of a side.
 type figures struct {
 	pods     int
 	claims   []claim
 	microUSD int64
-	// The first two count from the last pod's creation to the last NodeClaim and the last pod Running, the third from the scaling to zero to
-	// the end of the last NodeClaim and Node.
+	// toClaims and toRunning count from the creation of the last pod to the last NodeClaim and to the last pod Running. toGone counts from scaling to
+	// zero to the deletion of the last NodeClaim and Node.
 	toClaims, toRunning, toGone time.Duration
 }
 
-// measure creates the side's pods, follows them until all of them run, scales to zero and follows the machines until all are gone.
+// measure creates the side's pods and waits until all of them run. It then scales to zero and waits until all machines are gone.
 func (d *demo) measure(ctx context.Context, s side) (figures, error) {
 	f := figures{}
 	s.began = time.Now()
@@ -138,17 +138,17 @@ func (d *demo) tellClaims(claims []claim) error {
 	return nil
 }
 
-// readiness is since when every claim has had a Node that is ready and has replicas.
+// readiness records since when every claim has a ready Node with replicas.
 type readiness struct {
 	since time.Time
 	told  bool
 }
 
-// nodesQuiet is how long Nodes must be ready to be told of. A simulated machine comes with what NodeOverlays say of it already in its status, and
-// has it for a moment until the simulated device plugin takes over.
+// nodesQuiet is how long Nodes must be ready before they are printed. A simulated machine starts with the resources of the NodeOverlays in its status,
+// until the simulated device plugin takes over a moment later.
 const nodesQuiet = time.Second
 
-// look says whether it is time to tell; it is in any case when the pods run.
+// look reports whether it is time to print the Nodes. If the pods run, it is.
 func (r *readiness) look(s seen, run bool) bool {
 	offering := count(s.nodes, func(n node) bool { return n.ready && n.replicas > 0 })
 	if len(s.claims) == 0 || offering < len(s.claims) {

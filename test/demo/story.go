@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// story is what the demo prints: a line an event, with the seconds since the demo began.
+// story prints the events of the demo, one line each, with the seconds since the demo began.
 type story struct {
 	mu    sync.Mutex
 	out   io.Writer
 	began time.Time
-	last  time.Time // when something was told
+	last  time.Time // time of the last line
 }
 
 func newStory(out io.Writer) *story { return &story{out: out, began: time.Now()} }
 
 func (s *story) tell(format string, args ...any) { s.tellAt(time.Now(), format, args...) }
 
-// tellAt tells of something that was seen to be complete only after it had happened.
+// tellAt prints an event that happened at an earlier time.
 func (s *story) tellAt(when time.Time, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *story) tellAt(when time.Time, format string, args ...any) {
 	fmt.Fprintf(s.out, "%6.1fs  %s\n", when.Sub(s.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// silence is how long nothing was told.
+// silence returns the time since the last line.
 func (s *story) silence() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,10 +42,10 @@ func (s *story) chapter(title string) {
 	fmt.Fprintf(s.out, "\n%s\n", title)
 }
 
-// stillAfter is how long nothing may be told while something goes on.
+// stillAfter is the longest time without output while something runs.
 const stillAfter = 8 * time.Second
 
-// whileStill tells now and again that something long goes on.
+// whileStill runs do, and regularly prints that it still runs.
 func (s *story) whileStill(doing func() string, do func() error) error {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -68,14 +68,14 @@ func (s *story) whileStill(doing func() string, do func() error) error {
 	return do()
 }
 
-// building tells what is built before it is, and that it goes on.
+// building prints what it builds, runs the build, and regularly prints that it still runs.
 func (s *story) building(what string, build func() error) error {
 	s.tell("building %s", what)
 	what, _, _ = strings.Cut(what, ",")
 	return s.whileStill(func() string { return "building " + what }, build)
 }
 
-// progress tells each line that is written to it.
+// progress prints each line that is written to it.
 type progress struct {
 	story *story
 	mu    sync.Mutex
@@ -100,7 +100,7 @@ func (p *progress) Write(b []byte) (int, error) {
 	}
 }
 
-// doing is what the last line that began something said.
+// doing returns the last line that announced a step.
 func (p *progress) doing() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

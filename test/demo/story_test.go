@@ -14,7 +14,7 @@ func TestALongBuildIsToldBeforeItBeginsAndWhileItGoesOn(t *testing.T) {
 		s := newStory(&out)
 		if err := s.building("helm, which renders the chart", func() error {
 			if !strings.Contains(out.String(), "building helm, which renders the chart\n") {
-				t.Errorf("before the build was told:\n%s", out.String())
+				t.Errorf("output before the build:\n%s", out.String())
 			}
 			time.Sleep(2*stillAfter + 5*time.Second)
 			return nil
@@ -22,7 +22,7 @@ func TestALongBuildIsToldBeforeItBeginsAndWhileItGoesOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(out.String(), "still building helm\n"); got != 2 {
-			t.Errorf("that the build goes on was told %d times, want 2:\n%s", got, out.String())
+			t.Errorf("the running build was printed %d times, want 2:\n%s", got, out.String())
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/controllers/gather"
 )
 
-// pod, claim and node are what the demo remembers of an object, also when it is gone. The times are those at which the watch told of it.
+// pod, claim and node are what the demo remembers of an object, even after its deletion. The times are those of the watch events.
 type pod struct {
 	name, app, node     string
 	seen, running, gone time.Time
@@ -36,19 +36,19 @@ type claim struct {
 type node struct {
 	name, pool string
 	ready      bool
-	// replicas are allocatable.
+	// replicas is the number of allocatable replicas.
 	replicas   int64
 	seen, gone time.Time
 }
 
-// seen is everything that was ever there.
+// seen is everything that ever existed.
 type seen struct {
 	pods   []pod
 	claims []claim
 	nodes  []node
 }
 
-// watcher follows pods, claims and nodes from the start of the cluster to its end.
+// watcher watches pods, claims and nodes from the start of the cluster to its end.
 type watcher struct {
 	resource corev1.ResourceName
 
@@ -59,7 +59,7 @@ type watcher struct {
 	changed chan struct{} // closed at the next change
 }
 
-// newWatcher returns when the watches have begun; they end with the context. Replicas are those of the resource.
+// newWatcher starts the watches and returns when they are synced. They end with the context. Replicas are counted by the resource.
 func newWatcher(ctx context.Context, config *rest.Config, resource corev1.ResourceName) (*watcher, error) {
 	scheme, err := gather.Scheme()
 	if err != nil {
@@ -86,7 +86,7 @@ func newWatcher(ctx context.Context, config *rest.Config, resource corev1.Resour
 			return nil, fmt.Errorf("watching the cluster: %w", err)
 		}
 	}
-	go func() { _ = objects.Start(ctx) }() // it fails only when it is started twice
+	go func() { _ = objects.Start(ctx) }() // it fails only if it is started twice
 	if !objects.WaitForCacheSync(ctx) {
 		return nil, fmt.Errorf("watching the cluster: %w", context.Cause(ctx))
 	}
@@ -122,7 +122,7 @@ func notePod(p pod, o *corev1.Pod, now time.Time, gone bool) pod {
 
 func noteClaim(c claim, o *karpv1.NodeClaim, now time.Time, gone bool) claim {
 	c.name, c.pool, c.node = o.Name, o.Labels[karpv1.NodePoolLabelKey], o.Status.NodeName
-	// Karpenter writes down what it got when the machine is launched.
+	// Karpenter sets these when the machine is launched.
 	c.launched = o.Status.ProviderID != ""
 	c.instanceType, c.zone = o.Labels[corev1.LabelInstanceTypeStable], o.Labels[corev1.LabelTopologyZone]
 	c.capacityType = o.Labels[karpv1.CapacityTypeLabelKey]
@@ -143,14 +143,14 @@ func (w *watcher) noteNode(n node, o *corev1.Node, now time.Time, gone bool) nod
 	return n
 }
 
-// first notes when something was so for the first time.
+// first sets when to now if the condition holds for the first time.
 func first(when *time.Time, is bool, now time.Time) {
 	if is && when.IsZero() {
 		*when = now
 	}
 }
 
-// all is a copy of everything that was ever there, by name.
+// all returns a copy of everything that ever existed, sorted by name.
 func (w *watcher) all() seen {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,14 +170,14 @@ func (w *watcher) all() seen {
 	return s
 }
 
-// patience is for each thing that is waited for; on a machine of its own none takes half a minute.
+// patience is the timeout of each wait. On an otherwise idle machine no wait takes half a minute.
 const patience = 2 * time.Minute
 
-// until waits until is says so; what it says otherwise is how far things are, which is told should they never come.
+// until waits until is reports done. Otherwise is returns the progress, which becomes part of the error after a timeout.
 func (w *watcher) until(ctx context.Context, is func(seen) (done bool, sofar string)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// Some conditions are about time.
+	// Some conditions depend on time.
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -200,7 +200,7 @@ func (w *watcher) until(ctx context.Context, is func(seen) (done bool, sofar str
 	}
 }
 
-// of picks what belongs to a NodePool, and the pods of an app.
+// of returns what belongs to a NodePool, and the pods of an app.
 func (s seen) of(pool, app string) seen {
 	return seen{
 		pods:   keep(s.pods, func(p pod) bool { return p.app == app }),
@@ -209,7 +209,7 @@ func (s seen) of(pool, app string) seen {
 	}
 }
 
-// present leaves out what is gone.
+// present returns what still exists.
 func (s seen) present() seen {
 	return seen{
 		pods:   keep(s.pods, func(p pod) bool { return p.gone.IsZero() }),

@@ -1,5 +1,5 @@
-// Command bench-node measures Karve's agent and NVIDIA's device plugin side by side: the same kubelet, the same pods, the same library
-// that plays four T4. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
+// Command bench-node compares Karve's agent with NVIDIA's device plugin. Both run on the same kubelet with the same pods, and use the same mock NVML
+// library, which simulates four T4 GPUs. It prints a table and writes it as JSON. `make bench-node` runs it, as root.
 package main
 
 import (
@@ -67,7 +67,7 @@ func run(ctx context.Context) (err error) {
 	return results.Save(*out, measured)
 }
 
-// lines are the table's, by the key in the JSON.
+// lines are the rows of the table, by key in the JSON.
 var lines = []struct{ key, title string }{
 	{"plugin", ""},
 	{"binaryBytes", "binary, bytes"},

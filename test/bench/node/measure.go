@@ -15,12 +15,12 @@ import (
 
 const (
 	cards           = 4
-	replicas, fewer = 10, 8 // of each of them, by turns
+	replicas, fewer = 10, 8 // replicas per GPU of the two configurations, which alternate
 	patience        = 90 * time.Second
 	xid             = 79 // The GPU has fallen off the bus.
 )
 
-// bench is one plugin on a node of its own.
+// bench measures one plugin on a node of its own.
 type bench struct {
 	plugin  gpus.Plugin
 	machine *gpus.Machine
@@ -30,7 +30,7 @@ type bench struct {
 }
 
 func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin, starts, reloads int) (result map[string]any, err error) {
-	// The kubelet tells the API server every second, not every ten as it usually does: what is measured is the plugin.
+	// The kubelet reports its status every second instead of every ten, so that its delay does not hide that of the plugin.
 	n, err := kubelet.Start(ctx, c, kubelet.Config{Name: name, StatusInterval: time.Second})
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin
 		if stopErr := n.Stop(); err == nil {
 			err = stopErr
 		}
-		// Pods of the next plugin are not to be scheduled here.
+		// The scheduler must not place pods of the next plugin on this node.
 		_ = removeNode(context.WithoutCancel(ctx), n)
 	}()
 	b := &bench{plugin: p, node: n, result: map[string]any{"plugin": p.Name}}
@@ -58,7 +58,7 @@ func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin
 	if err := b.machine.Share(replicas); err != nil {
 		return nil, err
 	}
-	// The machine's own pod has started by then.
+	// By then the pod that gpus.New created runs.
 	if err := pause(ctx, 3*time.Second); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin
 	return b.result, nil
 }
 
-// start measures starts and returns the last process, which runs.
+// start starts the plugin several times and measures how long that takes. It returns the last process, which still runs.
 func (b *bench) start(ctx context.Context, starts int) (*kubelet.Process, error) {
 	var inKubelet, onNode []time.Duration
 	for i := 1; ; i++ {
@@ -121,7 +121,7 @@ func (b *bench) start(ctx context.Context, starts int) (*kubelet.Process, error)
 	}
 }
 
-// configure gives the plugin the i-th configuration and says how many replicas that makes on the node.
+// configure applies the i-th configuration and returns the number of replicas that the node then has.
 func (b *bench) configure(process *kubelet.Process, i int) (int, error) {
 	each := fewer
 	if i%2 == 1 {
@@ -151,7 +151,7 @@ func (b *bench) reload(ctx context.Context, process *kubelet.Process, reloads in
 			return err
 		}
 		onNode = append(onNode, at.Sub(began))
-		// The next one comes at another phase of the kubelet's interval.
+		// Start the next reload at a different phase of the kubelet's interval.
 		if err := pause(ctx, time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
 			return err
 		}
@@ -165,12 +165,12 @@ func (b *bench) reload(ctx context.Context, process *kubelet.Process, reloads in
 	return nil
 }
 
-// churn reloads while pods come and go. There is room for all of them with either configuration.
+// churn reloads the plugin while pods come and go. All of them fit with either configuration.
 func (b *bench) churn(ctx context.Context, process *kubelet.Process, reloads int) error {
 	pods := b.machine.StartChurn(ctx, b.node.Name(), 6)
 	for i := range reloads {
 		if err := pause(ctx, 2*time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
-			break // The pods are waited for.
+			break // Stop waits for the pods.
 		}
 		if _, err := b.configure(process, i); err != nil {
 			break
@@ -184,14 +184,14 @@ func (b *bench) churn(ctx context.Context, process *kubelet.Process, reloads int
 	return ctx.Err()
 }
 
-// event lets one of the GPUs report an XID, and counts its replicas that are gone from what can be allocated.
+// event makes one GPU report an XID and counts the replicas that are no longer allocatable.
 func (b *bench) event(ctx context.Context) error {
 	before := b.seen.kubelet.last()
 	began := time.Now()
 	if err := b.machine.Change(func(s *nvmltest.State) { s.XIDs = append(s.XIDs, nvmltest.XID{Device: 1, XID: xid}) }); err != nil {
 		return err
 	}
-	// NVIDIA's looks for events every five seconds.
+	// NVIDIA's plugin checks for events every five seconds.
 	if err := pause(ctx, 12*time.Second); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
 
-// series is how many devices could be allocated, over time.
+// series records the number of allocatable devices over time.
 type series struct {
 	mu      sync.Mutex
 	changes []change
@@ -50,7 +50,7 @@ func (s *series) last() int {
 	return s.changes[len(s.changes)-1].value
 }
 
-// reached says when the value came to be, since a time, if it still is.
+// reached waits until value devices are allocatable. It returns the time of that change, or since if the change was earlier.
 func (s *series) reached(ctx context.Context, value int, since time.Time) (time.Time, error) {
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
@@ -60,7 +60,7 @@ func (s *series) reached(ctx context.Context, value int, since time.Time) (time.
 			at := s.changes[n-1].at
 			s.mu.Unlock()
 			if at.Before(since) {
-				at = since // It was so already.
+				at = since // It already had this value.
 			}
 			return at, nil
 		}
@@ -72,7 +72,7 @@ func (s *series) reached(ctx context.Context, value int, since time.Time) (time.
 	return time.Time{}, fmt.Errorf("%d are allocatable after %s, not %d", s.last(), patience, value)
 }
 
-// atZero is for how long between two times the value was zero.
+// atZero returns for how long the value was zero between two times.
 func (s *series) atZero(from, to time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *series) atZero(from, to time.Time) time.Duration {
 	return total
 }
 
-// observer follows what the kubelet would give and what the API server knows of it.
+// observer follows the number of allocatable devices in the kubelet and on the Node.
 type observer struct {
 	kubelet, node series
 	cancel        context.CancelFunc
@@ -132,16 +132,16 @@ func observe(ctx context.Context, n *kubelet.Node) (*observer, error) {
 	return o, nil
 }
 
-// The kubelet's log says to the microsecond when it begins to offer devices and when it does not any more. Its socket for pod resources
-// says so as well, but answers a hundred questions a second at most, and the plugins have some too.
+// The kubelet logs to the microsecond when it starts and stops offering devices. Its pod resources socket reports the same, but answers at most a
+// hundred requests a second, and the plugins send some of them.
 var (
 	offers  = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*"Processed device updates for resource" resourceName="` + gpus.Resource + `".* healthyCount=(\d+)`)
 	forgets = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*"Mark all resources Unhealthy for resource" resourceName="` + gpus.Resource + `"`)
 )
 
-// follow reads a file that grows.
+// follow reads a log while it grows.
 func (o *observer) follow(ctx context.Context, log io.Reader) {
-	// What is left of a line whose end is not yet written.
+	// rest is the start of a line whose end is not written yet.
 	var rest []byte
 	buffer := make([]byte, 64<<10)
 	for {
@@ -159,7 +159,7 @@ func (o *observer) follow(ctx context.Context, log io.Reader) {
 
 func (o *observer) read(log io.Reader) {
 	lines := bufio.NewScanner(log)
-	lines.Buffer(nil, 1<<20) // The kubelet writes pods into single lines.
+	lines.Buffer(nil, 1<<20) // The kubelet logs whole pods on one line.
 	for lines.Scan() {
 		if m := offers.FindStringSubmatch(lines.Text()); m != nil {
 			value, _ := strconv.Atoi(m[2])
@@ -170,7 +170,7 @@ func (o *observer) read(log io.Reader) {
 	}
 }
 
-// logged is the time of a line, which does not tell the year.
+// logged returns the time of a log line, which does not contain the year.
 func logged(at string) time.Time {
 	t, err := time.ParseInLocation("20060102 15:04:05.000000", strconv.Itoa(time.Now().Year())+at, time.Local)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The lines are those of kubelet 1.36.3. Should another one put it differently, a measurement waits in vain.
+// These are lines of kubelet 1.36.3. If another version logs differently, a measurement times out.
 const kubeletLog = `I1121 01:59:49.846694      17 manager.go:241] "Device plugin connected" resourceName="nvidia.com/gpu"
 I1121 01:59:49.848293      17 manager.go:319] "Processed device updates for resource" resourceName="nvidia.com/gpu" totalCount=40 healthyCount=40
 I1121 01:59:50.000000      17 manager.go:319] "Processed device updates for resource" resourceName="nvidia.com/gpu.shared" totalCount=40 healthyCount=3

@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// controllerBudget is the chart's planBudget. controllerLaunches is how many machines the controller launches before any was launched: so few at a time are the hardest case.
+	// controllerBudget is the chart's planBudget. controllerLaunches is how many machines the controller launches at a time before its first launch
+	// succeeds. Launching so few at a time is the hardest case.
 	controllerBudget   = 200 * time.Millisecond
 	controllerLaunches = 10
-	// manyRounds bounds how often a plan of hundreds of machines is made again: that part of what is left is launched at once where it is more.
+	// manyRounds limits how often a plan of hundreds of machines is recomputed: each round launches at least 1/manyRounds of the remaining launches.
 	manyRounds = 5
-	// More pods than billPods are not carried out: a plan has thousands of machines then.
+	// billPods is the largest number of pods for which a plan is carried out. Larger plans have thousands of machines.
 	billPods = 10_000
-	// billedPods is how many pods of a row are planned for until its bill is known, so that small snapshots are several.
+	// billedPods is how many pods of a row are planned before its bill is final. A row of small snapshots thus covers several of them.
 	billedPods = 500
 )
 
-// bills are the prices of first plans, and of all that was launched in the end.
+// bills sums the prices of the first plans, and of everything that was launched in the end.
 type bills struct{ first, final planner.MicroUSD }
 
 func (b bills) over() *float64 {
@@ -35,8 +36,8 @@ func (b bills) over() *float64 {
 	return new(100 * (float64(b.final)/float64(b.first) - 1))
 }
 
-// carryOut plans as the controller does, launches so many machines at a time, and plans again each time while nothing but the clock decides what is found. From each
-// plan to the next only what is on NodeClaims is known of it, as after a restart.
+// carryOut launches a plan atATime machines at a time and replans after each round, as the controller does. The search is limited only by time. Between
+// rounds it keeps only what the NodeClaims record, as after a restart.
 func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
 	search := func() solve.Solver {
 		start := time.Now()
@@ -67,7 +68,7 @@ func (b *bills) carryOut(s planner.Snapshot, atATime int) error {
 	return nil
 }
 
-// remembered is a plan as the NodeClaims have it: how many pods of each class a machine is for, not which.
+// remembered returns a plan as the NodeClaims record it: how many pods of each class a machine is for, but not which pods.
 func remembered(s planner.Snapshot, p planner.Plan) planner.Plan {
 	class, next := map[string]int{}, make([]int, len(s.Classes))
 	for c := range s.Classes {
@@ -94,7 +95,7 @@ func remembered(s planner.Snapshot, p planner.Plan) planner.Plan {
 	return out
 }
 
-// busy keeps all processors busy until it is told to end.
+// busy keeps all processors busy until end is called.
 func busy() (end func()) {
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -111,7 +112,7 @@ func busy() (end func()) {
 	}
 }
 
-// bill carries a plan for the first snapshots of a row out: all machines at once, and ten at a time on a busy machine.
+// bill carries out the plans of a row's first snapshots: all machines at once, and ten at a time on a busy machine.
 func (r row) bill(f *figures) error {
 	var atOnce, byTen bills
 	n := 0

@@ -1,5 +1,5 @@
-// Command bench plans fixed workloads with Karve and with its peers, prints a table, and writes it as JSON. The figures of time are of the machine that it
-// runs on, everything else is not, apart from what a search finds in its time.
+// Command bench plans fixed workloads with Karve and with its peers, prints a table, and writes it as JSON. Times depend on the machine that it runs on.
+// All else is reproducible, except what a time-limited search finds.
 package main
 
 import (

@@ -16,46 +16,47 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// figures are what was measured of a row; a nil field was not. Over several snapshots they are averages, where the name says nothing else.
+// figures are the measurements of a row. A nil field was not measured. Over several snapshots they are averages, unless the name says otherwise.
 type figures struct {
 	Workload string `json:"workload"`
 	// Pods and Offerings are those of the largest snapshot.
 	Pods      int `json:"pods"`
 	Offerings int `json:"offerings"`
 	Snapshots int `json:"snapshots"`
-	// Proved is how many of the plans are proved to be optimal.
+	// Proved is how many of the plans are proven optimal.
 	Proved *int `json:"provedOptimal"`
-	// The gap is from the proven bound up to the price, in percent of the bound.
+	// The gap is the distance from the proven bound to the price, in percent of the bound.
 	GapMean  *float64 `json:"gapPercentMean"`
 	GapWorst *float64 `json:"gapPercentWorst"`
-	// Milliseconds is how long a plan took, FirstPlan how long until the first plan that could be launched.
+	// Milliseconds is how long a plan took. FirstPlan is the time until the first plan that could be launched.
 	Milliseconds *float64 `json:"milliseconds"`
 	FirstPlan    *float64 `json:"firstPlanMilliseconds"`
-	// PeakMiB is the most memory that the process had while the row was planned.
+	// PeakMiB is the peak memory of the process while it planned the row.
 	PeakMiB *float64 `json:"peakMemoryMiB"`
-	// MicroUSD is the sum of the prices of the plans; what peers cost over them is of such sums, too.
+	// MicroUSD is the sum of the prices of the plans. The figures of peers compare such sums too.
 	MicroUSD int64 `json:"microUSDPerHour"`
-	// Bill is what all machines cost in the end over the first plan, in percent, when the plan is carried out and made again with each launch, as the controller
-	// does within its budget: all machines at once, and ten at a time while all processors are busy.
+	// The final bill is what all machines cost over the first plan, in percent, when the plan is carried out and recomputed with each launch within the
+	// controller's budget: BillAtOnce launches all machines at once, BillByTen ten at a time while all processors are busy.
 	BillAtOnce *float64 `json:"finalBillOverFirstPlanPercentAllAtOnce"`
 	BillByTen  *float64 `json:"finalBillOverFirstPlanPercentTenAtATimeBusy"`
-	// FirstFit is what Karpenter's packing costs over the plans, as firstfit.Plan has it, which knows of the memory of each GPU.
+	// FirstFit is the extra cost of Karpenter's packing over Karve's plans. firstfit.Plan computes it and knows the memory of each GPU.
 	FirstFit             *float64 `json:"firstFitOverPlanPercent"`
 	FirstFitMilliseconds *float64 `json:"firstFitMilliseconds"`
-	// Karpenter is what Karpenter's scheduler itself says, for the snapshots that it was given. Device memory it knows only as a sum of the machine.
+	// Karpenter is the extra cost of the plans of Karpenter's own scheduler, for the snapshots that it planned. It knows GPU memory only as a sum per
+	// machine.
 	Karpenter             *float64 `json:"karpenterOverPlanPercent"`
 	KarpenterMilliseconds *float64 `json:"karpenterMilliseconds"`
-	// The Cluster Autoscaler's are of a model of it.
+	// LeastWaste and PerPod come from a model of the Cluster Autoscaler.
 	LeastWaste *float64 `json:"clusterAutoscalerLeastWasteModelOverPlanPercent"`
 	PerPod     *float64 `json:"clusterAutoscalerPriceModelOverPlanPercent"`
 	GoalMean   *float64 `json:"goalGapPercentMean"`
 	GoalWorst  *float64 `json:"goalGapPercentWorst"`
 	GoalMS     *float64 `json:"goalMilliseconds"`
-	// Note says what a reader has to know of the row, and why something was not measured.
+	// Note holds what a reader must know about the row, and why something was not measured.
 	Note string `json:"note,omitempty"`
 }
 
-// average sums up to a mean; without values there is none.
+// average computes a mean. It has none without values.
 type average struct {
 	sum float64
 	n   int
@@ -70,7 +71,7 @@ func (a *average) mean() *float64 {
 	return new(a.sum / float64(a.n))
 }
 
-// measure plans the snapshots of a row, and has the peers plan them.
+// measure plans the snapshots of a row with Karve and with its peers.
 func measure(ctx context.Context, r row) (figures, error) {
 	f := figures{Workload: r.name, Note: r.skipped, GoalMS: new(milliseconds(r.budget))}
 	if !r.goal.proved {
@@ -82,7 +83,8 @@ func measure(ctx context.Context, r row) (figures, error) {
 	var gap, took, first average
 	worst, proved, unbounded := 0.0, 0, 0
 	var prices []planner.MicroUSD
-	// The peers come afterwards: what they leave of memory is not the planner's, and a planner that has just begun waits for memory, unlike one that runs for days.
+	// The peers run afterwards, because the memory that they hold is not the planner's. Also, a planner in a fresh process waits for memory, unlike one
+	// that has run for days.
 	peak := watchMemory()
 	for s := range r.snapshots {
 		runtime.GC()
@@ -138,7 +140,7 @@ func measure(ctx context.Context, r row) (figures, error) {
 	return f, nil
 }
 
-// value is a figure, 0 where it was not measured.
+// value returns a figure, or 0 if it was not measured.
 func value(x *float64) float64 {
 	if x == nil {
 		return 0
@@ -148,7 +150,8 @@ func value(x *float64) float64 {
 
 type times struct{ first, all time.Duration }
 
-// plan searches for as long as the budget allows. What follows a search, from a name for each pod to Karpenter's packing to compare with, takes some as long as the first plan did.
+// plan searches within the budget. The steps after the search, from naming the pods to the comparison with Karpenter's packing, take about as long as
+// the first plan did, so the search stops earlier by that much.
 func plan(s planner.Snapshot, budget time.Duration) (planner.Plan, times) {
 	var t times
 	start := time.Now()
@@ -171,7 +174,7 @@ func podsOf(s planner.Snapshot) int {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// watchMemory returns a function that ends the watch and returns the most memory in MiB that the process had from the system meanwhile.
+// watchMemory starts to watch the memory of the process. The returned function stops that and returns the peak in MiB.
 func watchMemory() func() float64 {
 	runtime.GC()
 	debug.FreeOSMemory()

@@ -12,12 +12,12 @@ import (
 	"karve.sh/karve/test/harness/karpenter"
 )
 
-// peer plans the same snapshots. A row's snapshots are given to it until it has used up its share of the time.
+// peer is another planner for the same snapshots. It plans a row's snapshots until it has used its share of the time.
 type peer struct {
 	name string
-	// plan says how long the peer itself took.
+	// plan also returns how long the peer itself took.
 	plan func(context.Context, planner.Snapshot) (planner.Plan, time.Duration, error)
-	// over compares the prices, of those snapshots that the peer has planned.
+	// theirs and ours sum the prices over the snapshots that the peer planned.
 	theirs, ours planner.MicroUSD
 	took         average
 	used         time.Duration
@@ -26,7 +26,7 @@ type peer struct {
 }
 
 const (
-	// peerShare is the time for a peer and a row, peerLimit that for one snapshot; more pods than peerPods are not tried.
+	// peerShare is a peer's time per row, and peerLimit its time per snapshot. Snapshots with more than peerPods pods are skipped.
 	peerShare = 8 * time.Second
 	peerLimit = 60 * time.Second
 	peerPods  = 10_000
@@ -52,7 +52,7 @@ func peers() (firstFit, karp, leastWaste, perPod *peer) {
 		&peer{name: "model of the Cluster Autoscaler by price", plan: modelled(autoscaler.Price)}
 }
 
-// run has the peer plan a snapshot that Karve has planned at a price.
+// run lets the peer plan a snapshot for which Karve's plan costs ours.
 func (p *peer) run(ctx context.Context, s planner.Snapshot, ours planner.MicroUSD) error {
 	switch pods := podsOf(s); {
 	case p.done:
@@ -88,7 +88,7 @@ func (p *peer) stop(format string, args ...any) {
 	p.notes = append(p.notes, fmt.Sprintf(format, args...))
 }
 
-// over is what the peer's plans cost over Karve's, in percent.
+// over returns how much more the peer's plans cost than Karve's, in percent.
 func (p *peer) over() *float64 {
 	if p.ours == 0 {
 		return nil

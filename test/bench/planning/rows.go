@@ -8,25 +8,25 @@ import (
 	"karve.sh/karve/pkg/planner/plantest/workload"
 )
 
-// row is a line of the table: a workload, drawn once or from several seeds, and what is wanted of its plans.
+// row is a line of the table: a workload, drawn once or from several seeds, and the goals for its plans.
 type row struct {
 	name string
-	// budget is the time that a search may take.
+	// budget is the time limit of a search.
 	budget time.Duration
-	// goal is the gap in percent that is wanted on average and at worst.
+	// goal is the wanted gap in percent, on average and at worst.
 	goal      goal
 	snapshots func(yield func(planner.Snapshot) bool)
-	// skipped says why there is nothing to measure; then snapshots is nil.
+	// skipped is why there is nothing to measure. snapshots is nil then.
 	skipped string
 }
 
-// goal is in percent; proved wants each plan to be proved optimal.
+// goal is in percent. proved requires that every plan is proven optimal.
 type goal struct {
 	mean, worst float64
 	proved      bool
 }
 
-// rows are the workloads of the table. The trace of the openb rows is read from the path.
+// rows returns the workloads of the table. tracePath is the file of the trace for the openb rows.
 func rows(tracePath string) []row {
 	var (
 		g4  = workload.Types(workload.G4dn, 10)
@@ -63,7 +63,7 @@ func rows(tracePath string) []row {
 	return append(out, openb(tracePath)...)
 }
 
-// sweep is every number of identical pods up to 200.
+// sweep returns a row with a snapshot for each number of identical pods from 1 to 200.
 func sweep(name string, types []workload.Type) row {
 	return row{name: name, budget: 5 * time.Millisecond, goal: goal{proved: true}, snapshots: func(yield func(planner.Snapshot) bool) {
 		for n := 1; n <= 200; n++ {
@@ -74,7 +74,7 @@ func sweep(name string, types []workload.Type) row {
 	}}
 }
 
-// mixed is a mix drawn from the seeds 1 to so many.
+// mixed returns a row with a snapshot of the mix for each seed from 1 to seeds.
 func mixed(name string, budget time.Duration, g goal, seeds int64, m workload.Mix, types []workload.Type) row {
 	return row{name: name, budget: budget, goal: g, snapshots: func(yield func(planner.Snapshot) bool) {
 		for seed := int64(1); seed <= seeds; seed++ {
@@ -85,8 +85,8 @@ func mixed(name string, budget time.Duration, g goal, seeds int64, m workload.Mi
 	}}
 }
 
-// openb is the trace in one batch, in each of its mappings, and in windows of consecutive arrivals. The goal of a row is half of the gap that the
-// prototype of this planner had.
+// openb returns the rows of the trace: one batch in each of its mappings, and windows of consecutive arrivals. The goal of a row is half the gap of this
+// planner's prototype.
 func openb(path string) []row {
 	pods, err := workload.Openb(path)
 	skipped := ""

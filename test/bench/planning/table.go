@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// table prints figures as they come, one line a workload.
+// table prints figures as they arrive, one line per workload.
 type table struct{ to io.Writer }
 
 const lineFormat = "%-68s %7s %6s %10s %16s %12s %14s %5s %5s  %14s %9s %16s %12s  %s\n"
@@ -46,7 +46,7 @@ func (t table) row(r row, f figures) {
 	}
 }
 
-// footer says what the columns are.
+// footer explains the columns.
 func (t table) footer() {
 	fmt.Fprint(t.to, `
 Several snapshots are drawn of a workload; gap and times are averages over them, the worst where it says so. The gap is from the proven bound to the price.
@@ -57,7 +57,7 @@ the Cluster Autoscaler with a group for each offering and the expanders least-wa
 `)
 }
 
-// missed says which of a row's goals its figures miss, nothing when none.
+// missed returns the names of the row's goals that its figures miss, or "".
 func (r row) missed(f figures) string {
 	var missed []string
 	note := func(goal string, isMissed bool) {
@@ -70,7 +70,7 @@ func (r row) missed(f figures) string {
 	note("final bill", value(f.BillAtOnce) > 0 || value(f.BillByTen) > 0)
 	note("mean gap", !r.goal.proved && value(f.GapMean) > r.goal.mean)
 	note("worst gap", !r.goal.proved && value(f.GapWorst) > r.goal.worst)
-	// A tenth is for what ends after the clock is looked at.
+	// Allow a tenth more, for the work that ends after the clock was checked.
 	note("time", *f.Milliseconds > 1.1*milliseconds(r.budget))
 	return strings.Join(missed, ", ")
 }

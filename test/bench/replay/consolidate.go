@@ -11,19 +11,19 @@ import (
 	"karve.sh/karve/test/bench/replay/peer"
 )
 
-// Karve is how Karve consolidates.
+// Karve consolidates as Karve does.
 type Karve struct {
 	Search solve.Solver
-	// Move is what the machines must cost less an hour for each pod that moves; Settle how long a pod must have run before it moves.
+	// Move is what the machines must save per hour for each pod that moves. Settle is how long a pod must have run before it moves.
 	Move   planner.MicroUSD
 	Settle time.Duration
-	// Percent is how much of the machines may leave at a time; Steered taints those that the cheapest layout does without, and while pods
-	// are handed over to one machine all others.
+	// Percent limits how much of the machines may leave at a time. Steered taints surplus machines and, while pods are handed over to one machine, all
+	// other machines.
 	Percent int
 	Steered bool
 }
 
-// Consolidate takes the steps of the layout that is cheaper, as far as the budget goes.
+// Consolidate carries out the steps towards the cheaper layout within the budget.
 func (k Karve) Consolidate(w *world, s Scheduler) int {
 	l := w.layout(k.Move, k.Settle)
 	most := max(1, (len(w.machines)*k.Percent+99)/100)
@@ -52,7 +52,7 @@ func (k Karve) Consolidate(w *world, s Scheduler) int {
 	return evicted
 }
 
-// Karpenter takes the steps of the model of Karpenter's consolidation until there are none.
+// Karpenter carries out the steps of the model of Karpenter's consolidation until there are none.
 func Karpenter(w *world, s Scheduler) int {
 	evicted := 0
 	for range 200 {
@@ -72,7 +72,7 @@ func Karpenter(w *world, s Scheduler) int {
 	return evicted
 }
 
-// layout is the world as a layout, of which each machine may leave on which all pods have run for as long as said.
+// layout returns the world as a layout. A machine may leave if all of its pods have run for at least settle.
 func (w *world) layout(move planner.MicroUSD, settle time.Duration) consolidate.Layout {
 	l := consolidate.Layout{Snapshot: w.snapshot(true)}
 	for i, m := range w.machines {
@@ -94,13 +94,13 @@ func (w *world) layout(move planner.MicroUSD, settle time.Duration) consolidate.
 	return l
 }
 
-// home is a machine and the pods that a plan puts there.
+// home is a machine and the pods that a plan places on it.
 type home struct {
 	machine *machine
 	pods    []string
 }
 
-// handOver has pods that wait go to one machine after the other, the largest first, while the scheduler is steered away from all others.
+// handOver schedules the pending pods of one machine after the other, the machine with the largest pod first. All other machines are tainted meanwhile.
 func (w *world) handOver(homes []home, s Scheduler) {
 	largest := func(h home) (most planner.Resources) {
 		for _, pod := range h.pods {
@@ -132,7 +132,8 @@ func (w *world) handOver(homes []home, s Scheduler) {
 	}
 }
 
-// take takes a step of a layout of some machines, and says where its pods are to go. They wait afterwards, but for those that the model places as planned.
+// take carries out a step of a layout. It returns the number of evicted pods and where the plan places them. They are pending afterwards, unless the
+// scheduler places pods as planned.
 func (w *world) take(machines []*machine, l consolidate.Layout, step consolidate.Step, s Scheduler) (int, []home) {
 	var leave []*machine
 	for _, i := range step.Leave {

@@ -11,44 +11,45 @@ import (
 )
 
 const (
-	// batch is how long pods are collected before they are scheduled and planned for; what is paid is added up as often.
+	// batch is how long pods are collected before they are scheduled and planned for. Costs are added up at the same interval.
 	batch = 10 * time.Second
-	// sample is how often the bound is looked at.
+	// sample is the interval at which the bound is computed.
 	sample = 300 * time.Second
 )
 
-// Setup is what a trace is replayed with.
+// Setup is the configuration of a replay.
 type Setup struct {
 	Scheduler Scheduler
-	// Provision plans for the pods that wait.
+	// Provision plans for pending pods.
 	Provision func(planner.Snapshot) planner.Plan
-	// Window is how long the first of the pods that find no room waits for some before machines are launched for all of them. Pods that had to move do not.
+	// Window is how long the oldest pending pod waits before machines are launched for all pending pods. Evicted pods do not wait.
 	Window time.Duration
-	// Consolidate makes the machines cheaper, every so often; nil does without, but for empty machines.
+	// Consolidate makes the machines cheaper at the interval Every. If nil, only empty machines are removed.
 	Consolidate Consolidation
 	Every       time.Duration
 }
 
-// Consolidation gives machines of the world back, whose pods then wait, and launches others in their stead.
+// Consolidation removes machines of the world, whose pods become pending, and launches replacements.
 type Consolidation func(*world, Scheduler) (evicted int)
 
-// Result is what a replay came to.
+// Result is the outcome of a replay.
 type Result struct {
 	Mean planner.MicroUSD
-	// Evictions are pods that had to move, Launched and Peak machines.
+	// Evictions counts the pods that had to move. Launched counts machines, and Peak is the most machines at a time.
 	Evictions, Launched, Peak int
-	// Pods are how many ran on average.
+	// Pods is the average number of running pods.
 	Pods float64
-	// Unplaced are pods that were left waiting at the end of a batch, each batch counted.
+	// Unplaced counts the pods that were pending at the end of a batch, summed over all batches.
 	Unplaced int
-	// Waited is how long a pod waited for room on average, those that found some at once included.
+	// Waited is how long a pod waited for room on average. Pods that found room at once count too.
 	Waited time.Duration
-	// Events are pods that came, went or moved; Took is how long the replay took, and Decision and Planning the longest that one consolidation, one plan took.
+	// Events counts the pods that came, went or moved. Took is the duration of the replay. Decision and Planning are the longest durations of a single
+	// consolidation and a single plan.
 	Events                   int
 	Took, Decision, Planning time.Duration
 }
 
-// Run replays a trace. It fails where a pod is lost, or a machine holds more than it has.
+// Run replays a trace. It returns an error if a pod is lost or if a machine is overcommitted.
 func Run(t *Trace, s Setup) (Result, error) {
 	var r Result
 	begin := time.Now()
@@ -99,7 +100,7 @@ func Run(t *Trace, s Setup) (Result, error) {
 	return r, nil
 }
 
-// byEnd are the pods, the one that ends first first.
+// byEnd returns the indices of the pods, ordered by their end.
 func (t *Trace) byEnd() []int {
 	pods := make([]int, len(t.Pods))
 	for i := range pods {
@@ -109,7 +110,7 @@ func (t *Trace) byEnd() []int {
 	return pods
 }
 
-// count counts what runs.
+// count adds the running pods and updates the peak.
 func (r *Result) count(w *world) {
 	r.Peak = max(r.Peak, len(w.machines))
 	for _, m := range w.machines {
@@ -117,12 +118,12 @@ func (r *Result) count(w *world) {
 	}
 }
 
-// due reports whether a pod that came waits for room as long as it may.
+// due reports whether a new pod has waited for at least the window.
 func (w *world) due(window time.Duration) bool {
 	return slices.ContainsFunc(w.waiting, func(pod int) bool { return w.now-w.trace.Pods[pod].Arrives >= window })
 }
 
-// consolidate gives machines back, and finds places for their pods. Pods that came and wait for room are left waiting.
+// consolidate removes machines and finds places for their pods. New pods that are pending stay pending.
 func (w *world) consolidate(s Setup, r *Result) error {
 	came := w.waiting
 	w.waiting = nil
@@ -136,7 +137,7 @@ func (w *world) consolidate(s Setup, r *Result) error {
 	return err
 }
 
-// last is when the last pod comes.
+// last returns the arrival time of the last pod.
 func (t *Trace) last() time.Duration {
 	if len(t.Pods) == 0 {
 		return 0
@@ -144,8 +145,8 @@ func (t *Trace) last() time.Duration {
 	return t.Pods[len(t.Pods)-1].Arrives
 }
 
-// settle schedules the pods that wait, and plans for those that found no room, until all have a place or the plan has none. The scheduler puts pods
-// where it likes, so the machines of one plan may not do.
+// settle schedules pending pods and launches machines for those that do not fit, until all pods are placed. This can take several plans, because the
+// scheduler need not place pods as planned.
 func (w *world) settle(s Setup, r *Result) error {
 	for range 100 {
 		s.Scheduler.schedule(w)
@@ -169,7 +170,7 @@ func (w *world) settle(s Setup, r *Result) error {
 	return fmt.Errorf("at %v: %d pods wait whatever is launched", w.now, len(w.waiting))
 }
 
-// Bound is the mean over samples of what any machines for all pods of the trace that are there at the time cost at least.
+// Bound returns a lower bound of the mean price: at each sample, what any set of machines for the pods of that time costs at least.
 func Bound(t *Trace, search solve.Solver) planner.MicroUSD {
 	var sum planner.MicroUSD
 	samples := 0

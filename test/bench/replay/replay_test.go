@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/test/bench/replay"
 )
 
-// short is a trace of some minutes' work.
+// short returns a trace of a few minutes.
 func short(seed int64, pods int) replay.Trace {
 	return replay.Synthetic(seed, replay.Churn{
 		Pods: pods, Mix: workload.Mix{Shapes: 6, Pods: 60, GPUMemory: true}, Between: 10 * time.Second, Median: 4 * time.Minute,
@@ -27,7 +27,7 @@ func karve(steered bool) replay.Consolidation {
 	return replay.Karve{Search: solve.Solver{Effort: 2000}, Move: 50_000, Percent: 100, Steered: steered}.Consolidate
 }
 
-// run replays a trace; Run itself fails where a pod is lost or doubled, or a machine holds more than it has.
+// run replays a trace. Run itself fails if a pod is lost or duplicated, or if a machine is overcommitted.
 func run(t *testing.T, trace replay.Trace, s replay.Setup) replay.Result {
 	t.Helper()
 	s.Every = time.Minute
@@ -38,7 +38,7 @@ func run(t *testing.T, trace replay.Trace, s replay.Setup) replay.Result {
 	if r.Unplaced > 0 {
 		t.Errorf("%s: pods wait in %d batches though machines can be had for all", s.Scheduler.Name, r.Unplaced)
 	}
-	// What depends on the clock is not compared.
+	// Ignore what depends on the clock.
 	r.Took, r.Decision, r.Planning = 0, 0, 0
 	return r
 }
@@ -88,7 +88,7 @@ func TestPodsThatWaitALittleForRoomNeedFewerMachinesAndMoves(t *testing.T) {
 func TestAPodThatFindsNoRoomWaitsForTheWindow(t *testing.T) {
 	t.Parallel()
 	trace := short(5, 1)
-	// The second is gone when it comes: it only has the replay go on.
+	// The second pod ends as it arrives. It only extends the replay.
 	trace.Pods = []replay.Pod{{Shape: 0, Arrives: 0, Ends: time.Hour}, {Shape: 0, Arrives: 2 * time.Hour, Ends: 2 * time.Hour}}
 	for window, want := range map[time.Duration]int{0: 0, time.Minute: 6, 2 * time.Hour: 360} {
 		r, err := replay.Run(&trace, replay.Setup{Scheduler: replay.LeastAllocated, Provision: plans, Window: window})

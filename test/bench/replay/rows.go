@@ -16,24 +16,24 @@ import (
 	"karve.sh/karve/test/bench/replay/peer"
 )
 
-// Figures are what was measured of a row. Money is in micro-dollars an hour.
+// Figures are the measurements of a row. Prices are in micro-dollars per hour.
 type Figures struct {
 	Offerings string `json:"offerings"`
 	Scheduler string `json:"scheduler"`
 	Policy    string `json:"policy"`
-	// Move is what a move counts, 0 where nobody counts it. Window is how many seconds pods wait for room before machines are launched, Waited how many they
-	// did on average.
+	// Move is the cost of a move, 0 if the policy has none. Window is how many seconds pods wait for room before machines are launched. Waited is the
+	// average number of seconds that they did.
 	Move   planner.MicroUSD `json:"moveMicroUSDPerHour"`
 	Window int              `json:"windowSeconds"`
 	Waited float64          `json:"waitedSeconds"`
-	// Mean is what the machines of a replay cost on average; what those of a fleet that has lost pods cost in the end.
+	// Mean is the average price of a replay's machines. For a fleet that has lost pods, it is the final price.
 	Mean  planner.MicroUSD `json:"meanMicroUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
 	Over  float64          `json:"overBoundPercent"`
-	// Evictions are pods that had to move.
+	// Evictions counts the pods that had to move.
 	Evictions int `json:"evictions"`
 	Launched  int `json:"nodesLaunched"`
-	// Decision and Plan are the longest that one look for a cheaper layout, one plan took.
+	// Decision and Plan are the longest durations of a single search for a cheaper layout and a single plan.
 	Decision        float64 `json:"decisionMilliseconds"`
 	Plan            float64 `json:"planMilliseconds"`
 	EventsPerSecond float64 `json:"eventsPerSecond"`
@@ -45,7 +45,7 @@ type Row struct {
 	measure func(*Figures) error
 }
 
-// Measure does what the row is about.
+// Measure runs the row.
 func (r Row) Measure() (Figures, error) {
 	err := r.measure(&r.Figures)
 	if r.Bound > 0 {
@@ -54,17 +54,17 @@ func (r Row) Measure() (Figures, error) {
 	return r.Figures, err
 }
 
-// What the rows are replayed with.
+// The parameters of the replays.
 const (
 	effort        = 30_000
-	effortOfBound = 1_000_000 // of a sample; below half of it the bound of g4dn to g6e is weak
+	effortOfBound = 1_000_000 // per sample; below half of it the bound of g4dn to g6e is weak
 	defaultMove   = 50_000
 	every         = time.Minute
 	window        = 90 * time.Second
 )
 
-// Rows are the lines of the table. Moves of the trace are dearer than what the API has as a default: its pods come and go a hundred times as fast as in life,
-// so moving one has to pay in less time. The openb rows are left out, and skipped is told, where the trace is not there.
+// Rows returns the lines of the table. A move of the trace costs more than the default of the API: its pods come and go a hundred times as fast as in
+// reality, so a move must pay off in less time. If the trace is missing, the openb rows are left out and skipped is called.
 func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 	return func(yield func(Row) bool) {
 		for _, offerings := range []struct {
@@ -83,15 +83,15 @@ func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 	}
 }
 
-// policy is what is done about machines that are not full, and how long pods wait for room before machines are launched.
+// policy is how machines that are not full are handled, and how long pods wait for room before machines are launched.
 type policy struct {
 	name string
-	// move is what Karve counts for a move; 0 for others.
+	// move is Karve's cost of a move, 0 for other policies.
 	move planner.MicroUSD
 	Setup
 }
 
-// karve is Karve's policy with so much for a move, launching at once or after a window.
+// karve returns Karve's policy with the given cost of a move. It launches at once, or after a window.
 func karve(move planner.MicroUSD, window time.Duration) policy {
 	k := Karve{Search: solve.Solver{Effort: effort}, Move: move, Percent: 100, Steered: true}
 	return policy{karveName(move), move, Setup{Provision: k.Search.Plan, Window: window, Consolidate: k.Consolidate, Every: every}}
@@ -101,13 +101,13 @@ func karveName(move planner.MicroUSD) string {
 	return fmt.Sprintf("Karve, $%.2f a move", float64(move)/1e6)
 }
 
-// karpenter is the model of Karpenter's consolidation.
+// karpenter returns the policy of the model of Karpenter's consolidation.
 func karpenter(window time.Duration) policy {
 	return policy{"model of Karpenter's consolidation", 0, Setup{Provision: firstfit.Plan, Window: window, Consolidate: Karpenter, Every: every}}
 }
 
-// rows are those of a trace: what there is without consolidation, the model of Karpenter's and Karve's for each model of the scheduler, each of them launching
-// at once and after a window, and what other costs of a move come to.
+// rows yields the rows of a trace: no consolidation, the model of Karpenter's and Karve's, for each model of the scheduler. Each of them launches at
+// once, and after a window. More rows vary the cost of a move.
 func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bool {
 	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, solve.Solver{Effort: effortOfBound}) })
 	for _, scheduler := range []Scheduler{FirstFit, LeastAllocated, MostAllocated} {
@@ -140,7 +140,7 @@ func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bo
 	return true
 }
 
-// halved are fleets that Karve planned and that lose half of their pods, consolidated to the end.
+// halved yields the rows of fleets that Karve planned, that lose half of their pods, and that are then consolidated to the end.
 func halved(trace string, skipped func(string), yield func(Row) bool) bool {
 	types := workload.Types(workload.G4to6, 10)
 	for seed := int64(1); seed <= 3; seed++ {
@@ -197,7 +197,8 @@ func endings(name string, s planner.Snapshot, seed int64, yield func(Row) bool) 
 	return true
 }
 
-// ToTheEnd takes the steps of cheaper layouts until there are none, and returns how many pods had to move and the longest that one look took.
+// ToTheEnd takes the steps of cheaper layouts until there are none. It returns the final layout, the number of evicted pods and the longest duration of
+// a search.
 func ToTheEnd(l consolidate.Layout) (end consolidate.Layout, evictions int, longest time.Duration) {
 	for {
 		start := time.Now()

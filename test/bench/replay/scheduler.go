@@ -8,35 +8,34 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Scheduler is a model of what places pods on machines that are there. It knows the memory of each GPU.
+// Scheduler models what places pods on existing machines. It knows the memory of each GPU.
 type Scheduler struct {
 	Name string
-	// score says how much it likes a machine for a pod; it takes the one that it likes best, the oldest of several. The oldest of all that have
-	// room when it is nil.
+	// score rates a machine for a pod. The machine with the highest score wins, the oldest of several. If nil, the oldest machine with room wins.
 	score func(capacity, free, request planner.Resources) float64
-	// planned has it put pods that move where a step has them, and the largest first.
+	// planned places moved pods as the plan does, the largest first.
 	planned bool
 }
 
-// Of these models LeastAllocated and MostAllocated have the score of kube-scheduler's plugin of that name, and of TaintToleration: with its weight of 3 a
-// taint with PreferNoSchedule outweighs both scores of resources. What else scores there is the same everywhere, for pods that say nothing. Pods that wait for a machine
-// are nominated for it, and get there in all models.
+// LeastAllocated and MostAllocated use the score of the kube-scheduler plugin of that name and that of TaintToleration. With its weight of 3, a
+// PreferNoSchedule taint outweighs both resource scores. The other score plugins rate all nodes alike for pods without further rules. In all models,
+// pods that wait for a machine are nominated for it and get there.
 var (
-	// LeastAllocated is kube-scheduler as it comes: CPU and memory as free and as balanced as possible.
+	// LeastAllocated is kube-scheduler's default: CPU and memory as free and as balanced as possible.
 	LeastAllocated = Scheduler{Name: "LeastAllocated", score: func(capacity, free, r planner.Resources) float64 {
 		cpu, memory := after(capacity.MilliCPU, free.MilliCPU, r.MilliCPU), after(capacity.MemoryBytes, free.MemoryBytes, r.MemoryBytes)
 		return 100*(1-(cpu+memory)/2) + 100*(1-math.Abs(cpu-memory)/2)
 	}}
-	// MostAllocated is Karve's second scheduler: replicas, CPU and memory as full as possible.
+	// MostAllocated is Karve's second scheduler: it packs replicas, CPU and memory as tightly as possible.
 	MostAllocated = Scheduler{Name: "MostAllocated", score: func(capacity, free, r planner.Resources) float64 {
 		return 100 * (after(capacity.Replicas, free.Replicas, r.Replicas) + after(capacity.MilliCPU, free.MilliCPU, r.MilliCPU) +
 			after(capacity.MemoryBytes, free.MemoryBytes, r.MemoryBytes)) / 3
 	}}
-	// FirstFit puts pods where a plan has them, and others, the one with the most device memory first, on the oldest machine that has room.
+	// FirstFit places pods as planned. It places others on the oldest machine with room, those with the most GPU memory first.
 	FirstFit = Scheduler{Name: "first fit", planned: true}
 )
 
-// after is the part of a capacity that is in use with the pod.
+// after returns the share of a capacity that is used once the pod is placed.
 func after(capacity, free, request int64) float64 {
 	if capacity == 0 {
 		return 0
@@ -44,7 +43,7 @@ func after(capacity, free, request int64) float64 {
 	return float64(capacity-free+request) / float64(capacity)
 }
 
-// pick is what chooses between the GPUs of a machine for a pod that states memory.
+// pick returns the function that chooses between the GPUs of a machine for a pod that requests GPU memory.
 func (s Scheduler) pick() func(a, b planner.GPU) bool {
 	if s.planned {
 		return func(planner.GPU, planner.GPU) bool { return false }
@@ -52,7 +51,7 @@ func (s Scheduler) pick() func(a, b planner.GPU) bool {
 	return roomier
 }
 
-// order sorts pods as they come to their turn.
+// order sorts the pending pods into the order in which they are scheduled.
 func (s Scheduler) order(w *world) {
 	if !s.planned {
 		return
@@ -64,7 +63,7 @@ func (s Scheduler) order(w *world) {
 	})
 }
 
-// schedule places the pods that wait where there is room.
+// schedule places pending pods where there is room.
 func (s Scheduler) schedule(w *world) {
 	s.order(w)
 	w.waiting = slices.DeleteFunc(w.waiting, func(pod int) bool {
@@ -96,7 +95,7 @@ func (s Scheduler) schedule(w *world) {
 	})
 }
 
-// seat places pods that wait on a machine, on GPUs as in [planner.Launch].
+// seat places pending pods on a machine, on GPUs as in [planner.Launch].
 func (w *world) seat(m *machine, pods []string, gpus []int, s Scheduler) {
 	for i, n := range pods {
 		if pod := podOf(n); gpus != nil && gpus[i] >= 0 {

@@ -12,23 +12,23 @@ import (
 	"karve.sh/karve/pkg/planner/plantest/workload"
 )
 
-// Trace is pods that come and go, on machines of some types.
+// Trace is a sequence of pods that come and go, on machines of some types.
 type Trace struct {
 	Name string
-	// Snapshot has the offerings and a class without pods for each shape of pods; a class's index is the shape.
+	// Snapshot holds the offerings, and a class without pods for each shape of pods. The index of a class is its shape.
 	Snapshot planner.Snapshot
-	// Pods are in the order in which they come.
+	// Pods are ordered by arrival.
 	Pods []Pod
 }
 
-// Pod comes, and wants to run until it ends, both counted from the start of the trace.
+// Pod arrives and ends at times that count from the start of the trace.
 type Pod struct {
 	Shape         int
 	Arrives, Ends time.Duration
 }
 
-// Openb is the pods of the openb trace that share GPUs and come from a second of the trace on. The times between arrivals are compressed by a factor, how
-// long a pod is there is not: as the trace is a sample, only so do many pods run at once. A pod is there for a second at least.
+// Openb returns the pods of the openb trace that share GPUs and arrive at second from or later. The times between arrivals are divided by factor; the
+// lifetimes of pods are not. The trace is a sample, so this is how many pods run at once. A pod runs for at least a second.
 func Openb(path string, from, factor int64, types []workload.Type) (Trace, error) {
 	all, err := workload.Openb(path)
 	if err != nil {
@@ -45,12 +45,12 @@ func Openb(path string, from, factor int64, types []workload.Type) (Trace, error
 	return t, nil
 }
 
-// Churn says what [Synthetic] draws.
+// Churn configures [Synthetic].
 type Churn struct {
 	Pods int
-	// Mix has the shapes; its number of pods only weighs them.
+	// Mix provides the shapes. Its number of pods only weighs them.
 	Mix workload.Mix
-	// Between is the mean time between arrivals, Median that of how long pods are there. A tenth is there for more than twenty times as long.
+	// Between is the mean time between arrivals. Median is the median lifetime of pods. A tenth of the pods live more than twenty times as long.
 	Between, Median time.Duration
 }
 
@@ -72,7 +72,7 @@ func Synthetic(seed int64, c Churn, types []workload.Type) Trace {
 	return t
 }
 
-// without is the snapshot without its pods.
+// without returns the snapshot without its pods.
 func without(s planner.Snapshot) planner.Snapshot {
 	for i := range s.Classes {
 		s.Classes[i].Pods = nil
@@ -80,7 +80,7 @@ func without(s planner.Snapshot) planner.Snapshot {
 	return s
 }
 
-// name is how a pod of the trace is called; names sort as the pods come.
+// name returns the name of a pod of the trace. Names sort in the order of arrival.
 func name(pod int) string { return fmt.Sprintf("default/p%06d", pod) }
 
 func podOf(name string) int {

@@ -1,7 +1,7 @@
-// Package replay replays pods that come and go through the planner and what gives machines back, against a model of the scheduler, and adds up what the
-// machines cost and how many pods had to move.
+// Package replay replays pods that come and go. It runs the planner and consolidation against a model of the scheduler, and adds up the cost of the
+// machines and the number of moved pods.
 //
-// Machines start and stop at once and are paid by the second, so it compares decisions, not how long machines take to boot.
+// Machines start and stop at once and are billed by the second. The replay thus compares decisions, not boot times.
 package replay
 
 import (
@@ -13,13 +13,13 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// world is what runs where at some time of a trace.
+// world is the state of the cluster at a time of a trace.
 type world struct {
 	trace *Trace
 	now   time.Duration
-	// machines are in the order in which they were launched.
+	// machines are ordered by launch.
 	machines []*machine
-	// pods are those of the trace, by its indices; waiting are the indices of those that wait, in the order in which they came or were evicted.
+	// pods are those of the trace, by index. waiting holds the indices of pending pods, in the order of arrival or eviction.
 	pods     []running
 	waiting  []int
 	launched int
@@ -30,7 +30,7 @@ type machine struct {
 	name     string
 	offering int
 	launched time.Duration
-	// surplus is whether it has Karve's taint with the effect PreferNoSchedule.
+	// surplus is whether the machine has Karve's PreferNoSchedule taint.
 	surplus bool
 	free    planner.Resources
 	gpus    []planner.GPU
@@ -38,10 +38,10 @@ type machine struct {
 	pods []int
 }
 
-// running is where a pod is.
+// running is the placement of a pod.
 type running struct {
 	machine *machine
-	// since is when it came there; on is the GPU of each of its replicas.
+	// since is when the pod started there. on is the GPU of each of its replicas.
 	since time.Duration
 	on    []int
 }
@@ -65,8 +65,9 @@ func (w *world) launch(offering int) *machine {
 	return m
 }
 
-// gpusFor are the GPUs that a pod's replicas would be on, nil where it has no room on the machine. What states no memory takes each replica from the GPU
-// with the most free ones, as karve-node does. For what does, pick chooses between the GPUs that have room; it reports whether it prefers the first.
+// gpusFor returns the GPUs that a pod's replicas would use, or nil if the pod does not fit on the machine. A pod without GPU memory takes each replica
+// from the GPU with the most free replicas, as karve-node does. For a pod with GPU memory, pick chooses between the GPUs with room. It reports whether
+// it prefers the first.
 func (m *machine) gpusFor(c *planner.Class, pick func(a, b planner.GPU) bool) []int {
 	r := c.Requests
 	if f := m.free; r.MilliCPU > f.MilliCPU || r.MemoryBytes > f.MemoryBytes || r.EphemeralBytes > f.EphemeralBytes || r.Pods > f.Pods || r.Replicas > f.Replicas {
@@ -90,7 +91,7 @@ func (m *machine) gpusFor(c *planner.Class, pick func(a, b planner.GPU) bool) []
 	return on
 }
 
-// oneGPU is gpusFor for what states memory and is on one GPU.
+// oneGPU is gpusFor for a pod that requests GPU memory, which must fit on one GPU.
 func (m *machine) oneGPU(c *planner.Class, pick func(a, b planner.GPU) bool) []int {
 	best := -1
 	for i, g := range m.gpus {
@@ -109,14 +110,14 @@ func roomier(a, b planner.GPU) bool {
 	return a.Replicas > b.Replicas || a.Replicas == b.Replicas && a.MemoryBytes > b.MemoryBytes
 }
 
-// place has a pod run on a machine, on those GPUs.
+// place runs a pod on a machine, on the given GPUs.
 func (w *world) place(pod int, m *machine, on []int) {
 	w.pods[pod] = running{machine: m, since: w.now, on: on}
 	m.pods = append(m.pods, pod)
 	m.take(w.class(pod), on, 1)
 }
 
-// remove takes a pod off its machine.
+// remove removes a pod from its machine.
 func (w *world) remove(pod int) {
 	at := w.pods[pod]
 	at.machine.take(w.class(pod), at.on, -1)
@@ -124,7 +125,7 @@ func (w *world) remove(pod int) {
 	w.pods[pod] = running{}
 }
 
-// take has a pod's requests off what is free, or gives them back.
+// take subtracts a pod's requests from the free resources, or adds them if sign is -1.
 func (m *machine) take(c *planner.Class, on []int, sign int64) {
 	r := c.Requests
 	m.free.MilliCPU -= sign * r.MilliCPU
@@ -140,7 +141,7 @@ func (m *machine) take(c *planner.Class, on []int, sign int64) {
 	}
 }
 
-// evict has the pods of machines wait again and takes the machines away. It returns how many pods that were.
+// evict removes machines and makes their pods pending. It returns the number of pods.
 func (w *world) evict(leave []*machine) int {
 	n := 0
 	for _, m := range leave {
@@ -154,12 +155,12 @@ func (w *world) evict(leave []*machine) int {
 	return n
 }
 
-// drop takes empty machines away.
+// drop removes empty machines.
 func (w *world) drop() {
 	w.machines = slices.DeleteFunc(w.machines, func(m *machine) bool { return len(m.pods) == 0 })
 }
 
-// snapshot is the world as the planner sees it, with all classes or only those of which pods wait.
+// snapshot returns the world as the planner sees it, with all classes or only those that have pending pods.
 func (w *world) snapshot(all bool) planner.Snapshot {
 	t := w.trace.Snapshot
 	s := planner.Snapshot{Pools: t.Pools, Offerings: t.Offerings}
@@ -183,7 +184,7 @@ func (w *world) snapshot(all bool) planner.Snapshot {
 	return s
 }
 
-// cost is what the machines cost an hour.
+// cost returns the price of the machines per hour.
 func (w *world) cost() planner.MicroUSD {
 	var sum planner.MicroUSD
 	for _, m := range w.machines {
@@ -192,7 +193,7 @@ func (w *world) cost() planner.MicroUSD {
 	return sum
 }
 
-// check reports what is not as it should be: a pod that is nowhere or in two places, a machine that holds more than it has.
+// check returns an error if a pod is lost or in two places, or if a machine is overcommitted.
 func (w *world) check(arrived int) error {
 	var errs []error
 	seen := make([]int, len(w.pods))

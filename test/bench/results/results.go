@@ -1,4 +1,4 @@
-// Package results stores what benchmarks and the demo have measured.
+// Package results stores the measurements of benchmarks and of the demo.
 package results
 
 import (
@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Save writes results to a file as JSON. It creates the folder if there is none.
+// Save writes results to a file as JSON. It creates the folder if needed.
 func Save(path string, results any) error {
 	content, err := json.MarshalIndent(results, "", "  ")
 	if err != nil {

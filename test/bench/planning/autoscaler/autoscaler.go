@@ -1,6 +1,6 @@
-// Package autoscaler is a model of the Cluster Autoscaler with a node group for every offering. The Cluster Autoscaler itself is not a library that
-// could be asked; what is modelled is its estimator, first fit decreasing by the share of CPU and memory, and two of its expanders. Unlike
-// the real one the model knows of replicas and of the memory of each GPU.
+// Package autoscaler models the Cluster Autoscaler with one node group per offering. The Cluster Autoscaler itself is not available as a library. The
+// model covers its estimator, first fit decreasing by the share of CPU and memory, and two of its expanders. Unlike the real one, the model knows
+// replicas and the memory of each GPU.
 package autoscaler
 
 import (
@@ -16,16 +16,17 @@ import (
 type Expander string
 
 const (
-	// LeastWaste takes the group that leaves the least CPU and memory idle; it looks at neither GPUs nor prices.
+	// LeastWaste picks the group that leaves the least CPU and memory idle. It ignores GPUs and prices.
 	LeastWaste Expander = "least-waste"
-	// Price takes the group with the least dollars a pod. On AWS the Cluster Autoscaler has no prices, so there it cannot be used.
+	// Price picks the group with the lowest price per pod. The Cluster Autoscaler has no prices on AWS, so this expander cannot be used there.
 	Price Expander = "price"
 )
 
 // maxNodes is how many nodes one scale-up may add to a group (--max-nodes-per-scaleup).
 const maxNodes = 1000
 
-// Plan scales up one group at a time, as long as pods wait. It fails where pods fit no group, and knows nothing of limits, nodes, quotas and rules.
+// Plan scales up one group at a time while pods are pending. It returns an error if pods fit no group. It ignores limits, existing nodes, quotas and
+// rules.
 func Plan(s planner.Snapshot, e Expander) (planner.Plan, error) {
 	waiting, left := make([][]string, len(s.Classes)), 0
 	for i, c := range s.Classes {
@@ -61,7 +62,7 @@ func Plan(s planner.Snapshot, e Expander) (planner.Plan, error) {
 	return p, nil
 }
 
-// score is the less the better.
+// score rates the nodes that a group would add. Lower is better.
 func (e Expander) score(s planner.Snapshot, group int, nodes []*node) float64 {
 	o := s.Offerings[group]
 	var used planner.Resources
@@ -81,7 +82,7 @@ func (e Expander) score(s planner.Snapshot, group int, nodes []*node) float64 {
 	return idle(o.Free.MilliCPU, used.MilliCPU) + idle(o.Free.MemoryBytes, used.MemoryBytes)
 }
 
-// estimate returns the nodes of a group that the waiting pods need: the largest pods first, each on the first node with room.
+// estimate returns the nodes of a group that the pending pods need. It places the largest pods first, each on the first node with room.
 func estimate(s planner.Snapshot, group int, waiting [][]string) []*node {
 	o := s.Offerings[group]
 	var order []int
@@ -112,11 +113,11 @@ func estimate(s planner.Snapshot, group int, waiting [][]string) []*node {
 	return nodes
 }
 
-// node is a node to be added.
+// node is a node to add.
 type node struct {
 	free  planner.Resources
 	gpus  []planner.GPU
-	pods  map[int]int // of each class
+	pods  map[int]int // number of pods by class
 	seats []seat
 }
 
@@ -125,7 +126,7 @@ type seat struct {
 	gpu int
 }
 
-// put puts as many of the pods as fit onto a node, and returns the others.
+// put places as many of the pods as fit on the node and returns the others.
 func (n *node) put(c planner.Class, class int, pods []string) []string {
 	k := n.fit(c, int64(len(pods)))
 	for _, pod := range pods[:k] {
@@ -172,7 +173,7 @@ func fitsOn(g planner.GPU, c planner.Class) int64 {
 	return k
 }
 
-// takeGPU puts a pod onto the GPU with the least memory left that holds it, and returns its index, -1 for a pod that states no memory.
+// takeGPU places a pod on the fitting GPU with the least memory left. It returns the GPU's index, or -1 for a pod that requests no GPU memory.
 func (n *node) takeGPU(c planner.Class) int {
 	if c.GPUMemoryBytes == 0 {
 		return -1

@@ -1,4 +1,4 @@
-// Package peer has models of what others do about machines that are not full. They are models, not the code of others.
+// Package peer models how other autoscalers handle machines that are not full. It does not use their code.
 package peer
 
 import (
@@ -11,23 +11,23 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// maxCandidates is how many machines Karpenter looks at together.
+// maxCandidates is how many machines Karpenter considers together.
 const maxCandidates = 100
 
-// Consolidated is what a model of Karpenter's consolidation made of a layout.
+// Consolidated is the result of a model of Karpenter's consolidation for a layout.
 type Consolidated struct {
 	Layout consolidate.Layout
-	// Commands is how many times machines were given back, empty ones aside, Evictions how many pods had to move for it.
+	// Commands is how often machines were removed, not counting empty ones. Evictions is how many pods had to move for that.
 	Commands, Evictions int
 }
 
-// Karpenter is a model of Karpenter's consolidation under its default policy, without budgets, to the end: the algorithm of its multi-node and
-// single-node consolidation (kubernetes-sigs/karpenter 2266468, as in v1.14.1), told what Karve knows of replicas and of the memory of GPUs.
+// Karpenter models Karpenter's consolidation to the end, under its default policy and without budgets: the algorithm of its multi-node and single-node
+// consolidation (kubernetes-sigs/karpenter 2266468, as in v1.14.1). Unlike Karpenter, the model knows replicas and the memory of each GPU.
 //
-// Empty machines go first. Candidates are sorted by their price for each pod, and one more; a binary search finds the longest prefix of up to 100 of them
-// whose pods all find room on other machines and on at most one new one that is cheaper than all of the prefix, and, where it is of a type in the prefix,
-// cheaper than the cheapest of that type. Where there is no such prefix, the first single machine is taken whose pods find room in the same way. Where pods
-// go is decided by [firstfit.Plan], as Karpenter's scheduler does. Pods that wait are left alone.
+// Empty machines go first. Candidates are sorted by price / (pods + 1). A binary search finds the longest prefix of up to 100 candidates whose pods all
+// fit on other machines and on at most one new machine. The new machine must be cheaper than the prefix and, if its type is in the prefix, cheaper than
+// the cheapest machine of that type. If there is no such prefix, the model takes the first single machine whose pods fit in the same way.
+// [firstfit.Plan] decides where pods go, as Karpenter's scheduler does. Pending pods are ignored.
 func Karpenter(l consolidate.Layout) Consolidated {
 	l.Snapshot.Classes = slices.Clone(l.Snapshot.Classes)
 	for c := range l.Snapshot.Classes {
@@ -48,7 +48,7 @@ func Karpenter(l consolidate.Layout) Consolidated {
 	}
 }
 
-// KarpenterStep is the next command of the model, and whether there is one.
+// KarpenterStep returns the next command of the model, and whether there is one.
 func KarpenterStep(l consolidate.Layout) (consolidate.Step, bool) {
 	order := make([]int, len(l.Machines))
 	for i := range order {
@@ -78,7 +78,7 @@ func KarpenterStep(l consolidate.Layout) (consolidate.Step, bool) {
 	return best, found
 }
 
-// command is what giving back some machines comes to, and whether Karpenter would.
+// command returns the step that removes the machines, and whether Karpenter would take it.
 func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
 	step := consolidate.Step{Leave: slices.Sorted(slices.Values(leave))}
 	for _, i := range leave {
@@ -103,7 +103,7 @@ func command(l consolidate.Layout, leave []int) (consolidate.Step, bool) {
 	return step, true
 }
 
-// sameType is the price of the cheapest machine to give back of a type that what is launched could be. Types are told apart by their prices.
+// sameType returns the price of the cheapest removed machine whose type the launch may have. Types are told apart by their prices.
 func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.MicroUSD {
 	least := planner.MicroUSD(planner.Unlimited)
 	s := l.Snapshot
@@ -132,7 +132,7 @@ func sameType(l consolidate.Layout, leave []int, x planner.Launch) planner.Micro
 	return least
 }
 
-// namesOf are the pods of a class on some machines, sorted.
+// namesOf returns the sorted names of the pods of a class on the machines.
 func namesOf(l consolidate.Layout, machines []int, class int) []string {
 	var out []string
 	for _, i := range machines {

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/test/bench/replay/peer"
 )
 
-// fleet is one machine of each named type with so many pods of one CPU.
+// fleet returns a layout with one machine of each named type, which holds the given number of pods of one CPU.
 func fleet(t *testing.T, machines map[string]int) consolidate.Layout {
 	t.Helper()
 	s := workload.Snapshot(workload.Identical(100), workload.Types(workload.G4dn, 10))
@@ -57,7 +57,7 @@ func TestKarpenterReplacesSeveralMachinesByOneAndSplitsNone(t *testing.T) {
 			t.Errorf("%s: it costs %d after %d evictions, want %d after %d", c.name, plantest.Price(k.Layout), k.Evictions, c.price, c.evictions)
 		}
 		if !slices.Equal(pods(l), pods(k.Layout)) {
-			t.Errorf("%s: not the same pods run", c.name)
+			t.Errorf("%s: the set of running pods changed", c.name)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestKarpenterLosesNoPodOfAMix(t *testing.T) {
 		t.Error(err)
 	}
 	if !slices.Equal(pods(l), pods(k.Layout)) {
-		t.Error("not the same pods run")
+		t.Error("the set of running pods changed")
 	}
 	if plantest.Price(k.Layout) >= plantest.Price(l) || k.Commands == 0 {
 		t.Errorf("it costs %d after %d commands, %d before", plantest.Price(k.Layout), k.Commands, plantest.Price(l))

@@ -1,5 +1,5 @@
-// Command bench-consolidation replays pods that come and go, and fleets that lose half of their pods, with Karve's consolidation, with a model of Karpenter's
-// and with none, prints a table, and writes it as JSON. What it prints of money and moves is the same on every machine.
+// Command bench-consolidation replays pods that come and go, and fleets that lose half of their pods. It compares Karve's consolidation, a model of
+// Karpenter's, and none. It prints a table and writes it as JSON. Costs and moves are the same on every machine.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(only, trace, out string) error {
 		}
 		line(f)
 		all = append(all, f)
-		// Written after each row: all of them take long.
+		// Save after each row, because all rows together take long.
 		if err := results.Save(out, all); err != nil {
 			return err
 		}
