@@ -9,7 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 )
 
-// Policy is one of IAM, as far as the policies of programs that only read need it: without conditions.
+// Policy is an IAM policy without conditions, which is all that read-only programs need.
 // https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements.html
 type Policy struct {
 	Version   string
@@ -19,10 +19,10 @@ type Policy struct {
 	}
 }
 
-// OneOrMore is a list, for one of which IAM takes a text.
+// OneOrMore is a list that IAM also accepts as a single string.
 type OneOrMore []string
 
-// UnmarshalJSON reads one string or a list of them.
+// UnmarshalJSON reads a string or a list of strings.
 func (o *OneOrMore) UnmarshalJSON(raw []byte) error {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -32,12 +32,12 @@ func (o *OneOrMore) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*[]string)(o))
 }
 
-// has says whether one of the patterns matches.
+// has reports whether one of the patterns matches.
 func (o OneOrMore) has(text string) bool {
 	return slices.ContainsFunc(o, func(pattern string) bool { return like(pattern, text) })
 }
 
-// allows says whether a policy lets its holder do something, "ec2:DescribeImages", with a resource. A statement that denies wins.
+// allows reports whether the policy allows an action, such as "ec2:DescribeImages", on a resource. A statement that denies it wins.
 func (p Policy) allows(action, resource string) bool {
 	allowed := false
 	for _, s := range p.Statement {
@@ -51,8 +51,8 @@ func (p Policy) allows(action, resource string) bool {
 	return allowed
 }
 
-// EnvAs is Env for a program that may do what an IAM policy allows and nothing else. The name is its access key's; every program with the name has the policy
-// that was given last. Who uses Env may do everything.
+// EnvAs returns the environment of a program whose AWS calls are restricted to an IAM policy. The name becomes its access key. Programs with the same
+// name share the policy that was set last. A program with Env may make every call.
 func (s *Server) EnvAs(name string, document []byte) ([]string, error) {
 	var p Policy
 	if err := json.Unmarshal(document, &p); err != nil {
@@ -64,7 +64,7 @@ func (s *Server) EnvAs(name string, document []byte) ([]string, error) {
 	return s.env(name), nil
 }
 
-// authorize says whether who signed a request may make it.
+// authorize returns an error if the policy of the request's signer does not allow the action.
 func (s *Server) authorize(r request, api service, action string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Server) authorize(r request, api service, action string) error {
 	return nil
 }
 
-// resource is what a request is about: of what a policy can tell apart, the parameters of SSM are all that is asked for.
+// resource returns the ARN that a request is about. Only requests for SSM parameters have one, because the policies tell no other resources apart.
 func (r request) resource(action string) string {
 	var in ssm.GetParameterInput
 	if action == "GetParameter" && json.Unmarshal(r.body, &in) == nil {
@@ -83,7 +83,7 @@ func (r request) resource(action string) string {
 	return "*"
 }
 
-// signed reads who signed a request, and for which region and service.
+// signed returns the request with the access key, the region and the service of its signature.
 func signed(r *http.Request) (request, bool) {
 	found := scope.FindStringSubmatch(r.Header.Get("Authorization"))
 	if found == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestEveryNVIDIAFamilyIsDescribed goes through the families by the count, the memory and the share of their GPUs, in one type each.
+// TestEveryNVIDIAFamilyIsDescribed checks the number, the memory and the share of GPUs for one type of each family.
 func TestEveryNVIDIAFamilyIsDescribed(t *testing.T) {
 	t.Parallel()
 	_, c := started(t, Config{})
@@ -71,7 +71,7 @@ func TestEveryNVIDIAFamilyIsDescribed(t *testing.T) {
 	}
 }
 
-// TestKarpentersPricesAreThoseOfTheServer has Karpenter's own provider read the prices.
+// TestKarpentersPricesAreThoseOfTheServer reads the prices with Karpenter's own provider.
 func TestKarpentersPricesAreThoseOfTheServer(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
@@ -168,7 +168,7 @@ func TestANewImageIsRecommendedAndADeprecatedOneStays(t *testing.T) {
 		s.DeprecateImage(fresh.ID)
 		described := must[*ec2.DescribeImagesOutput](t)(c.ec2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{Filters: []ec2types.Filter{filter("image-id", fresh.ID)}}))
 		if len(described.Images) != 0 {
-			t.Errorf("%s: who does not ask for deprecated images is told of %v", test.family, described.Images)
+			t.Errorf("%s: DescribeImages without IncludeDeprecated returned %v", test.family, described.Images)
 		}
 		described = must[*ec2.DescribeImagesOutput](t)(c.ec2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{ImageIds: []string{old.ID, fresh.ID}, IncludeDeprecated: new(true)}))
 		times := map[string]bool{}
@@ -185,7 +185,7 @@ func TestANewImageIsRecommendedAndADeprecatedOneStays(t *testing.T) {
 	}
 	s.SetParameter("/mine", "ami-1")
 	if parameter("/mine") != "ami-1" {
-		t.Error("a parameter of one's own has another value")
+		t.Error("the user's own parameter has another value")
 	}
 }
 
@@ -216,7 +216,7 @@ func TestAFaultIsOfWhatItNamesUntilItIsHealed(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault func(...string)
 		of    []string
-		want  []string // of the calls above, in their order
+		want  []string // results of the calls above, in their order
 	}{
 		"an action throttled":   {s.Throttle, []string{"DescribeSubnets"}, []string{"RequestLimitExceeded", fine, fine, fine, fine}},
 		"services throttled":    {s.Throttle, []string{"SSM", "IAM"}, []string{fine, fine, "ThrottlingException", "Throttling", fine}},
@@ -256,7 +256,7 @@ func TestACallThatHangsHasNoAnswerUntilItIsHealedOrGivenUp(t *testing.T) {
 	given, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := c.sts.GetCallerIdentity(given, &sts.GetCallerIdentityInput{}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the call that is given up ends with %v", err)
+		t.Errorf("the call that timed out returned %v", err)
 	}
 	done := make(chan error)
 	go func() {
@@ -268,7 +268,7 @@ func TestACallThatHangsHasNoAnswerUntilItIsHealedOrGivenUp(t *testing.T) {
 	}
 	s.Heal("STS")
 	if err := <-done; err == nil {
-		t.Error("the call that hung is answered")
+		t.Error("the call that hung was answered")
 	}
 	if _, err := c.sts.GetCallerIdentity(t.Context(), &sts.GetCallerIdentityInput{}); err != nil {
 		t.Errorf("healed: %v", err)

@@ -9,7 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 )
 
-// ClientConfig is that of a test's SDK clients for a server at a URL. They do not call again for what was answered: a test wants to see it.
+// ClientConfig returns the configuration of a test's SDK clients for the server at url. The clients do not retry, so that a test sees every error.
 func ClientConfig(url string) awssdk.Config {
 	return awssdk.Config{
 		Region: "us-east-1", BaseEndpoint: &url, Credentials: credentials.NewStaticCredentialsProvider("local", "local", ""),
@@ -17,12 +17,12 @@ func ClientConfig(url string) awssdk.Config {
 	}
 }
 
-// HTTPClient sends requests whose body is net/http's own. The SDK closes a body as soon as it has the answer's head, which on a server as near as this one
-// can be before net/http has seen the body's end, and then net/http closes the connection below the answer. The SDK's usual retries mend that, and a test
-// that counts calls sees two.
+// HTTPClient sends requests whose body belongs to net/http. The SDK closes a body as soon as it has the response headers. With a server this close, that
+// can be before net/http has read the end of the body, and net/http then closes the connection before the response is read. The SDK's usual retries hide
+// that, but a test that counts calls sees two.
 type HTTPClient struct{ http.Client }
 
-// Do sends a request. Its errors are those of the embedded client, and of reading the body.
+// Do sends a request. It returns the errors of the embedded client and of reading the body.
 func (c *HTTPClient) Do(request *http.Request) (*http.Response, error) {
 	own := request.Clone(request.Context())
 	if request.Body != nil {

@@ -11,7 +11,7 @@ import (
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// account owns everything; amazon owns the images.
+// account owns all resources except images, which amazon owns.
 const (
 	account = "000000000000"
 	amazon  = "602401143452"
@@ -108,11 +108,11 @@ func (s *Server) describeInstanceTypeOfferings(in *ec2.DescribeInstanceTypeOffer
 	return &ec2.DescribeInstanceTypeOfferingsOutput{InstanceTypeOfferings: found, NextToken: next}, err
 }
 
-// subnets are one for each zone, tagged as Karpenter's guide says.
+// subnets returns one subnet per zone, tagged as in Karpenter's guide.
 func (s *Server) subnets() []ec2types.Subnet {
 	var all []ec2types.Subnet
 	if s.config.ClusterName == "" {
-		return nil // another region
+		return nil // regions other than the server's own have no subnets
 	}
 	for i, letter := range strings.Split(zoneLetters, "") {
 		zone := s.config.Region + letter
@@ -153,7 +153,7 @@ func (s *Server) describeSecurityGroups(in *ec2.DescribeSecurityGroupsInput) (*e
 	}
 	all := []ec2types.SecurityGroup{nodes}
 	if s.config.ClusterName == "" {
-		all = nil // another region
+		all = nil // regions other than the server's own have no security groups
 	}
 	found, err := selected(all, in.Filters, func(g ec2types.SecurityGroup) property {
 		return tagged(tagsOf(g.Tags), fields(map[string][]string{"group-id": {*g.GroupId}, "group-name": {*g.GroupName}, "vpc-id": {*g.VpcId}}))
@@ -161,7 +161,7 @@ func (s *Server) describeSecurityGroups(in *ec2.DescribeSecurityGroupsInput) (*e
 	return &ec2.DescribeSecurityGroupsOutput{SecurityGroups: found}, err
 }
 
-// The account has neither reservations nor placement groups.
+// The account has no reservations and no placement groups.
 
 func (*Server) describeCapacityReservations(*ec2.DescribeCapacityReservationsInput) (*ec2.DescribeCapacityReservationsOutput, error) {
 	return &ec2.DescribeCapacityReservationsOutput{CapacityReservations: []ec2types.CapacityReservation{}}, nil
@@ -206,7 +206,7 @@ func (s *Server) describeLaunchTemplates(in *ec2.DescribeLaunchTemplatesInput) (
 	return &ec2.DescribeLaunchTemplatesOutput{LaunchTemplates: found, NextToken: next}, err
 }
 
-// template is a launch template of one version.
+// template is a launch template with a single version.
 type template struct {
 	ec2types.LaunchTemplate
 	data ec2types.RequestLaunchTemplateData

@@ -8,7 +8,7 @@ import (
 
 var eksActions = map[string]action{"DescribeCluster": call((*Server).describeCluster)}
 
-// clusterOutput is what DescribeCluster answers, as far as anybody asks. The SDK's type has no names for REST.
+// clusterOutput is the part of the response to DescribeCluster that clients read. The SDK's type has no JSON field names.
 type clusterOutput struct {
 	Cluster cluster `json:"cluster"`
 }
@@ -23,7 +23,7 @@ type cluster struct {
 	KubernetesNetworkConfig map[string]string `json:"kubernetesNetworkConfig"`
 }
 
-// serviceCIDR is that of the local cluster.
+// serviceCIDR is the service CIDR of the local cluster.
 const serviceCIDR = "10.96.0.0/16"
 
 func (s *Server) describeCluster(in *eks.DescribeClusterInput) (*clusterOutput, error) {

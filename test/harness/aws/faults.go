@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Refusal is what CreateFleet says no to: the offerings that match all of the fields that are not empty.
+// Refusal selects the offerings that CreateFleet refuses: those that match all non-empty fields.
 type Refusal struct {
 	Type         string // "g4dn.xlarge"; any type when empty
 	Zone         string // "us-east-1a"; any zone when empty
 	CapacityType string // "on-demand", "spot"; either when empty
-	// Code is EC2's error code; InsufficientInstanceCapacity when empty. Others that Karpenter knows: VcpuLimitExceeded, MaxSpotInstanceCountExceeded,
-	// UnfulfillableCapacity, Unsupported, InsufficientFreeAddressesInSubnet; and those of a mistake, as InvalidParameterValue.
+	// Code is EC2's error code; InsufficientInstanceCapacity when empty. Karpenter also knows VcpuLimitExceeded, MaxSpotInstanceCountExceeded,
+	// UnfulfillableCapacity, Unsupported, InsufficientFreeAddressesInSubnet, and the codes of invalid requests, such as InvalidParameterValue.
 	Code string
 }
 
@@ -25,14 +25,14 @@ func (s *Server) Refuse(r Refusal) {
 	s.refusals = append(s.refusals, r)
 }
 
-// Allow takes a refusal back.
+// Allow withdraws a refusal.
 func (s *Server) Allow(r Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusals = slices.DeleteFunc(s.refusals, func(other Refusal) bool { return other == r })
 }
 
-// refused is the code with which an offering is refused, or "".
+// refused returns the error code with which an offering is refused, or "".
 func (s *Server) refused(instanceType, zone, capacityType string) string {
 	for _, r := range s.refusals {
 		if (r.Type == "" || r.Type == instanceType) && (r.Zone == "" || r.Zone == zone) && (r.CapacityType == "" || r.CapacityType == capacityType) {
@@ -45,7 +45,7 @@ func (s *Server) refused(instanceType, zone, capacityType string) string {
 	return ""
 }
 
-// fault is what becomes of calls instead of an answer.
+// fault is what happens to calls instead of a response.
 type fault string
 
 const (
@@ -57,28 +57,28 @@ const (
 	garbled   fault = "garbled"
 )
 
-// The names of the faults below are those of actions, "DescribeInstanceTypes", or of services, "EC2", "SSM", "Pricing", "EKS", "IAM", "SQS", "STS";
-// with none it is every call.
+// The names of the faults below are actions, such as "DescribeInstanceTypes", or services: "EC2", "SSM", "Pricing", "EKS", "IAM", "SQS", "STS". Without
+// a name, a fault affects every call.
 
-// Throttle answers calls with the service's error for too many of them, RequestLimitExceeded for EC2, until Heal.
+// Throttle fails calls with the service's throttling error, RequestLimitExceeded for EC2, until Heal.
 func (s *Server) Throttle(names ...string) { s.fault(throttled, names) }
 
-// Deny answers calls with the service's error for missing rights, UnauthorizedOperation for EC2, until Heal.
+// Deny fails calls with the service's authorization error, UnauthorizedOperation for EC2, until Heal.
 func (s *Server) Deny(names ...string) { s.fault(denied, names) }
 
-// Cut closes the connection of calls without an answer, as if the service could not be reached, until Heal.
+// Cut closes the connection of calls without a response, as if the service were unreachable, until Heal.
 func (s *Server) Cut(names ...string) { s.fault(cutOff, names) }
 
-// Hang keeps the connection of calls open without an answer until Heal, or until the caller gives up; then it closes it.
+// Hang keeps calls open without a response until Heal, or until the caller gives up. It then closes the connection.
 func (s *Server) Hang(names ...string) { s.fault(hung, names) }
 
-// Down answers calls with the page of a load balancer that has no service behind it: HTML, with HTTP status 503, until Heal.
+// Down answers calls like a load balancer without a healthy backend: HTML with HTTP status 503, until Heal.
 func (s *Server) Down(names ...string) { s.fault(down, names) }
 
-// Garble answers calls with HTTP status 200 and something that no client can decode, until Heal.
+// Garble answers calls with HTTP status 200 and a body that no client can decode, until Heal.
 func (s *Server) Garble(names ...string) { s.fault(garbled, names) }
 
-// Heal ends the faults of these names; with none, all faults.
+// Heal ends the faults with these names, or all faults without a name.
 func (s *Server) Heal(names ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,17 +103,17 @@ func (s *Server) fault(kind fault, names []string) {
 	}
 }
 
-// Calls is how often an action was called: "CreateFleet". Those that failed are counted too.
+// Calls returns how often an action such as "CreateFleet" was called. Failed calls count too.
 func (s *Server) Calls(action string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls[action]
 }
 
-// errCut is for a call that gets no answer.
+// errCut fails a call without a response.
 var errCut = errors.New("the connection is cut")
 
-// html is what a call gets instead of an answer of the service.
+// html is a response that does not come from the service.
 type html struct {
 	status int
 	text   string
@@ -126,7 +126,7 @@ var (
 	errGarbled     = html{http.StatusOK, "<html><body>Please log in<br>"}
 )
 
-// outlast waits for as long as calls of an action hang.
+// outlast waits while calls of an action hang.
 func (s *Server) outlast(ctx context.Context, api service, action string) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -139,7 +139,7 @@ func (s *Server) outlast(ctx context.Context, api service, action string) {
 	}
 }
 
-// faultOf is what becomes of calls of an action; "" when they are answered.
+// faultOf returns the fault of an action, or "" if there is none.
 func (s *Server) faultOf(api service, action string) fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *Server) faultOf(api service, action string) fault {
 	return ""
 }
 
-// admit counts a call and fails it if it has to.
+// admit counts a call and returns the error of its fault.
 func (s *Server) admit(ctx context.Context, api service, action string) error {
 	s.mu.Lock()
 	s.calls[action]++

@@ -9,11 +9,10 @@ import (
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// property is what a filter of EC2 compares: the values that a thing has under a filter's name, of which one has to match. False says that there is no
-// such filter.
+// property returns the values of an object for an EC2 filter. One of them must match. It returns false if there is no such filter.
 type property func(filter string) (values []string, ok bool)
 
-// matches says whether a thing passes all filters. In values, * and ? stand for any characters and any one.
+// matches reports whether an object passes all filters. In filter values, * matches any characters and ? matches one.
 func matches(filters []ec2types.Filter, of property) (bool, error) {
 	for _, f := range filters {
 		name := value(f.Name)
@@ -31,13 +30,13 @@ func matches(filters []ec2types.Filter, of property) (bool, error) {
 }
 
 func like(pattern, text string) bool {
-	// The slashes of names mean nothing to EC2, and brackets are themselves.
+	// path.Match treats slashes and brackets specially, EC2 does not.
 	pattern = strings.NewReplacer("/", "|", "[", `\[`, "]", `\]`).Replace(pattern)
 	ok, err := path.Match(pattern, strings.ReplaceAll(text, "/", "|"))
 	return err == nil && ok
 }
 
-// selected are the things that pass filters.
+// selected returns the objects that pass the filters.
 func selected[T any](all []T, filters []ec2types.Filter, of func(T) property) ([]T, error) {
 	var out []T
 	for _, thing := range all {
@@ -52,7 +51,7 @@ func selected[T any](all []T, filters []ec2types.Filter, of func(T) property) ([
 	return out, nil
 }
 
-// tagged adds to a property the filters that everything with tags has.
+// tagged adds to a property the filters of everything that has tags.
 func tagged(tags map[string]string, of property) property {
 	return func(filter string) ([]string, bool) {
 		if key, ok := strings.CutPrefix(filter, "tag:"); ok {
@@ -73,7 +72,7 @@ func tagged(tags map[string]string, of property) property {
 	}
 }
 
-// fields makes a property of fixed filters.
+// fields returns a property with a fixed set of filters.
 func fields(values map[string][]string) property {
 	return func(filter string) ([]string, bool) {
 		v, ok := values[filter]
@@ -81,8 +80,8 @@ func fields(values map[string][]string) property {
 	}
 }
 
-// page is one of a list: at most as many as the caller wants and never more than the service gives, and the token for the next. EC2, too, gives fewer than it is
-// asked for: who does not ask for the next page does not see everything.
+// page returns one page of a list and the token of the next. A page has at most as many items as the caller wants and as the service returns. EC2 too
+// returns fewer items than requested, so a client that does not ask for the next page misses some.
 func page[T any](all []T, wanted *int32, most int, token *string) ([]T, *string, error) {
 	if wanted != nil && *wanted > 0 {
 		most = min(most, int(*wanted))

@@ -15,7 +15,7 @@ import (
 
 const insufficientCapacity = "InsufficientInstanceCapacity"
 
-// pool is what a fleet may launch: a type in a zone, from a template.
+// pool is an offering that a fleet may launch: a type in a zone, from a template.
 type pool struct {
 	machine      machine
 	template     template
@@ -25,8 +25,8 @@ type pool struct {
 	price        float64
 }
 
-// createFleet launches an instant fleet: all of it in the first pool, by its allocation strategy, that there is room in. Pools that were tried before that are
-// its errors.
+// createFleet launches an instant fleet. It tries the pools in the order of the allocation strategy and launches all instances in the first one with
+// capacity. The pools that it tried before become the errors of the response.
 func (s *Server) createFleet(in *ec2.CreateFleetInput) (*ec2.CreateFleetOutput, error) {
 	if in.Type != ec2types.FleetTypeInstant {
 		return nil, badRequest("InvalidParameterValue", "the local AWS launches fleets of type instant only")
@@ -66,7 +66,7 @@ func (s *Server) createFleet(in *ec2.CreateFleetInput) (*ec2.CreateFleetOutput, 
 	return out, nil
 }
 
-// pools are a fleet's, in the order in which its strategy tries them.
+// pools returns the pools of a fleet in the order in which its strategy tries them.
 func (s *Server) pools(in *ec2.CreateFleetInput, capacityType string) ([]pool, error) {
 	var pools []pool
 	for _, config := range in.LaunchTemplateConfigs {
@@ -88,7 +88,7 @@ func (s *Server) pools(in *ec2.CreateFleetInput, capacityType string) ([]pool, e
 		if byPriority {
 			return cmp.Compare(value(a.override.Priority), value(b.override.Priority))
 		}
-		return cmp.Compare(a.price, b.price) // of spot, too: the local AWS has as much of everything
+		return cmp.Compare(a.price, b.price) // for spot too: the local AWS has the same capacity everywhere
 	})
 	return pools, nil
 }
@@ -108,7 +108,7 @@ func (s *Server) pool(t template, o ec2types.FleetLaunchTemplateOverridesRequest
 		return pool{}, badRequest("InvalidInstanceType", "The instance type '"+string(o.InstanceType)+"' does not exist")
 	}
 	p := pool{machine: m, template: t, override: o, subnet: value(o.SubnetId), image: value(o.ImageId)}
-	if p.subnet == "" { // of a template whose interfaces say where it is for
+	if p.subnet == "" { // the template's network interfaces name the subnet
 		for _, card := range t.data.NetworkInterfaces {
 			p.subnet = value(card.SubnetId)
 		}
@@ -131,7 +131,7 @@ func (s *Server) pool(t template, o ec2types.FleetLaunchTemplateOverridesRequest
 	return p, nil
 }
 
-// launchFailure is why a pool launches nothing.
+// launchFailure returns why a pool launches nothing, or nil.
 func (s *Server) launchFailure(p pool, capacityType string) *failure {
 	name := p.machine.name()
 	if code := s.refused(name, p.zone, capacityType); code != "" {
@@ -172,7 +172,7 @@ func refusalMessage(code, instanceType, zone string) string {
 	}
 }
 
-// launch starts an instance and returns its id.
+// launch starts an instance and returns its ID.
 func (s *Server) launch(p pool, capacityType string, specs []ec2types.TagSpecification) string {
 	number := len(s.launched)
 	address := fmt.Sprintf("10.%d.%d.%d", strings.Index(zoneLetters, p.zone[len(p.zone)-1:]), number/250, 4+number%250)
@@ -219,7 +219,7 @@ func (s *Server) dnsName(address string) string {
 	return "ip-" + strings.ReplaceAll(address, ".", "-") + "." + domain
 }
 
-// later does something, with the region locked, after a time, or at once.
+// later calls do after a delay, with the region locked. Without a delay it calls do at once.
 func (s *Server) later(wait time.Duration, do func()) {
 	if wait == 0 {
 		do()
@@ -232,7 +232,7 @@ func (s *Server) later(wait time.Duration, do func()) {
 	})
 }
 
-// runInstances is only asked whether it would work: the answer to that is given before it comes here.
+// runInstances serves dry runs only. Those are answered before this is called.
 func (*Server) runInstances(*ec2.RunInstancesInput) (*ec2.RunInstancesOutput, error) {
 	return nil, badRequest("Unsupported", "the local AWS launches fleets only")
 }

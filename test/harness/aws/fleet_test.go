@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// withTemplate is a server with a launch template "t" of an image.
+// withTemplate returns a server with a launch template "t" for an image.
 func withTemplate(t *testing.T, c Config, image func(*Server) Image) (*Server, clients) {
 	t.Helper()
 	s, api := started(t, c)
@@ -23,7 +23,7 @@ func gpuImage(t *testing.T) func(*Server) Image {
 	return func(s *Server) Image { return s.gpuImage(t, AL2023, "x86_64") }
 }
 
-// refusals are the errors of a fleet, as "type zone: code".
+// refusals returns the errors of a fleet as "type zone: code".
 func refusals(out *ec2.CreateFleetOutput) []string {
 	var all []string
 	for _, e := range out.Errors {
@@ -98,7 +98,7 @@ func TestASpotFleetGoesByTheSpotPricesOfZones(t *testing.T) {
 	}
 	described := must[*ec2.DescribeInstancesOutput](t)(c.ec2.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{InstanceIds: out.Instances[0].InstanceIds}))
 	if i := described.Reservations[0].Instances[0]; i.SpotInstanceRequestId == nil || i.InstanceLifecycle != ec2types.InstanceLifecycleTypeSpot {
-		t.Errorf("the instance does not say that it is spot: %+v", i)
+		t.Errorf("the instance is not a spot instance: %+v", i)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestWhatCannotBeLaunchedIsRefusedWithTheCodeOfEC2(t *testing.T) {
 	}
 }
 
-// TestARefusalIsOfWhatItNamesAndNothingElse draws refusals, and compares with what they say.
+// TestARefusalIsOfWhatItNamesAndNothingElse draws refusals and checks that exactly the named offerings are refused.
 func TestARefusalIsOfWhatItNamesAndNothingElse(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
@@ -166,7 +166,7 @@ func TestARefusalIsOfWhatItNamesAndNothingElse(t *testing.T) {
 		}
 		s.Allow(r)
 		if out, err = c.ec2.CreateFleet(t.Context(), fleetInput("t", capacityType, o)); err != nil || len(out.Instances) != 1 {
-			t.Fatalf("what is allowed again is still refused: %v, %v", refusals(out), err)
+			t.Fatalf("offerings are still refused after Allow: %v, %v", refusals(out), err)
 		}
 	})
 }

@@ -27,14 +27,14 @@ func (*Server) getCallerIdentity(*sts.GetCallerIdentityInput) (*sts.GetCallerIde
 	return &sts.GetCallerIdentityOutput{Account: new(account), Arn: new(caller), UserId: new("AROAKARVE:local")}, nil
 }
 
-// NodeRole is the name of the nodes' IAM role, and of an instance profile with it: both ways to write an EC2NodeClass work.
+// NodeRole returns the name of the nodes' IAM role. An instance profile has the same name, so an EC2NodeClass can use either.
 func (s *Server) NodeRole() string { return "KarpenterNodeRole-" + s.config.ClusterName }
 
 func noEntity(what, name string) failure {
 	return failure{http.StatusNotFound, "NoSuchEntity", what + " " + name + " cannot be found."}
 }
 
-// role is the only one there is.
+// role returns the only role.
 func (s *Server) role() iamtypes.Role {
 	name := s.NodeRole()
 	return iamtypes.Role{
@@ -42,7 +42,7 @@ func (s *Server) role() iamtypes.Role {
 	}
 }
 
-// roleNamed is the role if it has the name.
+// roleNamed returns the role if it has the name.
 func (s *Server) roleNamed(name *string) (iamtypes.Role, error) {
 	if value(name) != s.NodeRole() {
 		return iamtypes.Role{}, noEntity("The role with name", value(name))
@@ -83,7 +83,7 @@ func (s *Server) getInstanceProfile(in *iam.GetInstanceProfileInput) (*iam.GetIn
 	return &iam.GetInstanceProfileOutput{InstanceProfile: copied(p)}, nil
 }
 
-// copied is what may be written down after others have changed the profile.
+// copied returns a copy of the profile, which can be encoded while others change the profile.
 func copied(p *iamtypes.InstanceProfile) *iamtypes.InstanceProfile {
 	c := *p
 	c.Roles, c.Tags = slices.Clone(p.Roles), slices.Clone(p.Tags)

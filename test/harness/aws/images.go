@@ -12,19 +12,19 @@ import (
 	ec2types "github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Family is of whose making an image is, by the name of Karpenter's alias.
+// Family is the family of an image, as Karpenter's alias names it.
 type Family string
 
-// The families.
+// The image families.
 const (
 	AL2023       Family = "al2023"
 	Bottlerocket Family = "bottlerocket"
 )
 
-// Variant is which machines an image is for.
+// Variant is the kind of machine that an image is for.
 type Variant string
 
-// The variants.
+// The image variants.
 const (
 	Standard Variant = "standard"
 	NVIDIA   Variant = "nvidia"
@@ -33,21 +33,21 @@ const (
 
 // Image is a machine image that AWS publishes for EKS.
 type Image struct {
-	// ID is made of the other fields when empty.
+	// ID is derived from the other fields when empty.
 	ID         string
 	Family     Family
 	Variant    Variant
 	Kubernetes string // "1.36"; the control plane's version when empty
 	Arch       string // "x86_64" or "arm64"; x86_64 when empty
-	// Version is what a user writes behind the alias: "v20260801" of al2023, "1.50.0" of bottlerocket (without v).
+	// Version is the version in the alias: "v20260801" for al2023, "1.50.0" for bottlerocket (without v).
 	Version string
 	// Created is now when zero.
 	Created time.Time
-	// Deprecated says that EC2 shows a DeprecationTime that has passed.
+	// Deprecated makes EC2 return a DeprecationTime in the past.
 	Deprecated bool
 }
 
-// firstImages are the releases that are there from the start, the oldest first, each for every variant and architecture, and how old they are.
+// firstImages are the initial releases, the oldest first, with their age. Each is published for every variant and architecture.
 var firstImages = []struct {
 	family  Family
 	version string
@@ -59,7 +59,7 @@ var firstImages = []struct {
 	{Bottlerocket, "1.51.0", 10 * 24 * time.Hour},
 }
 
-// builds are what each family is published for.
+// builds are the variants and architectures that each family is published for.
 var builds = map[Family][]Image{
 	AL2023: {
 		{Arch: "x86_64", Variant: Standard},
@@ -76,7 +76,7 @@ var builds = map[Family][]Image{
 	},
 }
 
-// publishFirst publishes the first releases for the control plane's version.
+// publishFirst publishes the initial releases for the control plane's version.
 func (s *Server) publishFirst() {
 	for _, release := range firstImages {
 		for _, i := range builds[release.family] {
@@ -86,7 +86,7 @@ func (s *Server) publishFirst() {
 	}
 }
 
-// PublishImage adds an image and makes it the recommended and latest one of its family, variant, Kubernetes version and architecture.
+// PublishImage adds an image and makes it the recommended or latest one of its family, variant, Kubernetes version and architecture.
 func (s *Server) PublishImage(image Image) Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +126,7 @@ func (s *Server) publish(i Image) Image {
 	return i
 }
 
-// DeprecateImage makes an image deprecated, as AWS does when it has found something wrong in one. Its parameters stay.
+// DeprecateImage deprecates an image, as AWS does with faulty ones. Its SSM parameters stay.
 func (s *Server) DeprecateImage(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,21 +137,21 @@ func (s *Server) DeprecateImage(id string) {
 	}
 }
 
-// RemoveImage has an image not exist any more. Its parameters stay, as those of AWS do for a while.
+// RemoveImage removes an image. Its SSM parameters stay, as they do for a while on AWS.
 func (s *Server) RemoveImage(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.images = slices.DeleteFunc(s.images, func(i Image) bool { return i.ID == id })
 }
 
-// Images are all that were published, in that order.
+// Images returns all published images, in the order of their publication.
 func (s *Server) Images() []Image {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Image(nil), s.images...)
 }
 
-// SetKubernetesVersion upgrades the control plane, as EKS describes it, and publishes the images of that version: "1.37".
+// SetKubernetesVersion upgrades the control plane to a version such as "1.37", and publishes the images for it.
 func (s *Server) SetKubernetesVersion(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,14 +159,14 @@ func (s *Server) SetKubernetesVersion(version string) {
 	s.publishFirst()
 }
 
-// SetParameter sets a parameter of SSM of the user's own, for an ssmParameter term.
+// SetParameter sets an SSM parameter of the user, for an ssmParameter term.
 func (s *Server) SetParameter(name, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.parameters[name] = text
 }
 
-// Name is the image's name in EC2.
+// Name returns the image's name in EC2.
 func (i Image) Name() string {
 	if i.Family == Bottlerocket {
 		return fmt.Sprintf("bottlerocket-aws-k8s-%s%s-%s-v%s-%s", i.Kubernetes, i.flavour(), i.Arch, i.Version, commit)
@@ -174,10 +174,10 @@ func (i Image) Name() string {
 	return fmt.Sprintf("amazon-eks-node-al2023-%s-%s-%s-%s", i.Arch, i.Variant, i.Kubernetes, i.Version)
 }
 
-// commit stands behind the version in what Bottlerocket publishes.
+// commit follows the version in the names of Bottlerocket's images.
 const commit = "0a1b2c3d"
 
-// flavour is the end of the name of Bottlerocket's variants: "-nvidia".
+// flavour returns the suffix of Bottlerocket's variants, such as "-nvidia".
 func (i Image) flavour() string {
 	if i.Variant == Standard {
 		return ""
@@ -185,7 +185,7 @@ func (i Image) flavour() string {
 	return "-" + string(i.Variant)
 }
 
-// newest is what the family's parameters call the newest version.
+// newest returns the name of the newest version in the family's SSM parameters.
 func (i Image) newest() string {
 	if i.Family == Bottlerocket {
 		return "latest"
@@ -193,8 +193,8 @@ func (i Image) newest() string {
 	return "recommended"
 }
 
-// parameters are SSM's for the image under a version.
-// https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and retrieve-ami-id-bottlerocket.html have their names.
+// parameters returns the image's SSM parameters for a version.
+// https://docs.aws.amazon.com/eks/latest/userguide/retrieve-ami-id.html and retrieve-ami-id-bottlerocket.html list their names.
 func (i Image) parameters(version string) map[string]string {
 	if i.Family == Bottlerocket {
 		base := fmt.Sprintf("/aws/service/bottlerocket/aws-k8s-%s%s/%s/%s/", i.Kubernetes, i.flavour(), i.Arch, version)
@@ -209,12 +209,12 @@ func (i Image) parameters(version string) map[string]string {
 	release := i.Kubernetes + ".0-" + i.Version[1:]
 	all, err := json.Marshal(map[string]string{"schema_version": "1", "image_id": i.ID, "image_name": i.Name(), "release_version": release})
 	if err != nil {
-		panic(err) // strings are JSON
+		panic(err) // strings can always be encoded
 	}
 	return map[string]string{base: string(all), base + "/image_id": i.ID, base + "/image_name": i.Name(), base + "/release_version": release}
 }
 
-// ebsRoot is how large the images' root volume is, in GiB: those with drivers are larger.
+// ebsRoot returns the size of the root volume in GiB. Images with drivers are larger.
 func (i Image) ebsRoot() int32 {
 	if i.Variant == Standard {
 		return 20

@@ -17,10 +17,10 @@ const (
 	onDemand = "on-demand"
 )
 
-// State is an instance's, as EC2 names it.
+// State is the state of an instance, as EC2 names it.
 type State string
 
-// The states in their order.
+// The states, in the order in which an instance passes through them.
 const (
 	Pending      State = "pending"
 	Running      State = "running"
@@ -28,10 +28,10 @@ const (
 	Terminated   State = "terminated"
 )
 
-// codes are EC2's numbers of the states.
+// codes are EC2's numeric codes of the states.
 var codes = map[State]int32{Pending: 0, Running: 16, ShuttingDown: 32, Terminated: 48}
 
-// Instance is a machine of EC2.
+// Instance is an EC2 instance.
 type Instance struct {
 	ID           string // "i-…"
 	Type         string // "g4dn.xlarge"
@@ -39,11 +39,11 @@ type Instance struct {
 	CapacityType string // "on-demand" or "spot"
 	Image        string // "ami-…"
 	Subnet       string // "subnet-…"
-	// LaunchTemplate is the name of the template that it was launched from.
+	// LaunchTemplate is the name of its launch template.
 	LaunchTemplate string
-	// UserData is what the machine boots with, decoded: for AL2023 a MIME document with nodeadm's configuration, for Bottlerocket TOML.
+	// UserData is the decoded user data: for AL2023 a MIME document with nodeadm's configuration, for Bottlerocket TOML.
 	UserData string
-	// PrivateDNS is the name that its Node gets.
+	// PrivateDNS is the name of its Node.
 	PrivateDNS string
 	PrivateIP  string
 	Tags       map[string]string
@@ -51,14 +51,14 @@ type Instance struct {
 	Launched   time.Time
 }
 
-// ProviderID is what spec.providerID of the instance's Node has to be.
+// ProviderID returns spec.providerID of the instance's Node.
 func (i Instance) ProviderID() string { return "aws:///" + i.Zone + "/" + i.ID }
 
-// instance is one and what only EC2 knows of it.
+// instance adds what only EC2 knows.
 type instance struct {
 	Instance
 	interfaces []ec2types.InstanceNetworkInterface
-	retires    bool // a scheduled event takes it away
+	retires    bool // a scheduled event will terminate it
 }
 
 func (i *instance) copied() Instance {
@@ -67,7 +67,7 @@ func (i *instance) copied() Instance {
 	return c
 }
 
-// Instances are all that were launched, the terminated ones too, in the order of their launch.
+// Instances returns all instances that were launched, including terminated ones, in the order of their launch.
 func (s *Server) Instances() []Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,14 +78,14 @@ func (s *Server) Instances() []Instance {
 	return all
 }
 
-// watcher is what somebody who watches has not been told yet.
+// watcher holds the events that a watch has not delivered yet.
 type watcher struct {
 	untold []Instance
 	wake   chan struct{}
 }
 
-// Watch tells of every instance there is and then of every change of one's state or tags, in order and without loss, until the context is done; then
-// it closes the channel.
+// Watch sends every existing instance, and then every change of an instance's state or tags. It keeps the order and loses no event. It closes the
+// channel when the context is done.
 func (s *Server) Watch(ctx context.Context) <-chan Instance {
 	w := &watcher{wake: make(chan struct{}, 1)}
 	s.mu.Lock()
@@ -125,7 +125,7 @@ func (w *watcher) tell(i Instance) {
 	w.untold = append(w.untold, i)
 	select {
 	case w.wake <- struct{}{}:
-	default: // it is awake
+	default: // it is already awake
 	}
 }
 
@@ -135,21 +135,21 @@ func (s *Server) forget(w *watcher) {
 	s.watchers = slices.DeleteFunc(s.watchers, func(other *watcher) bool { return other == w })
 }
 
-// tell tells all watchers of an instance.
+// tell sends an instance to all watchers.
 func (s *Server) tell(i *instance) {
 	for _, w := range s.watchers {
 		w.tell(i.copied())
 	}
 }
 
-// become changes an instance's state and tells of it, in the queue as well.
+// become changes the state of an instance and sends the change to the watchers and to the queue.
 func (s *Server) become(i *instance, state State) {
 	i.State = state
 	s.tell(i)
 	s.send(s.event("aws.ec2", "EC2 Instance State-change Notification", i.ID, map[string]any{"instance-id": i.ID, "state": state}))
 }
 
-// Terminate ends an instance as if somebody had done so in the console.
+// Terminate terminates an instance as if a user had done so in the console.
 func (s *Server) Terminate(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,21 +166,21 @@ func (s *Server) terminate(i *instance) {
 	s.later(s.config.ShutdownTime, func() { s.become(i, Terminated) })
 }
 
-// Notice is what EC2 says beforehand of an instance that it takes away.
+// Notice is EC2's warning that it will take an instance away.
 type Notice string
 
 // The notices, by the type of their EventBridge event.
 const (
-	// SpotInterruption is two minutes' warning.
+	// SpotInterruption warns two minutes before the interruption.
 	SpotInterruption Notice = "EC2 Spot Instance Interruption Warning"
-	// RebalanceRecommendation is a raised risk of that.
+	// RebalanceRecommendation announces an elevated risk of a spot interruption.
 	RebalanceRecommendation Notice = "EC2 Instance Rebalance Recommendation"
-	// ScheduledChange is maintenance that retires the instance. DescribeInstanceStatus has it as well.
+	// ScheduledChange is maintenance that retires the instance. DescribeInstanceStatus returns it too.
 	ScheduledChange Notice = "AWS Health Event"
 )
 
-// Interrupt puts a notice about an instance into the queue. The instance stays: who wants it gone calls Terminate. Every change of state has a message of its
-// own, "EC2 Instance State-change Notification".
+// Interrupt sends a notice about an instance to the queue. The instance keeps running: to end it, call Terminate. Every change of state sends a message
+// of its own, "EC2 Instance State-change Notification".
 func (s *Server) Interrupt(id string, notice Notice) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *Server) Interrupt(id string, notice Notice) error {
 	return nil
 }
 
-// retirement is when EC2 would retire an instance that it gives notice of now: AWS says two weeks before.
+// retirement returns when EC2 would retire an instance for which it gives notice now. AWS does so two weeks ahead.
 func (s *Server) retirement() time.Time { return s.now().AddDate(0, 0, 14).UTC() }
 
 func (s *Server) describeInstances(in *ec2.DescribeInstancesInput) (*ec2.DescribeInstancesOutput, error) {

@@ -15,14 +15,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// launchOne launches an instance and returns its id.
+// launchOne launches an instance and returns its ID.
 func launchOne(t *testing.T, c clients) string {
 	t.Helper()
 	out := must[*ec2.CreateFleetOutput](t)(c.ec2.CreateFleet(t.Context(), fleetInput("t", onDemand, offering{"g4dn.xlarge", "us-east-1a"})))
 	return out.Instances[0].InstanceIds[0]
 }
 
-// next is what a watch tells next.
+// next returns the next event of a watch.
 func next(t *testing.T, told <-chan Instance) Instance {
 	t.Helper()
 	select {
@@ -32,7 +32,7 @@ func next(t *testing.T, told <-chan Instance) Instance {
 		}
 		return i
 	case <-time.After(time.Minute):
-		t.Fatal("the watch tells nothing")
+		t.Fatal("the watch sent nothing for a minute")
 	}
 	return Instance{}
 }
@@ -44,35 +44,35 @@ func TestAnInstanceGoesThroughItsStatesAndAWatchTellsOfEach(t *testing.T) {
 	id := launchOne(t, c)
 	for _, want := range []State{Pending, Running} {
 		if got := next(t, before); got.ID != id || got.State != want {
-			t.Fatalf("told of %s, which is %s, instead of %s", got.ID, got.State, want)
+			t.Fatalf("the watch sent %s in state %s, want state %s", got.ID, got.State, want)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	after := s.Watch(ctx)
 	if got := next(t, after); got.ID != id || got.State != Running {
-		t.Fatalf("a new watch is told of %s, which is %s", got.ID, got.State)
+		t.Fatalf("a new watch first sent %s in state %s", got.ID, got.State)
 	}
 	must[*ec2.CreateTagsOutput](t)(c.ec2.CreateTags(t.Context(), &ec2.CreateTagsInput{Resources: []string{id}, Tags: tagList(map[string]string{"Name": "n"})}))
 	if got := next(t, before); got.Tags["Name"] != "n" {
-		t.Errorf("told of the tags %v", got.Tags)
+		t.Errorf("the watch sent the tags %v", got.Tags)
 	}
 	must[*ec2.TerminateInstancesOutput](t)(c.ec2.TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: []string{id}}))
 	for _, want := range []State{ShuttingDown, Terminated} {
 		if got := next(t, before); got.State != want {
-			t.Fatalf("told of %s instead of %s", got.State, want)
+			t.Fatalf("the watch sent state %s, want %s", got.State, want)
 		}
 	}
-	s.Terminate(id) // again changes nothing
+	s.Terminate(id) // a second call changes nothing
 	cancel()
-	for range after { // ends only when the channel is closed
+	for range after { // ends only once the channel is closed
 	}
 	alive := &ec2.DescribeInstancesInput{InstanceIds: []string{id}, Filters: []ec2types.Filter{filter("instance-state-name", "pending", "running", "shutting-down")}}
 	if out := must[*ec2.DescribeInstancesOutput](t)(c.ec2.DescribeInstances(t.Context(), alive)); len(out.Reservations) != 0 {
-		t.Errorf("a terminated instance is %+v", out.Reservations)
+		t.Errorf("a terminated instance is still listed: %+v", out.Reservations)
 	}
 }
 
-// TestAWatchLosesNothing draws what happens to instances, and compares the last that a watch was told of each with what there is.
+// TestAWatchLosesNothing draws launches and terminations, and compares the last event of each instance with its final state.
 func TestAWatchLosesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -100,7 +100,7 @@ func TestAWatchLosesNothing(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			rt.Fatalf("told (-want +got):\n%s", diff)
+			rt.Fatalf("sent by the watch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestWhoListsItsInstancesGetsThemAllAndNoOthers(t *testing.T) {
 	}
 }
 
-// TestKarpenterReadsTheNoticesOfInterruptions has Karpenter's own parser read what comes out of the queue.
+// TestKarpenterReadsTheNoticesOfInterruptions parses the messages of the queue with Karpenter's own parser.
 func TestKarpenterReadsTheNoticesOfInterruptions(t *testing.T) {
 	t.Parallel()
 	s, c := withTemplate(t, Config{}, gpuImage(t))
@@ -151,7 +151,7 @@ func TestKarpenterReadsTheNoticesOfInterruptions(t *testing.T) {
 		}
 		return bodies
 	}
-	receive() // of its launch
+	receive() // the messages of the launch
 	parser := interruption.NewEventParser(interruption.DefaultParsers...)
 	for _, test := range []struct {
 		what func() error
@@ -179,11 +179,11 @@ func TestKarpenterReadsTheNoticesOfInterruptions(t *testing.T) {
 	}
 	for _, notice := range []Notice{SpotInterruption, "a rumour"} {
 		if err := s.Interrupt("i-0", notice); err == nil {
-			t.Errorf("%s of an instance that there is not", notice)
+			t.Errorf("Interrupt accepted the notice %s for an unknown instance", notice)
 		}
 	}
 	if err := s.Interrupt(id, "a rumour"); err == nil {
-		t.Error("there is no such notice")
+		t.Error("Interrupt accepted an unknown notice")
 	}
 }
 
@@ -212,20 +212,20 @@ func TestAMessageIsReceivedUntilItIsDeletedAndNeverByTwoAtOnce(t *testing.T) {
 	}
 	must[*sqs.SendMessageOutput](t)(c.sqs.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue, MessageBody: new("hello")}))
 	if out := <-arrived; out == nil || len(out.Messages) != 1 || *out.Messages[0].Body != "hello" {
-		t.Fatalf("who waits is given %+v", out)
+		t.Fatalf("a waiting receiver got %+v", out)
 	}
 	first := receive(600)
 	if len(first) != 1 {
 		t.Fatalf("a message that nobody deleted is not received again: %v", first)
 	}
 	if got := receive(0); len(got) != 0 {
-		t.Errorf("a message is received by two: %v", got)
+		t.Errorf("a hidden message was received again: %v", got)
 	}
 	s.mu.Lock()
-	s.queue[0].hidden = time.Time{} // as when the time is up
+	s.queue[0].hidden = time.Time{} // as if the visibility timeout had passed
 	s.mu.Unlock()
 	if got := receive(0); len(got) != 1 {
-		t.Errorf("a message whose receiver died is lost: %v", got)
+		t.Errorf("a message was not received again after its visibility timeout: %v", got)
 	}
 	must[*sqs.DeleteMessageOutput](t)(c.sqs.DeleteMessage(t.Context(), &sqs.DeleteMessageInput{QueueUrl: queue, ReceiptHandle: &first[0]}))
 	if got := receive(0); len(got) != 0 {

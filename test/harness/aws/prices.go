@@ -15,21 +15,21 @@ import (
 
 var pricingActions = map[string]action{"GetProducts": call((*Server).getProducts)}
 
-// SetPrice sets what a type costs on demand, in dollars an hour, from now on. Before, it is what Karpenter's AWS provider ships for the region.
+// SetPrice sets the on-demand price of a type, in dollars per hour. The default is the price that Karpenter's AWS provider ships for the region.
 func (s *Server) SetPrice(instanceType string, dollars float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prices[instanceType] = dollars
 }
 
-// SetSpotPrice sets what a type costs in a zone as spot, in dollars an hour, from now on.
+// SetSpotPrice sets the spot price of a type in a zone, in dollars per hour.
 func (s *Server) SetSpotPrice(instanceType, zone string, dollars float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prices[instanceType+" "+zone] = dollars
 }
 
-// onDemandPrice is 0 for a type that has no price in the region, which EC2 has as well.
+// onDemandPrice returns 0 for a type without a price in the region. Such types exist in EC2 too.
 func (s *Server) onDemandPrice(m machine) float64 {
 	if set, ok := s.prices[m.name()]; ok {
 		return set
@@ -37,7 +37,8 @@ func (s *Server) onDemandPrice(m machine) float64 {
 	return awspricing.InitialOnDemandPricesAWS[s.config.Region][m.Info.InstanceType]
 }
 
-// spotPrice is, unless it was set, made up: between 30% and 50% of the price on demand, another in each zone but always the same.
+// spotPrice returns the price that was set. Otherwise it returns a made-up one: between 30% and 50% of the on-demand price, different in each zone, and
+// always the same.
 func (s *Server) spotPrice(m machine, zone string) float64 {
 	if set, ok := s.prices[m.name()+" "+zone]; ok {
 		return set
@@ -77,7 +78,8 @@ func (s *Server) describeSpotPriceHistory(in *ec2.DescribeSpotPriceHistoryInput)
 	return &ec2.DescribeSpotPriceHistoryOutput{SpotPriceHistory: found, NextToken: next}, err
 }
 
-// getProducts knows of the price list what it takes to find what types cost on demand: shared machines and bare metal are different products.
+// getProducts supports only the fields of the price list that are needed to find on-demand prices. Shared and bare-metal machines are different
+// products.
 func (s *Server) getProducts(in *pricing.GetProductsInput) (*pricing.GetProductsOutput, error) {
 	asked := map[string]string{}
 	for _, f := range in.Filters {

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// request is one with its body read.
+// request is a request whose body was read.
 type request struct {
 	*http.Request
 
-	key, region, service string // what it was signed with and for
+	key, region, service string // from its signature
 	body                 []byte
 }
 
-// failure is an error in AWS's terms.
+// failure is an error as AWS returns it.
 type failure struct {
 	status        int
 	code, message string
@@ -37,7 +37,7 @@ func badRequest(code, message string) failure {
 	return failure{http.StatusBadRequest, code, message}
 }
 
-// protocol is how a service is spoken.
+// protocol is how clients talk to a service.
 type protocol struct {
 	action func(request) string
 	read   func(r request, in any) error
@@ -70,7 +70,7 @@ var ec2Protocol = protocol{
 	},
 }
 
-// queryProtocol is that of the older services.
+// queryProtocol is the protocol of the older services.
 var queryProtocol = protocol{
 	action: formAction,
 	read:   readQuery,
@@ -88,7 +88,7 @@ var queryProtocol = protocol{
 	denied:    failure{http.StatusForbidden, "AccessDenied", denial},
 }
 
-// jsonProtocol is that of the newer services: the action in a header, and the SDK's field names in the body.
+// jsonProtocol is the protocol of the newer services: the action is in a header, and the body uses the SDK's field names.
 func jsonProtocol(version string) protocol {
 	return protocol{
 		action: func(r request) string { return short(r.Header.Get("X-Amz-Target"), ".") },
@@ -122,7 +122,7 @@ func (a *answer) failure(f failure) {
 func reply(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that is gone reads no error
+	_, _ = w.Write(body) // a client that is gone sees no error
 }
 
 func replyJSON(w http.ResponseWriter, status int, contentType string, value any) {
@@ -150,7 +150,7 @@ func readQuery(r request, in any) error {
 	return readForm(form, in)
 }
 
-// eksProtocol is REST; of EKS only the one call is spoken, GET /clusters/<name>.
+// eksProtocol is REST. It supports one call of EKS, GET /clusters/<name>.
 var eksProtocol = protocol{
 	action: func(r request) string {
 		if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/clusters/") {

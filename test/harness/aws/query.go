@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// The query protocol of EC2, IAM and STS has forms for requests and XML for answers. Its names follow from those of the SDK's fields, with the
-// exceptions below, so the SDK's own types are filled and written by reflection. The tests
-// TestEveryRequestIsReadAsTheSDKWroteIt and TestEveryActionAnswersWhatTheSDKReads hold that.
+// In the query protocol of EC2, IAM and STS, requests are forms and responses are XML. The names follow from those of the SDK's fields, with the
+// exceptions below, so reflection reads and writes the SDK's own types. The tests TestEveryRequestIsReadAsTheSDKWroteIt and
+// TestEveryActionAnswersWhatTheSDKReads verify that.
 
-// maxList bounds the index in a form's key, which is a length that the caller chooses.
+// maxList limits the index in a form key, because the caller chooses it and it becomes the length of a list.
 const maxList = 1 << 14
 
-// formNames are the request fields, by name, that are not called as their field is, with or without an s.
+// formNames maps request fields to their names in forms, if those differ from the field's name with or without an s.
 var formNames = map[string]string{
 	"Resources":          "ResourceId",
 	"Groups":             "SecurityGroupId",
@@ -29,7 +29,8 @@ var formNames = map[string]string{
 	"ExecutableUsers":    "ExecutableBy",
 }
 
-// readForm fills an SDK input from a request. A key that the input has no field for is an error: the client and this server do not mean the same API.
+// readForm fills an SDK input from a request. It returns an error for a key without a field, because then the client and this server disagree about the
+// API.
 func readForm(form url.Values, in any) error {
 	for key, values := range form {
 		if key == "Action" || key == "Version" {
@@ -127,7 +128,7 @@ func setScalar(v reflect.Value, text string) error {
 type answer struct {
 	bytes.Buffer
 
-	item string // what an item of a list is called
+	item string // name of a list item
 	name func(t reflect.Type, field string) string
 }
 
@@ -158,7 +159,7 @@ func (a *answer) element(name string, v reflect.Value) {
 		}
 		a.within(name, func() { a.fields(v) })
 	case reflect.String:
-		if v.String() != "" || v.Type() == reflect.TypeFor[string]() { // an enumeration that is not set is empty
+		if v.String() != "" || v.Type() == reflect.TypeFor[string]() { // an unset enumeration is empty
 			a.text(name, v.String())
 		}
 	default:
@@ -181,11 +182,11 @@ func (a *answer) within(name string, content func()) {
 }
 
 func (a *answer) text(name, text string) {
-	a.within(name, func() { _ = xml.EscapeText(a, []byte(text)) }) // a buffer takes everything
+	a.within(name, func() { _ = xml.EscapeText(a, []byte(text)) }) // writes to a buffer do not fail
 }
 
-// ec2Names are the answers' fields that are not called as their field is with a small first letter: by type and field, or by field alone. What stands
-// behind > is what an item is called.
+// ec2Names maps response fields to their XML names, if those differ from the field's name in lower camel case. The keys are a type and a field, or a
+// field alone. The part after > is the name of a list item.
 var ec2Names = map[string]string{
 	"Tags":                                  "tagSet",
 	"CreateFleetOutput.Errors":              "errorSet",

@@ -20,16 +20,15 @@ var sqsActions = map[string]action{
 	"SendMessage":    call((*Server).sendMessage),
 }
 
-// message is one in the queue.
+// message is a message in the queue.
 type message struct {
 	id, body string
 	sent     time.Time
-	// hidden says until when nobody else receives it.
+	// hidden is the end of its visibility timeout.
 	hidden time.Time
 }
 
-// event is an EventBridge event, as its rule puts it into the queue.
-// https://docs.aws.amazon.com/eventbridge/latest/ref/events-structure.html
+// event returns an EventBridge event as its rule puts it into the queue. https://docs.aws.amazon.com/eventbridge/latest/ref/events-structure.html
 func (s *Server) event(source, detailType, instanceID string, detail map[string]any) string {
 	raw, err := json.Marshal(map[string]any{
 		"version": "0", "id": s.nextID("event"), "account": account, "region": s.config.Region, "time": s.now().UTC().Format(time.RFC3339),
@@ -37,12 +36,12 @@ func (s *Server) event(source, detailType, instanceID string, detail map[string]
 		"resources": []string{"arn:aws:ec2:" + s.config.Region + ":" + account + ":instance/" + instanceID},
 	})
 	if err != nil {
-		panic(fmt.Sprintf("writing an event: %v", err)) // it is made of texts
+		panic(fmt.Sprintf("writing an event: %v", err)) // it contains only strings
 	}
 	return string(raw)
 }
 
-// send puts a message into the queue and wakes who waits for one.
+// send puts a message into the queue and wakes the receivers that wait.
 func (s *Server) send(body string) *message {
 	m := &message{id: s.nextID("message"), body: body, sent: s.now()}
 	s.queue = append(s.queue, m)
@@ -81,7 +80,7 @@ func (s *Server) ours(url *string) error {
 	return nil
 }
 
-// receiveMessage waits for messages as long as the caller wants, and so must not hold the region meanwhile.
+// receiveMessage waits for messages for as long as the caller wants. It must not lock the region meanwhile.
 func receiveMessage(ctx context.Context, s *Server, decode func(any) error) (any, error) {
 	var in sqs.ReceiveMessageInput
 	if err := decode(&in); err != nil {
@@ -102,7 +101,7 @@ func receiveMessage(ctx context.Context, s *Server, decode func(any) error) (any
 	}
 }
 
-// receive takes the messages there are, and says what is closed when there is another.
+// receive returns the available messages, and a channel that is closed when another arrives.
 func (s *Server) receive(in *sqs.ReceiveMessageInput) (*sqs.ReceiveMessageOutput, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

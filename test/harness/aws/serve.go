@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// service is an API: how it is spoken, and what it can do.
+// service is an AWS service: its protocol and its actions.
 type service struct {
-	name string // as it is called in faults
+	name string // its name in faults
 	protocol
 	actions map[string]action
-	global  bool // is the same in all regions
+	global  bool // it is the same in all regions
 }
 
 // action answers a call. decode fills the SDK's input.
 type action func(ctx context.Context, s *Server, decode func(in any) error) (out any, err error)
 
-// call makes an action of a handler that takes and returns the SDK's types. The region stands still for it.
+// call turns a handler of SDK types into an action. It locks the region during the call.
 func call[In, Out any](handler func(*Server, *In) (*Out, error)) action {
 	return func(_ context.Context, s *Server, decode func(any) error) (any, error) {
 		var in In
@@ -35,7 +35,7 @@ func call[In, Out any](handler func(*Server, *In) (*Out, error)) action {
 	}
 }
 
-// services are by the name that requests are signed for, which stands in their Authorization.
+// services are keyed by the service name in the signature, which is part of the Authorization header.
 var services = map[string]service{
 	"ec2":     {name: "EC2", protocol: ec2Protocol, actions: ec2Actions},
 	"ssm":     {name: "SSM", protocol: jsonProtocol("1.1"), actions: ssmActions},
@@ -46,14 +46,14 @@ var services = map[string]service{
 	"sts":     {name: "STS", protocol: queryProtocol, actions: stsActions},
 }
 
-// maxBody is for a request; launch templates, the largest, have 16 KiB of user data.
+// maxBody limits the size of a request. The largest requests create launch templates, with 16 KiB of user data.
 const maxBody = 1 << 20
 
 var scope = regexp.MustCompile(`Credential=([^/,]+)/[0-9]{8}/([a-z0-9-]+)/([a-z0-9-]+)/aws4_request`)
 
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.serve(w, r) }
 
-// serve answers a request and returns what it answered, in the SDK's type.
+// serve answers a request and returns the response as an SDK type.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) any {
 	request, ok := signed(r)
 	if !ok {
@@ -114,7 +114,7 @@ func (s *Server) answer(ctx context.Context, api service, name string, r request
 	})
 }
 
-// dry says whether a call only asks whether it would be allowed.
+// dry reports whether a request is a dry run.
 func dry(in any) bool {
 	field := reflect.ValueOf(in).Elem().FieldByName("DryRun")
 	if !field.IsValid() {
@@ -124,5 +124,5 @@ func dry(in any) bool {
 	return ok && flag != nil && *flag
 }
 
-// short is a name's part behind the last of a character.
+// short returns the part of a name after the last separator.
 func short(name, separator string) string { return name[strings.LastIndex(name, separator)+1:] }

@@ -1,5 +1,5 @@
-// Package aws is a local AWS: a server on loopback that answers the calls of EC2, SSM, Pricing, EKS, IAM, SQS and STS that Karve and Karpenter's AWS
-// provider make, to the real SDK's clients, from one region held in memory. It can be told to fail in the ways AWS does.
+// Package aws is a local AWS: a server on loopback for clients of the real SDK. It serves the calls of EC2, SSM, Pricing, EKS, IAM, SQS and STS that
+// Karve and Karpenter's AWS provider make. The region is held in memory. The server can simulate AWS's failures.
 package aws
 
 import (
@@ -15,29 +15,29 @@ import (
 	iamtypes "github.com/aws/aws-sdk-go-v2/service/iam/types"
 )
 
-// Config says what the region and the cluster in it look like. Its zero value is a cluster called karve in us-east-1.
+// Config configures the region and its cluster. The zero value is a cluster called karve in us-east-1.
 type Config struct {
-	// Address to listen on; a free port of loopback when empty. A server that starts again at the same address is found by the same clients.
+	// Address is the listen address; a free port on loopback when empty. Clients find a server again that restarts at the same address.
 	Address string
-	// Region is us-east-1 when empty. Its zones are the region's name with a to f, and their types those of us-east-1.
+	// Region is us-east-1 when empty. Its zones are the region's name with the letters a to f. Its instance types are those of us-east-1.
 	Region string
-	// ClusterName is the EKS cluster's, and the value of the tag karpenter.sh/discovery on its subnets and its security group; "karve" when empty.
+	// ClusterName is the name of the EKS cluster, and the value of the tag karpenter.sh/discovery on its subnets and security group; "karve" when empty.
 	ClusterName string
-	// ClusterEndpoint is what EKS says the cluster's API server is; a name that resolves nowhere when empty.
+	// ClusterEndpoint is the cluster's API server as EKS returns it; a name that does not resolve when empty.
 	ClusterEndpoint string
-	// KubernetesVersion is the control plane's, for which the first images are published: "1.36" when empty.
+	// KubernetesVersion is the version of the control plane and of the first images; "1.36" when empty.
 	KubernetesVersion string
 	// Queue is the name of the SQS queue of interruption messages; the cluster's name when empty.
 	Queue string
-	// LaunchTime is how long an instance is pending before it runs, ShutdownTime how long it is shutting down; not at all when 0.
+	// LaunchTime is how long an instance is pending before it runs. ShutdownTime is how long it shuts down. 0 skips the state.
 	LaunchTime, ShutdownTime time.Duration
-	// AllTypes serves every type of EC2 in us-east-1, more than a thousand, instead of those with NVIDIA GPUs and some others.
+	// AllTypes serves all types of EC2 in us-east-1, more than a thousand. By default the server has those with NVIDIA GPUs and a few others.
 	AllTypes bool
 }
 
 // Server is a running region.
 type Server struct {
-	// URL is what AWS_ENDPOINT_URL has to be, for all services.
+	// URL is the value of AWS_ENDPOINT_URL for all services.
 	URL string
 
 	config Config
@@ -51,7 +51,7 @@ type Server struct {
 	calls      map[string]int
 	refusals   []Refusal
 	faults     map[string]fault   // by action or service
-	prices     map[string]float64 // that were set, by type, and by type and zone for spot
+	prices     map[string]float64 // overrides, by type, and by type and zone for spot
 	images     []Image            // in the order of their publication
 	parameters map[string]string
 	templates  map[string]template // by name
@@ -60,15 +60,15 @@ type Server struct {
 	launched   []*instance
 	watchers   []*watcher
 	policies   map[string]Policy  // by access key
-	elsewhere  map[string]*Server // the other regions that were asked, by name
+	elsewhere  map[string]*Server // other regions that clients called, by name
 	queue      []*message
-	arrived    chan struct{} // is closed when a message arrives
+	arrived    chan struct{} // closed when a message arrives
 }
 
-// zoneLetters are the ends of the zones' names.
+// zoneLetters are the last letters of the zones' names.
 const zoneLetters = "abcdef"
 
-// Start starts a server, which stops when the context is done or Stop is called.
+// Start starts a server. It stops when the context is done or Stop is called.
 func Start(ctx context.Context, config Config) (*Server, error) {
 	config = config.withDefaults()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", config.Address)
@@ -87,7 +87,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	return s, nil
 }
 
-// region is one at its beginning: with the first images, and a role for nodes.
+// region returns a new region with the first images and a role for nodes.
 func region(config Config) *Server {
 	s := &Server{
 		config:     config,
@@ -109,7 +109,7 @@ func region(config Config) *Server {
 	return s
 }
 
-// in is a region by its name. In others than the server's own there are machines to be had and images, but no cluster and no network for one.
+// in returns a region by its name. Regions other than the server's own have instance types and images, but no cluster and no network.
 func (s *Server) in(name string) *Server {
 	if name == s.config.Region {
 		return s
@@ -124,10 +124,10 @@ func (s *Server) in(name string) *Server {
 	return other
 }
 
-// Stop ends the server and the connections to it.
+// Stop stops the server and closes its connections.
 func (s *Server) Stop() { _ = s.http.Close() }
 
-// Env is the environment that makes a program's SDK clients talk to this server, as "name=value".
+// Env returns the environment variables that point a program's SDK clients to this server, as "name=value".
 func (s *Server) Env() []string { return s.env("local") }
 
 func (s *Server) env(accessKey string) []string {
@@ -141,7 +141,7 @@ func (s *Server) env(accessKey string) []string {
 	}
 }
 
-// KarpenterEnv is Env and what else Karpenter's AWS provider has to know of the cluster.
+// KarpenterEnv returns Env and the variables that tell Karpenter's AWS provider about the cluster.
 func (s *Server) KarpenterEnv() []string {
 	return append(s.Env(),
 		"CLUSTER_NAME="+s.config.ClusterName,
@@ -169,7 +169,7 @@ func (c Config) withDefaults() Config {
 
 func (*Server) now() time.Time { return time.Now() }
 
-// nextID makes a name that nothing else has: "i-0000000000000002a".
+// nextID returns a unique ID such as "i-0000000000000002a".
 func (s *Server) nextID(kind string) string {
 	s.ids++
 	return fmt.Sprintf("%s-%017x", kind, s.ids)

@@ -29,7 +29,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// clients are those of all services.
+// clients holds the clients of all services.
 type clients struct {
 	ec2     *ec2.Client
 	ssm     *ssm.Client
@@ -68,7 +68,7 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
-// code is an error's code in AWS's terms.
+// code returns the AWS error code of an error.
 func code(err error) string {
 	var api smithy.APIError
 	if errors.As(err, &api) {
@@ -81,7 +81,7 @@ func filter(name string, values ...string) ec2types.Filter {
 	return ec2types.Filter{Name: &name, Values: values}
 }
 
-// templateInput is a launch template as Karpenter makes them.
+// templateInput returns a launch template as Karpenter creates it.
 func templateInput(s *Server, name, image string) *ec2.CreateLaunchTemplateInput {
 	return &ec2.CreateLaunchTemplateInput{
 		LaunchTemplateName: &name,
@@ -101,7 +101,7 @@ func templateInput(s *Server, name, image string) *ec2.CreateLaunchTemplateInput
 // offering is a type in a zone.
 type offering struct{ instanceType, zone string }
 
-// fleetInput asks for one instance of offerings, from a template.
+// fleetInput requests one instance of the offerings, from a template.
 func fleetInput(template, capacityType string, offerings ...offering) *ec2.CreateFleetInput {
 	var overrides []ec2types.FleetLaunchTemplateOverridesRequest
 	for _, o := range offerings {
@@ -125,7 +125,7 @@ func fleetInput(template, capacityType string, offerings ...offering) *ec2.Creat
 	}
 }
 
-// gpuImage is the newest image of a family for machines with NVIDIA GPUs.
+// gpuImage returns the newest image of a family for machines with NVIDIA GPUs.
 func (s *Server) gpuImage(t *testing.T, family Family, arch string) Image {
 	t.Helper()
 	for _, i := range slices.Backward(s.Images()) {
@@ -137,7 +137,7 @@ func (s *Server) gpuImage(t *testing.T, family Family, arch string) Image {
 	return Image{}
 }
 
-// TestEveryActionAnswersWhatTheSDKReads goes through all that can be called, and compares what the clients read with what the server meant.
+// TestEveryActionAnswersWhatTheSDKReads calls every action and compares what the client reads with what the server returned.
 func TestEveryActionAnswersWhatTheSDKReads(t *testing.T) {
 	t.Parallel()
 	s, _ := started(t, Config{AllTypes: true})
@@ -170,13 +170,13 @@ func TestEveryActionAnswersWhatTheSDKReads(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if _, ok := meant.(*clusterOutput); ok {
-			return // is not of the SDK's type: compared below
+			return // not of the SDK's type; compared below
 		}
 		if same(meant, read) {
 			return
 		}
 		if diff := cmp.Diff(meant, read, unsaid, cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(time.Second)); diff != "" {
-			t.Errorf("%s: what the SDK read is not what was meant (-meant +read):\n%s", name, diff)
+			t.Errorf("%s: the SDK's output differs from the server's (-server +SDK):\n%s", name, diff)
 		}
 	}
 	call := func(client any, name string, in any) any {
@@ -218,7 +218,7 @@ func TestEveryActionAnswersWhatTheSDKReads(t *testing.T) {
 	call(c.ec2, "TerminateInstances", &ec2.TerminateInstancesInput{InstanceIds: []string{id}})
 	call(c.ec2, "DeleteLaunchTemplate", &ec2.DeleteLaunchTemplateInput{LaunchTemplateName: new("karpenter.k8s.aws/1")})
 	if _, err := c.ec2.RunInstances(t.Context(), &ec2.RunInstancesInput{DryRun: new(true), MinCount: new(int32(1)), MaxCount: new(int32(1))}); code(err) != "DryRunOperation" {
-		t.Errorf("RunInstances that only asks: %v", err)
+		t.Errorf("a dry run of RunInstances returned %v", err)
 	}
 	called["RunInstances"] = true
 
@@ -245,13 +245,13 @@ func TestEveryActionAnswersWhatTheSDKReads(t *testing.T) {
 	for _, api := range services {
 		for name := range api.actions {
 			if !called[name] {
-				t.Errorf("nothing called %s", name)
+				t.Errorf("the test does not call %s", name)
 			}
 		}
 	}
 }
 
-// same says of most answers, and quickly, that nothing is to be said of them.
+// same is a fast check that finds most responses equal.
 func same(meant, read any) bool {
 	metadata := reflect.ValueOf(read).Elem().FieldByName("ResultMetadata")
 	kept := metadata.Interface()
@@ -262,7 +262,7 @@ func same(meant, read any) bool {
 
 func iamTags(key, text string) []iamtypes.Tag { return []iamtypes.Tag{{Key: &key, Value: &text}} }
 
-// TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS holds that what the server does not know is an error that says so, and not an empty answer.
+// TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS checks that requests for unknown objects return AWS's error and not an empty response.
 func TestWhatIsNotThereIsAnErrorWithTheCodeOfAWS(t *testing.T) {
 	t.Parallel()
 	s, c := started(t, Config{})
@@ -391,7 +391,7 @@ func TestWhoHasAPolicyMayDoWhatItAllows(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if _, err := s.EnvAs("reader", []byte("ec2:*")); err == nil {
-		t.Error("what is no policy was read")
+		t.Error("an invalid policy was accepted")
 	}
 }
 
@@ -400,7 +400,7 @@ func TestAServerThatComesBackAtItsAddressIsFound(t *testing.T) {
 	s, c := started(t, Config{})
 	s.Stop()
 	if _, err := c.ec2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{}); err == nil {
-		t.Error("a server that has stopped answered")
+		t.Error("a stopped server answered")
 	}
 	started(t, Config{Address: strings.TrimPrefix(s.URL, "http://")})
 	must[*ec2.DescribeSubnetsOutput](t)(c.ec2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{}))

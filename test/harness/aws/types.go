@@ -17,9 +17,9 @@ import (
 //go:embed data/instance-types.json.gz
 var packedTypes []byte
 
-// machine is an instance type and where it is offered.
+// machine is an instance type and the zones in which it is offered.
 type machine struct {
-	Zones string // the letters of zones: "abd"
+	Zones string // letters of the zones: "abd"
 	Info  ec2types.InstanceTypeInfo
 }
 
@@ -35,14 +35,14 @@ func (m machine) nvidia() bool {
 	})
 }
 
-// others are the types without an NVIDIA GPU that are there when not all are: for pools of Karpenter's own, for its dry runs (m5.large and m6g.large),
-// and one each of what else a catalogue of GPUs has to tell apart.
+// others are the types without an NVIDIA GPU that are served by default. They are for stock NodePools, for Karpenter's dry runs (m5.large and
+// m6g.large), and one each for what a GPU catalogue must tell apart.
 var others = []string{
 	"t3.medium", "t3.large", "c5.large", "c5.xlarge", "c5.2xlarge", "c5.4xlarge", "m5.large", "m5.xlarge", "m5.2xlarge", "m5.4xlarge", "m5.metal",
 	"r5.large", "r5.xlarge", "m6g.large", "m6g.xlarge", "m7i.large", "c7g.large", "g4ad.xlarge", "inf2.xlarge", "trn1.2xlarge", "dl1.24xlarge",
 }
 
-// allMachines are all types of the file, by name and in its order.
+// allMachines returns all types of the file, in its order.
 var allMachines = sync.OnceValue(func() []machine {
 	unpacked, err := gzip.NewReader(bytes.NewReader(packedTypes))
 	if err != nil {
@@ -63,7 +63,7 @@ var allMachines = sync.OnceValue(func() []machine {
 	return machines
 })
 
-// machines are those that a region has.
+// machines returns the types of a region, by name.
 func machines(all bool) map[string]machine {
 	served := map[string]machine{}
 	for _, m := range allMachines() {
@@ -74,7 +74,7 @@ func machines(all bool) map[string]machine {
 	return served
 }
 
-// zones are the names of the zones that a type is offered in.
+// zones returns the names of the zones in which a type is offered.
 func (s *Server) zones(m machine) []string {
 	var names []string
 	for letter := range strings.SplitSeq(m.Zones, "") {
@@ -83,7 +83,7 @@ func (s *Server) zones(m machine) []string {
 	return names
 }
 
-// zoneID is the name that a zone has in every account: "use1-az1" of "us-east-1a".
+// zoneID returns the ID that a zone has in every account: "use1-az1" for "us-east-1a".
 func zoneID(zone string) string {
 	parts := strings.Split(zone, "-")
 	last := parts[len(parts)-1] // "1a"

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unsaid are the fields of the SDK's types that are not part of what is said.
+// unsaid ignores the fields of the SDK's types that are not sent.
 var unsaid = cmp.FilterPath(func(p cmp.Path) bool {
 	field, ok := p.Last().(cmp.StructField)
 	return ok && (field.Name() == "ResultMetadata" || field.Name() == "noSmithyDocumentSerde")
 }, cmp.Ignore())
 
-// TestEveryRequestIsReadAsTheSDKWroteIt has the SDK's clients write, for every action of the query protocol, a request in which every field is set.
+// TestEveryRequestIsReadAsTheSDKWroteIt writes, with the SDK's clients, a request with all fields set for every action of the query protocol.
 func TestEveryRequestIsReadAsTheSDKWroteIt(t *testing.T) {
 	t.Parallel()
 	for _, api := range []struct {
@@ -68,7 +68,7 @@ func TestEveryRequestIsReadAsTheSDKWroteIt(t *testing.T) {
 // fill sets every field of a value, and gives every list two items.
 func fill(v reflect.Value, depth int) {
 	if depth > 12 {
-		return // of types that contain themselves
+		return // for recursive types
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -121,7 +121,7 @@ func TestARequestThatTheServerHasNoFieldForIsAnError(t *testing.T) {
 	}
 }
 
-// FuzzReadForm holds that whatever a form says is read or refused.
+// FuzzReadForm checks that every form is read or refused, without a panic.
 func FuzzReadForm(f *testing.F) {
 	f.Add("Action=CreateFleet&LaunchTemplateConfigs.1.Overrides.2.Priority=0.5&TargetCapacitySpecification.TotalTargetCapacity=1&ValidUntil=2026-08-01T00:00:00Z")
 	f.Add("LaunchTemplateConfigs.1.Overrides.1.InstanceRequirements.VCpuCount.Min=1&LaunchTemplateConfigs.16385.Overrides=")

@@ -1,4 +1,4 @@
-// Package chart renders the repository's Helm charts with a helm of its own, which is pinned in test/harness/cluster/build/kubernetes.
+// Package chart renders the repository's Helm charts. It uses its own helm, whose version is pinned in test/harness/cluster/build/kubernetes.
 package chart
 
 import (
@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
-// Helm builds helm into _output/bin, below the repository's root, unless it is there, and returns its path.
+// Helm builds helm into _output/bin, below the repository's root, if it is missing, and returns its path.
 var Helm = sync.OnceValues(func() (string, error) {
 	root, err := cluster.Root()
 	if err != nil {
@@ -32,15 +32,15 @@ var Helm = sync.OnceValues(func() (string, error) {
 	return filepath.Join(root, "_output", "bin", "helm"), nil
 })
 
-// Chart is one of the repository's.
+// Chart is a chart of the repository.
 type Chart struct {
-	// Name is its folder's, below charts, or the path of a packed chart.
+	// Name is the name of its folder below charts, or the path of a packaged chart.
 	Name string
-	// Release and Namespace are what it is installed as.
+	// Release and Namespace are the name and namespace of the installation.
 	Release, Namespace string
 }
 
-// Lint runs helm's linter, which takes warnings for errors. Options are helm's, for instance "--set=strict=true".
+// Lint runs helm's linter and treats warnings as errors. options are helm's, such as "--set=strict=true".
 func (c Chart) Lint(ctx context.Context, options ...string) error {
 	_, err := c.helm(ctx, append([]string{"lint", "--strict"}, options...)...)
 	return err
@@ -69,7 +69,7 @@ func (c Chart) Template(ctx context.Context, options ...string) (Objects, error)
 	}
 }
 
-// Package packs the chart into a folder and returns the path of the archive.
+// Package packages the chart into a folder and returns the path of the archive.
 func (c Chart) Package(ctx context.Context, folder string) (string, error) {
 	if _, err := c.helm(ctx, "package", "--destination="+folder); err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func (c Chart) helm(ctx context.Context, args ...string) ([]byte, error) {
 		path = filepath.Join(root, "charts", path)
 	}
 	cmd := exec.CommandContext(ctx, helm, append(args, path)...) //nolint:gosec // Ours.
-	// Nothing of the user's own, such as plugins. The folder is never made.
+	// Use nothing of the user's own, such as plugins. The folder is never created.
 	cmd.Env = os.Environ()
 	for _, home := range []string{"HELM_CONFIG_HOME", "HELM_DATA_HOME", "HELM_CACHE_HOME"} {
 		cmd.Env = append(cmd.Env, home+"="+filepath.Join(root, "_output", "helm"))
@@ -109,10 +109,10 @@ func (c Chart) helm(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// Objects are what a chart makes.
+// Objects are the objects of a rendered chart.
 type Objects []*unstructured.Unstructured
 
-// Into converts the only object of a kind. It fails when there are others, or none, or fields that into does not know.
+// Into converts the only object of a kind. It returns an error if there is not exactly one, or if the object has unknown fields.
 func (o Objects) Into(kind string, into any) error {
 	found := o.Kind(kind)
 	if len(found) != 1 {
@@ -121,12 +121,12 @@ func (o Objects) Into(kind string, into any) error {
 	return Convert(found[0], into)
 }
 
-// Convert fails when the object has fields that into does not know.
+// Convert converts an object. It returns an error if the object has fields that into does not have.
 func Convert(o *unstructured.Unstructured, into any) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true)
 }
 
-// Kind are the objects of a kind.
+// Kind returns the objects of a kind.
 func (o Objects) Kind(kind string) Objects {
 	var found Objects
 	for _, object := range o {

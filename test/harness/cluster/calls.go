@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Call is what a service account asked of the API server, whatever the name of the object.
+// Call is a request of a service account to the API server, regardless of the object's name.
 type Call struct {
-	// User is the service account, as the API server names it.
+	// User is the name of the service account at the API server.
 	User, Verb, Group string
-	// Resource has the subresource, as in a role: pods/status.
+	// Resource includes the subresource, as in a role: pods/status.
 	Resource string
-	// Namespace is empty for objects without one, and for lists and watches of all namespaces.
+	// Namespace is empty for cluster-scoped objects, and for lists and watches of all namespaces.
 	Namespace string
 }
 
@@ -26,15 +26,15 @@ func (c Call) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s: %s %s.%s %s", c.User, c.Verb, c.Resource, c.Group, c.Namespace))
 }
 
-// Calls are the calls of service accounts.
+// Calls are the requests of service accounts.
 type Calls struct {
-	// Allowed are those that their rights allowed.
+	// Allowed are the calls that RBAC allowed.
 	Allowed []Call
-	// Denied are those that their rights never allowed. One that is allowed later was made before the API server had taken up its role.
+	// Denied are the calls that RBAC never allowed. A call that was denied first and allowed later was made before the API server had read its role.
 	Denied []Call
 }
 
-// CallsVariable names the environment variable of the folder to which each cluster writes its Calls when it stops.
+// CallsVariable is the environment variable for the folder into which each cluster writes its Calls when it stops.
 const CallsVariable = "KARVE_CALLS"
 
 const (
@@ -51,9 +51,9 @@ rules:
 
 func (c *Cluster) auditPolicy() string { return filepath.Join(c.dir, "audit-policy.yaml") }
 
-// Calls reads what service accounts have asked of the API server until now.
+// Calls returns the requests of service accounts so far.
 func (c *Cluster) Calls() (Calls, error) {
-	files, err := filepath.Glob(filepath.Join(c.dir, "audit*.log")) // The API server begins a new one when one is large.
+	files, err := filepath.Glob(filepath.Join(c.dir, "audit*.log")) // The API server rotates large logs.
 	if err != nil {
 		return Calls{}, err
 	}
@@ -83,13 +83,13 @@ func readAudit(file string, allowed, denied sets.Set[Call]) error {
 	for decoder := json.NewDecoder(f); ; {
 		var e event
 		switch err := decoder.Decode(&e); {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // The API server writes on, or was killed while it wrote.
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // The API server is still writing, or was killed while it wrote.
 			return nil
 		case err != nil:
 			return err
 		}
 		if e.ObjectRef == nil {
-			continue // Not about an object: the version, or which kinds there are.
+			continue // Not about an object, but about the version or discovery.
 		}
 		call := Call{User: e.User.Username, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Namespace: e.ObjectRef.Namespace}
 		if e.ObjectRef.Subresource != "" {
@@ -104,7 +104,7 @@ func readAudit(file string, allowed, denied sets.Set[Call]) error {
 	}
 }
 
-// recordCalls writes the cluster's calls to the folder of CallsVariable, where there is one.
+// recordCalls writes the cluster's calls to the folder of CallsVariable, if it is set.
 func (c *Cluster) recordCalls() error {
 	folder := os.Getenv(CallsVariable)
 	if folder == "" {

@@ -19,7 +19,7 @@ import (
 const (
 	loopback = "127.0.0.1"
 
-	// readyTimeout is for one component on a machine that is also compiling; alone they take seconds.
+	// readyTimeout applies to one component on a machine that also compiles. On an idle machine a component takes seconds.
 	readyTimeout = 2 * time.Minute
 	stopGrace    = 10 * time.Second
 )
@@ -33,35 +33,35 @@ const (
 	APIServer         Component = "kube-apiserver"
 	Scheduler         Component = "kube-scheduler"
 	ControllerManager Component = "kube-controller-manager"
-	AWS               Component = "aws"       // the local AWS, see package aws
-	Karpenter         Component = "karpenter" // its AWS controller; needs AWS
-	Machines          Component = "machines"  // makes nodes of AWS's instances, see package machines; needs AWS
+	AWS               Component = "aws"       // the local AWS; see package aws
+	Karpenter         Component = "karpenter" // Karpenter's AWS controller; needs AWS
+	Machines          Component = "machines"  // creates Nodes for AWS instances; see package machines; needs AWS
 	KWOK              Component = "kwok"      // keeps nodes ready and runs pods
-	Simulator         Component = "simulator" // plays the node agent, see package simulator
+	Simulator         Component = "simulator" // plays the GPU device plugin; see package simulator
 )
 
-// Everything is all components that are not always there.
+// Everything returns all optional components.
 func Everything() []Component {
 	return []Component{Scheduler, ControllerManager, AWS, Karpenter, Machines, KWOK, Simulator}
 }
 
-// Config says what to start. Its zero value is an API server with the CRDs installed.
+// Config configures a cluster. The zero value is an API server with the CRDs installed.
 type Config struct {
-	// Dir is the folder of the cluster's keys, data and logs. When empty it is a temporary folder, which Stop removes.
+	// Dir is the folder for the cluster's keys, data and logs. When empty, Start creates a temporary folder, which Stop removes.
 	Dir string
-	// Components are started beside etcd and kube-apiserver.
+	// Components are started in addition to etcd and kube-apiserver.
 	Components []Component
-	// FeatureGates are Karpenter's, for instance "NodeOverlay=true". What is not named keeps Karpenter's default.
+	// FeatureGates are Karpenter's feature gates, such as "NodeOverlay=true". Other gates keep Karpenter's default.
 	FeatureGates string
-	// KarpenterEnv is more of Karpenter's environment, for instance "BATCH_IDLE_DURATION=200ms".
+	// KarpenterEnv adds variables to Karpenter's environment, such as "BATCH_IDLE_DURATION=200ms".
 	KarpenterEnv []string
-	// AWS is what the local AWS looks like. Its address and the cluster's endpoint are the cluster's to say.
+	// AWS configures the local AWS. The cluster sets its address and the cluster endpoint.
 	AWS aws.Config
-	// NodeDelay is how long a machine takes from running to registering as a node; machines.DefaultDelay when 0.
+	// NodeDelay is the time from a running machine to the registration of its node; machines.DefaultDelay when 0.
 	NodeDelay time.Duration
-	// CRDs are files and folders of CRDs to install beside those of Karpenter and Karve.
+	// CRDs are files and folders of CRDs to install in addition to those of Karpenter and Karve.
 	CRDs []string
-	// OnExit is called when a component ends that was not asked to.
+	// OnExit is called when a component ends unexpectedly.
 	OnExit func(Component, error)
 }
 
@@ -81,11 +81,11 @@ type Cluster struct {
 	machines  *machines.Fleet
 	gates     string
 
-	mu sync.Mutex // guards running of the parts, aws, machines and gates
+	mu sync.Mutex // guards parts[].current, aws, machines and gates
 }
 
-// Start starts a cluster and returns when all of it is ready. The caller must call Stop; should the process die before,
-// the cluster dies with it. On an error nothing is left running, and the folder with the logs stays.
+// Start starts a cluster and returns when all of it is ready. The caller must call Stop. If the process dies first, the cluster dies with it. On an
+// error nothing keeps running, and the folder with the logs stays.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	c, err := prepare(ctx, config)
 	if err != nil {
@@ -131,7 +131,7 @@ func prepare(ctx context.Context, config Config) (*Cluster, error) {
 	return c, c.writeAdmin()
 }
 
-// start starts etcd and the API server one after the other, for each needs the one before, and the rest together.
+// start starts etcd and the API server one after the other, because each needs the previous one. It then starts the rest in parallel.
 func (c *Cluster) start(ctx context.Context) error {
 	for _, name := range []Component{Etcd, APIServer} {
 		if err := c.StartComponent(ctx, name); err != nil {
@@ -157,8 +157,8 @@ func (c *Cluster) start(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Stop ends all components at once and removes the folder if Start made it. There is nothing to save, so nothing is asked
-// to end in order. KARVE_KEEP_CLUSTER=1 keeps the folder for a look at the logs.
+// Stop kills all components and removes the folder if Start created it. There is no state to save, so nothing is shut down in order.
+// KARVE_KEEP_CLUSTER=1 keeps the folder for its logs.
 func (c *Cluster) Stop() error {
 	c.stopAll()
 	if err := c.recordCalls(); err != nil {
@@ -179,41 +179,41 @@ func (c *Cluster) stopAll() {
 			r.kill()
 		}
 	}
-	// What stays, after a failure, stays for its logs. The data is large, and nothing can start from it: the next start
-	// makes new keys.
+	// After a failure the folder stays for its logs. Remove the data: it is large, and nothing can start from it, because the next start creates new
+	// keys.
 	_ = os.RemoveAll(filepath.Join(c.dir, "etcd"))
 	releasePorts(c.ports)
 	c.ports = nil
 }
 
-// AWS is the local AWS of a cluster that has it.
+// AWS returns the local AWS of the cluster, or nil without one.
 func (c *Cluster) AWS() *aws.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.aws
 }
 
-// Machines are the machines of a cluster that has them.
+// Machines returns the machines of the cluster, or nil without any.
 func (c *Cluster) Machines() *machines.Fleet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machines
 }
 
-// SetFeatureGates is for a Karpenter that was stopped: with these, and no others, it comes back.
+// SetFeatureGates sets the feature gates with which Karpenter starts the next time. They replace the earlier ones.
 func (c *Cluster) SetFeatureGates(gates string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gates = gates
 }
 
-// Dir is the folder of the cluster's logs.
+// Dir returns the folder of the cluster's logs.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Log is the path of a component's log.
+// Log returns the path of a component's log.
 func (c *Cluster) Log(name Component) string { return filepath.Join(c.dir, string(name)+".log") }
 
-// Kubectl is the path of a kubectl of the API server's version.
+// Kubectl returns the path of a kubectl of the API server's version.
 func (c *Cluster) Kubectl() string { return c.bin("kubectl") }
 
 func (c *Cluster) bin(name string) string { return filepath.Join(c.root, binDir, name) }

@@ -90,7 +90,7 @@ func TestAUserHasTheRightsOfRBACAndNoOthers(t *testing.T) {
 		Denied:  []cluster.Call{{User: user, Verb: "list", Resource: "nodes"}},
 	}
 	if diff := cmp.Diff(want, calls); diff != "" {
-		t.Errorf("what service accounts have asked for (-want +got):\n%s", diff)
+		t.Errorf("calls of service accounts (-want +got):\n%s", diff)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestTwoClustersRunSideBySideAndStopLeavesNothing(t *testing.T) {
 func TestAnAPIServerThatCannotStartIsToldWithItsLog(t *testing.T) {
 	cluster.Require(t)
 	dir := t.TempDir()
-	// etcd refuses a data folder that is a file.
+	// etcd refuses a file as its data folder.
 	if err := os.WriteFile(dir+"/etcd", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,10 +135,10 @@ func TestAnAPIServerThatCannotStartIsToldWithItsLog(t *testing.T) {
 	c, err := cluster.Start(ctx, cluster.Config{Dir: dir})
 	if err == nil {
 		_ = c.Stop()
-		t.Fatal("it started")
+		t.Fatal("the cluster started")
 	}
 	if !strings.HasPrefix(err.Error(), "starting etcd: it ended") || !strings.Contains(err.Error(), "not a directory") {
-		t.Errorf("error %v, want what etcd said", err)
+		t.Errorf("error %v, want etcd's message in it", err)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestAKilledComponentIsReportedAndAnAPIServerComesBackWithItsData(t *testing
 		select {
 		case <-exits:
 		case <-time.After(10 * time.Second):
-			t.Error("nobody was told that a component ended")
+			t.Error("OnExit was not called for a component that ended")
 		}
 	}
 }
@@ -192,7 +192,7 @@ func processesOf(t *testing.T, c *cluster.Cluster) []string {
 	return processesWith(t, c.Dir())
 }
 
-// processesWith are the pids of the processes that have the folder in their command line.
+// processesWith returns the PIDs of the processes that have the folder in their command line.
 func processesWith(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// part is a component of this cluster, running or not.
+// part is a component of this cluster, running or stopped.
 type part struct {
 	name    Component
 	launch  func(ctx context.Context) (running, error)
 	ready   func(ctx context.Context) error
-	current running // nil when it does not run; guarded by Cluster.mu
+	current running // nil while it is stopped; guarded by Cluster.mu
 }
 
-// running is a started component: a process, or a goroutine for the simulator.
+// running is a started component: a process or a goroutine.
 type running interface {
 	stop(grace time.Duration)
 	kill()
@@ -22,8 +22,7 @@ type running interface {
 	waitReady(ctx context.Context, ready func(context.Context) error) error
 }
 
-// StartComponent starts a component that was stopped, on the same ports and with the same log, and returns when it is
-// ready.
+// StartComponent starts a stopped component on the same ports and with the same log. It returns when the component is ready.
 func (c *Cluster) StartComponent(ctx context.Context, name Component) error {
 	p, err := c.part(name)
 	if err != nil {
@@ -34,7 +33,7 @@ func (c *Cluster) StartComponent(ctx context.Context, name Component) error {
 		c.mu.Unlock()
 		return fmt.Errorf("starting %s: it runs", name)
 	}
-	// Not the caller's deadline: the component lives until it is stopped.
+	// Ignore the caller's deadline: the component lives until it is stopped.
 	r, err := p.launch(context.WithoutCancel(ctx))
 	if err != nil {
 		c.mu.Unlock()
@@ -55,12 +54,12 @@ func (c *Cluster) StartComponent(ctx context.Context, name Component) error {
 	return nil
 }
 
-// StopComponent asks a component to end, as a rolling update does, and returns when it has.
+// StopComponent stops a component gracefully, as a rolling update does, and returns when it has ended.
 func (c *Cluster) StopComponent(name Component) error {
 	return c.end(name, func(r running) { r.stop(stopGrace) })
 }
 
-// KillComponent ends a component as a crash does.
+// KillComponent kills a component, as a crash does.
 func (c *Cluster) KillComponent(name Component) error {
 	return c.end(name, running.kill)
 }
@@ -78,7 +77,7 @@ func (c *Cluster) end(name Component, how func(running)) error {
 	return nil
 }
 
-// take makes the part one that does not run, so that its end is expected, and hands over what ran.
+// take marks the part as stopped, so that its end is expected, and returns what ran.
 func (c *Cluster) take(p *part) running {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +86,7 @@ func (c *Cluster) take(p *part) running {
 	return r
 }
 
-// watch reports the end of a component that nobody took.
+// watch reports the unexpected end of a component.
 func (c *Cluster) watch(p *part, r running) {
 	done, why := r.ended()
 	<-done

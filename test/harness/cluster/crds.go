@@ -22,8 +22,7 @@ var crdResource = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
 }
 
-// installCRDs installs Karpenter's CRDs, which the builder leaves beside the binaries, Karve's own as they are in the
-// repository, and what the config names.
+// installCRDs installs Karpenter's CRDs, which the builder puts beside the binaries, Karve's own CRDs from the repository, and those of the config.
 func (c *Cluster) installCRDs(ctx context.Context) error {
 	paths := append([]string{
 		filepath.Join(c.root, binDir, "crds"),
@@ -85,15 +84,15 @@ func readCRDs(paths []string) ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
-// waitServed waits until discovery names the resource in all its versions. That is later than the condition Established,
-// and it is what kubectl and REST mappers go by; discovery cannot be watched.
+// waitServed waits until discovery lists the resource in all its versions. This happens after the condition Established, and kubectl and REST mappers
+// depend on it. Discovery cannot be watched.
 func waitServed(ctx context.Context, disco discovery.DiscoveryInterface, crd *unstructured.Unstructured) error {
 	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
 	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	served := func(version string) bool {
 		list, err := disco.ServerResourcesForGroupVersion(group + "/" + version)
-		// The version is not found until it is served.
+		// The API server returns an error until it serves the version.
 		return err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural })
 	}
 	for _, v := range versions {

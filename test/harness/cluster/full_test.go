@@ -50,7 +50,7 @@ spec:
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
 `
 
-// stockGPUPool is what Karve is compared with: Karpenter packs pods on GPUs whose replicas a NodeOverlay states.
+// stockGPUPool is the baseline for Karve: Karpenter packs pods on GPUs whose replicas a NodeOverlay declares.
 const stockGPUPool = `
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -74,7 +74,7 @@ spec:
   capacity: {nvidia.com/gpu.shared: "10"}
 `
 
-// foreignPool is one that Karpenter leaves alone, as Karve's are.
+// foreignPool is a NodePool that Karpenter ignores, as it ignores Karve's.
 const foreignPool = `
 apiVersion: karpenter.sh/v1
 kind: NodePool
@@ -87,7 +87,7 @@ spec:
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
 `
 
-// sharedClaim is what Karve launches.
+// sharedClaim is a NodeClaim as Karve creates it.
 const sharedClaim = `
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
@@ -107,7 +107,7 @@ spec:
   - {key: karve.sh/replicas-not-ready, effect: NoSchedule}
 `
 
-// TestEverythingTogether is one test, because a whole cluster takes a while to start: the subtests are steps of it.
+// TestEverythingTogether is a single test, because a whole cluster takes a while to start. The subtests are its steps.
 func TestEverythingTogether(t *testing.T) {
 	cluster.Require(t)
 	began := time.Now()
@@ -165,7 +165,7 @@ func (s suite) cpuPod(t *testing.T) {
 	}
 }
 
-// claimOf is the only claim of a pool.
+// claimOf returns the only claim of a pool.
 func (s suite) claimOf(t *testing.T, pool string) *unstructured.Unstructured {
 	t.Helper()
 	claims, err := s.dynamic.Resource(nodeClaims).List(t.Context(), metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=" + pool})
@@ -189,7 +189,7 @@ func (s suite) sharedClaim(t *testing.T) {
 	if got := node.Labels["karpenter.k8s.aws/instance-gpu-name"]; got != "t4" {
 		t.Errorf("the GPU is a %q, want the t4 of the catalogue", got)
 	}
-	// Karve's controller takes the startup taint off when it sees the replicas; here the test plays it.
+	// Karve's controller removes the startup taint when the replicas appear. Here the test does so.
 	tainted := false
 	for _, taint := range node.Spec.Taints {
 		tainted = tainted || taint.Key == v1alpha1.ReplicasNotReadyTaintKey
@@ -229,7 +229,7 @@ func (s suite) karpenterAgain(t *testing.T) {
 	until(t, s.dynamic.Resource(nodeClaims), "shared", func(e watch.Event) bool { return e.Type == watch.Deleted })
 }
 
-// takenAway ends an instance behind Karpenter's back.
+// takenAway terminates an instance without Karpenter's involvement.
 func (s suite) takenAway(t *testing.T) {
 	claim := s.claimOf(t, "cpu")
 	id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// binDir is where the builder puts the binaries, below the repository's root.
+// binDir is where the builder puts the binaries, relative to the repository's root.
 const binDir = "_output/bin"
 
-// layout decides ports and command lines of all components of the cluster.
+// layout chooses the ports and command lines of all components of the cluster.
 func (c *Cluster) layout(ctx context.Context) ([]*part, error) {
 	port := map[string]int{}
 	for _, user := range []string{"etcd", "peer", "apiserver", "scheduler", "controllers", "aws", "kwok", "metrics", "health"} {
@@ -60,12 +60,12 @@ func (c *Cluster) etcd(client, peer string) *part {
 		"--data-dir="+filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls="+client, "--advertise-client-urls="+client,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer,
-		// The data is thrown away with the cluster, so nothing waits for the disk.
+		// The data is deleted with the cluster, so it need not reach the disk.
 		"--unsafe-no-fsync", "--log-level=warn")
 }
 
 func (c *Cluster) apiServer(etcd string, port int) *part {
-	// /readyz waits for the built-in roles too. It is open to everybody.
+	// /readyz also waits for the built-in roles. It needs no authentication.
 	roots := x509.NewCertPool()
 	roots.AddCert(c.authority.cert)
 	client := &http.Client{Transport: &http.Transport{
@@ -79,17 +79,19 @@ func (c *Cluster) apiServer(etcd string, port int) *part {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+c.pki.serviceAccount, "--service-account-signing-key-file="+c.pki.serviceAccount,
 		"--service-cluster-ip-range=10.96.0.0/16",
-		// Without it a pod need not wait for its namespace's service account. Nobody reads the token of a simulated pod.
+		// With this plugin a pod would have to wait for its namespace's service account. Nothing reads the token of a simulated pod.
 		"--disable-admission-plugins=ServiceAccount",
-		// One API server: no leases to elect anything, and no endpoints to reconcile with an address on loopback.
+		// There is one API server: it needs no endpoint leases, and no endpoints that point to loopback.
 		"--endpoint-reconciler-type=none",
-		// As some clusters have it: whoever makes an object that blocks the deletion of its owner needs the right to update the owner's finalizers.
+		// Some clusters enable this plugin: whoever creates an object that blocks the deletion of its owner needs permission to update the owner's
+		// finalizers.
 		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--audit-policy-file="+c.auditPolicy(), "--audit-log-path="+filepath.Join(c.dir, auditLog), "--audit-log-maxsize=100", "--audit-log-maxbackup=3",
 		"--allow-privileged=true", "--profiling=false")
 }
 
-// scheduler may ask for more than the 50 requests a second of its default, as the controller manager more than 20: tests that share a cluster must not wait for each other's pods.
+// scheduler gets a higher limit than its default of 50 requests per second, like the controller manager, whose default is 20. Tests that share a cluster
+// must not wait for each other's pods.
 func (c *Cluster) scheduler(port int) *part {
 	return c.binary(Scheduler, c.secure(port),
 		"--kubeconfig="+c.Kubeconfig(), "--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000",
@@ -107,18 +109,19 @@ func (c *Cluster) kwok(port int) *part {
 	address := fmt.Sprintf("%s:%d", loopback, port)
 	return c.binary(KWOK, httpOK(http.DefaultClient, "http://"+address+"/healthz"),
 		"--kubeconfig="+c.Kubeconfig(), "--config="+c.stages(), "--server-address="+address,
-		// The annotation that Karpenter's kwok provider puts on its nodes.
+		// This is the annotation that Karpenter's kwok provider puts on its nodes.
 		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-		// As kubelets do. Without leases every node is taken for dead after 50 seconds, and then for alive again, but its pods are not.
+		// Renew leases, as kubelets do. Without leases the control plane marks every node unhealthy after 50 seconds. The node recovers, but its pods do
+		// not.
 		"--node-lease-duration-seconds=40")
 }
 
-// stages is the file that says what kwok does with Nodes and Pods.
+// stages returns the path of the file that configures how kwok handles Nodes and Pods.
 func (c *Cluster) stages() string {
 	return filepath.Join(c.root, "test", "harness", "cluster", "kwok.yaml")
 }
 
-// karpenter listens on all addresses with its two ports: it knows no other way.
+// karpenter listens on all addresses with its two ports. Karpenter has no flag to change that.
 func (c *Cluster) karpenter(metrics, health int) *part {
 	ready := httpOK(http.DefaultClient, fmt.Sprintf("http://%s:%d/readyz", loopback, health))
 	return &part{name: Karpenter, ready: ready, launch: func(context.Context) (running, error) {
@@ -147,12 +150,12 @@ func (c *Cluster) binary(name Component, ready func(context.Context) error, args
 func startBinary(path string, args, env []string, log string) (running, error) {
 	p, err := startProcess(path, args, env, log)
 	if err != nil {
-		return nil, err // not p: a nil process is not a nil interface
+		return nil, err // return a nil interface, not a nil *process
 	}
 	return p, nil
 }
 
-// secure asks a component for its health that serves with a certificate it made for itself.
+// secure checks the health of a component that serves with a self-signed certificate.
 func (c *Cluster) secure(port int) func(context.Context) error {
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, //nolint:gosec // see above
@@ -162,7 +165,7 @@ func (c *Cluster) secure(port int) func(context.Context) error {
 
 func httpOK(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		// A component that accepts and does not answer yet must not hold up the next try.
+		// A component that accepts connections but does not answer yet must not block the next attempt.
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

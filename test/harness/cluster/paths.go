@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Root is the root of the repository: the nearest folder above the working directory that holds the product's go.mod.
-// The tests are modules of their own, with a go.mod each, so the folder test/harness/cluster is looked for beside it.
+// Root returns the root of the repository: the nearest folder above the working directory with the product's go.mod. The tests have go.mod files of
+// their own, so the folder must also contain test/harness/cluster.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -31,7 +31,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// logTail is the end of a log file, for error messages: what a component says before it gives up is what matters.
+// logTail returns the end of a log file for error messages, where a component reports why it failed.
 func logTail(path string) string {
 	const most = 4 << 10
 	f, err := os.Open(path)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// authority signs the API server's certificate and those of its users. Elliptic curves, because making RSA keys would
-// be a good part of the time that an API server takes to start.
+// authority signs the certificates of the API server and of its users. It uses elliptic curves, because generating RSA keys would take much of the time
+// that an API server needs to start.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -46,7 +46,7 @@ func newAuthority() (*authority, error) {
 	return &authority{key: key, cert: cert, pem: encode("CERTIFICATE", der)}, nil
 }
 
-// issue makes a key and a certificate, both PEM.
+// issue creates a key and a certificate, both PEM-encoded.
 func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage) (cert, key []byte, err error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *authority) issue(subject pkix.Name, usage x509.ExtKeyUsage) (cert, key 
 	return encode("CERTIFICATE", der), key, nil
 }
 
-// pkiFiles are what the API server and the controller-manager read.
+// pkiFiles are the paths of the files that the API server and the controller-manager read.
 type pkiFiles struct{ ca, cert, key, serviceAccount string }
 
 func (a *authority) write(dir string) (pkiFiles, error) {

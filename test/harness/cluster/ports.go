@@ -11,8 +11,7 @@ import (
 	"sync"
 )
 
-// Ports are taken from below 32768, where Linux begins to hand out ports to outgoing connections: a component that is
-// stopped and started again must find its port as it left it.
+// Ports are below 32768, where Linux begins to allocate ports for outgoing connections. A component that is restarted must find its port free.
 const (
 	firstPort = 20000
 	lastPort  = 32000
@@ -23,7 +22,7 @@ var ports = struct {
 	taken map[int]io.Closer
 }{taken: map[int]io.Closer{}}
 
-// freePort is a port of 127.0.0.1 that nobody listens on and that no other cluster was given, whatever process it is of.
+// freePort returns a port of 127.0.0.1 that nothing listens on and that no other cluster has, in any process.
 func freePort(ctx context.Context) (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -54,13 +53,13 @@ func releasePorts(of []int) {
 	defer ports.Unlock()
 	for _, port := range of {
 		if ours, ok := ports.taken[port]; ok {
-			_ = ours.Close() // It ends with the process at the latest.
+			_ = ours.Close() // The process releases it at the latest.
 			delete(ports.taken, port)
 		}
 	}
 }
 
-// Reserve keeps a name from all other processes of this network namespace until it is closed, or until this process ends: test packages run side by side.
+// Reserve reserves a name among all processes of this network namespace until it is closed or this process ends. Test packages run in parallel.
 func Reserve(ctx context.Context, name string) (io.Closer, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", "@karve.sh/test/"+name)
 	if err != nil {

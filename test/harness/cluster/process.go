@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// spawner starts all children from one thread. Pdeathsig fires when the thread that forked dies, not the process, and Go
-// ends threads as it likes; this one is locked to a goroutine that never returns.
+// spawner starts all child processes from one thread. Pdeathsig fires when the forking thread dies, not the process, and Go ends threads at any time.
+// This thread is locked to a goroutine that never returns.
 var spawner = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -25,8 +25,7 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// process is a child in a process group of its own, so that Ctrl-C in a terminal reaches only its parent, which then
-// takes it along.
+// process is a child process in a process group of its own, so that Ctrl-C in a terminal reaches only its parent. The parent then stops it.
 type process struct {
 	cmd  *exec.Cmd
 	log  string
@@ -40,7 +39,7 @@ func startProcess(bin string, args, env []string, log string) (*process, error) 
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	// Not CommandContext: it outlives the context of Start, and ends in stop.
+	// Do not use CommandContext: the process outlives the context of Start. stop ends it.
 	cmd := exec.Command(bin, args...) //nolint:gosec,noctx // our own binaries
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = f, f
@@ -58,7 +57,7 @@ func startProcess(bin string, args, env []string, log string) (*process, error) 
 	return p, nil
 }
 
-// stop asks the process to end, and makes it end after the grace period.
+// stop sends SIGTERM, and kills the process after the grace period.
 func (p *process) stop(grace time.Duration) {
 	p.signal(syscall.SIGTERM)
 	select {
@@ -73,8 +72,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// signal goes to the whole group. That there is no such group any more is what one wants; but once the process has been
-// reaped its number may be somebody else's.
+// signal signals the whole process group. A missing group is not an error. After the process was reaped its PID may belong to another process.
 func (p *process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
@@ -83,8 +81,7 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// waitReady calls ready until it succeeds, the process ends or the context does. The interval is short because a
-// cluster starts as slowly as the sum of its components.
+// waitReady calls ready until it succeeds, the process ends or the context is done. The interval is short because the delays of all components add up.
 func (p *process) waitReady(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// Program is a program that runs beside the cluster's own components, for instance the controller under test.
+// Program is a program that runs beside the cluster's own components, such as the controller under test.
 type Program struct {
-	// Name is what StopComponent, KillComponent and StartComponent call it, and its log.
+	// Name is its component name for StopComponent, KillComponent and StartComponent, and the name of its log.
 	Name Component
 	Path string
 	Args []string
@@ -18,7 +18,7 @@ type Program struct {
 	ReadyURL string
 }
 
-// StartProgram starts a program and returns when it is ready. It ends with the cluster, or as a component does.
+// StartProgram starts a program and returns when it is ready. The program ends with the cluster, and can be stopped like a component.
 func (c *Cluster) StartProgram(ctx context.Context, p Program) error {
 	if _, err := c.part(p.Name); err == nil {
 		return fmt.Errorf("starting %s: there is one of that name", p.Name)
@@ -33,7 +33,7 @@ func (c *Cluster) StartProgram(ctx context.Context, p Program) error {
 	return c.StartComponent(ctx, p.Name)
 }
 
-// FreePort is a port on loopback that nobody uses; it is not given away again while the cluster runs.
+// FreePort returns an unused port on loopback. It stays reserved while the cluster runs.
 func (c *Cluster) FreePort(ctx context.Context) (int, error) {
 	port, err := freePort(ctx)
 	if err != nil {

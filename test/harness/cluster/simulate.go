@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/test/harness/cluster/simulator"
 )
 
-// goroutine is a component of this process.
+// goroutine is a component that runs in this process.
 type goroutine struct {
 	cancel context.CancelFunc
 	synced <-chan struct{}
@@ -25,7 +25,7 @@ type goroutine struct {
 	err    error // read after done
 }
 
-// inside runs a component of this process, which logs as the others do.
+// inside runs a component in this process, with a log file like the others.
 func (c *Cluster) inside(ctx context.Context, name Component, run func(context.Context) error, synced <-chan struct{}) (running, error) {
 	log, err := os.OpenFile(c.Log(name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -51,7 +51,7 @@ func (c *Cluster) simulator() *part {
 	}}
 }
 
-// localAWS knows nothing of its instances any more when it is started again.
+// localAWS returns the local AWS. It forgets its instances when it is restarted.
 func (c *Cluster) localAWS(port int) *part {
 	return &part{name: AWS, launch: func(ctx context.Context) (running, error) {
 		config := c.config.AWS
@@ -62,7 +62,7 @@ func (c *Cluster) localAWS(port int) *part {
 			cancel()
 			return nil, err
 		}
-		// For programs that are started by hand, as lines that a shell reads.
+		// Write the environment for programs that are started by hand, as lines that a shell reads.
 		if err := os.WriteFile(filepath.Join(c.dir, "aws.env"), []byte(strings.Join(server.KarpenterEnv(), "\n")+"\n"), 0o600); err != nil {
 			cancel()
 			return nil, err

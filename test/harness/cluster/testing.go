@@ -12,9 +12,8 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
-// Require skips the test when the cluster's binaries have not been built, and says how to build them. With
-// KARVE_REQUIRE_CLUSTER=1 it fails instead, so that a pipeline does not pass by skipping. It builds nothing: that takes
-// minutes the first time, longer than a test may.
+// Require skips the test if the cluster's binaries are missing, and names the command that builds them. With KARVE_REQUIRE_CLUSTER=1 it fails instead,
+// so that a pipeline does not pass by skipping. It builds nothing, because the first build takes minutes, longer than a test may.
 func Require(t testing.TB) {
 	t.Helper()
 	err := Missing()
@@ -27,8 +26,7 @@ func Require(t testing.TB) {
 	}
 }
 
-// Missing is an error that names the binaries that have not been built, or were from other versions than are pinned now,
-// and the command that builds them. It is for TestMain, where nothing can be skipped.
+// Missing returns an error that names the missing and stale binaries and the command that builds them. It is for TestMain, which cannot skip.
 func Missing() error {
 	root, err := Root()
 	if err != nil {
@@ -44,7 +42,7 @@ func Missing() error {
 	return nil
 }
 
-// ForTest starts a cluster that stops when the test ends. It calls Require. The logs of a test that failed are kept.
+// ForTest starts a cluster that stops when the test ends. It calls Require. It keeps the logs of a failed test.
 func ForTest(t testing.TB, config Config) *Cluster {
 	t.Helper()
 	Require(t)
@@ -64,14 +62,14 @@ func ForTest(t testing.TB, config Config) *Cluster {
 	return c
 }
 
-// RunWithAPIServer is for a package whose tests need an API server with the CRDs and nothing else:
+// RunWithAPIServer is for a package whose tests need only an API server with the CRDs:
 //
 //	var server *cluster.Cluster
 //
 //	func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
 //
-// It starts one for all tests of the package, or as many as there are variables for them. Where the binaries are missing *server
-// stays nil and the tests, which must call Require, skip.
+// It starts one API server per variable for all tests of the package. If the binaries are missing, *server stays nil and the tests, which must call
+// Require, skip.
 func RunWithAPIServer(m *testing.M, servers ...**Cluster) int {
 	if Missing() != nil {
 		return m.Run()
@@ -92,7 +90,7 @@ func RunWithAPIServer(m *testing.M, servers ...**Cluster) int {
 	return code
 }
 
-// startAll starts API servers together. On an error those that did start are left running.
+// startAll starts API servers in parallel. On an error, those that have started keep running.
 func startAll(servers []**Cluster) error {
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup

@@ -15,15 +15,14 @@ import (
 
 const adminGroup = "system:masters"
 
-// Kubeconfig is the path of the administrator's kubeconfig.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
 
-// RESTConfig is the administrator's configuration, without client-side rate limits. The caller owns the copy.
+// RESTConfig returns a copy of the administrator's configuration, without client-side rate limits.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 
-// KubeconfigFor is the path of a kubeconfig for a user who has the rights that RBAC gives to the user and the groups, and
-// no others. A service account is named as the API server names it, system:serviceaccount:<namespace>:<name>, and is in
-// the groups of service accounts.
+// KubeconfigFor returns the path of a kubeconfig for a user with the permissions that RBAC grants to the user and the groups. A service account has the
+// name that the API server uses, system:serviceaccount:<namespace>:<name>, and belongs to the groups of service accounts.
 func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
 	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
 		namespace, _, _ := strings.Cut(account, ":")
@@ -45,8 +44,7 @@ func (c *Cluster) KubeconfigFor(user string, groups ...string) (string, error) {
 	return path, nil
 }
 
-// writeKubeconfig identifies users by client certificates: unlike a token file, the users need not be known when the
-// API server starts.
+// writeKubeconfig authenticates users by client certificates. Unlike with a token file, the users need not be known when the API server starts.
 func (c *Cluster) writeKubeconfig(path, user string, groups ...string) error {
 	cert, key, err := c.authority.issue(pkix.Name{CommonName: user, Organization: groups}, x509.ExtKeyUsageClientAuth)
 	if err != nil {

@@ -107,7 +107,7 @@ func (s suite) waitClaim(t *testing.T, condition string) {
 	})
 }
 
-// until watches one object until it is as it should be.
+// until watches one object until is returns true.
 func until(t *testing.T, in dynamic.ResourceInterface, name string, is func(watch.Event) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -125,7 +125,7 @@ func until(t *testing.T, in dynamic.ResourceInterface, name string, is func(watc
 	}
 	var last any
 	_, err := watchtools.UntilWithSync(ctx, source, &unstructured.Unstructured{}, func(store cache.Store) (bool, error) {
-		// Gone already, before the watch began.
+		// The object was deleted before the watch began.
 		gone := len(store.ListKeys()) == 0
 		return gone && is(watch.Event{Type: watch.Deleted, Object: &unstructured.Unstructured{}}), nil
 	}, func(e watch.Event) (bool, error) {
@@ -150,7 +150,7 @@ func convert(t *testing.T, from runtime.Object, to any) {
 	}
 }
 
-// shared is how many shared GPUs the node has for pods.
+// shared returns the node's allocatable shared GPUs.
 func shared(node *corev1.Node) int64 {
 	return n(node.Status.Allocatable, v1alpha1.ResourceGPUShared)
 }

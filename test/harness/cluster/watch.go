@@ -2,8 +2,8 @@ package cluster
 
 import toolscache "k8s.io/client-go/tools/cache"
 
-// Notes calls note with each object that an informer sees, and with gone for one that is there no more. An object that went while the informer's watch was broken
-// goes to missed, as it was seen last.
+// Notes calls note for each object that an informer sees, with gone set if the object was deleted. For an object that was deleted while the informer's
+// watch was broken, it calls missed with the last known state.
 func Notes(note func(o any, gone bool), missed func(o any)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { note(o, false) },

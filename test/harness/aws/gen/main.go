@@ -1,5 +1,5 @@
-// Command gen writes data/instance-types.json.gz, what DescribeInstanceTypes and DescribeInstanceTypeOfferings say in us-east-1, from a checkout of
-// getmoto/moto, which keeps captures of both:
+// Command gen writes data/instance-types.json.gz: the responses of DescribeInstanceTypes and DescribeInstanceTypeOfferings in us-east-1. It reads them
+// from a checkout of getmoto/moto, which contains captures of both:
 //
 //	go -C test run ./harness/aws/gen -moto ../../moto
 package main
@@ -45,15 +45,15 @@ func write(moto, out string) error {
 		zones[o.InstanceType] += strings.TrimPrefix(o.Location, region)
 	}
 
-	// A type a line, in the order of their names, so that the same input makes the same file.
+	// One type per line, sorted by name, so that the same input gives the same file.
 	var lines bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(types)) {
 		info := types[name]
 		if zones[name] == "" && nvidia(info) {
-			zones[name] = "a" // so that every type with an NVIDIA GPU can be launched; of those only p5e is not in the region
+			zones[name] = "a" // so that every type with an NVIDIA GPU can be launched; only p5e is not in the region
 		}
 		if zones[name] == "" {
-			continue // the capture has types of all regions
+			continue // the capture has the types of all regions
 		}
 		if cpus, ok := info["VCpuInfo"].(map[string]any); ok {
 			delete(cpus, "ValidCores")
@@ -92,7 +92,7 @@ func nvidia(info map[string]any) bool {
 	return err == nil && bytes.Contains(raw, []byte(`"NVIDIA"`))
 }
 
-// known says whether the SDK has a field for everything that the capture says of a type: what it has not could not be served.
+// known returns an error if the capture has a field that the SDK does not have. The server could not return it.
 func known(name string, info map[string]any) error {
 	raw, err := json.Marshal(info)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package builder makes the binaries of the local cluster from the Go modules below test/harness/cluster/build. Each of them
-// pins versions that the product's own go.mod must not carry.
+// Package builder builds the binaries of the local cluster from the Go modules below test/harness/cluster/build. Each module pins versions that must not
+// be in the product's own go.mod.
 package builder
 
 import (
@@ -31,25 +31,26 @@ type target struct {
 type module struct {
 	ldflags, tags string
 	static        bool   // without cgo
-	takes         string // all of it the first time, on two cores
+	takes         string // duration of the first build, on two cores
 }
 
-// Go's cache serves modules that agree on the versions of what they share. So kwok, helm and the scheduler's filters are built with the libraries of
-// Kubernetes, and Karpenter and NVIDIA's plugin with those of Karve; test/suites/arch compares them.
+// Modules that agree on the versions of shared dependencies share Go's build cache. So kwok, helm and the scheduler's filters are built with the
+// Kubernetes libraries of the control plane, and Karpenter and NVIDIA's plugin with those of Karve. test/suites/arch compares the versions.
 var modules = map[string]module{
 	"kubernetes": {
 		takes: "5 minutes",
-		// Without the version the API server calls itself v0.0.0-master, which newer clients refuse. The cluster of `helm template` is of helm's version.
+		// Without the version the API server reports v0.0.0-master, which newer clients refuse. `helm template` assumes the Kubernetes version that helm
+		// was built with.
 		ldflags: "-X k8s.io/component-base/version.gitVersion=v1.36.3" +
 			" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36" +
 			" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36",
 	},
-	// Without the version Karpenter says "unspecified" in its logs and to AWS.
+	// Without the version Karpenter reports "unspecified" in its logs and to AWS.
 	"karpenter": {takes: "1 minute", ldflags: "-X sigs.k8s.io/karpenter/pkg/operator.Version=1.14.1"},
 	"runc":      {takes: "15 seconds"},
-	// What is left out needs libraries or is of no use here.
+	// The tags leave out what needs C libraries or is not used here.
 	"containerd": {takes: "1 minute", tags: "no_btrfs,no_devmapper,no_rdt,no_tracing,no_zfs", static: true},
-	// The flags are those of the plugin's own Makefile. The library with the driver's functions is not there when it is linked.
+	// The flags are those of the plugin's own Makefile. The driver's library is missing at link time.
 	"nvidia": {
 		takes: "half a minute",
 		ldflags: "-extldflags=-Wl,--export-dynamic,--unresolved-symbols=ignore-in-object-files" +
@@ -57,10 +58,10 @@ var modules = map[string]module{
 	},
 }
 
-// Set is the binaries that are needed together.
+// Set is a set of binaries that are used together.
 type Set []target
 
-// Cluster is what the local cluster runs, and helm, which renders the charts that are installed there.
+// Cluster holds the binaries of the local cluster, and helm, which renders the charts that are installed there.
 var Cluster = Set{
 	{"kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"},
 	{"kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler"},
@@ -72,12 +73,12 @@ var Cluster = Set{
 	{"karpenter", "karpenter", "github.com/aws/karpenter-provider-aws/cmd/controller"},
 }
 
-// Helm is what renders charts.
+// Helm holds the binary that renders charts.
 var Helm = Set{helm}
 
 var helm = target{"helm", "kubernetes", "helm.sh/helm/v3/cmd/helm"}
 
-// Containers is what a node with a real kubelet and real containers runs, and NVIDIA's device plugin.
+// Containers holds the binaries of a node with a real kubelet and real containers, and NVIDIA's device plugin.
 var Containers = Set{
 	{"kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet"},
 	{"runc", "runc", "github.com/opencontainers/runc"},
@@ -89,8 +90,7 @@ var Containers = Set{
 	{"nvidia-device-plugin", "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"},
 }
 
-// Build makes what is missing or stale in root/_output/bin and says on progress what it does. Two builds at once wait
-// for each other.
+// Build builds missing and stale binaries into root/_output/bin and writes its progress to progress. A second build waits for the first.
 func Build(ctx context.Context, root string, progress io.Writer, wanted Set) error {
 	bin := filepath.Join(root, "_output", "bin")
 	if err := os.MkdirAll(filepath.Join(bin, stampDir), 0o755); err != nil { //nolint:gosec // binaries for everybody
@@ -119,8 +119,8 @@ func Build(ctx context.Context, root string, progress io.Writer, wanted Set) err
 	return nil
 }
 
-// Stale names the binaries that are missing or were built from other versions than are pinned now. It reads a few small
-// files and builds nothing.
+// Stale returns the names of the binaries that are missing or were built from other versions than are pinned now. It reads a few small files and builds
+// nothing.
 func Stale(root string, of Set) ([]string, error) {
 	stale, err := of.stale(root, filepath.Join(root, "_output", "bin"))
 	return stale.names(), err
@@ -150,7 +150,7 @@ func (s Set) stale(root, bin string) (Set, error) {
 
 const stampDir = ".stamps"
 
-// stamp says of what the binary was made: the pinned modules and how it is built.
+// stamp returns a hash of what the binary is built from: the pinned modules and the build flags.
 func (t target) stamp(root string) (string, error) {
 	h := sha256.New()
 	m := modules[t.module]
@@ -181,7 +181,7 @@ func (t target) fresh(root, bin string) (bool, error) {
 	return err == nil && string(got) == want, nil
 }
 
-// build builds the binaries of one module together: it is read once, and they are linked side by side.
+// build builds the binaries of one module together, so that the module is loaded once and the binaries are linked in parallel.
 func (s Set) build(ctx context.Context, root, bin string, progress io.Writer) error {
 	m := modules[s[0].module]
 	if s[0].module == "karpenter" {
@@ -189,12 +189,12 @@ func (s Set) build(ctx context.Context, root, bin string, progress io.Writer) er
 			return err
 		}
 	}
-	// Moved into place when it is done: an old one may be running, and half a binary must not look like one.
+	// Build into a new folder and move the binaries when they are complete: an old binary may be running, and a partial one must not look complete.
 	fresh := filepath.Join(bin, stampDir, "new")
 	if err := errors.Join(os.RemoveAll(fresh), os.MkdirAll(fresh, 0o755)); err != nil { //nolint:gosec // binaries for everybody
 		return err
 	}
-	// Without -s -w they take twice the disk. With -trimpath what another build uses too would be compiled a second time.
+	// Without -s -w the binaries need twice the disk space. With -trimpath, packages that other builds use too would be compiled a second time.
 	args := []string{"go", "build", "-v", "-tags", m.tags, "-ldflags", strings.TrimSpace("-s -w " + m.ldflags), "-o", fresh}
 	for _, t := range s {
 		args = append(args, t.pkg)
@@ -218,7 +218,7 @@ func (s Set) build(ctx context.Context, root, bin string, progress io.Writer) er
 	return os.RemoveAll(fresh)
 }
 
-// install moves a binary into place, and its stamp: both may be links to those of another checkout.
+// install moves a binary and its stamp into place. Both may be links to those of another checkout.
 func (t target) install(root, bin, built string) error {
 	if err := os.Rename(built, filepath.Join(bin, t.name)); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (t target) install(root, bin, built string) error {
 	return os.Rename(built, filepath.Join(bin, stampDir, t.name))
 }
 
-// executable is what go build calls the program of a package.
+// executable returns the name that go build gives to the program of a package.
 func executable(pkg string) string {
 	if dir, last := path.Split(pkg); len(last) == 2 && last[0] == 'v' {
 		pkg = path.Clean(dir)
@@ -241,7 +241,7 @@ func executable(pkg string) string {
 	return path.Base(pkg)
 }
 
-// packages counts those that go build -v names as it compiles them.
+// packages counts the packages that go build -v prints as it compiles them.
 type packages struct{ compiled atomic.Int64 }
 
 func (p *packages) Write(b []byte) (int, error) {
@@ -249,7 +249,7 @@ func (p *packages) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tell says every few seconds how far it is, until it is stopped.
+// tell prints the progress every few seconds until stop is called.
 func (p *packages) tell(progress io.Writer) (stop func()) {
 	done, began := make(chan struct{}), time.Now()
 	var wg sync.WaitGroup
@@ -271,15 +271,15 @@ func (p *packages) tell(progress io.Writer) (stop func()) {
 	}
 }
 
-// copyCRDs puts the CRDs of Karpenter and of its AWS provider beside the binaries, so that a cluster starts without the module cache. They belong
-// to the version that is pinned for the binary, and no other is left: the folder is moved into place as a whole.
+// copyCRDs copies the CRDs of Karpenter and its AWS provider next to the binaries, so that a cluster starts without the module cache. They belong to the
+// pinned version of the binary. The folder is replaced as a whole, so no other CRD remains.
 func copyCRDs(ctx context.Context, root, bin string) error {
 	module := target{module: "karpenter"}.dir(root)
 	out, err := command(ctx, module, os.Environ(), io.Discard, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
 	if err != nil {
 		return fmt.Errorf("finding its CRDs: %w", err)
 	}
-	// The AWS provider's own copies of Karpenter's CRDs: they know the labels that are AWS's.
+	// Use the AWS provider's copies of Karpenter's CRDs. They know the AWS labels.
 	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "pkg", "apis", "crds", "*.yaml"))
 	if err != nil || len(files) == 0 {
 		return fmt.Errorf("copying its CRDs: none in %s", out)
@@ -303,7 +303,7 @@ func copyCRDs(ctx context.Context, root, bin string) error {
 	return nil
 }
 
-// command runs a command and returns what it writes. What it says goes to progress, and into the error when it fails.
+// command runs a command and returns its output. Its stderr goes to progress and, if the command fails, into the error.
 func command(ctx context.Context, dir string, environment []string, progress io.Writer, args ...string) ([]byte, error) {
 	var out, errs strings.Builder
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // go
@@ -314,7 +314,8 @@ func command(ctx context.Context, dir string, environment []string, progress io.
 	return []byte(out.String()), nil
 }
 
-// Alone runs a build of one of the repository's own programs while nobody else runs one: test packages run side by side, and need the same ones.
+// Alone runs build, a build of one of the repository's own programs, while no other process runs one. Test packages run in parallel and need the same
+// programs.
 func Alone(root string, build func() error) error {
 	bin := filepath.Join(root, "_output", "bin")
 	if err := os.MkdirAll(filepath.Join(bin, stampDir), 0o755); err != nil { //nolint:gosec // binaries for everybody
@@ -328,7 +329,7 @@ func Alone(root string, build func() error) error {
 	return build()
 }
 
-// lock holds off other builds into the same folder.
+// lock locks a file, so that only one build writes to the folder.
 func lock(path string, progress io.Writer) (func(), error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

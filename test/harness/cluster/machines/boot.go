@@ -14,11 +14,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settings are what a machine's user data tells its kubelet to register with.
+// settings are the kubelet settings in a machine's user data.
 type settings struct {
 	labels map[string]string
 	taints []corev1.Taint
-	// maxPods is 0 where the image decides.
+	// maxPods is 0 if the image decides.
 	maxPods int64
 }
 
@@ -30,7 +30,7 @@ func boot(userData string) (settings, error) {
 	return bottlerocket(userData)
 }
 
-// nodeConfigType is the media type of a part that is for nodeadm; the others are scripts.
+// nodeConfigType is the media type of a part for nodeadm. Other parts are scripts.
 const nodeConfigType = "application/node.eks.aws"
 
 func nodeadm(userData string) (settings, error) {
@@ -65,7 +65,7 @@ func nodeadm(userData string) (settings, error) {
 	}
 }
 
-// nodeConfig adds what a NodeConfig says; as with nodeadm, a later one stands above an earlier one.
+// nodeConfig applies a NodeConfig. As with nodeadm, a later one overrides an earlier one.
 func (s *settings) nodeConfig(content []byte) error {
 	var config struct {
 		Spec struct {

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// script is what Karpenter makes the machine's user data from.
+// script returns the user data that Karpenter generates.
 func script(t *testing.T, b bootstrap.Bootstrapper) string {
 	t.Helper()
 	encoded, err := b.Script(t.Context())
@@ -26,7 +26,7 @@ func script(t *testing.T, b bootstrap.Bootstrapper) string {
 	return string(plain)
 }
 
-// TestAMachineBootsWithWhatKarpenterWroteForIt has Karpenter's own writers of user data.
+// TestAMachineBootsWithWhatKarpenterWroteForIt reads user data from Karpenter's own generators.
 func TestAMachineBootsWithWhatKarpenterWroteForIt(t *testing.T) {
 	t.Parallel()
 	options := bootstrap.Options{
@@ -91,7 +91,7 @@ func TestUserDataThatMakesNoSenseIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzBoot holds that whatever the user data is, it is read, or refused with an error that says what of it was being read.
+// FuzzBoot checks that any user data is either read, or refused with an error that says which part is invalid.
 func FuzzBoot(f *testing.F) {
 	f.Add("[settings.kubernetes.node-taints]\nkey = [\"value:NoSchedule\"]\n")
 	f.Add("MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=\"//\"\n\n--//\nContent-Type: application/node.eks.aws\n\nspec:\n  kubelet:\n    flags:\n    - --node-labels=\"a=b,c=d\"\n--//--\n")

@@ -1,6 +1,6 @@
-// Package machines plays the machines of the local AWS: for each running instance a Node appears as the kubelet of its image would register it, with
-// the labels and taints of the instance's own user data, and when the instance is terminated the Node goes, as the cloud's controller sees to. kwok
-// keeps the nodes ready and runs their pods.
+// Package machines simulates the machines of the local AWS. For each running instance it creates a Node as the kubelet of its image would register it,
+// with the labels and taints of the instance's user data. When the instance is terminated, it deletes the Node, as the cloud controller manager does.
+// kwok keeps the nodes ready and runs their pods.
 package machines
 
 import (
@@ -27,10 +27,10 @@ import (
 	"karve.sh/karve/test/harness/aws"
 )
 
-// DefaultDelay is how long a machine takes from running to registering, when nothing else was said.
+// DefaultDelay is the default time from a running machine to its registration.
 const DefaultDelay = time.Second
 
-// Fleet is all machines of a local AWS.
+// Fleet holds all machines of a local AWS.
 type Fleet struct {
 	client kubernetes.Interface
 	claims cache.SharedIndexInformer
@@ -41,22 +41,22 @@ type Fleet struct {
 	mu       sync.Mutex // guards all below
 	delay    time.Duration
 	lacks    map[string]resource.Quantity // by instance type
-	machines map[string]*machine          // by instance
+	machines map[string]*machine          // by instance ID
 }
 
-// machine is an instance and what became of it as a node.
+// machine is an instance and the state of its node.
 type machine struct {
 	aws.Instance
-	// runs is when it was first seen to run.
+	// runs is when the instance was first seen running.
 	runs time.Time
-	// registered says that it was a node. A kubelet whose node is deleted does not come back by itself.
+	// registered is whether the node was registered. A kubelet does not register its node again after the node was deleted.
 	registered bool
 }
 
-// byInstance indexes claims by their instance's provider ID.
+// byInstance indexes claims by the provider ID of their instance.
 const byInstance = "instance"
 
-// New makes the machines of a region for the cluster of the configuration. A machine registers after the delay; DefaultDelay when 0.
+// New returns the machines of a region, for the cluster of config. A machine registers after delay; DefaultDelay when 0.
 func New(config *rest.Config, region *aws.Server, delay time.Duration) (*Fleet, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -98,26 +98,26 @@ func providerID(o any) string {
 	return id
 }
 
-// SetDelay is how long the machines that come from now on take from running to registering.
+// SetDelay sets the time from running to registration for machines that are launched from now on.
 func (f *Fleet) SetDelay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = d
 }
 
-// SetLack makes machines of a type that register from now on report less memory than Karpenter promises; zero ends that.
+// SetLack reduces the memory of machines of a type that register from now on: they report that much less than Karpenter expects. Zero ends that.
 func (f *Fleet) SetLack(instanceType string, memory resource.Quantity) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lacks[instanceType] = memory
 }
 
-// Synced is closed when the machines that there are have been seen.
+// Synced is closed when the existing machines have been seen.
 func (f *Fleet) Synced() <-chan struct{} { return f.synced }
 
-// Run acts until the context is done.
+// Run runs until the context is done.
 func (f *Fleet) Run(ctx context.Context) error {
-	// Karpenter writes into the claim which instance it is a moment after the instance runs.
+	// Karpenter writes the instance into the claim a moment after the instance runs.
 	handler, err := f.claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    f.claimed,
 		UpdateFunc: func(_, o any) { f.claimed(o) },
@@ -193,7 +193,7 @@ func (f *Fleet) next(ctx context.Context) bool {
 	return true
 }
 
-// act makes the node of an instance what the instance's state says. It returns when to look again; zero is not before something changes.
+// act updates the node of an instance to match the instance's state. It returns when to check again; zero means not before something changes.
 func (f *Fleet) act(ctx context.Context, id string) (time.Duration, error) {
 	f.mu.Lock()
 	m := *f.machines[id]
@@ -218,7 +218,7 @@ func (f *Fleet) act(ctx context.Context, id string) (time.Duration, error) {
 func (f *Fleet) register(ctx context.Context, i aws.Instance, lacks resource.Quantity) error {
 	claims, err := f.claims.GetIndexer().ByIndex(byInstance, i.ProviderID())
 	if err != nil || len(claims) == 0 {
-		return err // none yet; its event will come
+		return err // no claim yet; its event follows
 	}
 	claim := &karpv1.NodeClaim{}
 	u, ok := claims[0].(*unstructured.Unstructured)
@@ -242,11 +242,12 @@ func (f *Fleet) register(ctx context.Context, i aws.Instance, lacks resource.Qua
 	return nil
 }
 
-// end is what happens to the node of an instance that shuts down: kwok forgets it, and once the instance is no more the cloud's controller deletes it.
+// end handles the node of an instance that shuts down. kwok stops managing it. Once the instance is terminated, the Node is deleted, as the cloud
+// controller manager does.
 func (f *Fleet) end(ctx context.Context, i aws.Instance) error {
 	nodes := f.client.CoreV1().Nodes()
 	n, err := nodes.Get(ctx, i.PrivateDNS, metav1.GetOptions{})
-	// A name can come again with another instance.
+	// Another instance can get the same name.
 	if apierrors.IsNotFound(err) || err == nil && n.Spec.ProviderID != i.ProviderID() {
 		return nil
 	}

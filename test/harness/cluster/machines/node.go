@@ -14,17 +14,17 @@ import (
 	"karve.sh/karve/test/harness/aws"
 )
 
-// ImageAnnotation is the image that a node's machine was launched from, for rules about images: on a real machine only its instance knows.
+// ImageAnnotation holds the image of a node's machine, for rules by image. On real machines only the instance has this information.
 const ImageAnnotation = "cluster.karve.sh/image"
 
-// keptAlive is the annotation of the nodes that kwok keeps ready.
+// keptAlive is the annotation of nodes that kwok keeps ready.
 const keptAlive = "kwok.x-k8s.io/node"
 
-// kubeletReports are the resources that a node has without any plugin.
+// kubeletReports are the resources that a node has without any device plugin.
 var kubeletReports = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 
-// node is what the kubelet of the instance registers and the cloud's controller adds to it. The machine is what Karpenter promised for the claim, less
-// the memory that it turns out not to have.
+// node returns the Node as the instance's kubelet registers it and the cloud controller manager completes it. Its resources are those of the claim, less
+// the memory that it lacks.
 func node(i aws.Instance, claim *karpv1.NodeClaim, lacks resource.Quantity) (*corev1.Node, error) {
 	s, err := boot(i.UserData)
 	if err != nil {
@@ -49,7 +49,7 @@ func node(i aws.Instance, claim *karpv1.NodeClaim, lacks resource.Quantity) (*co
 		},
 	}
 	if gpus, ok := claim.Status.Capacity[v1alpha1.ResourceGPU]; ok && claim.Annotations[nodecontract.ResourceAnnotation] == "" {
-		// The machines of Karpenter's own pools have NVIDIA's plugin, and it is there at once. Those of Karve's wait for what the simulator plays.
+		// Machines of stock NodePools have NVIDIA's plugin, which is ready at once. Karve's machines wait for the simulator.
 		n.Status.Capacity[v1alpha1.ResourceGPU], n.Status.Allocatable[v1alpha1.ResourceGPU] = gpus, gpus
 	}
 	if s.maxPods > 0 {

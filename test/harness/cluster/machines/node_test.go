@@ -62,7 +62,7 @@ func TestAMachineRegistersAsItsUserDataAndItsPromiseSay(t *testing.T) {
 		t.Errorf("allocatable %s", diff)
 	}
 	if has := claim.Status.Allocatable[corev1.ResourceMemory]; has.Cmp(resource.MustParse("14Gi")) != 0 {
-		t.Error("the promise itself was changed")
+		t.Error("node changed the claim")
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 	"karve.sh/karve/test/harness/aws"
 )
 
-// silence is what the node lifecycle controller makes of a node whose kubelet is not heard of for a while; here nobody waits for that.
+// silence is the status that the node lifecycle controller sets once it has not heard from a kubelet for a while. Tests do not wait for that.
 const silence = `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","message":"Kubelet stopped posting node status."}]}}`
 
-// Silence has a Node's kubelet fall silent while its machine runs on: its heartbeats end, and so does all that happens to its pods.
+// Silence stops a Node's kubelet while its machine keeps running: heartbeats end, and the node's pods no longer change.
 func (f *Fleet) Silence(ctx context.Context, node string) error {
 	if err := f.forget(ctx, node); err != nil {
 		return fmt.Errorf("silencing node %s: %w", node, err)
@@ -25,7 +25,7 @@ func (f *Fleet) Silence(ctx context.Context, node string) error {
 	return nil
 }
 
-// forget has kwok leave a Node alone, and says of it what is said of one that is not heard of. One that is gone is no error.
+// forget makes kwok ignore a Node and sets the status of an unreachable node. A missing Node is not an error.
 func (f *Fleet) forget(ctx context.Context, node string) error {
 	nodes := f.client.CoreV1().Nodes()
 	n, err := nodes.Get(ctx, node, metav1.GetOptions{})
@@ -41,7 +41,7 @@ func (f *Fleet) forget(ctx context.Context, node string) error {
 	return err
 }
 
-// Speak has a kubelet that was silenced speak again, if its machine still runs: it says that the Node is ready, and so are its pods that ran.
+// Speak resumes a silenced kubelet if its machine still runs. The Node and its running pods become ready again.
 func (f *Fleet) Speak(ctx context.Context, node string) error {
 	if !f.runs(node) {
 		return nil
@@ -54,7 +54,7 @@ func (f *Fleet) Speak(ctx context.Context, node string) error {
 	if err != nil {
 		return fmt.Errorf("waking node %s: %w", node, err)
 	}
-	// kwok makes the Node ready, but pods only once in their life.
+	// kwok makes the Node ready, but it makes a pod ready only once.
 	pods, err := f.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
 		return fmt.Errorf("listing the pods of node %s: %w", node, err)

@@ -10,12 +10,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Configure puts the rules, and no others, into the cluster's ConfigMap. It refuses what a simulator would not follow.
+// Configure replaces the rules in the cluster's ConfigMap. It returns an error for rules that a simulator would reject.
 func Configure(ctx context.Context, client kubernetes.Interface, rules map[string]string) error {
 	if _, err := ParseRules(&corev1.ConfigMap{Data: rules}); err != nil {
 		return err
 	}
-	// An apply by the same manager takes away the keys that are not in it.
+	// An apply by the same manager removes the keys that it leaves out.
 	cm := applycorev1.ConfigMap(ConfigMapName, ConfigMapNamespace).WithData(rules)
 	_, err := client.CoreV1().ConfigMaps(ConfigMapNamespace).Apply(ctx, cm, metav1.ApplyOptions{FieldManager: "karve-simulator", Force: true})
 	if err != nil {

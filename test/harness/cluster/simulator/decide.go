@@ -18,15 +18,15 @@ const (
 	gpuCountLabel   = "karpenter.k8s.aws/instance-gpu-count"
 )
 
-// history is what a node's status does not tell.
+// history is what a node's status does not contain.
 type history struct {
-	registered time.Time // when it was seen to be registered; zero before
-	offered    bool      // it has had replicas; from then on the delay is over
+	registered time.Time // when it was seen registered; zero before
+	offered    bool      // it has had replicas, so the delay is over
 	before     bool      // it was registered before the simulator started
-	rule       *Rule     // the rule that it follows for as long as it exists; nil when the present rules hold
+	rule       *Rule     // the rule that it follows for its lifetime; nil to follow the current rules
 }
 
-// hasOffered takes the status's word for what happened before the simulator started.
+// hasOffered reports whether the node has had replicas. For the time before the simulator started it relies on the status.
 func (h history) hasOffered(node *corev1.Node, name corev1.ResourceName) bool {
 	had, there := node.Status.Capacity[name]
 	return h.offered || h.before && there && !had.IsZero()
@@ -35,23 +35,22 @@ func (h history) hasOffered(node *corev1.Node, name corev1.ResourceName) bool {
 // decision is what the node's status should say.
 type decision struct {
 	capacity, allocatable resources
-	offers                bool          // replicas are offered now
-	again                 time.Duration // decide again then; zero is not before something changes
+	offers                bool          // it offers replicas now
+	again                 time.Duration // when to decide again; zero means not before something changes
 }
 
-// resources are quantities by name; nil is a resource that must not be there.
+// resources are quantities by name. nil means that the resource must be absent.
 type resources map[corev1.ResourceName]*int64
 
-// decide is what the kubelet would report of the node's plugin at this moment. It says nothing about nodes that are not
-// its own.
+// decide returns what the kubelet would report for the node's plugin now. It returns false for nodes that it does not manage.
 func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decision, bool) {
 	plugin, ok := pluginOf(node, past, rules)
 	if !ok {
 		return decision{}, false
 	}
 	d := decision{capacity: resources{}, allocatable: resources{}}
-	// A simulated machine comes with its whole GPUs already in its status. On a real one only the plugin puts them
-	// there, and under the name of the replicas.
+	// The status of a simulated machine already contains its whole GPUs. On a real machine only the plugin adds them, under the resource name of the
+	// replicas.
 	d.hide(v1alpha1.ResourceGPU)
 	d.hide(plugin.resource)
 	if past.registered.IsZero() {
@@ -76,7 +75,7 @@ func decide(node *corev1.Node, past history, rules Rules, now time.Time) (decisi
 		d.allocatable[plugin.resource] = &replicas
 		d.offers = true
 	case offered:
-		// When a plugin goes away the kubelet goes on counting its devices as capacity, all of them unhealthy.
+		// When a plugin goes away, the kubelet still counts its devices as capacity, all of them unhealthy.
 		delete(d.capacity, plugin.resource)
 		d.allocatable[plugin.resource] = &replicas
 	}
@@ -94,12 +93,12 @@ type plugin struct {
 	replicas int64
 }
 
-// ruleOf is the rule that holds for a node.
+// ruleOf returns the rule that applies to a node.
 func ruleOf(node *corev1.Node, past history, rules Rules) Rule {
 	if past.rule != nil {
 		return *past.rule
 	}
-	// What an image does to the plugin, it does in whichever pool.
+	// A rule by image applies in every pool.
 	rule, named := rules[node.Annotations[machines.ImageAnnotation]]
 	if !named {
 		rule, named = rules[node.Labels[nodePoolLabel]]
@@ -110,7 +109,7 @@ func ruleOf(node *corev1.Node, past history, rules Rules) Rule {
 	return rule
 }
 
-// keepsTaint says whether the node has a startup taint that stays for now.
+// keepsTaint reports whether the node keeps the startup taint for now.
 func keepsTaint(node *corev1.Node, past history, rules Rules) bool {
 	return past.registered.IsZero() || ruleOf(node, past, rules).KeepTaint
 }
@@ -130,14 +129,14 @@ func pluginOf(node *corev1.Node, past history, rules Rules) (plugin, bool) {
 	if p.rule.ReplicasPerGPU != 0 {
 		perGPU = strconv.Itoa(int(p.rule.ReplicasPerGPU))
 	}
-	// What is not a number is a broken promise, which comes out as a node without replicas.
+	// An invalid number counts as 0, so the node gets no replicas.
 	g, _ := strconv.ParseInt(gpus, 10, 32)
 	r, _ := strconv.ParseInt(perGPU, 10, 32)
 	p.replicas = g * r
 	return p, g > 0
 }
 
-// change is the part of want that have does not already say, as a JSON merge patch has it; nil when there is none.
+// change returns the part of want that differs from have, as a JSON merge patch, or nil if nothing differs.
 func (want resources) change(have corev1.ResourceList) map[corev1.ResourceName]any {
 	var changes map[corev1.ResourceName]any
 	for name, n := range want {

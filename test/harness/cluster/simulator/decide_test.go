@@ -54,7 +54,7 @@ func TestDecide(t *testing.T) {
 		past  history
 		rules map[string]string
 		want  decision
-		not   bool // nothing to say about this node
+		not   bool // decide ignores the node
 	}{
 		"a node without GPUs of ours is not ours": {node: stockNode("cpu", ""), past: longAgo, not: true},
 		"a stock GPU node that no rule names is not ours": {
@@ -166,7 +166,7 @@ func TestDecide(t *testing.T) {
 			}
 			got, ours := decide(c.node, c.past, rules, noon)
 			if ours == c.not {
-				t.Fatalf("ours is %v", ours)
+				t.Fatalf("decide manages the node: %v", ours)
 			}
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 				t.Error(diff)

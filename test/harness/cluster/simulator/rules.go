@@ -10,50 +10,50 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Where the rules are.
+// The name of the ConfigMap with the rules, and its default key.
 const (
 	ConfigMapNamespace = "kube-system"
 	ConfigMapName      = "karve-simulator"
-	// DefaultKey is the key of the rule for the nodes of Karve that have no rule of their own.
+	// DefaultKey is the key of the rule for Karve's nodes without a rule of their own.
 	DefaultKey = "default"
 )
 
-// StartupTaintKey is a startup taint that a NodePool may have: the simulator takes it off registered nodes, as the agent of another vendor does.
+// StartupTaintKey is a startup taint for NodePools. The simulator removes it from registered nodes, as the agent of another vendor does.
 const StartupTaintKey = "simulator.karve.sh/agent-not-ready"
 
-// DefaultDelay is how long after its registration a node offers its replicas, when no rule says so.
+// DefaultDelay is the default time from a node's registration to its replicas.
 const DefaultDelay = 2 * time.Second
 
-// What Rule.Offer can be beside a number.
+// The values of Rule.Offer that are not a number.
 const (
 	OfferAll  = "all"
 	OfferNone = "none"
 )
 
-// Rule says how the plugin behaves on the nodes of a NodePool, or of an image.
+// Rule configures the plugin on the nodes of a NodePool or an image.
 type Rule struct {
-	// Delay from the node's registration to its first replicas.
+	// Delay is the time from the node's registration to its first replicas.
 	Delay *metav1.Duration `json:"delay,omitempty"`
-	// Offer is "all" (the default), "none" or the number of replicas of the whole node. It can change at any time:
-	// "none" on a node that had replicas is a plugin that crashed.
+	// Offer is "all" (the default), "none" or the number of replicas of the whole node. It can change at any time. "none" on a node that had replicas
+	// simulates a crashed plugin.
 	Offer *intstr.IntOrString `json:"offer,omitempty"`
-	// ReplicasPerGPU stands above the node's annotation. A node without Karve's annotations gets replicas only by a rule
-	// that has it: this is NVIDIA's plugin on the nodes of a stock NodePool.
+	// ReplicasPerGPU overrides the node's annotation. A node without Karve's annotations gets replicas only from a rule that sets it. This simulates
+	// NVIDIA's plugin on the nodes of a stock NodePool.
 	ReplicasPerGPU int32 `json:"replicasPerGPU,omitempty"`
-	// Resource stands above the node's annotation; nvidia.com/gpu.shared when neither names one.
+	// Resource overrides the node's annotation; nvidia.com/gpu.shared if neither is set.
 	Resource string `json:"resource,omitempty"`
-	// Flap is for how long the replicas are there, and then for how long none is, in turn.
+	// Flap makes the replicas come and go: present for this long, then absent for this long, in turn.
 	Flap *metav1.Duration `json:"flap,omitempty"`
-	// KeepTaint leaves StartupTaintKey on the nodes, as an agent does that never becomes ready.
+	// KeepTaint leaves StartupTaintKey on the nodes, like an agent that never becomes ready.
 	KeepTaint bool `json:"keepTaint,omitempty"`
-	// Forever makes the nodes that register while the rule holds follow it for as long as they exist.
+	// Forever pins the rule: nodes that register while it applies follow it for their lifetime.
 	Forever bool `json:"forever,omitempty"`
 }
 
-// Rules are the rules by image ("ami-…"), NodePool or DefaultKey; the first of them that there is holds.
+// Rules are the rules by image ("ami-…"), NodePool or DefaultKey. The first one that exists applies, in this order.
 type Rules map[string]Rule
 
-// ParseRules reads the ConfigMap; nil is one without rules.
+// ParseRules reads the rules of a ConfigMap. nil has no rules.
 func ParseRules(cm *corev1.ConfigMap) (Rules, error) {
 	rules := Rules{}
 	if cm == nil {
@@ -101,7 +101,7 @@ func (r Rule) delay() time.Duration {
 	return r.Delay.Duration
 }
 
-// replicas is how many of all replicas are offered.
+// replicas returns how many of all replicas are offered.
 func (r Rule) replicas(all int64) int64 {
 	switch {
 	case r.Offer == nil || *r.Offer == intstr.FromString(OfferAll):

@@ -1,9 +1,9 @@
-// Package simulator plays the GPU plugin on simulated nodes: it puts replicas into their status, as the kubelet does for
-// a device plugin, and can be told to be late, to offer fewer, to offer none and to crash. It plays another agent as well, which takes its startup taint,
-// StartupTaintKey, off registered nodes.
+// Package simulator simulates the GPU device plugin on simulated nodes. It sets replicas in their status, as the kubelet does for a device plugin. It
+// can be late, offer fewer replicas or none, and crash. It also simulates the agent of another vendor, which removes its startup taint, StartupTaintKey,
+// from registered nodes.
 //
-// It acts on Karve's nodes, by their annotations, and on nodes of stock NodePools that a rule names. The rules are in the
-// ConfigMap kube-system/karve-simulator, by NodePool, by image, which goes before (or "default", for Karve's nodes without a rule of their own):
+// It manages Karve's nodes, by their annotations, and the nodes of stock NodePools that a rule names. The rules are in the ConfigMap
+// kube-system/karve-simulator. Their keys are a NodePool, an image, which takes precedence, or "default", for Karve's nodes without a rule of their own:
 //
 //	ami-0123:   '{offer: none}'                                             # a driver that does not start
 //	gpu-shared: '{delay: 30s, offer: none}'                                 # late, and then nothing
@@ -33,7 +33,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Simulator is one plugin for all nodes of a cluster.
+// Simulator simulates the plugin on all nodes of a cluster.
 type Simulator struct {
 	client  kubernetes.Interface
 	nodes   cache.SharedIndexInformer
@@ -47,7 +47,7 @@ type Simulator struct {
 	rules Rules
 }
 
-// New makes a simulator for the cluster of the configuration. Its clock is given by now.
+// New returns a simulator for the cluster of config. now is its clock.
 func New(config *rest.Config, now func() time.Time) (*Simulator, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -70,10 +70,10 @@ func New(config *rest.Config, now func() time.Time) (*Simulator, error) {
 	}, nil
 }
 
-// Synced is closed when the simulator has seen the cluster.
+// Synced is closed when the simulator has synced with the cluster.
 func (s *Simulator) Synced() <-chan struct{} { return s.synced }
 
-// Run acts until the context is done.
+// Run runs until the context is done.
 func (s *Simulator) Run(ctx context.Context) error {
 	nodes, err := s.nodes.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) { s.seen(obj, initial) },
@@ -110,8 +110,8 @@ func (s *Simulator) Run(ctx context.Context) error {
 	return nil
 }
 
-// seen notes when a node was registered. A node that was so before the simulator started counts from its creation, so
-// that a restart does not make its replicas late.
+// seen records when a node was registered. For a node that was registered before the simulator started, it takes the node's creation, so that a restart
+// does not delay its replicas.
 func (s *Simulator) seen(obj any, initial bool) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -146,7 +146,7 @@ func (s *Simulator) gone(obj any) {
 	}
 }
 
-// configured takes new rules. Those that cannot be read change nothing: half a rule would be a puzzling test failure.
+// configured applies new rules. Invalid rules change nothing, because a partly applied rule would make test failures hard to explain.
 func (s *Simulator) configured(ctx context.Context, obj any) {
 	cm, _ := obj.(*corev1.ConfigMap)
 	rules, err := ParseRules(cm)
@@ -182,7 +182,7 @@ func (s *Simulator) next(ctx context.Context) bool {
 	return true
 }
 
-// act makes the node's status what it should be.
+// act updates the node's status.
 func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error) {
 	obj, exists, err := s.nodes.GetStore().GetByKey(name)
 	if err != nil || !exists {
@@ -227,20 +227,20 @@ func (s *Simulator) act(ctx context.Context, name string) (time.Duration, error)
 	return d.again, nil
 }
 
-// untaint takes the startup taint off a node.
+// untaint removes the startup taint from a node.
 func (s *Simulator) untaint(ctx context.Context, node *corev1.Node) error {
 	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool { return t.Key == StartupTaintKey })
 	if len(taints) == len(node.Spec.Taints) {
 		return nil
 	}
-	// The list is replaced as a whole, so nobody may have changed it meanwhile.
+	// The patch replaces the whole list, so it must fail if the node has changed.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion}, "spec": map[string]any{"taints": taints}})
 	if err != nil {
 		return fmt.Errorf("taking the startup taint off node %s: %w", node.Name, err)
 	}
 	_, err = s.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // An event comes.
+		return nil // An event follows.
 	}
 	if err != nil {
 		return fmt.Errorf("taking the startup taint off node %s: %w", node.Name, err)
@@ -249,14 +249,14 @@ func (s *Simulator) untaint(ctx context.Context, node *corev1.Node) error {
 }
 
 func (s *Simulator) patch(ctx context.Context, node *corev1.Node, status map[string]any) error {
-	// With the UID a node of the same name that came meanwhile is left alone.
+	// With the UID, the patch ignores a new node of the same name.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": node.UID}, "status": status})
 	if err != nil {
 		return fmt.Errorf("writing the status of node %s: %w", node.Name, err)
 	}
 	_, err = s.client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone, and perhaps back; either way an event comes
+		return nil // deleted, and perhaps recreated; either way an event follows
 	}
 	if err != nil {
 		return fmt.Errorf("writing the status of node %s: %w", node.Name, err)

@@ -5,19 +5,20 @@ import (
 	"strconv"
 )
 
-// kwokReservedMilliCPU is what Karpenter's kwok provider takes off each machine.
+// kwokReservedMilliCPU is what Karpenter's kwok provider reserves on each machine.
 const kwokReservedMilliCPU = 100
 
-// rootVolume is what is left to pods of the volume that Karpenter gives a machine by default: 20 GiB, less 1 GiB and 10 % for the kubelet.
+// rootVolume is the part of the root volume that pods can use. Karpenter's default volume has 20 GiB, and the kubelet takes 1 GiB and 10 % of it.
 const rootVolume = "17Gi"
 
-// cpuManufacturer is by family. It is from the instance types page of Karpenter's documentation, which the source leaves out.
+// cpuManufacturer maps a family to the manufacturer of its CPUs. It comes from the instance types page of Karpenter's documentation. The source does not
+// have it.
 var cpuManufacturer = map[string]string{
 	"g4dn": "intel", "g5": "amd", "g5g": "aws", "g6": "amd", "g6e": "amd", "g7e": "intel", "gr6": "amd",
 	"p3dn": "intel", "p4d": "intel", "p4de": "intel", "p5": "amd", "p5en": "intel", "p6-b200": "intel", "p6-b300": "intel",
 }
 
-// generateBuiltin is the content of the catalogue that is built into Karve: every type that has whole GPUs, a price and a zone.
+// generateBuiltin returns the catalogue that is built into Karve: every type with whole GPUs, a price and a zone.
 func generateBuiltin(source []byte) ([]byte, error) {
 	in, err := read(source)
 	if err != nil {
@@ -25,7 +26,7 @@ func generateBuiltin(source []byte) ([]byte, error) {
 	}
 	var out []instanceType
 	for _, t := range in {
-		// A part of a GPU counts as none for Karpenter: its machines have no nvidia.com/gpu.
+		// Karpenter counts a fraction of a GPU as none: such machines have no nvidia.com/gpu.
 		if t.GPU == nil || t.GPU.Count == 0 || t.Price == nil || len(t.Zones) == 0 {
 			continue
 		}
@@ -40,8 +41,8 @@ func generateBuiltin(source []byte) ([]byte, error) {
 func (t ec2Type) builtin() instanceType {
 	k := t.kwok()
 	k.Resources["ephemeral-storage"] = rootVolume
-	// Limits count what the machine has, pods get what is left of it. One figure stands for both in this schema: it never leaves pods more than
-	// there is.
+	// Limits count the machine's capacity, while pods get its allocatable resources. This schema has one figure for both. It never promises pods more
+	// than there is.
 	if left := t.Allocatable.MilliCPU + kwokReservedMilliCPU; left < 1000*t.VCPU {
 		k.Resources["cpu"] = strconv.Itoa(left) + "m"
 	}
@@ -55,14 +56,14 @@ func (t ec2Type) builtin() instanceType {
 	return k
 }
 
-// more is what Karpenter's AWS provider says of the type beside what both files have.
+// more returns the labels of Karpenter's AWS provider that only the built-in catalogue has.
 func (t ec2Type) more() []requirement {
 	const aws = "karpenter.k8s.aws/instance-"
 	all := []requirement{
 		in(aws+"generation", generation(t.Family)),
 		in(aws+"cpu-manufacturer", cpuManufacturer[t.Family]),
 		in(aws+"network-bandwidth", strconv.Itoa(t.NetworkMbps)),
-		// What all machines with GPUs have in common.
+		// These values are the same for all machines with GPUs.
 		in(aws+"capability-flex", "false"),
 		in(aws+"tenancy", "default"),
 		in("topology.kubernetes.io/region", "us-east-1"),
@@ -76,7 +77,7 @@ func (t ec2Type) more() []requirement {
 	return all
 }
 
-// generation is the number after the letters of a family, as Karpenter reads it.
+// generation returns the number after the letters of a family, as Karpenter reads it.
 func generation(family string) string {
 	for _, c := range family {
 		if c >= '0' && c <= '9' {

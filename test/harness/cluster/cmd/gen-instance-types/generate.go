@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// What Karpenter's kwok provider takes off each machine. It is added here, so that what is left is what Karpenter's AWS
-// provider says of the real machine.
+// Karpenter's kwok provider reserves these on each machine. They are added here, so that what remains is what Karpenter's AWS provider reports for the
+// real machine.
 const (
 	kwokReservedMemoryMiB = 10
 	ephemeralStorage      = "100Gi"
 )
 
-// gpuFamily is the family of EC2 types with GPUs that the file with spot prices offers: one kind of GPU, one to eight of them, and sizes
-// that trade CPU and memory against price, which is all that packing needs.
+// gpuFamily is the family of EC2 types with GPUs in the file with spot prices. It has one kind of GPU, one to eight of them, and sizes that trade CPU
+// and memory against price. Packing needs no more.
 const gpuFamily = "g4dn"
 
-// zones and the share of the on-demand price that a spot machine costs there, in permille. The shares are made up.
+// zones holds each zone and its spot price, in permille of the on-demand price. The values are made up.
 var zones = []struct {
 	name         string
 	spotPermille int
@@ -30,8 +30,7 @@ var zones = []struct {
 	{"us-east-1c", 400},
 }
 
-// cpuTypes give stock NodePools something to launch. The prices are EC2's in us-east-1; of the memory, what is left of
-// it after Karpenter's default overhead.
+// cpuTypes are instance types for stock NodePools. The prices are EC2's in us-east-1. The memory is what remains after Karpenter's default overhead.
 var cpuTypes = []ec2Type{
 	cpuType("c5.large", 2, 4096, 29, 0.085),
 	cpuType("c5.xlarge", 4, 8192, 58, 0.17),
@@ -42,7 +41,7 @@ var cpuTypes = []ec2Type{
 	cpuType("m5.4xlarge", 16, 65536, 234, 0.768),
 }
 
-// ec2Type is the part of the source that is used.
+// ec2Type is the part of the source that is used here.
 type ec2Type struct {
 	Name        string `json:"name"`
 	Family      string `json:"family"`
@@ -72,7 +71,7 @@ type ec2Type struct {
 func cpuType(name string, vcpu, memoryMiB, pods int, price float64) ec2Type {
 	family, size, _ := strings.Cut(name, ".")
 	t := ec2Type{Name: name, Family: family, Size: size, Arch: "amd64", VCPU: vcpu, MemoryMiB: memoryMiB, MaxPods: pods, Price: &price}
-	// As in Karpenter: 7.5% for the hypervisor, 255 MiB and 11 MiB a pod for the kubelet, 100 MiB before eviction.
+	// As in Karpenter: 7.5% for the hypervisor, 255 MiB and 11 MiB per pod for the kubelet, and 100 MiB for the eviction threshold.
 	t.Allocatable.MemoryMiB = memoryMiB - int(math.Ceil(float64(memoryMiB)*0.075)) - 255 - 11*pods - 100
 	return t
 }
@@ -107,7 +106,7 @@ func read(source []byte) ([]ec2Type, error) {
 	return in.Types, nil
 }
 
-// generate is the content of the file with spot prices. The same source gives the same bytes.
+// generate returns the file with spot prices. The same source gives the same bytes.
 func generate(source []byte) ([]byte, error) {
 	in, err := read(source)
 	if err != nil {
@@ -126,7 +125,7 @@ func generate(source []byte) ([]byte, error) {
 	return format(out)
 }
 
-// format puts each offering on a line, so that a change of one is a change of one line.
+// format puts each offering on a line of its own, so that a change of an offering changes one line.
 func format(types []instanceType) ([]byte, error) {
 	buf := bytes.NewBufferString("[")
 	for i, t := range types {
@@ -178,8 +177,8 @@ func (t ec2Type) kwok() instanceType {
 	return k
 }
 
-// requirements are what Karpenter's AWS provider says of the type. The kwok provider makes them labels of the node, and
-// keys that a NodePool may select by.
+// requirements returns the labels that Karpenter's AWS provider sets for the type. The kwok provider makes them labels of the node, and a NodePool can
+// select by them.
 func (t ec2Type) requirements(zone, capacityType string) []requirement {
 	const aws = "karpenter.k8s.aws/instance-"
 	all := []requirement{
@@ -201,7 +200,7 @@ func (t ec2Type) requirements(zone, capacityType string) []requirement {
 	return all
 }
 
-// category is the letters before the number of a family, as Karpenter reads it: "gr" of "gr6".
+// category returns the letters before the number of a family, as Karpenter reads it: "gr" of "gr6".
 func category(family string) string {
 	return family[:strings.IndexAny(family, "0123456789")]
 }

@@ -1,6 +1,6 @@
-// Command gen-instance-types writes the instance types that are built into Karve, and a file of them as a user may have one, for plans with spot prices, in the
-// schema that Karpenter's kwok provider reads. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Spot prices, which only the
-// second has, are made up: a fixed share of the on-demand price that differs by zone.
+// Command gen-instance-types writes two files in the schema of Karpenter's kwok provider: the instance types that are built into Karve, and a file as a
+// user may provide it, for plans with spot prices. The shapes and on-demand prices of the GPU types are those of EC2 in us-east-1. Only the second file
+// has spot prices. They are made up: a fixed share of the on-demand price that differs by zone.
 package main
 
 import (

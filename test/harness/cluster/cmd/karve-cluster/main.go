@@ -1,4 +1,4 @@
-// Command karve-cluster starts and stops local clusters that stay until they are told to go.
+// Command karve-cluster starts and stops local clusters that keep running after the command exits.
 package main
 
 import (
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	name := flags.String("name", "default", "the cluster's name")
 	gates := flags.String("feature-gates", "", "Karpenter's feature gates, for instance NodeOverlay=true")
 	if err := flags.Parse(args[1:]); err != nil {
-		return flag.ErrHelp // flags has told
+		return flag.ErrHelp // flags has printed the error
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is not expected", flags.Arg(0))

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// TestMain lets the test binary be the supervisor that `up` starts.
+// TestMain lets the test binary act as the supervisor that `up` starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == supervise {
 		main()
@@ -54,7 +54,7 @@ func TestAClusterStaysUntilItIsToldToGoAndDiesWithItsSupervisor(t *testing.T) {
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
 	waitNone(t, s)
-	lock, err := s.hold(true) // the supervisor itself goes last
+	lock, err := s.hold(true) // the supervisor ends last
 	must(t, err)
 	must(t, lock.Close())
 	said.Reset()
@@ -89,7 +89,7 @@ func TestAClusterThatCannotStartSaysWhy(t *testing.T) {
 	t.Cleanup(func() { _ = down(context.WithoutCancel(t.Context()), s, &bytes.Buffer{}) })
 	err = up(t.Context(), s, "NodeOverlay=perhaps", &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "starting karpenter: it ended") || !strings.Contains(err.Error(), "perhaps") {
-		t.Errorf("up: %v, want what Karpenter said of its feature gates", err)
+		t.Errorf("up: %v, want Karpenter's message about its feature gates", err)
 	}
 	waitNone(t, s)
 }
@@ -97,7 +97,7 @@ func TestAClusterThatCannotStartSaysWhy(t *testing.T) {
 func TestNamesThatAreNoFolderNamesAreRefused(t *testing.T) {
 	for _, name := range []string{"", "..", "a/b", "-a", "A", strings.Repeat("a", 33)} {
 		if _, err := newState(t.TempDir(), name); err == nil {
-			t.Errorf("%q was taken", name)
+			t.Errorf("the name %q was accepted", name)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func contains(t *testing.T, said *bytes.Buffer, want ...string) {
 	}
 }
 
-// waitNone waits until the cluster's processes are gone; the kernel ends them a moment after their parent.
+// waitNone waits until the cluster's processes are gone. The kernel ends them a moment after their parent.
 func waitNone(t *testing.T, s state) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -131,7 +131,7 @@ func waitNone(t *testing.T, s state) {
 	}
 }
 
-// processesOf are the processes that have the cluster's folder among their arguments or in their environment.
+// processesOf returns the processes that have the cluster's folder in their arguments or environment.
 func processesOf(t *testing.T, s state) []string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")

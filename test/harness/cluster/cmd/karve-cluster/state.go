@@ -11,9 +11,8 @@ import (
 	"syscall"
 )
 
-// state is the folder of a named cluster and a lock file beside it. The supervisor holds the lock as long as it lives;
-// the kernel lets go of it however it dies, so a cluster is up exactly as long as the lock is held. What a pid file says
-// alone may be about another process by now.
+// state is the folder of a named cluster and the lock file beside it. The supervisor holds the lock while it lives, and the kernel releases the lock
+// when it dies. So a cluster is up exactly while the lock is held. A PID file alone is not enough, because another process may have the PID by now.
 type state struct {
 	root, name, dir string
 }
@@ -35,10 +34,10 @@ func (s state) log() string        { return filepath.Join(s.dir, "supervisor.log
 func (s state) kubeconfig() string { return filepath.Join(s.dir, "kubeconfig") }
 func (s state) kubectl() string    { return filepath.Join(s.root, "_output", "bin", "kubectl") }
 
-// errHeld is that another one, a supervisor as a rule, holds the lock.
+// errHeld means that another process, usually a supervisor, holds the lock.
 var errHeld = errors.New("somebody holds the lock")
 
-// hold takes the lock; closing the file lets go of it. It waits only when it is told to.
+// hold takes the lock. Closing the file releases it. If wait is false, hold returns errHeld instead of waiting.
 func (s state) hold(wait bool) (*os.File, error) {
 	how := syscall.LOCK_EX
 	if !wait {
@@ -59,7 +58,7 @@ func (s state) hold(wait bool) (*os.File, error) {
 			}
 			return nil, err
 		}
-		// The one who held it before may have removed the file while this one waited for it.
+		// The previous holder may have removed the file while this process waited for the lock.
 		held, err := f.Stat()
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
@@ -71,7 +70,7 @@ func (s state) hold(wait bool) (*os.File, error) {
 	}
 }
 
-// remove leaves nothing of the cluster. The caller holds the lock.
+// remove removes all files of the cluster. The caller must hold the lock.
 func (s state) remove() error {
 	if err := errors.Join(os.RemoveAll(s.dir), os.Remove(s.lockFile())); err != nil {
 		return fmt.Errorf("removing what is left of cluster %s: %w", s.name, err)
@@ -79,7 +78,7 @@ func (s state) remove() error {
 	return nil
 }
 
-// supervisor is the pid that `up` wrote into the lock file.
+// supervisor returns the PID that `up` wrote into the lock file.
 func (s state) supervisor() (int, error) {
 	content, err := os.ReadFile(s.lockFile())
 	if err != nil {

@@ -10,19 +10,19 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// supervise is the command that `up` starts in the background. It is not for people.
+// supervise is the command that `up` starts in the background. It is internal.
 const supervise = "supervise"
 
-// supervisorReady is what the supervisor says on the pipe that `up` listens to; anything else is what went wrong.
+// supervisorReady is what the supervisor writes to the pipe of `up` when the cluster is ready. Anything else is an error.
 const supervisorReady = "ready"
 
-// supervisor owns the cluster until it is told to end. The children die with it however it ends.
+// supervisor runs the cluster until it is told to end. The child processes die with it, however it ends.
 func supervisor(ctx context.Context, s state, gates string) error {
 	pipe, lock := os.NewFile(3, "ready"), os.NewFile(4, "lock")
 	if _, err := lock.Stat(); err != nil {
 		return fmt.Errorf("%s is what `up` starts: %w", supervise, err)
 	}
-	// The children must have neither: the lock would outlive this process with them.
+	// The child processes must not inherit these: otherwise the lock would outlive this process.
 	syscall.CloseOnExec(3)
 	syscall.CloseOnExec(4)
 	defer func() { _ = lock.Close() }()

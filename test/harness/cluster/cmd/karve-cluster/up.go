@@ -16,8 +16,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// up starts a supervisor in a session of its own, so that it stays when the terminal goes, and returns when the cluster
-// is ready.
+// up starts a supervisor in a session of its own, so that it survives the terminal. It returns when the cluster is ready.
 func up(ctx context.Context, s state, gates string, out io.Writer) error {
 	if err := cluster.Missing(); err != nil {
 		return err
@@ -31,7 +30,7 @@ func up(ctx context.Context, s state, gates string, out io.Writer) error {
 		return fmt.Errorf("starting cluster %s: %w", s.name, err)
 	}
 	defer func() { _ = lock.Close() }()
-	// What a supervisor that was killed left behind. Its children died with it.
+	// Remove what a killed supervisor left behind. Its child processes died with it.
 	if err := os.RemoveAll(s.dir); err != nil {
 		return fmt.Errorf("removing what is left of cluster %s: %w", s.name, err)
 	}
@@ -62,16 +61,16 @@ func startSupervisor(ctx context.Context, s state, gates string, lock *os.File) 
 		return err
 	}
 	defer func() { _ = ready.Close() }()
-	// Not CommandContext: it outlives this command.
+	// Do not use CommandContext: the supervisor outlives this command.
 	cmd := exec.Command(self, supervise, "--name", s.name, "--feature-gates", gates) //nolint:gosec,noctx // ourselves
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.root, log, log
-	// The lock passes to the supervisor without a moment in which nobody holds it.
+	// The supervisor inherits the lock, so it is held without interruption.
 	cmd.ExtraFiles = []*os.File{readyEnd, lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	// When the supervisor dies the pipe's end closes with it, so the read ends in any case.
+	// If the supervisor dies, its end of the pipe closes, so the read ends in any case.
 	_ = readyEnd.Close()
 	if err := writePID(lock, cmd.Process.Pid); err != nil {
 		return errors.Join(err, cmd.Process.Kill())
@@ -122,7 +121,7 @@ func howToUse(s state, out io.Writer) error {
 	return err
 }
 
-// down stops the supervisor, which takes its children along, and removes the folder.
+// down stops the supervisor and its child processes, and removes the folder.
 func down(ctx context.Context, s state, out io.Writer) error {
 	lock, err := s.hold(false)
 	if err == nil {
