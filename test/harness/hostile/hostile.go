@@ -1,5 +1,5 @@
-// Package hostile generates objects that the API server accepts and that nobody in their right mind creates: extreme amounts, counts and strings, in
-// any combination. What they may do to others is the subject of the tests that use it.
+// Package hostile generates objects that the API server accepts but that no reasonable user creates: extreme amounts, counts and strings, in any
+// combination. Tests use it to check that such objects do not harm others.
 package hostile
 
 import (
@@ -19,25 +19,25 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// Namespace is that of all namespaced objects.
+// Namespace is the namespace of all namespaced objects.
 const Namespace = "hostile"
 
-// Generator makes objects; the same seed gives the same ones.
+// Generator generates objects. The same seed gives the same objects.
 type Generator struct {
 	rand *rand.Rand
-	// prefix begins the names of the objects, which are numbered.
+	// prefix is the prefix of the objects' names. A number follows it.
 	prefix string
 	made   int
-	// names are those of objects made before, by kind, so that objects can refer to one another.
+	// names are the names of earlier objects, by kind, so that objects can refer to one another.
 	names map[string][]string
 }
 
-// New makes a generator of objects whose names begin with a prefix.
+// New returns a generator for objects whose names begin with prefix.
 func New(prefix string, seed uint64) *Generator {
 	return &Generator{rand: rand.New(rand.NewPCG(seed, 1)), prefix: prefix, names: map[string][]string{}} //nolint:gosec // The same in each run.
 }
 
-// Object makes an object of any kind; every second one is a pod, since everybody may create those.
+// Object returns an object of any kind. Every second one is a pod, because most users may create pods.
 func (g *Generator) Object() client.Object {
 	others := []func() client.Object{
 		func() client.Object { return g.Node() }, func() client.Object { return g.Node() }, func() client.Object { return g.NodePool() },
@@ -65,7 +65,7 @@ func (g *Generator) namespaced(kind string) metav1.ObjectMeta {
 	return m
 }
 
-// known is the name of an object made before, or now and then of one that does not exist.
+// known returns the name of an earlier object, or sometimes of one that does not exist.
 func (g *Generator) known(kind string) string {
 	if names := g.names[kind]; len(names) > 0 && !g.maybe(0.1) {
 		return pick(g, names...)
@@ -77,7 +77,7 @@ func (g *Generator) maybe(p float64) bool { return g.rand.Float64() < p }
 
 func pick[T any](g *Generator, all ...T) T { return all[g.rand.IntN(len(all))] }
 
-// count is mostly small, and now and then as large as most.
+// count returns a number that is mostly small, and sometimes most.
 func (g *Generator) count(most int) int {
 	switch {
 	case g.maybe(0.02):
@@ -88,7 +88,7 @@ func (g *Generator) count(most int) int {
 	return min(most, g.rand.IntN(4))
 }
 
-// quantity is an amount of anything ≥ 0, as the API server takes it.
+// quantity returns any non-negative quantity that the API server accepts.
 func (g *Generator) quantity() resource.Quantity {
 	if g.maybe(0.3) {
 		return resource.MustParse(fmt.Sprintf("%d%s", g.rand.Int64N(1000), pick(g, "", "m", "Ki", "Mi", "Gi", "k", "M")))
@@ -98,24 +98,24 @@ func (g *Generator) quantity() resource.Quantity {
 		"1073741824000m"))
 }
 
-// whole is a number of things that cannot be divided.
+// whole returns a quantity of something indivisible.
 func (g *Generator) whole() resource.Quantity {
 	return resource.MustParse(pick(g, "0", "1", "1", "1", "2", "10", "128", "1000000", "9007199254740991", "9007199254740993", "4611686018427387904", "9223372036854775807", "1k", "8E"))
 }
 
-// number is the text of a number, or of something like it.
+// number returns the text of a number, or of something like it.
 func (g *Generator) number() string {
 	return pick(g, "0", "-1", "1", "4", "8", "10", "256", "257", "65536", "1099511627776", "4611686018427387904", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
 		"1e9", "0x10", "four", "", "00000000000000000000000000000000000000000000000000000000000007")
 }
 
-// moment is the text of a time, or of something like it.
+// moment returns the text of a time, or of something like it.
 func (g *Generator) moment() string {
 	return pick(g, "2026-03-01T12:00:00Z", "2026-03-01T11:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2262-04-11T23:47:16Z",
 		"1677-09-21T00:12:43Z", "2026-03-01T12:00:00+24:00", "now", "", "1772366400")
 }
 
-// text is any text, up to so long.
+// text returns any text. most limits the length of the longest ones.
 func (g *Generator) text(most int) string {
 	switch g.rand.IntN(5) {
 	case 0:
@@ -130,13 +130,13 @@ func (g *Generator) text(most int) string {
 	return g.number()
 }
 
-// value is the value of a label.
+// value returns the value of a label.
 func (g *Generator) value() string {
 	v := pick(g, "", "a", "true", "us-east-1a", "g4dn.xlarge", "t4", strings.Repeat("v", 63), "0", "1", "256", "1099511627776", "9223372036854775807", "9223372036854775808", "1e9", "amd64", "spot", "mars")
 	return v
 }
 
-// keys are those of labels that mean something, and of some that mean nothing.
+// keys are label keys that have a meaning, and some that have none.
 var keys = []string{
 	"app", "topology.kubernetes.io/zone", "kubernetes.io/hostname", "kubernetes.io/arch", "kubernetes.io/os", "node.kubernetes.io/instance-type",
 	"nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.present", "karpenter.k8s.aws/instance-family", "karpenter.k8s.aws/instance-gpu-count",
@@ -195,7 +195,7 @@ func (g *Generator) taints(most int) []corev1.Taint {
 	return taints
 }
 
-// integer is any int32 from least on.
+// integer returns any int32 from least on.
 func (g *Generator) integer(least int32) int32 {
 	n := pick(g, least, least+1, 3, 100, math.MaxInt32-1, math.MaxInt32, g.rand.Int32())
 	return max(least, n)
@@ -206,7 +206,7 @@ func unique(values []string) []string {
 	return slices.Compact(values)
 }
 
-// Namespaced are the kinds of objects that are in the Namespace.
+// Namespaced returns an object of each namespaced kind.
 func Namespaced() []client.Object {
 	return []client.Object{&corev1.Pod{}, &appsv1.DaemonSet{}, &corev1.PersistentVolumeClaim{}, &corev1.Event{}}
 }

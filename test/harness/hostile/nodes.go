@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// promises are the annotations in which machines say what they are.
+// promises are the annotations that describe a machine.
 var promises = []string{
 	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation,
@@ -24,7 +24,7 @@ var promises = []string{
 	nodecontract.UnusedSinceAnnotation, nodecontract.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
 }
 
-// Node makes a node that Karve has not launched, whatever it says.
+// Node returns a node that Karve has not launched, whatever its labels and annotations say.
 func (g *Generator) Node() *corev1.Node {
 	node := &corev1.Node{ObjectMeta: g.meta("Node")}
 	node.Labels, node.Annotations = g.labels(500), g.annotations(promises...)
@@ -70,7 +70,7 @@ func (g *Generator) time() metav1.Time {
 	return metav1.NewTime(pick(g, snapshottest.Now, snapshottest.Now.Add(-time.Hour), snapshottest.Now.Add(1000*time.Hour), time.Date(1, 1, 1, 0, 0, 1, 0, time.UTC), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)))
 }
 
-// NodePool makes a NodePool, of Karve's or of stock Karpenter's.
+// NodePool returns a NodePool of Karve's, or a stock one.
 func (g *Generator) NodePool() *karpv1.NodePool {
 	np := &karpv1.NodePool{ObjectMeta: g.meta("NodePool")}
 	np.Generation = 1
@@ -153,7 +153,7 @@ func (g *Generator) requirement() karpv1.NodeSelectorRequirementWithMinValues {
 	return r
 }
 
-// NodeClaim makes a NodeClaim that Karve has not created, whatever it says, for a NodePool of the generator's.
+// NodeClaim returns a NodeClaim that Karve has not created, whatever its fields say, for a NodePool of the generator.
 func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{ObjectMeta: g.meta("NodeClaim")}
 	claim.CreationTimestamp = g.time()
@@ -165,11 +165,11 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 		claim.Labels[karpv1.CapacityTypeLabelKey] = pick(g, karpv1.CapacityTypeSpot, karpv1.CapacityTypeOnDemand, "", "borrowed")
 	}
 	claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: snapshottest.NodeClassRef.Group, Kind: snapshottest.NodeClassRef.Kind, Name: pick(g, "gpu", "missing")}
-	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{} // Not nil, which is refused.
+	claim.Spec.Requirements = []karpv1.NodeSelectorRequirementWithMinValues{} // The API server refuses nil.
 	for range g.count(40) {
 		claim.Spec.Requirements = append(claim.Spec.Requirements, g.requirement())
 	}
-	for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} { // As Karve's own, but of any length.
+	for _, key := range []string{corev1.LabelInstanceTypeStable, corev1.LabelTopologyZone} { // As on Karve's own claims, but of any length.
 		if r := (karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{"g4dn.xlarge", "us-east-1a"}}); g.maybe(0.5) {
 			for i := range g.count(1000) {
 				r.Values = append(r.Values, fmt.Sprintf("v%d", i))
@@ -203,7 +203,7 @@ func (g *Generator) NodeClaim() *karpv1.NodeClaim {
 	return claim
 }
 
-// GPUNodeClass makes a GPUNodeClass.
+// GPUNodeClass returns a GPUNodeClass.
 func (g *Generator) GPUNodeClass() *v1alpha1.GPUNodeClass {
 	class := snapshottest.Class("x", pick(g, int32(2), 10, 128))
 	class.ObjectMeta = g.meta("GPUNodeClass")
@@ -233,5 +233,5 @@ func (g *Generator) GPUNodeClass() *v1alpha1.GPUNodeClass {
 	return &class
 }
 
-// CSINode quantities are int32.
+// limit returns the volume limit of a CSINode, which is an int32.
 func (g *Generator) limit() int32 { return pick(g, int32(0), 1, 25, math.MaxInt32) }

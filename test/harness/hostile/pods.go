@@ -13,10 +13,10 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// The PriorityClasses that pods may name; they have to be there before the pods are created.
+// PriorityClasses are the PriorityClasses that pods may name. They must exist before the pods are created.
 var PriorityClasses = map[string]int32{"hostile-lowest": math.MinInt32, "hostile-low": -1, "hostile-high": 1_000_000_000}
 
-// Pod makes a pod that waits, or one that is bound to a node.
+// Pod returns a pending pod, or one that is bound to a node.
 func (g *Generator) Pod() *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: g.namespaced("Pod"), Spec: g.podSpec(true)}
 	pod.Labels = g.labels(500)
@@ -44,7 +44,7 @@ func (g *Generator) Pod() *corev1.Pod {
 	return pod
 }
 
-// podSpec is that of a pod, or of a template.
+// podSpec returns the spec of a pod or of a pod template.
 func (g *Generator) podSpec(waits bool) corev1.PodSpec {
 	spec := corev1.PodSpec{Tolerations: g.tolerations(), Affinity: g.affinity()}
 	for i := range 1 + g.count(300) {
@@ -113,7 +113,7 @@ func (g *Generator) container(name string, i int) corev1.Container {
 			ctr.Ports = append(ctr.Ports, corev1.ContainerPort{ContainerPort: port, HostPort: port, Protocol: pick(g, corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP)})
 		}
 	}
-	if i > 0 { // Ports of several containers would be taken twice.
+	if i > 0 { // Several containers would request the same host ports.
 		ctr.Ports = nil
 	}
 	return ctr
@@ -217,7 +217,7 @@ func (g *Generator) nodeRequirement() corev1.NodeSelectorRequirement {
 	return r
 }
 
-// DaemonSet makes a DaemonSet.
+// DaemonSet returns a DaemonSet.
 func (g *Generator) DaemonSet() *appsv1.DaemonSet {
 	ds := &appsv1.DaemonSet{ObjectMeta: g.namespaced("DaemonSet")}
 	ds.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"daemon": ds.Name}}

@@ -15,13 +15,14 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// SaneMachine is a machine of the sane pool that has started, and SaneNode is a node that Karve has not launched.
+// SaneMachine is an initialized machine of the sane pool. SaneNode is a node that Karve has not launched.
 const (
 	SaneMachine = "sane-machine"
 	SaneNode    = "sane-node"
 )
 
-// Sane is a cluster with a pool of its own label, a machine with two pods that has room for eight, a node of somebody else's, and pods that wait, of several shapes.
+// Sane returns a cluster with a pool that has a label of its own, a machine with two pods and room for eight, a foreign node, and pending pods of
+// several shapes.
 func Sane() *snapshot.Cluster {
 	c := snapshottest.Empty()
 	c.GPUNodeClasses = []v1alpha1.GPUNodeClass{snapshottest.Class("sane", 10)}
@@ -53,11 +54,11 @@ func Sane() *snapshot.Cluster {
 			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "sane-apart"}},
 		}}}}
 	})
-	add("whole", 2, snapshottest.Asking("cpu", "1", "memory", "1Gi", v1alpha1.ResourceGPU, "1")) // For the node of somebody else's.
+	add("whole", 2, snapshottest.Asking("cpu", "1", "memory", "1Gi", v1alpha1.ResourceGPU, "1")) // For the foreign node.
 	return c
 }
 
-// Add adds an object to a cluster as it was read.
+// Add adds an object to a cluster.
 func Add(c *snapshot.Cluster, o client.Object) {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -82,7 +83,7 @@ func Add(c *snapshot.Cluster, o client.Object) {
 		c.CSINodes = append(c.CSINodes, *o)
 	case *corev1.Namespace:
 		c.Namespaces = append(c.Namespaces, *o)
-	case *corev1.Event: // No decision is made of a snapshot with events.
+	case *corev1.Event: // A snapshot does not contain events.
 	default:
 		panic(fmt.Sprintf("a cluster has no %T", o))
 	}

@@ -24,7 +24,7 @@ func (g *Generator) claimSpec() corev1.PersistentVolumeClaimSpec {
 	}
 }
 
-// PersistentVolumeClaim makes a claim, bound or not.
+// PersistentVolumeClaim returns a claim, bound or not.
 func (g *Generator) PersistentVolumeClaim() *corev1.PersistentVolumeClaim {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: g.namespaced("PersistentVolumeClaim"), Spec: g.claimSpec()}
 	if g.maybe(0.5) {
@@ -37,7 +37,7 @@ func (g *Generator) PersistentVolumeClaim() *corev1.PersistentVolumeClaim {
 	return claim
 }
 
-// PersistentVolume makes a volume.
+// PersistentVolume returns a volume.
 func (g *Generator) PersistentVolume() *corev1.PersistentVolume {
 	pv := &corev1.PersistentVolume{ObjectMeta: g.meta("PersistentVolume")}
 	pv.Labels = g.labels(100)
@@ -55,7 +55,7 @@ func (g *Generator) PersistentVolume() *corev1.PersistentVolume {
 	return pv
 }
 
-// StorageClass makes a class of volumes.
+// StorageClass returns a StorageClass.
 func (g *Generator) StorageClass() *storagev1.StorageClass {
 	class := &storagev1.StorageClass{
 		ObjectMeta: g.meta("StorageClass"), Provisioner: pick(g, "ebs.csi.aws.com", "kubernetes.io/aws-ebs", "kubernetes.io/no-provisioner", "example.com/x"),
@@ -69,7 +69,7 @@ func (g *Generator) StorageClass() *storagev1.StorageClass {
 	return class
 }
 
-// CSINode makes what drivers say of a node.
+// CSINode returns a CSINode with up to 50 drivers.
 func (g *Generator) CSINode() *storagev1.CSINode {
 	node := &storagev1.CSINode{ObjectMeta: g.meta("CSINode")}
 	for i := range g.count(50) {
@@ -82,14 +82,14 @@ func (g *Generator) CSINode() *storagev1.CSINode {
 	return node
 }
 
-// Namespace makes a namespace.
+// Namespace returns a namespace.
 func (g *Generator) Namespace() *corev1.Namespace {
 	ns := &corev1.Namespace{ObjectMeta: g.meta("Namespace")}
 	ns.Labels = g.labels(500)
 	return ns
 }
 
-// Refusal makes an event about a NodeClaim of the generator's as Karpenter does, which anybody who may create events can imitate.
+// Refusal returns an event about a NodeClaim of the generator that looks like Karpenter's. Anyone who may create events can forge it.
 func (g *Generator) Refusal(claim string) *corev1.Event {
 	event := &corev1.Event{ObjectMeta: g.meta("Event"), InvolvedObject: corev1.ObjectReference{Kind: "NodeClaim", Name: claim}}
 	g.imitate(event)
@@ -102,7 +102,7 @@ func (g *Generator) imitate(event *corev1.Event) {
 	event.InvolvedObject.Namespace, event.InvolvedObject.APIVersion, event.InvolvedObject.UID = "", "karpenter.sh/v1", types.UID(event.InvolvedObject.Name)
 }
 
-// refusal is a message like those with which a launch is refused.
+// refusal returns a message like those of refused launches.
 func (g *Generator) refusal() string {
 	var said strings.Builder
 	for range g.count(20) {
@@ -115,7 +115,7 @@ func (g *Generator) refusal() string {
 	return said.String()
 }
 
-// Event makes an event about an object of the generator's.
+// Event returns an event about an object of the generator.
 func (g *Generator) Event() *corev1.Event {
 	kind := pick(g, "NodeClaim", "Pod", "Node")
 	event := &corev1.Event{

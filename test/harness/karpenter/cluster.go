@@ -14,14 +14,14 @@ import (
 )
 
 func init() {
-	// As the provider for AWS has it: what pods select without any pool naming it.
+	// Register these labels, as the AWS provider does: pods may select them even if no pool names them.
 	for _, label := range []string{"instance-family", "instance-gpu-name", "instance-gpu-count", "instance-cpu"} {
 		karpv1.WellKnownLabels.Insert("karpenter.k8s.aws/" + label)
 	}
 }
 
-// PlanCluster has Karpenter's scheduler plan for a cluster as if the pools of the view were its own, and writes what it decides as a plan for the view's snapshot.
-// Unlike [Plan] it tells Karpenter all that the pods, the pools and the nodes say.
+// PlanCluster plans for a cluster with Karpenter's scheduler, as if the pools of the view were Karpenter's. It returns the result as a plan for the
+// view's snapshot. Unlike [Plan] it passes on everything that the pods, the pools and the nodes specify.
 func PlanCluster(ctx context.Context, c *snapshot.Cluster, v snapshot.View) (planner.Plan, time.Duration, error) {
 	w := World{Types: map[string][]*cloudprovider.InstanceType{}}
 	for i, p := range v.Pools {
@@ -46,7 +46,7 @@ func PlanCluster(ctx context.Context, c *snapshot.Cluster, v snapshot.View) (pla
 	return p, took, err
 }
 
-// labelled are the instance types of a pool with the labels that pods can select.
+// labelled returns the instance types of a pool with the labels that pods can select.
 func labelled(v snapshot.View, pool int) []*cloudprovider.InstanceType {
 	types := instanceTypes(v.Snapshot, pool)
 	for _, it := range types {
@@ -55,7 +55,7 @@ func labelled(v snapshot.View, pool int) []*cloudprovider.InstanceType {
 				continue
 			}
 			for key, value := range v.Offerings[i].Labels {
-				_, other := karpv1.NormalizedLabels[key] // names of labels that are here already
+				_, other := karpv1.NormalizedLabels[key] // aliases of labels that are already set
 				if !other && key != corev1.LabelTopologyZone && key != karpv1.CapacityTypeLabelKey {
 					it.Requirements.Add(kscheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value))
 				}

@@ -21,21 +21,21 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// What machines and pods have of GPUs. Karpenter knows nothing of any one GPU: memory is a resource of the whole machine, so what it packs need not fit.
+// The GPU resources of machines and pods. Karpenter does not know single GPUs: it treats GPU memory as a resource of the whole machine, so its packing
+// need not fit.
 const (
 	replicas  corev1.ResourceName = "nvidia.com/gpu.shared"
 	gpus      corev1.ResourceName = "nvidia.com/gpu"
 	gpuMemory corev1.ResourceName = "karve.sh/gpu-memory"
-	// nodeTaint is a taint of each node, which the pods that it admits tolerate, and poolTaint one of each pool.
+	// nodeTaint is a taint of each node, which the pods that may run there tolerate. poolTaint is the same for pools.
 	nodeTaint = "karve.sh/test-node"
 	poolTaint = "karve.sh/test-pool"
-	// anywhere is the zone, and the capacity type, of offerings that have none.
+	// anywhere is the zone or the capacity type of offerings without one.
 	anywhere = "any"
 )
 
-// Plan has Karpenter's scheduler plan a snapshot and prices each of its claims at the cheapest offering that it leaves, which is what
-// EC2 would launch. It says how long Karpenter took. Rules, quotas, preferences and minValues are not told; nodeOf is the offering
-// that each node of the snapshot is a machine of.
+// Plan plans a snapshot with Karpenter's scheduler. It prices each claim at its cheapest remaining offering, which is what EC2 would launch. It also
+// returns how long Karpenter took. It ignores rules, quotas, preferences and minValues. nodeOf maps each node of the snapshot to its offering.
 func Plan(ctx context.Context, s planner.Snapshot, nodeOf []int) (planner.Plan, time.Duration, error) {
 	w, err := fromSnapshot(s, nodeOf)
 	if err != nil {
@@ -56,8 +56,8 @@ func Plan(ctx context.Context, s planner.Snapshot, nodeOf []int) (planner.Plan, 
 	return p, took, err
 }
 
-// fromSnapshot writes a snapshot as Kubernetes objects. What a class admits has to be a product of pools, instance types, zones and capacity types, as
-// requirements of pods can say it.
+// fromSnapshot converts a snapshot to Kubernetes objects. The offerings of a class must be a product of pools, instance types, zones and capacity types,
+// because the requirements of pods can express only that.
 func fromSnapshot(s planner.Snapshot, nodeOf []int) (World, error) {
 	w := World{Types: map[string][]*cloudprovider.InstanceType{}}
 	for i, p := range s.Pools {
@@ -73,7 +73,7 @@ func fromSnapshot(s planner.Snapshot, nodeOf []int) (World, error) {
 	for i := range order {
 		order[i] = i
 	}
-	// Karpenter places equal pods in the order of their UIDs: as FirstFit does, by their names.
+	// Karpenter places equal pods in the order of their UIDs. Sort them by name, as FirstFit does.
 	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(firstPod(s.Classes[i]), firstPod(s.Classes[j])) })
 	for _, i := range order {
 		c := s.Classes[i]
@@ -120,7 +120,7 @@ func nodePool(p planner.Pool) *karpv1.NodePool {
 	return np
 }
 
-// instanceTypes are the offerings of a pool by their types. Those of a type differ in zone, capacity type and price only.
+// instanceTypes groups the offerings of a pool by type. Offerings of the same type differ only in zone, capacity type and price.
 func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 	byName := map[string]*cloudprovider.InstanceType{}
 	var out []*cloudprovider.InstanceType
@@ -171,7 +171,7 @@ func instanceTypes(s planner.Snapshot, pool int) []*cloudprovider.InstanceType {
 	return out
 }
 
-// where is the zone and the capacity type of an offering, as labels.
+// where returns the zone and the capacity type of an offering, as labels.
 func where(o planner.Offering) map[string]string {
 	return map[string]string{
 		corev1.LabelTopologyZone:    cmp.Or(o.Zone, anywhere),
@@ -199,7 +199,7 @@ func requests(r planner.Resources) corev1.ResourceList {
 	}
 }
 
-// node is a machine of an offering, with what it has left. It is of no pool, since what is left of limits is counted without it.
+// node returns a machine of an offering with its free resources. It belongs to no pool, because the remaining limits already exclude it.
 func node(n planner.Node, o planner.Offering) *corev1.Node {
 	labels := where(o)
 	labels[corev1.LabelInstanceTypeStable] = o.InstanceType
@@ -212,7 +212,7 @@ func node(n planner.Node, o planner.Offering) *corev1.Node {
 	return out
 }
 
-// pod is a pod of a class without its name.
+// pod returns a pod of a class, without a name.
 func pod(s planner.Snapshot, c planner.Class) (*corev1.Pod, error) {
 	list := requests(c.Requests)
 	if c.GPUMemoryBytes > 0 {
@@ -243,13 +243,13 @@ func pod(s planner.Snapshot, c planner.Class) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// sides are the factors of a product: pools, and the values of labels where not all are in it.
+// sides are the factors of a product: pools, and values of those labels of which not all values are allowed.
 type sides struct {
 	pools  map[int]bool
 	labels map[string][]string
 }
 
-// factors writes a set of offerings as a product.
+// factors converts a set of offerings to a product.
 func factors(s planner.Snapshot, admitted []int) (sides, error) {
 	out := sides{pools: map[int]bool{}, labels: map[string][]string{}}
 	in := map[int]bool{}
@@ -289,14 +289,14 @@ func factors(s planner.Snapshot, admitted []int) (sides, error) {
 	return out, nil
 }
 
-// labels are those of the machines of an offering that pods may select.
+// labels returns the labels of an offering's machines that pods may select.
 func labels(o planner.Offering) map[string]string {
 	out := where(o)
 	out[corev1.LabelInstanceTypeStable] = o.InstanceType
 	return out
 }
 
-// toPlan writes what Karpenter decided as a plan: each claim becomes the cheapest offering that it leaves.
+// toPlan converts Karpenter's decisions to a plan. Each claim becomes its cheapest remaining offering.
 func toPlan(s planner.Snapshot, r scheduling.Results) (planner.Plan, error) {
 	var p planner.Plan
 	name := func(pods []*corev1.Pod) []string {

@@ -1,4 +1,4 @@
-// Package karpenter runs the scheduler of Karpenter itself, as a library, so that Karve's plans can be held against its own.
+// Package karpenter runs Karpenter's own scheduler as a library, so that tests can compare Karve's plans with its results.
 package karpenter
 
 import (
@@ -24,19 +24,19 @@ import (
 	nodepools "sigs.k8s.io/karpenter/pkg/utils/nodepool"
 )
 
-// World is what Karpenter's scheduler knows.
+// World is the input of Karpenter's scheduler.
 type World struct {
 	NodePools []*karpv1.NodePool
 	// Types are the instance types of each NodePool, by its name.
 	Types map[string][]*cloudprovider.InstanceType
-	// Nodes are machines that exist, and Running the pods on them.
+	// Nodes are existing machines. Running are the pods on them.
 	Nodes   []*corev1.Node
 	Running []*corev1.Pod
-	// Pending are the pods that wait.
+	// Pending are the pending pods.
 	Pending []*corev1.Pod
 }
 
-// Solve runs Karpenter's scheduler, and says how long that took without its preparations.
+// Solve runs Karpenter's scheduler. It returns how long that took without the preparation.
 func (w World) Solve(ctx context.Context) (scheduling.Results, time.Duration, error) {
 	ctx = log.IntoContext(injection.WithControllerName(ctx, "provisioner"), logr.Discard())
 	ctx = options.ToContext(ctx, &options.Options{MinValuesPolicy: options.MinValuesPolicyStrict, PreferencePolicy: options.PreferencePolicyRespect})

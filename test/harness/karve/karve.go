@@ -1,5 +1,5 @@
-// Package karve installs and runs the controller on a local cluster as its chart does on EKS: with the arguments and the environment of the chart's
-// Deployment, and with the rights of its service account and no others.
+// Package karve installs and runs the controller on a local cluster as its chart does on EKS: with the arguments and environment of the chart's
+// Deployment, and with the permissions of its service account only.
 package karve
 
 import (
@@ -29,50 +29,50 @@ import (
 )
 
 const (
-	// Namespace is where the controller runs, under the pod security standard restricted.
+	// Namespace is the controller's namespace. It enforces the pod security standard restricted.
 	Namespace = "karve-system"
-	// Agents is where the chart runs the agents.
+	// Agents is the namespace of the agents.
 	Agents = "karve-node"
-	// Checks is where its pods run that check GPUs.
+	// Checks is the namespace of the pods that check GPUs.
 	Checks = "karve-checks"
-	// Component is the controller's name on the cluster, and of the chart's release, for StopComponent, KillComponent, StartComponent and Log.
+	// Component is the name of the chart's release, and the controller's component name for StopComponent, KillComponent, StartComponent and Log.
 	Component cluster.Component = "karve"
 )
 
-// Options are how the controller runs. Zero durations keep the controller's defaults.
+// Options configure the controller. Zero durations keep its defaults.
 type Options struct {
 	LaunchTimeout, ReplicasTimeout, BreakerRetry time.Duration
 	NotReadyTimeout, GPUFaultTimeout             time.Duration
 	Settle                                       time.Duration
 	BatchIdle, BatchMax                          time.Duration
-	// MaxUnlaunched is how many claims may be without a machine at once.
+	// MaxUnlaunched limits how many claims may be without a machine at a time.
 	MaxUnlaunched int
-	// Values are more of the chart's values, as --set takes them. All features are on unless they say otherwise.
+	// Values are further values of the chart, as for --set. All features are enabled unless Values disable them.
 	Values []string
-	// Replica is for a second controller beside the first: its name on the cluster ends with it.
+	// Replica is the suffix of the component name of a second controller that runs beside the first.
 	Replica string
-	// Alone says that no other controller will run, so that after a crash nobody waits for a lease to end.
+	// Alone disables leader election. A controller that crashed then need not wait for a lease to expire.
 	Alone bool
 }
 
-// Controller is a controller that runs on a cluster.
+// Controller is a controller on a cluster.
 type Controller struct {
 	// Name is its component name.
 	Name cluster.Component
-	// User is whom the API server takes it for.
+	// User is its user name at the API server.
 	User string
-	// MetricsURL is where its metrics are.
+	// MetricsURL is the URL of its metrics.
 	MetricsURL string
-	// HealthURL and ReadyURL are where its probes are.
+	// HealthURL and ReadyURL are the URLs of its probes.
 	HealthURL, ReadyURL string
 
 	path, probes string
 }
 
-// Scheme knows all kinds that the controller reads and writes. It is made once: a scheme may not be changed while it is read.
+// Scheme returns the scheme with all kinds that the controller reads and writes. It is created once, because a scheme must not change while it is read.
 var Scheme = sync.OnceValues(gather.Scheme)
 
-// Client is a client with the administrator's rights that knows Karve's and Karpenter's kinds.
+// Client returns a client with administrator permissions that knows Karve's and Karpenter's kinds.
 func Client(c *cluster.Cluster) (client.Client, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -98,7 +98,7 @@ func Build(ctx context.Context) (string, error) {
 	})
 }
 
-// Start builds the controller, installs its chart, and runs in the place of the chart's pods one process until the cluster stops.
+// Start builds the controller and installs its chart. Instead of the chart's pods it runs one process until the cluster stops.
 func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, error) {
 	path, err := ownBinary(ctx, c)
 	if err != nil {
@@ -129,7 +129,7 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	err = c.StartProgram(ctx, cluster.Program{
 		Name: name, Path: path, ReadyURL: "http://" + probes + "/readyz",
 		Env: env,
-		// Of a flag that is given twice the last counts: addresses are those of this machine.
+		// If a flag is repeated the last one counts. The addresses are those of this machine.
 		Args: append(slices.Clone(pod.Containers[0].Args), append([]string{
 			"--kubeconfig=" + kubeconfig, "--metrics-bind-address=" + metrics, probesFlag + probes,
 		}, o.flags()...)...),
@@ -143,7 +143,7 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	}, nil
 }
 
-// scheme is how the container serves its metrics.
+// scheme returns the scheme of the URL of the container's metrics.
 func scheme(pod *corev1.PodSpec) string {
 	if slices.Contains(pod.Containers[0].Args, "--metrics-secure=true") {
 		return "https://"
@@ -153,7 +153,8 @@ func scheme(pod *corev1.PodSpec) string {
 
 const probesFlag = "--health-probe-bind-address="
 
-// ownBinary is a controller of the cluster's own: one that is killed and started again must come back as what it was, whatever was built meanwhile.
+// ownBinary returns the path of the cluster's own copy of the controller. A controller that is restarted must run the same binary, whatever was built
+// meanwhile.
 func ownBinary(ctx context.Context, c *cluster.Cluster) (string, error) {
 	own := filepath.Join(c.Dir(), "karve-controller")
 	if _, err := os.Stat(own); err == nil {
@@ -182,7 +183,7 @@ func copyFile(to, from string) (err error) {
 	return errors.Join(err, out.Close())
 }
 
-// PID is the process of a controller that runs, for signals that StopComponent and KillComponent do not send.
+// PID returns the process ID of a running controller, for signals that StopComponent and KillComponent do not send.
 func (k *Controller) PID() (int, error) {
 	executables, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
@@ -201,7 +202,7 @@ func (k *Controller) PID() (int, error) {
 	return 0, fmt.Errorf("the controller %s does not run", k.Name)
 }
 
-// values are what the chart is told.
+// values returns the options that set the chart's values.
 func (o *Options) values() []string {
 	values := []string{"--set=settings.clusterName=karve,controller.image.repository=registry.example.com/karve/controller,logLevel=debug,node.enabled=false,imageRollouts.enabled=true"}
 	if o.MaxUnlaunched > 0 {
@@ -221,7 +222,7 @@ func (o *Options) values() []string {
 	return values
 }
 
-// flags are what the chart has no values for.
+// flags returns the flags that the chart has no values for.
 func (o *Options) flags() []string {
 	if o.Alone {
 		return []string{"--leader-elect=false"}
@@ -237,7 +238,7 @@ func address(ctx context.Context, c *cluster.Cluster) (string, error) {
 	return "127.0.0.1:" + strconv.Itoa(port), nil
 }
 
-// install makes what the chart makes, but for the Deployment, whose pod it returns.
+// install creates the chart's objects except the Deployment, and returns the Deployment's pod spec.
 func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpec, error) {
 	k, err := Client(c)
 	if err != nil {
@@ -267,8 +268,8 @@ func install(ctx context.Context, c *cluster.Cluster, o Options) (*corev1.PodSpe
 	return &deployment.Spec.Template.Spec, nil
 }
 
-// environment is that of the container, and what EKS sets for the role of its service account: here that of the local AWS, where the cluster has it, which lets
-// the controller do what the policy in examples/iam says and no more.
+// environment returns the container's environment and the variables that EKS sets for the role of its service account. Here they are those of the local
+// AWS, if the cluster has one. It restricts the controller to the policy in examples/iam.
 func environment(c *cluster.Cluster, container corev1.Container) ([]string, error) {
 	env := []string{"AWS_EC2_METADATA_DISABLED=true"}
 	if region := c.AWS(); region != nil {

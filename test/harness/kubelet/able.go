@@ -18,8 +18,8 @@ import (
 	"karve.sh/karve/test/harness/kubelet/cgroup"
 )
 
-// Missing is an error that says why there can be no kubelet here: who runs this is not root, something is not built, or the machine is one that
-// keeps root from running containers, as many sandboxes do. The last is found out by running one, once a process.
+// Missing returns an error that says why a kubelet cannot run here: the user is not root, binaries are missing, or the machine does not let root run
+// containers, as in many sandboxes. It checks the last by running a container, once per process.
 var Missing = sync.OnceValue(func() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a kubelet with containers needs root")
@@ -43,9 +43,10 @@ var Missing = sync.OnceValue(func() error {
 	return nil
 })
 
-// runContainer does what a node needs of the machine, with runc and the network's plugin alone: what fails here is not the node's fault.
+// runContainer runs a container with runc and the network plugin only. It needs the same from the machine as a node does, so an error here is a
+// limitation of the machine.
 func runContainer(ctx context.Context, root string) (err error) {
-	// The kubelet reads from it which processes ran out of memory, and does not start without it.
+	// The kubelet reads OOM events from it and does not start without it.
 	kmsg, err := os.Open("/dev/kmsg")
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func runContainer(ctx context.Context, root string) (err error) {
 	return n.connect(ctx, pid)
 }
 
-// writeBundle writes a container that runs the image's program, in namespaces and a cgroup of its own.
+// writeBundle writes an OCI bundle that runs the image's program in namespaces and a cgroup of its own.
 func (n *Node) writeBundle(ctx context.Context) error {
 	pod, err := program(ctx, n.root, "pod")
 	if err != nil {
@@ -136,7 +137,7 @@ func (n *Node) writeBundle(ctx context.Context) error {
 	return os.WriteFile(n.path("bundle/config.json"), config, 0o600)
 }
 
-// connect gives the network of a container's process an interface.
+// connect adds an interface to the network namespace of a container's process.
 func (n *Node) connect(ctx context.Context, pid int) error {
 	if err := n.reserveNetwork(ctx); err != nil {
 		return err

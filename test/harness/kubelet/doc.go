@@ -1,10 +1,10 @@
-// Package kubelet adds a node with a real kubelet, a real containerd and real containers to a local cluster, for what no stand-in
-// shows: how the kubelet registers, admits, allocates, checkpoints and restarts.
+// Package kubelet adds a node with a real kubelet, a real containerd and real containers to a local cluster. It tests what no simulation shows: how the
+// kubelet registers, admits, allocates, checkpoints and restarts.
 //
-// It needs Linux, root that can run containers, and the binaries of `make kubelet-bin`. Tests call Require first, which skips and says
-// what is missing. Nothing of the machine's own is used: containerd has its own folders and socket, and everything lives in process
-// and mount namespaces of the node's, with a copy of the tunables that a kubelet sets. However the test ends, the node ends with it and
-// leaves no process, mount, cgroup, network interface or changed setting behind.
+// It needs Linux, root that can run containers, and the binaries of `make kubelet-bin`. Tests call Require first, which skips and says what is missing.
+// The node does not touch the machine: containerd has its own folders and socket, everything runs in PID and mount namespaces of the node, and the
+// kubelet sets copies of the sysctls. However the test ends, the node ends with it and leaves no process, mount, cgroup, network interface or changed
+// setting behind.
 //
-// There is one image, made here of one static program that prints its environment (cmd/pod). Nothing is pulled.
+// There is one image. It is built here from one static program, which prints its environment (cmd/pod). Nothing is pulled.
 package kubelet

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// snapshotter copies the image for each container. It has two megabytes, and unlike overlayfs this works on every file system.
+// snapshotter copies the image for each container. The image has two megabytes, and unlike overlayfs the native snapshotter works on every file system.
 const snapshotter = "native"
 
-// files are the configuration of containerd, the network and the kubelet.
+// files returns the configuration of containerd, the network and the kubelet, by file name.
 func (n *Node) files() map[string][]byte {
 	fill := strings.NewReplacer(
 		"DIR", n.dir, "BIN", n.bin(""), "IMAGE", Image, "SNAPSHOTTER", snapshotter, "CGROUP", "/"+n.cgroup(),
@@ -25,8 +25,8 @@ func (n *Node) files() map[string][]byte {
 	}
 }
 
-// restrict_oom_score_adj: to lower the score takes a capability that root in a container or a sandbox may not have, and without it
-// runc ends with "can't get final child's PID".
+// restrict_oom_score_adj: lowering the score requires a capability that root in a container or a sandbox may lack. Without the option runc then fails
+// with "can't get final child's PID".
 const containerdConfig = `version = 3
 root = "DIR/containerd/root"
 state = "DIR/containerd/state"
@@ -67,7 +67,7 @@ state = "DIR/containerd/state"
   use_internal_loopback = true
 `
 
-// A pair of interfaces a pod, which is gone with the pod. There is no bridge to leave behind.
+// Each pod has a pair of interfaces, which is removed with the pod. No bridge remains.
 const networkConfig = `{
   "cniVersion": "0.3.1",
   "name": "karve",
@@ -76,8 +76,7 @@ const networkConfig = `{
 }
 `
 
-// The machine is not the node's alone: nothing is evicted because somebody else fills its disk. KubeletPort has no password and is on
-// loopback.
+// Other processes share the machine, so the kubelet must not evict pods when they fill the disk. KubeletPort needs no password and is on loopback.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: 127.0.0.1

@@ -16,11 +16,10 @@ import (
 	"karve.sh/karve/test/harness/cluster/builder"
 )
 
-// Image is the only image there is. Its program prints its environment as JSON and waits.
+// Image is the only image. Its program prints its environment as JSON and waits.
 const Image = "karve.test/pod:1"
 
-// program builds one of the commands of this package into _output/bin, statically, and returns its path. Go's cache makes the
-// second time quick.
+// program builds one of the commands of this package into _output/bin, statically, and returns its path. A second build is fast thanks to Go's cache.
 func program(ctx context.Context, root, name string) (string, error) {
 	path := filepath.Join(root, "_output", "bin", "kubelet-"+name)
 	return path, builder.Alone(root, func() error {
@@ -34,7 +33,7 @@ func program(ctx context.Context, root, name string) (string, error) {
 	})
 }
 
-// writeImage writes an image of one program, as `docker save` does.
+// writeImage writes an image with one program, in the format of `docker save`.
 func writeImage(path, program string) error {
 	binary, err := os.ReadFile(program)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 
 const namespace = "default"
 
-// eventually calls check until it succeeds, and fails the test with its last error after a minute.
+// eventually calls check until it succeeds. After a minute it fails the test with the last error.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -62,7 +62,7 @@ func remove(t *testing.T, n *kubelet.Node, pod *corev1.Pod) {
 	})
 }
 
-// running waits until the pod runs and has told its environment.
+// running waits until the pod runs and has printed its environment.
 func running(t *testing.T, n *kubelet.Node, pod *corev1.Pod) map[string]string {
 	t.Helper()
 	var environment map[string]string
@@ -115,12 +115,12 @@ func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
 		pod.Spec.NodeName = n.Name()
 		running(t, n, create(t, n, pod))
 		if during := traces(t, n.Dir(), n.Subnet()); len(during) == len(before) {
-			t.Errorf("no traces of a running node are seen: %q", during)
+			t.Errorf("traces does not find the running node: %q", during)
 		}
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		// Network interfaces go when the kernel gets to it.
+		// The kernel removes network interfaces with a delay.
 		eventually(t, func() error {
 			if after := traces(t, n.Dir(), n.Subnet()); !slices.Equal(before, after) {
 				return fmt.Errorf("before:\n%s\nafter Stop:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
@@ -133,7 +133,8 @@ func TestNodesStartAndStopAndLeaveNothing(t *testing.T) {
 	}
 }
 
-// traces are what a node can leave on a machine: mounts, cgroups, network interfaces, processes, and settings, which are all that there is without a node.
+// traces returns what a node can leave on a machine: mounts, cgroups, network interfaces, processes and settings. Without a node only the settings
+// remain.
 func traces(t *testing.T, dir, subnet string) []string {
 	t.Helper()
 	var found []string
@@ -186,7 +187,7 @@ func traces(t *testing.T, dir, subnet string) []string {
 	return found
 }
 
-// A test that is killed cannot stop anything. It runs in a process of its own, which this test kills.
+// TestANodeDiesWithItsTest kills a test that has a node. The victim cannot clean up, and runs in a process of its own.
 func TestANodeDiesWithItsTest(t *testing.T) {
 	if os.Getenv("KARVE_TEST_VICTIM") == "1" {
 		n := kubelet.ForTest(t, kubelet.Config{})
@@ -199,7 +200,7 @@ func TestANodeDiesWithItsTest(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	victim := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestANodeDiesWithItsTest$")
-	// Its logs and its cluster's are left. Not TempDir: the paths of sockets must be short.
+	// The logs of the victim and of its cluster remain there. TempDir is too long: the paths of sockets must be short.
 	temporary, err := os.MkdirTemp("", "karve-victim-") //nolint:usetesting // See above.
 	if err != nil {
 		t.Fatal(err)

@@ -20,18 +20,17 @@ import (
 	"karve.sh/karve/test/harness/kubelet/cgroup"
 )
 
-// readyTimeout is for one step of the start on a machine that is also compiling; alone they take seconds.
+// readyTimeout applies to one step of the start on a machine that also compiles. On an idle machine a step takes seconds.
 const readyTimeout = 2 * time.Minute
 
-// Config says how the node is. Its zero value is a node called "node".
+// Config configures the node. The zero value is a node called "node".
 type Config struct {
 	Name string
 	// Labels are put on the node when it registers.
 	Labels map[string]string
-	// StatusInterval is how often the kubelet tells the API server what the node has; a second when zero. The kubelet's own default,
-	// and so a cluster's, is ten.
+	// StatusInterval is how often the kubelet reports the node's status to the API server; a second when zero. The kubelet's own default is ten seconds.
 	StatusInterval time.Duration
-	// MaxPods is 110 when zero, as the kubelet's.
+	// MaxPods is 110 when zero, the kubelet's default.
 	MaxPods int
 }
 
@@ -46,16 +45,16 @@ type Node struct {
 	port       int
 	health     int
 	network    int       // the number of its subnet
-	networkEnd io.Closer // gives it back
+	networkEnd io.Closer // releases the subnet
 	kubeconfig string
 	init       *exec.Cmd
-	life       io.Closer // init ends when it is closed
+	life       io.Closer // init ends when this is closed
 	containerd *Process
 	kubelet    *Process
 }
 
-// Start adds a node to a cluster, which needs its scheduler and controller-manager, and returns when pods can be scheduled to it. The
-// caller must call Stop, before it stops the cluster. On an error nothing is left running, and the folder with the logs stays.
+// Start adds a node to a cluster that has a scheduler and a controller-manager. It returns when pods can be scheduled to the node. The caller must call
+// Stop before it stops the cluster. On an error nothing keeps running, and the folder with the logs stays.
 func Start(ctx context.Context, c *cluster.Cluster, config Config) (*Node, error) {
 	n, err := prepare(ctx, c, config)
 	if err != nil {
@@ -94,21 +93,22 @@ func prepare(ctx context.Context, c *cluster.Cluster, config Config) (*Node, err
 	if err := n.reserveNetwork(ctx); err != nil {
 		return nil, err
 	}
-	// A node needs no more rights than these; its name gives it them only with an authorizer that this API server does not have.
+	// A node needs fewer permissions, but gets them only from the node authorizer, which this API server does not run. So the kubelet is in
+	// system:masters.
 	if n.kubeconfig, err = c.KubeconfigFor("system:node:"+config.Name, "system:nodes", "system:masters"); err != nil {
 		return nil, err
 	}
-	// Short: the path of a socket may have 107 bytes.
+	// Keep the path short: the path of a socket is limited to 107 bytes.
 	if n.dir, err = os.MkdirTemp("", "karve-node-"); err != nil {
 		return nil, fmt.Errorf("making the node's folder: %w", err)
 	}
 	return n, nil
 }
 
-// networks is how many subnets there are for nodes: the /24 of the range that is set aside for tests of networks.
+// networks is the number of subnets for nodes: the /24 subnets of the range that is reserved for network benchmarks.
 const networks = 512
 
-// reserveNetwork takes a subnet that no other node on this machine has.
+// reserveNetwork reserves a subnet that no other node on this machine has.
 func (n *Node) reserveNetwork(ctx context.Context) (err error) {
 	for range 100 {
 		n.network = rand.IntN(networks)
@@ -119,7 +119,7 @@ func (n *Node) reserveNetwork(ctx context.Context) (err error) {
 	return fmt.Errorf("finding a subnet for a node: %w", err)
 }
 
-// Subnet is where its pods have their addresses.
+// Subnet returns the subnet of the node's pods.
 func (n *Node) Subnet() string { return fmt.Sprintf("198.%d.%d.0/24", 18+n.network/256, n.network%256) }
 
 func (n *Node) start(ctx context.Context) error {
@@ -197,7 +197,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 	})
 }
 
-// StartKubelet starts the kubelet after StopKubelet and returns when it is healthy.
+// StartKubelet starts the kubelet after StopKubelet. It returns when the kubelet is healthy.
 func (n *Node) StartKubelet(ctx context.Context) error {
 	var err error
 	n.kubelet, err = n.Run(Program{
@@ -230,16 +230,16 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 	})
 }
 
-// StopKubelet stops the kubelet as systemd does. The containers run on.
+// StopKubelet stops the kubelet as systemd does. The containers keep running.
 func (n *Node) StopKubelet() { n.kubelet.Stop(10 * time.Second) }
 
-// RestartKubelet stops the kubelet and starts it again, with what it has stored, and returns when it is healthy.
+// RestartKubelet restarts the kubelet with its stored state. It returns when the kubelet is healthy.
 func (n *Node) RestartKubelet(ctx context.Context) error {
 	n.StopKubelet()
 	return n.StartKubelet(ctx)
 }
 
-// wait calls ready until it succeeds, the process ends or the time is over.
+// wait calls ready until it succeeds, the process ends or the timeout expires.
 func (n *Node) wait(ctx context.Context, what string, p *Process, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -262,20 +262,20 @@ func (n *Node) wait(ctx context.Context, what string, p *Process, ready func(con
 
 var errEnded = errors.New("unexpectedly")
 
-// Stop ends everything on the node at once and removes its folder and cgroups. The API server is told nothing: it may have ended
-// before. KARVE_KEEP_CLUSTER=1 keeps the folder for a look at the logs.
+// Stop kills everything on the node and removes its folder and cgroups. It does not call the API server, which may already be gone. KARVE_KEEP_CLUSTER=1
+// keeps the folder for its logs.
 func (n *Node) Stop() error {
 	if n.init != nil {
 		_ = n.life.Close()
-		// It kills all others before it ends. Should it hang, the kernel does when it is killed.
+		// It kills all other processes before it ends. If it hangs, kill it: the kernel then kills the others.
 		timer := time.AfterFunc(20*time.Second, func() { _ = n.init.Process.Kill() })
 		_ = n.init.Wait()
 		timer.Stop()
 	}
 	if n.networkEnd != nil {
-		_ = n.networkEnd.Close() // It ends with the process at the latest.
+		_ = n.networkEnd.Close() // The process releases it at the latest.
 	}
-	err := cgroup.Remove(n.cgroup()) // Of a node that did not get as far as init.
+	err := cgroup.Remove(n.cgroup()) // If the node failed before init started.
 	if !n.keep {
 		err = errors.Join(err, os.RemoveAll(n.dir))
 	}
@@ -285,25 +285,25 @@ func (n *Node) Stop() error {
 	return nil
 }
 
-// Name is the name of the Node.
+// Name returns the name of the Node.
 func (n *Node) Name() string { return n.config.Name }
 
-// Dir is the folder of the node's logs.
+// Dir returns the folder of the node's logs.
 func (n *Node) Dir() string { return n.dir }
 
-// Log is the path of the log of a program on the node, containerd and kubelet among them.
+// Log returns the path of the log of a program on the node, including containerd and kubelet.
 func (n *Node) Log(program string) string { return n.path(program + ".log") }
 
-// PodResourcesSocket is where the kubelet tells which pods have which devices.
+// PodResourcesSocket returns the path of the kubelet's pod resources socket.
 func (n *Node) PodResourcesSocket() string { return n.path("kubelet/pod-resources/kubelet.sock") }
 
-// Client is an administrator's.
+// Client returns a client with administrator permissions.
 func (n *Node) Client() kubernetes.Interface { return n.client }
 
 func (n *Node) path(name string) string { return filepath.Join(n.dir, name) }
 
-// bin is the path of a binary that the builder made, or their folder.
+// bin returns the path of a binary from the builder. Without a name it returns their folder.
 func (n *Node) bin(name string) string { return filepath.Join(n.root, "_output", "bin", name) }
 
-// cgroup is named after the folder, which no other node has.
+// cgroup returns the name of the node's cgroup. It is that of the folder, which is unique.
 func (n *Node) cgroup() string { return filepath.Base(n.dir) }

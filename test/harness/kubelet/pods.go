@@ -18,7 +18,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Pod is a pod that runs the image and asks for n of a resource, or for nothing when n is 0.
+// Pod returns a pod that runs the image and requests n of a resource, or nothing if n is 0.
 func Pod(namespace, name, resourceName string, n int64) *corev1.Pod {
 	limits := corev1.ResourceList{}
 	if n > 0 {
@@ -39,7 +39,7 @@ func Pod(namespace, name, resourceName string, n int64) *corev1.Pod {
 	}
 }
 
-// Output is what a container of a pod has written since it was last started.
+// Output returns what a container of a pod has written since its last start.
 func (n *Node) Output(pod *corev1.Pod, container string) ([]byte, error) {
 	folder := fmt.Sprintf("%s_%s_%s", pod.Namespace, pod.Name, pod.UID)
 	logs, err := filepath.Glob(filepath.Join(n.path("pods"), folder, container, "*.log"))
@@ -52,7 +52,7 @@ func (n *Node) Output(pod *corev1.Pod, container string) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	for line := range strings.Lines(string(content)) {
-		// "<time> stdout F <line>"; P is a part of a line.
+		// "<time> stdout F <line>"; P marks a part of a line.
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(fields) < 4 {
 			continue
@@ -65,7 +65,7 @@ func (n *Node) Output(pod *corev1.Pod, container string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Environment is the environment that the pod's container sees.
+// Environment returns the environment of the pod's container.
 func (n *Node) Environment(pod *corev1.Pod) (map[string]string, error) {
 	out, err := n.Output(pod, "main")
 	if err != nil {
@@ -78,7 +78,7 @@ func (n *Node) Environment(pod *corev1.Pod) (map[string]string, error) {
 	return environment, nil
 }
 
-// Resources asks the kubelet which devices there are and which pods have which. The caller closes the connection.
+// Resources connects to the kubelet's pod resources API. The caller closes the connection.
 func (n *Node) Resources() (podresources.PodResourcesListerClient, *grpc.ClientConn, error) {
 	connection, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
@@ -90,7 +90,7 @@ func (n *Node) Resources() (podresources.PodResourcesListerClient, *grpc.ClientC
 	return podresources.NewPodResourcesListerClient(connection), connection, nil
 }
 
-// Allocatable counts the devices of a resource that the kubelet would give to a pod, used or not.
+// Allocatable returns the number of allocatable devices of a resource, used or not.
 func Allocatable(ctx context.Context, lister podresources.PodResourcesListerClient, resourceName string) (int, error) {
 	response, err := lister.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
 	if err != nil {
@@ -105,7 +105,7 @@ func Allocatable(ctx context.Context, lister podresources.PodResourcesListerClie
 	return count, nil
 }
 
-// Devices are the devices that pods have, by namespace/name.
+// Devices returns the devices that pods have, by namespace/name.
 func Devices(ctx context.Context, lister podresources.PodResourcesListerClient, resourceName string) (map[string][]string, error) {
 	response, err := lister.List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {

@@ -27,7 +27,7 @@ type Process struct {
 
 // Program is a program to run on the node.
 type Program struct {
-	// Name is what its log is called.
+	// Name is the name of its log.
 	Name string
 	Path string
 	Args []string
@@ -36,14 +36,14 @@ type Program struct {
 	Stdin string
 }
 
-// Run starts a program on the node, as a DaemonSet with the node's paths mounted would be. It ends with the node.
+// Run starts a program on the node, like a DaemonSet that mounts the node's paths. The program ends with the node.
 func (n *Node) Run(p Program) (*Process, error) {
 	log, err := os.OpenFile(n.Log(p.Name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", p.Name, err)
 	}
 	defer func() { _ = log.Close() }()
-	// Not CommandContext: it outlives the context of Start.
+	// Do not use CommandContext: the process outlives the context of Start.
 	cmd := exec.Command(p.Path, p.Args...) //nolint:gosec,noctx // The tests' own programs.
 	cmd.Env = append(os.Environ(), p.Env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), log, log
@@ -59,15 +59,15 @@ func (n *Node) Run(p Program) (*Process, error) {
 	return process, nil
 }
 
-// inNamespaces calls f on a thread that is in the mount namespace of the process and whose children are in its process namespace.
-// Go starts a child from the calling thread. The thread ends with f: it cannot be brought back.
+// inNamespaces calls f on a thread in the mount namespace of the process pid, whose children are in its PID namespace. Go starts a child from the
+// calling thread. The thread ends with f, because it cannot return to its old namespaces.
 func inNamespaces(pid int, f func() error) error {
 	result := make(chan error)
 	var work func()
 	work = func() {
 		runtime.LockOSThread() // Never unlocked, so that the thread ends with the goroutine.
 		if unix.Gettid() == os.Getpid() {
-			// The first thread cannot end. It is held while another one is taken.
+			// The first thread cannot end. Hold it while another thread does the work.
 			defer runtime.UnlockOSThread()
 			next := make(chan struct{})
 			go func() {
@@ -78,11 +78,11 @@ func inNamespaces(pid int, f func() error) error {
 			return
 		}
 		result <- func() error {
-			// A thread that shares its working directory with others may not change its mounts.
+			// A thread that shares its working directory with others cannot change its mount namespace.
 			if err := unix.Unshare(unix.CLONE_FS); err != nil {
 				return fmt.Errorf("leaving the file system: %w", err)
 			}
-			// Processes first: the path to the second is that of the first's mounts.
+			// Enter the PID namespace first: afterwards /proc is that of the mount namespace.
 			for _, ns := range []struct {
 				name string
 				kind int
@@ -104,8 +104,8 @@ func inNamespaces(pid int, f func() error) error {
 	return <-result
 }
 
-// startInit starts process 1 of new namespaces and returns when it has made the mounts. It ends, and everything else in them, when the
-// pipe is closed.
+// startInit starts process 1 of new namespaces and returns when it has created the mounts. When the pipe is closed, it ends together with everything in
+// the namespaces.
 func startInit(bin, dir, group string) (*exec.Cmd, io.Closer, error) {
 	cmd := exec.Command(bin, dir, group) //nolint:gosec,noctx // As in Run.
 	cmd.Stderr = os.Stderr
@@ -128,10 +128,10 @@ func startInit(bin, dir, group string) (*exec.Cmd, io.Closer, error) {
 	return cmd, life, nil
 }
 
-// PID is the process's number outside of the node's namespaces.
+// PID returns the process ID outside the node's namespaces.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Log is the path of the log.
+// Log returns the path of the log.
 func (p *Process) Log() string { return p.log }
 
 // Done is closed when the process has ended.
@@ -145,13 +145,13 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the process as a crash does.
+// Kill kills the process, as a crash does.
 func (p *Process) Kill() {
 	_ = p.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Stop asks the process to end, and makes it end after the grace period.
+// Stop sends SIGTERM, and kills the process after the grace period.
 func (p *Process) Stop(grace time.Duration) {
 	_ = p.Signal(syscall.SIGTERM)
 	select {
@@ -161,7 +161,7 @@ func (p *Process) Stop(grace time.Duration) {
 	}
 }
 
-// ResidentKiB is the memory that the process has in RAM.
+// ResidentKiB returns the resident memory of the process, in KiB.
 func (p *Process) ResidentKiB() (int64, error) {
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {

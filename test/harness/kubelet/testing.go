@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// Require skips the test where there can be no kubelet, and says why. With KARVE_REQUIRE_KUBELET=1 it fails instead, so
-// that a pipeline does not pass by skipping.
+// Require skips the test if a kubelet cannot run here, and says why. With KARVE_REQUIRE_KUBELET=1 it fails instead, so that a pipeline does not pass by
+// skipping.
 func Require(t testing.TB) {
 	t.Helper()
 	cluster.Require(t)
@@ -22,10 +22,10 @@ func Require(t testing.TB) {
 	}
 }
 
-// Required says that what needs a kubelet must not be skipped.
+// Required reports whether tests that need a kubelet must not be skipped.
 func Required() bool { return os.Getenv("KARVE_REQUIRE_KUBELET") == "1" }
 
-// ForTest starts a cluster with one node; both stop when the test ends. It calls Require. The logs of a test that failed are kept.
+// ForTest starts a cluster with one node. Both stop when the test ends. It calls Require. It keeps the logs of a failed test.
 func ForTest(t testing.TB, config Config) *Node {
 	t.Helper()
 	Require(t)

@@ -1,4 +1,4 @@
-// Package registry is a container registry in memory, on loopback, to build images upon and to push them to.
+// Package registry is an in-memory container registry on loopback, for tests that build on base images and push images.
 package registry
 
 import (
@@ -17,9 +17,9 @@ import (
 const (
 	// Index is the media type of a list of images.
 	Index = "application/vnd.oci.image.index.v1+json"
-	// Manifest is that of one image.
+	// Manifest is the media type of a single image.
 	Manifest = "application/vnd.oci.image.manifest.v1+json"
-	// Config is that of an image's configuration.
+	// Config is the media type of an image's configuration.
 	Config = "application/vnd.oci.image.config.v1+json"
 )
 
@@ -31,7 +31,7 @@ type Descriptor struct {
 	Platform  *Platform `json:"platform,omitempty"`
 }
 
-// Platform is what an image is for.
+// Platform is the platform of an image.
 type Platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -46,7 +46,7 @@ type Document struct {
 	Layers        []Descriptor `json:"layers"`
 }
 
-// Settings are the part of an image's configuration that says how it is run.
+// Settings are the part of an image's configuration that determines how it runs.
 type Settings struct {
 	Platform
 	Config struct {
@@ -59,9 +59,9 @@ type Settings struct {
 	} `json:"rootfs"`
 }
 
-// Registry holds blobs, and manifests by repository and tag or digest.
+// Registry holds blobs, and manifests by repository and by tag or digest.
 type Registry struct {
-	// Host is where it listens.
+	// Host is the address on which it listens.
 	Host string
 
 	mu        sync.Mutex // guards the rest
@@ -75,7 +75,7 @@ type manifest struct {
 	content   []byte
 }
 
-// New serves a registry until the test ends.
+// New starts a registry, which stops when the test ends.
 func New(t testing.TB) *Registry {
 	t.Helper()
 	r := &Registry{blobs: map[string][]byte{}, uploads: map[string][]byte{}, manifests: map[string]manifest{}}
@@ -85,7 +85,7 @@ func New(t testing.TB) *Registry {
 	return r
 }
 
-// Base makes an image without layers for two platforms, whose user is not root, and returns its reference.
+// Base creates a non-root image without layers for two platforms, and returns its reference.
 func (r *Registry) Base(t testing.TB) string {
 	t.Helper()
 	all := Document{SchemaVersion: 2, MediaType: Index, Layers: []Descriptor{}}
@@ -104,7 +104,7 @@ func (r *Registry) Base(t testing.TB) string {
 	return r.Host + "/base:latest"
 }
 
-// Has says whether an image can be pulled. The reference begins with Host, and names a tag or a digest.
+// Has reports whether an image can be pulled. The reference begins with Host and names a tag or a digest.
 func (r *Registry) Has(reference string) bool {
 	name, ok := strings.CutPrefix(reference, r.Host+"/")
 	if repository, digest, found := strings.Cut(name, "@"); found {
@@ -116,7 +116,7 @@ func (r *Registry) Has(reference string) bool {
 	return ok && found
 }
 
-// put keeps a manifest of the repository, or a blob where there is none.
+// put stores a manifest of the repository, or a blob if the repository is empty.
 func (r *Registry) put(t testing.TB, repository, mediaType string, content any) Descriptor {
 	t.Helper()
 	text, err := json.Marshal(content)
@@ -137,7 +137,7 @@ func digest(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum2
 
 var path = regexp.MustCompile(`^/v2/(.+)/(blobs/uploads|blobs|manifests)/([^/]*)$`)
 
-// ServeHTTP speaks as much of the distribution API as a client needs to pull and to push.
+// ServeHTTP implements the part of the distribution API that clients need to pull and push.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
@@ -176,7 +176,7 @@ func (r *Registry) manifest(w http.ResponseWriter, req *http.Request, repository
 	serve(w, req, m.mediaType, m.content)
 }
 
-// upload begins, continues or ends the upload of a blob.
+// upload starts, continues or finishes the upload of a blob.
 func (r *Registry) upload(w http.ResponseWriter, req *http.Request, repository, name string, body []byte) {
 	if req.Method == http.MethodPost {
 		name = fmt.Sprint(len(r.uploads))

@@ -1,3 +1,3 @@
-// Package scheduler holds Karve's plans against the real kube-scheduler: the machines of a plan are made, and the scheduler's own filters
-// must let each pod onto the machine that was planned for it, and no pod that the plan calls impossible onto any machine.
+// Package scheduler checks Karve's plans against the real kube-scheduler. It creates the machines of a plan. The scheduler's own filters must admit each
+// pod to its planned machine, and must not admit a pod that the plan calls impossible to any machine.
 package scheduler

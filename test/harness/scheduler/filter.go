@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// Scene is what the scheduler's filters are asked: a cluster and what is to happen in it. The program in test/harness/scheduler/filter plays it.
+// Scene is the input of the scheduler's filters: a cluster and what happens in it. The program in test/harness/scheduler/filter plays it.
 type Scene struct {
 	Nodes          []*corev1.Node
 	Namespaces     []corev1.Namespace
@@ -26,46 +26,46 @@ type Scene struct {
 	PVs            []corev1.PersistentVolume
 	StorageClasses []storagev1.StorageClass
 	CSINodes       []storagev1.CSINode
-	// Pods are those that are bound.
+	// Pods are the bound pods.
 	Pods []corev1.Pod
-	// Daemons are pods that run on each of the nodes New and Fresh whose labels and taints admit them.
+	// Daemons are daemon pods. One runs on each node of New and Fresh whose labels and taints admit it.
 	Daemons []*corev1.Pod
-	// New names the nodes that have come for Place.
+	// New names the nodes that were launched for the pods of Place.
 	New []string
-	// Place are pods with the node that each is meant for.
+	// Place are pods with their planned node.
 	Place []ScenePlacement
-	// Fresh are nodes that come after all pods of Place have theirs. Those that are cordoned only make domains.
+	// Fresh are nodes that are launched after all pods of Place are bound. Cordoned ones only add topology domains.
 	Fresh []*corev1.Node
-	// Refused are pods that no node of Judged or Fresh should take then.
+	// Refused are pods that no node of Judged or Fresh should then admit.
 	Refused []*corev1.Pod
 	Judged  []string
 }
 
-// ScenePlacement is a pod with the node that it is meant for.
+// ScenePlacement is a pod with its planned node.
 type ScenePlacement struct {
 	Pod  *corev1.Pod
 	Node string
 }
 
-// Findings are what the filters said.
+// Findings are the results of the filters.
 type Findings struct {
 	Error string
-	// Daemons are those that a new or fresh node does not hold although its labels and taints admit them.
+	// Daemons are daemon pods that a new or fresh node rejects although its labels and taints admit them.
 	Daemons []Verdict
-	// Stuck are pods that could not be placed where they were meant to be, whatever came first.
+	// Stuck are pods that could not be placed as planned, in any order.
 	Stuck []Verdict
-	// Taken are the refused pods that a node would have taken.
+	// Taken are the refused pods that a node would admit.
 	Taken []Verdict
 }
 
-// Verdict is about a pod on a node.
+// Verdict is a filter's rejection of a pod on a node.
 type Verdict struct {
 	Pod, Node string
-	// Plugin and Reasons say which of the filters turned the pod away, and why.
+	// Plugin is the filter that rejected the pod. Reasons says why.
 	Plugin, Reasons string
 }
 
-// Filter is a running program that answers for the scheduler.
+// Filter is the running program with the scheduler's filters.
 type Filter struct {
 	encoder *json.Encoder
 	decoder *json.Decoder
@@ -73,8 +73,8 @@ type Filter struct {
 	cmd     *exec.Cmd
 }
 
-// build builds the program into _output/bin, below the repository's root, and returns its path. It needs what the local cluster's
-// kube-scheduler is built of, so it takes little when that has been built.
+// build builds the program into _output/bin, below the repository's root, and returns its path. It shares its dependencies with the local cluster's
+// kube-scheduler, so the build is fast once that has been built.
 var build = sync.OnceValues(func() (string, error) {
 	root, err := cluster.Root()
 	if err != nil {
@@ -89,7 +89,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Start starts the program, and builds it first where that is needed. It ends with the context, or with Close.
+// Start builds the program if needed and starts it. It ends with the context, or with Close.
 func Start(ctx context.Context) (*Filter, error) {
 	path, err := build()
 	if err != nil {
@@ -116,7 +116,7 @@ func (f *Filter) Close() error {
 	return errors.Join(f.input.Close(), f.cmd.Wait())
 }
 
-// Play asks about a scene.
+// Play runs the filters on a scene.
 func (f *Filter) Play(s *Scene) (Findings, error) {
 	var found Findings
 	if err := f.encoder.Encode(s); err != nil {

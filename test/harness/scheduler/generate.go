@@ -21,11 +21,11 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// Generate draws a scenario; the same seed gives the same one. All amounts are small, so that pods just fit or just do not.
+// Generate draws a scenario. The same seed gives the same scenario. All amounts are small, so that pods just fit or just do not.
 func Generate(seed uint64) *Scenario {
 	d := &draw{Rand: rand.New(rand.NewPCG(seed, 1)), s: &Scenario{Refused: map[string][]v1alpha1.RefusedOffering{}}}
 	d.zones = zones[:d.between(1, len(zones))]
-	// A scenario has a few of the rules, so that those that meet in it meet often.
+	// Each scenario has only a few of the features, so that these are often combined.
 	for _, f := range features {
 		if d.chance(0.3) {
 			d.features = append(d.features, f)
@@ -66,7 +66,7 @@ func (d *draw) has(f feature) bool { return slices.Contains(d.features, f) }
 
 func one[T any](d *draw, of ...T) T { return of[d.IntN(len(of))] }
 
-// some are a few of several, at least one, in their order.
+// some returns a random non-empty subset, in its original order.
 func some[T any](d *draw, of ...T) []T {
 	var picked []T
 	for _, x := range of {
@@ -83,13 +83,13 @@ func some[T any](d *draw, of ...T) []T {
 const (
 	labelFamily = "karpenter.k8s.aws/instance-family"
 	labelCPU    = "karpenter.k8s.aws/instance-cpu"
-	// labelRack is one that pools choose a value of.
+	// labelRack is a label of which pools choose a value.
 	labelRack = "example.com/rack"
-	// labelTeam is one that pools give their machines.
+	// labelTeam is a label that pools set on their machines.
 	labelTeam = "example.com/team"
-	// taintTeam keeps pods off the machines of some pools, beside the taint that all have.
+	// taintTeam keeps pods off the machines of some pools, in addition to the taint of all pools.
 	taintTeam = "example.com/team"
-	// fpga is a resource that only machines of somebody else have.
+	// fpga is a resource that only foreign machines have.
 	fpga = "example.com/fpga"
 )
 
@@ -219,7 +219,7 @@ func (d *draw) daemonSets() {
 	}
 }
 
-// existing draws machines of the pools, on their way and there, and nodes of others.
+// existing draws machines of the pools, launching and launched, and foreign nodes.
 func (d *draw) existing() {
 	view := snapshot.Build(d.s.Cluster())
 	if len(view.Offerings) > 0 {
@@ -242,7 +242,7 @@ func (d *draw) existing() {
 	}
 }
 
-// machine draws a machine that one of the pools launched, as its claim was written then.
+// machine draws a machine that one of the pools launched, with its claim.
 func (d *draw) machine(view *snapshot.View, name string) {
 	claim := render.NodeClaim(view, planner.Launch{Offering: d.IntN(len(view.Offerings))})
 	claim.Name = name

@@ -40,7 +40,7 @@ var features = []feature{
 	selectors, nodeAffinity, spread, together, apart, hostPorts, volumes, extended, containers, gpuMemory, priorities, choices,
 }
 
-// app draws the pods of a workload: some that run, some that wait.
+// app draws the running and pending pods of a workload.
 func (d *draw) app(name string) {
 	template := snapshottest.Pod(name, snapshottest.Asking(
 		"cpu", one(d, "100m", "100m", "500m", "500m", "1300m", "1900m", "3700m"), "memory", one(d, "256Mi", "256Mi", "1Gi", "1Gi", "5Gi", "14Gi"),
@@ -74,8 +74,7 @@ func (d *draw) app(name string) {
 	}
 }
 
-// run binds the pod to a node that has room for it, if there is one. The rules about other pods are not looked at: those that run may have
-// come before a rule.
+// run binds the pod to a node that has room for it, if there is one. It ignores rules about other pods, because a running pod may be older than a rule.
 func (d *draw) run(pod *corev1.Pod, volumes *volumeTemplate) {
 	var fitting []*corev1.Node
 	for i := range d.s.Nodes {
@@ -94,7 +93,7 @@ func (d *draw) run(pod *corev1.Pod, volumes *volumeTemplate) {
 	d.s.Pods = append(d.s.Pods, *pod)
 }
 
-// goesOn says whether labels and taints of a node admit a pod.
+// goesOn reports whether the labels and taints of a node admit a pod.
 func goesOn(pod *corev1.Pod, node *corev1.Node) bool {
 	_, untolerated := schedulinghelper.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
 		return t.Effect != corev1.TaintEffectPreferNoSchedule
@@ -142,7 +141,7 @@ func (d *draw) tolerations(pod *corev1.Pod) {
 	}
 }
 
-// nodeRules draws what the pod demands of nodes.
+// nodeRules draws the pod's rules about nodes.
 func (d *draw) nodeRules(pod *corev1.Pod) {
 	if d.has(selectors) && d.chance(0.5) {
 		pod.Spec.NodeSelector = map[string]string{}
@@ -211,7 +210,7 @@ func affinityOf(pod *corev1.Pod) *corev1.Affinity {
 	return pod.Spec.Affinity
 }
 
-// podRules draws what the pod demands of where other pods are.
+// podRules draws the pod's rules about other pods.
 func (d *draw) podRules(pod *corev1.Pod) {
 	if d.has(spread) && d.chance(0.6) {
 		for range d.between(1, 2) {
@@ -245,7 +244,7 @@ func (d *draw) spreadRule(pod *corev1.Pod) {
 	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(o corev1.TopologySpreadConstraint) bool {
 		return o.TopologyKey == c.TopologyKey && o.WhenUnsatisfiable == c.WhenUnsatisfiable
 	}) {
-		return // The API server takes only one.
+		return // The API server accepts only one.
 	}
 	if c.WhenUnsatisfiable == corev1.DoNotSchedule && d.chance(0.2) {
 		c.MinDomains = new(int32(d.between(1, 3)))
@@ -262,7 +261,7 @@ func (d *draw) spreadRule(pod *corev1.Pod) {
 	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, c)
 }
 
-// names says whether the selector leaves pod-template-hash alone, as it must beside matchLabelKeys.
+// names reports whether the selector does not use pod-template-hash, which matchLabelKeys requires.
 func (d *draw) names(selector *metav1.LabelSelector) bool {
 	return !slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == "pod-template-hash" })
 }
@@ -288,7 +287,7 @@ func (d *draw) podSelector(pod *corev1.Pod) *metav1.LabelSelector {
 	}
 }
 
-// terms draws terms of pod affinity or anti-affinity: required ones, preferred ones, or both.
+// terms draws pod affinity or anti-affinity terms: required ones, preferred ones, or both.
 func (d *draw) terms(pod *corev1.Pod) ([]corev1.PodAffinityTerm, []corev1.WeightedPodAffinityTerm) {
 	term := func() corev1.PodAffinityTerm {
 		t := corev1.PodAffinityTerm{TopologyKey: d.topologyKey(), LabelSelector: d.podSelector(pod)}
@@ -297,7 +296,7 @@ func (d *draw) terms(pod *corev1.Pod) ([]corev1.PodAffinityTerm, []corev1.Weight
 			t.Namespaces = []string{one(d, d.s.Namespaces...).Name}
 		case 1:
 			t.NamespaceSelector = &metav1.LabelSelector{}
-			// Daemons are in a namespace too, and not meant.
+			// Exclude the daemon pods in the same namespaces.
 			t.LabelSelector.MatchExpressions = append(t.LabelSelector.MatchExpressions, metav1.LabelSelectorRequirement{Key: "app", Operator: metav1.LabelSelectorOpExists})
 		case 2:
 			t.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"side": one(d, "east", "west", "north")}}
@@ -323,7 +322,7 @@ func (d *draw) terms(pod *corev1.Pod) ([]corev1.PodAffinityTerm, []corev1.Weight
 	return required, preferred
 }
 
-// extras draws what else makes a pod need more than its container's requests.
+// extras draws what makes a pod need more than its container's requests.
 func (d *draw) extras(pod *corev1.Pod) {
 	spec := &pod.Spec
 	if d.has(hostPorts) && d.chance(0.5) {
@@ -369,10 +368,10 @@ func (d *draw) extras(pod *corev1.Pod) {
 	}
 }
 
-// gpuMemoryAnnotation states the device memory of a pod.
+// gpuMemoryAnnotation is the GPU memory that a pod requests.
 const gpuMemoryAnnotation = v1alpha1.Group + "/gpu-memory"
 
-// admitted does what the API server does to a pod that it takes: keys of labels become selectors.
+// admitted does what the API server does when it admits a pod: it adds label keys to the selectors.
 func admitted(pod *corev1.Pod) {
 	for i := range pod.Spec.TopologySpreadConstraints {
 		c := &pod.Spec.TopologySpreadConstraints[i]

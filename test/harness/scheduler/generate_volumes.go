@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// zonalDriver makes disks that can be attached in one zone only.
+// zonalDriver creates disks that can be attached in one zone only.
 const zonalDriver = "disks.example.com"
 
-// Storage classes by when their volumes are bound.
+// Storage classes, by when they bind volumes.
 const (
 	classWaits     = "waits"
 	classWaitsHere = "waits-in-some-zones"
@@ -41,31 +41,31 @@ func (d *draw) storage() {
 	}
 }
 
-// volumeTemplate is how the pods of an app come by a volume; nil for those without.
+// volumeTemplate describes the volume of an app's pods; nil for pods without one.
 type volumeTemplate struct {
 	d     *draw
 	kind  volumeKind
 	class string
-	// shared says that the pods have one claim together.
+	// shared means that all pods use one claim.
 	shared bool
-	// labelled says that disks tell their zone by a label alone, as those of old.
+	// labelled means that only a label tells the zone of a disk, as on old volumes.
 	labelled bool
 }
 
 type volumeKind int
 
 const (
-	// claimBound: each pod has a claim of its own, with a disk somewhere.
+	// claimBound gives each pod a claim of its own with an existing disk.
 	claimBound volumeKind = iota
-	// claimWaits: each pod has a claim of its own, whose disk is made where the pod goes.
+	// claimWaits gives each pod a claim of its own, whose disk is created in the pod's zone.
 	claimWaits
-	// ephemeral: as claimWaits, but the claim is the pod's own.
+	// ephemeral is like claimWaits, but with an ephemeral volume.
 	ephemeral
-	// claimMissing: the claim does not exist.
+	// claimMissing means that the claim does not exist.
 	claimMissing
-	// claimUnbound: the disk should be there, and is not.
+	// claimUnbound means that the claim should be bound but is not.
 	claimUnbound
-	// claimLost: the disk is gone.
+	// claimLost means that the disk is gone.
 	claimLost
 )
 
@@ -84,7 +84,7 @@ func (d *draw) volumesOf(pod *corev1.Pod) *volumeTemplate {
 	return v
 }
 
-// giveTo gives a pod its volume, which is there already for a pod that runs on a node.
+// giveTo gives a pod its volume. For a pod that runs on a node, the volume already exists.
 func (v *volumeTemplate) giveTo(pod *corev1.Pod, node *corev1.Node) {
 	if v == nil {
 		return
@@ -123,7 +123,7 @@ func (v *volumeTemplate) giveTo(pod *corev1.Pod, node *corev1.Node) {
 	v.d.s.PersistentVolumeClaims = append(v.d.s.PersistentVolumeClaims, claim)
 }
 
-// bind makes a disk in the zone for the claim.
+// bind creates a disk in the zone for the claim.
 func (v *volumeTemplate) bind(claim *corev1.PersistentVolumeClaim, zone string) {
 	name := "disk-" + claim.Namespace + "-" + claim.Name
 	claim.Spec.VolumeName, claim.Status.Phase = name, corev1.ClaimBound

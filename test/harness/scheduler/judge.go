@@ -19,15 +19,15 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Complaint is a disagreement of plan and scheduler.
+// Complaint is a disagreement between the plan and the scheduler.
 type Complaint struct {
-	// Kind says in which way they disagree, the same for disagreements of one cause.
+	// Kind is the kind of disagreement. It is the same for disagreements with the same cause.
 	Kind string
-	// Text is the whole of it, for people.
+	// Text describes the disagreement.
 	Text string
 }
 
-// Outcome is a plan for a scenario, and what is wrong with it.
+// Outcome is a plan for a scenario, and its complaints.
 type Outcome struct {
 	View       snapshot.View
 	Plan       planner.Plan
@@ -38,13 +38,13 @@ func (o *Outcome) complain(kind, format string, args ...any) {
 	o.Complaints = append(o.Complaints, Complaint{kind, fmt.Sprintf(format, args...)})
 }
 
-// Judge plans for a scenario and asks the scheduler what it thinks of the plan.
+// Judge plans for a scenario and checks the plan with the scheduler.
 func (f *Filter) Judge(s *Scenario) (Outcome, error) {
 	view := snapshot.Build(s.Cluster())
 	return f.JudgePlan(s, view, solve.Plan(view.Snapshot))
 }
 
-// JudgePlan asks the scheduler what it thinks of a plan.
+// JudgePlan checks a plan with the scheduler.
 func (f *Filter) JudgePlan(s *Scenario, view snapshot.View, plan planner.Plan) (Outcome, error) {
 	o := Outcome{View: view, Plan: plan}
 	if err := check.Plan(view.Snapshot, plan); err != nil {
@@ -72,7 +72,7 @@ func (f *Filter) JudgePlan(s *Scenario, view snapshot.View, plan planner.Plan) (
 	return o, nil
 }
 
-// sceneOf is the cluster once the plan has been carried out. Where that cannot be, the outcome has a complaint.
+// sceneOf returns the cluster after the plan was carried out. If that is not possible, it adds a complaint to the outcome.
 func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	scene := &Scene{
 		Namespaces: s.Namespaces, PVCs: s.PersistentVolumeClaims, PVs: s.PersistentVolumes, StorageClasses: s.StorageClasses,
@@ -100,7 +100,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 			continue
 		}
 		scene.Nodes, scene.New = append(scene.Nodes, node), append(scene.New, name)
-		if len(l.Alternatives) == 0 { // Another machine than the planned one may have more room.
+		if len(l.Alternatives) == 0 { // A machine other than the planned one may have more room.
 			scene.Judged = append(scene.Judged, name)
 		}
 		scene.attachable(s, name)
@@ -114,7 +114,7 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 			return nil, err
 		}
 		if !slices.Contains(launchable, i) {
-			// A domain that cannot be had at present is one to spread over still.
+			// An unavailable domain still counts for topology spread.
 			node.Spec.Unschedulable = true
 			node.Status.Allocatable = nil
 		}
@@ -129,8 +129,8 @@ func sceneOf(s *Scenario, o *Outcome) (*Scene, error) {
 	return scene, nil
 }
 
-// existing puts the scenario's nodes and bound pods into the scene: machines on their way as they will be, all others as they are. It returns
-// the nodes that come by their claims: the cloud gives names that nobody knows before.
+// existing adds the scenario's nodes and bound pods to the scene. Machines that are launching appear as they will be, all others as they are. It returns
+// the names of the nodes that the launching claims get, because the cloud chooses names that are not known before.
 func (scene *Scene) existing(s *Scenario, view *snapshot.View) (map[string]string, error) {
 	hosts := map[string]string{}
 	for i := range s.NodeClaims {
@@ -157,13 +157,14 @@ func (scene *Scene) existing(s *Scenario, view *snapshot.View) (map[string]strin
 			continue
 		}
 		scene.Nodes = append(scene.Nodes, node)
-		// Pods that tolerate everything get onto a cordoned node, and any onto one that is about to go, where nobody wants them.
+		// These nodes are not judged: pods that tolerate everything can run on a cordoned node, and any pod can run on a terminating one, but neither is
+		// wanted.
 		if !node.Spec.Unschedulable && !leaving[node.Name] {
 			scene.Judged = append(scene.Judged, node.Name)
 		}
 	}
 	for i := range s.Pods {
-		// Those whose machines are going to be lost are gone when their successors come.
+		// Pods whose machines will be lost are gone when their replacements arrive.
 		if pod := &s.Pods[i]; pod.Spec.NodeName != "" && view.Pods[pod.Namespace+"/"+pod.Name] == nil {
 			scene.Pods = append(scene.Pods, *pod)
 		}
@@ -171,7 +172,7 @@ func (scene *Scene) existing(s *Scenario, view *snapshot.View) (map[string]strin
 	return hosts, nil
 }
 
-// attachable lets a node that was not there attach as many volumes as others of its type.
+// attachable gives a new node the volume limit of other nodes of its type.
 func (scene *Scene) attachable(s *Scenario, name string) {
 	typeOf := map[string]string{}
 	for _, node := range slices.Concat(scene.Nodes, scene.Fresh) {
@@ -203,7 +204,7 @@ func (scene *Scene) place(o *Outcome, pods []string, node string) {
 	}
 }
 
-// waiting is a pod that waits: itself, or the one that takes the place of one that runs where it cannot stay.
+// waiting returns the pending pod. For a pod that runs where it cannot stay, it returns its replacement.
 func waiting(pod *corev1.Pod) *corev1.Pod {
 	if pod.Spec.NodeName == "" {
 		return pod
@@ -213,8 +214,8 @@ func waiting(pod *corev1.Pod) *corev1.Pod {
 	return successor
 }
 
-// stillLaunchable are the offerings that could be launched beside the plan, as far as the scheduler's rules go: their pool is open and has
-// room within its limits. Pools with minValues are left out: their claims must leave a choice, of which the scheduler knows nothing.
+// stillLaunchable returns the offerings that could be launched in addition to the plan, as far as the scheduler's rules go: their pool is open and
+// within its limits. It excludes pools with minValues: their claims must leave a choice, which the scheduler does not know.
 func stillLaunchable(view *snapshot.View, plan planner.Plan) []int {
 	left := make([]planner.Physical, len(view.Pools))
 	for i, pool := range view.Snapshot.Pools {
@@ -249,23 +250,23 @@ func less(a, b planner.Physical) planner.Physical {
 	}
 }
 
-// isImpossible says whether the scheduler should see no place for a pod either. It knows nothing of device memory, of what Karve leaves to
-// Karpenter, of what an administrator forbids, and of what Karve does not plan for.
+// isImpossible reports whether the scheduler should find no node for a pod either. The scheduler does not know GPU memory, what Karve leaves to
+// Karpenter, what an administrator forbids, and what Karve does not support.
 func isImpossible(view *snapshot.View, u planner.Unplaced) bool {
 	if slices.Contains([]planner.Reason{planner.ReasonLeftToKarpenter, planner.ReasonRequestsAboveOne, planner.ReasonUnsupported}, u.Reason) {
 		return false
 	}
 	forbids := slices.ContainsFunc(view.Pools, func(p snapshot.Pool) bool { return p.Class != nil && p.Class.Spec.Sharing.RefusesAboveOne() })
 	class := slices.IndexFunc(view.Classes, func(c planner.Class) bool { return slices.Contains(c.Pods, u.Pod) })
-	// A spread is about all that it counts in the end, wherever they are. The scheduler lets those come that are counted and do not demand it once
-	// those are there that do, and does not count them on machines that those would not go to; the plan leaves some of either out.
+	// A topology spread counts all matching pods in the end, wherever they are. The scheduler admits pods that are counted but have no such constraint
+	// once those that have it are placed. It does not count them on machines to which the latter cannot go. The plan leaves out some of both.
 	strangers := slices.ContainsFunc(view.Rules, func(r planner.Rule) bool {
 		return r.Kind == planner.Spread && !slices.Equal(r.Counted, r.Classes) && (slices.Contains(r.Counted, class) || slices.Contains(r.Classes, class))
 	})
 	return view.Classes[class].GPUMemoryBytes == 0 && !strangers && (!forbids || view.Classes[class].Requests.Replicas <= 1)
 }
 
-// sharesVolume says whether another pod claims a volume of the pod. A plan takes each for a volume more to attach.
+// sharesVolume reports whether another pod uses a volume of the pod. A plan counts each use as one more volume to attach.
 func sharesVolume(s *Scenario, pod *corev1.Pod) bool {
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil && slices.ContainsFunc(s.Pods, func(other corev1.Pod) bool {
@@ -288,7 +289,7 @@ func refusalOf(plan planner.Plan, pod string) planner.Refusal {
 	return planner.Refusal{}
 }
 
-// daemonPod is a pod as the DaemonSet's controller and the API server make it.
+// daemonPod returns a pod as the DaemonSet controller and the API server create it.
 func daemonPod(ds *appsv1.DaemonSet) *corev1.Pod {
 	spec := ds.Spec.Template.Spec.DeepCopy()
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {

@@ -17,14 +17,14 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// machine is what a cloud may launch for a claim.
+// machine is a machine that a cloud may launch for a claim.
 type machine struct {
 	instanceType *catalog.InstanceType
 	offering     *catalog.Offering
 }
 
-// machinesFor are the machines that a claim's requirements allow, the cheapest first. They are read from the claim, as Karpenter's providers
-// do, not from the plan.
+// machinesFor returns the machines that a claim's requirements allow, the cheapest first. It reads the claim, as Karpenter's providers do, and not the
+// plan.
 func machinesFor(claim *karpv1.NodeClaim, known []catalog.InstanceType) []machine {
 	var machines []machine
 	for i := range known {
@@ -48,7 +48,7 @@ func machinesFor(claim *karpv1.NodeClaim, known []catalog.InstanceType) []machin
 	return machines
 }
 
-// meets says whether a label's value meets a requirement.
+// meets reports whether a label value meets a requirement.
 func meets(value string, r karpv1.NodeSelectorRequirementWithMinValues) bool {
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn:
@@ -66,8 +66,8 @@ func meets(value string, r karpv1.NodeSelectorRequirementWithMinValues) bool {
 	}
 }
 
-// arrived is the node of a claim once it has started: registered, its startup taints gone, and its replicas there. The choice picks
-// among the machines that the claim allows.
+// arrived returns the node of a claim after its start: registered, without startup taints, and with its replicas. choice picks one of the machines that
+// the claim allows.
 func arrived(name string, claim *karpv1.NodeClaim, known []catalog.InstanceType, choice int) (*corev1.Node, error) {
 	machines := machinesFor(claim, known)
 	if len(machines) == 0 {
@@ -109,12 +109,12 @@ func amounts(r catalog.Resources) corev1.ResourceList {
 	}
 }
 
-// initialized says that the claim's node has started.
+// initialized reports whether the claim's node is initialized.
 func initialized(claim *karpv1.NodeClaim) bool {
 	return snapshot.Condition(claim.Status.Conditions, karpv1.ConditionTypeInitialized).IsTrue()
 }
 
-// resourceOf is what a claim's machine exposes its GPUs as.
+// resourceOf returns the resource name of the GPUs of a claim's machine.
 func resourceOf(claim *karpv1.NodeClaim) corev1.ResourceName {
 	return snapshot.PromiseOf(claim.Annotations).Resource
 }

@@ -16,9 +16,9 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// Scenario is a cluster in which pods wait, and what may be launched for them.
+// Scenario is a cluster with pending pods, and what can be launched for them.
 type Scenario struct {
-	// Note says what the scenario is about.
+	// Note describes the scenario.
 	Note string `json:"note,omitempty"`
 
 	InstanceTypes  []catalog.InstanceType                `json:"instanceTypes"`
@@ -30,7 +30,7 @@ type Scenario struct {
 	Nodes      []corev1.Node      `json:"nodes,omitempty"`
 	Namespaces []corev1.Namespace `json:"namespaces"`
 	DaemonSets []appsv1.DaemonSet `json:"daemonSets,omitempty"`
-	// Pods are those that run and those that wait.
+	// Pods are running and pending pods.
 	Pods []corev1.Pod `json:"pods"`
 
 	PersistentVolumeClaims []corev1.PersistentVolumeClaim `json:"persistentVolumeClaims,omitempty"`
@@ -38,11 +38,11 @@ type Scenario struct {
 	StorageClasses         []storagev1.StorageClass       `json:"storageClasses,omitempty"`
 	CSINodes               []storagev1.CSINode            `json:"csiNodes,omitempty"`
 
-	// Arrival picks the machine that comes for a claim that leaves a choice.
+	// Arrival picks the machine for a claim that leaves a choice.
 	Arrival int `json:"arrival,omitempty"`
 }
 
-// Cluster is what the controller would have read.
+// Cluster returns the scenario as the controller would read it.
 func (s *Scenario) Cluster() *snapshot.Cluster {
 	c := snapshottest.Empty()
 	c.UseInstanceTypes(s.InstanceTypes)
@@ -53,7 +53,7 @@ func (s *Scenario) Cluster() *snapshot.Cluster {
 	return c
 }
 
-// Clone is a deep copy.
+// Clone returns a deep copy.
 func (s *Scenario) Clone() *Scenario {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Scenario) Clone() *Scenario {
 	return clone
 }
 
-// ReadScenario reads what [Scenario.YAML] wrote.
+// ReadScenario reads the output of [Scenario.YAML].
 func ReadScenario(data []byte) (*Scenario, error) {
 	s := &Scenario{}
 	if err := yaml.UnmarshalStrict(data, s); err != nil {
@@ -75,7 +75,7 @@ func ReadScenario(data []byte) (*Scenario, error) {
 	return s, nil
 }
 
-// YAML writes the scenario without what is empty.
+// YAML writes the scenario without empty fields.
 func (s *Scenario) YAML() ([]byte, error) {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Scenario) YAML() ([]byte, error) {
 	if err := json.Unmarshal(data, &tree); err != nil {
 		return nil, fmt.Errorf("writing a scenario: %w", err)
 	}
-	// Zeros that nobody reads.
+	// Drop zero values that nothing reads.
 	drop(tree, "daemonSets", "status")
 	drop(tree, "nodes", "status", "nodeInfo")
 	drop(tree, "nodes", "status", "daemonEndpoints")
@@ -96,7 +96,7 @@ func (s *Scenario) YAML() ([]byte, error) {
 	return data, nil
 }
 
-// drop takes the field at the path off all elements of a list.
+// drop removes the field at the path from all elements of a list.
 func drop(tree map[string]any, list string, path ...string) {
 	elements, _ := tree[list].([]any)
 	for _, element := range elements {
@@ -112,10 +112,10 @@ func drop(tree map[string]any, list string, path ...string) {
 	}
 }
 
-// meaningful are fields in which nothing at all says something: an empty selector selects everything, a missing one nothing.
+// meaningful are fields that differ when empty and when missing: an empty selector selects everything, a missing one nothing.
 var meaningful = map[string]bool{"labelSelector": true, "namespaceSelector": true, "emptyDir": true}
 
-// pruned is a tree of JSON without fields that hold nothing.
+// pruned returns a JSON tree without empty fields.
 func pruned(tree any) any {
 	switch t := tree.(type) {
 	case map[string]any:

@@ -15,13 +15,13 @@ import (
 	"karve.sh/karve/pkg/catalog"
 )
 
-// Complains says whether there is a complaint of a kind about the plan for a scenario. It is false for one that makes no sense.
+// Complains reports whether the plan for a scenario has a complaint of the given kind. It returns false for an invalid scenario.
 func (f *Filter) Complains(s *Scenario, kind string) bool {
 	outcome, err := f.Judge(s)
 	return err == nil && slices.ContainsFunc(outcome.Complaints, func(c Complaint) bool { return c.Kind == kind })
 }
 
-// Shrink leaves out of a scenario whatever can go while it fails still.
+// Shrink removes from a scenario whatever it can while fails still returns true.
 func Shrink(s *Scenario, fails func(*Scenario) bool) *Scenario {
 	for {
 		smaller := shrinkOnce(s, fails)
@@ -32,7 +32,7 @@ func Shrink(s *Scenario, fails func(*Scenario) bool) *Scenario {
 	}
 }
 
-// shrinkOnce leaves out what it can in one round; nil when that is nothing.
+// shrinkOnce removes what it can in one round. It returns nil if that is nothing.
 func shrinkOnce(s *Scenario, fails func(*Scenario) bool) *Scenario {
 	var smaller *Scenario
 	attempt := func(try *Scenario) {
@@ -40,11 +40,11 @@ func shrinkOnce(s *Scenario, fails func(*Scenario) bool) *Scenario {
 			s, smaller = try, try
 		}
 	}
-	s = s.Clone() // What was read is like what was read, not like what was made.
+	s = s.Clone() // Compare decoded scenarios with decoded scenarios only.
 	for _, list := range cuts {
 		for i := list.length(s) - 1; i >= 0; i-- {
 			if i >= list.length(s) {
-				continue // Something went with another.
+				continue // Removing another element removed this one too.
 			}
 			try := s.Clone()
 			list.cut(try, i)
@@ -61,7 +61,7 @@ func shrinkOnce(s *Scenario, fails func(*Scenario) bool) *Scenario {
 	return smaller
 }
 
-// cuttable is a list of which elements can be left out.
+// cuttable is a list whose elements can be removed.
 type cuttable struct {
 	length func(s *Scenario) int
 	cut    func(s *Scenario, i int)
@@ -75,7 +75,7 @@ func listed[T any](of func(s *Scenario) *[]T) cuttable {
 }
 
 var cuts = []cuttable{
-	// With a node goes what is on it.
+	// Removing a node also removes what is on it.
 	{func(s *Scenario) int { return len(s.Nodes) }, func(s *Scenario, i int) { s.removeNode(s.Nodes[i].Name) }},
 	{func(s *Scenario) int { return len(s.NodeClaims) }, func(s *Scenario, i int) { s.removeNode(s.NodeClaims[i].Name) }},
 	listed(func(s *Scenario) *[]corev1.Pod { return &s.Pods }),
@@ -111,7 +111,7 @@ func at[T, E any](list []T, i int, of func(*T) *[]E) (*[]E, bool) {
 	return of(&list[i]), true
 }
 
-// nested are the elements of lists that are in elements of a list, all counted in one row.
+// nested makes the elements of inner lists cuttable, with one index across all inner lists.
 func nested[E any](of func(s *Scenario, i int) (*[]E, bool)) cuttable {
 	return cuttable{
 		func(s *Scenario) int {
@@ -144,7 +144,7 @@ func (s *Scenario) removeNode(name string) {
 	s.Pods = slices.DeleteFunc(s.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == name })
 }
 
-// apps are the workloads of the pods.
+// apps returns the names of the workloads.
 func apps(s *Scenario) []string {
 	names := map[string]bool{}
 	for i := range s.Pods {
@@ -164,7 +164,7 @@ func firstOf(s *Scenario, app string) *corev1.Pod {
 	return nil
 }
 
-// optional are fields of a pod's spec that can be left out, and whose entries can be.
+// optional are fields of a pod's spec that can be removed, or whose entries can be.
 var optional = map[string]bool{
 	"affinity": true, "nodeAffinity": true, "podAffinity": true, "podAntiAffinity": true, "nodeSelector": true, "tolerations": true,
 	"requiredDuringSchedulingIgnoredDuringExecution": true, "preferredDuringSchedulingIgnoredDuringExecution": true,
@@ -174,7 +174,7 @@ var optional = map[string]bool{
 	"matchExpressions": true, "matchFields": true, "matchLabels": true,
 }
 
-// paths are what could be left out of a pod's spec, the larger first.
+// paths returns the paths of what can be removed from a pod's spec, the larger parts first.
 func paths(pod *corev1.Pod) [][]string {
 	if pod == nil {
 		return nil
@@ -205,7 +205,7 @@ func paths(pod *corev1.Pod) [][]string {
 	return found
 }
 
-// without is the scenario without what is at the path in the specs of an app's pods; nil when none has it.
+// without returns the scenario without the field at the path in the specs of an app's pods, or nil if none of them has it.
 func without(s *Scenario, app string, path []string) *Scenario {
 	try := s.Clone()
 	changed := false
@@ -243,7 +243,7 @@ func treeOf(spec corev1.PodSpec) any {
 	return tree
 }
 
-// removed is the tree without what is at the path, if there is anything.
+// removed returns the tree without the value at the path, and whether there was one.
 func removed(tree any, path []string) (any, bool) {
 	switch t := tree.(type) {
 	case map[string]any:

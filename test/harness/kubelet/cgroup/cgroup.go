@@ -1,4 +1,4 @@
-// Package cgroup makes and removes the cgroup that all of a node of the tests is in, with cgroup v1 and v2.
+// Package cgroup creates and removes the cgroup of a test node, with cgroup v1 and v2.
 package cgroup
 
 import (
@@ -13,7 +13,7 @@ import (
 
 const mounted = "/sys/fs/cgroup"
 
-// hierarchies are the roots below which a cgroup of one name can be: one with cgroup v2, one a controller with v1.
+// hierarchies returns the roots that can contain a cgroup of a given name: one with cgroup v2, one per controller with v1.
 func hierarchies() []string {
 	if _, err := os.Stat(filepath.Join(mounted, "cgroup.controllers")); err == nil {
 		return []string{mounted}
@@ -22,14 +22,14 @@ func hierarchies() []string {
 	return roots
 }
 
-// Make makes the root of a node's cgroups: the kubelet wants it to be there.
+// Make creates the root of a node's cgroups, which the kubelet requires.
 func Make(name string) error {
 	for _, root := range hierarchies() {
 		path := filepath.Join(root, name)
 		if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // As the others there.
 			return fmt.Errorf("making the node's cgroup: %w", err)
 		}
-		// With v1 a cpuset begins without CPUs and memory, and nothing can run in it.
+		// With v1, a new cpuset has no CPUs and no memory, and no process can run in it.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			content, err := os.ReadFile(filepath.Join(root, file))
 			if err != nil {
@@ -43,7 +43,7 @@ func Make(name string) error {
 	return nil
 }
 
-// Remove removes the cgroups of a node that has no processes any more. The kernel takes a moment to see that.
+// Remove removes the cgroups of a node without processes. It retries, because the kernel takes a moment.
 func Remove(name string) error {
 	var last error
 	for _, root := range hierarchies() {
@@ -59,7 +59,7 @@ func Remove(name string) error {
 	return nil
 }
 
-// removeTree removes the folders, the deepest first; the files in them cannot be removed.
+// removeTree removes the folders, the deepest first. The files in them cannot be removed.
 func removeTree(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

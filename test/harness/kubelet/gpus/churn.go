@@ -13,18 +13,18 @@ import (
 	"karve.sh/karve/test/harness/kubelet"
 )
 
-// Churn is pods that come and go.
+// Churn creates and deletes pods all the time.
 type Churn struct {
-	// Ran and Failed count the pods that came to run, and those that never did.
+	// Ran counts the pods that ran. Failed counts those that never did.
 	Ran, Failed int
-	// Failures are the reasons and messages of those that failed, and of requests that did.
+	// Failures are the reasons and messages of failed pods and of failed requests.
 	Failures []string
-	// Refused counts the pods that the kubelet refused and that waited while nobody could give them devices. The scheduler goes on
-	// sending pods to a node that has lost its kubelet or its plugin for a moment, and a kubelet without a plugin refuses them.
+	// Refused counts the pods that the kubelet refused during an absence of the kubelet or the plugin. The scheduler keeps assigning pods to a node that
+	// has lost either for a moment, and a kubelet without a plugin refuses them.
 	Refused int
 
 	mu sync.Mutex
-	// absences counts the times in which nobody can give devices; absent says that this is one.
+	// absences counts the absences. absent is true during one.
 	absences int
 	absent   bool
 	stop     context.CancelFunc
@@ -32,15 +32,15 @@ type Churn struct {
 	node     *kubelet.Node
 }
 
-// StartChurn keeps that many workers busy. Each makes a pod with one replica, waits until it runs or fails, and removes it. The names
-// begin with prefix.
+// StartChurn starts the given number of workers. Each creates a pod with one replica, waits until it runs or fails, and deletes it. The names begin with
+// prefix.
 func (m *Machine) StartChurn(ctx context.Context, prefix string, workers int) *Churn {
 	ctx, stop := context.WithCancel(ctx)
 	c := &Churn{stop: stop, node: m.Node}
 	for w := range workers {
 		c.group.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				// A pod that was begun is seen to its end.
+				// A pod that was created is followed to its end.
 				c.one(context.WithoutCancel(ctx), fmt.Sprintf("%s-%d-%d", prefix, w, i))
 			}
 		})
@@ -48,7 +48,7 @@ func (m *Machine) StartChurn(ctx context.Context, prefix string, workers int) *C
 	return c
 }
 
-// Absence runs during, in which kubelet or plugin go and come back.
+// Absence runs during, in which the kubelet or the plugin stops and comes back.
 func (c *Churn) Absence(during func()) {
 	set := func(absent bool) {
 		c.mu.Lock()
@@ -63,7 +63,7 @@ func (c *Churn) Absence(during func()) {
 	during()
 }
 
-// ended is how many absences are over.
+// ended returns the number of absences that are over.
 func (c *Churn) ended() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Churn) ended() int {
 	return c.absences
 }
 
-// Stop waits until the last pods have come and gone.
+// Stop waits until the last pods are deleted.
 func (c *Churn) Stop() {
 	c.stop()
 	c.group.Wait()
@@ -84,8 +84,8 @@ func (c *Churn) one(ctx context.Context, name string) {
 	defer cancel()
 	pods := c.node.Client().CoreV1().Pods("default")
 	pod := kubelet.Pod("default", name, Resource, 1)
-	// Such a pod fails only where the kubelet refuses it. A container whose start the end of the kubelet cut short (containerd calls that
-	// StartError, context canceled) is started again, as that of any workload with a controller.
+	// Such a pod fails only if the kubelet refuses it. If the kubelet stops while it starts a container (containerd reports StartError, context
+	// canceled), the container is restarted, as with any workload that has a controller.
 	pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	before := c.ended()
 	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
@@ -119,7 +119,7 @@ func (c *Churn) one(ctx context.Context, name string) {
 	}
 }
 
-// begun is how many absences have begun.
+// begun returns the number of absences that have begun.
 func (c *Churn) begun() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

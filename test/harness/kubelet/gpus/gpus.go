@@ -1,5 +1,4 @@
-// Package gpus puts GPUs into a node of package kubelet, by a library that plays NVML, and runs a device plugin for them: Karve's
-// agent, or NVIDIA's.
+// Package gpus adds GPUs to a node of package kubelet with a mock NVML library, and runs a device plugin for them: Karve's agent or NVIDIA's plugin.
 package gpus
 
 import (
@@ -20,7 +19,7 @@ import (
 	"karve.sh/karve/test/harness/kubelet"
 )
 
-// Resource is what both plugins offer by default.
+// Resource is the default resource name of both plugins.
 const Resource = "nvidia.com/gpu"
 
 // Plugin is a device plugin for NVIDIA's GPUs.
@@ -28,7 +27,7 @@ type Plugin struct {
 	Name string
 	Path string
 	Args []string
-	// Hangup: it reads its configuration again when it gets SIGHUP, and not by itself.
+	// Hangup is set if the plugin reloads its configuration only on SIGHUP.
 	Hangup bool
 }
 
@@ -48,12 +47,13 @@ func Karve(ctx context.Context) (Plugin, error) {
 	}); err != nil {
 		return Plugin{}, err
 	}
-	// Its state would outlive the machine: what broke in one test would be out of service in the next.
+	// A state directory would outlive the machine, and GPUs that failed in one test would be out of service in the next.
 	args := []string{"--metrics-address=127.0.0.1:0", "--state-dir=none"}
 	return Plugin{Name: "karve-node", Path: filepath.Join(root, "_output", "bin", "karve-node"), Args: args}, nil
 }
 
-// NVIDIA is NVIDIA's device plugin, which is built with the node's other binaries. What makes it read its configuration again is what its config-manager does: SIGHUP.
+// NVIDIA returns NVIDIA's device plugin, which is built with the node's other binaries. It reloads its configuration on SIGHUP, which on a real cluster
+// its config-manager sends.
 func NVIDIA(context.Context) (Plugin, error) {
 	root, err := cluster.Root()
 	return Plugin{Name: "nvidia-device-plugin", Path: filepath.Join(root, "_output", "bin", "nvidia-device-plugin"), Hangup: true}, err
@@ -68,7 +68,7 @@ type Machine struct {
 	state nvmltest.State
 }
 
-// New puts GPUs into a node, and a configuration that shares none of them.
+// New adds GPUs to a node, with a configuration that does not share them.
 func New(ctx context.Context, n *kubelet.Node, state nvmltest.State) (*Machine, error) {
 	root, err := cluster.Root()
 	if err != nil {
@@ -82,7 +82,7 @@ func New(ctx context.Context, n *kubelet.Node, state nvmltest.State) (*Machine, 
 	if err := m.Change(func(*nvmltest.State) {}); err != nil {
 		return nil, err
 	}
-	// A plugin is in a pod itself, as a rule, so that the kubelet never knows of no pod at all but while it starts.
+	// Usually the plugin itself runs in a pod, so the kubelet knows at least one pod except while it starts.
 	pod := kubelet.Pod("kube-system", "plugin-of-"+n.Name(), "", 0)
 	pod.Spec.NodeName = n.Name()
 	if _, err := n.Client().CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
@@ -91,7 +91,7 @@ func New(ctx context.Context, n *kubelet.Node, state nvmltest.State) (*Machine, 
 	return m, replace(m.ConfigFile(), []byte("version: v1\n"))
 }
 
-// Change changes the GPUs, also while they are in use.
+// Change changes the GPUs, even while they are in use.
 func (m *Machine) Change(change func(*nvmltest.State)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -99,10 +99,10 @@ func (m *Machine) Change(change func(*nvmltest.State)) error {
 	return replace(filepath.Join(m.Node.Dir(), "gpus"), []byte(m.state.String()))
 }
 
-// ConfigFile is where the plugins read their configuration.
+// ConfigFile returns the path of the plugins' configuration.
 func (m *Machine) ConfigFile() string { return filepath.Join(m.Node.Dir(), "config.yaml") }
 
-// Share writes a configuration that gives each GPU so many replicas. A plugin that runs is to be told with Reload.
+// Share writes a configuration with the given number of replicas per GPU. Call Reload to tell a running plugin.
 func (m *Machine) Share(replicas int) error {
 	config := fmt.Sprintf("version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: %s\n      replicas: %d\n", Resource, replicas)
 	return replace(m.ConfigFile(), []byte(config))
@@ -117,7 +117,7 @@ func (m *Machine) Start(p Plugin) (*kubelet.Process, error) {
 	}})
 }
 
-// Reload tells a plugin of a new configuration, if it has to be told.
+// Reload tells a plugin to reload its configuration, if it does not do so by itself.
 func (p Plugin) Reload(process *kubelet.Process) error {
 	if !p.Hangup {
 		return nil
@@ -125,10 +125,10 @@ func (p Plugin) Reload(process *kubelet.Process) error {
 	return process.Signal(syscall.SIGHUP)
 }
 
-// Stop stops a plugin as the kubelet stops a container, with less patience.
+// Stop stops a plugin as the kubelet stops a container, with a shorter grace period.
 func (p Plugin) Stop(process *kubelet.Process) { process.Stop(5 * time.Second) }
 
-// replace replaces a file at once: somebody may be reading it.
+// replace replaces a file atomically, because a plugin may be reading it.
 func replace(path string, content []byte) error {
 	next := path + ".next"
 	if err := os.WriteFile(next, content, 0o600); err != nil {

@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// factory makes informers that nobody runs: objects are put into them, and their handlers are called at once. So thousands of scenes
-// take seconds, and nothing has to be waited for.
+// factory creates informers that do not run. Objects are added to them directly, and handlers are called synchronously. So thousands of scenes take
+// seconds, and nothing has to wait.
 type factory struct {
 	informers.SharedInformerFactory
 	client kubernetes.Interface
@@ -26,7 +26,7 @@ func newFactory(client kubernetes.Interface) *factory {
 	return &factory{SharedInformerFactory: informers.NewSharedInformerFactory(client, 0), client: client, made: map[reflect.Type]*informer{}}
 }
 
-// Core and Storage are the groups of which scenes have objects. The informers of all others stay empty.
+// Core and Storage are the groups of the objects in scenes. The informers of all other groups stay empty.
 func (f *factory) Core() core.Interface       { return core.New(f, metav1.NamespaceAll, nil) }
 func (f *factory) Storage() storage.Interface { return storage.New(f, metav1.NamespaceAll, nil) }
 
@@ -38,7 +38,7 @@ func (f *factory) InformerFor(obj runtime.Object, make internalinterfaces.NewInf
 	return f.made[kind]
 }
 
-// set puts an object into the informer of its kind, in place of the one that had its name. All informers must have been made before.
+// set adds objects to the informer of their kind, or replaces those with the same name. All informers must exist before.
 func set[T runtime.Object](f *factory, objects ...T) error {
 	for _, obj := range objects {
 		i := f.made[reflect.TypeOf(obj)]

@@ -1,5 +1,5 @@
-// Command filter is the kube-scheduler's framework without its queue: it reads scenes from standard input, one JSON document each, and
-// writes for each what the scheduler's own filters say. It is a module of its own because the scheduler is no dependency of the product.
+// Command filter runs the kube-scheduler's framework without its queue. It reads scenes from standard input, one JSON document each, and writes for each
+// scene the results of the scheduler's own filters. It is a module of its own because the product does not depend on the scheduler.
 package main
 
 import (

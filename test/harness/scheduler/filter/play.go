@@ -10,13 +10,13 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// play lets happen what the scene says and tells what the filters had against it.
+// play plays a scene and returns the objections of the filters.
 func play(ctx context.Context, sc *scene) (*findings, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	s, found, err := carriedOut(ctx, sc)
 	if err != nil || len(found.Stuck) > 0 || len(found.Daemons) > 0 {
-		// What would be refused is only told of the state at the end, which there is not.
+		// The refused pods can only be judged in the final state, which was not reached.
 		return found, err
 	}
 	if err := s.addNodes(sc.Fresh); err != nil {
@@ -47,8 +47,8 @@ func play(ctx context.Context, sc *scene) (*findings, error) {
 	return found, nil
 }
 
-// carriedOut is the scene with all pods in their places, in one of several orders in which they may come: where one pod may begin a group, whoever
-// comes before it can end that.
+// carriedOut returns the scene with all pods in their places. It tries several orders: if a pod may start a group, a pod that arrives before it can
+// prevent that.
 func carriedOut(ctx context.Context, sc *scene) (*stage, *findings, error) {
 	drawn := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // Repeatable.
 	order := slices.Clone(sc.Place)
@@ -77,7 +77,7 @@ func carriedOut(ctx context.Context, sc *scene) (*stage, *findings, error) {
 	panic("there is a last order")
 }
 
-// follows is 0 for pods that have to be with others, who had better come before those that come anywhere.
+// follows returns 0 for pods that must be with other pods. They should come before those that can go anywhere.
 func follows(pod *corev1.Pod) int {
 	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
 		return 0
@@ -85,8 +85,8 @@ func follows(pod *corev1.Pod) int {
 	return 1
 }
 
-// place binds the pods to their nodes in an order in which the filters let each pass. It takes any that passes next: where a rule of one
-// pod waits for another pod, the other one comes first.
+// place binds the pods to their nodes in an order in which each passes the filters. It binds any pod that passes next, so a pod whose rules depend on
+// another pod comes after it.
 func (s *stage) place(ctx context.Context, placements []placement) ([]verdict, error) {
 	for {
 		var waiting []placement
@@ -111,7 +111,7 @@ func (s *stage) place(ctx context.Context, placements []placement) ([]verdict, e
 	}
 }
 
-// daemons binds to the nodes the daemons that their labels and taints admit, as the DaemonSet controller does, which asks the same plugins.
+// daemons binds daemon pods to the nodes whose labels and taints admit them, as the DaemonSet controller does with the same plugins.
 func (s *stage) daemons(ctx context.Context, found *findings, daemons []*corev1.Pod, nodes []string) error {
 	for _, daemon := range daemons {
 		for _, node := range nodes {

@@ -5,7 +5,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 )
 
-// scene is a cluster and what is to happen in it.
+// scene is a cluster and what happens in it.
 type scene struct {
 	Nodes          []*corev1.Node
 	Namespaces     []*corev1.Namespace
@@ -13,17 +13,17 @@ type scene struct {
 	PVs            []*corev1.PersistentVolume
 	StorageClasses []*storagev1.StorageClass
 	CSINodes       []*storagev1.CSINode
-	// Pods are those that are bound.
+	// Pods are the bound pods.
 	Pods []*corev1.Pod
-	// Daemons are pods that run on each of the nodes New and Fresh whose labels and taints admit them.
+	// Daemons are daemon pods. One runs on each node of New and Fresh whose labels and taints admit it.
 	Daemons []*corev1.Pod
-	// New names the nodes that have come for Place.
+	// New names the nodes that were launched for the pods of Place.
 	New []string
-	// Place are pods with the node that each is meant for.
+	// Place are pods with their planned node.
 	Place []placement
-	// Fresh are nodes that come after all pods of Place have theirs. Those that are cordoned only make domains.
+	// Fresh are nodes that are launched after all pods of Place are bound. Cordoned ones only add topology domains.
 	Fresh []*corev1.Node
-	// Refused are pods that no node of Judged or Fresh should take then.
+	// Refused are pods that no node of Judged or Fresh should then admit.
 	Refused []*corev1.Pod
 	Judged  []string
 }
@@ -33,18 +33,18 @@ type placement struct {
 	Node string
 }
 
-// findings are what the filters said.
+// findings are the results of the filters.
 type findings struct {
 	Error string `json:",omitempty"`
-	// Daemons are those that a new or fresh node does not hold although its labels and taints admit them.
+	// Daemons are daemon pods that a new or fresh node rejects although its labels and taints admit them.
 	Daemons []verdict `json:",omitempty"`
-	// Stuck are pods that could not be placed where they were meant to be, whatever came first.
+	// Stuck are pods that could not be placed as planned, in any order.
 	Stuck []verdict `json:",omitempty"`
-	// Taken are the refused pods that a node would have taken.
+	// Taken are the refused pods that a node would admit.
 	Taken []verdict `json:",omitempty"`
 }
 
-// verdict is about a pod on a node.
+// verdict is a filter's rejection of a pod on a node.
 type verdict struct {
 	Pod     string
 	Node    string

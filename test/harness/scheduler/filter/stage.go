@@ -20,21 +20,20 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// notFilters are default plugins that take no part in filtering, or are about kinds of objects that scenes do not have, and need more of a
-// scheduler around them than there is here.
+// notFilters are default plugins that do not filter, or that handle kinds which scenes do not contain and need more of the scheduler than there is here.
 var notFilters = []string{names.DynamicResources, names.DefaultPreemption, names.GangScheduling, names.TopologyPlacementGenerator, names.PodGroupPodsCount}
 
-// stage is a cluster with the scheduler's framework on it.
+// stage is a cluster with the scheduler's framework.
 type stage struct {
 	framework framework.Framework
 	factory   *factory
-	// snapshot is what the plugins see; it is made anew when a pod or a node has come.
+	// snapshot is what the plugins see. It is rebuilt when a pod or a node was added.
 	snapshot *schedulercache.Snapshot
 	nodes    []*corev1.Node
 	pods     []*corev1.Pod
 }
 
-// NodeInfos, StorageInfos and PodGroupStates make a stage what plugins read the cluster from.
+// NodeInfos, StorageInfos and PodGroupStates implement the lister from which plugins read the cluster.
 func (s *stage) NodeInfos() fwk.NodeInfoLister           { return s.snapshot.NodeInfos() }
 func (s *stage) StorageInfos() fwk.StorageInfoLister     { return s.snapshot.StorageInfos() }
 func (s *stage) PodGroupStates() fwk.PodGroupStateLister { return s.snapshot.PodGroupStates() }
@@ -46,7 +45,7 @@ func newStage(ctx context.Context, sc *scene) (*stage, error) {
 	}
 	s := &stage{factory: newFactory(client), nodes: slices.Clone(sc.Nodes), pods: slices.Clone(sc.Pods)}
 	s.refresh()
-	// Those that the plugins want are made by them; these are made for set.
+	// The plugins create the informers that they use. These are created for set.
 	s.factory.Core().V1().Namespaces().Informer()
 	s.factory.Core().V1().PersistentVolumes().Informer()
 	s.factory.Core().V1().PersistentVolumeClaims().Informer()
@@ -80,14 +79,14 @@ func newStage(ctx context.Context, sc *scene) (*stage, error) {
 
 func (s *stage) refresh() { s.snapshot = schedulercache.NewSnapshot(s.pods, s.nodes) }
 
-// addNodes makes nodes come.
+// addNodes adds nodes to the cluster.
 func (s *stage) addNodes(nodes []*corev1.Node) error {
 	s.nodes = append(s.nodes, nodes...)
 	s.refresh()
 	return set(s.factory, nodes...)
 }
 
-// judge asks about a pod on nodes: no verdict says that the node takes it.
+// judge runs the filters for a pod on nodes. A node without a verdict admits the pod.
 func (s *stage) judge(ctx context.Context, pod *corev1.Pod, nodes ...string) (map[string]*verdict, error) {
 	verdicts := map[string]*verdict{}
 	state := framework.NewCycleState()
@@ -126,7 +125,7 @@ func verdictOf(pod *corev1.Pod, node string, status *fwk.Status) *verdict {
 
 func nameOf(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 
-// bind puts the pod on the node.
+// bind binds the pod to the node.
 func (s *stage) bind(pod *corev1.Pod, node string) error {
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = node

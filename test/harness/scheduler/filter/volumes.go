@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// provision does what the volume controllers and a driver of zonal disks do when a pod has been bound: volumes that have waited for it are
-// made in the zone of its node.
+// provision simulates the volume controllers and a driver of zonal disks after a pod was bound: it creates the volumes that waited for the pod, in the
+// zone of its node.
 func (s *stage) provision(pod *corev1.Pod) error {
 	claims := s.factory.Core().V1().PersistentVolumeClaims().Lister().PersistentVolumeClaims(pod.Namespace)
 	for _, v := range pod.Spec.Volumes {

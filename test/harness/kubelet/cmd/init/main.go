@@ -1,6 +1,6 @@
-// Command init is process 1 of the namespaces that a node of the tests lives in: processes and mounts. It makes the mounts, says so,
-// and then collects the dead until its standard input ends, as it does when the test is killed. Then it ends all that runs in its
-// namespaces and removes what is large or is not the file system's; the mounts go with the namespace.
+// Command init is process 1 of the PID and mount namespaces of a test node. It creates the mounts, reports that, and reaps processes until its standard
+// input ends, which also happens when the test is killed. It then kills all processes in its namespaces, and removes the cgroup and containerd's files.
+// The mounts disappear with the namespace.
 //
 //	init <folder of the node> <cgroup of the node>
 package main
@@ -19,11 +19,11 @@ import (
 	"karve.sh/karve/test/harness/kubelet/cgroup"
 )
 
-// hidden are folders that containerd, runc, the CNI plugins and the kubelet write to without being asked where: in here they are
-// empty, and gone afterwards.
+// hidden are the folders to which containerd, runc, the CNI plugins and the kubelet write regardless of their configuration. In the namespace they are
+// empty, and their content is discarded.
 var hidden = []string{"/run", "/var/lib", "/var/log"}
 
-// tunables are what the kubelet and the CNI plugins set for the whole machine. They set copies.
+// tunables are the sysctls that the kubelet and the CNI plugins set for the whole machine. In the namespace they set copies.
 var tunables = []string{
 	"kernel/keys/root_maxbytes", "kernel/keys/root_maxkeys", "kernel/panic", "kernel/panic_on_oops",
 	"vm/overcommit_memory", "vm/panic_on_oom", "net/ipv4/ip_forward",
@@ -57,7 +57,7 @@ func run(dir, group string) error {
 	return errors.Join(err, end(dir, group))
 }
 
-// reap collects the dead, and with no options waits for the living to die.
+// reap reaps dead processes. With options 0 it waits until no process is left.
 func reap(options int) {
 	for {
 		pid, err := syscall.Wait4(-1, nil, options, nil)
@@ -70,9 +70,9 @@ func reap(options int) {
 	}
 }
 
-// end leaves only what a person may want to read.
+// end kills the node's processes and leaves only files that a user may want to read.
 func end(dir, group string) error {
-	// To -1 is to all in the namespace but process 1.
+	// A signal to -1 goes to all processes in the namespace except process 1.
 	if err := syscall.Kill(-1, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("ending the node: %w", err)
 	}
@@ -99,7 +99,7 @@ func mounts(dir string) error {
 			return err
 		}
 	}
-	// Device plugins cannot all be told where the kubelet is.
+	// Not all device plugins have an option for the kubelet's folder.
 	if err := bind(filepath.Join(dir, "kubelet"), "/var/lib/kubelet"); err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
-// Command karve-kubelet prepares the tests on a real kubelet, and says whether this machine can run them.
+// Command karve-kubelet prepares the tests on a real kubelet and reports whether this machine can run them.
 //
-//	karve-kubelet build    makes the binaries that are missing; nothing where there is no root to run them
-//	karve-kubelet check    says loudly that the tests are skipped here, and why; fails with KARVE_REQUIRE_KUBELET=1
+//	karve-kubelet build    builds the missing binaries; does nothing without root, which the tests need
+//	karve-kubelet check    prints why the tests are skipped here, if they are; fails then with KARVE_REQUIRE_KUBELET=1
 package main
 
 import (

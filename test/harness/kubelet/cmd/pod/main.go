@@ -1,4 +1,4 @@
-// Command pod is all that an image of the tests holds: it prints its environment as JSON and waits to be told to end.
+// Command pod is the only program in the image of the tests. It prints its environment as JSON and runs until it gets a signal.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command runc is runc as containerd calls it. The kubelet has each sandbox filter its system calls, for which runc needs a library of C that is no
-// Go module and is not built in: the filter is taken out of the container's configuration before runc reads it.
+// Command runc wraps runc for containerd. The kubelet sets a seccomp filter for each sandbox, for which runc needs a C library that is not a Go module
+// and is not built in. The wrapper removes the filter from the container's configuration before runc reads it.
 package main
 
 import (
