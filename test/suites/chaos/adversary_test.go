@@ -27,8 +27,8 @@ import (
 	"karve.sh/karve/test/harness/cluster/simulator"
 )
 
-// stand creates what the adversary leaves in the cluster while everything else happens: pods that can never run, and objects of others. Its pods that have to run are
-// there until the first fault.
+// stand creates the adversary's objects that outlast all faults: pods that can never run, and objects of other components. Its pods that have to run exist
+// until the first fault.
 func (w *world) stand(ctx context.Context) error {
 	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: tenant}}}
 	for name, value := range priorities {
@@ -54,7 +54,7 @@ func (w *world) stand(ctx context.Context) error {
 	return nil
 }
 
-// foreign are objects of others: Nodes that claim to be more than any machine is, and NodePools, NodeClaims and classes that lead nowhere.
+// foreign returns objects of other components: Nodes that claim to be larger than any machine, and NodePools, NodeClaims and classes with dangling references.
 func foreign(of string) []client.Object {
 	labels := map[string]string{adversaryLabel: of}
 	huge := corev1.ResourceList{}
@@ -64,7 +64,7 @@ func foreign(of string) []client.Object {
 	var objects []client.Object
 	for i, edit := range []func(*corev1.Node){
 		func(*corev1.Node) {},
-		func(n *corev1.Node) { n.Annotations["kwok.x-k8s.io/node"] = "fake" }, // It becomes ready.
+		func(n *corev1.Node) { n.Annotations["kwok.x-k8s.io/node"] = "fake" }, // kwok makes it ready.
 		func(n *corev1.Node) { n.Labels[v1alpha1.GPUNodeClassLabel] = steady },
 	} {
 		n := &corev1.Node{
@@ -91,7 +91,7 @@ func foreign(of string) []client.Object {
 	for name, ref := range map[string]map[string]any{"foreign-": nobody, "broken-": ours} {
 		objects = append(objects, object("karpenter.sh/v1", "NodePool", name+of, map[string]any{
 			"weight": int64(100), "limits": map[string]any{"cpu": most, "memory": most, v1alpha1.ResourceGPU: most},
-			// Pods of a pool that works tolerate it.
+			// Pods of a working pool tolerate its taint.
 			"template": map[string]any{"spec": map[string]any{
 				"nodeClassRef": ref, "requirements": anything, "taints": []any{map[string]any{"key": v1alpha1.ResourceGPUShared, "value": steady, "effect": "NoSchedule"}},
 			}},
@@ -119,10 +119,10 @@ func foreign(of string) []client.Object {
 	return objects
 }
 
-// adversarys says whether an object is the adversary's.
+// adversarys reports whether an object belongs to the adversary.
 func adversarys(o client.Object) bool { return o.GetLabels()[adversaryLabel] != "" }
 
-// withdraw deletes what the adversary created for a fault, or what stands.
+// withdraw deletes the objects of the adversary with a label value: the number of a fault, standing or early.
 func (w *world) withdraw(ctx context.Context, of string) error {
 	for _, o := range []client.Object{
 		&corev1.Pod{}, &policyv1.PodDisruptionBudget{}, &corev1.Event{}, &karpv1.NodeClaim{}, &karpv1.NodePool{}, &v1alpha1.GPUNodeClass{}, &corev1.Node{},
@@ -130,7 +130,7 @@ func (w *world) withdraw(ctx context.Context, of string) error {
 		options := []client.DeleteAllOfOption{client.MatchingLabels{adversaryLabel: of}}
 		switch o.(type) {
 		case *corev1.Pod:
-			// Nobody ends pods on Nodes that are not heard of.
+			// No kubelet terminates the pods of Nodes that do not report.
 			options = append(options, client.InNamespace(tenant), client.GracePeriodSeconds(0))
 		case *policyv1.PodDisruptionBudget:
 			options = append(options, client.InNamespace(tenant))
@@ -144,7 +144,8 @@ func (w *world) withdraw(ctx context.Context, of string) error {
 	return nil
 }
 
-// beset creates hostile pods of all kinds for a while: by the Node, by the scheduler, and for nobody. Those that run hold machines as any pod does.
+// beset creates hostile pods of all kinds for a while: bound to a Node, for the scheduler, and for no scheduler. The running ones keep machines in use as any
+// pod does.
 func (c *chaos) beset(ctx context.Context, a act, pool string) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
@@ -174,7 +175,7 @@ func (c *chaos) beset(ctx context.Context, a act, pool string) (string, error) {
 	return fmt.Sprintf(": %d pods for %s from %s on", len(objects)-1, pool, hostiles[a.pick%len(hostiles)].name), nil
 }
 
-// crowd creates many pods for a while that are each of a class of their own.
+// crowd creates many pods for a while, each in a class of its own.
 func (c *chaos) crowd(ctx context.Context, a act, pool string) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
@@ -192,7 +193,7 @@ func (c *chaos) crowd(ctx context.Context, a act, pool string) (string, error) {
 	return fmt.Sprintf(": %d pods for %s", n, pool), nil
 }
 
-// meddle creates objects of others for a while, and tells of every machine of ours, as it is made, that EC2 refused it and took it back.
+// meddle creates objects of other components for a while. It also forges events for each new claim, which say that EC2 refused the machine and interrupted it.
 func (c *chaos) meddle(ctx context.Context, a act) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
@@ -229,7 +230,7 @@ func (c *chaos) meddle(ctx context.Context, a act) (string, error) {
 	return "", nil
 }
 
-// believed notes what the controller takes for refused by EC2 that only a tenant said was.
+// believed records a breach for each refusal that the controller believes only because of a forged event.
 func (c *chaos) believed(ctx context.Context) error {
 	var classes v1alpha1.GPUNodeClassList
 	if err := c.insist(ctx, func(ctx context.Context) error { return c.api.List(ctx, &classes) }); err != nil {
@@ -240,14 +241,14 @@ func (c *chaos) believed(ctx context.Context) error {
 			forged := r.Reason == v1alpha1.RefusalInsufficientCapacity && !slices.Contains(scarce, r.InstanceType) ||
 				r.Reason == v1alpha1.RefusalSpotInterrupted && !c.interrupted[r.InstanceType+" "+r.Zone]
 			if forged {
-				c.guard.breach("the controller believes a tenant that %s in %s is refused: %s", r.InstanceType, r.Zone, r.Reason)
+				c.guard.breach("the controller believes a forged event that %s in %s is refused: %s", r.InstanceType, r.Zone, r.Reason)
 			}
 		}
 	}
 	return nil
 }
 
-// forged is an event that a tenant made up about a machine.
+// forged returns an event about a claim that a tenant made up.
 func forged(of string, claim *karpv1.NodeClaim, reason string, n int) *corev1.Event {
 	now := metav1.NewTime(time.Now())
 	return &corev1.Event{
@@ -258,7 +259,7 @@ func forged(of string, claim *karpv1.NodeClaim, reason string, n int) *corev1.Ev
 	}
 }
 
-// lame has the machines that a pool gets for a while be of no use for ever, by a rule of the simulator's. Some pods are asked for, so that machines come.
+// lame makes the machines that a pool gets for a while permanently useless, through a rule of the simulator. It scales up an app so that machines are launched.
 func (c *chaos) lame(ctx context.Context, a act, pool, rule string) (string, error) {
 	what, err := c.rule(ctx, a, pool, rule)
 	if err != nil || a.ends {
@@ -267,14 +268,14 @@ func (c *chaos) lame(ctx context.Context, a act, pool, rule string) (string, err
 	return what, c.grow(ctx, pool)
 }
 
-// grow has an app of a pool want as many pods as it ever does.
+// grow scales an app of a pool to its maximum.
 func (c *chaos) grow(ctx context.Context, pool string) error {
 	i := slices.IndexFunc(apps, func(a app) bool { return a.pool == pool })
 	return c.patch(ctx, apps[i].owner(), fmt.Sprintf(`{"spec":{"replicas":%d}}`, apps[i].most))
 }
 
-// dieYoung has a kubelet die for good whose replicas are there and whose machine has not started: another agent keeps the machines of a pool from starting for a
-// while, and at the end one of them is never heard of again.
+// dieYoung kills a kubelet for good after its replicas are there but before its node is initialized. The startup taint of another agent keeps the nodes of a
+// pool from being initialized for a while, and at the end one of them stops reporting.
 func (c *chaos) dieYoung(ctx context.Context, a act, pool string) (string, error) {
 	what := ": there is none"
 	if a.ends {
@@ -300,8 +301,8 @@ func (c *chaos) dieYoung(ctx context.Context, a act, pool string) (string, error
 	return c.lame(ctx, a, pool, `{keepTaint: true}`)
 }
 
-// debug has somebody look at Nodes for a while, with a pod on each that tolerates everything and that nothing owns: on any Node, and on all that come to a pool while
-// its machines never get replicas.
+// debug creates debugger pods for a while, which tolerate everything and have no owner. One runs on any Node, others on the Nodes that come to a pool whose
+// machines never get replicas.
 func (c *chaos) debug(ctx context.Context, a act, pool string) (string, error) {
 	of := strconv.Itoa(a.number)
 	if a.ends {
@@ -352,7 +353,7 @@ func (c *chaos) debug(ctx context.Context, a act, pool string) (string, error) {
 	return fmt.Sprintf("%s, and on %v", what, names), err
 }
 
-// debugger is a pod such as kubectl debug node makes.
+// debugger returns a pod as kubectl debug node creates it.
 func debugger(of, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: tenant, Name: "node-debugger-" + of + "-" + node, Labels: map[string]string{adversaryLabel: of}},
@@ -364,10 +365,10 @@ func debugger(of, node string) *corev1.Pod {
 	}
 }
 
-// lies are what agents say of the replicas of a pool's nodes.
+// lies are the rules by which agents report wrong numbers of replicas.
 var lies = []string{`{offer: 4}`, `{offer: 40}`, `{flap: 1s}`, `{flap: 6s}`, `{offer: 1000000}`}
 
-// memories are what one of them says of the memory of its GPUs.
+// memories are the values of GPU memory that a lying agent reports.
 var memories = []string{"0", "1", most, "much"}
 
 func TestLiesAreSuchAsAnAgentCanTell(t *testing.T) {
@@ -384,8 +385,8 @@ func TestLiesAreSuchAsAnAgentCanTell(t *testing.T) {
 	}
 }
 
-// lie has the agents of a pool say for a while that there are fewer or more replicas than there are, or now these and now those; and those of one machine that it has
-// GPUs without number, which fail and recover all the time.
+// lie makes the agents of a pool report too few, too many or changing numbers of replicas for a while. The agent of one machine also reports a huge number of
+// GPUs, whose health flaps all the time.
 func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
 	what, err := c.rule(ctx, a, pool, lies[a.pick%len(lies)])
 	if err != nil {
@@ -426,7 +427,7 @@ func (c *chaos) lie(ctx context.Context, a act, pool string) (string, error) {
 	return fmt.Sprintf("%s: %s, and %s", what, lies[a.pick%len(lies)], node), nil
 }
 
-// condition has a Node say whether its GPUs work.
+// condition sets the condition of a Node that says whether its GPUs work.
 func (c *chaos) condition(ctx context.Context, node string, is corev1.ConditionStatus) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"lastTransitionTime":%q}]}}`, nodecontract.HardwareCondition, is, nodecontract.ReasonHealthy, now)
@@ -436,7 +437,7 @@ func (c *chaos) condition(ctx context.Context, node string, is corev1.ConditionS
 	})
 }
 
-// nodesOf are the Nodes of a pool.
+// nodesOf returns the Nodes of a pool.
 func (c *chaos) nodesOf(ctx context.Context, pool string) ([]corev1.Node, error) {
 	p, err := c.picture(ctx)
 	if err != nil {
@@ -445,7 +446,7 @@ func (c *chaos) nodesOf(ctx context.Context, pool string) ([]corev1.Node, error)
 	return slices.DeleteFunc(p.nodes, func(n corev1.Node) bool { return n.Labels[karpv1.NodePoolLabelKey] != pool }), nil
 }
 
-// meanwhile does something twice a second until the fault ends.
+// meanwhile calls do twice a second until the fault ends.
 func (c *chaos) meanwhile(ctx context.Context, number int, do func(context.Context) error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -464,7 +465,7 @@ func (c *chaos) meanwhile(ctx context.Context, number int, do func(context.Conte
 	}
 }
 
-// cease ends what happens meanwhile.
+// cease ends the background action of a fault.
 func (c *chaos) cease(number int) {
 	if stop := c.stops[number]; stop != nil {
 		stop()

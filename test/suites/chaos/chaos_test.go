@@ -14,16 +14,16 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// short is how long a script takes where KARVE_CHAOS_DURATION does not say.
+// short is the default length of a script.
 const short = 30 * time.Second
 
-// usual is the seed where KARVE_CHAOS_SEED does not say: one whose short script has most faults of the adversary's, and does not have all machines replaced.
+// usual is the default seed: its short script has most faults of the adversary, and does not have all machines replaced.
 const usual = 50
 
-// long is how long a script is in which controllers elect a leader, and after which the machines may not cost too much.
+// long is the length from which on two controllers elect a leader and the price of the final machines is checked.
 const long = 3 * time.Minute
 
-// stays is how long nothing may be wrong until all is quiet: for so long after a script that is long, and shortly otherwise. What goes round is found out by it.
+// stays returns how long the cluster must stay right before it counts as settled: longer after a long script. This finds oscillation.
 func stays(during time.Duration) time.Duration {
 	if during >= long {
 		return 30 * time.Second
@@ -31,14 +31,14 @@ func stays(during time.Duration) time.Duration {
 	return 4 * time.Second
 }
 
-// calm is within which time everything has to be as it should after the last fault: pods of a node that is gone are found after a minute, and what was refused is
-// asked for again after some.
+// calm bounds how long the cluster takes to settle after the last fault. Pods of a lost node are found after a minute, and refused offerings are retried after
+// some minutes.
 const calm = 10 * time.Minute
 
-// start is within which time everything has to be as it should before the first fault.
+// start bounds how long the cluster takes to settle before the first fault.
 const start = 4 * time.Minute
 
-// TestNothingIsLostOnTheWay plays a script and looks what is left. KARVE_CHAOS_SEED has another script, and KARVE_CHAOS_DURATION a longer one.
+// TestNothingIsLostOnTheWay plays a script and checks the final state. KARVE_CHAOS_SEED sets the seed and KARVE_CHAOS_DURATION the length of the script.
 func TestNothingIsLostOnTheWay(t *testing.T) {
 	cluster.Require(t)
 	seed, during := settings(t)
@@ -96,7 +96,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		if err := c.retry(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		// What is cheaper is looked for in steps, and what was in vain again after minutes.
+		// Consolidation works in steps, and retries failed ones after minutes.
 		w.settles(t, "after the last fault, as to the price", calm, quiet, func(ctx context.Context) ([]wrong, error) { return w.tooDear(ctx, machines) })
 	}
 	w.settles(t, "after the last fault, as to what can be launched", calm, 0, func(ctx context.Context) ([]wrong, error) { return w.priceless(ctx, machines), nil })
@@ -112,7 +112,7 @@ func TestNothingIsLostOnTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settles(t, "after pods are not to be moved any more", calm, time.Second, w.stillSteered)
-	// A pool of which it is still to be seen whether its machines work is launched for in two steps.
+	// While a pool is probed, its launches take two steps.
 	if len(w.openBreakers(t.Context())) > 0 {
 		w.grows(t, machines, false)
 	}
@@ -145,7 +145,7 @@ func settings(t *testing.T) (seed uint64, during time.Duration) {
 	return seed, during
 }
 
-// settles waits until nothing is wrong and stays so for a while.
+// settles waits until nothing is wrong, and then that this stays so for a while.
 func (w *world) settles(t *testing.T, when string, within, stays time.Duration, wrongs func(context.Context) ([]wrong, error)) {
 	t.Helper()
 	var good time.Time
@@ -174,10 +174,10 @@ func (w *world) settles(t *testing.T, when string, within, stays time.Duration, 
 	w.mu.Lock()
 	timeline := strings.Join(w.timeline, "\n")
 	w.mu.Unlock()
-	t.Fatalf("not all is well %s %s:\n%sThe timeline:\n%s", within, when, b.String(), timeline)
+	t.Fatalf("the cluster has not settled within %s %s:\n%sThe timeline:\n%s", within, when, b.String(), timeline)
 }
 
-// wrongs are what may not be so once everything is quiet.
+// wrongs returns what is wrong with the cluster once it should have settled.
 func (w *world) wrongs(ctx context.Context) ([]wrong, error) {
 	p, err := w.picture(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (w *world) wrongs(ctx context.Context) ([]wrong, error) {
 	return p.wrongs(), nil
 }
 
-// tooDear is as well that the machines cost too much.
+// tooDear is wrongs, and that the machines cost too much.
 func (w *world) tooDear(ctx context.Context, machines cloud.Catalog) ([]wrong, error) {
 	if all, err := w.wrongs(ctx); err != nil || len(all) > 0 {
 		return all, err
@@ -198,7 +198,7 @@ func (w *world) tooDear(ctx context.Context, machines cloud.Catalog) ([]wrong, e
 	return b.wrongs(), err
 }
 
-// priceless is that nobody knows what the machines should cost.
+// priceless returns an error if the machines cannot be priced.
 func (w *world) priceless(ctx context.Context, machines cloud.Catalog) []wrong {
 	if _, err := w.bill(ctx, machines); err != nil {
 		return []wrong{{"Price", "of all machines", "is not known: " + err.Error()}}
@@ -206,7 +206,7 @@ func (w *world) priceless(ctx context.Context, machines cloud.Catalog) []wrong {
 	return nil
 }
 
-// stillSteered are as well the Nodes that pods are still steered away from, when nothing is to be moved.
+// stillSteered is wrongs, and the Nodes that pods are still steered away from although nothing is to be moved.
 func (w *world) stillSteered(ctx context.Context) ([]wrong, error) {
 	p, err := w.picture(ctx)
 	if err != nil {
@@ -215,7 +215,7 @@ func (w *world) stillSteered(ctx context.Context) ([]wrong, error) {
 	return append(p.wrongs(), p.steered()...), nil
 }
 
-// bugs are the lines of the controllers' logs that tell of a bug of ours.
+// bugs returns the lines of the controllers' logs that report a bug in Karve.
 func (w *world) bugs(t *testing.T) []string {
 	t.Helper()
 	var bad []string
@@ -225,7 +225,7 @@ func (w *world) bugs(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(log)) {
-			// What a tenant asks for may be left out of a plan, and nothing else.
+			// A plan may leave out a tenant's pods, but no others.
 			leftOut := strings.Contains(line, "no sound plan was found for") && strings.Contains(line, fmt.Sprintf(`"pod":"%s/`, namespace))
 			if strings.HasPrefix(line, "panic:") || strings.Contains(line, "DATA RACE") || strings.Contains(line, "its own rules") || strings.Contains(line, "Observed a panic") || leftOut {
 				bad = append(bad, strings.TrimSpace(line))

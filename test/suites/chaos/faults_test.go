@@ -32,31 +32,31 @@ const (
 var (
 	// scarce are the types that may be refused, the cheapest of their families.
 	scarce = []string{"g4dn.xlarge", "g4dn.2xlarge", "g5.xlarge"}
-	// otherBudgets, otherIdle and otherReplicas are what somebody tries for a while.
+	// otherBudgets, otherIdle and otherReplicas are settings that a user tries for a while.
 	otherBudgets  = []string{"0", "1", "100%"}
 	otherIdle     = []string{v1alpha1.IdleNever, "1s", "10s"}
 	otherReplicas = []int{8, 12, 20}
-	// images are those that an EC2NodeClass selects, in turn.
+	// images are the images that an EC2NodeClass selects, in turn.
 	images = []string{"al2023@v20260815", "al2023@v20260801"}
-	// skews are by how much the clock was wrong with which the controller wrote times.
+	// skews are the offsets by which the controller's past timestamps are shifted.
 	skews = []time.Duration{-time.Hour, -10 * time.Minute, -time.Minute, 20 * time.Second, 5 * time.Minute, time.Hour}
 )
 
 // chaos plays a script.
 type chaos struct {
 	*world
-	// victims are the machines and nodes of faults that have not ended, by their numbers.
+	// victims are the machines and Nodes of the active faults, by the numbers of the faults.
 	victims map[int]string
 	// turns is how often images and templates were changed.
 	turns int
-	// liars are the Nodes whose agents lie, and stops end what is done while a fault lasts, by the numbers of the faults.
+	// liars are the Nodes whose agents lie, and stops end the background actions, by the numbers of the faults.
 	liars map[int]string
-	// interrupted are the types and zones in which a spot machine was interrupted.
+	// interrupted are the types and zones of interrupted spot machines.
 	interrupted map[string]bool
 	stops       map[int]func()
 }
 
-// play does what the script says, each thing at its time, or as soon as what was before it is done.
+// play performs the acts of a script, each at its time, or as soon as the act before it is done.
 func (c *chaos) play(ctx context.Context, acts []act) error {
 	began := time.Now()
 	for _, a := range acts {
@@ -72,7 +72,7 @@ func (c *chaos) play(ctx context.Context, acts []act) error {
 	return nil
 }
 
-// perform does one thing and says to whom.
+// perform performs an act and returns what it acted on.
 func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 	pool := pools[a.pick%len(pools)].name
 	switch a.fault {
@@ -138,13 +138,13 @@ func (c *chaos) perform(ctx context.Context, a act) (string, error) {
 	return "", fmt.Errorf("nobody knows how to do that")
 }
 
-// kill ends a controller as a crash does and starts it again, after something was done.
+// kill kills a controller, calls meanwhile, and starts the controller again.
 func (c *chaos) kill(ctx context.Context, pick int, meanwhile func(context.Context) (string, error)) (string, error) {
 	c.lives.Lock()
 	defer c.lives.Unlock()
 	name := c.controllers[pick%len(c.controllers)].Name
 	if err := c.KillComponent(name); err != nil {
-		return ": " + err.Error(), nil // It ended by itself a moment ago.
+		return ": " + err.Error(), nil // It has just ended by itself.
 	}
 	what, err := meanwhile(ctx)
 	if err != nil {
@@ -153,13 +153,13 @@ func (c *chaos) kill(ctx context.Context, pick int, meanwhile func(context.Conte
 	return fmt.Sprintf(": %s%s", name, what), c.insist(ctx, func(ctx context.Context) error { return c.StartComponent(ctx, name) })
 }
 
-// times are the annotations in which the controller keeps times.
+// times are the annotations that hold timestamps of the controller.
 var times = []string{
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingSinceAnnotation, v1alpha1.ReplaceAfterAnnotation,
 	v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.ReplicasRaisedAnnotation, v1alpha1.ReplicasReadySinceAnnotation,
 }
 
-// skew moves all times that the controller has written: in annotations, in the refusals, in the breakers, in its lease.
+// skew shifts all timestamps that the controller has written: in annotations, refusals, breakers and its lease.
 func (c *chaos) skew(ctx context.Context, by time.Duration) (string, error) {
 	moved := 0
 	var nodes corev1.NodeList
@@ -230,7 +230,7 @@ func (c *chaos) skew(ctx context.Context, by time.Duration) (string, error) {
 	return fmt.Sprintf(", %d times moved by %s", moved, by), nil
 }
 
-// unlessChanged is the error of an update, but for that of an object that somebody has changed meanwhile: it then has a new time.
+// unlessChanged ignores conflicts: an object that was changed meanwhile has a new timestamp.
 func unlessChanged(err error) error {
 	if apierrors.IsConflict(err) {
 		return nil
@@ -238,7 +238,7 @@ func unlessChanged(err error) error {
 	return err
 }
 
-// shifted are the times among the annotations, moved.
+// shifted returns the timestamps among the annotations, shifted.
 func shifted(annotations map[string]string, by time.Duration) map[string]string {
 	later := map[string]string{}
 	for _, key := range times {
@@ -269,7 +269,7 @@ func (c *chaos) refuse(a act) (string, error) {
 	return ": " + r.Type, nil
 }
 
-// trouble has something happen to all calls of EC2.
+// trouble begins or ends a fault of all EC2 calls.
 func (c *chaos) trouble(a act, begin func(names ...string)) (string, error) {
 	if a.ends {
 		c.AWS().Heal("EC2")
@@ -279,7 +279,7 @@ func (c *chaos) trouble(a act, begin func(names ...string)) (string, error) {
 	return "", nil
 }
 
-// machine is one of those that run and are Nodes, by the pick; none when there is none.
+// machine picks one of the wanted running machines that have a Node. ok is false if there is none.
 func (c *chaos) machine(ctx context.Context, pick int, wanted func(aws.Instance) bool) (aws.Instance, bool, error) {
 	p, err := c.picture(ctx)
 	if err != nil {
@@ -296,7 +296,7 @@ func (c *chaos) machine(ctx context.Context, pick int, wanted func(aws.Instance)
 	return some[pick%len(some)], true, nil
 }
 
-// interrupt gives notice of a spot machine; at the end it is taken, wherever its pods are by then.
+// interrupt sends a spot interruption notice. At the end of the fault it terminates the machine, whether or not pods still run on it.
 func (c *chaos) interrupt(ctx context.Context, a act) (string, error) {
 	if a.ends {
 		id := c.victims[a.number]
@@ -349,7 +349,7 @@ func (c *chaos) silence(ctx context.Context, a act) (string, error) {
 	return ": " + i.PrivateDNS, c.insist(ctx, func(ctx context.Context) error { return c.Machines().Silence(ctx, i.PrivateDNS) })
 }
 
-// rule tells the simulator how agents behave, until the fault ends.
+// rule sets how the simulator's agents behave, until the fault ends.
 func (c *chaos) rule(ctx context.Context, a act, pool, rule string) (string, error) {
 	c.rules[pool] = rule
 	if a.ends {
@@ -376,8 +376,8 @@ func (c *chaos) class(ctx context.Context, pool, idle string, replicas int) erro
 	return c.patch(ctx, class, fmt.Sprintf(`{"spec":{"sharing":{"replicas":%d},"consolidation":{"idleAfter":%q}}}`, replicas, idle))
 }
 
-// retry has everything tried again that rests, as its owner may: what rests after a clock was wrong may do so for longer than a test lasts. Budgets let all machines go
-// at once: where one of two may, the two are never made one.
+// retry clears all backoffs, as a user may: after a clock skew they may last longer than the test. It also sets the budgets to 100 %: a budget that allows one
+// of two machines never lets two be merged into one.
 func (c *chaos) retry(ctx context.Context) error {
 	for _, p := range pools {
 		if err := c.budget(ctx, p.name, "100%"); err != nil {
@@ -396,7 +396,7 @@ func (c *chaos) retry(ctx context.Context) error {
 	return nil
 }
 
-// heal makes everything usual again, should two faults have ended in another order than they began.
+// heal restores the defaults, in case faults ended in another order than they began.
 func (c *chaos) heal(ctx context.Context) error {
 	for _, name := range scarce {
 		c.AWS().Allow(aws.Refusal{Type: name})

@@ -12,25 +12,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// guard watches that no app has fewer healthy pods than its PodDisruptionBudget asks for because somebody took one away. Who lost pods with a node that died lost
-// them by the script, and may have lost one more by an eviction that was admitted before that was known.
+// guard checks that no component takes a pod of an app away while its PodDisruptionBudget does not allow it. An app that loses pods with a dead node loses them
+// by the script. It may lose one more by an eviction that was admitted before the loss was known.
 type guard struct {
 	mu sync.Mutex
-	// atLeast is how many pods the budget of an app asks for.
+	// atLeast is the number of healthy pods that the budget of each app requires.
 	atLeast map[string]int
 	pods    map[types.UID]guarded
-	// dead are the Nodes that are dead at present, or were until a moment ago, with when they came back; the zero time of those that have not.
+	// dead are the Nodes that are dead or have just come back, with the time when they came back; zero for dead Nodes.
 	dead map[string]time.Time
 	// lost is when an app last lost a pod with a node.
 	lost map[string]time.Time
-	// missed is when the watch last told of pods that had gone while it was broken.
+	// missed is when the watch last reported pods that had gone while it was disconnected.
 	missed time.Time
-	// runs says whether the machine of a Node runs: pods of one that does and whose kubelet is not heard of, as on a machine that has too much to do, were taken by nobody.
+	// runs reports whether the machine of a Node runs. If a running machine's kubelet misses its heartbeats, as on a busy machine, no component has taken its
+	// pods away.
 	runs func(node string) bool
 	tell func(format string, args ...any)
-	// breaches are what was told.
+	// breaches are the violations found.
 	breaches []string
-	// evicted counts the pods that were taken away by evictions, died those lost with nodes.
+	// evicted counts the evicted pods, died the pods lost with nodes.
 	evicted, died int
 }
 
@@ -40,10 +41,10 @@ type guarded struct {
 }
 
 const (
-	// race is how long an eviction may be admitted after a node has died: the budget's controller has not counted yet. The guard itself may not have counted for as long
-	// after its watch was broken.
+	// race is how long evictions may still be admitted after a node has died, because the disruption controller has not yet counted the loss. After its watch
+	// was disconnected, the guard itself may be as late.
 	race = 5 * time.Second
-	// convalescence is how long the pods of a node that came back may look as if it had not.
+	// convalescence is how long the pods of a node that came back may still look unhealthy.
 	convalescence = 30 * time.Second
 )
 
@@ -51,7 +52,7 @@ func newGuard(atLeast map[string]int, runs func(node string) bool, tell func(for
 	return &guard{atLeast: atLeast, runs: runs, tell: tell, pods: map[types.UID]guarded{}, dead: map[string]time.Time{}, lost: map[string]time.Time{}}
 }
 
-// kills tells that a node dies by the script, revives that it came back.
+// kills records that the script kills a node, revives that the node came back.
 func (g *guard) kills(node string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,8 +65,8 @@ func (g *guard) revives(node string, now time.Time) {
 	g.dead[node] = now
 }
 
-// misses tells that a pod has gone while the watch was broken, as when the API server was away: nobody knows when and why. The watch tells of all those before it tells of
-// any that has come meanwhile.
+// misses records that a pod went while the watch was disconnected, for instance while the API server was down: when and why is unknown. A watch reports all
+// such pods before any new one.
 func (g *guard) misses(pod *corev1.Pod, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,7 +74,7 @@ func (g *guard) misses(pod *corev1.Pod, now time.Time) {
 	g.missed = now
 }
 
-// note takes what a watch tells of a pod.
+// note records a watch event of a pod.
 func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,7 +103,7 @@ func (g *guard) note(pod *corev1.Pod, gone bool, now time.Time) {
 	}
 }
 
-// breach notes that something happened that may not.
+// breach records a violation.
 func (g *guard) breach(format string, args ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,17 +126,17 @@ func (g *guard) healthy(app string) int {
 	return n
 }
 
-// healthy is what the controller of budgets takes for healthy.
+// healthy reports whether a pod is healthy by the rules of the disruption controller.
 func healthy(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// unheard is the reason of a pod that nobody has deleted.
+// unheard is the reason for a pod that no component has deleted.
 const unheard = "not ready any more"
 
-// reasonOf is what the pod says of who took it away.
+// reasonOf returns why the pod was taken away, from its conditions.
 func reasonOf(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget {

@@ -18,17 +18,17 @@ import (
 const (
 	// tenant is the namespace of the adversary's pods.
 	tenant = "tenant"
-	// adversaryLabel is on every object of the adversary's; its value is the number of the fault, or standing.
+	// adversaryLabel is on every object of the adversary. Its value is the number of the fault, standing or early.
 	adversaryLabel = "example.com/adversary"
-	// standing is the value of adversaryLabel on what is there from before the first workload until all is quiet after the last fault.
+	// standing is the value of adversaryLabel on objects that exist from before the first workload until the cluster has settled after the last fault.
 	standing = "standing"
-	// early is its value on what is there before the first fault.
+	// early is its value on objects that exist until the first fault.
 	early = "early"
 	// nowhere is a label that no Node has.
 	nowhere = "example.com/nowhere"
 )
 
-// The largest quantity of int64; the smallest number of processors that overflows int64 in thousandths; and more than int64 holds.
+// most is the largest int64, overflows is the smallest number of CPUs that overflows int64 in milli-CPU, and beyondMost does not fit into int64.
 const (
 	most       = "9223372036854775807"
 	overflows  = "9223372036854776"
@@ -39,14 +39,14 @@ const (
 type hostile struct {
 	name string
 	edit func(p *corev1.Pod)
-	// runs says that the pod has to run. It costs no more than its replica and some processor.
+	// runs says that the pod has to run. It requests no more than one replica and some CPU.
 	runs bool
-	// fits says that the scheduler may find a place for it, although Karve need not.
+	// fits says that the scheduler may find a node for it, although Karve need not.
 	fits bool
 }
 
-// hostiles are pods that a tenant may create. Each tolerates the taint of a pool and asks for one replica, unless its edit says otherwise. Amounts that overflow int64
-// select nothing besides: the scheduler itself takes them for small ones, and no kubelet is here that would turn such a pod away.
+// hostiles are pods that a tenant may create. Each tolerates the taint of a pool and requests one replica unless its edit says otherwise. Pods whose requests
+// overflow int64 also select a label that no Node has: the scheduler misreads such requests as small, and there is no kubelet here to reject the pod.
 var hostiles = []hostile{
 	{name: "processors-overflow", edit: func(p *corev1.Pod) { requests("cpu", overflows)(p); p.Spec.Tolerations = nil }},
 	{name: "processors-most", edit: all(requests("cpu", most), stranded)},
@@ -111,10 +111,10 @@ var hostiles = []hostile{
 	{name: "last", runs: true, edit: func(p *corev1.Pod) { p.Spec.PriorityClassName = "tenant-last" }},
 }
 
-// priorities are those of hostile pods; none preempts.
+// priorities are the priorities of hostile pods. None of them preempts.
 var priorities = map[string]int32{"tenant-first": 1_000_000_000, "tenant-last": -2147483648}
 
-// pod is a hostile pod that tolerates the taint of a pool.
+// pod returns a hostile pod that tolerates the taint of a pool.
 func (h hostile) pod(of, pool string) *corev1.Pod {
 	t := podTemplate(h.name, pool, "50m", "64Mi")
 	p := &corev1.Pod{
@@ -129,7 +129,7 @@ func (h hostile) pod(of, pool string) *corev1.Pod {
 	return p
 }
 
-// classOf is one of many pods that are each of a class of their own: no two have the same labels and rules.
+// classOf returns one of many pods that are each in a class of their own: no two have the same labels and rules.
 func classOf(of, pool string, i int) *corev1.Pod {
 	return hostile{name: fmt.Sprintf("class-%d", i), edit: func(p *corev1.Pod) {
 		own := &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}}
@@ -164,12 +164,12 @@ func requests(name corev1.ResourceName, quantity string) func(*corev1.Pod) {
 	}
 }
 
-// limits sets a limit of the first container, which is its request as well.
+// limits sets a limit of the first container. The request defaults to it.
 func limits(name corev1.ResourceName, quantity string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits[name] = resource.MustParse(quantity) }
 }
 
-// twice gives the pod its container a second time.
+// twice adds a copy of the container.
 func twice(p *corev1.Pod) {
 	again := *p.Spec.Containers[0].DeepCopy()
 	again.Name = "again"
@@ -180,7 +180,7 @@ func selects(key, value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{key: value} }
 }
 
-// stranded has the scheduler find no Node, whatever it makes of the rest.
+// stranded makes the pod unschedulable by a label that no Node has.
 func stranded(p *corev1.Pod) { selects(nowhere, "x")(p) }
 
 func affinity(r corev1.NodeSelectorRequirement) func(*corev1.Pod) {
@@ -217,7 +217,7 @@ var plenty = corev1.ResourceList{
 	v1alpha1.ResourceGPUShared: resource.MustParse("160"),
 }
 
-// hindrance is why a pod may stay without a place, by its spec alone and in Kubernetes' own arithmetic; "" for one that has to run.
+// hindrance returns why a pod may stay pending, judged by its spec alone and with Kubernetes' arithmetic; "" for a pod that has to run.
 func hindrance(p *corev1.Pod) string {
 	tolerates := func(t corev1.Toleration) bool { return t.Key == v1alpha1.ResourceGPUShared || t.Key == "" }
 	memory, err := resource.ParseQuantity(p.Annotations[v1alpha1.GPUMemoryAnnotation])
@@ -266,7 +266,7 @@ func TestOnlyPodsThatCannotRunMayStayPending(t *testing.T) {
 	t.Parallel()
 	for _, h := range hostiles {
 		if why := hindrance(h.pod(standing, steady)); (why == "") != h.runs {
-			t.Errorf("%s has to run: %t, but what hinders it is %q", h.name, h.runs, why)
+			t.Errorf("%s has to run: %t, but its hindrance is %q", h.name, h.runs, why)
 		}
 	}
 	if why := hindrance(classOf(standing, spot, 1)); why != "" {

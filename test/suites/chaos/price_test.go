@@ -29,7 +29,7 @@ import (
 	localaws "karve.sh/karve/test/harness/aws"
 )
 
-// catalogue is one of the cluster's machines, as the controller has it.
+// catalogue returns a catalog of the cluster's instance types, as in the controller.
 func catalogue(t *testing.T, w *world) cloud.Catalog {
 	t.Helper()
 	machines := instancetype.New(instancetype.Config{
@@ -40,11 +40,11 @@ func catalogue(t *testing.T, w *world) cloud.Catalog {
 	return machines
 }
 
-// bill is what the machines cost an hour, and what others would that hold the same pods, if there were none yet: those of the planner's plan, and the least that any
-// can. What is refused at present is not planned with, though machines of it may be there.
+// bill is the price of the machines per hour, the price of a new plan for the same pods on an empty cluster, and the lower bound for any plan. The plan does
+// not use offerings that are refused at present, although such machines may be running.
 type bill struct {
 	fleet, plan, bound planner.MicroUSD
-	// machines are those of both, for whoever has to find out.
+	// machines and planned list the machines of both, for debugging.
 	machines, planned []string
 }
 
@@ -53,7 +53,7 @@ func (b bill) String() string {
 		b.fleet, b.plan, b.bound, strings.Join(b.machines, ", "), strings.Join(b.planned, ", "))
 }
 
-// dear is by how many percent the machines may cost more than those of the plan.
+// dear is by how many percent the machines may cost more than the plan.
 const dear = 5
 
 func (b bill) wrongs() []wrong {
@@ -63,7 +63,7 @@ func (b bill) wrongs() []wrong {
 	return nil
 }
 
-// gather is the cluster as the controller sees it, without what can never run and what is not of the pools.
+// gather returns the cluster as the controller sees it, without pods that can never run and without objects that are not of the pools.
 func (w *world) gather(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
 	g := gather.Gatherer{
 		Cached: w.api, Live: w.api, Mapper: w.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
@@ -112,8 +112,8 @@ func machine(instanceType, zone, capacityType string, price planner.MicroUSD) st
 	return fmt.Sprintf("%s %s %s at %d", capacityType, instanceType, zone, price)
 }
 
-// afresh is the cluster without its machines, where all pods wait that run on them. A breaker bounds what is launched at once, and not what machines may cost: one that
-// was opened by a machine that is gone stays half open for as long as nobody needs another.
+// afresh returns the cluster without its machines, with all their pods pending. It closes the breakers, which limit how many machines are launched at once, not
+// what they may cost: a breaker that was opened by a machine that is gone stays half-open until another machine is needed.
 func afresh(c *snapshot.Cluster) *snapshot.Cluster {
 	fresh := *c
 	fresh.NodeClaims, fresh.Nodes, fresh.Pods, fresh.NodePools = nil, nil, nil, slices.Clone(c.NodePools)
@@ -138,7 +138,7 @@ func closeBreaker(np *karpv1.NodePool) {
 	np.Status.Conditions = slices.DeleteFunc(slices.Clone(np.Status.Conditions), func(c status.Condition) bool { return c.Type == v1alpha1.ConditionReplicasHealthy })
 }
 
-// priceOf is what the machine costs that a claim got.
+// priceOf returns the price of the machine of a claim.
 func priceOf(claim *karpv1.NodeClaim, c *snapshot.Cluster) (planner.MicroUSD, error) {
 	name, zone, capacityType := snapshot.ShapeOf(claim)
 	for _, t := range c.InstanceTypes() {

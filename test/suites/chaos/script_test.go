@@ -10,82 +10,82 @@ import (
 	"time"
 )
 
-// fault is something that goes wrong, or that somebody changes while all else goes on.
+// fault is something that goes wrong or that a user changes.
 type fault string
 
 const (
-	// killController ends the controller as a crash does, and starts it again.
+	// killController kills the controller and restarts it.
 	killController fault = "the controller is killed"
-	// skewClock does so too, and meanwhile moves all times that the controller has written, as if its clock had been wrong when it wrote them.
+	// skewClock does the same and meanwhile shifts all timestamps that the controller has written, as if its clock had been wrong.
 	skewClock fault = "the controller is killed and comes back with another clock"
-	// restartAPIServer ends the API server at once and has it come back a little later.
+	// restartAPIServer kills the API server and restarts it a little later.
 	restartAPIServer fault = "the API server is restarted"
-	// refuseType has an instance type refused everywhere for a while.
+	// refuseType makes EC2 refuse an instance type in all zones for a while.
 	refuseType fault = "an instance type is refused"
-	// throttleEC2 has EC2 turn all calls away for a while.
+	// throttleEC2 makes EC2 throttle all calls for a while.
 	throttleEC2 fault = "EC2 turns calls away"
-	// interruptSpot gives notice of a spot machine, and takes it after a while.
+	// interruptSpot sends a spot interruption notice, and terminates the machine after a while.
 	interruptSpot fault = "a spot machine is interrupted"
-	// stopMachine ends a machine without a word.
+	// stopMachine terminates a machine without notice.
 	stopMachine fault = "a machine stops"
-	// silenceKubelet has nothing be heard of a Node for a while, though its machine runs.
+	// silenceKubelet stops the heartbeats of a Node for a while, although its machine runs.
 	silenceKubelet fault = "a kubelet falls silent"
-	// crashAgents has the replicas of a pool's nodes vanish for a while, and none come on new ones.
+	// crashAgents removes the replicas of a pool's nodes for a while; new nodes get none.
 	crashAgents fault = "the agents of a pool crash"
-	// delayAgents has replicas come late on new nodes for a while.
+	// delayAgents delays the replicas of new nodes for a while.
 	delayAgents fault = "the agents of a pool are late"
-	// editBudget gives a NodePool another disruption budget for a while.
+	// editBudget changes the disruption budget of a NodePool for a while.
 	editBudget fault = "a disruption budget is edited"
-	// editClass gives a GPUNodeClass another number of replicas and another idle time for a while.
+	// editClass changes the number of replicas and the idle time of a GPUNodeClass for a while.
 	editClass fault = "a GPUNodeClass is edited"
 	// drift changes the template of a NodePool.
 	drift fault = "a NodePool's template is changed"
-	// changeImage has an EC2NodeClass select another image.
+	// changeImage makes an EC2NodeClass select another image.
 	changeImage fault = "an EC2NodeClass's image is changed"
-	// cutEC2 has EC2 close the connections of all calls for a while.
+	// cutEC2 makes EC2 close the connections of all calls for a while.
 	cutEC2 fault = "EC2 cannot be reached"
-	// hangEC2 has EC2 answer no call for a while.
+	// hangEC2 makes EC2 answer no call for a while.
 	hangEC2 fault = "EC2 hangs"
-	// besetTenant has a tenant create hostile pods for a while.
+	// besetTenant makes a tenant create hostile pods for a while.
 	besetTenant fault = "a tenant creates hostile pods"
-	// crowdTenant has a tenant create many pods for a while that are each of a class of their own.
+	// crowdTenant makes a tenant create many pods for a while, each in a class of its own.
 	crowdTenant fault = "a tenant creates many classes of pods"
-	// meddleOthers has others create Nodes, NodePools, NodeClaims and events for a while that are not what they say.
+	// meddleOthers makes others create bogus Nodes, NodePools, NodeClaims and events for a while.
 	meddleOthers fault = "others create hostile objects"
-	// keepTaint has the machines that a pool gets for a while keep a startup taint for ever.
+	// keepTaint makes the machines that a pool gets for a while keep a startup taint forever.
 	keepTaint fault = "a startup taint stays"
-	// dieYoung has a kubelet die before its machine has started.
+	// dieYoung kills a kubelet before its node is initialized.
 	dieYoung fault = "a kubelet dies before its machine has started"
-	// debugNodes has somebody debug Nodes for a while: any, and some whose replicas never come.
+	// debugNodes creates debugger pods on Nodes for a while: on any Node, and on Nodes that never get replicas.
 	debugNodes fault = "somebody debugs broken nodes"
-	// lieOfReplicas has agents say for a while what is not so.
+	// lieOfReplicas makes agents report wrong numbers of replicas for a while.
 	lieOfReplicas fault = "the agents of a pool lie"
 )
 
-// replicasTimeout is how long a machine may be without its replicas. Agents that are late take 8 s, and on a machine with much to do all take longer.
+// replicasTimeout is how long a machine may be without its replicas. Delayed agents take 8 s, and all agents are slower on a busy machine.
 const replicasTimeout = 20 * time.Second
 
-// weights are how often each fault is in a round of them. What makes every machine of a pool drift is rare.
+// weights are how often each fault occurs in a round. Faults that make every machine of a pool drift are rare.
 var weights = map[fault]int{
 	killController: 4, skewClock: 2, restartAPIServer: 1, refuseType: 2, throttleEC2: 1, interruptSpot: 2, stopMachine: 1, silenceKubelet: 1,
 	crashAgents: 1, delayAgents: 1, editBudget: 1, editClass: 1, drift: 1, changeImage: 1,
 	cutEC2: 1, hangEC2: 1, besetTenant: 2, crowdTenant: 1, meddleOthers: 1, keepTaint: 1, dieYoung: 1, debugNodes: 1, lieOfReplicas: 2,
 }
 
-// lasting are the faults that begin and end.
+// lasting are the faults that have an end.
 var lasting = []fault{
 	refuseType, throttleEC2, interruptSpot, silenceKubelet, crashAgents, delayAgents, editBudget, editClass,
 	cutEC2, hangEC2, besetTenant, crowdTenant, meddleOthers, keepTaint, dieYoung, debugNodes, lieOfReplicas,
 }
 
-// act is a moment of a script: a fault begins or ends.
+// act is the beginning or the end of a fault.
 type act struct {
 	at    time.Duration
 	fault fault
 	ends  bool
-	// number is of the fault, so that its end is known to be of its beginning.
+	// number is the number of the fault. It connects its end to its beginning.
 	number int
-	// pick decides which of several things it happens to, or how.
+	// pick chooses the target or the variant of the fault.
 	pick int
 }
 
@@ -96,7 +96,7 @@ func (a act) String() string {
 	return fmt.Sprintf("#%d %s", a.number, a.fault)
 }
 
-// script draws faults for so long. Every fault comes once before one comes too often, and all have ended when the time is over.
+// script draws faults for the given time. All faults occur before one occurs more often than its weight, and all have ended by then.
 func script(random *rand.Rand, during time.Duration) []act {
 	gap := min(max(during/15, 2*time.Second), 6*time.Second)
 	var acts []act
@@ -113,10 +113,10 @@ func script(random *rand.Rand, during time.Duration) []act {
 		if slices.Contains(lasting, a.fault) {
 			lasts := 4*time.Second + time.Duration(random.Int64N(int64(2*gap)))
 			if a.fault == crashAgents || a.fault == debugNodes {
-				lasts += replicasTimeout // Else nobody would have to do anything about it.
+				lasts += replicasTimeout // Otherwise the controller would not have to act.
 			}
 			if a.fault == keepTaint || a.fault == dieYoung {
-				lasts += 8 * time.Second // A machine has to come meanwhile.
+				lasts += 8 * time.Second // A machine has to be launched meanwhile.
 			}
 			a.at, a.ends = min(at+lasts, during), true
 			acts = append(acts, a)
@@ -126,7 +126,7 @@ func script(random *rand.Rand, during time.Duration) []act {
 	return acts
 }
 
-// shuffled is a round of faults, each kind once before one comes a second time.
+// shuffled returns a round of faults. Each fault occurs once before any occurs again.
 func shuffled(random *rand.Rand) []fault {
 	left := maps.Clone(weights)
 	var round []fault
@@ -138,7 +138,7 @@ func shuffled(random *rand.Rand) []fault {
 				delete(left, f)
 			}
 		}
-		slices.Sort(each) // A map's order is not the seed's.
+		slices.Sort(each) // The order must depend on the seed alone.
 		random.Shuffle(len(each), func(i, j int) { each[i], each[j] = each[j], each[i] })
 		round = append(round, each...)
 	}
@@ -151,7 +151,7 @@ func TestASeedAlwaysDrawsTheSameScriptAndAllFaultsEnd(t *testing.T) {
 		for _, during := range []time.Duration{5 * time.Second, 40 * time.Second, 15 * time.Minute} {
 			acts := script(rand.New(rand.NewPCG(seed, 1)), during)
 			if again := script(rand.New(rand.NewPCG(seed, 1)), during); !slices.Equal(acts, again) {
-				t.Fatalf("seed %d draws two scripts", seed)
+				t.Fatalf("seed %d draws different scripts", seed)
 			}
 			open, drawn := map[int]bool{}, map[fault]bool{}
 			for _, a := range acts {

@@ -21,7 +21,7 @@ import (
 	"karve.sh/karve/test/harness/aws"
 )
 
-// picture is all there is at a moment.
+// picture is the state of the cluster at one moment.
 type picture struct {
 	pods         []corev1.Pod
 	deployments  []appsv1.Deployment
@@ -30,11 +30,12 @@ type picture struct {
 	nodes        []corev1.Node
 	claims       []karpv1.NodeClaim
 	instances    []aws.Instance
-	// seen is how many claims of a name there were, one after the other: a name is of a pool, an offering and pods, and may come again once its claim is gone.
+	// seen is how many claims of a name there were, one after another. A claim's name is made from its pool, offering and pods, so it may be used again once
+	// the claim is gone.
 	seen map[string]int
-	// wanted is what a machine of a NodePool has to be, by the pool's name.
+	// wanted is what the machines of each NodePool should be made from.
 	wanted map[string]made
-	// versions are those of images, by their ids.
+	// versions are the versions of images by their IDs.
 	versions map[string]string
 }
 
@@ -46,7 +47,7 @@ type made struct {
 
 const generationLabel = "example.com/generation"
 
-// wrong is something that may not be so once everything is quiet.
+// wrong is something that must not be so once the cluster has settled.
 type wrong struct {
 	kind, name string
 	what       string
@@ -54,7 +55,7 @@ type wrong struct {
 
 func (w wrong) String() string { return fmt.Sprintf("%s %s %s", w.kind, w.name, w.what) }
 
-// wrongs are what may not be so once everything is quiet.
+// wrongs returns what must not be so once the cluster has settled.
 func (p *picture) wrongs() []wrong {
 	return slices.Concat(p.wrongPods(), p.wrongOwners(), p.wrongNodes(), p.wrongClaims(), p.wrongInstances())
 }
@@ -94,7 +95,7 @@ func (p *picture) wrongOwners() []wrong {
 	return all
 }
 
-// leftovers are the annotations by which something is under way.
+// leftovers are the annotations of operations in progress.
 var leftovers = []string{v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation}
 
 func (p *picture) wrongNodes() []wrong {
@@ -103,7 +104,7 @@ func (p *picture) wrongNodes() []wrong {
 	for i := range p.claims {
 		claimed[p.claims[i].Status.ProviderID] = true
 	}
-	// The taint that steers is no leftover but says what is so: a machine has room, the machines would cost less without it, and there is room on others.
+	// The surplus taint is not a leftover but reflects the state: the machine has room, the fleet would be cheaper without it, and other machines have room.
 	roomElsewhere := slices.ContainsFunc(p.nodes, func(n corev1.Node) bool { return p.free(&n) > 0 && !steersAway(&n) })
 	for i := range p.nodes {
 		n := &p.nodes[i]
@@ -144,7 +145,7 @@ func (p *picture) wrongNodes() []wrong {
 	return all
 }
 
-// free is how many replicas of a Node nobody holds.
+// free returns how many replicas of a Node no pod holds.
 func (p *picture) free(n *corev1.Node) int64 {
 	resource := snapshot.PromiseOf(n.Annotations).Resource
 	exposed := n.Status.Allocatable[resource]
@@ -166,7 +167,7 @@ func steersAway(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == v1alpha1.SurplusTaintKey })
 }
 
-// steered are the Nodes that pods are steered away from, which is wrong where nothing is to be moved.
+// steered returns the Nodes that pods are steered away from. This is wrong if nothing is to be moved.
 func (p *picture) steered() []wrong {
 	var all []wrong
 	for i := range p.nodes {
@@ -196,7 +197,7 @@ func (p *picture) wrongClaims() []wrong {
 			say(fmt.Sprintf("has no running machine, provider ID %q", c.Status.ProviderID))
 		}
 		want := p.wanted[c.Labels[karpv1.NodePoolLabelKey]]
-		// One whose replacement did not come is left alone for a while, also when it did not come for a wrong clock's sake.
+		// A machine whose replacement did not come is left alone for a while, even if the cause was a wrong clock.
 		rests := c.Annotations[v1alpha1.ReplaceAfterAnnotation] != ""
 		if is := (made{c.Labels[generationLabel], p.versions[c.Status.ImageID]}); is != want && !rests {
 			say(fmt.Sprintf("has drifted: it is of %+v, its pool of %+v", is, want))
@@ -210,10 +211,10 @@ func (p *picture) wrongClaims() []wrong {
 	return all
 }
 
-// claimTag is the tag by which Karpenter marks the machine of a NodeClaim.
+// claimTag is the tag that Karpenter puts on the machine of a NodeClaim.
 const claimTag = "karpenter.sh/nodeclaim"
 
-// wrongInstances are machines that nobody knows of, and claims that got two: those of the past count too.
+// wrongInstances returns machines without a claim, and claims that were launched twice, including claims that are gone.
 func (p *picture) wrongInstances() []wrong {
 	var all []wrong
 	claimed, of := map[string]bool{}, map[string][]string{}
@@ -226,7 +227,7 @@ func (p *picture) wrongInstances() []wrong {
 			all = append(all, wrong{"Instance", i.ID, fmt.Sprintf("is %s and has no NodeClaim; it was launched for %q", i.State, i.Tags[claimTag])})
 		}
 	}
-	// Karpenter tags machines a moment after it has launched them, so those that were lost at once have no tag.
+	// Karpenter tags a machine a moment after its launch, so machines that were lost at once have no tag.
 	delete(of, "")
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		if ids := of[name]; len(ids) > max(1, p.seen[name]) {
@@ -236,7 +237,7 @@ func (p *picture) wrongInstances() []wrong {
 	return all
 }
 
-// settledPicture is one with nothing wrong: a pod of each owner on a node of a claim of an instance.
+// settledPicture returns a picture with nothing wrong: one pod of each owner, on the node of a claim with an instance.
 func settledPicture() *picture {
 	meta := metav1.ObjectMeta{Name: "web"}
 	claim := karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{
@@ -275,12 +276,12 @@ func TestWhatIsLeftBehindIsSeen(t *testing.T) {
 	again.instances = append(again.instances, aws.Instance{ID: "i-2", State: aws.Terminated, Tags: again.instances[0].Tags})
 	again.seen = map[string]int{"gpu-1": 2}
 	if got := again.wrongs(); len(got) > 0 {
-		t.Fatalf("two claims of one name got a machine each, but %q", got)
+		t.Fatalf("two successive claims of one name got a machine each, want nothing wrong: %q", got)
 	}
 	hindered := settledPicture()
 	hindered.pods = append(hindered.pods, *hostile{name: "scheduler-of-nobody", edit: func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" }}.pod(standing, steady))
 	if got := hindered.wrongs(); len(got) > 0 {
-		t.Fatalf("a pod waits that nobody can run, but %q", got)
+		t.Fatalf("a pod of an unknown scheduler is pending, want nothing wrong: %q", got)
 	}
 	now := metav1.Now()
 	for want, change := range map[string]func(*picture){

@@ -20,11 +20,11 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// growth is how many pods are added to the first app of each pool once all is quiet: more than the machines have room for.
+// growth is how many pods are added to the first app of each pool once the cluster has settled. The machines do not have room for all of them.
 const growth = 14
 
-// grows adds pods to an app of each pool while nothing goes wrong and no machine is given back, and looks that what is launched is what a plan for them needs: no
-// machine stays empty, and where all are launched at once they cost no more than the plan's.
+// grows adds pods to an app of each pool while there are no faults and no machine is removed. It compares the launched machines with a plan for these pods: no
+// new machine may stay empty, and if all are launched at once, they may cost no more than the plan.
 func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 	t.Helper()
 	ctx := t.Context()
@@ -34,7 +34,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 			t.Fatal(err)
 		}
 	}
-	// While launches are paused, as after an outage, there is nothing to plan with.
+	// While launches are paused, as after an outage, the planner has no offerings.
 	w.settles(t, "as to what can be launched", calm, 0, func(ctx context.Context) ([]wrong, error) { return w.priceless(ctx, machines), nil })
 	c, err := w.gather(ctx, machines)
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *world) grows(t *testing.T, machines cloud.Catalog, atOnce bool) {
 	}
 }
 
-// waiting is another pod as one of an app that runs, for which there is no place yet.
+// waiting returns a pending copy of a running pod of an app.
 func waiting(as *corev1.Pod, name string) corev1.Pod {
 	pod := *as.DeepCopy()
 	pod.Name, pod.UID, pod.Spec.NodeName = name, types.UID(name), ""
@@ -123,7 +123,7 @@ func waiting(as *corev1.Pod, name string) corev1.Pod {
 	return pod
 }
 
-// fewer says that an app does not have so many pods yet.
+// fewer returns an error if an app does not have n ready pods yet.
 func (w *world) fewer(ctx context.Context, a app, n int32) []wrong {
 	if n == 0 {
 		return nil
@@ -144,7 +144,7 @@ func (w *world) fewer(ctx context.Context, a app, n int32) []wrong {
 	return nil
 }
 
-// openBreakers are those that have not closed, although machines were launched and work.
+// openBreakers returns the pools whose breaker has not closed although their new machines work.
 func (w *world) openBreakers(ctx context.Context) []wrong {
 	var all []wrong
 	for _, p := range pools {

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// app is a Deployment or StatefulSet with a PodDisruptionBudget, which asks for less than it ever has.
+// app is a Deployment or StatefulSet with a PodDisruptionBudget that requires fewer pods than it ever has.
 type app struct {
 	name, pool  string
 	stateful    bool
@@ -53,7 +53,7 @@ func (a app) template() corev1.PodTemplateSpec {
 }
 
 func podTemplate(name, pool, cpu, memory string) corev1.PodTemplateSpec {
-	// Nobody waits five minutes for a kubelet here.
+	// Replaces the default of five minutes, to keep the test short.
 	const soon = 5
 	away := func(key string) corev1.Toleration {
 		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: new(int64(soon))}
@@ -97,7 +97,7 @@ func job(n int, pool string, completions int32) client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("job-%d", n)}
 	t := podTemplate(meta.Name, pool, "1", "2Gi")
 	t.Spec.RestartPolicy = corev1.RestartPolicyNever
-	// A pod that was lost with its node is no failure of the Job's.
+	// A pod that is lost with its node is not a failure of the Job.
 	ignore := []batchv1.PodFailurePolicyRule{{
 		Action:          batchv1.PodFailurePolicyActionIgnore,
 		OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}},
@@ -107,7 +107,7 @@ func job(n int, pool string, completions int32) client.Object {
 	}}
 }
 
-// begin makes all apps.
+// begin creates all apps.
 func (w *world) begin(ctx context.Context) error {
 	for _, a := range apps {
 		for _, o := range a.objects() {
@@ -119,7 +119,7 @@ func (w *world) begin(ctx context.Context) error {
 	return nil
 }
 
-// churn has apps grow and shrink and Jobs come, until the time is over.
+// churn scales apps and creates Jobs until the time is over.
 func (w *world) churn(ctx context.Context, random *rand.Rand, until time.Time) error {
 	jobs := 0
 	for time.Now().Before(until) {

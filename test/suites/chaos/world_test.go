@@ -1,5 +1,6 @@
-// Package chaos lets everything go wrong that may, by a script drawn from a seed, while workloads come, go and grow, and looks whether anything was lost: all the
-// time by watches, and once everything is quiet again. An adversary creates hostile objects besides, and agents lie. `make chaos` does so for a quarter of an hour.
+// Package chaos injects all kinds of faults, by a script drawn from a seed, while workloads come, go and grow. It checks invariants all the time through
+// watches, and the final state once the cluster has settled. An adversary creates hostile objects, and agents lie. `make chaos` runs it for a quarter of an
+// hour.
 package chaos
 
 import (
@@ -34,7 +35,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard()) // What the watches say about broken connections is no news.
+	ctrl.SetLogger(logr.Discard()) // The watches' messages about broken connections are expected.
 	os.Exit(m.Run())
 }
 
@@ -43,7 +44,7 @@ const (
 	namespace = "chaos"
 )
 
-// pools are the NodePools, each with a GPUNodeClass, an EC2NodeClass and a taint of its name: their capacity types and instance families.
+// pools are the NodePools, with their capacity types and instance families. Each has a GPUNodeClass, an EC2NodeClass and a taint of its name.
 var pools = []struct {
 	name, capacityType string
 	families           []string
@@ -57,36 +58,36 @@ const (
 	spot   = "spot"
 )
 
-// world is a cluster, what was done to it, and what was seen of it.
+// world is a cluster with a record of what was done to it and what was seen of it.
 type world struct {
 	*cluster.Cluster
 	t *testing.T
-	// api reads and writes at the API server itself, which may be away: see insist.
+	// api reads and writes directly at the API server, which may be down: see insist.
 	api client.Client
-	// seen is what the watches tell.
+	// seen is the cache that the watches fill.
 	seen  cache.Cache
 	guard *guard
-	// long says that the script is.
+	// long says that the script is long.
 	long bool
 	// controllers are the replicas of the controller.
 	controllers []*karve.Controller
-	// lives is held by whoever starts or kills a controller.
+	// lives is held while a controller is started or killed.
 	lives sync.Mutex
 	began time.Time
 
 	mu       sync.Mutex
 	timeline []string
-	quiet    bool // nothing is told any more
+	quiet    bool // no more lines are logged
 	claims   map[types.UID]string
 	names    map[types.UID]string
 	rules    map[string]string
-	// waited are the pods that have had a place, and longest says which pod waited the longest for its place.
+	// waited are the pods that have been bound. wait is the longest time that a pod was pending, and longest says which pod that was.
 	waited  map[types.UID]bool
 	wait    time.Duration
 	longest string
 }
 
-// newWorld starts everything. Where it will run for long there are two controllers that elect a leader, else one that need not wait for a lease.
+// newWorld starts the cluster. A long script gets two controllers that elect a leader; a short one gets a single controller that need not wait for a lease.
 func newWorld(t *testing.T, long bool) *world {
 	t.Helper()
 	w := &world{t: t, claims: map[types.UID]string{}, names: map[types.UID]string{}, rules: map[string]string{}, waited: map[types.UID]bool{}, began: time.Now(), long: long}
@@ -119,12 +120,12 @@ func newWorld(t *testing.T, long bool) *world {
 	return w
 }
 
-// runs says whether the machine of a Node runs.
+// runs reports whether the machine of a Node runs.
 func (w *world) runs(node string) bool {
 	return slices.ContainsFunc(w.AWS().Instances(), func(i aws.Instance) bool { return i.PrivateDNS == node && i.State == aws.Running })
 }
 
-// restarts does what the kubelet does for a component that has ended, for instance since it could not renew its lease.
+// restarts restarts a component that has ended, as a kubelet does. For instance, the controller ends if it cannot renew its lease.
 func (w *world) restarts(c cluster.Component, err error) {
 	w.tell("%s ended by itself (%v) and is started again", c, err)
 	w.lives.Lock()
@@ -146,10 +147,10 @@ func (w *world) tell(format string, args ...any) {
 	w.t.Log(line)
 }
 
-// patience is for what fails while the API server is away.
+// patience bounds the retries of calls that fail while the API server is down.
 const patience = 5 * time.Minute
 
-// insist does something until it succeeds.
+// insist retries do until it succeeds.
 func (w *world) insist(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -166,7 +167,7 @@ func (w *world) insist(ctx context.Context, do func(context.Context) error) erro
 	}
 }
 
-// create makes an object; that it is there already is what was wanted.
+// create creates an object unless it exists.
 func (w *world) create(ctx context.Context, o client.Object) error {
 	return w.insist(ctx, func(ctx context.Context) error {
 		if err := w.api.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -176,7 +177,7 @@ func (w *world) create(ctx context.Context, o client.Object) error {
 	})
 }
 
-// patch changes an object; one that is gone needs no change.
+// patch patches an object unless it is gone.
 func (w *world) patch(ctx context.Context, o client.Object, patch string) error {
 	return w.insist(ctx, func(ctx context.Context) error {
 		if err := w.api.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch))); client.IgnoreNotFound(err) != nil {
@@ -215,7 +216,7 @@ func (w *world) watch(ctx context.Context) error {
 			return fmt.Errorf("watching %T: %w", object, err)
 		}
 	}
-	go w.seen.Start(ctx) // That it does not start is seen by whoever reads from it.
+	go w.seen.Start(ctx) // If it does not start, its readers fail.
 	if !w.seen.WaitForCacheSync(ctx) {
 		return ctx.Err()
 	}
@@ -239,7 +240,7 @@ func (w *world) notePod(o any, gone bool) {
 	}
 }
 
-// noteClaim tells of claims that come, and of what becomes of them.
+// noteClaim logs the creation of claims and what becomes of them.
 func (w *world) noteClaim(o any, gone bool) {
 	c, ok := o.(*karpv1.NodeClaim)
 	if !ok || adversarys(c) {
@@ -267,7 +268,7 @@ func (w *world) noteClaim(o any, gone bool) {
 	}
 }
 
-// picture is all that the watches and the local AWS tell now.
+// picture returns the state that the watches and the local AWS report.
 func (w *world) picture(ctx context.Context) (*picture, error) {
 	p := &picture{instances: w.AWS().Instances(), seen: map[string]int{}}
 	w.mu.Lock()
@@ -298,7 +299,7 @@ func (w *world) picture(ctx context.Context) (*picture, error) {
 	return p, nil
 }
 
-// wanted adds what machines have to be.
+// wanted sets what machines should be made from.
 func (w *world) wanted(ctx context.Context, p *picture) error {
 	p.wanted, p.versions = map[string]made{}, map[string]string{}
 	for _, i := range w.AWS().Images() {
@@ -321,7 +322,7 @@ func (w *world) wanted(ctx context.Context, p *picture) error {
 	return nil
 }
 
-// eventsOf are what was told of an object, the last ones last.
+// eventsOf returns the events about an object, the latest last.
 func (w *world) eventsOf(ctx context.Context, name string) string {
 	var list eventsv1.EventList
 	if err := w.seen.List(ctx, &list); err != nil {
@@ -337,7 +338,7 @@ func (w *world) eventsOf(ctx context.Context, name string) string {
 	return b.String()
 }
 
-// prepare makes the pools and their classes.
+// prepare creates the pools and their classes.
 func (w *world) prepare(ctx context.Context) error {
 	if err := w.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		return err
@@ -352,7 +353,7 @@ func (w *world) prepare(ctx context.Context) error {
 	return nil
 }
 
-// stayPut has no class move pods any more.
+// stayPut makes all classes stop moving pods.
 func (w *world) stayPut(ctx context.Context) error {
 	for _, p := range pools {
 		class := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
@@ -363,7 +364,7 @@ func (w *world) stayPut(ctx context.Context) error {
 	return nil
 }
 
-// counts says how many machines were launched and are there, and what happened to them.
+// counts says how many machines were launched, how many are left and what happened to them.
 func (w *world) counts() string {
 	instances := w.AWS().Instances()
 	running := 0
@@ -410,7 +411,7 @@ func nodePool(name, capacityType string, families []string) client.Object {
 				"nodeClassRef": map[string]any{"group": v1alpha1.Group, "kind": v1alpha1.Kind, "name": name},
 				"requirements": []any{in("karpenter.k8s.aws/instance-family", families...), in(karpv1.CapacityTypeLabelKey, capacityType)},
 				"taints":       []any{map[string]any{"key": v1alpha1.ResourceGPUShared, "value": name, "effect": "NoSchedule"}},
-				// The agent of another vendor takes it off.
+				// The simulated agent of another vendor removes it.
 				"startupTaints": []any{map[string]any{"key": simulator.StartupTaintKey, "effect": "NoSchedule"}},
 			},
 		},

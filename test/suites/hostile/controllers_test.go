@@ -43,10 +43,10 @@ import (
 	"karve.sh/karve/test/harness/hostile"
 )
 
-// server has controllers read a cluster. It takes their writes of the status of NodePools and GPUNodeClasses as the API server would, and their deletions of NodeClaims,
-// and drops the others.
+// server is an API server for the controllers. It validates and stores writes of the status of NodePools and GPUNodeClasses, deletes NodeClaims, and ignores
+// all other writes.
 type server struct {
-	client.Client // Nothing else is called.
+	client.Client // No other method is called.
 	t             *testing.T
 	cluster       *snapshot.Cluster
 	events        []corev1.Event
@@ -82,7 +82,7 @@ func (s *server) Get(_ context.Context, key client.ObjectKey, o client.Object, _
 		found = get(s.cluster.GPUNodeClasses, key.Name, o)
 	case *corev1.Node:
 		found = get(s.cluster.Nodes, key.Name, o)
-	case *unstructured.Unstructured: // A node class of the cloud's.
+	case *unstructured.Unstructured: // A node class of the cloud.
 		found = key.Name == snapshottest.NodeClassRef.Name
 		o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": "True"}}}
 	}
@@ -143,7 +143,7 @@ func set[T any, P interface {
 	}
 }
 
-// valid fails where the API server would reject a status. Then whatever it says would be lost, and all that it will ever say.
+// valid fails the test if the API server would reject a status. A controller whose status is rejected can no longer report anything.
 func (s *server) valid(o client.Object, status any, v validation.SchemaValidator) {
 	s.t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&status)
@@ -155,7 +155,7 @@ func (s *server) valid(o client.Object, status any, v validation.SchemaValidator
 	}
 }
 
-// schemas are those of the status of NodePools and of GPUNodeClasses.
+// schemas are the status schemas of NodePools and GPUNodeClasses.
 var schemas = sync.OnceValue(func() [2]validation.SchemaValidator {
 	ours, err := crds.FS.ReadFile("karve.sh_gpunodeclasses.yaml")
 	if err != nil {
@@ -189,8 +189,8 @@ var (
 	})
 )
 
-// report has the controllers that follow machines and tell of pools do so: some NodeClaims are given up, some are gone, and the others take too long. None may panic or
-// return an error, and what they write has to be valid.
+// report runs the controllers that watch machines and report on pools. Some NodeClaims are given up, some are gone, and the others take too long. No controller
+// may panic, return an error or write an invalid status.
 func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 	t.Helper()
 	const timeout = 10 * time.Minute
@@ -227,7 +227,7 @@ func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 			clk.Step(timeout + time.Second)
 			continue
 		}
-		for i := range cluster.NodeClaims { // Karpenter gives some up, of which those without its finalizer are gone at once.
+		for i := range cluster.NodeClaims { // Karpenter gives some of them up; those without its finalizer are gone at once.
 			if claim := &cluster.NodeClaims[i]; claim.Name != hostile.SaneMachine && i%3 > 0 {
 				claim.DeletionTimestamp = new(metav1.NewTime(clk.Now()))
 			}
@@ -245,7 +245,7 @@ func report(t *testing.T, c *snapshot.Cluster, events []corev1.Event) {
 	}
 }
 
-// silent is a recorder of events that nobody reads.
+// silent is an event recorder that discards all events.
 type silent struct{ events.EventRecorder }
 
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}

@@ -28,7 +28,7 @@ import (
 	"karve.sh/karve/test/harness/hostile"
 )
 
-// count is how many objects a test generates: few in each run of the tests, and as many as KARVE_HOSTILE says.
+// count returns how many objects a test generates: KARVE_HOSTILE, or 3000.
 func count(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("KARVE_HOSTILE"))
@@ -38,10 +38,10 @@ func count(t *testing.T) int {
 	return n
 }
 
-// bound is how long a decision about a small cluster with some hostile objects may take on a busy machine; usually it takes some tens of milliseconds.
+// bound is the time limit of a decision about a small cluster with some hostile objects, on a busy machine. Usually it takes some tens of milliseconds.
 const bound = 20 * time.Second
 
-// place is where a pod is in a plan: on a node of the name, on a new machine, or nowhere.
+// place is where a plan puts a pod: on a named node, on a new machine, or nowhere.
 type place struct {
 	kind int
 	node string
@@ -53,13 +53,13 @@ const (
 	placed
 )
 
-// decision is what follows from a cluster.
+// decision is the result of planning for a cluster.
 type decision struct {
 	places map[string]place
 	took   time.Duration
 }
 
-// decide makes a snapshot and a plan, which have to be sound as they are: nothing may have to be set aside.
+// decide builds a snapshot and a plan. Both must be sound without setting any objects aside.
 func decide(t *testing.T, c *snapshot.Cluster) decision {
 	t.Helper()
 	started := time.Now()
@@ -84,15 +84,15 @@ func decide(t *testing.T, c *snapshot.Cluster) decision {
 	for _, u := range plan.Unplaced {
 		d.places[u.Pod] = place{nowhere, u.Message}
 		if u.Message == "" || u.Reason == "" {
-			t.Errorf("pod %s is not told why it has no place", u.Pod)
+			t.Errorf("pod %s gets no reason why it is unplaced", u.Pod)
 		}
 	}
 	return d
 }
 
-// rules says of an object that what it may do to others is not a matter of the room that it takes, by the rules of Kubernetes and of Karpenter: a pod of a higher
-// priority goes first, a running pod keeps others out by its anti-affinity, a DaemonSet runs on the machines whose taints it tolerates, and a NodePool of Karpenter's
-// own serves pods that Karve would serve. The sane pods are compared with what they have beside such objects.
+// rules reports whether an object may legitimately affect other pods beyond the room that it takes, by the rules of Kubernetes and Karpenter. A pod of higher
+// priority goes first, a running pod keeps others away by its anti-affinity, a DaemonSet runs on all machines whose taints it tolerates, and a NodePool of
+// Karpenter's own serves pods that Karve would serve. Such objects are part of the baseline too.
 func rules(o client.Object) bool {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -106,16 +106,16 @@ func rules(o client.Object) bool {
 	return false
 }
 
-// holds says whether a pod takes room on a node whatever is planned.
+// holds reports whether a pod takes room on a node regardless of the plan.
 func holds(o client.Object, node string) bool {
 	pod, ok := o.(*corev1.Pod)
 	return ok && (pod.Spec.NodeName == node || pod.Status.NominatedNodeName == node)
 }
 
-// compare fails where a sane pod has a worse place than without the objects. Its room on a node may go to another pod that the node has for it, be it a sane one; then a
-// machine is launched for it. It is left without a place only where one of the objects has its room, and no machine may be launched for it.
-// It returns how many pods wait for a machine that could run at once, though nobody else has their room: the preferences of pods that are planned together can have
-// such an effect, which costs nothing but the time.
+// compare fails if a sane pod has a worse place than without the objects. Another pod may take its room on a node, even a sane one; then a machine is launched
+// for it. It may be left unplaced only if one of the objects has its room and no machine may be launched for it.
+// compare returns how many pods wait for a machine although they could run at once and no object has their room. The preferences of pods that are planned
+// together can have this effect, which only costs time.
 func compare(t *testing.T, before, after decision, objects []client.Object) (delayed int) {
 	t.Helper()
 	for pod, was := range before.places {
@@ -139,7 +139,7 @@ func compare(t *testing.T, before, after decision, objects []client.Object) (del
 	return delayed
 }
 
-// round adds objects to the sane cluster.
+// round adds objects to the sane cluster and compares the decisions.
 func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, delayed int) {
 	t.Helper()
 	g := hostile.New("h", seed)
@@ -174,7 +174,7 @@ func round(t *testing.T, seed uint64, n int) (slowest time.Duration, ruling, del
 	return max(before.took, after.took, decided.Sub(began), time.Since(decided)), ruling, delayed
 }
 
-// others makes the other decisions that take such objects; none may panic.
+// others makes all other decisions that read such objects. None of them may panic.
 func others(t *testing.T, c *snapshot.Cluster) {
 	t.Helper()
 	view := snapshot.Build(c)
@@ -193,7 +193,7 @@ func others(t *testing.T, c *snapshot.Cluster) {
 	for _, step := range found.Steps {
 		for _, i := range step.Leave {
 			if i < 0 || i >= len(layout.Machines) {
-				t.Errorf("a step gives machine %d of %d back", i, len(layout.Machines))
+				t.Errorf("a step removes machine %d of %d", i, len(layout.Machines))
 			}
 		}
 	}
@@ -220,7 +220,7 @@ func TestNoObjectCostsAnUnrelatedPodItsPlace(t *testing.T) {
 	var slowest time.Duration
 	ruling, objects, rounds, delayed := 0, 0, 0, 0
 	for seed := uint64(1); objects < count(t); seed++ {
-		n := 1 + int(seed%7)*int(seed%11) // Up to 61: alone what one does is seen best, in company what they do together.
+		n := 1 + int(seed%7)*int(seed%11) // Up to 61: single objects show their effect most clearly, many show how they interact.
 		took, more, late := round(t, seed, n)
 		if took > bound {
 			t.Fatalf("seed %d, %d objects: a decision took %s", seed, n, took)
@@ -235,7 +235,7 @@ func TestNoObjectCostsAnUnrelatedPodItsPlace(t *testing.T) {
 		t.Errorf("sane pods wait longer in %d of %d clusters", delayed, rounds)
 	}
 	if ruling*4 > objects {
-		t.Errorf("%d of %d objects are left out of the comparison: it says little", ruling, objects)
+		t.Errorf("%d of %d objects are left out of the comparison, which is too many", ruling, objects)
 	}
 	t.Logf("%d objects in %d clusters, %d of them compared by the rules of others; the slowest decision took %s", objects, rounds, ruling, slowest)
 }

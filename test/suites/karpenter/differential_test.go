@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/test/harness/karpenter"
 )
 
-// unplaced are the pods that a plan has no place for.
+// unplaced returns the pods that a plan leaves unplaced.
 func unplaced(p planner.Plan) map[string]bool {
 	out := map[string]bool{}
 	for _, x := range p.Unplaced {
@@ -21,7 +21,7 @@ func unplaced(p planner.Plan) map[string]bool {
 	return out
 }
 
-// limited reports whether a limit of a pool could keep a pod from its place.
+// limited reports whether the limits of a pool could keep a pod from being placed.
 func limited(s planner.Snapshot) bool {
 	return slices.ContainsFunc(s.Pools, func(p planner.Pool) bool {
 		r := p.Remaining
@@ -29,13 +29,14 @@ func limited(s planner.Snapshot) bool {
 	})
 }
 
-// weighed reports whether some pools are heavier than others. Karve then launches a pod's machine from the heaviest pool that can have one, though there be
-// room on a machine on order from a lighter one; Karpenter looks at weights only when no machine on order has room.
+// weighed reports whether the pools differ in weight. Karve then launches a pod's machine from the heaviest pool that can have one, even if a machine on order
+// from a lighter pool has room. Karpenter looks at weights only if no machine on order has room.
 func weighed(s planner.Snapshot) bool {
 	return slices.ContainsFunc(s.Pools, func(p planner.Pool) bool { return p.Weight != s.Pools[0].Weight })
 }
 
-// plentiful are the pods for which machines can be launched as long as no limit is reached. Others compete for nodes, and who gets the room is open.
+// plentiful returns the pods for which machines can be launched as long as no limit is reached. The other pods compete for nodes, and either planner may give
+// the room to any of them.
 func plentiful(s planner.Snapshot) map[string]bool {
 	out := map[string]bool{}
 	for _, c := range s.Classes {

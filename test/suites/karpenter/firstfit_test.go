@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/test/harness/karpenter"
 )
 
-// shared is where the data lies that is not in the repository.
+// shared is the path of the data that is not in the repository.
 const shared = "../../../../shared/"
 
 type scenario struct {
@@ -23,7 +23,7 @@ type scenario struct {
 	planner.Snapshot
 }
 
-// scenarios are those on which the packing of Karpenter was first compared, as the prototype drew them.
+// scenarios returns the scenarios of the first comparison with Karpenter's packing, as the prototype drew them.
 func scenarios(t *testing.T) []scenario {
 	t.Helper()
 	g4, g46 := workload.Types(workload.G4dn, 10), workload.Types(workload.G4to6, 10)

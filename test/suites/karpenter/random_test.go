@@ -15,16 +15,16 @@ import (
 	"karve.sh/karve/test/harness/karpenter"
 )
 
-// drawn is a snapshot that Karpenter can be told, and of which offering each of its nodes is.
+// drawn is a snapshot that can be expressed in Karpenter's terms. nodeOf is the offering of each of its nodes.
 type drawn struct {
 	planner.Snapshot
 	nodeOf []int
 }
 
-// size says how much a drawn snapshot has at most.
+// size bounds a drawn snapshot.
 type size struct{ pods, classes, nodes int }
 
-// draw draws pools with weights, limits and offerings by type, zone and capacity type, nodes of some of them, and pods that select among them.
+// draw draws pools with weights, limits and offerings by type, zone and capacity type, nodes from some of these offerings, and pods that select among them.
 func draw(t *rapid.T, most size) drawn {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	rarely := func(name string) bool { return n(name, 0, 5) == 0 }
@@ -97,7 +97,7 @@ func drawClass(t *rapid.T, d drawn, name string, most int) planner.Class {
 	return c
 }
 
-// outcome is what of two plans has to be the same.
+// outcome is the part of two plans that must be equal.
 type outcome struct {
 	Price                      planner.MicroUSD
 	Launches, Places, Unplaced int

@@ -21,8 +21,8 @@ import (
 	"karve.sh/karve/test/harness/karpenter"
 )
 
-// drawCluster draws a cluster with the rules that Karpenter knows as well: pools with requirements, a few nodes with running pods, and apps whose pods
-// wait, with selectors, affinities, spreads and host ports. What leaves room for taste is not in it: weights, limits, preferences.
+// drawCluster draws a cluster with the rules that Karpenter supports too: pools with requirements, a few nodes with running pods, and apps with pending pods
+// that have selectors, affinities, topology spread constraints and host ports. It draws no weights, limits or preferences: there, several plans are right.
 func drawCluster(t *rapid.T) *snapshot.Cluster {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	c := snapshottest.Empty()
@@ -72,7 +72,7 @@ func inApp(i int) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Labels = map[string]string{"app": fmt.Sprint(i)} }
 }
 
-// drawApp draws the waiting pods of an app.
+// drawApp draws the pending pods of an app.
 func drawApp(t *rapid.T, app, apps int) []corev1.Pod {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	rarely := func(name string) bool { return n(name, 0, 4) == 0 }
@@ -118,7 +118,7 @@ func drawApp(t *rapid.T, app, apps int) []corev1.Pod {
 	return snapshottest.Pods(fmt.Sprintf("app-%d", app), n("count", 1, 6), edits...)
 }
 
-// seeds is how many clusters are drawn; KARVE_DIFFERENTIAL draws more.
+// seeds returns how many clusters to draw: n, or the value of KARVE_DIFFERENTIAL.
 func seeds(t *testing.T, n int) int {
 	t.Helper()
 	if more := os.Getenv("KARVE_DIFFERENTIAL"); more != "" {
@@ -131,7 +131,7 @@ func seeds(t *testing.T, n int) int {
 	return n
 }
 
-// worse says in what a plan is worse than Karpenter's for the same snapshot, nothing when in nothing.
+// worse says how a plan is worse than Karpenter's for the same snapshot; "" if it is not.
 func worse(ours, theirs planner.Plan) string {
 	switch {
 	case len(ours.Unplaced) > len(theirs.Unplaced):
@@ -155,7 +155,7 @@ func TestUnderRulesKarveIsHardlyEverBehindKarpenter(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := check.Plan(v.Snapshot, theirs); err != nil {
-			// Karpenter lets a pod follow others into any zone where they could be, and fixes the zone of neither.
+			// Karpenter lets a pod follow other pods into any zone that they may get, and fixes the zone of neither.
 			t.Logf("seed %d: what Karpenter does breaks a rule: %v", seed, err)
 			broken++
 			continue
@@ -175,7 +175,7 @@ func TestUnderRulesKarveIsHardlyEverBehindKarpenter(t *testing.T) {
 			cheaper++
 		}
 	}
-	// Karpenter takes any zone where several do, another one each time, and now and then it is lucky.
+	// Karpenter picks any of several possible zones, a different one each time, and is sometimes lucky.
 	if behind > 1+n/1000 {
 		t.Errorf("Karpenter is better in %d of %d clusters", behind, n)
 	}

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
 
-// times is how often what may leak or fail is done: KARVE_RESTARTS, or 3.
+// times returns how often to repeat a step that may leak or fail: KARVE_RESTARTS, or 3.
 func times(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("KARVE_RESTARTS")
@@ -27,7 +27,7 @@ func times(t *testing.T) int {
 	return n
 }
 
-// unload has the driver answer nothing any more, load has it answer again.
+// unload makes the fake driver return an error code from every call. load makes it work again.
 func (w *world) unload(code int) {
 	w.t.Helper()
 	w.must(w.Change(func(s *nvmltest.State) { s.Fail = code }))
@@ -38,7 +38,7 @@ func (w *world) load() {
 	w.must(w.Change(func(s *nvmltest.State) { s.Fail, s.Hang = 0, false }))
 }
 
-// within waits until both the kubelet and the API server say so many, and fails the test when that took longer than the bound.
+// within waits until both the kubelet and the API server report want replicas, and fails the test if this takes longer than the bound.
 func (w *world) within(bound time.Duration, want int) {
 	w.t.Helper()
 	began := time.Now()
@@ -77,7 +77,7 @@ func TestALostOrHungDriverIsKnownToTheKubeletWithinThirtySeconds(t *testing.T) {
 	}
 }
 
-// opened is how many files and threads the agent has: both grow with what is not let go of.
+// opened returns the number of open files and threads of the agent. Both grow if it leaks.
 func opened(t *testing.T, agent *kubelet.Process) (files, threads int) {
 	t.Helper()
 	count := func(kind string) int {
@@ -90,7 +90,7 @@ func opened(t *testing.T, agent *kubelet.Process) (files, threads int) {
 	return count("fd"), count("task")
 }
 
-// says waits until the agent has said something so often.
+// says waits until the agent has logged some words a number of times.
 func (w *world) says(agent *kubelet.Process, words string, often int) {
 	w.t.Helper()
 	w.eventually(func() error {
@@ -102,7 +102,7 @@ func (w *world) says(agent *kubelet.Process, words string, often int) {
 	})
 }
 
-// A driver that is loaded anew is away for some seconds. Its GPUs stay in service, so that no pod that is on its way fails.
+// The driver is unavailable for some seconds while it is reloaded. Its GPUs stay allocatable, so that no starting pod fails.
 func TestNoPodFailsWhileTheDriverIsLoadedAnew(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)

@@ -21,7 +21,7 @@ import (
 
 const namespace = "default"
 
-// world is a node with GPUs, and what a test asks it.
+// world is a node with GPUs.
 type world struct {
 	*gpus.Machine
 	t      *testing.T
@@ -76,7 +76,7 @@ func (w *world) eventually(check func() error) {
 	}
 }
 
-// allocatable waits until both the kubelet and the API server say so many.
+// allocatable waits until both the kubelet and the API server report want replicas.
 func (w *world) allocatable(want int) {
 	w.t.Helper()
 	w.eventually(func() error {
@@ -114,7 +114,7 @@ func (w *world) get(name string) *corev1.Pod {
 	return pod
 }
 
-// running waits until a pod runs and returns its environment. A pod that failed fails the test at once.
+// running waits until a pod runs and returns its environment. It fails the test at once if the pod fails.
 func (w *world) running(name string) map[string]string {
 	w.t.Helper()
 	var environment map[string]string
@@ -134,7 +134,7 @@ func (w *world) running(name string) map[string]string {
 	return environment
 }
 
-// devices are what the kubelet says that pods have.
+// devices returns the devices of each pod as reported by the kubelet.
 func (w *world) devices() map[string][]string {
 	w.t.Helper()
 	got, err := kubelet.Devices(w.t.Context(), w.lister, gpus.Resource)
@@ -152,7 +152,7 @@ func build(t *testing.T, how func(context.Context) (gpus.Plugin, error)) gpus.Pl
 	return p
 }
 
-// serving returns a machine with T4s, and the plugin on it once it serves the given number of replicas of each GPU.
+// serving returns a machine with T4s and the plugin, once the plugin serves the given number of replicas per GPU.
 func serving(t *testing.T, p gpus.Plugin, count, replicas int) (*world, *kubelet.Process) {
 	t.Helper()
 	w := newWorld(t, nvmltest.T4(count))
@@ -177,7 +177,7 @@ func TestNVIDIAsPluginSharesAGPUAmongPods(t *testing.T) {
 	}
 }
 
-// settled are pods that run while a test does something to those that serve them.
+// settled are running pods that must survive what the test does to the components below them.
 type settled struct {
 	world   *world
 	uids    map[string]types.UID
@@ -198,12 +198,12 @@ func (w *world) settle(count int) *settled {
 	return s
 }
 
-// unchanged fails the test when one of the pods does not run any more, was started again, or has another device.
+// unchanged fails the test if a pod no longer runs, was restarted or has another device.
 func (s *settled) unchanged() {
 	w := s.world
 	w.t.Helper()
 	var now map[string][]string
-	// A kubelet that was just started knows of no pods for a moment.
+	// A kubelet that has just started reports no pods for a moment.
 	w.eventually(func() error {
 		now = w.devices()
 		for name := range s.uids {
@@ -264,7 +264,7 @@ func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 	w, _ := serving(t, p, 1, 10)
 	pods := w.settle(6)
 
-	// What pods hold stays, more than is to be; as they go it shrinks.
+	// Replicas that pods hold stay allocatable, even if there are more of them than configured. Their number shrinks as pods end.
 	w.must(w.Share(4))
 	w.allocatable(6)
 	pods.unchanged()
@@ -286,7 +286,7 @@ func TestAReloadLeavesRunningPodsAlone(t *testing.T) {
 	pods.unchanged()
 }
 
-// What is held is found again by whoever was away: the kubelet tells of no pods at first, and the agent has no memory.
+// Held replicas are found again after restarts: a new kubelet reports no pods at first, and a new agent has no memory.
 func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 	t.Parallel()
 	p := build(t, gpus.Karve)
@@ -299,7 +299,7 @@ func TestWhatPodsHoldStaysListedOverRestarts(t *testing.T) {
 		t.Helper()
 		w.allocatable(6)
 		pods.unchanged()
-		time.Sleep(3 * time.Second) // What is wrong may show when the kubelet looks again.
+		time.Sleep(3 * time.Second) // A fault may only show when the kubelet syncs again.
 		w.allocatable(6)
 		pods.unchanged()
 		if t.Failed() {
@@ -358,7 +358,7 @@ func TestNoPodFailsWhileTheAgentIsKilled(t *testing.T) {
 	}
 	churn.Stop()
 	w.judge(churn, pods)
-	// The last one has not died by itself.
+	// The last agent still runs.
 	w.must(agent.Signal(syscall.Signal(0)))
 }
 

@@ -18,7 +18,7 @@ import (
 
 const shared = gpus.Resource + ".shared"
 
-// configured has a plugin read a configuration of its own.
+// configured returns a plugin that reads its own configuration file.
 func (w *world) configured(p gpus.Plugin, text string) gpus.Plugin {
 	w.t.Helper()
 	file := filepath.Join(w.node.Dir(), p.Name+".yaml")
@@ -27,7 +27,7 @@ func (w *world) configured(p gpus.Plugin, text string) gpus.Plugin {
 	return p
 }
 
-// has waits until both the kubelet and the API server say so many of a resource.
+// has waits until both the kubelet and the API server report want of a resource.
 func (w *world) has(resource string, want int) {
 	w.t.Helper()
 	w.eventually(func() error {
@@ -61,7 +61,7 @@ func TestNVIDIAsPluginWithAnotherResourceIsSeenAndYieldedTo(t *testing.T) {
 	nvidia.Stop(other)
 	w.has(shared, 20)
 
-	// It comes back while a pod has a replica, which it keeps.
+	// The other plugin comes back while a pod has a replica, and the pod keeps it.
 	pod, err := w.node.Client().CoreV1().Pods(namespace).Create(t.Context(), kubelet.Pod(namespace, "sharing", shared, 1), metav1.CreateOptions{})
 	w.must(err)
 	w.running(pod.Name)

@@ -13,26 +13,26 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// removal is what Karve gives back in one look at the machines.
+// removal is what Karve removes in one reconcile of the disruption controller.
 type removal struct {
-	// idle are the claims whose machines were idle.
+	// idle are the claims of idle machines that were deleted.
 	idle []string
-	// due are the idle machines whose time was over before the look, disrupted those that used up the budget, by claim.
+	// due are the claims of machines whose idle time was over before the reconcile. disrupted are the claims that used up the budget before it.
 	due       []string
 	disrupted map[string]bool
 }
 
-// looks runs a look of the disruption controller, which says when the next one is, and checks what it does and what it leaves.
+// looks runs the disruption controller, which returns when to requeue, and checks what it does and what it leaves.
 func (w *world) looks(look func() time.Duration) {
 	w.removal = removal{due: w.dueMachines(), disrupted: w.disrupted()}
-	if again := look(); again > time.Second { // Otherwise it is not done.
+	if again := look(); again > time.Second { // Otherwise it has not finished.
 		w.givesBack()
 	}
 	w.keepsSquatters()
 	w.removal = removal{}
 }
 
-// deleted is told of what Karve deletes.
+// deleted is called for each object that Karve deletes.
 func (w *world) deleted(o client.Object) {
 	claim, ok := o.(*karpv1.NodeClaim)
 	if !ok {
@@ -48,7 +48,7 @@ func (w *world) deleted(o client.Object) {
 	}
 }
 
-// drainsAlone checks that no other machine is being drained with pods of a PodDisruptionBudget of which the removed machine has pods.
+// drainsAlone checks that no other machine drains pods of a PodDisruptionBudget that also covers pods of the removed machine.
 func (w *world) drainsAlone(claim *karpv1.NodeClaim) {
 	for _, pdb := range all[*policyv1.PodDisruptionBudget](w.store) {
 		drains := func(c *karpv1.NodeClaim) bool {
@@ -62,7 +62,7 @@ func (w *world) drainsAlone(claim *karpv1.NodeClaim) {
 	}
 }
 
-// disrupted are the machines that use up the disruption budget, by Karpenter's arithmetic: of those that are initialised the ones that are not ready or on their way out.
+// disrupted returns the machines that count against the disruption budget as Karpenter counts: initialized machines that are not ready or being removed.
 func (w *world) disrupted() map[string]bool {
 	disrupted := map[string]bool{}
 	for _, claim := range w.claims() {
@@ -78,13 +78,13 @@ func (w *world) initialized(claim *karpv1.NodeClaim) bool {
 	return node != nil && node.Labels[karpv1.NodeInitializedLabelKey] == "true"
 }
 
-// allowed is how many machines may be disrupted at once, by Karpenter's arithmetic.
+// allowed returns how many machines may be disrupted at once, as Karpenter counts.
 func (w *world) allowed() int {
 	total := len(slices.DeleteFunc(w.claims(), func(c *karpv1.NodeClaim) bool { return !w.initialized(c) }))
 	return w.pool().MustGetAllowedDisruptions(w.clock, total, karpv1.DisruptionReasonEmpty)
 }
 
-// dueMachines are the claims of machines without pods which have idled for long enough to go.
+// dueMachines returns the claims of machines without pods that have been idle long enough to be removed.
 func (w *world) dueMachines() []string {
 	var due []string
 	for _, claim := range w.claims() {
@@ -95,7 +95,7 @@ func (w *world) dueMachines() []string {
 	return due
 }
 
-// idlesStill says that the machine has idled for long enough, and that it is neither about to go nor kept.
+// idlesStill reports whether the machine has been idle long enough, is not being removed and is not kept.
 func (w *world) idlesStill(claim *karpv1.NodeClaim) bool {
 	node := w.node(claim)
 	if !w.initialized(claim) || !claim.DeletionTimestamp.IsZero() || claim.Annotations[v1alpha1.ReplacingAnnotation] != "" || len(w.on(claim.Name)) > 0 || tainted(node, v1alpha1.DisruptingTaintKey) {
@@ -105,7 +105,7 @@ func (w *world) idlesStill(claim *karpv1.NodeClaim) bool {
 	return err == nil && !w.now().Before(since.Add(idleAfter))
 }
 
-// givesBack checks that no idle machine is left whose time was over before the look while the budget allows it to go, and no pod of a machine that drains may need it.
+// givesBack checks that no machine that was due before the reconcile remains while the budget allows its removal and no pod of a draining machine may need it.
 func (w *world) givesBack() {
 	if slices.ContainsFunc(w.claims(), func(c *karpv1.NodeClaim) bool { return !c.DeletionTimestamp.IsZero() && len(w.squatters(c)) > 0 }) {
 		return
@@ -114,7 +114,7 @@ func (w *world) givesBack() {
 	maps.Copy(disrupted, w.removal.disrupted)
 	for _, name := range w.removal.due {
 		if claim := find[*karpv1.NodeClaim](w.store, "", name); claim.Annotations[v1alpha1.ReplacingAnnotation] != "" {
-			disrupted[name] = true // It had its turn as an idle one before it was marked.
+			disrupted[name] = true // It had its turn as an idle machine before it was marked.
 		}
 	}
 	for _, claim := range w.claims() {
@@ -123,7 +123,7 @@ func (w *world) givesBack() {
 		}
 		free := len(disrupted)
 		if disrupted[claim.Name] {
-			free-- // It counts itself.
+			free-- // The machine itself is among them.
 		}
 		if allowed := w.allowed(); free < allowed {
 			w.failf("%s is idle and stays, though the budget allows %d and Karpenter counts %d besides it", claim.Name, allowed, free)
@@ -132,8 +132,8 @@ func (w *world) givesBack() {
 	}
 }
 
-// keepsSquatters checks that the pods without replicas of idle machines that Karve removes have a place on the nodes that stay, all together: those of machines that it has just
-// removed, and those of machines that it had removed before if they had one until now.
+// keepsSquatters checks that the pods without replicas on idle machines that Karve removes all fit together on the remaining nodes. These are the pods of
+// machines removed in this reconcile, and of machines removed earlier if they fitted until now.
 func (w *world) keepsSquatters() {
 	if len(w.removal.idle) == 0 {
 		return
@@ -157,12 +157,12 @@ func (w *world) keepsSquatters() {
 	}
 }
 
-// squatters are the pods without replicas on a machine that are not going yet.
+// squatters returns the pods without replicas on a machine that are not terminating.
 func (w *world) squatters(claim *karpv1.NodeClaim) []*corev1.Pod {
 	return slices.DeleteFunc(w.on(claim.Name), func(p *corev1.Pod) bool { return p.Labels["app"] != "squat" || !p.DeletionTimestamp.IsZero() })
 }
 
-// placed is for how many pods there is a place on nodes that stay, the named ones among them.
+// placed returns how many of the pods fit on the remaining nodes and the named ones.
 func (w *world) placed(pods []*corev1.Pod, also []string) (n int) {
 	stays := map[string][]*corev1.Pod{}
 	for _, node := range w.nodes() {

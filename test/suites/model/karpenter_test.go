@@ -19,7 +19,7 @@ import (
 
 var errBudget = apierrors.NewTooManyRequests("the budget does not allow it", 1)
 
-// karpenter is Karpenter's part for a claim: the next step that it takes, if any.
+// karpenter takes Karpenter's next step for a claim, if there is one.
 func (w *world) karpenter(claim *karpv1.NodeClaim) {
 	node := w.node(claim)
 	switch {
@@ -36,7 +36,7 @@ func (w *world) karpenter(claim *karpv1.NodeClaim) {
 	}
 }
 
-// launch is the cloud's answer.
+// launch is the cloud's answer to a launch.
 func (w *world) launch(claim *karpv1.NodeClaim) {
 	if w.refusing {
 		w.tell("the cloud refuses %s", claim.Name)
@@ -64,7 +64,7 @@ func cpuOf(milli int64) string {
 	return "3900m"
 }
 
-// register has the claim's Node be there, or has Karpenter give the claim up.
+// register registers the claim's Node, or deletes the claim after Karpenter's registration timeout.
 func (w *world) register(claim *karpv1.NodeClaim) {
 	if !w.hardware[claim.Name].registers {
 		if w.now().Sub(claim.CreationTimestamp.Time) >= 15*time.Minute {
@@ -84,7 +84,7 @@ func (w *world) register(claim *karpv1.NodeClaim) {
 	node.Spec.Taints = slices.Concat(claim.Spec.Taints, claim.Spec.StartupTaints)
 	node.Status.Allocatable = claim.Status.Allocatable.DeepCopy()
 	w.store.put(node)
-	w.ready(node, corev1.ConditionFalse) // Its network comes later.
+	w.ready(node, corev1.ConditionFalse) // The network comes up later.
 }
 
 func (w *world) initialize(claim *karpv1.NodeClaim, node *corev1.Node) {
@@ -96,7 +96,7 @@ func (w *world) initialize(claim *karpv1.NodeClaim, node *corev1.Node) {
 	w.store.touch(node)
 }
 
-// drain evicts the pods of a machine that goes, ends what is left when its time is over, and then ends the machine.
+// drain evicts the pods of a machine that is being removed, deletes the remaining pods once the grace period is over, and then terminates the machine.
 func (w *world) drain(claim *karpv1.NodeClaim, node *corev1.Node) {
 	if node == nil {
 		w.gone(claim)
@@ -124,7 +124,7 @@ func (w *world) drain(claim *karpv1.NodeClaim, node *corev1.Node) {
 		case !karpenter.IsDisruptable(pod, w.clock):
 			left++
 		default:
-			_ = w.evict(pod) // It is tried again.
+			_ = w.evict(pod) // The eviction is retried.
 			left++
 		}
 	}
@@ -133,7 +133,7 @@ func (w *world) drain(claim *karpv1.NodeClaim, node *corev1.Node) {
 	}
 }
 
-// gone ends a machine.
+// gone terminates a machine.
 func (w *world) gone(claim *karpv1.NodeClaim) {
 	if node := w.node(claim); node != nil {
 		for _, pod := range w.on(node.Name) {

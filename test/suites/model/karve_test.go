@@ -28,7 +28,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// The controller's settings, which are the chart's.
+// The controller's settings, the same as the chart's defaults.
 const (
 	replicasTimeout = 10 * time.Minute
 	breakerRetry    = 10 * time.Minute
@@ -38,14 +38,14 @@ const (
 
 var tolerations = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
 
-// karve is one life of the controller: all that it keeps in memory.
+// karve is one process of the controller: everything that it keeps in memory.
 type karve struct {
 	controllers map[string]reconcile.Reconciler
-	// claims are those whose deletion its watch would tell of.
+	// claims are the claims that the controller's watch has seen.
 	claims map[string]bool
 }
 
-// parts are the reconcilers, in the order in which they are run where all are.
+// parts are the reconcilers, in the order in which a turn runs them.
 var parts = []string{"launch", "readiness", "pool", "disruption", "provisioning"}
 
 var (
@@ -65,12 +65,12 @@ var innerClass = sync.OnceValue(func() *unstructured.Unstructured {
 	}}
 })
 
-// silent is a recorder of events that nobody reads.
+// silent is an event recorder that discards all events.
 type silent struct{}
 
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// begin starts the controller anew.
+// begin restarts the controller.
 func (w *world) begin() {
 	all, ledger := measured(), launch.NewLedger()
 	gatherer := &gather.Gatherer{
@@ -93,7 +93,7 @@ func (w *world) begin() {
 	}}
 }
 
-// runs runs one of the reconcilers, and checks what has to be so at all times.
+// runs runs a reconciler and checks the invariants.
 func (w *world) runs(part string) {
 	if part == "disruption" {
 		w.looks(func() time.Duration { return w.reconciles(part) })
@@ -102,7 +102,7 @@ func (w *world) runs(part string) {
 	w.reconciles(part)
 }
 
-// reconciles runs a reconciler, which says when to run it again: those that look at one claim at a time at all, also at those that are gone.
+// reconciles runs a reconciler and returns when to requeue. A reconciler of claims runs for each claim, and for deleted claims where it watches them.
 func (w *world) reconciles(part string) (again time.Duration) {
 	names := []string{""}
 	if part == "launch" || part == "readiness" {
@@ -133,7 +133,7 @@ func (w *world) reconciles(part string) (again time.Duration) {
 	return again
 }
 
-// catalogOf are the machines that can be launched: the cheaper holds four replicas' worth of pods, the other one more CPU.
+// catalogOf returns the types that can be launched: the cheaper one has room for four replicas, the other one has more CPU.
 func catalogOf() cloud.SameForAll {
 	small := *snapshottest.TypeNamed("g4dn.xlarge")
 	large := *snapshottest.TypeNamed("g4dn.2xlarge")

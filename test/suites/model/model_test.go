@@ -23,19 +23,19 @@ import (
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	debug.SetGCPercent(800) // A fifth of the time is collecting garbage otherwise, and little is kept.
+	debug.SetGCPercent(800) // Otherwise garbage collection takes a fifth of the time, and the live heap is small.
 	os.Exit(m.Run())
 }
 
 const (
-	// steps is how many things happen in a run before everybody is well.
+	// steps is how many steps a run takes before all faults end.
 	steps = 200
-	// rounds bounds how often everybody has a turn afterwards, and longest how long that may take: machines that stand for sick ones rest for up to 12 hours.
+	// rounds bounds the turns after that, and longest bounds their simulated time: replacements of unhealthy machines back off for up to 12 hours.
 	rounds  = 600
 	longest = 72 * time.Hour
 )
 
-// KARVE_MODEL_RUNS says how many runs there are, KARVE_MODEL_SEED which is the first.
+// KARVE_MODEL_RUNS is the number of runs, and KARVE_MODEL_SEED the first seed.
 func TestNothingGetsStuck(t *testing.T) {
 	t.Parallel()
 	first, n := setting(t, "KARVE_MODEL_SEED", 1), setting(t, "KARVE_MODEL_RUNS", 100)
@@ -52,7 +52,7 @@ func TestNothingGetsStuck(t *testing.T) {
 	}
 }
 
-// parallel is how many runs go on at a time.
+// parallel is how many runs are in flight at once.
 const parallel = 2
 
 func setting(t *testing.T, name string, otherwise uint64) uint64 {
@@ -68,7 +68,7 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// run is one run: what went wrong, "" for nothing, and what happened.
+// run returns what went wrong in a run, "" for nothing, and its trace.
 func run(seed uint64, steps int) (why string, trace []string) {
 	w := newWorld(seed)
 	w.begins()
@@ -82,7 +82,7 @@ func run(seed uint64, steps int) (why string, trace []string) {
 	return w.failure, w.trace
 }
 
-// heal has the cloud, the network, the CSI driver and the device plugin be well from now on. Machines that are broken stay broken, and what users have done stays.
+// heal ends the faults of the cloud, the network, the CSI driver and the device plugin. Broken machines stay broken, and users' changes stay.
 func (w *world) heal() {
 	w.tell("all are well")
 	w.mend()
@@ -92,12 +92,12 @@ func (w *world) heal() {
 	}
 }
 
-// mend ends the faults that new machines and pods have.
+// mend ends the faults that new machines and pods get.
 func (w *world) mend() {
 	w.refusing, w.csiBroken, w.pluginBroken, w.networkBroken, w.unready = false, false, false, false, false
 }
 
-// settles gives everybody a turn until nothing is left to do.
+// settles runs turns until nothing is left to do.
 func (w *world) settles() {
 	end, pause := w.now().Add(longest), 10*time.Second
 	for range rounds {
@@ -121,10 +121,10 @@ func (w *world) settles() {
 	w.show()
 }
 
-// idleWrites is about how many writes a turn takes in which nothing happens: kubelets report.
+// idleWrites bounds the writes of a turn in which nothing happens; kubelets report in it.
 func (w *world) idleWrites() int { return 4 * len(w.nodes()) }
 
-// turn gives everybody a turn.
+// turn runs every component once.
 func (w *world) turn() {
 	for _, part := range parts {
 		w.runs(part)
@@ -138,7 +138,7 @@ func (w *world) turn() {
 	w.people()
 }
 
-// people do what a condition asks of them: they delete the claims of machines that are sick when too many are.
+// people does what the condition asks for: it deletes the claims of unhealthy machines if there are too many of them.
 func (w *world) people() {
 	if c := snapshot.Condition(w.pool().Status.Conditions, v1alpha1.ConditionNodesHealthy); !c.IsFalse() {
 		return
@@ -151,7 +151,7 @@ func (w *world) people() {
 	}
 }
 
-// unsettled says what is still to be done; "" when nothing is.
+// unsettled says what is left to do; "" if nothing is.
 func (w *world) unsettled() string {
 	for _, pod := range w.pods() {
 		if pod.Spec.NodeName == "" && w.needed(pod) {
@@ -172,23 +172,23 @@ func (w *world) unsettled() string {
 	return ""
 }
 
-// needed says whether a pod that waits has a place somewhere: others have to do with the room of the stock node.
+// needed reports whether a pending pod must be placed. Pods without replicas need room on the stock node.
 func (w *world) needed(pod *corev1.Pod) bool {
 	return pod.Labels["app"] != "squat" || w.admits(find[*corev1.Node](w.store, "", stock), pod)
 }
 
-// keptByPeople says that somebody wants a machine to stay as it is.
+// keptByPeople reports whether a user has asked to keep a machine as it is.
 func (w *world) keptByPeople(node string) bool {
 	n := find[*corev1.Node](w.store, "", node)
 	return n != nil && n.Annotations[repair.DoNotRepair] == "true"
 }
 
-// undecided says what is still to be decided about a machine.
+// undecided says what is left to do about a machine; "" if nothing is.
 func (w *world) undecided(claim *karpv1.NodeClaim) string {
 	node := w.node(claim)
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
-		// A pod that may not be evicted keeps it until its time is over.
+		// A pod that may not be evicted blocks the drain until its grace period is over.
 		return "is being deleted"
 	case w.keptByPeople(claim.Name):
 		return ""
@@ -206,8 +206,8 @@ func (w *world) undecided(claim *karpv1.NodeClaim) string {
 	return ""
 }
 
-// budgetTaken says that somebody keeps a machine that had started and is not ready any more: it counts in the disruption budget, as in Karpenter, and 10 % of few
-// machines are one.
+// budgetTaken reports whether a user keeps an initialized machine that is no longer ready. As in Karpenter, it counts against the disruption budget, and 10 %
+// of a few machines is one.
 func (w *world) budgetTaken() bool {
 	return slices.ContainsFunc(w.claims(), func(c *karpv1.NodeClaim) bool {
 		node := w.node(c)
@@ -215,7 +215,7 @@ func (w *world) budgetTaken() bool {
 	})
 }
 
-// show adds to the trace what there is at the end.
+// show adds the final state to the trace.
 func (w *world) show() {
 	for _, claim := range w.claims() {
 		w.tell("%s: %+v, conditions %v, annotations %v, deleted %v", claim.Name, w.hardware[claim.Name], conditions(claim), claim.Annotations, claim.DeletionTimestamp)

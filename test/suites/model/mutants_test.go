@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// mutant is Karve with one fault again that it has had.
+// mutant is Karve with one of its past bugs reintroduced.
 type mutant struct {
 	name  string
 	edits []edit
-	// says is what the model says of it.
+	// says is a part of the failure that the model reports.
 	says string
 }
 
-// edit changes a file of the repository.
+// edit replaces text in a file of the repository.
 type edit struct {
 	file, is, becomes string
 }
@@ -47,10 +47,10 @@ var mutants = []mutant{
 	}, "stuck:"},
 }
 
-// root is the repository, from here.
+// root is the relative path of the repository.
 const root = "../../.."
 
-// overlay writes the changed files of a mutant and the document that has the go command read them instead.
+// overlay writes the mutant's changed files and the overlay file that makes the go command read them.
 func (m *mutant) overlay(t *testing.T) string {
 	t.Helper()
 	dir, changed := t.TempDir(), map[string]string{}
@@ -90,8 +90,8 @@ func (m *mutant) overlay(t *testing.T) string {
 	return path
 }
 
-// TestFaultsThatWereMendedAreFound has the runs of TestNothingGetsStuck find each mutant. It builds Karve for each, so it runs only with KARVE_MODEL_MUTANTS=1; that the mutants
-// still fit the code is always checked.
+// TestFaultsThatWereMendedAreFound checks that the runs of TestNothingGetsStuck find each mutant. It builds Karve for each mutant, so it runs only with
+// KARVE_MODEL_MUTANTS=1. It always checks that the mutants still apply to the code.
 func TestFaultsThatWereMendedAreFound(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutants {
@@ -101,7 +101,7 @@ func TestFaultsThatWereMendedAreFound(t *testing.T) {
 				t.Skip("KARVE_MODEL_MUTANTS is not set")
 			}
 			test := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "test", "-overlay", overlay, "-run", "^TestNothingGetsStuck$", ".") //nolint:gosec // The overlay is ours.
-			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                 // The runs of every day have to do.
+			test.Env = append(os.Environ(), "KARVE_MODEL_SEED=", "KARVE_MODEL_RUNS=")                                                                 // The defaults apply.
 			out, err := test.CombinedOutput()
 			if err == nil {
 				t.Fatal("no run finds it")

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/repair"
 )
 
-// turns gives everybody so many turns, with time between them.
+// turns runs n turns with a pause after each.
 func (w *world) turns(n int, pause time.Duration) {
 	for range n {
 		if w.turn(); w.failure != "" {
@@ -20,7 +20,7 @@ func (w *world) turns(n int, pause time.Duration) {
 	}
 }
 
-// ends has all be well and checks that everything ends well.
+// ends ends all faults and checks that everything settles.
 func (w *world) ends(t *testing.T) {
 	t.Helper()
 	w.heal()
@@ -29,7 +29,7 @@ func (w *world) ends(t *testing.T) {
 	}
 }
 
-// asks has the workloads have so many pods.
+// asks returns a world whose workloads want these numbers of pods.
 func asks(web, large, squat int) *world {
 	w := newWorld(1)
 	w.desired["web"], w.desired["large"], w.desired["squat"] = web, large, squat
@@ -53,7 +53,7 @@ func TestADebugPodOnABrokenMachine(t *testing.T) {
 	w.ends(t)
 }
 
-// Somebody keeps a machine that died before it had started. It takes nothing of the budget of the others.
+// A user keeps a machine that died before it was initialized. It does not count against the disruption budget.
 func TestAMachineThatNeverStartsAndAnotherThatIsIdle(t *testing.T) {
 	t.Parallel()
 	w := asks(2, 0, 0)

@@ -24,18 +24,18 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// store is an API server in memory, as far as the reconcilers use one: uids, resource versions, finalizers, preconditions, merge patches of object and status, and
-// eviction. It does not validate, default or watch. controller-runtime's fake client does much more and takes a hundred times as long.
+// store is an in-memory API server with what the reconcilers use: UIDs, resource versions, finalizers, preconditions, merge patches of objects and their
+// status, and eviction. It does not validate, default or watch. controller-runtime's fake client does much more and is a hundred times slower.
 type store struct {
-	mu      sync.Mutex // Nominations are written at the same time.
+	mu      sync.Mutex // Nominations are written concurrently.
 	clock   *clocktesting.FakeClock
 	objects map[string]map[client.ObjectKey]client.Object
 	version int
-	// evict is asked before a pod is evicted; it deletes it.
+	// evict decides on evictions and deletes the pod.
 	evict func(*corev1.Pod) error
-	// created is told of each object that is created.
+	// created is called for each created object.
 	created func(client.Object)
-	// deleted is told of each deletion.
+	// deleted is called for each deletion.
 	deleted func(client.Object)
 }
 
@@ -47,7 +47,7 @@ func kindOf(o any) string {
 	return strings.TrimSuffix(reflect.TypeOf(o).Elem().Name(), "List")
 }
 
-// kind are the objects of a kind.
+// kind returns the objects of a kind.
 func (s *store) kind(name string) map[client.ObjectKey]client.Object {
 	if s.objects[name] == nil {
 		s.objects[name] = map[client.ObjectKey]client.Object{}
@@ -55,7 +55,7 @@ func (s *store) kind(name string) map[client.ObjectKey]client.Object {
 	return s.objects[name]
 }
 
-// all are the stored objects of a kind by name, not copies.
+// all returns the stored objects of a kind, sorted by name. They are not copies.
 func all[T client.Object](s *store) []T {
 	objects := s.kind(kindOf(*new(T)))
 	list := make([]T, 0, len(objects))
@@ -71,7 +71,7 @@ func all[T client.Object](s *store) []T {
 	return list
 }
 
-// find is a stored object; nil when there is none.
+// find returns a stored object; nil if there is none.
 func find[T client.Object](s *store, namespace, name string) T {
 	o, _ := s.kind(kindOf(*new(T)))[client.ObjectKey{Namespace: namespace, Name: name}].(T)
 	return o
@@ -81,7 +81,7 @@ func notFound(o client.Object, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: kindOf(o)}, name)
 }
 
-// touch notes that an object has changed.
+// touch bumps the resource version of a changed object.
 func (s *store) touch(o client.Object) {
 	s.version++
 	o.SetResourceVersion(strconv.Itoa(s.version))
@@ -92,7 +92,7 @@ func (s *store) put(o client.Object) {
 	s.kind(kindOf(o))[client.ObjectKeyFromObject(o)] = o
 }
 
-// drop removes an object whatever its finalizers are.
+// drop removes an object despite its finalizers.
 func (s *store) drop(o client.Object) {
 	delete(s.kind(kindOf(o)), client.ObjectKeyFromObject(o))
 	s.version++
@@ -173,7 +173,7 @@ func (s *store) Delete(_ context.Context, o client.Object, options ...client.Del
 	return nil
 }
 
-// remove deletes an object as its finalizers allow. Pods have a grace period.
+// remove deletes an object that has no finalizers, and otherwise sets its deletion timestamp. Pods always have a grace period.
 func (s *store) remove(stored client.Object) {
 	_, pod := stored.(*corev1.Pod)
 	if len(stored.GetFinalizers()) == 0 && !pod {
@@ -191,7 +191,7 @@ func (s *store) Patch(_ context.Context, o client.Object, patch client.Patch, _ 
 	return s.patch(o, patch, false)
 }
 
-// patch applies a merge patch to all but the status, or to the status alone.
+// patch applies a merge patch to the status, or to everything else.
 func (s *store) patch(o client.Object, patch client.Patch, status bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +245,7 @@ func (s *store) patch(o client.Object, patch client.Patch, status bool) error {
 	return nil
 }
 
-// merge is RFC 7386.
+// merge applies a JSON merge patch as in RFC 7386.
 func merge(into, changes map[string]any) map[string]any {
 	for key, change := range changes {
 		switch c := change.(type) {
@@ -268,7 +268,7 @@ func (s *store) Status() client.SubResourceWriter { return subresource{s, "statu
 
 func (s *store) SubResource(name string) client.SubResourceClient { return subresource{s, name} }
 
-// subresource is status or eviction.
+// subresource is the status or eviction subresource.
 type subresource struct {
 	*store
 	name string

@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// move is something that somebody may do at any time, as likely as its weight says.
+// move is something that may happen at any time, with a probability proportional to its weight.
 type move struct {
 	name   string
 	weight int
@@ -141,8 +141,7 @@ var moves = []move{
 	}},
 }
 
-// begins draws what the run is like: how likely each of the moves is, and how many machines may go at once. Most runs leave some moves out and make others often, so that what
-// seldom happens comes together.
+// begins draws the weights of the moves and the disruption budget of the run. Most runs drop some moves and repeat others, so that rare moves coincide.
 func (w *world) begins() {
 	for _, m := range moves {
 		weight := m.weight
@@ -154,10 +153,10 @@ func (w *world) begins() {
 	w.budget([]string{"10%", "100%"}[w.rng.IntN(2)])
 }
 
-// rare is the weight below which runs may leave a move out, or make it often.
+// rare is the weight below which runs may drop a move or repeat it.
 const rare = 3
 
-// step has somebody do something.
+// step makes one random move.
 func (w *world) step() {
 	total := 0
 	for _, weight := range w.habit {
@@ -173,7 +172,7 @@ func (w *world) step() {
 	}
 }
 
-// anyNode does something with the Node of a machine.
+// anyNode calls does with the Node of a random machine.
 func (w *world) anyNode(does func(*corev1.Node)) {
 	nodes := slices.DeleteFunc(w.nodes(), func(n *corev1.Node) bool { return n.Name == stock })
 	if len(nodes) > 0 {
@@ -181,7 +180,7 @@ func (w *world) anyNode(does func(*corev1.Node)) {
 	}
 }
 
-// budget is the disruption budget of the pool.
+// budget sets the disruption budget of the pool.
 func (w *world) budget(nodes string) {
 	w.tell("the budget is %s", nodes)
 	pool := w.pool()
@@ -189,8 +188,8 @@ func (w *world) budget(nodes string) {
 	w.store.touch(pool)
 }
 
-// burst has machines launched that are idle soon, with pods without replicas that settle on them while nobody may run on the stock node: some of them have room there, or
-// none. The faults of before are mended; perhaps other machines are on their way that never become ready.
+// burst launches machines that are idle soon, with pods without replicas that settle on them while the stock node is cordoned. The stock node has room for two
+// of these pods, or for none. It first ends the current faults. Machines that never become ready may be on order too.
 func (w *world) burst() {
 	w.mend()
 	there := 2 * w.rng.IntN(2)
@@ -215,14 +214,14 @@ func (w *world) burst() {
 	w.turns(3+w.rng.IntN(3), 2*time.Minute)
 }
 
-// cordon has the stock node take no more pods, or take them again.
+// cordon cordons or uncordons the stock node.
 func (w *world) cordon(on bool) {
 	node := find[*corev1.Node](w.store, "", stock)
 	node.Spec.Unschedulable = on
 	w.store.touch(node)
 }
 
-// debug is kubectl debug node.
+// debug creates a pod as kubectl debug node does.
 func (w *world) debug(node *corev1.Node) {
 	w.made++
 	w.tell("somebody debugs %s", node.Name)
@@ -237,7 +236,7 @@ func (w *world) debugPods() []*corev1.Pod {
 	return slices.DeleteFunc(w.pods(), func(p *corev1.Pod) bool { return p.Labels["app"] != "" })
 }
 
-// pdb covers the pods of a workload.
+// pdb creates a PodDisruptionBudget for the pods of a workload.
 func (w *world) pdb(name string, unavailable int) {
 	w.tell("a PodDisruptionBudget of %d for %s", unavailable, name)
 	w.store.put(&policyv1.PodDisruptionBudget{

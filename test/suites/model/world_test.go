@@ -1,6 +1,6 @@
-// Package model checks that nothing gets stuck. It runs the real reconcilers on an API server in memory, with a clock that it moves, among random sequences of what
-// Karpenter, kubelets, the cloud, users and crashes can do. Then everybody is well, time passes, and everything has to end well.
-// What it finds is held by mutants: Karve with one fault again that it has had.
+// Package model checks that nothing gets stuck. It runs the real reconcilers on an in-memory API server with a simulated clock, between random moves of
+// Karpenter, kubelets, the cloud, users and crashes. Then all faults end, time passes, and everything must settle. Mutants, each with one of Karve's past bugs,
+// check that the model finds such bugs.
 package model
 
 import (
@@ -26,47 +26,47 @@ import (
 
 const (
 	poolName = "gpu"
-	// csi is a startup taint of somebody else.
+	// csi is a startup taint of another component.
 	csi = "ebs.csi.aws.com/agent-not-ready"
-	// stock is a node without GPUs, on which there is room for two squatters.
+	// stock is a node without GPUs that has room for two pods without replicas.
 	stock = "stock"
-	// perGPU is into how many replicas a GPU is shared: few, so that few pods need several machines.
+	// perGPU is the number of replicas per GPU. It is small so that few pods need several machines.
 	perGPU = 2
-	// most bounds what users ask for.
+	// most bounds how many pods a workload wants.
 	most = 6
 )
 
-// world is a cluster with all who act in it.
+// world is a cluster and everything that acts in it.
 type world struct {
 	rng     *rand.Rand
 	clock   *clocktesting.FakeClock
 	store   *store
 	catalog cloud.SameForAll
 	karve   karve
-	// acting is the reconciler that runs, "" when somebody else acts.
+	// acting is the reconciler that runs; "" if another component acts.
 	acting  string
 	failure string
 	trace   []string
 	made    int
-	// desired is how many pods each workload has.
+	// desired is the number of pods of each workload.
 	desired map[string]int
-	// hardware is what the machines of claims are like.
+	// hardware is the state of the machine of each claim.
 	hardware map[string]*hardware
-	// refusing, csiBroken, pluginBroken and networkBroken are faults that machines which are launched meanwhile have.
+	// refusing, csiBroken, pluginBroken and networkBroken are the current faults. The last three break the machines that are launched meanwhile.
 	refusing, csiBroken, pluginBroken, networkBroken bool
-	// removal is the look of the disruption controller that goes on, idled are the claims of idle machines that it has removed.
+	// removal is the running reconcile of the disruption controller. idled are the claims of idle machines that it has deleted.
 	removal removal
 	idled   map[string]bool
-	// habit says how likely each of the moves is in this run.
+	// habit is the weight of each move in this run.
 	habit []int
 	// unready says that new pods do not become ready.
 	unready bool
 }
 
-// hardware is what nobody mends: a machine that has it keeps it.
+// hardware is the state of a machine. Faults of a machine are permanent.
 type hardware struct {
-	// registers, connects, exposes and clears say that its Node registers, that its network comes and it is ready then, that its replicas come and that the other startup
-	// taint goes.
+	// registers says that its Node registers, connects that its network comes up and it becomes ready, exposes that its replicas appear, and clears that the
+	// other startup taint is removed.
 	registers, connects, exposes, clears bool
 	// dead says that its kubelet does not answer.
 	dead bool
@@ -118,7 +118,7 @@ func (w *world) on(node string) []*corev1.Pod {
 	return slices.DeleteFunc(w.pods(), func(p *corev1.Pod) bool { return p.Spec.NodeName != node || node == "" })
 }
 
-// ready has a Node say whether it is ready. A Node that is not has the taint that keeps pods off.
+// ready sets the Ready condition of a Node. A Node that is not ready gets the not-ready taint.
 func (w *world) ready(node *corev1.Node, s corev1.ConditionStatus) {
 	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 	if i < 0 {
@@ -154,7 +154,7 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// has says whether a condition of a claim is True, and says sets it.
+// has reports whether a condition of a claim is True.
 func has(claim *karpv1.NodeClaim, conditionType string) bool {
 	return slices.ContainsFunc(claim.Status.Conditions, func(c status.Condition) bool {
 		return c.Type == conditionType && c.Status == metav1.ConditionTrue
@@ -168,7 +168,7 @@ func (w *world) says(claim *karpv1.NodeClaim, conditionType string) {
 	w.store.touch(claim)
 }
 
-// Workloads: web asks for replicas, large for replicas and much CPU, squat for little CPU and no replica, and tolerates the pool's taint.
+// The pods of web request replicas, those of large replicas and much CPU, and those of squat little CPU and no replica. squat tolerates the pool's taint.
 var workloads = map[string]func(*corev1.Pod){
 	"web":   snapshottest.Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"),
 	"large": snapshottest.Asking("cpu", "3", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"),
@@ -177,7 +177,7 @@ var workloads = map[string]func(*corev1.Pod){
 
 var workloadNames = []string{"web", "large", "squat"}
 
-// replicate is the ReplicaSets' controller.
+// replicate is the ReplicaSet controller.
 func (w *world) replicate() {
 	for _, name := range workloadNames {
 		var alive []*corev1.Pod
@@ -200,7 +200,7 @@ func (w *world) replicate() {
 	w.budgets()
 }
 
-// budgets is the controller of PodDisruptionBudgets.
+// budgets is the PodDisruptionBudget controller.
 func (w *world) budgets() {
 	for _, pdb := range all[*policyv1.PodDisruptionBudget](w.store) {
 		healthy := 0
@@ -244,7 +244,8 @@ func (w *world) evict(pod *corev1.Pod) error {
 	return nil
 }
 
-// schedule is the scheduler: it binds pods that wait, in the order of their names, to the nominated node or another one with room, those last that it is to prefer not.
+// schedule is the scheduler. It binds pending pods in the order of their names to the nominated node or to another node with room. It uses nodes with the
+// surplus taint last.
 func (w *world) schedule() {
 	for _, pod := range w.pods() {
 		if pod.Spec.NodeName != "" || !pod.DeletionTimestamp.IsZero() {
@@ -271,7 +272,7 @@ func (w *world) schedule() {
 	}
 }
 
-// admits says whether the scheduler would bind the pod to the node.
+// admits reports whether the scheduler would bind the pod to the node.
 func (w *world) admits(node *corev1.Node, pod *corev1.Pod) bool {
 	if node.Spec.Unschedulable || !isReady(node) || !node.DeletionTimestamp.IsZero() {
 		return false
@@ -285,7 +286,7 @@ func (w *world) admits(node *corev1.Node, pod *corev1.Pod) bool {
 	return w.holds(node, w.on(node.Name), pod)
 }
 
-// holds says whether a node with pods has what another one asks for. As in the scheduler, it does not matter what the others lack that this one does not ask for.
+// holds reports whether a node has room for a pod beside the pods there. As in the scheduler, only the resources that the pod requests count.
 func (w *world) holds(node *corev1.Node, there []*corev1.Pod, pod *corev1.Pod) bool {
 	for name, asks := range pod.Spec.Containers[0].Resources.Requests {
 		q := node.Status.Allocatable[name]
@@ -301,7 +302,7 @@ func (w *world) holds(node *corev1.Node, there []*corev1.Pod, pod *corev1.Pod) b
 	return true
 }
 
-// kubelets are those of all machines: they report, end pods, start pods, and the device plugin and the CSI driver do their part.
+// kubelets runs the kubelets of all machines: they report, terminate pods and start pods. It also runs the device plugin and the CSI driver.
 func (w *world) kubelets() {
 	for _, node := range w.nodes() {
 		h := w.hardware[node.Name]
@@ -345,7 +346,7 @@ func (w *world) kubelets() {
 	}
 }
 
-// timeOut has the pods of a Node that nobody has heard of for five minutes be deleted.
+// timeOut deletes the pods of a Node that has not been ready for five minutes.
 func (w *world) timeOut(node *corev1.Node) {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && w.now().Sub(c.LastTransitionTime.Time) >= 5*time.Minute {
