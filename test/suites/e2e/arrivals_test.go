@@ -36,16 +36,16 @@ import (
 )
 
 const (
-	// arrivalsOver is how long pods come, evenly, and arrivalsShapes in how many shapes.
+	// arrivalsOver is the time over which the pods arrive evenly, and arrivalsShapes the number of shapes they have.
 	arrivalsOver   = time.Minute
 	arrivalsShapes = 20
-	// arrivalsDearer is by how many percent the machines may cost more than if each batch were planned for exactly once.
+	// arrivalsDearer is by how many percent the machines may cost more than with an exact plan for each batch.
 	arrivalsDearer = 1
 )
 
-// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo has KARVE_ARRIVALS pods come, and compares the machines with a simulation of the batches that the controller says it
-// planned for. In it, pods that the scheduler bound before any plan was for them are where the scheduler puts them as far as there is room. It does not run by itself: it
-// takes minutes, and on a busy computer more pods come between a nomination and the node that it is for.
+// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo creates KARVE_ARRIVALS pods, and compares the price of the machines with a simulation of the batches that
+// the controller logged. Pods that the scheduler bound before any plan are simulated where the scheduler bound them, as far as there is room. The test is
+// skipped by default: it takes minutes, and on a busy computer more pods arrive between a nomination and the binding.
 func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	text := os.Getenv("KARVE_ARRIVALS")
 	if text == "" {
@@ -95,7 +95,7 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	}
 }
 
-// arrive creates pods of many shapes in a random order, evenly over the time.
+// arrive creates pods of many shapes in a random order, evenly spread over arrivalsOver.
 func (s *scene) arrive(n int) {
 	s.t.Helper()
 	var specs []corev1.PodSpec
@@ -118,7 +118,8 @@ func (s *scene) arrive(n int) {
 	s.t.Logf("%d pods came in %s", len(specs), time.Since(began).Round(time.Second))
 }
 
-// batches are the pods by the plan that was the first for them, as the log says. A pod that the scheduler found a node for before a plan did is early for the one that came next.
+// batches returns the pods by the first plan for them, from the controller's log. A pod that was bound before any plan for it is an early pod of the next
+// batch.
 func (s *scene) batches() []plantest.Batch {
 	s.t.Helper()
 	log, err := os.Open(s.Log(s.karve.Name))
@@ -162,14 +163,14 @@ func (s *scene) batches() []plantest.Batch {
 	return append(batches, plantest.Batch{Early: early(time.Now())})
 }
 
-// asTheyCame is the snapshot in which there is no machine yet and all pods wait.
+// asTheyCame returns the snapshot without machines and with all pods pending.
 func (s *scene) asTheyCame() planner.Snapshot {
 	s.t.Helper()
 	machines := instancetype.New(instancetype.Config{
 		Options: instancetype.Options{VMMemoryOverheadPercent: 0.075}, Metrics: metrics.New(prometheus.NewRegistry()), Clock: realclock.RealClock{},
 		Load: func(context.Context) (*api.Clients, error) { return api.New(localaws.ClientConfig(s.AWS().URL)), nil },
 	})
-	go func() { _ = machines.Start(s.t.Context()) }() // That it does not start is seen when it knows of no instance type.
+	go func() { _ = machines.Start(s.t.Context()) }() // If it does not start, it lists no instance types.
 	g := gather.Gatherer{
 		Cached: s.api, Live: s.api, Mapper: s.api.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: realclock.RealClock{}, ReplicasTimeout: time.Minute,
 	}

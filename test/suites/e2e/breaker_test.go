@@ -41,7 +41,7 @@ func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
 		t.Errorf("the pool launched again %s after it was closed, before %s", waited, settings.BreakerRetry)
 	}
 	if probe.instanceType != cheapest {
-		t.Errorf("a %s for %d micro-USD an hour is launched to see, want the cheapest, a %s", probe.instanceType, probe.price, cheapest)
+		t.Errorf("the probe launched a %s for %d micro-USD an hour, want the cheapest, a %s", probe.instanceType, probe.price, cheapest)
 	}
 	s.untilCondition(s.name, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
 	s.stays(5*time.Second, "a single machine", func() (bool, string) { return len(s.claims()) == 3, lines(s.claims()) })
@@ -55,7 +55,7 @@ func TestABrokenPluginDoesNotBurnMoney(t *testing.T) {
 	left := alive(s.claims())
 	s.wantClaims(left, 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 	if left[0].name != probe.name {
-		t.Errorf("the machine that was launched to see is not among those that are left:\n%s", lines(s.claims()))
+		t.Errorf("the machine of the probe is not among the remaining ones:\n%s", lines(s.claims()))
 	}
 	s.wantMetric("karve_nodeclaims_deleted_total", 2, `reason="ReplicasMissing"`)
 }

@@ -25,15 +25,15 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// sample are types with one of each GPU and more, as pods of the test name them.
+// sample are types that together have every kind of GPU in the test.
 var sample = []string{"g4dn.xlarge", "g4dn.12xlarge", "g5.2xlarge", "g6.4xlarge", "g6e.xlarge"}
 
-// TestAMachineLeavesWhatTheCatalogueSays compares what Karpenter's AWS provider says of machines that it launches with what Karve's catalogue says of the same types
-// for the same node class.
+// TestAMachineLeavesWhatTheCatalogueSays compares the allocatable resources that Karpenter's AWS provider reports for the machines that it launches with those
+// of Karve's catalog for the same types and node class.
 func TestAMachineLeavesWhatTheCatalogueSays(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
-	// Pools of every type there is make each plan slow, for all tests that share a cluster with them.
+	// Pools with every instance type make each plan slow for all tests that share the cluster.
 	w := ownWorld(t, cluster.Config{}, karve.Options{})
 	for name, change := range map[string]func(map[string]any){
 		"catalog-default": func(map[string]any) {},
@@ -90,7 +90,7 @@ func TestAMachineLeavesWhatTheCatalogueSays(t *testing.T) {
 	}
 }
 
-// catalogue is what Karve's says of the scene's node class now.
+// catalogue returns the current listing of Karve's catalog for the scene's node class.
 func (s *scene) catalogue() catalog.Listing {
 	s.t.Helper()
 	class := &unstructured.Unstructured{}
@@ -119,8 +119,8 @@ func amountsOf(list corev1.ResourceList) catalog.Resources {
 	}
 }
 
-// TestAMachineThatHasLessThanPromisedIsNotBoughtAgain has a pod that fits a g6.xlarge as promised, and not the one that comes. Without what that one teaches the
-// next plan would buy another, and so for ever.
+// TestAMachineThatHasLessThanPromisedIsNotBoughtAgain creates a pod that fits the catalog's g6.xlarge but not the g6.xlarge that is launched. If Karve did not
+// learn from this machine, each plan would launch another one, forever.
 func TestAMachineThatHasLessThanPromisedIsNotBoughtAgain(t *testing.T) {
 	t.Parallel()
 	w := theSharedWorld(t)

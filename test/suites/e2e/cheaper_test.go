@@ -19,19 +19,19 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// settlesIn has pods move once they have run for a time.
+// settlesIn sets consolidation.settleAfter: pods move only once they have run for that long.
 func settlesIn(settleAfter string) func(*v1alpha1.GPUNodeClassSpec) {
 	return func(spec *v1alpha1.GPUNodeClassSpec) { spec.Consolidation.SettleAfter = settleAfter }
 }
 
-// tally counts the pods of a namespace that run and are not about to end, at each change that is seen.
+// tally counts the pods of a namespace that run and are not terminating, at each change.
 type tally struct {
 	mu    sync.Mutex
 	runs  map[types.UID]bool
 	least int
 }
 
-// tally counts from now on.
+// tally starts counting.
 func (s *scene) tally() *tally {
 	s.t.Helper()
 	c := &tally{runs: map[types.UID]bool{}}
@@ -72,7 +72,8 @@ func runs(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp.IsZero() && pod.Status.Phase == corev1.PodRunning
 }
 
-// readyAgain says of pods that run that they are ready, as a kubelet does after its Node was out of touch, which happens where processors are few. kwok says it once.
+// readyAgain sets running pods ready again, as a kubelet does once its Node is reachable again. Nodes become unreachable on a computer with few CPUs, and kwok
+// sets pods ready only once.
 func (s *scene) readyAgain() {
 	for _, pod := range s.pods() {
 		unready := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
@@ -88,8 +89,8 @@ func (s *scene) readyAgain() {
 	}
 }
 
-// TestAFleetGetsCheaperAsItsPodsLeave has half of the pods of every machine leave. The machines go in steps, as many at a time as the budget lets them, and the price
-// only falls; the pods that run never are fewer than their own budget says.
+// TestAFleetGetsCheaperAsItsPodsLeave removes half of the pods of every machine. The machines are removed in steps within the disruption budget, and the price
+// only falls. There are never fewer running pods than their PodDisruptionBudget requires.
 func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -103,7 +104,7 @@ func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
 	seen := map[string]int{}
 	for _, pod := range s.pods() {
 		if seen[pod.Spec.NodeName]++; seen[pod.Spec.NodeName] <= 5 {
-			s.patch(&pod, fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, corev1.PodDeletionCost)) // Those go first.
+			s.patch(&pod, fmt.Sprintf(`{"metadata":{"annotations":{%q:"-1000"}}}`, corev1.PodDeletionCost)) // The Deployment removes these pods first.
 		}
 	}
 	s.scale(d, pods/2)
@@ -131,7 +132,7 @@ func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
 	t.Logf("%d machines went in %s, %d at once; %d pods moved, and waited %s at most; %d ran at the least; the price was %v", pods/2/10,
 		time.Since(began).Round(time.Second), most(s.claims()), came, longest, running.least, prices)
 	if running.least < kept {
-		t.Errorf("%d pods ran at some moment, and their budget says %d", running.least, kept)
+		t.Errorf("only %d pods ran at some point, their PodDisruptionBudget requires %d", running.least, kept)
 	}
 	if n := most(s.claims()); n > 4 {
 		t.Errorf("%d machines went at once, with a budget of 4:\n%s", n, lines(s.claims()))
@@ -155,7 +156,7 @@ func TestAFleetGetsCheaperAsItsPodsLeave(t *testing.T) {
 	}
 }
 
-// TestAMachineThatIsTooLargeMakesRoomForASmallerOne: the smaller one is there before a pod is touched.
+// TestAMachineThatIsTooLargeMakesRoomForASmallerOne checks that the smaller machine is ready before a pod is evicted.
 func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -188,15 +189,15 @@ func TestAMachineThatIsTooLargeMakesRoomForASmallerOne(t *testing.T) {
 	}
 }
 
-// asking makes a pod ask for processors.
+// asking sets the CPU request of a pod.
 func asking(cpu string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
 	}
 }
 
-// TestAPlanWithoutRoomToSpareIsKept: two pods that need nearly all of a machine wait with ten small ones for two machines that they fill. The default scheduler looks at
-// small ones first, which came first, and spreads them, and would put them where the large ones are to go.
+// TestAPlanWithoutRoomToSpareIsKept has two pods that each need most of a machine and ten small ones, for two machines that they fill. The default scheduler
+// would look at the small pods first, because they are older, spread them, and so take the room that the plan has for the large ones.
 func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -215,8 +216,8 @@ func TestAPlanWithoutRoomToSpareIsKept(t *testing.T) {
 	t.Logf("%d pods waited %s at most", came, longest)
 }
 
-// TestALayoutWithoutRoomToSpareIsReached: two pods that need nearly all of a machine and ten small ones go from one machine to two, which they fill. The default scheduler
-// spreads pods, and would put the small ones where the large ones are to go.
+// TestALayoutWithoutRoomToSpareIsReached moves two pods that each need most of a machine and ten small ones from one machine to two, which they fill. The
+// default scheduler spreads pods, and would put the small ones where the plan has the large ones.
 func TestALayoutWithoutRoomToSpareIsReached(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()

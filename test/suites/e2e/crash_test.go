@@ -23,7 +23,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestTheControllerMayDieAtAnyMoment has a cluster of its own, since it kills the controller; its subtests are steps.
+// TestTheControllerMayDieAtAnyMoment has its own cluster because it kills the controller. Its subtests run in order.
 func TestTheControllerMayDieAtAnyMoment(t *testing.T) { //nolint:tparallel // One kills what the other needs.
 	cluster.Require(t)
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestTheControllerMayDieAtAnyMoment(t *testing.T) { //nolint:tparallel // On
 	t.Run("another controller takes over, and a shutdown hands over", func(t *testing.T) { w.takeOver(t, ended) })
 }
 
-// seed is KARVE_E2E_SEED, so that a failure can be had again.
+// seed returns a random source seeded with KARVE_E2E_SEED, so that a failure can be reproduced.
 func seed(t *testing.T) *rand.Rand {
 	t.Helper()
 	n, err := strconv.ParseUint(or(os.Getenv("KARVE_E2E_SEED"), "1"), 10, 64)
@@ -49,8 +49,8 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(n, n))
 }
 
-// killedWhileItLaunches lets the pods come in ten lots, since the first life that is long enough would launch all machines at once. Every other life ends at any
-// moment, the others end amid their claims.
+// killedWhileItLaunches creates the pods in ten lots, because otherwise the first controller that runs long enough would launch all machines. Every other
+// controller is killed at a random time, the others while they create claims.
 func (w *world) killedWhileItLaunches(t *testing.T) {
 	const lots, lot = 10, 20
 	random := seed(t)
@@ -84,7 +84,7 @@ func (w *world) killedWhileItLaunches(t *testing.T) {
 	s.stays(3*time.Second, "no more claims", func() (bool, string) { return len(s.claims()) == n, fmt.Sprint(len(s.claims())) })
 }
 
-// killedWhileItGivesBack has one machine that may go after the controller has come back, and one that may not.
+// killedWhileItGivesBack has one machine that may be removed after the controller has restarted, and one that may not.
 func (w *world) killedWhileItGivesBack(t *testing.T) {
 	goes, remains := w.scene(t, "goes"), w.scene(t, "remains")
 	both := []*scene{goes, remains}
@@ -170,7 +170,7 @@ func (w *world) takeOver(t *testing.T, ended <-chan error) { //nolint:thelper //
 		leader, other = other, leader
 	}
 	if !s.leads(leader) || s.leads(other) {
-		t.Fatalf("not one of the two leads")
+		t.Fatalf("want exactly one of the two to lead")
 	}
 	began := time.Now()
 	s.scale(d, 30)
@@ -182,7 +182,7 @@ func (w *world) takeOver(t *testing.T, ended <-chan error) { //nolint:thelper //
 	t.Logf("The other controller took over and 20 pods ran %s after the leader was killed", time.Since(began))
 	s.wantClaims(s.claims(), 3, karpv1.CapacityTypeOnDemand, 1_578_000)
 	if !s.leads(other) {
-		t.Error("the other one does not lead")
+		t.Error("the other controller does not become the leader")
 	}
 	s.shutDown(other, ended)
 }
@@ -192,7 +192,7 @@ func (s *scene) leads(k *karve.Controller) bool {
 	return s.metric(s.t, k, "leader_election_master_status") == 1
 }
 
-// shutDown asks the leader to end, as a rolling update does.
+// shutDown terminates the leader as a rolling update does.
 func (s *scene) shutDown(leader *karve.Controller, ended <-chan error) {
 	s.t.Helper()
 	pid, err := leader.PID()

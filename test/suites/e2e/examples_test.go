@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// TestTheRecipeForTwoPoolsWorksAsItIsWritten applies examples/two-pools, each file's pods in a namespace of their own.
+// TestTheRecipeForTwoPoolsWorksAsItIsWritten applies examples/two-pools, with the pods of each file in their own namespace.
 func TestTheRecipeForTwoPoolsWorksAsItIsWritten(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -31,7 +31,7 @@ func TestTheRecipeForTwoPoolsWorksAsItIsWritten(t *testing.T) {
 	for _, s := range []*scene{shared, dedicated} {
 		s.wantOnOwnNodes()
 	}
-	// The recipe allows spot, which is cheaper by far.
+	// The recipe allows spot, which is much cheaper.
 	shared.wantClaims(shared.claims(), 1, karpv1.CapacityTypeSpot, 157_800)
 	dedicated.wantClaims(dedicated.claims(), 2, karpv1.CapacityTypeSpot, 315_600)
 }

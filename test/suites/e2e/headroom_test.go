@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// untilHeadroom waits until all of the headroom of the scene's pool is free, and it has so many machines.
+// untilHeadroom waits until all headroom of the scene's pool is free and the pool has the given number of machines.
 func (s *scene) untilHeadroom(machines int) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("the headroom is free on %d machines", machines), func() (bool, string) {
@@ -30,7 +30,7 @@ func (s *scene) untilHeadroom(machines int) {
 	})
 }
 
-// TestABurstWithinTheHeadroomStartsAtOnce has replicas kept free before there is any pod.
+// TestABurstWithinTheHeadroomStartsAtOnce keeps replicas free before there are any pods.
 func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 	d := s.deploy("burst", 10)
 	s.untilRunning(10)
 	came, longest, homeless := s.history.waits(s.name, began)
-	// How long that took says more about what else the computer does.
+	// The duration mostly depends on the load of the computer.
 	t.Logf("ten pods came, the last was bound after %s", longest)
 	if came != 10 || homeless > 0 {
 		t.Errorf("of %d pods %d found no place at first, and one waited for %s", came, homeless, longest)
@@ -55,7 +55,7 @@ func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 		}
 	}
 
-	// What the burst took is free again on another machine. When it is over one of the two goes, and no other comes.
+	// Another machine replaces the headroom that the burst took. After the burst, one of the two machines is removed and no other is launched.
 	s.untilHeadroom(2)
 	s.scale(d, 0)
 	s.untilHeadroom(1)
@@ -66,7 +66,7 @@ func TestABurstWithinTheHeadroomStartsAtOnce(t *testing.T) {
 	s.untilGone(s.name)
 }
 
-// TestACapacityBufferOfSharedPodsIsKarvesToAnswer has Karpenter resolve the buffer, whose pods no pool of its own takes.
+// TestACapacityBufferOfSharedPodsIsKarvesToAnswer lets Karpenter resolve the buffer. None of Karpenter's own pools accepts its pods.
 func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -74,7 +74,7 @@ func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
 	s.class("5s")
 	s.pool(poolOptions{})
 	shared := func(spec *corev1.PodSpec) {
-		// Karpenter does not read the limits of a template: to it these would be pods without a GPU, for any pool.
+		// Karpenter does not read the limits of a template. Without these requests, it would see pods without a GPU that fit any pool.
 		spec.Containers[0].Resources.Requests[v1alpha1.ResourceGPUShared] = resource.MustParse("1")
 	}
 	d := s.deploy("inference", 5, shared)
@@ -84,7 +84,7 @@ func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
 	s.untilCondition(s.name, v1alpha1.ConditionHeadroomReady, "True", "10 of 10")
 	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 
-	// Of whatever kind has the template, there is room for one pod more each.
+	// There is room for one more pod of each kind of object that has a template.
 	few := []*unstructured.Unstructured{buffer}
 	for kind, o := range s.templates(shared) {
 		s.create(o)
@@ -102,7 +102,7 @@ func TestACapacityBufferOfSharedPodsIsKarvesToAnswer(t *testing.T) {
 	s.until(enough, "one machine goes", func() (bool, string) { return len(alive(s.claims())) == 1, lines(s.claims()) })
 }
 
-// buffer makes a CapacityBuffer.
+// buffer creates a CapacityBuffer.
 func (s *scene) buffer(name string, spec map[string]any) *unstructured.Unstructured {
 	s.t.Helper()
 	buffer := manifest("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", name, spec)
@@ -111,7 +111,7 @@ func (s *scene) buffer(name string, spec map[string]any) *unstructured.Unstructu
 	return buffer
 }
 
-// templates are objects with a template for pods and without a pod, by their kinds, all that a CapacityBuffer can name beside Deployments.
+// templates returns objects with a pod template but no pods, by kind: every kind that a CapacityBuffer can refer to besides Deployment.
 func (s *scene) templates(change ...func(*corev1.PodSpec)) map[string]client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.name, Name: name} }
 	pods := map[string]string{"app": "none"}

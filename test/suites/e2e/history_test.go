@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// claim is what was seen of a NodeClaim, at which times of this machine's clock. Zero times are for what was not seen.
+// claim is what was seen of a NodeClaim, with times of this computer's clock. A zero time means that the event was not seen.
 type claim struct {
 	name, pool, instanceType, capacityType string
 	price                                  int64
@@ -40,23 +40,23 @@ func (c *claim) String() string {
 
 const clock = "15:04:05.000"
 
-// lifetime is when a pod was there.
+// lifetime records when a pod existed and was bound.
 type lifetime struct {
 	name               string
 	first, bound, gone time.Time
-	// homeless says that the scheduler once found no place for it.
+	// homeless says that the scheduler once reported the pod unschedulable.
 	homeless bool
 }
 
-// history remembers what came and went, so that a test can say that something never happened.
+// history records which objects came and went, so that tests can check that something never happened.
 type history struct {
 	mu     sync.Mutex
 	claims map[types.UID]*claim
 	// pods are by namespace.
 	pods map[string]map[types.UID]*lifetime
-	// leaving are the nodes that Karve has ever tainted to give them back.
+	// leaving are the nodes that Karve has ever tainted in order to remove them.
 	leaving map[string]time.Time
-	// early are the nodes that were open to pods before they exposed what they promise, by pool.
+	// early are the nodes that admitted pods before they had the promised replicas, by pool.
 	early map[string][]string
 }
 
@@ -151,7 +151,7 @@ func (h *history) node(o any, gone bool) {
 	}
 }
 
-// claimsOf are all claims that a pool ever had, the first one first.
+// claimsOf returns all claims that a pool ever had, the oldest first.
 func (h *history) claimsOf(pool string) []claim {
 	return h.claimsThat(func(c *claim) bool { return c.pool == pool })
 }
@@ -174,7 +174,7 @@ func (h *history) claimsThat(are func(*claim) bool) []claim {
 	return some
 }
 
-// alive are the claims that nobody has asked to go.
+// alive returns the claims that are not being deleted.
 func alive(claims []claim) []claim {
 	return slices.DeleteFunc(slices.Clone(claims), func(c claim) bool { return !c.deleting.IsZero() })
 }
@@ -187,7 +187,7 @@ func total(claims []claim) int64 {
 	return sum
 }
 
-// podsOf is when the last pod of a namespace came, and when the first one went.
+// podsOf returns when the last pod of a namespace came, and when the first one went.
 func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,7 +202,7 @@ func (h *history) podsOf(namespace string) (last, firstGone time.Time) {
 	return last, firstGone
 }
 
-// waits are how long the pods of a namespace waited that came after a time: how many came, the longest wait, and how many the scheduler found no place for at first.
+// waits returns how many pods of a namespace came after a time, how long they were pending at most, and how many the scheduler at first reported unschedulable.
 func (h *history) waits(namespace string, after time.Time) (came int, longest time.Duration, homeless int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,7 +219,7 @@ func (h *history) waits(namespace string, after time.Time) (came int, longest ti
 	return came, longest, homeless
 }
 
-// bound is when each pod of a namespace was bound, by namespace and name.
+// bound returns when each pod of a namespace was bound, by namespace and name.
 func (h *history) bound(namespace string) map[string]time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,7 +230,7 @@ func (h *history) bound(namespace string) map[string]time.Time {
 	return all
 }
 
-// most is how many of the claims were on their way out at once.
+// most returns how many of the claims were being deleted at once, at most.
 func most(claims []claim) int {
 	n := 0
 	for _, c := range claims {
@@ -251,7 +251,7 @@ func (h *history) openedEarly(pool string) []string {
 	return slices.Clone(h.early[pool])
 }
 
-// wasLeaving says whether Karve ever tainted the node to give it back.
+// wasLeaving reports whether Karve ever tainted the node in order to remove it.
 func (h *history) wasLeaving(node string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

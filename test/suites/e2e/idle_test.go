@@ -14,7 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// oneIdleNode launches a machine for a pod; the pod goes once arrange is done. It returns the node.
+// oneIdleNode launches a machine for a pod, calls arrange, and deletes the pod. It returns the node.
 func (s *scene) oneIdleNode(idleAfter string, o poolOptions, arrange func(corev1.Node)) corev1.Node {
 	s.t.Helper()
 	s.class(idleAfter)
@@ -29,7 +29,7 @@ func (s *scene) oneIdleNode(idleAfter string, o poolOptions, arrange func(corev1
 	return node
 }
 
-// staysIdle fails unless the node is told to be kept for a reason, and is neither tainted nor given back for a while after.
+// staysIdle checks that an event gives the reason why the node is kept, and that the node is neither tainted nor removed for a while after that.
 func (s *scene) staysIdle(node corev1.Node, words ...string) {
 	s.t.Helper()
 	s.untilEvent("Node", node.Name, "IdleButKept", words...)
@@ -57,7 +57,7 @@ func TestAnIdleNodeWhoseDaemonMayNotBeEvictedStays(t *testing.T) {
 	s := w.scene(t, "daemon")
 	labels := map[string]string{"app": "agent"}
 	spec := s.podSpec(selects(karpv1.NodePoolLabelKey, s.name), func(spec *corev1.PodSpec) {
-		// A daemon that tolerates everything would not be evicted at all.
+		// A DaemonSet pod that tolerates everything would not be evicted at all.
 		spec.Containers[0].Resources = corev1.ResourceRequirements{}
 	})
 	s.create(&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "agent"}, Spec: appsv1.DaemonSetSpec{

@@ -19,10 +19,10 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// canaryTimeout is the shortest that there is.
+// canaryTimeout is the shortest timeout that the API allows.
 const canaryTimeout = time.Minute
 
-// images makes the rollout of the scene's EC2NodeClass: promotion at any time, after five seconds' soak.
+// images creates the rollout of the scene's EC2NodeClass. It promotes at any time, after a soak of five seconds.
 func (s *scene) images() {
 	s.t.Helper()
 	s.create(&v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Spec: v1alpha1.GPUImageRolloutSpec{
@@ -41,7 +41,7 @@ func (s *scene) rollout() *v1alpha1.GPUImageRollout {
 	return r
 }
 
-// untilRollout waits until what is asked of the rollout is so. Meanwhile the container of each check that runs ends well.
+// untilRollout waits until the rollout satisfies the predicate. Meanwhile it makes the container of each running check succeed.
 func (s *scene) untilRollout(within time.Duration, what string, is func(*v1alpha1.GPUImageRollout) bool) *v1alpha1.GPUImageRollout {
 	s.t.Helper()
 	var r *v1alpha1.GPUImageRollout
@@ -74,7 +74,7 @@ func (s *scene) endChecks() {
 	}
 }
 
-// pin are the ids in the terms of the scene's EC2NodeClass; none where they are not all ids.
+// pin returns the image IDs in the terms of the scene's EC2NodeClass; nil if not all terms are IDs.
 func (s *scene) pin() []string {
 	s.t.Helper()
 	class := manifest(cloud+"/v1", cloudKind, s.name, nil)
@@ -93,7 +93,7 @@ func (s *scene) pin() []string {
 	return ids
 }
 
-// machines are the NodeClaims of the scene's pool that are there, canaries aside.
+// machines returns the NodeClaims of the scene's pool except for canaries.
 func (s *scene) machines() []karpv1.NodeClaim {
 	s.t.Helper()
 	var all karpv1.NodeClaimList
@@ -119,7 +119,7 @@ func (s *scene) untilNoCanary() {
 	})
 }
 
-// gpuImage is the id of the image for GPUs of a release of Bottlerocket.
+// gpuImage returns the ID of the GPU image of a Bottlerocket release.
 func (s *scene) gpuImage(release string) string {
 	s.t.Helper()
 	for _, i := range s.AWS().Images() {
@@ -131,7 +131,7 @@ func (s *scene) gpuImage(release string) string {
 	return ""
 }
 
-// The images are Bottlerocket's, since those of the other tests' node classes are AL2023's.
+// The images are Bottlerocket's because the node classes of the other tests use AL2023.
 func TestAGPUImageReachesTheNodesByACanaryOrNotAtAll(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -147,7 +147,7 @@ func TestAGPUImageReachesTheNodesByACanaryOrNotAtAll(t *testing.T) {
 		t.Fatalf("there are %d machines with the image %q", len(before), first)
 	}
 
-	// One that no agent comes up on.
+	// This release is bad: no agent serves replicas on it.
 	s.AWS().PublishRelease(aws.Bottlerocket, "1.60.0")
 	bad := s.gpuImage("1.60.0")
 	w.rule(t, bad, "offer: none")
@@ -179,7 +179,7 @@ func TestAGPUImageReachesTheNodesByACanaryOrNotAtAll(t *testing.T) {
 	}
 	s.untilEvent("GPUImageRollout", s.name, "ImageDistrusted", "1.60.0", "0 of 10")
 
-	// One that works. It is asked for by its name, since what AWS said last is not a quarter of an hour old.
+	// This release works. It is requested by name, because the controller asks AWS for releases only every quarter of an hour.
 	s.AWS().PublishRelease(aws.Bottlerocket, "1.61.0")
 	good := s.gpuImage("1.61.0")
 	s.patch(&v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: s.name}}, `{"spec": {"image": "1.61.0"}}`)
@@ -204,7 +204,7 @@ func TestAGPUImageReachesTheNodesByACanaryOrNotAtAll(t *testing.T) {
 		t.Errorf("status is %+v", r.Status)
 	}
 
-	// Back by one field.
+	// One field rolls the image back.
 	release := r.Status.Good[len(r.Status.Good)-1].Release
 	s.patch(&v1alpha1.GPUImageRollout{ObjectMeta: metav1.ObjectMeta{Name: s.name}}, fmt.Sprintf(`{"spec": {"image": %q}}`, release))
 	s.untilRollout(enough, "the first image is pinned again", func(r *v1alpha1.GPUImageRollout) bool { return r.Status.Current.Release == release })

@@ -19,20 +19,20 @@ func objectMetaIn(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-// told is what somebody must be told: a condition of the pool, or an event about the pod.
+// told is a message that users must get: a condition of the pool, or an event about the pod.
 type told struct {
 	condition, event string
 	words            []string
 }
 
-// TestWhatCannotBeServedIsToldAndNothingIsLaunched has one mistake a case. Each must be named together with a way out.
+// TestWhatCannotBeServedIsToldAndNothingIsLaunched has one mistake per case. The message must name the mistake and the way out.
 func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:tparallel // See no-taint.
 	w := theSharedWorld(t)
 	t.Parallel()
 	never := v1alpha1.IdleNever
 	for _, c := range []struct {
 		name string
-		// arrange makes all but the pod; nil makes what is in order.
+		// arrange creates everything but the pod; nil creates a valid class and pool.
 		arrange func(*scene)
 		pod     []func(*corev1.PodSpec)
 		want    []told
@@ -141,7 +141,7 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// A pool without a taint admits the pods of the others too, which would be told of it.
+			// A pool without a taint admits the pods of the other cases too, and they would get its events.
 			if c.name != "no-taint" {
 				t.Parallel()
 			}
@@ -161,7 +161,7 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 					s.untilEvent("Pod", "asks", want.event, want.words...)
 				}
 			}
-			// Whoever launches on a second look, launches now.
+			// A launch on a second reconcile would happen now.
 			s.stays(12*time.Second, "no claim", func() (bool, string) { return len(s.claims()) == 0, lines(s.claims()) })
 			if n := s.running(); n != 0 {
 				t.Errorf("%d pods run", n)
@@ -170,7 +170,7 @@ func TestWhatCannotBeServedIsToldAndNothingIsLaunched(t *testing.T) { //nolint:t
 	}
 }
 
-// notReady makes the cloud's node class one whose image does not exist, which Karpenter finds out.
+// notReady gives the cloud's node class an image that does not exist. Karpenter then sets it not ready.
 func (s *scene) notReady() {
 	s.t.Helper()
 	o := &unstructured.Unstructured{}

@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// failing says whether Karpenter reports that the launch of a claim fails.
+// failing reports whether Karpenter reports that the launch of a claim fails.
 func (s *scene) failing() bool {
 	var list karpv1.NodeClaimList
 	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: s.name})
@@ -26,8 +26,8 @@ func (s *scene) failing() bool {
 	})
 }
 
-// TestAnOutageChangesNothingAboutWhatIsBought has a cluster of its own, since nothing can be launched on it while EC2 answers nobody: pods come while connections to
-// EC2 are closed, then Karpenter's calls hang. Afterwards the machines are bought that would have been bought without the outage.
+// TestAnOutageChangesNothingAboutWhatIsBought has its own cluster, because nothing can be launched while EC2 is unreachable. Pods come while EC2 closes
+// connections; later, Karpenter's calls hang. After that, the machines launched must be the same as without the outage.
 func TestAnOutageChangesNothingAboutWhatIsBought(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// TestSharedAndWholeGPUsLiveSideBySide has pods that all ask for nvidia.com/gpu: replicas that keep the name, and whole GPUs.
+// TestSharedAndWholeGPUsLiveSideBySide has pods that all request nvidia.com/gpu: some request replicas under that name, others whole GPUs.
 func TestSharedAndWholeGPUsLiveSideBySide(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestSharedAndWholeGPUsLiveSideBySide(t *testing.T) {
 	})
 	whole.pool(poolOptions{taintKey: "nvidia.com/gpu", labels: map[string]string{kind: "whole"}, limits: map[string]string{"nvidia.com/gpu": "2"}})
 
-	// Whole GPUs first, so that they wait while the shared ones are planned.
+	// The pods for whole GPUs come first, so that they are pending while the shared ones are planned.
 	whole.deploy("training", 2, asks(v1alpha1.ResourceGPU, "1"), tolerates("nvidia.com/gpu", whole.name), tolerates("nvidia.com/gpu-shared", shared.name), selects(kind, "whole"))
 	shared.deploy("inference", 25, asks(v1alpha1.ResourceGPU, "1"), tolerates("nvidia.com/gpu", whole.name), tolerates("nvidia.com/gpu-shared", shared.name), selects(kind, "shared"))
 	whole.untilRunning(2)
@@ -49,7 +49,7 @@ func TestSharedAndWholeGPUsLiveSideBySide(t *testing.T) {
 	})
 }
 
-// wantOnOwnNodes fails when a pod of the scene is bound to a node of another pool.
+// wantOnOwnNodes fails if a pod of the scene is bound to a node of another pool.
 func (s *scene) wantOnOwnNodes() {
 	s.t.Helper()
 	own := map[string]bool{}
@@ -63,8 +63,8 @@ func (s *scene) wantOnOwnNodes() {
 	}
 }
 
-// TestStockKarpenterLeavesKarvesNodesAlone has Karpenter's own GPU pool next to Karve's, both as users make them, with Karpenter's defaults for
-// consolidation and no taint on the stock one.
+// TestStockKarpenterLeavesKarvesNodesAlone has a GPU pool of Karpenter next to one of Karve. Both are as users create them, with Karpenter's defaults for
+// consolidation and no taint on Karpenter's pool.
 func TestStockKarpenterLeavesKarvesNodesAlone(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -90,7 +90,7 @@ func TestStockKarpenterLeavesKarvesNodesAlone(t *testing.T) {
 	}
 }
 
-// TestAPodThatKarpenterCouldServeIsLeftToIt has a pod that a stock pool and one of Karve's admit; one machine is launched, and it is Karpenter's.
+// TestAPodThatKarpenterCouldServeIsLeftToIt has a pod that both a pool of Karpenter and one of Karve admit. One machine is launched, by Karpenter.
 func TestAPodThatKarpenterCouldServeIsLeftToIt(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestAPodThatKarpenterCouldServeIsLeftToIt(t *testing.T) {
 	s.pool(poolOptions{name: stock, stock: true, labels: labels, taintKey: "example.com/stock"})
 	s.pool(poolOptions{labels: labels})
 	s.pod("either", asks(v1alpha1.ResourceGPU, "1"), tolerates("example.com/stock", s.name), selects(team, s.name))
-	// That it is told so is shown on the API server alone: Karpenter may be done before anybody looks.
+	// A test on the API server alone checks the pod's event: here, Karpenter may be done before anything reads it.
 	s.untilRunning(1)
 	if claims := s.history.claimsOf(stock); len(claims) != 1 || claims[0].ours {
 		t.Errorf("want one claim of Karpenter's own:\n%s", lines(claims))
@@ -110,11 +110,11 @@ func TestAPodThatKarpenterCouldServeIsLeftToIt(t *testing.T) {
 		t.Errorf("the pod runs on %s", on)
 	}
 	s.wantNothing()
-	// What was Karpenter's to launch is Karpenter's to take away, or it would count as waste to the other tests.
+	// Karpenter launched the machine, so Karpenter has to remove it. Otherwise the other tests would count it as waste.
 	s.delete(&karpv1.NodePool{ObjectMeta: objectMeta(stock)})
 }
 
-// wantNothing fails when the scene's pool ever had a claim.
+// wantNothing fails if the scene's pool ever had a claim.
 func (s *scene) wantNothing() {
 	s.t.Helper()
 	if claims := s.claims(); len(claims) > 0 {

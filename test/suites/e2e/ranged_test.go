@@ -42,7 +42,7 @@ func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
 			return has.String() == want, exposed(&nodes[0])
 		})
 	}
-	// Five fit by memory, and more than the class says at least.
+	// Five pods fit by memory. That is more than the minimum of the class.
 	pods(0, 3, "2Gi")
 	s.untilRunning(3)
 	shares("3")
@@ -52,12 +52,12 @@ func TestAMachineGetsMoreReplicasWhereItsPodsStateLittleMemory(t *testing.T) {
 	s.wantClaims(s.claims(), 1, karpv1.CapacityTypeOnDemand, 526_000)
 	s.untilEvent("Node", s.nodes(s.name)[0].Name, "ReplicasChanged", "5 nvidia.com/gpu.shared instead of 3", "device memory")
 
-	// Seven of 2 GiB is what a T4 has for programs, and not eight.
+	// A T4 has memory for seven pods of 2 GiB, not for eight.
 	pods(5, 8, "2Gi")
 	s.untilRunning(8)
 	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 1_052_000)
 
-	// Of one that states nothing nobody knows what it takes.
+	// The memory of a pod that states none is unknown.
 	pods(8, 9, "")
 	s.untilRunning(9)
 	s.until(enough, "no machine is shared into more than it has to be", func() (bool, string) {

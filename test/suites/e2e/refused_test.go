@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// stockPod makes a pool of Karpenter's own, and a pod that it has to launch a machine for. It returns how long the pod waited.
+// stockPod creates a pool of Karpenter and a pod that needs a machine of it. It returns how long the pod was pending.
 func (s *scene) stockPod(within time.Duration) time.Duration {
 	s.t.Helper()
 	s.pool(poolOptions{stock: true, taintKey: "none", consolidateAfter: "0s", requirements: map[string]string{"karpenter.k8s.aws/instance-family": "m5"}})
@@ -30,8 +30,8 @@ func (s *scene) stockPod(within time.Duration) time.Duration {
 	return s.until(within, "Karpenter's own pod runs", func() (bool, string) { return s.running() == 1, strings.Join(s.events("Pod", "cpu"), "\n") })
 }
 
-// TestALaunchThatHangsHoldsUpNobody has a cluster of its own, since what it tests against would hold up all others: a launch that fails for another reason than
-// capacity. Karpenter tries it again and again, and waits for it before it launches anything for anybody.
+// TestALaunchThatHangsHoldsUpNobody has its own cluster, because its fault would block all other tests: a launch that fails for another reason than capacity.
+// Karpenter retries it, and launches nothing else until it succeeds.
 func TestALaunchThatHangsHoldsUpNobody(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
@@ -43,7 +43,7 @@ func TestALaunchThatHangsHoldsUpNobody(t *testing.T) {
 	bad.deploy("inference", 25)
 	bad.until(enough, "Karve has asked for machines", func() (bool, string) { return len(bad.claims()) > 0, "" })
 
-	// From here Karpenter is stuck.
+	// From here on, Karpenter's launches are blocked.
 	t.Logf("Karpenter's own pod ran after %s", cpu.stockPod(90*time.Second))
 
 	bad.untilGone(bad.name)
@@ -51,14 +51,14 @@ func TestALaunchThatHangsHoldsUpNobody(t *testing.T) {
 	for _, c := range asked {
 		t.Logf("%s was there for %s", c.name, c.gone.Sub(c.first))
 	}
-	// The error does not say what is wrong: launches pause, and no type is blamed.
+	// The error does not say what is wrong, so launches pause and no type is refused.
 	bad.untilCondition(bad.name, v1alpha1.ConditionLaunchHealthy, "False", "LaunchFailed", "all launches until")
 	bad.untilEvent("GPUNodeClass", bad.name, "LaunchesPaused", "LaunchFailed")
 	pod := bad.pods()[0]
 	bad.untilEvent("Pod", pod.Name, "OfferingsUnavailable", "paused")
 	bad.stays(10*time.Second, "no claim during the pause", func() (bool, string) { return len(bad.claims()) == len(asked), lines(bad.claims()) })
 	if refused := bad.refused(cheapest); len(refused) > 0 {
-		t.Errorf("the type is blamed: %+v", refused)
+		t.Errorf("the type is recorded as refused: %+v", refused)
 	}
 
 	bad.delete(&karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: bad.name}})
@@ -72,7 +72,7 @@ func TestALaunchThatHangsHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// refused are what the class remembers of a type.
+// refused returns the refusals of a type that the class records.
 func (s *scene) refused(instanceType string) []v1alpha1.RefusedOffering {
 	s.t.Helper()
 	class := &v1alpha1.GPUNodeClass{}
@@ -82,7 +82,7 @@ func (s *scene) refused(instanceType string) []v1alpha1.RefusedOffering {
 	return slices.DeleteFunc(class.Status.RefusedOfferings, func(r v1alpha1.RefusedOffering) bool { return r.InstanceType != instanceType })
 }
 
-// wantRefused fails unless the type is remembered as refused for some time to come.
+// wantRefused waits until the class records refusals of the type that have not expired.
 func (s *scene) wantRefused(instanceType string) {
 	s.t.Helper()
 	s.until(enough, "GPUNodeClass "+s.name+" remembers the refusal of "+instanceType, func() (bool, string) {
@@ -92,7 +92,7 @@ func (s *scene) wantRefused(instanceType string) {
 	})
 }
 
-// TestARefusedTypeIsPlannedAround has forty pods for which the cheapest type is not to be had in any zone, for a while. The type is none of the other tests'.
+// TestARefusedTypeIsPlannedAround has forty pods whose cheapest type is refused in every zone for a while. No other test uses that type.
 func TestARefusedTypeIsPlannedAround(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -111,14 +111,14 @@ func TestARefusedTypeIsPlannedAround(t *testing.T) {
 	waited := cpu.stockPod(enough)
 	t.Logf("Karpenter's own pod ran after %s", waited)
 	if waited > time.Minute {
-		t.Errorf("Karpenter's own pod waited %s for ours, want a minute at most", waited)
+		t.Errorf("our launch delayed Karpenter's own pod by %s, want a minute at most", waited)
 	}
 	s.untilRunning(40)
 	refused := s.claims()[0].deleting
 	launched := alive(s.claims())
 	took := launched[len(launched)-1].first.Sub(refused)
 	t.Logf("The next best plan was launched %s after the refusal:\n%s", took, lines(s.claims()))
-	if took > time.Minute { // Seconds where the machine is not busy with the other tests.
+	if took > time.Minute { // Seconds if the other tests do not keep the computer busy.
 		t.Errorf("the next best plan was launched %s after the refusal", took)
 	}
 	other := func(c claim) bool { return c.instanceType != next }
@@ -128,11 +128,11 @@ func TestARefusedTypeIsPlannedAround(t *testing.T) {
 	s.wantRefused(scarce)
 	s.untilCondition(s.name, v1alpha1.ConditionLaunchHealthy, "False", scarce)
 
-	// It is to be had again, and asked for again once the backoff is over.
+	// The type is available again, and is requested again once the backoff is over.
 	w.AWS().Allow(refusal)
 	s.deploy("more", 10)
 	s.untilRunning(50)
-	// The latest: a claim of which nobody has said anything yet is tried again sooner.
+	// The latest NotBefore counts: a refusal that no event has explained yet expires sooner.
 	var until time.Time
 	for _, r := range s.refused(scarce) {
 		if r.NotBefore.After(until) {
@@ -140,7 +140,7 @@ func TestARefusedTypeIsPlannedAround(t *testing.T) {
 		}
 	}
 	if early := s.claims()[len(s.claims())-1]; time.Now().Before(until) && early.instanceType != next {
-		t.Errorf("%s was asked for before %s", &early, until.Format(clock))
+		t.Errorf("%s was requested before %s", &early, until.Format(clock))
 	}
 	select {
 	case <-time.After(time.Until(until)):
@@ -159,7 +159,7 @@ func TestARefusedTypeIsPlannedAround(t *testing.T) {
 	spotTakenBack(t, w)
 }
 
-// anotherZone has a type refused in the zone that was chosen. The claim leaves the others open, so that nothing has to be planned again.
+// anotherZone refuses a type in the chosen zone. The claim allows the other zones, so no new plan is needed.
 func anotherZone(t *testing.T, w *world) {
 	t.Helper()
 	s := w.scene(t, "zones")
@@ -173,11 +173,11 @@ func anotherZone(t *testing.T, w *world) {
 		t.Errorf("the node is in %s, after the claims\n%s\nwant one, that got its machine in another zone", zone, lines(s.claims()))
 	}
 	if refused := s.refused("g5.xlarge"); len(refused) != 0 {
-		t.Errorf("it is taken for refused: %+v", refused)
+		t.Errorf("it is recorded as refused: %+v", refused)
 	}
 }
 
-// overTheLimit has the account's limit of vCPUs reached. No other type of the same limit is tried that is as large.
+// overTheLimit reaches the account's vCPU limit. Karve then tries no type under the same limit that is as large.
 func overTheLimit(t *testing.T, w *world) {
 	t.Helper()
 	s := w.scene(t, "limit")
@@ -193,7 +193,7 @@ func overTheLimit(t *testing.T, w *world) {
 	})
 }
 
-// spotTakenBack has a spot machine launched, with some choice, and interrupted.
+// spotTakenBack launches a spot machine from a claim with some choice, and interrupts it.
 func spotTakenBack(t *testing.T, w *world) {
 	t.Helper()
 	s := w.scene(t, "spot")

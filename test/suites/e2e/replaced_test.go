@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// fleet is how many nodes are rolled; KARVE_FLEET has more of them, which takes longer.
+// fleet returns the number of nodes to roll: KARVE_FLEET, or 4.
 func fleet(t *testing.T) int {
 	t.Helper()
 	n, err := strconv.Atoi(or(os.Getenv("KARVE_FLEET"), "4"))
@@ -28,8 +28,8 @@ func fleet(t *testing.T) int {
 	return n
 }
 
-// TestAFleetIsRolledToAnotherImageWithinItsBudget has all nodes full, so that each needs a new one. Every pod that is evicted finds its place at once: the scheduler
-// never has to say that there is none.
+// TestAFleetIsRolledToAnotherImageWithinItsBudget has only full nodes, so that each needs a new one. The scheduler must never report an evicted pod's
+// replacement unschedulable.
 func TestAFleetIsRolledToAnotherImageWithinItsBudget(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -77,7 +77,7 @@ func (s *scene) nodeClassNamed(name string) *unstructured.Unstructured {
 	return u
 }
 
-// image is the one that all machines of the scene that stay have; "" when they differ.
+// image returns the image of all machines of the scene that are not being deleted; "" if they differ.
 func (s *scene) image() string {
 	s.t.Helper()
 	var list karpv1.NodeClaimList
@@ -95,7 +95,8 @@ func (s *scene) image() string {
 	return image
 }
 
-// TestAnInterruptedMachineIsReplacedWhileItsPodsRun has EC2 give notice of a spot machine. What its pods need is asked for before one of them waits, and once.
+// TestAnInterruptedMachineIsReplacedWhileItsPodsRun sends a spot interruption notice. Karve must launch the replacement before any pod is pending, and only
+// once.
 func TestAnInterruptedMachineIsReplacedWhileItsPodsRun(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
@@ -114,19 +115,19 @@ func TestAnInterruptedMachineIsReplacedWhileItsPodsRun(t *testing.T) {
 	s.until(enough, "the machine is gone and all pods run", func() (bool, string) {
 		return !s.claims()[0].gone.IsZero() && s.running() == 6 && len(s.pods()) == 6, lines(s.claims())
 	})
-	// Karpenter refuses to launch for a while what was interrupted, so the first that is asked for may be in vain.
+	// Karpenter does not launch an interrupted offering for a while, so the first claim may fail.
 	all, left := s.claims(), alive(s.claims())
 	if len(first) != 1 || len(left) != 1 || len(all) > 3 {
-		t.Fatalf("want one machine and one in its stead:\n%s", lines(all))
+		t.Fatalf("want one machine and its replacement:\n%s", lines(all))
 	}
 	came, longest, _ := w.history.waits(s.name, began)
 	t.Logf("The new machine was asked for %s after the old one was given notice; %d pods moved and waited %s at most", left[0].first.Sub(all[0].deleting), came, longest)
 	if _, firstGone := w.history.podsOf(s.name); !left[0].first.Before(firstGone) {
-		t.Errorf("the new machine was asked for at %s, when pods had gone already at %s", left[0].first.Format(clock), firstGone.Format(clock))
+		t.Errorf("the new machine was requested at %s, after pods had gone at %s", left[0].first.Format(clock), firstGone.Format(clock))
 	}
 }
 
-// instanceOf is the node's instance at the local AWS.
+// instanceOf returns the ID of the node's instance at the local AWS.
 func (s *scene) instanceOf(n corev1.Node) string {
 	s.t.Helper()
 	for _, i := range s.AWS().Instances() {

@@ -16,12 +16,12 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// terms are of an affinity to pods of the scene with the label app.
+// terms returns affinity terms for the scene's pods with the label app.
 func terms(key, app string) []corev1.PodAffinityTerm {
 	return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
 }
 
-// claiming gives a pod the volume of a claim.
+// claiming adds a volume of a PersistentVolumeClaim to a pod.
 func claiming(name string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.Volumes = []corev1.Volume{{Name: name, VolumeSource: corev1.VolumeSource{
@@ -30,7 +30,7 @@ func claiming(name string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPodsWithRulesRunWhereTheSchedulerLetsThem has a pod of each rule. It is the real scheduler that lets them run.
+// TestPodsWithRulesRunWhereTheSchedulerLetsThem has a pod with each scheduling rule. The real scheduler binds them.
 func TestPodsWithRulesRunWhereTheSchedulerLetsThem(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestPodsWithRulesRunWhereTheSchedulerLetsThem(t *testing.T) {
 	s.pod("reads", claiming("data"))
 	const pods = 4 + 3 + 2 + 1 + 1
 	s.untilWaiting(pods)
-	s.pool(poolOptions{}) // Only now, so that they are planned for together.
+	s.pool(poolOptions{}) // Created only now, so that all pods are planned for together.
 	s.untilRunning(pods)
 
 	zones := map[string]int{}
@@ -81,13 +81,13 @@ func TestPodsWithRulesRunWhereTheSchedulerLetsThem(t *testing.T) {
 	if len(zones) != 4 || len(on["apart"]) != 3 || len(on["port"]) != 2 {
 		t.Errorf("spread by zone %v; pods by node %v", zones, on)
 	}
-	// There are more zones than pods to spread, and a machine for each of these holds all the others.
+	// There are more zones than pods to spread, and the machines of these pods have room for all others.
 	if n := len(s.claims()); n != 4 {
 		t.Errorf("%d machines, want 4:\n%s", n, lines(s.claims()))
 	}
 }
 
-// TestStatedDeviceMemoryDecidesHowManyMachinesThereAre has pods of which one GPU holds ten by replicas, and one by memory.
+// TestStatedDeviceMemoryDecidesHowManyMachinesThereAre has pods that fit a GPU ten times by replicas but only once by memory.
 func TestStatedDeviceMemoryDecidesHowManyMachinesThereAre(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestStatedDeviceMemoryDecidesHowManyMachinesThereAre(t *testing.T) {
 	s.wantClaims(s.claims(), 2, karpv1.CapacityTypeOnDemand, 2*526_000)
 }
 
-// untilWaiting waits until so many pods have been looked at by the scheduler and found no place.
+// untilWaiting waits until the scheduler has reported n pods unschedulable.
 func (s *scene) untilWaiting(n int) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("%d pods wait", n), func() (bool, string) {
@@ -117,7 +117,7 @@ func (s *scene) untilWaiting(n int) {
 	})
 }
 
-// volume makes a claim of a class whose volumes wait for the first pod, and a volume in the zone that the scheduler will bind it to then.
+// volume creates a PersistentVolumeClaim with the binding mode WaitForFirstConsumer, and a volume in the zone that the scheduler then binds it to.
 func (s *scene) volume(name, zone string) {
 	s.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -147,7 +147,7 @@ func (s *scene) volume(name, zone string) {
 	}})
 }
 
-// TestAClaimLeavesTheChoiceThatThePoolAsksFor has a pool whose minValues want two instance types in a claim; Karpenter launches one of them.
+// TestAClaimLeavesTheChoiceThatThePoolAsksFor has a pool whose minValues require two instance types per claim. Karpenter launches one of them.
 func TestAClaimLeavesTheChoiceThatThePoolAsksFor(t *testing.T) {
 	w := theSharedWorld(t)
 	t.Parallel()

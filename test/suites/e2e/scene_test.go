@@ -24,17 +24,17 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// enough is for what takes seconds on an idle machine.
+// enough is the timeout for steps that take seconds on an idle computer.
 const enough = 4 * time.Minute
 
-// scene is a test's part of a world: a name for its NodePool, GPUNodeClass, node class and namespace, and for the taint that keeps others out.
+// scene is a test's part of a world: the name of its NodePool, GPUNodeClass, node class and namespace, and the value of the taint that keeps other pods out.
 type scene struct {
 	*world
 	t    *testing.T
 	name string
 }
 
-// scene makes the namespace and the cloud's node class. What the test leaves behind is taken away, unless it failed.
+// scene creates the namespace and the cloud's node class. It removes what the test leaves behind unless the test failed.
 func (w *world) scene(t *testing.T, name string, change ...func(spec map[string]any)) *scene {
 	t.Helper()
 	s := &scene{w, t, name}
@@ -88,7 +88,7 @@ const (
 	cloudKind = "EC2NodeClass"
 )
 
-// nodeClass makes the cloud's node class as a user does, unless change says otherwise.
+// nodeClass creates the cloud's node class as a user does, with changes.
 func (s *scene) nodeClass(name string, change ...func(spec map[string]any)) {
 	s.t.Helper()
 	ours := []any{map[string]any{"tags": map[string]any{"karpenter.sh/discovery": "karve"}}}
@@ -102,7 +102,7 @@ func (s *scene) nodeClass(name string, change ...func(spec map[string]any)) {
 	s.create(manifest(cloud+"/v1", cloudKind, name, spec))
 }
 
-// class makes the GPUNodeClass: ten replicas a GPU, unless change says otherwise.
+// class creates the GPUNodeClass with ten replicas per GPU, with changes.
 func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpec)) {
 	s.t.Helper()
 	c := &v1alpha1.GPUNodeClass{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Spec: v1alpha1.GPUNodeClassSpec{
@@ -116,21 +116,21 @@ func (s *scene) class(idleAfter string, change ...func(*v1alpha1.GPUNodeClassSpe
 	s.create(c)
 }
 
-// poolOptions are how a NodePool differs from the usual one: Karve's, on-demand g4dn, with the scene's taint and any number of disruptions.
+// poolOptions are the differences from the default NodePool: a pool of Karve with on-demand g4dn, the scene's taint and a disruption budget of 100 %.
 type poolOptions struct {
 	name         string
 	stock        bool
-	requirements map[string]string // more of them, or other values, with commas between; "" for none of that key
-	minValues    map[string]int64  // choices that a claim must leave, by key
+	requirements map[string]string // added or replaced, with values separated by commas; "" removes the key
+	minValues    map[string]int64  // minValues by key
 	labels       map[string]string
 	taintKey     string // "none" for no taint
 	limits       map[string]string
 	budget       string
-	// consolidateAfter is the NodePool's; 0s for one of Karve when empty.
+	// consolidateAfter is the NodePool's. If it is empty, Karve's pools have 0s.
 	consolidateAfter string
 }
 
-// pool makes a NodePool. As a user does, it leaves out what it does not want; the typed NodePool cannot.
+// pool creates a NodePool. It is unstructured, so that unset fields are absent as in a user's manifest.
 func (s *scene) pool(o poolOptions) {
 	s.t.Helper()
 	ref := map[string]any{"group": v1alpha1.Group, "kind": v1alpha1.Kind, "name": s.name}
@@ -184,7 +184,7 @@ func manifest(apiVersion, kind, name string, spec map[string]any) *unstructured.
 	return u
 }
 
-// jsonable turns maps of strings into those that an unstructured object may hold.
+// jsonable converts maps of strings to types that an unstructured object may hold.
 func jsonable(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -214,7 +214,7 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// podSpec is a pod that asks for one replica and tolerates the scene's taint.
+// podSpec returns the spec of a pod that requests one replica and tolerates the scene's taint, with changes.
 func (s *scene) podSpec(change ...func(*corev1.PodSpec)) corev1.PodSpec {
 	spec := corev1.PodSpec{
 		Tolerations: []corev1.Toleration{{Key: v1alpha1.ResourceGPUShared, Value: s.name, Effect: corev1.TaintEffectNoSchedule}},
@@ -233,7 +233,7 @@ func (s *scene) podSpec(change ...func(*corev1.PodSpec)) corev1.PodSpec {
 	return spec
 }
 
-// asks makes a pod ask for an amount of a GPU resource, and for no other.
+// asks sets the GPU resource of a pod to an amount of one resource.
 func asks(name corev1.ResourceName, amount string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.Containers[0].Resources.Limits = corev1.ResourceList{name: resource.MustParse(amount)}
@@ -250,14 +250,12 @@ func selects(key, value string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) { spec.NodeSelector = map[string]string{key: value} }
 }
 
-// pod makes one pod.
 func (s *scene) pod(name string, change ...func(*corev1.PodSpec)) {
 	s.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name, Labels: map[string]string{"app": name}}, Spec: s.podSpec(change...)}
 	s.create(pod)
 }
 
-// deploy makes a Deployment.
 func (s *scene) deploy(name string, n int32, change ...func(*corev1.PodSpec)) *appsv1.Deployment {
 	s.t.Helper()
 	labels := map[string]string{"app": name}
@@ -277,7 +275,7 @@ func (s *scene) scale(d *appsv1.Deployment, n int32) {
 	s.patch(d, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
 }
 
-// until waits until something is so; look tells what it is at present, for the message when it never is. It returns how long that took.
+// until waits until look reports true. look also describes the current state, for the failure message. until returns how long it waited.
 func (s *scene) until(within time.Duration, what string, look func() (is bool, now string)) time.Duration {
 	s.t.Helper()
 	began, now := time.Now(), ""
@@ -297,7 +295,7 @@ func (s *scene) until(within time.Duration, what string, look func() (is bool, n
 	}
 }
 
-// stays fails when something ceases to be so within the time.
+// stays fails if look reports false within the time.
 func (s *scene) stays(during time.Duration, what string, look func() (is bool, now string)) {
 	s.t.Helper()
 	for began := time.Now(); time.Since(began) < during; time.Sleep(100 * time.Millisecond) {
@@ -307,7 +305,7 @@ func (s *scene) stays(during time.Duration, what string, look func() (is bool, n
 	}
 }
 
-// untilRunning waits until so many pods of the namespace run, and no other is there.
+// untilRunning waits until exactly n pods of the namespace exist and all of them run.
 func (s *scene) untilRunning(n int) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("%d pods run", n), func() (bool, string) {
@@ -332,7 +330,7 @@ func (s *scene) pods() []corev1.Pod {
 	return list.Items
 }
 
-// nodes are those of a pool, by name.
+// nodes returns the nodes of a pool, sorted by name.
 func (s *scene) nodes(pool string) []corev1.Node {
 	var list corev1.NodeList
 	s.list(&list, client.MatchingLabels{karpv1.NodePoolLabelKey: pool})
@@ -346,10 +344,10 @@ func (s *scene) list(list client.ObjectList, o ...client.ListOption) {
 	}
 }
 
-// claims are all that the scene's pool ever had.
+// claims returns all claims that the scene's pool ever had.
 func (s *scene) claims() []claim { return s.history.claimsOf(s.name) }
 
-// untilGone waits until the pool has no NodeClaim and no Node any more.
+// untilGone waits until the pool has no NodeClaims and no Nodes.
 func (s *scene) untilGone(pool string) {
 	s.t.Helper()
 	s.until(enough, "the machines of "+pool+" are gone", func() (bool, string) {
@@ -364,10 +362,10 @@ func (s *scene) untilGone(pool string) {
 	})
 }
 
-// cheapest is the cheapest machine with a GPU, for pods as these tests have them also the cheapest for a replica.
+// cheapest is the cheapest instance type with a GPU. For the pods of these tests it is also the cheapest per replica.
 const cheapest = "g4dn.xlarge"
 
-// wantClaims fails unless there are so many claims, all of the cheapest machine, at a price in micro-dollars together.
+// wantClaims fails unless there are n claims, all of the cheapest type, with the given total price in micro-dollars per hour.
 func (s *scene) wantClaims(got []claim, n int, capacityType string, price int64) {
 	s.t.Helper()
 	bad := len(got) != n || total(got) != price
@@ -387,7 +385,7 @@ func lines(claims []claim) string {
 	return b.String()
 }
 
-// nodePool is the pool as it is; one without conditions when there is none.
+// nodePool returns the pool; an empty one if it does not exist.
 func (s *scene) nodePool(name string) *karpv1.NodePool {
 	np := &karpv1.NodePool{}
 	if err := client.IgnoreNotFound(s.seen.Get(s.t.Context(), client.ObjectKey{Name: name}, np)); err != nil {
@@ -396,7 +394,7 @@ func (s *scene) nodePool(name string) *karpv1.NodePool {
 	return np
 }
 
-// untilCondition waits until a NodePool's condition has a status and says all the words in its reason or message.
+// untilCondition waits until a NodePool's condition has the status, and its reason and message contain all the words.
 func (s *scene) untilCondition(pool, conditionType, status string, words ...string) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("condition %s of NodePool %s is %s", conditionType, pool, status), func() (bool, string) {
@@ -413,7 +411,7 @@ func says(message string, words []string) bool {
 	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(message, w) })
 }
 
-// events are the notes of the events about an object, with their reasons.
+// events returns the reasons and notes of the events about an object.
 func (s *scene) events(kind, name string) []string {
 	var list eventsv1.EventList
 	s.list(&list)
@@ -428,7 +426,7 @@ func (s *scene) events(kind, name string) []string {
 	return notes
 }
 
-// untilEvent waits for an event about an object that has the reason and says all the words.
+// untilEvent waits for an event about an object that has the reason and contains all the words.
 func (s *scene) untilEvent(kind, name, reason string, words ...string) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("an event %s about %s %s that says %q", reason, kind, name, words), func() (bool, string) {
@@ -437,7 +435,7 @@ func (s *scene) untilEvent(kind, name, reason string, words ...string) {
 	})
 }
 
-// dump is what one wants to see when a test failed.
+// dump returns the state of the scene for failure messages.
 func (s *scene) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "claims of pool %s:\n%s", s.name, lines(s.claims()))
@@ -469,14 +467,14 @@ func (s *scene) dump() string {
 	return b.String()
 }
 
-// exposed is what a node has of the resource that it promises.
+// exposed says how much a node has of the resource that it promises.
 func exposed(n *corev1.Node) string {
 	promise := snapshot.PromiseOf(n.Annotations)
 	has := n.Status.Allocatable[promise.Resource]
 	return fmt.Sprintf("%s of %d %s", &has, promise.Replicas(), promise.Resource)
 }
 
-// tail are the last lines of a log, those that speak of a name first.
+// tail returns the last lines of a log that contain the name, and the last lines of all.
 func tail(path, name string) string {
 	log, err := os.ReadFile(path)
 	if err != nil {

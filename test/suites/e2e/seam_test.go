@@ -19,15 +19,15 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// gates are all of Karpenter's.
+// gates are all feature gates of Karpenter.
 var gates = []string{"NodeOverlay", "NodeRepair", "StaticCapacity", "ReservedCapacity", "CapacityBuffer", "SpotToSpotConsolidation"}
 
-// TestKarpenterLeavesUsAloneWithEachOfItsFeatures restarts Karpenter with one of its feature gates on and the others off, and at last with all. Each time Karve has
-// to launch one more machine, for more pods than the pool's limit lets it serve. Karpenter must neither launch for those that wait nor take one of our machines,
-// though it consolidates at once; that it would do both is seen by pools of its own.
+// TestKarpenterLeavesUsAloneWithEachOfItsFeatures restarts Karpenter with each of its feature gates alone, and at last with all of them. Each time, Karve has
+// to launch one more machine, and there are more pods than the pool's limit lets Karve serve. Karpenter must neither launch for the pending pods nor remove one
+// of our machines, although it consolidates at once. Pools of Karpenter show that it would do both.
 //
-// The names clash on purpose: the GPUNodeClass, the EC2NodeClass and the NodePool are namesakes, since Karpenter's AWS provider finds the node class of any
-// NodePool by its name alone, and a NodeOverlay tells Karpenter how many replicas our machines have.
+// The names clash on purpose. The GPUNodeClass, the EC2NodeClass and the NodePool have the same name, because Karpenter's AWS provider finds the node class of
+// any NodePool by its name alone. A NodeOverlay tells Karpenter how many replicas our machines have.
 func TestKarpenterLeavesUsAloneWithEachOfItsFeatures(t *testing.T) { //nolint:tparallel // There is one Karpenter.
 	cluster.Require(t)
 	t.Parallel()
@@ -37,7 +37,7 @@ func TestKarpenterLeavesUsAloneWithEachOfItsFeatures(t *testing.T) { //nolint:tp
 	s.create(overlay(s.name))
 	s.pool(poolOptions{
 		consolidateAfter: "0s", limits: map[string]string{"nvidia.com/gpu": "0"},
-		// Of spot capacity, which is what SpotToSpotConsolidation is about.
+		// SpotToSpotConsolidation only affects spot capacity.
 		requirements: map[string]string{karpv1.CapacityTypeLabelKey: karpv1.CapacityTypeSpot, corev1.LabelInstanceTypeStable: cheapest},
 	})
 	s.deploy("inference", 0)
@@ -67,7 +67,8 @@ func (w *world) restartKarpenter(t *testing.T, on string) {
 	}
 }
 
-// withOneMore has room for the n-th machine, and pods for it and half of another. The machines before it are empty at first, and all of them are at last.
+// withOneMore raises the limit to n machines, and creates pods for these machines and half of another. The earlier machines are empty at first, and all
+// machines are empty in the end.
 func (s *scene) withOneMore(n int) {
 	s.t.Helper()
 	s.delete(&corev1.Pod{ObjectMeta: objectMetaIn(s.name, controlName(n-1))})
@@ -84,7 +85,7 @@ func (s *scene) withOneMore(n int) {
 	for _, pod := range slices.DeleteFunc(s.pods(), waiting) {
 		s.untilEvent("Pod", pod.Name, "LimitReached", s.name)
 	}
-	// With NodeOverlay, Karpenter gives up a claim that it has not launched and whose pool it has not looked at yet, and Karve makes it again.
+	// With NodeOverlay, Karpenter deletes a claim that it has not launched if it has not reconciled the pool yet. Karve then creates it again.
 	all := len(s.claims())
 	s.scale(d, 0)
 	s.until(enough, "Karpenter has given its own empty machine back", func() (bool, string) {
@@ -103,7 +104,7 @@ func (s *scene) withOneMore(n int) {
 	}
 }
 
-// drift says of our machines, in Karpenter's own words, that they have drifted: it takes machines of which it has said so itself.
+// drift sets the Drifted condition on our claims. Karpenter disrupts machines on which it has set this condition itself.
 func (s *scene) drift() {
 	s.t.Helper()
 	var claims karpv1.NodeClaimList
@@ -121,7 +122,7 @@ func (s *scene) drift() {
 
 func controlName(n int) string { return fmt.Sprintf("control-%d", n) }
 
-// control makes a pool of Karpenter's own whose machines it may take as soon as they are empty, and a pod that it has to launch one for. It waits for that pod.
+// control creates a pool of Karpenter whose machines may be removed as soon as they are empty, and a pod that needs one. It waits until the pod runs.
 func (s *scene) control(n int) {
 	s.t.Helper()
 	name := controlName(n)
@@ -137,7 +138,7 @@ func (s *scene) control(n int) {
 	s.t.Logf("Karpenter's own pod %s ran after %s", name, waited.Round(100*time.Millisecond))
 }
 
-// overlay tells Karpenter of ten replicas a GPU on the machines of a pool.
+// overlay tells Karpenter that the machines of a pool have ten replicas per GPU.
 func overlay(pool string) *unstructured.Unstructured {
 	in := func(key, value string) any {
 		return map[string]any{"key": key, "operator": "In", "values": []any{value}}

@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// says has a Node say something of itself as of now.
+// says sets a condition of a Node, with a transition now.
 func (s *scene) says(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
 	s.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":%q,"message":"the test says so","lastTransitionTime":%q}]}}`,
@@ -29,7 +29,8 @@ func (s *scene) says(node *corev1.Node, conditionType corev1.NodeConditionType, 
 	}
 }
 
-// falls has a Node's kubelet fall silent, while the cloud's machine runs on. Where kwok was just about to speak for it, it goes on and has to be told again.
+// falls stops the heartbeats of a Node while its machine runs on. kwok goes on if it was about to send one, so falls first restores the annotation of kwok and
+// then removes it.
 func (s *scene) falls(node *corev1.Node) {
 	s.t.Helper()
 	for _, kept := range []string{`"fake"`, "null"} {
@@ -38,7 +39,7 @@ func (s *scene) falls(node *corev1.Node) {
 	s.says(node, corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")
 }
 
-// staysSilent has a Node fall silent again that has said that it is ready.
+// staysSilent stops the heartbeats of a Node again if it has become ready.
 func (s *scene) staysSilent(node *corev1.Node) {
 	s.t.Helper()
 	if node.DeletionTimestamp.IsZero() && slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -48,8 +49,8 @@ func (s *scene) staysSilent(node *corev1.Node) {
 	}
 }
 
-// TestSickMachinesAreReplaced has one of two machines die with pods that may not be disrupted, and then the one GPU of another pool break under pods of which at least five
-// of six have to run.
+// TestSickMachinesAreReplaced kills one of two machines while its pods must not be disrupted. Then it breaks the only GPU of another pool, of whose six pods at
+// least five have to run.
 func TestSickMachinesAreReplaced(t *testing.T) {
 	cluster.Require(t)
 	t.Parallel()
@@ -85,11 +86,11 @@ func (w *world) aMachineDies(t *testing.T) {
 	})
 	t.Logf("A dead machine was replaced within %s", took.Round(time.Second))
 	if took < 20*time.Second {
-		t.Errorf("it was borne for %s, want 20s", took)
+		t.Errorf("it was tolerated for %s, want 20s", took)
 	}
 	s.untilEvent("Node", nodes[0].Name, "Unhealthy", "Ready is Unknown", "without waiting")
 	if all := s.claims(); len(all) > 3 || len(alive(all)) > 2 {
-		t.Errorf("want two machines and one in the stead of one:\n%s", lines(all))
+		t.Errorf("want two machines and one replacement:\n%s", lines(all))
 	}
 	if n := w.metric(t, w.karve, "karve_nodeclaims_deleted_total", `nodepool="dies"`, `reason="Unhealthy"`); n != 1 {
 		t.Errorf("%v deletions were counted, want 1", n)
@@ -117,7 +118,7 @@ func (w *world) aGPUBreaks(t *testing.T) {
 	came, longest, homeless := w.history.waits(s.name, began)
 	t.Logf("A machine with a broken GPU was replaced within %s; %d pods moved and waited %s at most, and at least %d ran", time.Since(began).Round(time.Second), came, longest, least)
 	if all := s.claims(); len(all) != 2 || len(alive(all)) != 1 {
-		t.Errorf("want one machine and one in its stead:\n%s", lines(all))
+		t.Errorf("want one machine and its replacement:\n%s", lines(all))
 	}
 	if least < 5 || homeless > 0 {
 		t.Errorf("%d pods ran at least, want 5, and %d had to wait for a machine", least, homeless)

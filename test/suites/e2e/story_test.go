@@ -11,10 +11,10 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// slack is how late a claim may be after the batch is complete, on a machine that runs a whole cluster beside.
+// slack is how much later than the end of the batch a claim may be created, on a computer that also runs a whole cluster.
 const slack = 20 * time.Second
 
-// TestEightyPodsShareEightSmallMachinesAndTheMachinesGo is the main story. It runs alone, since it measures time.
+// TestEightyPodsShareEightSmallMachinesAndTheMachinesGo is the main test. It runs alone because it measures time.
 func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
 	s := theSharedWorld(t).scene(t, "story")
 	const idleAfter = 5 * time.Second
@@ -57,7 +57,7 @@ func TestEightyPodsShareEightSmallMachinesAndTheMachinesGo(t *testing.T) {
 	s.wantTold()
 }
 
-// wantStatus waits until the statuses of the NodePool and the GPUNodeClass count so many g4dn.xlarge.
+// wantStatus waits until the statuses of the NodePool and the GPUNodeClass report these numbers of g4dn.xlarge.
 func (s *scene) wantStatus(nodes, replicas, inUse int64, usdPerHour string) {
 	s.t.Helper()
 	s.until(enough, fmt.Sprintf("NodePool %s is Ready and counts %d nodes", s.name, nodes), func() (bool, string) {
@@ -105,7 +105,7 @@ func TestElevenPodsShareTwoSmallMachines(t *testing.T) {
 	s.wantStatus(2, 20, 11, "1.052")
 }
 
-// wantTold fails unless the controller tells by its probes and metrics how it is.
+// wantTold checks the controller's probes and metrics.
 func (s *scene) wantTold() {
 	s.t.Helper()
 	w, t := s.world, s.t

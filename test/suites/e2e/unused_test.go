@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// hasRun makes a pod one that has run for a time.
+// hasRun makes a pod look as if it had run for d.
 func (s *scene) hasRun(name string, d time.Duration) {
 	s.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name}}
@@ -27,7 +27,7 @@ func (s *scene) hasRun(name string, d time.Duration) {
 	}
 }
 
-// nobodyUsed has the node say what its agent would say.
+// nobodyUsed makes the node's agent report that pods have not used their GPUs for d.
 func (s *scene) nobodyUsed(node corev1.Node, d time.Duration, pods ...string) {
 	s.t.Helper()
 	r := nodecontract.UnusedReport{AsOf: time.Now().UTC().Truncate(time.Second), Since: map[string]time.Time{}}
@@ -79,7 +79,7 @@ func TestAMachineThatNobodyUsesIsReportedAndRunsEmptyWhereItsPodsAllowIt(t *test
 		return class.Status.UnusedNodes == 1 && class.Status.UnusedUSDPerHour == "0.526", fmt.Sprintf("%+v", class.Status)
 	})
 	if got := there(); !slices.Equal(got, notebooks) {
-		t.Errorf("%q are left of pods that allow half an hour more", got)
+		t.Errorf("the pods left are %q, want all: they allow half an hour more", got)
 	}
 
 	s.nobodyUsed(node, 4*time.Hour, notebooks...)

@@ -1,5 +1,5 @@
-// Package e2e tests Karve on a whole cluster: real API server, scheduler, controller manager and Karpenter's AWS controller on a local AWS, simulated machines, and the
-// controller's own binary under its service account with the generated role.
+// Package e2e tests Karve on a whole cluster. The API server, the scheduler, the controller manager and Karpenter's AWS controller are real, on a local AWS
+// with simulated machines. The controller's own binary runs under its service account with the generated role.
 package e2e
 
 import (
@@ -31,16 +31,16 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// allGates are Karpenter's features that could touch Karve's nodes and are off by default.
+// allGates are the features of Karpenter that could affect Karve's nodes and are disabled by default.
 const allGates = "NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,CapacityBuffer=true"
 
-// world is a cluster with a controller that runs, and all that was seen of it since it started.
+// world is a cluster with a running controller, and a record of what was seen since the start.
 type world struct {
 	*cluster.Cluster
 	karve *karve.Controller
-	// api writes, and reads what is not watched.
+	// api writes, and reads objects that are not watched.
 	api client.Client
-	// seen reads what is watched.
+	// seen reads objects that are watched.
 	seen    cache.Cache
 	history *history
 
@@ -48,12 +48,12 @@ type world struct {
 	rules map[string]string
 }
 
-// settings are how the shared cluster's controller runs: the defaults, but for waits that a test would have to sit out.
+// settings are the options of the shared cluster's controller: the defaults, but with shorter timeouts.
 //
-// The tests of the shared cluster begin together, and what one waits for is not to wait for the launches of all others.
+// The tests of the shared cluster start together. MaxUnlaunched is high so that a test does not wait for the launches of all others.
 var settings = karve.Options{ReplicasTimeout: 20 * time.Second, BreakerRetry: 15 * time.Second, Settle: 5 * time.Second, MaxUnlaunched: 30}
 
-// shared is the cluster of the tests that can stand others beside them.
+// shared is the cluster of the tests that can run next to others.
 var shared = struct {
 	once  sync.Once
 	world *world
@@ -65,13 +65,13 @@ var shared = struct {
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	// The tests wait for clusters rather than for processors, of which there may be few.
+	// The tests mostly wait for clusters rather than use the CPU, so more of them run in parallel than there are CPUs.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	ctrl.SetLogger(logr.Discard()) // What the watches say about broken connections is no news.
+	ctrl.SetLogger(logr.Discard()) // The watches' messages about broken connections are expected.
 	code := m.Run()
 	if shared.world == nil {
 		return code
@@ -92,7 +92,7 @@ func run(m *testing.M) int {
 	return 0
 }
 
-// theSharedWorld starts the shared cluster when the first test asks for it. All of Karpenter's features are on there; the other clusters have its defaults.
+// theSharedWorld starts the shared cluster for the first test that needs it. It has all of Karpenter's features enabled; other clusters have its defaults.
 func theSharedWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
@@ -100,7 +100,7 @@ func theSharedWorld(t *testing.T) *world {
 		if shared.dir, shared.err = os.MkdirTemp("", "karve-e2e-"); shared.err != nil { //nolint:usetesting // It outlives the test that happens to be first.
 			return
 		}
-		// So does the cluster.
+		// The cluster outlives it too.
 		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		shared.stop = stop
 		w := &world{}
@@ -118,7 +118,7 @@ func theSharedWorld(t *testing.T) *world {
 	return shared.world
 }
 
-// restarts starts the controller again, as a kubelet would: it ends when it cannot renew its lease, for which a machine that runs much else is reason enough.
+// restarts restarts the controller as a kubelet does. The controller ends if it cannot renew its lease, which may happen on a busy computer.
 func (w *world) restarts(name cluster.Component, why error) {
 	fmt.Fprintf(os.Stderr, "%s ended by itself (%v)\n", name, why)
 	if name != karve.Component {
@@ -129,10 +129,10 @@ func (w *world) restarts(name cluster.Component, why error) {
 	}
 }
 
-// own holds as many clusters of single tests as may run at once beside the shared one: each takes a processor's worth while it starts.
+// own bounds how many clusters of single tests run next to the shared one. Each keeps a CPU busy while it starts.
 var own = make(chan struct{}, 2)
 
-// ownWorld is a cluster of the test's own.
+// ownWorld starts a cluster for one test.
 func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 	t.Helper()
 	own <- struct{}{}
@@ -145,7 +145,7 @@ func ownWorld(t *testing.T, config cluster.Config, o karve.Options) *world {
 	return w
 }
 
-// begin starts to watch, then starts the controller.
+// begin starts the watches and then the controller.
 func (w *world) begin(ctx context.Context, o karve.Options) error {
 	w.rules = map[string]string{}
 	scheme, err := karve.Scheme()
@@ -167,17 +167,17 @@ func (w *world) begin(ctx context.Context, o karve.Options) error {
 			return fmt.Errorf("watching %T: %w", o, err)
 		}
 	}
-	go w.seen.Start(ctx) // That it does not start is seen by whoever reads from it.
+	go w.seen.Start(ctx) // If it does not start, its readers fail.
 	if !w.seen.WaitForCacheSync(ctx) {
 		return ctx.Err()
 	}
-	// The lowest of the zones, whose prices are made up.
+	// This is the lowest price of all zones. The prices of the zones are made up.
 	w.AWS().SetSpotPrice(cheapest, "us-east-1a", 0.1578)
 	w.karve, err = karve.Start(ctx, w.Cluster, o)
 	return err
 }
 
-// rule tells the simulator how the plugin behaves on the nodes of a NodePool; "" as it should.
+// rule sets how the simulated device plugin behaves on the nodes of a NodePool; "" removes the rule.
 func (w *world) rule(t *testing.T, pool, rule string) {
 	t.Helper()
 	w.mu.Lock()
@@ -197,7 +197,7 @@ func (w *world) rule(t *testing.T, pool, rule string) {
 	}
 }
 
-// metric is the sum of the series of a metric that carry all the labels, as in `nodepool="a"`; -1 when there is none.
+// metric returns the sum of the series of a metric that have all the labels, such as `nodepool="a"`; -1 if there are none.
 func (w *world) metric(t *testing.T, of *karve.Controller, name string, labels ...string) float64 {
 	t.Helper()
 	sum, found := 0.0, false
@@ -221,7 +221,7 @@ func (w *world) metric(t *testing.T, of *karve.Controller, name string, labels .
 	return sum
 }
 
-// get is the body that a URL answers with 200.
+// get returns the body of a URL, which must answer with status 200.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

@@ -28,7 +28,7 @@ import (
 	"karve.sh/karve/test/harness/kubelet"
 )
 
-// TestANodeOpensWithItsReplicas runs everywhere: the kubelet is a stand-in, of which the test tells the API server.
+// TestANodeOpensWithItsReplicas runs everywhere: it uses a fake kubelet and copies what the kubelet allocates to the Node.
 func TestANodeOpensWithItsReplicas(t *testing.T) {
 	w := newWorld(t)
 	claim := w.claim()
@@ -46,7 +46,7 @@ func TestANodeOpensWithItsReplicas(t *testing.T) {
 	stop := w.tell(k)
 	defer stop()
 
-	// No controller makes the DaemonSet's pods here.
+	// No controller creates the DaemonSet's pods here.
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.agents.Namespace, Name: "agent"}, Spec: w.agents.Spec.Template.Spec}
 	pod.Spec.NodeName = name
 	w.must(w.api.Create(t.Context(), pod))
@@ -66,7 +66,7 @@ func TestANodeOpensWithItsReplicas(t *testing.T) {
 	w.must(cmd.Wait())
 }
 
-// tell writes to the Node what the kubelet has, until stopped.
+// tell copies the kubelet's allocatable replicas to the Node until it is stopped.
 func (w *world) tell(k *plugintest.Kubelet) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
@@ -89,8 +89,8 @@ func (w *world) tell(k *plugintest.Kubelet) (stop func()) {
 	}
 }
 
-// TestPodsRunOnANodeOnceItsReplicasAreThere has a real kubelet and a real scheduler: the DaemonSet's own pod gives the agent its identity, and a
-// pod that waits for a replica starts when the taint goes.
+// TestPodsRunOnANodeOnceItsReplicasAreThere uses a real kubelet and a real scheduler. The DaemonSet's pod gives the agent its identity, and a pod that requests
+// a replica starts once the taint is removed.
 func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
 	kubelet.Require(t)
 	w := newWorld(t, cluster.Scheduler, cluster.ControllerManager)
@@ -136,7 +136,7 @@ func TestPodsRunOnANodeOnceItsReplicasAreThere(t *testing.T) {
 	process.Stop(5 * time.Second)
 }
 
-// attributes checks that what a container's process has of a GPU is told of its pod.
+// attributes checks that the agent's metrics attribute the GPU use of a container's process to its pod.
 func (w *world) attributes(pod *corev1.Pod, address, state string) {
 	w.t.Helper()
 	machine := nvmltest.T4(gpus)
@@ -159,7 +159,7 @@ func (w *world) attributes(pod *corev1.Pod, address, state string) {
 	})
 }
 
-// pid is the number of a process of the pod's container, as the machine counts: it has a PID namespace of its own here.
+// pid returns the PID of a process of the pod's container, in the PID namespace of the machine.
 func (w *world) pid(pod *corev1.Pod) int {
 	w.t.Helper()
 	id := pod.Status.ContainerStatuses[0].ContainerID
@@ -173,7 +173,7 @@ func (w *world) pid(pod *corev1.Pod) int {
 		status, err := os.ReadFile(filepath.Join(filepath.Dir(path), "status"))
 		w.must(err)
 		for line := range strings.Lines(string(status)) {
-			// One number for each namespace, from ours to the container's own.
+			// NSpid has one number per namespace, from ours to the container's.
 			if numbers := strings.Fields(line); numbers[0] == "NSpid:" && len(numbers) == 4 {
 				pid, err := strconv.Atoi(numbers[2])
 				w.must(err)
@@ -185,7 +185,7 @@ func (w *world) pid(pod *corev1.Pod) int {
 	return 0
 }
 
-// placed waits for the DaemonSet's pod on the machine, which the startup taint does not keep away.
+// placed waits for the DaemonSet's pod on the machine. The startup taint does not keep it away.
 func (w *world) placed() *corev1.Pod {
 	w.t.Helper()
 	var found *corev1.Pod
@@ -202,7 +202,7 @@ func (w *world) placed() *corev1.Pod {
 	return found
 }
 
-// typed checks that Kubernetes finds no fault in the expressions of the chart's policies.
+// typed checks that the API server type-checks the expressions of the chart's policies without warnings.
 func (w *world) typed() {
 	w.t.Helper()
 	w.eventually(func() error {

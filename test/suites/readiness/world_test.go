@@ -31,15 +31,15 @@ import (
 )
 
 const (
-	name           = "machine-1" // of the machine: its NodeClaim and its Node
+	name           = "machine-1" // the name of the NodeClaim and the Node
 	gpus, replicas = 4, 10
 	enough         = time.Minute
-	library        = "gpus" // the file that tells the library that plays NVML
+	library        = "gpus" // the file that configures the fake NVML library
 )
 
 var agentChart = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: karve.Agents}
 
-// world is a cluster with Karve's controller and the agent's chart, and one machine of Karve's.
+// world is a cluster with Karve's controller, the agent's chart and one machine of Karve.
 type world struct {
 	t       *testing.T
 	cluster *cluster.Cluster
@@ -60,7 +60,7 @@ func newWorld(t *testing.T, components ...cluster.Component) *world {
 	w.must(err)
 	_, err = karve.Start(t.Context(), w.cluster, karve.Options{Alone: true})
 	w.must(err)
-	// The image is nowhere to be had, and is not looked for.
+	// The image does not exist and is never pulled.
 	objects, err := agentChart.Template(t.Context(), "--set=image.repository=registry.example.com/karve/node,image.pullPolicy=Never", "--set=metrics.pods=true")
 	w.must(err)
 	w.must(objects.Into("DaemonSet", &w.agents))
@@ -94,7 +94,7 @@ func (w *world) eventually(check func() error) {
 	}
 }
 
-// claim makes the NodeClaim as the controller does, and says of it what Karpenter does when its Node has come.
+// claim creates the NodeClaim as the controller does, and sets its status as Karpenter does once the Node has registered.
 func (w *world) claim() *karpv1.NodeClaim {
 	w.t.Helper()
 	c := &karpv1.NodeClaim{
@@ -127,7 +127,7 @@ func (w *world) claim() *karpv1.NodeClaim {
 	return c
 }
 
-// register gives a Node what Karpenter gives it: the labels, annotations and taints of its claim, and an owner.
+// register sets what Karpenter sets on a Node: the labels, annotations and taints of its claim, and an owner.
 func register(n *corev1.Node, c *karpv1.NodeClaim) {
 	labels, annotations := map[string]string{karpv1.NodeRegisteredLabelKey: "true"}, map[string]string{}
 	for _, from := range []*metav1.ObjectMeta{&n.ObjectMeta, &c.ObjectMeta} {
@@ -155,8 +155,8 @@ func allocatable(n *corev1.Node) int64 {
 	return q.Value()
 }
 
-// agent is the program as it ships, and the environment that the DaemonSet's pod gives it, but for the folders: those are the test's. GPUs are
-// those that the library plays. To the API server it is the pod.
+// agent builds the released program and returns it with the environment of the DaemonSet's pod. Only the directories are the test's own. A fake NVML library
+// provides the GPUs. The agent authenticates to the API server as the pod.
 func (w *world) agent(pod *corev1.Pod, dir string) (program string, env []string) {
 	w.t.Helper()
 	ctx := w.t.Context()
@@ -194,7 +194,7 @@ func (w *world) agent(pod *corev1.Pod, dir string) (program string, env []string
 		"LD_LIBRARY_PATH="+filepath.Dir(nvmltest.Build(w.t)), nvmltest.Env+"="+state)
 }
 
-// waits checks that the node stays closed without the agent.
+// waits checks that the node stays tainted without the agent.
 func (w *world) waits() {
 	w.t.Helper()
 	for range 20 {
@@ -205,7 +205,7 @@ func (w *world) waits() {
 	}
 }
 
-// opens checks that the controller takes the taint off, and that the Node says what the agent has made of it.
+// opens checks that the controller removes the taint and that the Node has what the agent reports.
 func (w *world) opens(log string) {
 	w.t.Helper()
 	defer func() {
@@ -239,7 +239,7 @@ func (w *world) opens(log string) {
 		}
 		return nil
 	})
-	// The chart's policies let the agent do all that it does.
+	// The chart's policies allow everything that the agent does.
 	text, err := os.ReadFile(log)
 	w.must(err)
 	if strings.Contains(string(text), "Forbidden") {

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// buffer is a CapacityBuffer for a PodTemplate, as Karpenter has resolved it.
+// buffer creates a CapacityBuffer for a PodTemplate, as resolved by Karpenter.
 func (w *world) buffer(name, template string, ready bool) {
 	w.t.Helper()
 	b := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"podTemplateRef": map[string]any{"name": template}, "replicas": int64(11)}}}
@@ -52,12 +52,12 @@ func TestCapacityBuffersAreAnsweredWhereThereAreAny(t *testing.T) {
 	w.buffer("unready", "burst", false)
 	w.buffer("lost", "missing", true)
 
-	w.reconciles(w.provisioning(), "") // The kind is not asked for.
+	w.reconciles(w.provisioning(), "") // The controller does not list CapacityBuffers.
 	w.wantClaims(0)
 	w.gatherer.CapacityBuffers = true
 	provisions := w.provisioning()
 	w.reconciles(provisions, "")
-	w.wantClaims(2) // Ten fit one machine.
+	w.wantClaims(2) // A machine has room for ten.
 	w.reconciles(provisions, "")
 	w.wantClaims(2)
 	w.looks(w.poolController())

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// underutilized are the claims that are marked because the rest costs less without them, by name.
+// underutilized returns the names of the claims that are marked because the remaining fleet is cheaper without them.
 func (w *world) underutilized() []string {
 	w.t.Helper()
 	var names []string
@@ -30,7 +30,7 @@ func (w *world) underutilized() []string {
 	return names
 }
 
-// ponders lets the controller look for a cheaper layout until it is sure of it.
+// ponders runs the controller until it has confirmed a cheaper layout.
 func (w *world) ponders(controller *disruption.Controller) {
 	w.t.Helper()
 	for range 3 {
@@ -39,7 +39,7 @@ func (w *world) ponders(controller *disruption.Controller) {
 	}
 }
 
-// halfEmpty are machines of a pool with five pods each that have run for ten minutes.
+// halfEmpty creates machines of one pool with five pods each that have run for ten minutes.
 func (w *world) halfEmpty(names ...string) (*karpv1.NodePool, []*corev1.Node) {
 	w.t.Helper()
 	pool := w.shared(names[0])
@@ -66,7 +66,7 @@ func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
 	controller := w.disruption()
 	w.reconciles(controller, "")
 	if got := w.underutilized(); len(got) != 0 {
-		t.Fatalf("%v are marked at the first sight", got)
+		t.Fatalf("%v are marked on the first reconcile", got)
 	}
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
@@ -78,7 +78,7 @@ func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(2)
 
-	// A restart in the middle changes nothing.
+	// A restart in between changes nothing.
 	w.restart()
 	controller = w.disruption()
 	w.reconciles(controller, "")
@@ -101,7 +101,7 @@ func TestOneOfTwoHalfEmptyMachinesGoes(t *testing.T) {
 	}
 }
 
-// Four half-empty machines become two. A controller that dies between any two writes ends in the same state.
+// Four half-empty machines become two. The result is the same if the controller dies between any two writes.
 func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	for after := range 4 {
@@ -142,7 +142,7 @@ func TestACrashBetweenTwoMarksLosesNothing(t *testing.T) {
 	}
 }
 
-// Two of four half-empty machines leave together. Whoever plans for one of them only launches another machine for it than for both.
+// Two of four half-empty machines leave together. A plan that sees only one of the two marks would launch a machine that is not needed.
 func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
 	w := newWorld(t)
 	w.halfEmpty("step-1", "step-2", "step-3", "step-4")
@@ -167,7 +167,7 @@ func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
 			}
 			if marks++; marks == 2 {
 				go read()
-				select { // Whoever may read now does so before the second mark.
+				select { // A reader that is not locked out reads before the second mark.
 				case n := <-seen:
 					seen <- n
 				case <-time.After(time.Second): //nolint:forbidigo // Whoever reads takes real time.
@@ -182,7 +182,7 @@ func TestNobodySeesAPartOfTheMarksOfAStep(t *testing.T) {
 		t.Fatalf("%d machines are marked, want 2", marks)
 	}
 	if n := <-seen; n != 2 {
-		t.Errorf("somebody sees %d marks, want both", n)
+		t.Errorf("a reader sees %d marks, want both", n)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestAMarkThatDoesNotPayAnyMoreIsTakenBack(t *testing.T) {
 		t.Fatalf("%v are marked, want one of two", marked)
 	}
 	w.told()
-	// Pods come that need the room.
+	// Pods arrive that need the room.
 	other := nodes[0]
 	if other.Name == marked[0] {
 		other = nodes[1]
@@ -207,7 +207,7 @@ func TestAMarkThatDoesNotPayAnyMoreIsTakenBack(t *testing.T) {
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	if got := w.underutilized(); len(got) != 0 {
-		t.Errorf("%v are marked still, though a new machine would have to come for their pods", got)
+		t.Errorf("%v are still marked, although their pods need a new machine", got)
 	}
 	for _, node := range nodes {
 		w.wantMarks(node, false, false)
@@ -274,7 +274,7 @@ func TestWhatKeepsAMachineThatCostsTooMuchIsTold(t *testing.T) {
 	}
 }
 
-// A pod that holds no replica and found its way onto a machine does not keep it where another node has room for it.
+// A pod without a replica does not keep a machine in use if another node has room for the pod.
 func TestAMachineThatPodsOnlySquatOnIsIdle(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("squat")

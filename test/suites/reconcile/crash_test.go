@@ -28,26 +28,26 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// errDead is what every write of a process comes to that is no more.
+// errDead is the error of every write after the process has died.
 var errDead = errors.New("the process is dead")
 
-// life is all controllers of one process, from its start to its death.
+// life is the controllers of one process, from its start to its death.
 type life struct {
 	w *world
-	// left is how many writes are done before it dies.
+	// left is how many more writes succeed before the process dies.
 	left int
-	// writes are those that were done, made the NodeClaims among them.
+	// writes counts the successful writes, and made the NodeClaims among them.
 	writes, made int
 	dead         bool
 
-	once   []reconcile.Reconciler // that have one request
+	once   []reconcile.Reconciler // that have a single request
 	launch reconcile.Reconciler
 	ready  reconcile.Reconciler
-	// known are the NodeClaims and Nodes that were ever there.
+	// known are all NodeClaims and Nodes that ever existed.
 	known map[string]bool
 }
 
-// live starts all controllers with nothing in their memory; they die in the attempt to write once more than that.
+// live starts all controllers with empty memory. The process dies when it attempts more than the given number of writes.
 func (w *world) live(writes int) *life {
 	w.restart()
 	l := &life{w: w, left: writes, known: map[string]bool{}}
@@ -57,13 +57,13 @@ func (w *world) live(writes int) *life {
 		w.provisioning(func(config *provisioning.Config) { config.Client, config.Planner = c, w.planner }),
 		disruption.New(disruption.Config{Client: c, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne}),
 	}
-	// The API server dates claims by its own clock, which the controllers' leaves behind.
+	// The API server sets creation times by its own clock, while the controllers' clock runs ahead.
 	l.launch = w.launch(func(config *launch.Config) { config.Client, config.Timeout = c, time.Hour })
 	l.ready = w.readiness(func(config *readiness.Config) { config.Client = c })
 	return l
 }
 
-// client is one whose writes are counted, and fail once the process is dead.
+// client returns a client that counts writes, and fails them once the process is dead.
 func (l *life) client() client.WithWatch {
 	return interceptor.NewClient(l.w.WithWatch, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
@@ -108,7 +108,7 @@ func (l *life) write(do func() error) error {
 	return do()
 }
 
-// looks has every controller look once; it ends when the process dies.
+// looks runs every controller once. It stops when the process dies.
 func (l *life) looks() {
 	l.w.t.Helper()
 	for _, r := range l.once {
@@ -121,7 +121,7 @@ func (l *life) looks() {
 		l.look(l.launch, name)
 		l.look(l.ready, name)
 	}
-	l.w.told() // The recorder holds so many.
+	l.w.told() // The recorder's buffer is bounded.
 }
 
 func (l *life) look(r reconcile.Reconciler, name string) {
@@ -135,7 +135,7 @@ func (l *life) look(r reconcile.Reconciler, name string) {
 	}
 }
 
-// goesOn lets a minute pass at a time, in each of which the controllers look, and all others do their part.
+// goesOn simulates a number of minutes. In each minute the controllers run, then Karpenter, the cloud, the scheduler and the pods' owner act.
 func (l *life) goesOn(minutes int) {
 	l.w.t.Helper()
 	for range minutes {
@@ -147,7 +147,8 @@ func (l *life) goesOn(minutes int) {
 	}
 }
 
-// others do what is theirs: Karpenter and the cloud make and take machines, the scheduler binds pods, and their owner replaces those that were evicted.
+// others simulates the other components: Karpenter and the cloud launch and terminate machines, the scheduler binds pods, and the owner of evicted pods
+// replaces them.
 func (w *world) others() {
 	w.t.Helper()
 	claims := w.claims()
@@ -178,7 +179,7 @@ func (w *world) others() {
 	w.schedule()
 }
 
-// drained evicts the pods of a node, whose owner makes others.
+// drained evicts the pods of a node. Their owner replaces them.
 func (w *world) drained(node string) {
 	w.t.Helper()
 	for _, pod := range w.podsOf(node) {
@@ -188,7 +189,7 @@ func (w *world) drained(node string) {
 	}
 }
 
-// podsOf are the pods of a node; of none those that wait.
+// podsOf returns the pods of a node; for "", the pending pods.
 func (w *world) podsOf(node string) []corev1.Pod {
 	w.t.Helper()
 	var list corev1.PodList
@@ -198,7 +199,7 @@ func (w *world) podsOf(node string) []corev1.Pod {
 	return list.Items
 }
 
-// schedule binds each pod that waits to the first node that is open and has a replica for it.
+// schedule binds each pending pod to the first node that admits it and has a free replica.
 func (w *world) schedule() {
 	w.t.Helper()
 	var nodes corev1.NodeList
@@ -230,7 +231,7 @@ func (w *world) schedule() {
 	}
 }
 
-// outcome is what there is, without the names that chance gives.
+// outcome returns the final state, without generated names.
 func (w *world) outcome() []string {
 	w.t.Helper()
 	var all []string
@@ -269,11 +270,11 @@ func (w *world) outcome() []string {
 	return all
 }
 
-// TestTheControllersMayDieBetweenAnyTwoWrites has them die before the first write, after the first, and so on: whoever starts then ends where nobody dies, with as
-// many machines launched on the way.
+// TestTheControllersMayDieBetweenAnyTwoWrites kills the controllers before the first write, after the first, and so on. The next process must reach the same
+// state as without a crash, with as many launches in total.
 func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
 	t.Parallel()
-	const minutes = 9 // Twice as long as any of these takes.
+	const minutes = 9 // Twice as long as any of the cases takes.
 	small := []func(*karpv1.NodePool){
 		snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge"),
 		snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, karpv1.CapacityTypeOnDemand),
@@ -341,11 +342,11 @@ func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
 			want := w.outcome()
 			for _, words := range c.want {
 				if !slices.ContainsFunc(want, func(line string) bool { return strings.Contains(line, words) }) {
-					t.Fatalf("nobody dies, and yet there is no %q among\n%s", words, strings.Join(want, "\n"))
+					t.Fatalf("without a crash there is no %q among\n%s", words, strings.Join(want, "\n"))
 				}
 			}
 			if l.made != c.made {
-				t.Fatalf("nobody dies, and %d machines are launched, want %d", l.made, c.made)
+				t.Fatalf("without a crash %d machines are launched, want %d", l.made, c.made)
 			}
 			t.Logf("%d writes", l.writes)
 			for n := range l.writes {
@@ -354,15 +355,15 @@ func TestTheControllersMayDieBetweenAnyTwoWrites(t *testing.T) {
 				first := w.live(n)
 				first.goesOn(minutes)
 				if !first.dead {
-					t.Fatalf("after %d writes nobody died", n)
+					t.Fatalf("no crash after %d writes", n)
 				}
 				second := w.live(math.MaxInt)
 				second.goesOn(minutes)
 				if diff := cmp.Diff(want, w.outcome()); diff != "" {
-					t.Errorf("after a death upon %d writes (-nobody dies +somebody has died)\n%s", n, diff)
+					t.Errorf("after a crash upon %d writes (-without a crash +with it)\n%s", n, diff)
 				}
 				if made := first.made + second.made; made != c.made {
-					t.Errorf("after a death upon %d writes %d machines were launched, want %d", n, made, c.made)
+					t.Errorf("after a crash upon %d writes %d machines were launched, want %d", n, made, c.made)
 				}
 			}
 		})

@@ -23,14 +23,14 @@ const noGrace = client.GracePeriodSeconds(0)
 
 const settle = 10 * time.Second
 
-// borne are how long sick machines are in all tests.
+// borne are the tolerations of unhealthy machines in all tests.
 var borne = repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: replicasTimeout}
 
 func (w *world) disruption() *disruption.Controller {
 	return disruption.New(disruption.Config{Client: w.WithWatch, Gatherer: w.gatherer, Planner: w.planner, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock, Settle: settle, Tolerations: borne})
 }
 
-// idle brings an empty machine to the point where it is given back: marked, idle for its time, tainted, watched.
+// idle brings an empty machine to the point where it is about to be removed: annotated as idle, idle for long enough, tainted, and almost settled.
 func (w *world) idle(controller *disruption.Controller) {
 	w.t.Helper()
 	w.reconciles(controller, "")
@@ -41,7 +41,7 @@ func (w *world) idle(controller *disruption.Controller) {
 
 func going(claim *karpv1.NodeClaim) bool { return !claim.DeletionTimestamp.IsZero() }
 
-// on is a running pod on the node.
+// on creates a running pod on the node.
 func (w *world) on(node *corev1.Node, name string, edits ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	pod := snapshottest.Pod(name, append([]func(*corev1.Pod){snapshottest.Running(node.Name)}, edits...)...)
@@ -66,7 +66,7 @@ func (w *world) wantGoing(claim *karpv1.NodeClaim, want bool) {
 	}
 }
 
-// watched lets a machine's last seconds pass, in which it may not go yet.
+// watched checks that a machine is removed once the settle time is over, and not before.
 func (w *world) watched(controller reconcile.Reconciler, claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	w.clock.Step(settle - time.Second)
@@ -110,7 +110,7 @@ func TestAnIdleMachineIsGivenBackStepByStep(t *testing.T) {
 	}
 }
 
-// cacheLag is a cache that has not seen the pods of the name yet.
+// cacheLag is a cache that does not contain certain pods yet.
 type cacheLag struct {
 	client.Reader
 	hides string
@@ -170,7 +170,7 @@ func TestATaintThatADeadControllerLeftIsTakenOffOrGoneOnWith(t *testing.T) {
 	w.read(busyClaim)
 	w.read(idleClaim)
 	if going(busyClaim) || !going(idleClaim) {
-		t.Errorf("the busy one goes: %t, the idle one goes: %t", going(busyClaim), going(idleClaim))
+		t.Errorf("the busy one is removed: %t, the idle one is removed: %t", going(busyClaim), going(idleClaim))
 	}
 }
 
@@ -222,7 +222,7 @@ func TestAPodDisruptionBudgetOfADaemonKeepsTheNode(t *testing.T) {
 	w.clock.Step(settle)
 	w.reconciles(controller, "")
 	w.wantGoing(claim, false)
-	w.wantMarks(node, true, false) // It has idled all the same.
+	w.wantMarks(node, true, false) // It keeps the time since which it has been idle.
 }
 
 func TestAPodThatMustNotBeDisruptedKeepsItsNodeAtTheLastLook(t *testing.T) {
@@ -257,7 +257,7 @@ func TestBudgetsOfTheNodePoolHold(t *testing.T) {
 		}
 	}
 	if leaving != 1 {
-		t.Errorf("%d machines go, the budget is 1", leaving)
+		t.Errorf("%d machines are being removed, the budget is 1", leaving)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestAPoolThatKeepsIdleMachinesKeepsThem(t *testing.T) {
 	w.wantGoing(claim, false)
 }
 
-// staleNodes is a cache whose Nodes are older than what the API server has.
+// staleNodes is a cache with outdated Nodes.
 type staleNodes struct {
 	client.Reader
 	items []corev1.Node

@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// gains has the API server keep one more field of a kind, as a later version of its CRD would, until the test ends.
+// gains adds a field to a CRD, as a later version of the CRD would, until the test ends.
 func (w *world) gains(crd, path string) {
 	w.t.Helper()
 	patch := func(ctx context.Context, op string) error {
@@ -41,7 +41,7 @@ func (w *world) gains(crd, path string) {
 	})
 }
 
-// sets writes the field once the API server keeps it, which is a moment after its CRD has it.
+// sets writes the field once the API server stores it, which is a moment after the change of the CRD.
 func (w *world) sets(o client.Object, apiVersion, kind, path string) {
 	w.t.Helper()
 	fields := strings.Split(path, ".")

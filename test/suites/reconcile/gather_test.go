@@ -63,7 +63,7 @@ func TestTheStatesOfTheCloudsNodeClasses(t *testing.T) {
 func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.shared("forbidden")
-	// All but the cloud's node classes may be read.
+	// The role allows listing everything but the cloud's node classes.
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "reads-little"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods", "nodes", "namespaces", "persistentvolumes", "persistentvolumeclaims"}, Verbs: []string{"list"}},
 		{APIGroups: []string{"storage.k8s.io"}, Resources: []string{"storageclasses", "csinodes"}, Verbs: []string{"list"}},
@@ -98,7 +98,7 @@ func TestANodeClassThatMayNotBeReadIsToldAndStopsNothing(t *testing.T) {
 	}
 	w.gatherer.Live, w.gatherer.Mapper = restricted, restricted.RESTMapper()
 	var state snapshot.NodeClassState
-	// The API server's authorizer learns of the role by a watch.
+	// The API server's authorizer watches roles, so it takes a moment.
 	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
 		c, err := w.gatherer.Cluster(ctx)
 		if err != nil {

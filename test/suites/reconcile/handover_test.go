@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/controllers/disruption"
 )
 
-// evicted are the pods of a Node that are about to end, and how many are not.
+// evicted returns the terminating pods of a Node, and the number of its other pods.
 func (w *world) evicted(node *corev1.Node) (ending []corev1.Pod, others int) {
 	w.t.Helper()
 	for _, pod := range w.podsOf(node.Name) {
@@ -27,7 +27,7 @@ func (w *world) evicted(node *corev1.Node) (ending []corev1.Pod, others int) {
 	return ending, others
 }
 
-// handingOver is a machine with six pods that goes, and two others that hold three of them each.
+// handingOver creates a machine with six pods that is to be removed, and two other machines that each have room for three of them.
 func (w *world) handingOver(name string) (controller *disruption.Controller, leaves *corev1.Node, goes func() bool, others [2]*corev1.Node) {
 	w.t.Helper()
 	pool := w.shared(name, budget("1"))
@@ -44,7 +44,7 @@ func (w *world) handingOver(name string) (controller *disruption.Controller, lea
 	return controller, leaves, func() bool { w.read(claim); return going(claim) }, others
 }
 
-// ready has the pods of a Node be ready: a budget counts no others.
+// ready sets the pods of a Node ready: a PodDisruptionBudget counts only ready pods.
 func (w *world) ready(node *corev1.Node) {
 	w.t.Helper()
 	pods := w.podsOf(node.Name)
@@ -54,7 +54,7 @@ func (w *world) ready(node *corev1.Node) {
 	}
 }
 
-// target is the one of two Nodes that pods are not steered away from.
+// target returns the one of two Nodes that has no surplus taint.
 func (w *world) target(nodes [2]*corev1.Node) *corev1.Node {
 	w.t.Helper()
 	var chosen []*corev1.Node
@@ -75,7 +75,7 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 	w.reconciles(controller, "")
 	first := w.target(others)
 	if ending, _ := w.evicted(old); len(ending) > 0 {
-		t.Fatalf("%d pods are evicted before others are steered away from", len(ending))
+		t.Fatalf("%d pods are evicted before new pods are steered away from the other machine", len(ending))
 	}
 	w.reconciles(controller, "")
 	ending, left := w.evicted(old)
@@ -84,7 +84,7 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 	}
 	w.wantTold(3, "Normal Moved has room on another node: spec.template of NodePool hand has changed")
 
-	// Their like come up there. Whatever life the controller is in, it goes on.
+	// The replacements of the evicted pods come up there. A restarted controller continues.
 	for i := range ending {
 		w.delete(&ending[i], noGrace)
 		w.on(first, fmt.Sprintf("again-%d", i), web)
@@ -95,7 +95,7 @@ func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 		w.clock.Step(time.Second)
 		w.reconciles(controller, "")
 		if ending, _ := w.evicted(old); len(ending) > 0 {
-			t.Fatalf("%d pods are evicted that the drain takes along", len(ending))
+			t.Fatalf("%d pods are evicted, want these left to the drain", len(ending))
 		}
 	}
 	for _, node := range others {
@@ -135,7 +135,7 @@ func TestPodsAreHandedOverAsTheirBudgetsAllow(t *testing.T) {
 		w.delete(&ending[i], noGrace)
 		w.on(first, fmt.Sprintf("again-%d", i), web)
 	}
-	// While the budget allows none the machine waits, and does not take back what it has begun.
+	// While the PodDisruptionBudget allows no eviction, the machine waits and stays tainted.
 	for range 3 {
 		w.clock.Step(30 * time.Second)
 		w.reconciles(controller, "")

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// warm is a pool of the name that keeps so many replicas free.
+// warm creates a class and a pool that keep the given number of replicas free.
 func (w *world) warm(name string, replicas int32, edits ...func(*karpv1.NodePool)) (*v1alpha1.GPUNodeClass, *karpv1.NodePool) {
 	w.t.Helper()
 	class := w.class(name, func(c *v1alpha1.GPUNodeClass) {
@@ -23,7 +23,7 @@ func (w *world) warm(name string, replicas int32, edits ...func(*karpv1.NodePool
 	return class, w.pool(name, edits...)
 }
 
-// allStart has the machines of all claims start that have not.
+// allStart starts the machines of all claims that have no Node.
 func (w *world) allStart() {
 	w.t.Helper()
 	for _, claim := range w.claims() {
@@ -35,7 +35,7 @@ func (w *world) allStart() {
 	}
 }
 
-// headroom is what the metric says for a state.
+// headroom returns the value of the headroom metric for a state.
 func (w *world) headroom(state string) float64 {
 	return testutil.ToFloat64(w.metrics.PoolHeadroom.WithLabelValues("warm", state))
 }
@@ -52,7 +52,7 @@ func TestHeadroomIsLaunchedKeptAndGivenBack(t *testing.T) {
 	}
 	w.looks(reports)
 	w.wantCondition(np, v1alpha1.ConditionHeadroomReady, "Unknown", "HeadroomComing")
-	w.restart() // What was launched is seen, not remembered.
+	w.restart() // The controller reads what was launched, and remembers nothing.
 	provisions, reports = w.provisioning(), w.poolController()
 	disrupts := w.disruption()
 	w.reconciles(provisions, "")
@@ -67,7 +67,7 @@ func TestHeadroomIsLaunchedKeptAndGivenBack(t *testing.T) {
 		}
 	}
 	if n := w.counted("karve_pods_waiting"); n != 0 {
-		t.Errorf("%v pods wait, and there are none", n)
+		t.Errorf("%v pods are reported pending, want none", n)
 	}
 	for range 5 {
 		w.clock.Step(time.Minute)
@@ -77,7 +77,7 @@ func TestHeadroomIsLaunchedKeptAndGivenBack(t *testing.T) {
 	w.wantClaims(2)
 	w.wantTold(0, "Warning")
 
-	// Ten replicas less are one machine less, whichever.
+	// With ten replicas less, either of the two machines is surplus.
 	w.read(class)
 	class.Spec.Headroom[0].Replicas = 5
 	w.update(class)
@@ -103,7 +103,7 @@ func TestHeadroomIsLaunchedAfterWhatPodsNeed(t *testing.T) {
 	provisions := w.provisioning()
 	w.reconciles(provisions, "")
 	w.wantClaims(1)
-	w.reconciles(provisions, "") // Seven are free on the machine that comes for the pods.
+	w.reconciles(provisions, "") // Seven replicas are free on the machine that is launched for the pods.
 	w.wantClaims(2)
 	w.reconciles(provisions, "")
 	w.wantClaims(2)

@@ -18,10 +18,10 @@ import (
 	"karve.sh/karve/test/harness/hostile"
 )
 
-// hostileObjects is how many objects the API server is asked to take.
+// hostileObjects is how many objects the test creates on the API server.
 const hostileObjects = 250
 
-// tolerant are the tolerations of the sane pods, which hardly any hostile pod has.
+// tolerant adds the toleration of the sane pods, which hardly any hostile pod has.
 var tolerant = snapshottest.Tolerating("nvidia.com/gpu.shared", "sane")
 
 func TestHostileObjectsStopNobodyOnARealAPIServer(t *testing.T) {
@@ -89,16 +89,16 @@ func TestHostileObjectsStopNobodyOnARealAPIServer(t *testing.T) {
 	w.wantCondition(np, karpv1.ConditionTypeValidationSucceeded, "True", "")
 }
 
-// take creates an object with its status, as far as the API server takes it.
+// take creates an object and its status if the API server accepts it.
 func (w *world) take(all client.Client, o client.Object) error {
 	o.SetUID("")
 	o.SetGeneration(0)
 	if pod, ok := o.(*corev1.Pod); ok {
-		pod.Spec.Priority = nil // Of its PriorityClass.
+		pod.Spec.Priority = nil // The API server sets it from the PriorityClass.
 	}
 	c := all
 	if _, err := all.GroupVersionKindFor(o); err != nil {
-		c = w.WithWatch // Kinds of Karpenter's and of ours.
+		c = w.WithWatch // Kinds of Karpenter and Karve.
 	}
 	said, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
@@ -116,7 +116,7 @@ func (w *world) take(all client.Client, o client.Object) error {
 	return nil
 }
 
-// survives runs a reconciler that may say what is wrong with hostile objects, and may not panic.
+// survives runs a reconciler, which may return an error about hostile objects but must not panic.
 func (w *world) survives(r reconcile.Reconciler, name string) {
 	w.t.Helper()
 	if _, err := r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}}); err != nil {
@@ -124,7 +124,7 @@ func (w *world) survives(r reconcile.Reconciler, name string) {
 	}
 }
 
-// removeHostile removes what empty knows nothing of.
+// removeHostile removes the objects that empty does not remove.
 func (w *world) removeHostile(all client.Client) {
 	ctx := cleanup(w.t)
 	free := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))

@@ -31,14 +31,14 @@ func (w *world) launch(edits ...func(*launch.Config)) *launch.Controller {
 	return &launch.Controller{Config: config}
 }
 
-// refuse has the cloud have refused an on-demand instance type in the zones for lack of capacity.
+// refuse records that the cloud refused an on-demand instance type in the zones for lack of capacity.
 func (w *world) refuse(class, instanceType string, zones ...string) {
 	w.ledger.Refuse(class, launch.Refusal{
 		InstanceTypes: []string{instanceType}, Zones: zones, CapacityType: "on-demand", Reason: v1alpha1.RefusalInsufficientCapacity, Message: "no capacity",
 	}, w.clock.Now())
 }
 
-// refusals are those in the class's status.
+// refusals returns the refusals in the class's status.
 func (w *world) refusals(class string) []v1alpha1.RefusedOffering {
 	w.t.Helper()
 	c := &v1alpha1.GPUNodeClass{}
@@ -48,7 +48,7 @@ func (w *world) refusals(class string) []v1alpha1.RefusedOffering {
 	return c.Status.RefusedOfferings
 }
 
-// wantPause fails unless the class's only refusal pauses its launches, and counts once.
+// wantPause fails unless the class has a single refusal, which pauses its launches and counts one failure.
 func (w *world) wantPause(class string) v1alpha1.RefusedOffering {
 	w.t.Helper()
 	all := w.refusals(class)
@@ -89,7 +89,7 @@ func TestAClaimThatHangsIsGivenUpAfterItsRefusalIsWrittenDown(t *testing.T) {
 	}
 	w.wantTold(1, "Warning LaunchesPaused launches are paused until")
 
-	// Its way out is no second refusal.
+	// The deletion of the claim is not a second refusal.
 	w.reconciles(controller, "hang-1")
 	w.release(claim)
 	w.reconciles(controller, "hang-1")
@@ -116,7 +116,7 @@ func TestClaimsOfAPlanThatHangTogetherAreOneFailure(t *testing.T) {
 	w.wantTold(1, "LaunchesPaused")
 	for _, claim := range w.wantClaims(3) {
 		if claim.DeletionTimestamp.IsZero() {
-			t.Errorf("%s still holds stock Karpenter up", claim.Name)
+			t.Errorf("%s still blocks stock Karpenter", claim.Name)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func TestAClaimThatIsDeletedBeforeItIsLaunchedPausesLaunches(t *testing.T) {
 			w.reconciles(controller, "refused-1")
 			w.wantPause("refused")
 			if !w.ledger.QuietUntil().IsZero() {
-				t.Error("a refusal that Karpenter gave at once quiets everything")
+				t.Error("a refusal that Karpenter reported at once pauses all launches")
 			}
 			w.wantTold(1, "LaunchesPaused")
 			if n := w.counted("karve_nodeclaims_deleted_total"); n != 0 {
@@ -194,7 +194,7 @@ func TestAClaimThatVanishesBeforeTheWatchTellsOfItIsTriedAgainAfterAPause(t *tes
 	w.reconciles(w.provisioning(), "")
 	before, _, _ := snapshot.ShapeOf(&claim)
 	if after, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); after != before {
-		t.Errorf("%s is launched, want %s again: nothing was said against it", after, before)
+		t.Errorf("%s is launched, want %s again: it was not refused", after, before)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestALaunchedClaimIsLeftAlone(t *testing.T) {
 	w.launched(claim)
 	w.clock.Step(time.Hour)
 	w.reconciles(controller, "fine-1")
-	w.reconciles(controller, "foreign-1") // Long hung, and not ours.
+	w.reconciles(controller, "foreign-1") // It has hung for long, but is not ours.
 	w.delete(claim)
 	w.reconciles(controller, "fine-1")
 	w.release(claim)
@@ -219,7 +219,7 @@ func TestALaunchedClaimIsLeftAlone(t *testing.T) {
 		t.Errorf("the status holds %v", all)
 	}
 	if all := w.ledger.ForStatus("fine", w.clock.Now()); len(all) != 0 {
-		t.Errorf("the offering is not trusted again: %v", all)
+		t.Errorf("the offering is still refused: %v", all)
 	}
 	if w.read(foreign); !foreign.DeletionTimestamp.IsZero() {
 		t.Error("a claim that is not ours was deleted")
@@ -305,7 +305,7 @@ func TestAClaimThatWasLaunchedAMomentAgoIsNotDeleted(t *testing.T) {
 		t.Error("a machine that was just made was given back")
 	}
 	if all := w.ledger.ForStatus("late", w.clock.Now()); len(all) != 0 {
-		t.Errorf("its type is not trusted again: %v", all)
+		t.Errorf("its type is still refused: %v", all)
 	}
 }
 
@@ -346,7 +346,7 @@ func TestARestartedControllerWaitsOutAPause(t *testing.T) {
 	}
 }
 
-// event has Karpenter tell something of a claim.
+// event creates an event of Karpenter about a claim.
 func (w *world) event(claim *karpv1.NodeClaim, reason, message string, edits ...func(*corev1.Event)) {
 	w.t.Helper()
 	e := &corev1.Event{
@@ -365,7 +365,7 @@ func (w *world) event(claim *karpv1.NodeClaim, reason, message string, edits ...
 	}
 }
 
-// overLimit is what Karpenter's event says of a launch that the account's limit of vCPUs does not allow.
+// overLimit is the message of Karpenter's event for a launch that exceeds the account's vCPU limit.
 const overLimit = "creating instance, insufficient capacity, with fleet error(s), VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 32 allows for " +
 	"the instance bucket that the specified instance type belongs to. Please visit http://aws.amazon.com/contact-us/ec2-request to request an adjustme..."
 
@@ -410,7 +410,7 @@ func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
 			if n := w.counted("karve_launch_refused_total"); n != 1 {
 				t.Errorf("%v refusals are counted, want one", n)
 			}
-			// No type of that quota is as small, so nothing is tried.
+			// No type under that quota is as small, so nothing is launched.
 			w.pods("web", 1)
 			w.reconciles(w.provisioning(), "")
 			w.wantClaims(0)
@@ -419,7 +419,7 @@ func TestAnEventSaysWhyAClaimWasRefused(t *testing.T) {
 	}
 }
 
-// forgeries are events that Karpenter did not write, though each says that there is no capacity and names the claim.
+// forgeries are events that Karpenter did not write, although each says that there is no capacity and names the claim.
 var forgeries = map[string]func(*corev1.Event){
 	"in another namespace": func(e *corev1.Event) { e.Namespace, e.InvolvedObject.Namespace = "tenant", "tenant" },
 	"of another component": func(e *corev1.Event) { e.Source.Component, e.ReportingController = "tenant", "tenant" },
@@ -452,7 +452,7 @@ func TestAnEventThatIsNotKarpentersExplainsNothing(t *testing.T) {
 	}
 }
 
-// Whoever may create events in the namespace default can write just what Karpenter would.
+// A user who may create events in the namespace default can write exactly what Karpenter writes.
 func TestAForgedEventDoesLittle(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("little", snapshottest.Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpIn, "spot"))
@@ -536,7 +536,7 @@ func TestAClaimThatLeavesAChoiceIsRefusedInAllOfIt(t *testing.T) {
 	if all := w.refusals("choice"); len(all) != 2 || all[0].Failures != 1 || all[1].Failures != 1 || all[0].Zone == all[1].Zone || all[0].Reason != v1alpha1.RefusalInsufficientCapacity {
 		t.Fatalf("refused: %+v, want both zones, once", all)
 	}
-	// The next plan goes around it, and a later one tries it again.
+	// The next plan avoids it, and a later one retries it.
 	w.reconciles(w.provisioning(), "")
 	for _, claim := range w.wantClaims(4) {
 		if instanceType, _, _ := snapshot.ShapeOf(&claim); instanceType == "g4dn.xlarge" {
@@ -570,7 +570,7 @@ func TestNoPlanIsMadeBeforeARefusalIsNoted(t *testing.T) {
 	w.reconciles(w.launch(), claim.Name)
 	w.reconciles(controller, "")
 	if instanceType, _, _ := snapshot.ShapeOf(&w.wantClaims(1)[0]); instanceType == "g4dn.xlarge" {
-		t.Error("the same was tried again")
+		t.Error("the refused type was launched again")
 	}
 }
 
@@ -583,10 +583,10 @@ func TestAFaultOfTheNodeClassStopsItsPoolUntilItChanges(t *testing.T) {
 	controller := w.launch()
 	w.reconciles(controller, claim.Name)
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
-		t.Error("stock Karpenter is held up for what will not get better")
+		t.Error("a launch that cannot succeed still blocks stock Karpenter")
 	}
 	if !w.ledger.QuietUntil().IsZero() {
-		t.Error("everything is quiet though nobody was held up")
+		t.Error("all launches are paused although no launch was blocked")
 	}
 	all := w.refusals("fault")
 	if len(all) != 1 || all[0].InstanceType != "*" || all[0].Zone != "*" || all[0].CapacityType != "*" || all[0].Reason != "AMINotFound" || all[0].NodeClassGeneration != 1 {

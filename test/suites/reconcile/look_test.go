@@ -16,7 +16,8 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// With the manager's own caches: what a controller could have been woken by is in the next look, though most of what is looked at is kept.
+// TestALookShowsWhateverTheCachesShow uses the manager's real caches. Each read of the cluster must show every change that could have triggered a reconcile,
+// although most of what it returns is kept from earlier reads.
 func TestALookShowsWhateverTheCachesShow(t *testing.T) {
 	w := newWorld(t)
 	w.shared("looked-at")
@@ -50,7 +51,7 @@ func TestALookShowsWhateverTheCachesShow(t *testing.T) {
 		if err := w.Update(ctx, pod); err != nil {
 			t.Fatal(err)
 		}
-		// As soon as the caches show it, looks do.
+		// As soon as the caches show a change, the gatherer does too.
 		if err := wait.PollUntilContextTimeout(ctx, 50*time.Microsecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
 			var cached corev1.Pod
 			err := caches.Get(ctx, client.ObjectKeyFromObject(pod), &cached)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// measured is how often a histogram was observed.
+// measured returns the number of observations of a histogram.
 func (w *world) measured(name string) uint64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()

@@ -25,7 +25,7 @@ func (w *world) poolControllerWith(c client.Client) *pool.Controller {
 	}}
 }
 
-// looks lets enough time pass for the controller to look again, and does.
+// looks lets the controller's interval pass and runs it.
 func (w *world) looks(controller *pool.Controller) {
 	w.t.Helper()
 	w.clock.Step(time.Second)
@@ -76,13 +76,13 @@ func TestThePoolSaysWhatItHasAndThatItIsReady(t *testing.T) {
 	}
 	w.wantTold(0, "")
 
-	// Nothing changed, so nothing is written.
+	// Nothing has changed, so nothing is written.
 	before, classBefore := np.ResourceVersion, class.ResourceVersion
 	w.looks(controller)
 	w.read(np)
 	w.read(class)
 	if np.ResourceVersion != before || class.ResourceVersion != classBefore {
-		t.Error("a status was written that was true already")
+		t.Error("a status was written although nothing had changed")
 	}
 }
 
@@ -115,7 +115,7 @@ func TestAPoolWithoutItsClassesSaysSo(t *testing.T) {
 	w.looks(controller)
 	w.wantTold(0, "")
 
-	// The class comes, and the pool is mended.
+	// Once the class exists, the pool becomes ready.
 	w.class("missing")
 	w.looks(controller)
 	w.wantCondition(missing, status.ConditionReady, "True", "")
@@ -157,8 +157,8 @@ func TestRefusedLaunchesAreToldByThePoolUntilTheyMayBeTriedAgain(t *testing.T) {
 	}
 }
 
-// The whole story of a pool whose device plugin is broken: it stops launching, gives the broken machine back, tries with one, fails, tries again, and is
-// mended.
+// The whole life of a pool with a broken device plugin: its launches stop, the broken machine is removed, a probe with one machine fails, another probe
+// succeeds, and the pool recovers.
 func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) {
 	w := newWorld(t)
 	np := w.shared("plugin", snapshottest.Requiring(corev1.LabelInstanceTypeStable, corev1.NodeSelectorOpIn, "g4dn.xlarge"))
@@ -180,7 +180,7 @@ func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) 
 	w.reconciles(provisioning, "")
 	w.wantClaims(0)
 
-	// One is tried, and only one, and it is as bad.
+	// The pool is probed with exactly one machine, which is broken too.
 	w.clock.Step(10 * time.Minute)
 	w.reconciles(controller, "")
 	w.wantCondition(np, v1alpha1.ConditionReplicasHealthy, "Unknown", "Probing")
@@ -200,7 +200,8 @@ func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) 
 	w.reconciles(provisioning, "")
 	w.wantClaims(0)
 
-	// Another one is tried, and it works. Its claim has the time of the API server, whose clock did not move with ours: the trial is set to its second.
+	// The next probe works. The API server sets the creation time of its claim by its own clock, which does not follow the test's clock. So the test sets the
+	// beginning of the probe to that time.
 	w.clock.Step(10 * time.Minute)
 	w.reconciles(controller, "")
 	w.reconciles(provisioning, "")
@@ -226,7 +227,7 @@ func TestABrokenPluginStopsItsPoolAndIsTriedWithOneMachineAtATime(t *testing.T) 
 	w.wantClaims(3)
 }
 
-// initialized makes Karpenter initialise the claim's machine.
+// initialized marks the claim and its Node as initialized, as Karpenter does.
 func (w *world) initialized(claim *karpv1.NodeClaim, node *corev1.Node) {
 	w.t.Helper()
 	w.says(claim, status.Condition{Type: karpv1.ConditionTypeInitialized, Status: "True", Reason: "Initialized"})
@@ -235,7 +236,7 @@ func (w *world) initialized(claim *karpv1.NodeClaim, node *corev1.Node) {
 	w.update(node)
 }
 
-// starts makes the claim's machine register now.
+// starts registers the claim's machine now.
 func (w *world) starts(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
 	w.t.Helper()
 	snapshottest.Registered(w.clock.Now())(claim)
@@ -243,7 +244,7 @@ func (w *world) starts(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
 	return w.node(claim, replicas)
 }
 
-// goes is what Karpenter does with a claim that is deleted.
+// goes checks that the claim is deleted, and removes its Node as Karpenter does.
 func (w *world) goes(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	if w.read(claim) {
@@ -253,7 +254,7 @@ func (w *world) goes(claim *karpv1.NodeClaim) {
 	w.delete(&node, noGrace)
 }
 
-// stalePools is a cache whose NodePools are older than what the API server has.
+// stalePools is a cache with outdated NodePools.
 type stalePools struct {
 	client.Reader
 	items []karpv1.NodePool
@@ -272,7 +273,7 @@ func TestAConflictIsNoErrorAndKeepsNoOtherPoolFromItsStatus(t *testing.T) {
 	theirs, other := w.shared("a-theirs"), w.shared("b-other")
 	gone := w.shared("c-gone")
 	items := []karpv1.NodePool{*theirs.DeepCopy(), *other.DeepCopy(), *gone.DeepCopy()}
-	theirs.Status.NodeClassObservedGeneration = 7 // Karpenter writes to the status as well.
+	theirs.Status.NodeClassObservedGeneration = 7 // Karpenter writes to the status too.
 	w.updateStatus(theirs)
 	w.delete(gone)
 	w.gatherer.Cached = stalePools{w.WithWatch, items}

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/controllers/provisioning"
 )
 
-// removals are the ways in which a NodePool ceases to be the one that a claim was made for.
+// removals are the ways in which the NodePool of a claim can cease to exist.
 var removals = map[string]func(*world, *karpv1.NodePool){
 	"deleted": func(w *world, np *karpv1.NodePool) { w.delete(np) },
 	"being deleted": func(w *world, np *karpv1.NodePool) {
@@ -25,7 +25,7 @@ var removals = map[string]func(*world, *karpv1.NodePool){
 	},
 }
 
-// releasePool ends a foreground deletion, as Kubernetes does once the claims are gone.
+// releasePool completes a foreground deletion, as Kubernetes does once the claims are gone.
 func (w *world) releasePool(np *karpv1.NodePool) {
 	w.t.Helper()
 	err := w.Patch(w.t.Context(), np, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
@@ -34,7 +34,7 @@ func (w *world) releasePool(np *karpv1.NodePool) {
 	}
 }
 
-// forEachRemoval runs a test for a pod that waits for a machine of a NodePool, with each way to remove that.
+// forEachRemoval runs a test with each way to remove the NodePool, with one pod that waits for a machine of it.
 func forEachRemoval(t *testing.T, test func(w *world, remove func())) {
 	t.Parallel()
 	for name, remove := range removals {
@@ -72,7 +72,7 @@ func TestNoClaimIsCreatedForAPoolThatIsDeletedWhileItIsPlanned(t *testing.T) {
 	})
 }
 
-// Kubernetes deletes the claims of a NodePool with it. That says nothing of the cloud, and other pools may use the class.
+// Kubernetes deletes the claims of a NodePool with it. This says nothing about the cloud, and other pools may use the class.
 func TestAClaimThatIsDeletedWithItsPoolPausesNothing(t *testing.T) {
 	forEachRemoval(t, func(w *world, remove func()) {
 		w.reconciles(w.provisioning(), "")

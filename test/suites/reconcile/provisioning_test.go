@@ -27,7 +27,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// provisioning is a controller that has no memory of plans.
+// provisioning returns a controller that remembers no plans.
 func (w *world) provisioning(edits ...func(*provisioning.Config)) *provisioning.Controller {
 	config := provisioning.Config{
 		Nominations: true,
@@ -59,7 +59,7 @@ func TestElevenPodsGetTwoMachines(t *testing.T) {
 			t.Errorf("the claim names %v, which Karpenter does not launch", ref)
 		}
 	}
-	// Labels make launch templates: they are few, and the same for every claim of the pool.
+	// Labels become part of launch templates, so claims have few labels, and all claims of a pool have the same ones.
 	want := map[string]string{"team": "vision", karpv1.NodePoolLabelKey: "eleven", v1alpha1.GPUNodeClassLabel: "eleven"}
 	for _, claim := range claims {
 		if diff := cmp.Diff(want, claim.Labels); diff != "" {
@@ -98,7 +98,7 @@ func statesWhatItWants(t *testing.T, claim *karpv1.NodeClaim) {
 	}
 	for key, want := range map[string][]string{
 		corev1.LabelInstanceTypeStable: {"g4dn.xlarge"}, karpv1.CapacityTypeLabelKey: {"on-demand"}, "karpenter.k8s.aws/instance-family": {"g4dn", "g5"},
-		corev1.LabelTopologyZone: snapshottest.Zones, // Where it costs the same, and there is no reason to prefer one.
+		corev1.LabelTopologyZone: snapshottest.Zones, // All zones cost the same, and none is preferred.
 	} {
 		if !slices.Equal(stated[key], want) {
 			t.Errorf("requirement %s is %v, want %v", key, stated[key], want)
@@ -134,7 +134,7 @@ func TestNothingIsProvisionedTwice(t *testing.T) {
 	w.reconciles(w.provisioning(), "")
 	w.wantClaims(2)
 
-	// The same while the machines start: the cloud has made one, and one has registered without its replicas.
+	// The same holds while the machines start: one is launched, and one has registered without its replicas.
 	w.launched(&first[0])
 	registered := first[1]
 	snapshottest.Registered(w.clock.Now())(&registered)
@@ -145,7 +145,7 @@ func TestNothingIsProvisionedTwice(t *testing.T) {
 	w.wantClaims(2)
 }
 
-// beforeAnyClaim is what a controller reads that has not seen what another has just created.
+// beforeAnyClaim is a cache that does not contain the claims that another controller has just created.
 type beforeAnyClaim struct{ client.Reader }
 
 func (r beforeAnyClaim) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
@@ -221,7 +221,7 @@ func TestARefusedOfferingIsPlannedAround(t *testing.T) {
 
 func TestLimitsCountHardware(t *testing.T) {
 	w := newWorld(t)
-	// Two GPUs make twenty replicas. Karpenter would count those as twenty GPUs, and launch for nobody.
+	// Two GPUs make twenty replicas. Karpenter would count these as twenty GPUs and launch nothing.
 	w.shared("limits", func(np *karpv1.NodePool) {
 		np.Spec.Limits = karpv1.Limits(snapshottest.Amounts(v1alpha1.ResourceGPU, "2"))
 	})
@@ -315,7 +315,7 @@ func TestAMachineIsLaunchedWhereThePodsVolumeIs(t *testing.T) {
 	}
 }
 
-// volume is a claim that is bound to a volume in the zone.
+// volume creates a PersistentVolumeClaim that is bound to a volume in the zone.
 func (w *world) volume(name, zone string) {
 	w.t.Helper()
 	size := snapshottest.Amounts("storage", "1Gi")
@@ -333,7 +333,7 @@ func (w *world) volume(name, zone string) {
 	for _, o := range []client.Object{pv, claim} {
 		w.create(o)
 		w.t.Cleanup(func() {
-			// No controller runs that would take the finalizers off.
+			// No controller removes the finalizers here.
 			if err := w.Patch(cleanup(w.t), o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
 				w.t.Error(err)
 			}
@@ -373,7 +373,7 @@ func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 		nodes = append(nodes, w.node(&claims[i], 0))
 	}
 	w.reconciles(w.provisioning(), "")
-	want(map[string]int{"": 11}) // The scheduler would clear what is nominated for a node that takes no pods.
+	want(map[string]int{"": 11}) // The scheduler would clear a nomination for a node that admits no pods.
 	for i, node := range nodes {
 		w.exposes(node, 10)
 		w.reconciles(w.readiness(), claims[i].Name)
@@ -385,7 +385,7 @@ func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 	if got[nodes[0].Name]+got[nodes[1].Name] != 11 || max(got[nodes[0].Name], got[nodes[1].Name]) != 10 {
 		t.Fatalf("pods nominated for nodes: %v", got)
 	}
-	// Whatever life the controller is in, it knows that they wait for those, and writes nothing again.
+	// A restarted controller knows that the pods wait for these nodes, and writes nothing.
 	before := w.podsOf("")
 	for range 2 {
 		w.restart()
@@ -396,7 +396,7 @@ func TestPodsAreNominatedForTheMachinesThatArePlannedForThem(t *testing.T) {
 		t.Errorf("pods (-before +after):\n%s", diff)
 	}
 
-	// When a machine is lost its pods wait for another one.
+	// If a machine is lost, its pods wait for another one.
 	lost, stays := nodes[0], nodes[1]
 	w.delete(&claims[0])
 	w.delete(lost)

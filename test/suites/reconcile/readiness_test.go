@@ -29,7 +29,7 @@ func (w *world) readiness(edits ...func(*readiness.Config)) *readiness.Controlle
 	return readiness.New(config)
 }
 
-// lagging is a client whose cache holds older versions of the objects.
+// lagging returns a client whose cache holds the current versions of the objects, even after they change.
 func (w *world) lagging(node *corev1.Node, claim *karpv1.NodeClaim) client.Client {
 	oldNode, oldClaim := node.DeepCopy(), claim.DeepCopy()
 	return interceptor.NewClient(w.WithWatch, interceptor.Funcs{
@@ -47,7 +47,7 @@ func (w *world) lagging(node *corev1.Node, claim *karpv1.NodeClaim) client.Clien
 	})
 }
 
-// registered is a claim whose Node has registered and exposes so many replicas, with its startup taint.
+// registered creates a claim with a registered Node that has the given number of replicas and the startup taint.
 func (w *world) registered(name string, pool *karpv1.NodePool, replicas int64) (*karpv1.NodeClaim, *corev1.Node) {
 	w.t.Helper()
 	claim := w.claim(name, pool, snapshottest.Registered(w.clock.Now()))
@@ -116,7 +116,7 @@ func TestABrokenNodeIsGivenBackOnceItsPoolHasStoppedLaunching(t *testing.T) {
 	w.setPool(pool, status.Condition{Type: v1alpha1.ConditionReplicasHealthy, Status: "False", Reason: "ReplicasMissing"})
 	w.reconciles(controller, "broken-1")
 	if w.read(claim); claim.DeletionTimestamp.IsZero() {
-		t.Fatal("a broken node goes on costing money")
+		t.Fatal("the broken node was not removed")
 	}
 	w.reconciles(controller, "broken-1")
 	w.wantTold(1, "Warning ReplicasMissing node broken-1 exposes 3 of 10")
@@ -189,7 +189,7 @@ func TestABrokenNodeIsGivenBackOnceItsPodIsGone(t *testing.T) {
 	}
 }
 
-// The EBS CSI driver's node pod does not come up, and its startup taint stays.
+// The EBS CSI driver's pod does not start on the node, so the driver's startup taint stays.
 func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("never")
@@ -201,7 +201,7 @@ func TestANodeThatIsNeverInitializedIsGivenBack(t *testing.T) {
 	controller := w.readiness()
 	w.reconciles(controller, "never-1")
 	if w.read(node); tainted(node, v1alpha1.ReplicasNotReadyTaintKey) {
-		t.Fatal("the startup taint of ours stays")
+		t.Fatal("our startup taint stays")
 	}
 	if again := w.reconciles(controller, "never-1").RequeueAfter; again != replicasTimeout {
 		t.Errorf("look again after %s, want %s", again, replicasTimeout)
@@ -233,7 +233,7 @@ func TestANodeThatIsGoneTakesItsClaimWithIt(t *testing.T) {
 	}
 }
 
-// healthy sets the condition of a pool by name.
+// healthy sets the ReplicasHealthy condition of a pool.
 func (w *world) healthy(pool string, is metav1.ConditionStatus) {
 	w.t.Helper()
 	np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: pool}}
@@ -278,7 +278,6 @@ func TestABrokenNodeIsLookedAtOnceMoreLive(t *testing.T) {
 	}
 }
 
-// setPool sets a condition of the NodePool.
 func (w *world) setPool(pool *karpv1.NodePool, c status.Condition) {
 	w.t.Helper()
 	w.read(pool)

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// ails has a Node say something of itself as of now.
+// ails sets a condition of a Node, with a transition now.
 func (w *world) ails(node *corev1.Node, conditionType corev1.NodeConditionType, status corev1.ConditionStatus) {
 	w.t.Helper()
 	w.read(node)
@@ -33,7 +33,7 @@ func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	controller := w.disruption()
 	w.reconciles(controller, "")
 	w.clock.Step(30*time.Minute - settle)
-	// A restart forgets nothing.
+	// State survives a restart.
 	w.restart()
 	controller = w.disruption()
 	if again := w.reconciles(controller, "").RequeueAfter; again != settle {
@@ -41,7 +41,7 @@ func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	}
 	w.wantGoing(claim, false)
 	if n := w.counted("karve_nodes_unhealthy"); n != 1 {
-		t.Errorf("%v unhealthy nodes are told of, want 1", n)
+		t.Errorf("%v unhealthy nodes are reported, want 1", n)
 	}
 
 	w.clock.Step(settle)
@@ -55,7 +55,7 @@ func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	if n := w.counted("karve_nodeclaims_deleted_total"); n != 1 {
 		t.Errorf("%v deletions were counted, want 1", n)
 	}
-	// Its pods get another place while it goes, and their machine knows what it stands for.
+	// Replacements for its pods are planned while it is being removed, and the new machine records which machine it replaces.
 	w.reconciles(w.provisioning(), "")
 	if next := w.replacement("dead"); next.Annotations[v1alpha1.RepairsAnnotation] != "1" || next.Annotations[v1alpha1.ReplacesAnnotation] != node.Name {
 		t.Errorf("the new machine has annotations %v", next.Annotations)
@@ -66,7 +66,7 @@ func TestAMachineThatNobodyHearsOfIsDeletedInTheEnd(t *testing.T) {
 	w.wantTold(0, "Unhealthy")
 }
 
-// TestASickMachineThatStillDrainsIsHurried is what a controller finds after one that died between deleting a claim and hurrying it.
+// TestASickMachineThatStillDrainsIsHurried starts from what a controller leaves that died between deleting a claim and shortening its grace period.
 func TestASickMachineThatStillDrainsIsHurried(t *testing.T) {
 	w := newWorld(t)
 	claim, node := w.inUse("drains", w.shared("drains"), 1)
@@ -88,7 +88,7 @@ func TestASickMachineThatStillDrainsIsHurried(t *testing.T) {
 	was = claim.ResourceVersion
 	w.reconciles(controller, "")
 	if w.read(claim); claim.ResourceVersion != was {
-		t.Error("it is written to again")
+		t.Error("the claim was patched again")
 	}
 	w.wantTold(0, "Unhealthy")
 }

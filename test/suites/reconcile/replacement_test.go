@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// inUse is a machine of the pool as it is, with so many pods of a ReplicaSet on it.
+// inUse creates a machine of the pool's current template, with pods of a ReplicaSet on it.
 func (w *world) inUse(name string, pool *karpv1.NodePool, pods int) (*karpv1.NodeClaim, *corev1.Node) {
 	w.t.Helper()
 	claim := w.claim(name, pool, snapshottest.Initialized(w.clock.Now()), func(claim *karpv1.NodeClaim) {
@@ -38,7 +38,7 @@ func web(p *corev1.Pod) {
 	snapshottest.OwnedBy("apps/v1", "ReplicaSet", "web")(p)
 }
 
-// drifts changes the pool's template and lets the controller be sure of it.
+// drifts changes the pool's template and runs the controller until it has confirmed the drift.
 func (w *world) drifts(pool *karpv1.NodePool, controller *disruption.Controller) {
 	w.t.Helper()
 	w.read(pool)
@@ -49,7 +49,7 @@ func (w *world) drifts(pool *karpv1.NodePool, controller *disruption.Controller)
 	w.reconciles(controller, "")
 }
 
-// comes has the claim's machine started, with its Node and replicas.
+// comes initializes the claim's machine, with its Node and replicas.
 func (w *world) comes(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	snapshottest.Initialized(w.clock.Now())(claim)
@@ -57,7 +57,7 @@ func (w *world) comes(claim *karpv1.NodeClaim) {
 	w.node(claim, 10)
 }
 
-// replacement is the one claim beside those of the names.
+// replacement returns the only claim that is not one of the named ones.
 func (w *world) replacement(others ...string) *karpv1.NodeClaim {
 	w.t.Helper()
 	known := map[string]bool{}
@@ -99,7 +99,7 @@ func TestAMachineThatHasDriftedGoesWhenItsPodsHaveANewPlace(t *testing.T) {
 	if got := next.Annotations[v1alpha1.ReplacesAnnotation]; got != node.Name || next.Labels["generation"] != "2" {
 		t.Errorf("the new machine replaces %q and has labels %v", got, next.Labels)
 	}
-	// Every life of the controller sees the same, and launches nothing more. Nothing happens to the pods until their place is there.
+	// Restarted controllers see the same state and launch nothing more. The pods keep running until their replacement machine is ready.
 	for range 2 {
 		w.restart()
 		controller = w.disruption()
@@ -118,7 +118,7 @@ func TestAMachineThatHasDriftedGoesWhenItsPodsHaveANewPlace(t *testing.T) {
 	w.watched(controller, old)
 	w.wantTold(1, "Normal Replaced node swap-old is given back, its 3 pods have a new place")
 
-	// Karpenter evicts one pod after the other; each turns up under another name and finds its place.
+	// Karpenter evicts one pod after another. Each is replaced under another name and placed on the new machine.
 	for i := range 3 {
 		w.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("swap-old-web-%d", i)}}, noGrace)
 		w.pods(fmt.Sprintf("moved-%d", i), 1, web)
@@ -216,7 +216,7 @@ func TestPodsAndTheirBudgetsKeepADriftedMachine(t *testing.T) {
 	w.reconciles(controller, "")
 	w.wantReplacing(old, "NodePoolDrifted")
 
-	// The new place is there, and the budget is used up by somebody else: the machine waits with everything it has.
+	// The new machine is ready, but the PodDisruptionBudget allows no eviction: the old machine keeps its pods and its mark.
 	w.reconciles(w.provisioning(), "")
 	w.comes(w.replacement("guarded-1"))
 	pdb.Status.DisruptionsAllowed = 0
@@ -270,7 +270,7 @@ func TestADriftThatIsTakenBackIsForgotten(t *testing.T) {
 	}
 }
 
-// The cloud takes a machine back in two minutes: its pods are planned for while they run.
+// The cloud reclaims the machine in two minutes, so its pods are planned for while they still run.
 func TestWhatSomebodyElseDeletesIsReplacedBeforeItsPodsWait(t *testing.T) {
 	w := newWorld(t)
 	pool := w.shared("taken")
@@ -308,7 +308,7 @@ func TestAMachineThatExpiresHasItsReplacementBefore(t *testing.T) {
 	w.reconciles(w.provisioning(), "")
 	w.comes(w.replacement("expires-1"))
 	w.reconciles(controller, "")
-	w.wantMarks(node, false, false) // The rest is Karpenter's.
+	w.wantMarks(node, false, false) // Karpenter does the rest.
 }
 
 func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
@@ -340,7 +340,7 @@ func TestAChangedNumberOfReplicasIsWrittenToTheNode(t *testing.T) {
 	}
 	w.wantTold(1, "Normal ReplicasChanged each GPU is to have 20 nvidia.com/gpu.shared instead of 10")
 	w.wantReplacing(claim, "")
-	// A controller that died between the two writes ends what it began.
+	// A controller that died between the two writes completes them after a restart.
 	node.Annotations[nodecontract.ReplicasPerGPUAnnotation] = "10"
 	w.update(node)
 	w.reconciles(w.disruption(), "")
@@ -402,7 +402,7 @@ func TestReplicasWithinARangeFollowThePods(t *testing.T) {
 	w.reconciles(w.provisioning(), "")
 	says("13")
 	w.wantTold(1, "Normal ReplicasChanged each GPU is to have 13 nvidia.com/gpu.shared instead of 10, since waiting pods fit by the device memory that they state")
-	// Once more, and by the controller that gives machines back: nothing is launched and nothing is taken away while the agent follows.
+	// Runs both controllers again: nothing is launched and nothing is removed while the agent follows.
 	w.reconciles(w.provisioning(), "")
 	w.reconciles(w.disruption(), "")
 	says("13")

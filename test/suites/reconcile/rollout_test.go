@@ -24,10 +24,10 @@ import (
 	localaws "karve.sh/karve/test/harness/aws"
 )
 
-// checks is where GPUs are checked; it lets restricted pods in only.
+// checks is the namespace where GPUs are checked. It admits only restricted pods.
 const checks = "karve-checks"
 
-// rollouts is a world with a local AWS in which the images of the EC2NodeClass gpu are kept; two nodes run them.
+// rollouts is a world with a local AWS and a rollout of the images of the EC2NodeClass gpu, which two nodes use.
 type rollouts struct {
 	*world
 	aws        *localaws.Server
@@ -69,7 +69,7 @@ func newRollouts(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollou
 	return w
 }
 
-// newRelease is newRollouts an hour after the class was pinned, when AWS has published an image.
+// newRelease returns newRollouts one hour after the class was pinned, with a newly published image.
 func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollouts {
 	t.Helper()
 	w := newRollouts(t, edits...)
@@ -79,7 +79,7 @@ func newRelease(t *testing.T, edits ...func(*v1alpha1.GPUImageRollout)) *rollout
 	return w
 }
 
-// forget starts another controller, which knows what is in the API only.
+// forget restarts the controller. Only the state in the API remains.
 func (w *rollouts) forget() {
 	w.controller = rollout.New(rollout.Config{
 		Enabled: true,
@@ -92,7 +92,7 @@ func (w *rollouts) forget() {
 	})
 }
 
-// image is the id of the image for GPUs of a release, that of amd64.
+// image returns the ID of the amd64 GPU image of a release.
 func (w *rollouts) image(version string) string {
 	w.t.Helper()
 	for _, i := range w.aws.Images() {
@@ -110,7 +110,7 @@ func (w *rollouts) nodeClass(name string) *unstructured.Unstructured {
 	return class
 }
 
-// terms are spec.amiSelectorTerms.
+// terms returns spec.amiSelectorTerms.
 func (w *rollouts) terms() []any {
 	w.t.Helper()
 	terms, _, err := unstructured.NestedSlice(w.nodeClass("gpu").Object, "spec", "amiSelectorTerms")
@@ -128,7 +128,7 @@ func (w *rollouts) wantPinned(version string) {
 	}
 }
 
-// karpenterLooks resolves the images of every EC2NodeClass as Karpenter does, and makes it Ready.
+// karpenterLooks resolves the images of every EC2NodeClass as Karpenter does, and sets it ready.
 func (w *rollouts) karpenterLooks() {
 	w.t.Helper()
 	var classes unstructured.UnstructuredList
@@ -173,7 +173,7 @@ func (w *rollouts) karpenterLooks() {
 	}
 }
 
-// running is a machine that has started with the image that the class resolves to.
+// running creates a started machine with the image that the class resolves to.
 func (w *rollouts) running(name string) {
 	w.t.Helper()
 	claim := w.claim(name, w.pool, snapshottest.Initialized(w.clock.Now()), func(c *karpv1.NodeClaim) { c.Status.ImageID = w.resolved() })
@@ -191,7 +191,7 @@ func (w *rollouts) resolved() string {
 	return ""
 }
 
-// looks lets the controller look, some seconds apart, and Karpenter after it each time.
+// looks runs the controller and then Karpenter a number of times, five seconds apart.
 func (w *rollouts) looks(times int) {
 	w.t.Helper()
 	for range times {
@@ -218,7 +218,7 @@ func (w *rollouts) wantCondition(conditionType string, s metav1.ConditionStatus,
 	}
 }
 
-// canary is the claim of the canary, once it was asked for.
+// canary returns the claim of the canary once it has been created.
 func (w *rollouts) canary() *karpv1.NodeClaim {
 	w.t.Helper()
 	w.looks(4)
@@ -232,7 +232,7 @@ func (w *rollouts) canary() *karpv1.NodeClaim {
 	return claim
 }
 
-// boots has the canary's machine made and its Node registered, with so many replicas.
+// boots registers the canary's machine with the given number of replicas.
 func (w *rollouts) boots(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
 	w.t.Helper()
 	class := w.nodeClass(claim.Name)
@@ -303,7 +303,7 @@ func TestAClassIsTakenOverWithTheImageThatItHas(t *testing.T) {
 	w.wantPinned("v20260815")
 	class := w.nodeClass("gpu")
 	if family, _, _ := unstructured.NestedString(class.Object, "spec", "amiFamily"); family != "AL2023" {
-		t.Errorf("amiFamily is %q, which an alias told before", family)
+		t.Errorf("amiFamily is %q, want AL2023 as in the replaced alias", family)
 	}
 	if a := class.GetAnnotations(); a[v1alpha1.ImageRolloutAnnotation] != "gpu" || a[v1alpha1.FormerSelectorTermsAnnotation] != `[{"alias":"al2023@latest"}]` {
 		t.Errorf("annotations are %v", a)
@@ -353,7 +353,7 @@ func TestAGoodImageGoesByACanaryToTheClass(t *testing.T) {
 	if c := pod.Spec.Containers[0]; c.Image != "check" || !slices.Equal(c.Command, []string{"check", "--gpu"}) || c.Resources.Limits.Name(v1alpha1.ResourceGPUShared, "").Value() != 1 {
 		t.Errorf("the check is %+v", c)
 	}
-	w.forget() // A restart in the middle.
+	w.forget() // A restart in between.
 	pod.Status.Phase = corev1.PodSucceeded
 	w.updateStatus(pod)
 	w.looks(1)
@@ -381,7 +381,7 @@ func TestAGoodImageGoesByACanaryToTheClass(t *testing.T) {
 	w.wantStep(v1alpha1.StepSettled)
 	for _, event := range []string{"CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
 		if !slices.ContainsFunc(w.happened(), func(e string) bool { return strings.Contains(e, event) }) {
-			t.Errorf("no event tells %s", event)
+			t.Errorf("no event reports %s", event)
 		}
 	}
 	if n := w.counted("karve_image_rollout_nodes_updated"); n != 2 {
@@ -403,7 +403,7 @@ func shape(claim *karpv1.NodeClaim) (instanceType, zone, capacityType string) {
 	return instanceType, zone, capacityType
 }
 
-// happened are all events since the start of the test.
+// happened returns all events since the start of the test.
 func (w *rollouts) happened() []string {
 	all := w.told()
 	for _, e := range all {
@@ -439,7 +439,7 @@ func TestABadImageNeverReachesTheClass(t *testing.T) {
 func TestARefusedCanaryIsLaunchedElsewhere(t *testing.T) {
 	w := newRelease(t)
 	first := w.canary()
-	w.delete(first) // By Karpenter, that was refused.
+	w.delete(first) // Karpenter deletes it because the launch was refused.
 	w.looks(1)
 	if c := w.rollout.Status.Candidate; w.rollout.Status.Canary != nil || c == nil || c.Attempts != 1 {
 		t.Fatalf("status is %+v", w.rollout.Status)
@@ -493,7 +493,7 @@ func TestWhatAWSDoesNotTellIsSaidAndTheLastGoodImageIsKept(t *testing.T) {
 	}
 }
 
-// passes has a canary boot, and its check succeed.
+// passes boots a canary and makes its check succeed.
 func (w *rollouts) passes(canary *karpv1.NodeClaim) {
 	w.t.Helper()
 	w.boots(canary, 10)
@@ -503,7 +503,7 @@ func (w *rollouts) passes(canary *karpv1.NodeClaim) {
 	w.updateStatus(pod)
 }
 
-// promoted is newRelease after the release was promoted to both nodes, so that two releases ran well.
+// promoted returns newRelease after the release was promoted to both nodes, so that two releases are known to be good.
 func promoted(t *testing.T) *rollouts {
 	t.Helper()
 	w := newRelease(t)
@@ -639,7 +639,7 @@ func TestAPromotedImageWhoseNodesNeverComeUpIsTakenBack(t *testing.T) {
 	broken := w.claim("broken", w.pool, snapshottest.Registered(w.clock.Now()), func(c *karpv1.NodeClaim) { c.Status.ImageID = w.image("v20261112") })
 	w.node(broken, 0)
 	w.clock.Step(replicasTimeout)
-	w.delete(broken) // By whoever gives broken machines back, before anybody has looked.
+	w.delete(broken) // The readiness controller may delete it before the rollout controller runs.
 	w.looks(2)
 	w.wantPinned("v20260815")
 	if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != "NodesFailing" || !strings.Contains(d[0].Message, "broken") {

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// untouched is a reader of lists that controllers share. It fails the test if anybody changes an object that was read, when the test ends.
+// untouched is a reader of lists that controllers share. When the test ends, it fails the test if an object that it returned was changed.
 type untouched struct {
 	client.Reader
 	t *testing.T
@@ -27,7 +27,7 @@ func (u untouched) watch(list client.ObjectList) {
 	before := list.DeepCopyObject()
 	u.t.Cleanup(func() {
 		if diff := cmp.Diff(before, runtime.Object(list)); diff != "" {
-			u.t.Errorf("what controllers share was changed (-read +now):\n%s", diff)
+			u.t.Errorf("a shared object was changed (-read +now):\n%s", diff)
 		}
 	})
 }

@@ -21,14 +21,14 @@ func (w *world) usage() *usage.Controller {
 	return usage.New(usage.Config{Client: w.WithWatch, Gatherer: w.gatherer, Metrics: w.metrics, Recorder: w.recorder, Clock: w.clock})
 }
 
-// looksAtUse lets enough time pass for the controller to look again, and does.
+// looksAtUse lets the controller's interval pass and runs it.
 func (w *world) looksAtUse(controller *usage.Controller) {
 	w.t.Helper()
 	w.clock.Step(10 * time.Second)
 	w.reconciles(controller, "")
 }
 
-// unusedFor has the node's agent say now that the pods have not used their GPUs for a time.
+// unusedFor makes the node's agent report now that the pods have not used their GPUs for d.
 func (w *world) unusedFor(node *corev1.Node, d time.Duration, pods ...string) {
 	w.t.Helper()
 	r := nodecontract.UnusedReport{AsOf: w.clock.Now(), Since: map[string]time.Time{}}
@@ -40,7 +40,7 @@ func (w *world) unusedFor(node *corev1.Node, d time.Duration, pods ...string) {
 	w.update(node)
 }
 
-// old has run for a day.
+// old makes a pod look as if it had run for a day.
 func (w *world) old(p *corev1.Pod) {
 	p.Status.StartTime = new(metav1.NewTime(w.clock.Now().Add(-24 * time.Hour)))
 }
@@ -82,7 +82,7 @@ func TestAMachineThatNobodyUsesIsReportedWithItsPrice(t *testing.T) {
 	w.looksAtUse(controller)
 	w.wantTold(0, "")
 
-	// Nobody has heard of the agent since.
+	// The agent's last report is too old.
 	w.clock.Step(nodecontract.UnusedFresh)
 	w.looksAtUse(controller)
 	says(0, 0, "0.000")
@@ -119,7 +119,7 @@ func TestAPodThatDoesNotUseItsGPUIsEvictedIfItSaysSo(t *testing.T) {
 	w.wantTold(1, "Warning EvictWhenUnusedInvalid karve.sh/evict-when-unused is \"a while\", and must be a time such as 30m or 2h, from 10m to 720h; the pod is not evicted")
 	stays(asks, silent, busy, wrong)
 
-	// The agent died, and then nobody knows.
+	// The agent died, so the use is unknown.
 	w.unusedFor(node, 2*time.Hour, "asks", "silent", "wrong")
 	w.clock.Step(nodecontract.UnusedFresh)
 	w.looksAtUse(controller)
@@ -139,7 +139,7 @@ func TestAPodThatDoesNotUseItsGPUIsEvictedIfItSaysSo(t *testing.T) {
 	}
 }
 
-// stale answers live reads of Nodes with another annotation than the cache has.
+// stale returns Nodes with another annotation in live reads than the cache has.
 type stale struct {
 	client.Reader
 	annotation string
@@ -161,7 +161,7 @@ func TestAPodThatUsedItsGPUAMomentAgoStays(t *testing.T) {
 	w.gatherer.Live = stale{w.WithWatch, ""}
 	w.looksAtUse(w.usage())
 	if !w.read(pod) || pod.DeletionTimestamp != nil {
-		t.Error("the pod was evicted by what the cache says")
+		t.Error("the pod was evicted because of stale data in the cache")
 	}
 }
 

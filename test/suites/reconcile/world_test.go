@@ -1,4 +1,4 @@
-// Package reconcile drives each reconciler by hand on a real API server. Time stands still but where a test moves it.
+// Package reconcile drives each reconciler by hand on a real API server. The clock only moves when a test moves it.
 package reconcile
 
 import (
@@ -38,7 +38,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// Two API servers, since each of them and its tests take a processor's worth.
+// There are two API servers, because each of them with its tests keeps one CPU busy.
 var one, other *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ const replicasTimeout = 10 * time.Minute
 
 var innerClass = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
 
-// world is an API server with nothing on it but what the test puts there. No other test uses it meanwhile, since the controllers look at everything.
+// world is an API server with only the objects that the test creates. No other test uses it meanwhile, because the controllers read all objects.
 type world struct {
 	client.WithWatch
 	t        *testing.T
@@ -73,8 +73,8 @@ type world struct {
 	planner  *planning.Planner
 }
 
-// newWorld is an empty one with the cloud's node class, ready. The test has it for itself until it ends, in parallel with that of another; so a test whose cases
-// have worlds has none.
+// newWorld returns a world with only the cloud's node class, which is ready. The test has it to itself until it ends. Another test with the other API server
+// runs in parallel, so a test whose subtests create worlds must not have one itself.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	cluster.Require(t)
@@ -94,10 +94,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// anew makes the world what it was at its beginning.
+// anew resets the world.
 func (w *world) anew() {
 	w.t.Helper()
-	// Time stands still at the present, which is when the API server says that objects were created; it keeps whole seconds.
+	// The clock starts at the current time, because the API server sets creation times. It has whole seconds, as the API server does.
 	w.clock = clocktesting.NewFakeClock(clock.RealClock{}.Now().Truncate(time.Second))
 	w.recorder = events.NewFakeRecorder(1000)
 	w.restart()
@@ -109,7 +109,7 @@ func (w *world) anew() {
 	w.updateStatus(inner)
 }
 
-// restart forgets all that a controller keeps in memory.
+// restart drops everything that a controller keeps in memory.
 func (w *world) restart() {
 	w.ledger, w.registry = launch.NewLedger(), prometheus.NewRegistry()
 	w.metrics = metrics.New(w.registry)
@@ -183,7 +183,7 @@ func (w *world) delete(o client.Object, options ...client.DeleteOption) {
 	}
 }
 
-// read reads the object again; it says whether it is there.
+// read reads the object again, and reports whether it exists.
 func (w *world) read(o client.Object) bool {
 	w.t.Helper()
 	err := w.Get(w.t.Context(), client.ObjectKeyFromObject(o), o)
@@ -193,7 +193,7 @@ func (w *world) read(o client.Object) bool {
 	return err == nil
 }
 
-// inner is the cloud's node class with the conditions; nil stands for Ready.
+// inner returns the cloud's node class with the conditions; nil stands for Ready.
 func (w *world) inner(name string, conditions []any) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": map[string]any{"name": name},
@@ -217,7 +217,7 @@ func condition(s string, observed int64) map[string]any {
 	return c
 }
 
-// class is a GPUNodeClass that shares each GPU into ten replicas.
+// class creates a GPUNodeClass that shares each GPU into ten replicas.
 func (w *world) class(name string, edits ...func(*v1alpha1.GPUNodeClass)) *v1alpha1.GPUNodeClass {
 	w.t.Helper()
 	class := snapshottest.Class(name, 10, append([]func(*v1alpha1.GPUNodeClass){func(c *v1alpha1.GPUNodeClass) { c.Spec.NodeClassRef = innerClass }}, edits...)...)
@@ -225,7 +225,7 @@ func (w *world) class(name string, edits ...func(*v1alpha1.GPUNodeClass)) *v1alp
 	return &class
 }
 
-// pool is a NodePool of the class of its name, tainted, that says nothing of capacity types.
+// pool creates a tainted NodePool for the class of the same name. It has no requirement for capacity types.
 func (w *world) pool(name string, edits ...func(*karpv1.NodePool)) *karpv1.NodePool {
 	w.t.Helper()
 	standard := []func(*karpv1.NodePool){
@@ -245,14 +245,14 @@ func budget(nodes string) func(*karpv1.NodePool) {
 	}
 }
 
-// shared is a class and a pool of the name.
+// shared creates a class and a pool with the same name.
 func (w *world) shared(name string, edits ...func(*karpv1.NodePool)) *karpv1.NodePool {
 	w.t.Helper()
 	w.class(name)
 	return w.pool(name, edits...)
 }
 
-// pods are n waiting pods.
+// pods creates n pending pods.
 func (w *world) pods(prefix string, n int, edits ...func(*corev1.Pod)) {
 	w.t.Helper()
 	pods := snapshottest.Pods(prefix, n, edits...)
@@ -282,7 +282,7 @@ func (w *world) pod(pod *corev1.Pod) {
 	w.updateStatus(pod)
 }
 
-// claim creates a claim with its status, as Karpenter would have it: it goes only when Karpenter lets it.
+// claim creates a claim with its status and Karpenter's finalizer, so that it is gone only once the test releases it.
 func (w *world) claim(name string, pool *karpv1.NodePool, edits ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := snapshottest.Claim(name, pool, snapshottest.TypeNamed("g4dn.xlarge"), edits...)
@@ -296,7 +296,7 @@ func (w *world) claim(name string, pool *karpv1.NodePool, edits ...func(*karpv1.
 	return &claim
 }
 
-// release lets a claim go that is being deleted, as Karpenter does once the machine is gone.
+// release removes the finalizer of a claim that is being deleted, as Karpenter does once the machine is gone.
 func (w *world) release(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	claim.Finalizers = nil
@@ -305,27 +305,27 @@ func (w *world) release(claim *karpv1.NodeClaim) {
 	}
 }
 
-// node creates the claim's Node, that exposes so many replicas.
+// node creates the claim's Node with the given number of replicas.
 func (w *world) node(claim *karpv1.NodeClaim, replicas int64) *corev1.Node {
 	w.t.Helper()
 	node := snapshottest.Node(claim, snapshottest.TypeNamed("g4dn.xlarge"), replicas)
 	taints, s := node.Spec.Taints, node.Status
 	w.create(&node)
-	node.Spec.Taints = taints // Without the API server's own not-ready taint.
+	node.Spec.Taints = taints // This removes the API server's not-ready taint.
 	w.update(&node)
 	node.Status = s
 	w.updateStatus(&node)
 	return &node
 }
 
-// machine is a claim with its Node that has started, works and is empty.
+// machine creates a claim and its Node, initialized, healthy and empty.
 func (w *world) machine(name string, pool *karpv1.NodePool) (*karpv1.NodeClaim, *corev1.Node) {
 	w.t.Helper()
 	claim := w.claim(name, pool, snapshottest.Initialized(w.clock.Now()))
 	return claim, w.node(claim, 10)
 }
 
-// launched makes the cloud have made the claim's machine.
+// launched marks the claim as launched.
 func (w *world) launched(claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	w.says(claim, status.Condition{Type: karpv1.ConditionTypeLaunched, Status: metav1.ConditionTrue, Reason: "Launched"})
@@ -338,7 +338,7 @@ func (w *world) says(claim *karpv1.NodeClaim, c status.Condition) {
 	w.updateStatus(claim)
 }
 
-// claims are all NodeClaims, by name.
+// claims returns all NodeClaims, sorted by name.
 func (w *world) claims() []karpv1.NodeClaim {
 	w.t.Helper()
 	var list karpv1.NodeClaimList
@@ -358,7 +358,7 @@ func (w *world) wantClaims(n int) []karpv1.NodeClaim {
 	return claims
 }
 
-// told are the events since the last look.
+// told returns the events since the last call.
 func (w *world) told() []string {
 	var all []string
 	for {
@@ -371,7 +371,7 @@ func (w *world) told() []string {
 	}
 }
 
-// wantTold checks that exactly so many events hold the text, of those since the last look.
+// wantTold checks that exactly n of the events since the last call contain the text.
 func (w *world) wantTold(n int, text string) {
 	w.t.Helper()
 	all, got := w.told(), 0
@@ -385,7 +385,7 @@ func (w *world) wantTold(n int, text string) {
 	}
 }
 
-// reconciles runs a reconciler for an object of the name and expects no error.
+// reconciles runs a reconciler for an object and expects no error.
 func (w *world) reconciles(r reconcile.Reconciler, name string) reconcile.Result {
 	w.t.Helper()
 	result, err := r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: name}})
@@ -395,7 +395,7 @@ func (w *world) reconciles(r reconcile.Reconciler, name string) reconcile.Result
 	return result
 }
 
-// counted is the sum of a metric over its labels.
+// counted returns the sum of a metric over its labels.
 func (w *world) counted(name string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
@@ -424,7 +424,7 @@ func poolCondition(np *karpv1.NodePool, conditionType string) status.Condition {
 	return status.Condition{}
 }
 
-// cleanup is a context that outlives the test's own, which ends before its cleanups run.
+// cleanup returns a context for cleanups: the test's own context is canceled before they run.
 func cleanup(t *testing.T) context.Context {
 	t.Helper()
 	return context.WithoutCancel(t.Context())
