@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// rolloutPairs are the rules of GPUImageRollouts in CEL, and the patterns and enums of its spec, each with changes that it lets pass and one that it turns away.
+// rolloutPairs are the CEL rules of GPUImageRollouts and the patterns and enums of the spec, each with changes that it accepts and changes that it rejects.
 var rolloutPairs = []struct {
 	rule   string
 	accept []edits
@@ -64,14 +64,14 @@ var rolloutPairs = []struct {
 	},
 }
 
-// inherited are the rules of GPUNodeClasses that hold here as well, and are tested there.
+// inherited is the prefix of the rules shared with GPUNodeClasses, which are tested there.
 const inherited = "spec.nodeClassRef."
 
 func aWindow(change edits) edits {
 	return edits{"spec.windows": []any{with(map[string]any{"schedule": "0 9 * * 1-4", "duration": "6h"}, change)}}
 }
 
-// aRollout is a valid GPUImageRollout with changes.
+// aRollout returns a valid GPUImageRollout with changes.
 func aRollout(t *testing.T, name string, change edits) *unstructured.Unstructured {
 	t.Helper()
 	o := object(t, name, change)
@@ -147,7 +147,7 @@ func TestEveryRuleOfRolloutsInCELHasAPair(t *testing.T) {
 	t.Parallel()
 	tested := map[string]bool{
 		"spec.nodeClassRef rule: nodeClassRef cannot be changed: create another GPUImageRollout for another EC2NodeClass": true,
-		// Every reference of another group is turned away by a stricter rule.
+		// A stricter rule rejects every reference to another group.
 		"spec.nodeClassRef rule: nodeClassRef must name the cloud provider's own node class, such as karpenter.k8s.aws EC2NodeClass, not a GPUNodeClass": true,
 	}
 	rules := rulesOf(t, "karve.sh_gpuimagerollouts.yaml")

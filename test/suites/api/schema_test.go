@@ -11,8 +11,7 @@ import (
 	"karve.sh/karve/pkg/apis/crds/crdtest"
 )
 
-// TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is a rule that nobody has seen at work, and
-// a pair without a rule tests something that is no longer there.
+// TestEveryRuleHasAPair walks the generated schema. A rule without a pair of objects is untested. A pair without a rule tests something that no longer exists.
 func TestEveryRuleHasAPair(t *testing.T) {
 	t.Parallel()
 	rules := rulesOf(t, "karve.sh_gpunodeclasses.yaml")
@@ -31,7 +30,7 @@ func TestEveryRuleHasAPair(t *testing.T) {
 	}
 }
 
-// rulesOf are the rules in the schema of a generated CRD.
+// rulesOf returns the rules in the schema of a generated CRD.
 func rulesOf(t *testing.T, file string) []string {
 	t.Helper()
 	content, err := crds.FS.ReadFile(file)
@@ -81,13 +80,13 @@ properties:
 	}
 }
 
-// bounds are the keywords that turn objects away, lists of names and of CEL rules aside.
+// bounds are the schema keywords that reject values, except for required properties and CEL rules.
 var bounds = []string{
 	"enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
 	"minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "allOf", "anyOf", "oneOf", "not",
 }
 
-// rules are the names of all rules of the schema, sorted. The items of status.conditions are Kubernetes' own.
+// rules returns the names of all rules of the schema, sorted. It skips the items of status.conditions, which are Kubernetes' own.
 func rules(s crdtest.Schema) []string {
 	var out []string
 	s.Walk("", func(path string, s crdtest.Schema) bool {

@@ -24,12 +24,11 @@ var server *cluster.Cluster
 
 func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
 
-// edits are changes to a valid object, by path; nil takes the field away.
+// edits are changes to a valid object, by path; nil removes the field.
 type edits map[string]any
 
-// pairs are all rules of the schema, each with an object that it lets pass and one that it turns away; everything but the rule
-// holds for both. TestEveryRuleHasAPair compares the list with the schema. Where the rule is CEL, what must be said is
-// its message, which is in its name.
+// pairs are all rules of the schema, each with an object that it accepts and one that it rejects. Both objects satisfy all other rules. TestEveryRuleHasAPair
+// compares the list with the schema. The message of a CEL rule is part of its name.
 var pairs = []struct {
 	rule    string
 	accept  edits
@@ -187,7 +186,7 @@ var pairs = []struct {
 	{rule: idleRule, accept: idleAfter("5m"), reject: idleAfter("")},
 	{rule: idleRule, accept: idleAfter("24h"), reject: idleAfter("1d")},
 	{rule: idleRule, accept: idleAfter("1s"), reject: idleAfter("500ms")},
-	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // which CEL's duration cannot hold
+	{rule: idleRule, accept: idleAfter("1h"), reject: idleAfter("9999999999999h")}, // too long for CEL's duration
 
 	{
 		rule:    "spec.terminationGracePeriod maxLength",
@@ -388,7 +387,7 @@ func TestRules(t *testing.T) {
 	}
 	t.Cleanup(func() { deleteClass(t, classes, "rules") })
 
-	// send is a dry run: the API server validates and keeps nothing.
+	// send is a dry run: the API server validates the object and stores nothing.
 	send := func(t *testing.T, name string, change edits) error {
 		t.Helper()
 		o := object(t, name, change)
@@ -423,7 +422,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// said is the field that a rejection names, and what it says.
+// said returns the field and the message of a rejection by a rule.
 func said(rule, message string) (string, string) {
 	if path, text, ok := strings.Cut(rule, " rule: "); ok {
 		return path, text
@@ -445,7 +444,7 @@ func causes(err error) []metav1.StatusCause {
 
 var index = regexp.MustCompile(`\[[^\]]*\]`)
 
-// withoutIndex makes overrides[] of overrides[3].
+// withoutIndex turns overrides[3] into overrides[].
 func withoutIndex(field string) string { return index.ReplaceAllString(field, "[]") }
 
 func client(t *testing.T) dynamic.ResourceInterface {
@@ -459,13 +458,13 @@ func client(t *testing.T) dynamic.ResourceInterface {
 
 func deleteClass(t *testing.T, classes dynamic.ResourceInterface, name string) {
 	t.Helper()
-	// The test's own context has ended when its cleanups run.
+	// The test's context is canceled before its cleanups run.
 	if err := classes.Delete(context.WithoutCancel(t.Context()), name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 }
 
-// object is a valid GPUNodeClass with changes.
+// object returns a valid GPUNodeClass with changes.
 func object(t *testing.T, name string, change edits) *unstructured.Unstructured {
 	t.Helper()
 	o := map[string]any{
@@ -477,7 +476,7 @@ func object(t *testing.T, name string, change edits) *unstructured.Unstructured 
 			"sharing":      map[string]any{"strategy": "TimeSlicing", "replicas": int64(10)},
 		},
 	}
-	// In order, so that spec.sharing comes before spec.sharing.replicas.
+	// Sorted, so that spec.sharing comes before spec.sharing.replicas.
 	for _, path := range slices.Sorted(maps.Keys(change)) {
 		fields := strings.Split(path, ".")
 		if change[path] == nil {
@@ -491,7 +490,7 @@ func object(t *testing.T, name string, change edits) *unstructured.Unstructured 
 	return &unstructured.Unstructured{Object: o}
 }
 
-// plain makes the int64 of an int, which is the only integer that unstructured objects know.
+// plain converts int to int64, the only integer type of unstructured objects.
 func plain(v any) any {
 	switch v := v.(type) {
 	case int:

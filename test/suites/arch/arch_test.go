@@ -1,5 +1,5 @@
-// Package arch holds the lines that imports must not cross. The linters hold them too, file by file and with the reason; here they
-// are followed through all dependencies, so that a detour over a third package does not go unseen.
+// Package arch checks which packages may import which. The linters check this too, per file and with the reasons. These tests follow all dependencies, so they
+// also find an import through a third package.
 package arch
 
 import (
@@ -18,14 +18,14 @@ import (
 
 const module = "karve.sh/karve"
 
-// rule is what some packages of ours may not depend on.
+// rule restricts the dependencies of some of our packages.
 type rule struct {
 	why string
-	// of says which of our packages it is for, by the path below the module.
+	// of reports whether the rule applies to the package at a path below the module.
 	of func(path string) bool
-	// allows says whether such a package may import another.
+	// allows reports whether such a package may import another.
 	allows func(importPath string) bool
-	// transitively extends it to what the imports import in turn.
+	// transitively says that the rule also covers indirect imports.
 	transitively bool
 }
 
@@ -157,7 +157,7 @@ var rules = []rule{
 	},
 }
 
-// listed is a package as go list tells of it.
+// listed is a package as printed by go list.
 type listed struct {
 	ImportPath string
 	Imports    []string
@@ -245,7 +245,7 @@ func breaches(packages []listed, rules []rule) []string {
 	return out
 }
 
-// list reads the packages of a module of ours, which is in a folder of the repository.
+// list lists packages of a module in a folder of the repository.
 func list(t *testing.T, folder string, patterns ...string) []listed {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Imports,Deps", "--"}, patterns...)...)
@@ -269,8 +269,8 @@ func list(t *testing.T, folder string, patterns ...string) []listed {
 	}
 }
 
-// touch looks at every Go file, so that go test does not answer from its cache after one has changed: it sees which files the test
-// looks at, not those that go list reads.
+// touch stats every Go file, so that go test does not return a cached result after one of them has changed. The test cache tracks the files that the test
+// itself opens or stats, not those that go list reads.
 func touch(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir("../../..", func(path string, entry fs.DirEntry, err error) error {
@@ -289,7 +289,8 @@ func touch(t *testing.T) {
 	}
 }
 
-// is and under pick packages of ours by their path below the module, exactly, below and ours any package by its import path.
+// is and under match our packages by their path below the module: is exactly, under with subpackages. below and ours match packages by a prefix of the import
+// path.
 
 func is(path string) func(string) bool { return exactly(path) }
 
@@ -305,8 +306,7 @@ func below(root string) func(string) bool {
 	return func(p string) bool { return p == root || strings.HasPrefix(p, root+"/") }
 }
 
-// standard says whether a package is of the standard library: only those have no dot in the first part of their path. Those that it
-// vendors are in vendor/.
+// standard reports whether a package is of the standard library: only its paths have no dot in the first element. The packages that it vendors are in vendor/.
 func standard(p string) bool {
 	first, _, _ := strings.Cut(p, "/")
 	return !strings.Contains(first, ".")

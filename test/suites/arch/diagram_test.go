@@ -39,7 +39,7 @@ func TestTheDiagramShowsTheImports(t *testing.T) {
 	}
 }
 
-// imports are which folders a folder of cmd or pkg imports, with all that is below it.
+// imports maps each folder of cmd or pkg to the folders that it or its subfolders import.
 type imports map[string]map[string]bool
 
 func folders(packages []listed) imports {
@@ -62,7 +62,7 @@ func folders(packages []listed) imports {
 	return all
 }
 
-// reaches says whether a folder imports another, directly or not. It does not look at folders where it has been.
+// reaches reports whether a folder imports another, directly or indirectly. It skips the folders in been.
 func (all imports) reaches(from, to string, been map[string]bool) bool {
 	for next := range all[from] {
 		if next == to {
@@ -78,7 +78,7 @@ func (all imports) reaches(from, to string, been map[string]bool) bool {
 	return false
 }
 
-// diagram draws an arrow for each import that does not follow from others, and takes away those that do.
+// diagram draws an arrow for each import that does not follow from others. It removes the imports that do follow from all.
 func diagram(all imports) string {
 	var b strings.Builder
 	b.WriteString("```mermaid\nflowchart TD\n")

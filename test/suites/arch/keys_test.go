@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// What the controller and the agent tell each other has one name, that of its constant in pkg/nodecontract: a key that is written twice changes once.
+// The controller and the agent share keys only through the constants of pkg/nodecontract. If a key is written twice, a change may miss one of them.
 func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
 	t.Parallel()
 	const contract = "pkg/nodecontract"
@@ -46,13 +46,13 @@ func TestKeysOfTheNodeContractAreWrittenOnce(t *testing.T) {
 	}
 }
 
-// keysOfAWS are names of AWS and of Karpenter's provider for it: of labels, kinds, fields, drivers and images.
+// keysOfAWS matches names of AWS and of Karpenter's AWS provider: labels, kinds, fields, drivers and images.
 var keysOfAWS = regexp.MustCompile(`k8s\.aws|amazonaws|csi\.aws|aws-ebs|EC2NodeClass|\bami-|amiSelector|subnetSelector|amiFamily|SpotInterrupted`)
 
-// Another cloud is another folder: whoever needs a key of AWS's asks pkg/cloud for it.
+// Support for another cloud is another folder, so other packages get AWS's keys from pkg/cloud.
 func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
 	t.Parallel()
-	// The API names EC2NodeClasses as an example and in GPUImageRollouts, and so do texts for people about it.
+	// The API mentions EC2NodeClasses as an example and in GPUImageRollouts, and user-facing texts about the API do so too.
 	mayName := anyOf(under("pkg/cloud/aws"), under("pkg/catalog/builtin"), under("pkg/apis"), under("pkg/manifests"), under("pkg/operator"), under("pkg/metrics"), under("cmd"))
 	for dir, p := range parseAll(t, "../../..", "pkg", "cmd") {
 		if mayName(dir) || strings.HasSuffix(dir, "test") {
@@ -66,19 +66,19 @@ func TestOnlyTheFolderOfAWSKnowsItsKeys(t *testing.T) {
 	}
 }
 
-// written is a key in a file.
+// written is a key in a source file.
 type written struct {
 	ast.Node
 	key string
 }
 
-// breachesOfAWS returns strings with keys of AWS, and fields of Kubernetes' own types that are for AWS alone.
+// breachesOfAWS returns the strings that contain keys of AWS, and the AWS-specific fields of Kubernetes types.
 func breachesOfAWS(file *ast.File) []written {
 	var all []written
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.ImportSpec:
-			return false // The rules for imports are others.
+			return false // Other rules cover imports.
 		case *ast.BasicLit:
 			if n.Kind == token.STRING && keysOfAWS.MatchString(n.Value) {
 				all = append(all, written{n, n.Value})
@@ -109,7 +109,7 @@ func TestAKeyOfAWSIsSeen(t *testing.T) {
 	}
 }
 
-// source is the files of a package that ship, and its constants.
+// source is the non-test files of a package and their constants.
 type source struct {
 	fset   *token.FileSet
 	files  []*ast.File
@@ -167,7 +167,8 @@ func (p *source) declare(file *ast.File) {
 	}
 }
 
-// value is the string that an expression in the package of a folder is; ok is false for what is no constant of the module. Packages are known by their own names.
+// value returns the string value of an expression in the package of a folder. ok is false if it is not a constant of the module. Packages are referred to by
+// their own names.
 func (all sources) value(dir string, e ast.Expr) (value string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:

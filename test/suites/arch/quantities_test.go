@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A method of resource.Quantity that wraps around or is silent about what it cannot hold. Nothing else in the code that ships has methods of these names.
+// wraps are the methods of resource.Quantity that overflow or silently lose precision. No other type in the released code has methods with these names.
 var wraps = map[string]bool{"Value": true, "MilliValue": true, "ScaledValue": true, "AsInt64": true, "AsApproximateFloat64": true, "AsScaledInt64": true}
 
 func TestQuantitiesAreConvertedInOnePlaceThatSaturates(t *testing.T) {

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// TestModulesThatAreBuiltTogetherAgreeOnVersions: a package that two modules want in two versions is compiled twice, and so is all that
-// imports it.
+// TestModulesThatAreBuiltTogetherAgreeOnVersions keeps builds small: if two modules require different versions of a package, it is compiled twice, and so is
+// every package that imports it.
 func TestModulesThatAreBuiltTogetherAgreeOnVersions(t *testing.T) {
 	t.Parallel()
 	for name, pair := range map[string]struct {
 		module, like string
-		other        map[string]bool // may be of another version: little is built of it
+		other        map[string]bool // may have another version, because little is built from it
 	}{
 		"the tests are built with the product's libraries":                 {module: "test", like: "."},
 		"Karpenter is built with the product's libraries":                  {module: "test/harness/cluster/build/karpenter", like: "."},
@@ -32,7 +32,7 @@ func TestModulesThatAreBuiltTogetherAgreeOnVersions(t *testing.T) {
 	}
 }
 
-// versions are those of the modules that a module of ours requires.
+// versions returns the versions of the modules that a module requires.
 func versions(t *testing.T, module string) map[string]string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")

@@ -30,10 +30,10 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// needed are the values without which the chart makes nothing.
+// needed are the values that the chart requires.
 const needed = "--set=settings.clusterName=my-cluster,controller.image.repository=registry.example.com/karve/controller,node.image.repository=registry.example.com/karve/node"
 
-// combinations are values that somebody may want together.
+// combinations are values that a user may want together.
 var combinations = map[string][]string{
 	"as it is": {needed},
 	"everything": {
@@ -45,11 +45,11 @@ var combinations = map[string][]string{
 	"additions":   {needed, withOptions},
 	"production":  {needed, "--values=../../../examples/helm/production.yaml"},
 	"a scheduler": {needed, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
-	// As it was before the agent had a namespace of its own.
+	// This is how it was before the agent had its own namespace.
 	"one namespace": {needed, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
 }
 
-// prometheus is who may scrape metrics.
+// prometheus is the client that may scrape metrics, as network policy peers.
 const prometheus = `[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}]`
 
 var controller = chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}
@@ -74,18 +74,18 @@ func TestTheLinterHasNothingToSayOfTheController(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerTakesWhatTheChartMakes asks a real one, which turns fields away that it does not know.
+// TestTheAPIServerTakesWhatTheChartMakes creates the objects on a real API server, which rejects unknown fields.
 func TestTheAPIServerTakesWhatTheChartMakes(t *testing.T) {
 	k, namespace := restricted(t)
 	for name, options := range combinations {
 		for _, o := range objects(t, options...) {
 			if strings.HasPrefix(o.GetAPIVersion(), "monitoring.coreos.com/") {
-				continue // Its kinds are not there: see TestPrometheusFindsTheMetrics.
+				continue // Its CRDs are not installed: see TestPrometheusFindsTheMetrics.
 			}
 			if strings.HasPrefix(o.GetNamespace(), "karve-") {
 				o.SetNamespace(namespace)
 			}
-			// Each has a name of its own, because they are applied in this order and none is kept.
+			// Each object gets a unique name, because the objects are applied in this order and not kept.
 			o.SetName(fmt.Sprintf("%s-%s", o.GetName(), strings.ReplaceAll(name, " ", "-")))
 			if err := k.Create(t.Context(), o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 				t.Errorf("%s: %s %s: %v", name, o.GetKind(), o.GetName(), err)
@@ -94,7 +94,7 @@ func TestTheAPIServerTakesWhatTheChartMakes(t *testing.T) {
 	}
 }
 
-// TestTheControllerRunsWhereNamespacesAreRestricted has the API server check the pods, as it would when the ReplicaSet makes them.
+// TestTheControllerRunsWhereNamespacesAreRestricted has the API server admit the pods, as when the ReplicaSet creates them.
 func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
 	k, namespace := restricted(t)
 	for name, options := range combinations {
@@ -106,7 +106,7 @@ func TestTheControllerRunsWhereNamespacesAreRestricted(t *testing.T) {
 	}
 }
 
-// TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot makes the namespaces that the chart makes, under other names.
+// TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot creates the namespaces of the chart under other names.
 func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
 	k, own := restricted(t)
 	all := objects(t, needed, "--set=imageRollouts.enabled=true")
@@ -126,7 +126,7 @@ func TestTheAgentsNamespaceLetsItInAndARestrictedOneDoesNot(t *testing.T) {
 	}
 	for _, namespace := range []string{own, namespaces[karve.Checks]} {
 		if err := admits(t, k, namespace, agent.Spec.Template); !apierrors.IsForbidden(err) {
-			t.Errorf("the agent, which has folders of the machine, is let in elsewhere: %v", err)
+			t.Errorf("another namespace admits the agent, which mounts host paths: %v", err)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestNoNamespaceIsMadeThatIsNotNeeded(t *testing.T) {
 	}
 }
 
-// admits asks the API server to make a pod of the template, and does not have it made.
+// admits creates a pod of the template as a dry run.
 func admits(t *testing.T, k client.Client, namespace string, template corev1.PodTemplateSpec) error {
 	t.Helper()
 	pod := corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
@@ -157,7 +157,7 @@ func admits(t *testing.T, k client.Client, namespace string, template corev1.Pod
 	return k.Create(t.Context(), &pod, client.DryRunAll)
 }
 
-// restricted is a namespace where only pods of the standard "restricted" may run.
+// restricted returns a namespace that admits only pods of the Pod Security Standard "restricted".
 func restricted(t *testing.T) (client.Client, string) {
 	t.Helper()
 	cluster.Require(t)
@@ -168,7 +168,7 @@ func restricted(t *testing.T) (client.Client, string) {
 	return k, makeNamespace(t, k, map[string]string{"pod-security.kubernetes.io/enforce": "restricted"})
 }
 
-// makeNamespace makes a namespace that lasts as long as the test, and returns its name.
+// makeNamespace creates a namespace that is deleted at the end of the test, and returns its name.
 func makeNamespace(t *testing.T, k client.Client, labels map[string]string) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-", Labels: labels}}
@@ -205,7 +205,7 @@ func TestWhatBelongsToTheControllerFindsItsPodsAndNotTheAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		if selector.Matches(pod) == selector.Matches(agent) {
-			t.Errorf("the network policy %s is of both, or of nobody: %v", policy.Name, selector)
+			t.Errorf("the network policy %s selects both, or neither: %v", policy.Name, selector)
 		}
 		ports := d.Spec.Template.Spec.Containers[0].Ports
 		if selector.Matches(agent) {
@@ -250,7 +250,7 @@ func TestPrometheusFindsTheMetrics(t *testing.T) {
 		t.Errorf("the PodMonitor %v does not find %v", pods.Spec, agent)
 	}
 	if all := objects(t, needed); len(all.Kind("ServiceMonitor"))+len(all.Kind("PodMonitor"))+len(all.Kind("Service")) > 0 {
-		t.Error("kinds of the Prometheus Operator are made where nobody asked for them")
+		t.Error("the chart renders kinds of the Prometheus Operator by default")
 	}
 }
 
@@ -263,7 +263,7 @@ func TestTheAgentRunsOnTheNodesOfKarvesPoolsOnly(t *testing.T) {
 	}
 }
 
-// TestAPackedChartIsWhole packs the charts, whose CRDs and rules are links, as a release would.
+// TestAPackedChartIsWhole packages the charts as for a release. Their CRDs and RBAC rules are symbolic links.
 func TestAPackedChartIsWhole(t *testing.T) {
 	for _, c := range []chart.Chart{controller, {Name: "karve-crd", Release: "karve-crd", Namespace: karve.Namespace}} {
 		path, err := c.Package(t.Context(), t.TempDir())

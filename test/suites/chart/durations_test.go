@@ -17,10 +17,10 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// tooLong is a duration that matches the pattern of Karpenter's CRDs and that Go cannot read.
+// tooLong is a duration that matches the pattern of Karpenter's CRDs but that Go cannot parse.
 const tooLong = "99999999999h"
 
-// durationFields are the durations of Karpenter's kinds, with the objects around them.
+// durationFields are the durations of Karpenter's kinds, each with an object around it.
 var durationFields = map[string]func(duration string) *unstructured.Unstructured{
 	"NodePool spec.disruption.consolidateAfter": func(d string) *unstructured.Unstructured {
 		return durationPool(map[string]any{"consolidateAfter": d}, map[string]any{})
@@ -67,7 +67,7 @@ func durationObject(kind string, spec map[string]any) *unstructured.Unstructured
 	return u
 }
 
-// TestADurationThatNoClientCanReadIsRefused shows on a real API server what such a duration does, and that the chart's policy keeps it out.
+// TestADurationThatNoClientCanReadIsRefused shows on a real API server what such a duration breaks, and that the chart's policy rejects it.
 func TestADurationThatNoClientCanReadIsRefused(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
@@ -128,7 +128,7 @@ func TestADurationThatNoClientCanReadIsRefused(t *testing.T) {
 	}
 	pool.SetAnnotations(map[string]string{"example.com/touched": "true"})
 	if err := k.Update(t.Context(), pool); err != nil {
-		t.Errorf("one that was there before cannot be touched any more: %v", err)
+		t.Errorf("an existing NodePool can no longer be updated: %v", err)
 	}
 	remove(pool)
 }

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/operator"
 )
 
-// TestTheControllerIsStartedWithItsOwnFlags parses the chart's arguments as the controller does, and holds that those of the chart's own values are the
+// TestTheControllerIsStartedWithItsOwnFlags parses the chart's arguments as the controller does, and checks that the chart's default values equal the
 // controller's defaults.
 func TestTheControllerIsStartedWithItsOwnFlags(t *testing.T) {
 	for name, options := range combinations {
@@ -26,12 +26,12 @@ func TestTheControllerIsStartedWithItsOwnFlags(t *testing.T) {
 		flags(&operator.Options{}).VisitAll(func(f *flag.Flag) {
 			value, ok := given[f.Name]
 			switch f.Name {
-			case "instance-types-file": // For machines that are not AWS's.
-			case "leader-elect": // More than one replica is what the chart is for.
+			case "instance-types-file": // This file is for clouds other than AWS.
+			case "leader-elect": // The chart runs more than one replica.
 				if ok && value != "true" {
 					t.Errorf("--%s=%s", f.Name, value)
 				}
-			case "gpu-check-image": // A flag cannot know what the agent's image is; the chart does.
+			case "gpu-check-image": // Its default is the agent's image, which only the chart knows.
 				if agent := into[appsv1.DaemonSet](t, objects(t, options...), "DaemonSet").Spec.Template.Spec.Containers[0].Image; value != agent {
 					t.Errorf("a GPU is checked with %q, want the agent's %q", value, agent)
 				}
@@ -63,7 +63,7 @@ func flags(o *operator.Options) *flag.FlagSet {
 	return fs
 }
 
-// started is what the chart's arguments say to the controller: as they are, and as it understands them.
+// started returns the flags in the chart's arguments, and the options that the controller parses from them.
 func started(t *testing.T, options ...string) (map[string]string, *operator.Options) {
 	t.Helper()
 	var args []string
@@ -88,7 +88,7 @@ func started(t *testing.T, options ...string) (map[string]string, *operator.Opti
 	return given, &o
 }
 
-// canonicalFlag is how a flag's value is written when it is printed, as defaults are.
+// canonicalFlag returns a flag's value in the format in which defaults are printed.
 func canonicalFlag(t *testing.T, name, value string) string {
 	t.Helper()
 	fs := flags(&operator.Options{})

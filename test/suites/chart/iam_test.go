@@ -46,10 +46,10 @@ func readPolicy(t *testing.T) aws.Policy {
 	return p
 }
 
-// input is what a call of AWS's SDK is given, for instance ec2.DescribeImagesInput{.
+// input matches the input of an AWS SDK call, such as ec2.DescribeImagesInput{.
 var input = regexp.MustCompile(`\b(ec2|ssm|pricing|eks|iam|sqs|sts)\.([A-Z]\w+)Input\{`)
 
-// TestThePolicyAllowsTheCallsInTheCodeAndNoOther reads the calls off Karve's own code, and off the packages of Karpenter's AWS provider that are handed clients.
+// TestThePolicyAllowsTheCallsInTheCodeAndNoOther finds the calls in Karve's code, and in the packages of Karpenter's AWS provider that receive AWS clients.
 func TestThePolicyAllowsTheCallsInTheCodeAndNoOther(t *testing.T) {
 	var allowed []string
 	for _, s := range readPolicy(t).Statement {
@@ -83,7 +83,7 @@ func TestThePolicyAllowsTheCallsInTheCodeAndNoOther(t *testing.T) {
 	}
 }
 
-// callers are the folders of Karve's packages that import AWS's SDK, and that of the provider's price lists, which asks for them itself.
+// callers returns the directories of Karve's packages that import AWS's SDK, and of the provider's pricing package, which makes its own calls.
 func callers(t *testing.T) []string {
 	t.Helper()
 	root, err := cluster.Root()
@@ -166,7 +166,7 @@ func TestEksctlMakesTheSameRole(t *testing.T) {
 	}
 }
 
-// TestTheTerraformIsWellFormed parses it, and looks up all that one part of it says of another.
+// TestTheTerraformIsWellFormed parses the Terraform files and resolves all references between them.
 func TestTheTerraformIsWellFormed(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {

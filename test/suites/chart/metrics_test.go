@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestSecuredMetricsAreForWhoMayReadThem runs the controller on an API server of its own, which it asks who the scraper is and what it may do.
+// TestSecuredMetricsAreForWhoMayReadThem runs the controller on its own API server, which authenticates and authorizes the scraper.
 func TestSecuredMetricsAreForWhoMayReadThem(t *testing.T) {
 	c := cluster.ForTest(t, cluster.Config{})
 	k, err := karve.Start(t.Context(), c, karve.Options{Alone: true, Values: []string{"controller.metrics.secure=true"}})
@@ -50,13 +50,13 @@ func TestSecuredMetricsAreForWhoMayReadThem(t *testing.T) {
 		want        int
 	}{
 		{"without a token", "", http.StatusUnauthorized},
-		{"with a token that nobody made", "made.up.token", http.StatusInternalServerError}, // So says the filter where the API server cannot read a token.
+		{"with a token that nobody made", "made.up.token", http.StatusInternalServerError}, // The filter returns this status if the API server cannot parse the token.
 		{"with a token without the right", nobody, http.StatusForbidden},
 		{"with the right", prometheus, http.StatusOK},
 	} {
 		got, body := scrape(t, k.MetricsURL, tc.token)
 		for deadline := time.Now().Add(30 * time.Second); got != tc.want && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			got, body = scrape(t, k.MetricsURL, tc.token) // The API server may not have taken the role up yet.
+			got, body = scrape(t, k.MetricsURL, tc.token) // The API server may not have loaded the role yet.
 		}
 		if got != tc.want || strings.Contains(body, "karve_") != (tc.want == http.StatusOK) {
 			t.Errorf("%s the metrics answer %d, want %d: %.200s", tc.name, got, tc.want, body)
@@ -64,7 +64,7 @@ func TestSecuredMetricsAreForWhoMayReadThem(t *testing.T) {
 	}
 }
 
-// account makes a service account and returns a token of it.
+// account creates a service account and returns a token for it.
 func account(t *testing.T, api kubernetes.Interface, name string) string {
 	t.Helper()
 	accounts := api.CoreV1().ServiceAccounts("default")
@@ -78,7 +78,7 @@ func account(t *testing.T, api kubernetes.Interface, name string) string {
 	return token.Status.Token
 }
 
-// scrape gets the metrics as Prometheus does, which does not check the certificate.
+// scrape gets the metrics as Prometheus does, without checking the certificate.
 func scrape(t *testing.T, url, token string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -92,7 +92,7 @@ func scrape(t *testing.T, url, token string) (int, string) {
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // See above.
 	res, err := client.Do(req)
-	for errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil { // The probes answer before the certificate is made.
+	for errors.Is(err, syscall.ECONNREFUSED) && ctx.Err() == nil { // The probes answer before the certificate exists.
 		time.Sleep(100 * time.Millisecond)
 		res, err = client.Do(req)
 	}

@@ -25,14 +25,14 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// recipe is a file of values for the chart of NVIDIA's device plugin, word for word.
+// recipe is an unchanged values file for the chart of NVIDIA's device plugin.
 const recipe = "--values=testdata/nvdp.yml"
 
 const metricsOfPods = "--set=metrics.pods=true"
 
 var node = chart.Chart{Name: "karve/charts/karve-node", Release: "karve-node", Namespace: "karve-system"}
 
-// agentImage is the value without which the agent's chart makes nothing.
+// agentImage is the value that the agent's chart requires.
 const agentImage = "--set=image.repository=registry.example.com/karve/node"
 
 func template(t *testing.T, options ...string) chart.Objects {
@@ -67,7 +67,7 @@ func env(d appsv1.DaemonSet, name string) string {
 	return ""
 }
 
-// runsOn says whether a pod may run on a node with the label.
+// runsOn reports whether a pod may run on a node with the label.
 func runsOn(t *testing.T, pod *corev1.Pod, label string) bool {
 	t.Helper()
 	key, value, _ := strings.Cut(label, "=")
@@ -185,7 +185,7 @@ func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
 		"ClusterRole": {"nodes": "get,patch,watch", "nodes/status": "patch", "resourceslices": "list,watch"},
 		"Role":        {"events": "create"},
 	} {
-		role := into[rbacv1.ClusterRole](t, objects, kind) // A Role's fields are among a ClusterRole's.
+		role := into[rbacv1.ClusterRole](t, objects, kind) // A ClusterRole has all fields of a Role.
 		got := map[string]string{}
 		for _, r := range role.Rules {
 			for _, resource := range r.Resources {
@@ -203,7 +203,7 @@ func TestTheAgentHasFewRightsInTheCluster(t *testing.T) {
 	}
 }
 
-// mounts are the host's folders and files in the agent's container, with "rw" or "ro".
+// mounts returns the host paths mounted in the agent's container, with "rw" or "ro".
 func mounts(d appsv1.DaemonSet) map[string]string {
 	paths, out := map[string]string{}, map[string]string{}
 	for _, v := range d.Spec.Template.Spec.Volumes {
@@ -264,7 +264,7 @@ func TestTheAgentIsPrivilegedOnlyForTheCPUManager(t *testing.T) {
 		}
 	}
 	d := daemonSet(t, "--set=compatWithCPUManager=true")
-	// The API server takes no privileged container whose privileges cannot grow.
+	// The API server rejects a privileged container with allowPrivilegeEscalation set to false.
 	if s := d.Spec.Template.Spec.Containers[0].SecurityContext; !*s.Privileged || s.AllowPrivilegeEscalation != nil || !*s.ReadOnlyRootFilesystem {
 		t.Errorf("with the CPU manager: %v", s)
 	}
@@ -277,7 +277,7 @@ func TestTheAgentIsPrivilegedOnlyForTheCPUManager(t *testing.T) {
 	}
 }
 
-// TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs reads examples/bottlerocket. Bottlerocket's runtime goes by mounts alone.
+// TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs reads examples/bottlerocket. Bottlerocket's container runtime selects GPUs by volume mounts only.
 func TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
@@ -323,7 +323,7 @@ func TestBottlerocketsPluginMakesWayAndTheAgentSeesItsGPUs(t *testing.T) {
 	}
 }
 
-// TestTheAgentKnowsItsEnvironment compares the chart with the program's own help.
+// TestTheAgentKnowsItsEnvironment compares the chart with the program's help text.
 func TestTheAgentKnowsItsEnvironment(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/test/harness/karve"
 )
 
-// TestTheControllerNominatesNodesAndChangesNothingElseOfAPod asks a real API server.
+// TestTheControllerNominatesNodesAndChangesNothingElseOfAPod uses a real API server.
 func TestTheControllerNominatesNodesAndChangesNothingElseOfAPod(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
@@ -49,7 +49,7 @@ func TestTheControllerNominatesNodesAndChangesNothingElseOfAPod(t *testing.T) {
 		_, err := pods.Patch(t.Context(), pod.Name, types.StrategicMergePatchType, []byte(text), options, "status")
 		return err
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // Until the API server has taken the role and the policy up.
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // Until the API server has loaded the role and the policy.
 		if allowed, refused := patch(`{}`), patch(`{"status":{"reason":"inForce"}}`); allowed == nil && apierrors.IsForbidden(refused) {
 			break
 		} else if time.Now().After(deadline) {

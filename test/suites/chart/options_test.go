@@ -25,7 +25,7 @@ const (
 	roleAnnotation = `--set=serviceAccount.annotations.eks\.amazonaws\.com/role-arn=arn:aws:iam::111122223333:role/`
 )
 
-// pods are the pod templates of a chart's workloads, by name.
+// pods returns the pod templates of a chart's workloads, by name.
 func pods(t *testing.T, all chart.Objects) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	found := map[string]corev1.PodTemplateSpec{}
@@ -64,7 +64,7 @@ func TestWhatIsAddedToPodsComesOnTopOfWhatTheChartsPutThere(t *testing.T) {
 		}
 	}
 	if s := after["karve-scheduler"].Spec; len(s.InitContainers) > 0 || len(s.Volumes) != len(before["karve-scheduler"].Spec.Volumes) || len(s.Containers[0].EnvFrom) > 0 {
-		t.Errorf("the scheduler has what is for the controller: %v", s)
+		t.Errorf("the scheduler gets the controller's settings: %v", s)
 	}
 	if len(after) != 3 {
 		t.Fatalf("there are %d workloads", len(after))
@@ -88,7 +88,7 @@ func TestEveryObjectHasTheAdditionalLabelsAndAnnotations(t *testing.T) {
 	extra := 0
 	for _, o := range objects(t, needed, withOptions) {
 		if strings.HasSuffix(o.GetName(), "-object") || strings.HasSuffix(o.GetName(), "-text") {
-			extra++ // Extra objects say themselves what they have.
+			extra++ // Extra objects have their own labels.
 			continue
 		}
 		if o.GetLabels()["example.com/team"] != "platform" || o.GetLabels()["app.kubernetes.io/name"] == "" {
@@ -128,7 +128,7 @@ func TestAdditionalRulesAreAddedToTheGeneratedOnes(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPodsKeepTheirLabels holds that the labels namespace and pod of karve_pod_* are those of the pod that uses a GPU, and not of the agent.
+// TestMetricsOfPodsKeepTheirLabels checks that the labels namespace and pod of karve_pod_* name the pod that uses a GPU, not the agent.
 func TestMetricsOfPodsKeepTheirLabels(t *testing.T) {
 	endpoint := into[monitoringv1.PodMonitor](t, objects(t, needed, "--set=node.podMonitor.enabled=true"), "PodMonitor").Spec.PodMetricsEndpoints[0]
 	if !endpoint.HonorLabels {
@@ -152,7 +152,8 @@ func TestMetricsOfPodsKeepTheirLabels(t *testing.T) {
 	}
 }
 
-// TestAnotherRoleReplacesThePods holds that a changed annotation of the service account changes the pods: only those made after it get the role's credentials.
+// TestAnotherRoleReplacesThePods checks that a changed annotation of the service account changes the pod template: only new pods get the credentials of the new
+// role.
 func TestAnotherRoleReplacesThePods(t *testing.T) {
 	templates := map[string]string{}
 	for _, options := range [][]string{{needed}, {needed, roleAnnotation + "a"}, {needed, roleAnnotation + "b"}, {needed, roleAnnotation + "b", "--set=podAnnotations.example\\.com/note=a"}} {
@@ -168,7 +169,7 @@ func TestAnotherRoleReplacesThePods(t *testing.T) {
 	}
 }
 
-// TestTheChartsDescribeThemselves compares what Artifact Hub shows with the CRDs.
+// TestTheChartsDescribeThemselves compares the Artifact Hub annotations with the CRDs.
 func TestTheChartsDescribeThemselves(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(cluster.RunWithAPIServer(m, &server)) }
 
 const nodeClaim = "authentication.kubernetes.io/node-name"
 
-// as is a client of a pod of the account, on the node.
+// as returns a client that acts as a pod of the service account on the node.
 func as(t *testing.T, account, node string) kubernetes.Interface {
 	t.Helper()
 	config := server.RESTConfig()
@@ -152,7 +152,7 @@ var requests = []request{
 	}, false},
 }
 
-// TestTheAgentChangesNothingButItsOwnNode asks a real API server.
+// TestTheAgentChangesNothingButItsOwnNode uses a real API server.
 func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
 	admin := install(t)
 	for _, name := range []string{"a", "b"} {
@@ -189,25 +189,25 @@ func TestTheAgentChangesNothingButItsOwnNode(t *testing.T) {
 	for _, other := range []struct{ who, token, node string }{{"the agent on a", "a", "b"}, {"a token without a node", "", "a"}} {
 		for _, r := range requests {
 			if strings.HasPrefix(r.name, "reads its") || strings.HasPrefix(r.name, "watches its") || strings.HasPrefix(r.name, "lists and watches") {
-				continue // Nothing tells one's own from others' here.
+				continue // The API server cannot tell an agent's own objects from others' here.
 			}
 			if err := r.what(t.Context(), as(t, account, other.token), other.node); !apierrors.IsForbidden(err) {
 				t.Errorf("%s, of %s: %s: %v", other.who, other.node, r.name, err)
 			}
 		}
 	}
-	// The policy is about the agent's account and nobody else.
+	// The policy only applies to the agent's service account.
 	if err := patchNode(`{"spec":{"unschedulable":true}}`)(t.Context(), admin, "b"); err != nil {
 		t.Error(err)
 	}
 }
 
-// inForce waits until the API server has taken up the policies.
+// inForce waits until the API server enforces the policies.
 func inForce(t *testing.T, agent kubernetes.Interface) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
-		// Neither changes anything.
+		// Neither request changes anything.
 		label, about := patchNode(`{"metadata":{"labels":{"a":"b"}}}`)(t.Context(), agent, "b"), event("Pod", "none")(t.Context(), agent, "b")
 		if apierrors.IsForbidden(label) && apierrors.IsForbidden(about) {
 			return

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// features are the values that turn the rights on which are generated into config/rbac/<feature>.yaml, and what the controller understands then.
+// features are the values that enable the rights in config/rbac/<feature>.yaml, and the controller options that they set.
 var features = []struct {
 	name, value string
 	on          func(*operator.Options) bool
@@ -32,8 +32,8 @@ var features = []struct {
 // role is the kind, the namespace and the name of a role.
 type role struct{ kind, namespace, name string }
 
-// TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn renders the chart with no feature, with each alone and with all. Of one that is off there is neither a right, nor
-// does the controller try.
+// TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn renders the chart with no feature, with each one alone and with all of them. If a feature is disabled,
+// the chart grants no rights for it and the controller does not use it.
 func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
 	generated := generatedRoles(t)
 	sets := []int{0, 1<<len(features) - 1}
@@ -71,7 +71,7 @@ func TestTheRolesAreThoseOfTheCodeForTheFeaturesThatAreOn(t *testing.T) {
 	}
 }
 
-// generatedRoles are the roles in config/rbac, by the names of their files.
+// generatedRoles returns the roles in config/rbac, by file name.
 func generatedRoles(t *testing.T) map[string]map[role][]rbacv1.PolicyRule {
 	t.Helper()
 	root, err := cluster.Root()
@@ -91,7 +91,7 @@ func generatedRoles(t *testing.T) map[string]map[role][]rbacv1.PolicyRule {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		generated[name] = map[role][]rbacv1.PolicyRule{}
 		for document := range strings.SplitSeq(string(text), "---\n") {
-			var r rbacv1.ClusterRole // A Role's fields are among a ClusterRole's.
+			var r rbacv1.ClusterRole // A ClusterRole has all fields of a Role.
 			if err := sigsyaml.Unmarshal([]byte(document), &r); err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func generatedRoles(t *testing.T) map[string]map[role][]rbacv1.PolicyRule {
 	return generated
 }
 
-// boundRoles are the roles that are bound to the controller's service account.
+// boundRoles returns the roles that are bound to the controller's service account.
 func boundRoles(t *testing.T, all chart.Objects) map[role][]rbacv1.PolicyRule {
 	t.Helper()
 	subject := rbacv1.Subject{Kind: "ServiceAccount", Name: into[corev1.ServiceAccount](t, all, "ServiceAccount").Name, Namespace: controller.Namespace}

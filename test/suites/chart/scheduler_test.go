@@ -30,7 +30,7 @@ import (
 
 const withScheduler = "--set=scheduler.enabled=true,node.enabled=false"
 
-// named are the objects of a kind, by name.
+// named returns the objects of a kind, by name.
 func named[T any](t *testing.T, all chart.Objects, kind string) map[string]T {
 	t.Helper()
 	found := map[string]T{}
@@ -87,7 +87,7 @@ func TestTheSchedulersImageIsThatOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext runs the real one with the configuration and the rights that the chart gives it, on nodes that nobody runs.
+// TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext runs the real scheduler with the chart's configuration and rights, on nodes without kubelets.
 func TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext(t *testing.T) {
 	cluster.Require(t)
 	k, err := karve.Client(server)
@@ -98,7 +98,7 @@ func TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext(t *testing.T) {
 	for _, name := range []string{"packed-1", "packed-2", "packed-3", "packed-4"} {
 		simulatedNode(t, k, name)
 	}
-	// A Service's pods are those that a scheduler spreads by itself.
+	// By default, a scheduler spreads the pods of a Service.
 	create(t, k, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "packed"}, Spec: corev1.ServiceSpec{
 		Selector: map[string]string{"app": "packed"}, Ports: []corev1.ServicePort{{Port: 80}},
 	}})
@@ -110,7 +110,7 @@ func TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext(t *testing.T) {
 		t.Fatalf("pods by node (-want +got):\n%s", diff)
 	}
 
-	// The machine that is to go gets no more, though it is half full.
+	// The surplus machine gets no more pods, although it is half full.
 	for name, n := range first {
 		if n == 5 {
 			patch := fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"effect":"PreferNoSchedule"}]}}`, v1alpha1.SurplusTaintKey)
@@ -120,7 +120,7 @@ func TestPodsThatNameTheSchedulerFillOneNodeBeforeTheNext(t *testing.T) {
 			}
 		}
 	}
-	time.Sleep(time.Second) // Until the scheduler has seen it.
+	time.Sleep(time.Second) // Until the scheduler has seen the taint.
 	for i := range 3 {
 		packedPod(t, k, fmt.Sprintf("then-%02d", i))
 	}
@@ -158,7 +158,7 @@ func runScheduler(t *testing.T, k client.Client) {
 	if err := sigsyaml.Unmarshal([]byte(named[corev1.ConfigMap](t, all, "ConfigMap")["karve-scheduler"].Data["config.yaml"]), &config); err != nil {
 		t.Fatal(err)
 	}
-	config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig} // A pod finds the API server by itself.
+	config["clientConnection"] = map[string]any{"kubeconfig": kubeconfig} // In a pod, the scheduler needs no kubeconfig.
 	text, err := sigsyaml.Marshal(config)
 	if err != nil {
 		t.Fatal(err)
@@ -197,12 +197,12 @@ func runScheduler(t *testing.T, k client.Client) {
 	})
 }
 
-// simulatedNode is a node with ten replicas that is ready and on which nothing runs.
+// simulatedNode creates a ready node with ten replicas and no kubelet.
 func simulatedNode(t *testing.T, k client.Client, name string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	create(t, k, node)
-	node.Spec.Taints = nil // Those of a node that has not been heard of.
+	node.Spec.Taints = nil // This removes the not-ready taint of a new node.
 	if err := k.Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func packedPod(t *testing.T, k client.Client, name string) {
 	})
 }
 
-// bound waits until so many of the pods have a node, and returns how many each node has.
+// bound waits until n of the pods are bound, and returns the number of pods per node.
 func bound(t *testing.T, k client.Client, n int) map[string]int {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {

@@ -25,7 +25,7 @@ func TestTheReferenceOfTheAPIIsThatOfTheCRDs(t *testing.T) {
 	}
 	var page strings.Builder
 	page.WriteString("# API reference\n\nGenerated from the CRDs. `kubectl explain gpunodeclass.spec --recursive` prints the same.\n")
-	slices.Reverse(files) // GPUNodeClass first.
+	slices.Reverse(files) // GPUNodeClass comes first.
 	for _, file := range files {
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := yaml.UnmarshalStrict([]byte(read(t, file)), &crd); err != nil {
@@ -58,7 +58,7 @@ func section(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return b.String()
 }
 
-// fields writes a row for each field of a schema, in the order of their names.
+// fields writes a row for each field of a schema, sorted by name.
 func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		field := schema.Properties[name]
@@ -73,7 +73,7 @@ func fields(b *strings.Builder, path string, schema apiextensionsv1.JSONSchemaPr
 		text := strings.Join(strings.Fields(strings.ReplaceAll(field.Description, "|", `\|`)), " ")
 		fmt.Fprintf(b, "| `%s` | %s | %s |\n", of, what, text)
 		if strings.HasSuffix(of, "status.conditions") {
-			continue // As in all kinds.
+			continue // They are the same in all kinds.
 		}
 		fields(b, of, field)
 		if field.Items != nil {

@@ -114,7 +114,7 @@ func linksOf(page string) []string {
 	return targets
 }
 
-// anchors returns those of a page's headings, as GitHub makes them: lower case, without punctuation, with hyphens, numbered where they repeat.
+// anchors returns the anchors of a page's headings as GitHub makes them: lower case, without punctuation, with hyphens, numbered if they repeat.
 func anchors(page string) []string {
 	var all []string
 	seen := map[string]int{}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The agent writes its metrics by hand, so their names are in its source as they are.
+// The agent formats its metrics by hand, so its source contains their names.
 var metricName = regexp.MustCompile(`"(karve_[a-z_]+|DCGM_FI_[A-Z_]+)"`)
 
 func TestTheReferenceListsTheMetricsOfTheAgent(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// mapped is a row of the map of files: a package, what it is for, and its files.
+// mapped matches a row of the map of files: a package, its purpose and its files.
 var mapped = regexp.MustCompile("(?m)^\\| `([a-z/]+)` \\| .* \\| (.*) \\|$")
 
 func TestTheDocumentOnThePlannerNamesEveryFile(t *testing.T) {

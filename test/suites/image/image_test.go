@@ -1,4 +1,4 @@
-// Package image builds the container images as a release does, upon a base of its own from a registry of its own, and looks into them.
+// Package image builds the container images as for a release, on its own base image from its own registry, and inspects them.
 package image
 
 import (
@@ -49,7 +49,7 @@ func TestTheImagesHoldTheProgramsForEachPlatform(t *testing.T) {
 	}
 }
 
-// withCompilers are the architectures that the agent can be built for here.
+// withCompilers returns the architectures that the agent can be built for on this machine.
 func withCompilers() []string {
 	var architectures []string
 	for _, a := range [][2]string{{"amd64", "x86_64-linux-gnu-gcc"}, {"arm64", "aarch64-linux-gnu-gcc"}} {
@@ -77,7 +77,7 @@ func read[T any](t *testing.T, layout, digest string) T {
 	return content
 }
 
-// images are the manifests of the images in a layout, SBOMs not among them.
+// images returns the manifests of the images in an OCI layout, without SBOMs.
 func images(t *testing.T, layout string) []registry.Document {
 	t.Helper()
 	var found []registry.Document
@@ -128,7 +128,7 @@ func look(t *testing.T, layout, name, architecture string, m registry.Document) 
 	}
 }
 
-// file is a file of an image.
+// file returns the content of a file in an image.
 func file(t *testing.T, layout string, m registry.Document, path string) []byte {
 	t.Helper()
 	for _, layer := range m.Layers {

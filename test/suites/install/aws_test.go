@@ -24,14 +24,14 @@ const (
 	provider = "oidc.eks.eu-west-1.amazonaws.com/id/0123456789ABCDEF0123456789ABCDEF"
 )
 
-// call is one of the command aws.
+// call is one call of the aws command.
 type call struct {
-	// Action is the service and the operation, for instance "iam create-role".
+	// Action is the service and the operation, such as "iam create-role".
 	Action string            `json:"action"`
 	Flags  map[string]string `json:"flags"`
 }
 
-// answers are what the command prints. An operation that is not among them is not one that the documents need.
+// answers are the outputs of the aws command by operation. The documents need no other operations.
 var answers = map[string]string{
 	"sts get-caller-identity":             account,
 	"iam create-role":                     "{}",
@@ -45,14 +45,14 @@ var answers = map[string]string{
 	"ecr get-login-password":              "a-token",
 }
 
-// required are the flags of operations whose SDK is not at hand.
+// required are the flags of operations that are not checked with the SDK.
 var required = map[string][]string{
 	"service-quotas get-service-quota": {"quota-code", "service-code"},
 	"ecr create-repository":            {"repository-name"},
 	"ecr get-login-password":           {},
 }
 
-// actAsAWS is the command aws: it takes what AWS's SDK takes, notes the call and answers without AWS.
+// actAsAWS plays the aws command: it validates the parameters with AWS's SDK, records the call and prints a fixed answer.
 func actAsAWS(args []string, out io.Writer) error {
 	c, err := parse(args)
 	if err != nil {
@@ -87,7 +87,7 @@ func actAsAWS(args []string, out io.Writer) error {
 	return err
 }
 
-// parse reads the words of a command. The content of a file takes the place of file://.
+// parse parses the arguments of a command. It replaces file:// with the content of the file.
 func parse(args []string) (call, error) {
 	if len(args) < 2 || len(args)%2 != 0 {
 		return call{}, fmt.Errorf("aws %q is not a service, an operation and pairs of flags and values", args)
@@ -117,7 +117,7 @@ type noAWS struct{}
 
 func (noAWS) Do(*http.Request) (*http.Response, error) { return nil, errReachedAWS }
 
-// validate hands the parameters to the SDK, which says what is missing, and stops the request before it is sent.
+// validate passes the parameters to the SDK, which reports missing ones, and stops the request before it is sent.
 func validate(action string, parameters map[string]string) error {
 	service, operation, _ := strings.Cut(action, " ")
 	config := aws.Config{Region: "eu-west-1", HTTPClient: noAWS{}, Credentials: credentials.NewStaticCredentialsProvider("id", "secret", ""), RetryMaxAttempts: 1}
@@ -155,7 +155,7 @@ func validate(action string, parameters map[string]string) error {
 	return fmt.Errorf("the SDK refuses it: %w", err)
 }
 
-// methodOf is the client's method for an operation as the command spells it.
+// methodOf returns the client's method for an operation as spelled in the command.
 func methodOf(client any, operation string) (reflect.Value, bool) {
 	v := reflect.ValueOf(client)
 	for i := range v.NumMethod() {
@@ -166,7 +166,7 @@ func methodOf(client any, operation string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// same says whether a name of the SDK, such as CreateRole, is that of the command, create-role.
+// same reports whether a name of the SDK, such as CreateRole, matches a name of the command, such as create-role.
 func same(sdk, command string) bool {
 	return strings.EqualFold(sdk, strings.ReplaceAll(command, "-", ""))
 }

@@ -7,16 +7,16 @@ import (
 	"testing"
 )
 
-// block is the content of a fence that is marked as sh.
+// block is a fenced code block marked as sh.
 type block struct {
 	file string
 	line int
-	// under are the headings above it, from the document's down.
+	// under are the headings above it, outermost first.
 	under []string
 	text  string
 }
 
-// blocks are those of a Markdown document.
+// blocks returns the sh code blocks of a Markdown document.
 func blocks(t *testing.T, root, file string) []block {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, file))
@@ -51,10 +51,10 @@ func blocks(t *testing.T, root, file string) []block {
 	return found
 }
 
-// below says whether one of the headings above the block contains the words.
+// below reports whether one of the headings above the block contains the words.
 func (b block) below(words string) bool { return strings.Contains(strings.Join(b.under, "\n"), words) }
 
-// without are the blocks that are not below such a heading.
+// without returns the blocks that are not below such a heading.
 func without(all []block, words string) []block {
 	var kept []block
 	for _, b := range all {

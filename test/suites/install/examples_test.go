@@ -24,7 +24,7 @@ import (
 
 var pinned = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[a-z0-9/_-]+@sha256:[0-9a-f]{64}$`)
 
-// TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem looks at what the manifests run, and upon which disks.
+// TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem checks the images and the disks of the manifests.
 func TestTheExamplesPullImagesThatDoNotChangeOntoDisksThatHoldThem(t *testing.T) {
 	t.Parallel()
 	root, err := cluster.Root()

@@ -1,5 +1,5 @@
-// Package install carries out the commands of README.md, docs/install.md, docs/upgrading.md and the charts' READMEs, as they are written, on a real API server, with images that `make image` pushes
-// to a registry.
+// Package install runs the commands of README.md, docs/install.md, docs/upgrading.md and the charts' READMEs as written. It uses a real API server, and images
+// that `make image` pushes to a registry.
 package install
 
 import (
@@ -95,7 +95,7 @@ func TestTheInstallationWorksWithIRSA(t *testing.T) {
 	w.uninstalls(t, all)
 }
 
-// TestTheReadmesCommandsWork begins with CRDs that helm does not own, as the chart's folder crds leaves them.
+// TestTheReadmesCommandsWork begins with CRDs that helm does not own, as helm leaves them from a chart's crds directory.
 func TestTheReadmesCommandsWork(t *testing.T) {
 	w := newWorld(t)
 	crds := blocks(t, w.root, "charts/karve-crd/README.md")
@@ -113,7 +113,7 @@ func TestTheAgentsReadmeWorks(t *testing.T) {
 	w.imagesExist(t)
 }
 
-// TestTheBaseImagesHaveNames asks tools/image, with a program that tells its environment in the place of go.
+// TestTheBaseImagesHaveNames runs tools/image with a fake go command that prints its environment.
 func TestTheBaseImagesHaveNames(t *testing.T) {
 	root, err := cluster.Root()
 	if err != nil {
@@ -132,25 +132,25 @@ func TestTheBaseImagesHaveNames(t *testing.T) {
 	bases := strings.Fields(string(out))
 	for i, want := range []string{`^gcr\.io/distroless/static-debian\d+:nonroot$`, `^gcr\.io/distroless/base-debian\d+$`} {
 		if len(bases) != 2 || !regexp.MustCompile(want).MatchString(bases[i]) {
-			t.Fatalf("the images are built upon %q", bases)
+			t.Fatalf("the images are built on %q", bases)
 		}
 	}
 }
 
-// installation is what docs/install.md and docs/upgrading.md have a user run, in this order.
+// installation returns the commands of docs/install.md and docs/upgrading.md, in this order.
 func installation(t *testing.T, root string) []block {
 	t.Helper()
 	return append(blocks(t, root, "docs/install.md"), blocks(t, root, "docs/upgrading.md")...)
 }
 
-// installs carries the documents out, but for what they say of older releases and of uninstalling.
+// installs runs the documents except for the parts about upgrading from older releases and uninstalling.
 func (w *world) installs(t *testing.T, all []block) {
 	t.Helper()
 	w.run(t, without(without(all, fromOldRelease), "Uninstall"))
 	w.imagesExist(t)
 }
 
-// upgradesFromOldReleases has helm and the API server check what the documents say of older releases.
+// upgradesFromOldReleases runs the parts about older releases as a dry run of helm and the API server.
 func (w *world) upgradesFromOldReleases(t *testing.T, all []block) {
 	t.Helper()
 	w.env = append(w.env, "DRY_RUN=1")
@@ -163,7 +163,7 @@ func (w *world) uninstalls(t *testing.T, all []block) {
 	w.run(t, append(all[:1:1], only(all, "Uninstall")...))
 	const kinds = "clusterroles,validatingadmissionpolicies,customresourcedefinitions,deployments,daemonsets,serviceaccounts"
 	left := []byte("something")
-	for began := time.Now(); len(left) > 0 && time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) { // The API server deletes CRDs with their objects.
+	for began := time.Now(); len(left) > 0 && time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) { // The API server deletes CRDs after their objects.
 		left = w.kubectl(t, "get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm", "--output=name")
 	}
 	if len(left) > 0 {
@@ -171,7 +171,7 @@ func (w *world) uninstalls(t *testing.T, all []block) {
 	}
 }
 
-// imagesExist looks for each image of the charts' pods, and for the one that checks GPUs, where it is to be pulled from.
+// imagesExist checks that each image of the charts' pods, and the image that checks GPUs, exists in its registry.
 func (w *world) imagesExist(t *testing.T) {
 	t.Helper()
 	var version struct {
@@ -179,7 +179,7 @@ func (w *world) imagesExist(t *testing.T) {
 	}
 	w.decode(t, w.kubectl(t, "version", "--output=json"), &version)
 	elsewhere := map[string]bool{"registry.k8s.io/kube-scheduler:" + version.ServerVersion.GitVersion: true}
-	var workloads struct{ Items []appsv1.Deployment } // A DaemonSet has the fields that are read.
+	var workloads struct{ Items []appsv1.Deployment } // A DaemonSet has all fields that are read.
 	w.get(t, &workloads, "deployments,daemonsets", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=Helm")
 	images := map[string]bool{}
 	for _, d := range workloads.Items {
@@ -216,7 +216,7 @@ func roleARN(role map[string]string) string {
 	return "arn:aws:iam::" + account + ":role/" + role["role-name"]
 }
 
-// world is an API server without anything that runs pods, a registry, and the commands that the documents use.
+// world is an API server without controllers and nodes, a registry, and the commands that the documents use.
 type world struct {
 	cluster  *cluster.Cluster
 	registry *registry.Registry
@@ -249,13 +249,13 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// forgetCRDs removes Karve's CRDs, which the cluster of the tests comes with.
+// forgetCRDs removes Karve's CRDs, which test clusters have from the start.
 func (w *world) forgetCRDs(t *testing.T) {
 	t.Helper()
 	w.kubectl(t, "delete", "crd", "gpunodeclasses.karve.sh", "gpuimagerollouts.karve.sh")
 }
 
-// script is what a user types who follows the blocks in their order.
+// script returns a shell script of the blocks in their order.
 func script(all []block) string {
 	var b strings.Builder
 	b.WriteString("set -euo pipefail\ntrap 'echo \"$block: $BASH_COMMAND\" >&2' ERR\n")
@@ -265,7 +265,7 @@ func script(all []block) string {
 	return b.String()
 }
 
-// run carries out the blocks in one shell, with the test's registry in the place of the example's.
+// run runs the blocks in one shell, with the test's registry instead of the example's.
 func (w *world) run(t *testing.T, all []block) {
 	t.Helper()
 	text := strings.ReplaceAll(script(all), "registry.example.com", w.registry.Host)
@@ -276,7 +276,7 @@ func (w *world) run(t *testing.T, all []block) {
 	}
 }
 
-// calls are the parameters of the last call of each of AWS's actions.
+// calls returns the parameters of the last call of each AWS action.
 func (w *world) calls(t *testing.T) map[string]map[string]string {
 	t.Helper()
 	i := slices.IndexFunc(w.env, func(v string) bool { return strings.HasPrefix(v, "AWS_CALLS=") })

@@ -1,4 +1,4 @@
-// Package migration carries out what docs/migrate says, on a real API server with Karpenter's CRDs, and plans for the pods after each step.
+// Package migration runs the steps of docs/migrate on a real API server with Karpenter's CRDs, and plans for the pods after each step.
 package migration
 
 import (
@@ -26,13 +26,13 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// recipe is a folder of docs/migrate.
+// recipe is a directory of docs/migrate.
 type recipe struct {
 	folder string
-	// pool is the one of Karve's, deployment what moves to it.
+	// pool is Karve's NodePool, deployment the Deployment that moves to it.
 	pool, deployment string
 	pods, machines   int
-	// price is what the pods' machines cost an hour on demand in us-east-1, in micro-dollars.
+	// price is what the pods' machines cost per hour on demand in us-east-1, in micro-dollars.
 	price planner.MicroUSD
 	// stays is a Deployment that stays with Karpenter, "" for none.
 	stays string
@@ -131,7 +131,7 @@ func (r recipe) isServed(t *testing.T, q quote.Quote) {
 	}
 }
 
-// oldPoolIsGone says whether the pools that are there are that of Karve's and those that the pods that stay ask for.
+// oldPoolIsGone checks that only Karve's pool and the pools of the remaining Deployment exist.
 func (w *world) oldPoolIsGone(t *testing.T, r recipe) {
 	t.Helper()
 	pools := list[karpv1.NodePool](t, w, "nodepools")
@@ -152,7 +152,7 @@ func (w *world) oldPoolIsGone(t *testing.T, r recipe) {
 	}
 }
 
-// onePluginOnEachMachine looks at the DaemonSets of device plugins that are left, beside Karve's own agent.
+// onePluginOnEachMachine checks the remaining DaemonSets of device plugins other than Karve's agent.
 func (w *world) onePluginOnEachMachine(t *testing.T, r recipe) {
 	t.Helper()
 	pools := list[karpv1.NodePool](t, w, "nodepools")
@@ -181,7 +181,7 @@ func (w *world) onePluginOnEachMachine(t *testing.T, r recipe) {
 	}
 }
 
-// back carries out the commands of docs/migrate/README.md for one of the recipes.
+// back runs the commands of docs/migrate/README.md for one of the recipes.
 func (w *world) back(t *testing.T) {
 	t.Helper()
 	r := recipes[1]
@@ -198,7 +198,7 @@ func (w *world) back(t *testing.T) {
 	r.isLeftToKarpenter(t, w.plan(t))
 }
 
-// world is an API server, kubectl, and its plugin.
+// world is an API server, kubectl and the kubectl plugin.
 type world struct {
 	cluster      *cluster.Cluster
 	root, plugin string
@@ -221,7 +221,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// karpentersCRDs is the folder of those that the chart of Karpenter's AWS provider installs.
+// karpentersCRDs returns the directory of the CRDs that the chart of Karpenter's AWS provider installs.
 func (w *world) karpentersCRDs(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/aws/karpenter-provider-aws")
@@ -253,7 +253,7 @@ func (w *world) kubectl(t *testing.T, args ...string) []byte {
 	return w.run(t, w.cluster.Kubectl(), nil, args...)
 }
 
-// plan is Karve's plan for what is in the cluster, with the pods that the Deployments want.
+// plan returns Karve's plan for the objects in the cluster, with the pods of the Deployments.
 func (w *world) plan(t *testing.T) quote.Quote {
 	t.Helper()
 	state := w.kubectl(t, "get", "nodepools,gpunodeclasses,nodeoverlays,deployments,daemonsets", "--all-namespaces", "-o", "yaml")
@@ -264,7 +264,8 @@ func (w *world) plan(t *testing.T) quote.Quote {
 
 var word = regexp.MustCompile(`(?:'[^']*'|<[^>]*>|[^\s'<])+`)
 
-// commands are those of kubectl in the README.md of a folder that change objects. Nodes there are none, and what waits for controllers is not run.
+// commands returns the kubectl commands in the README.md of a directory that change objects. It skips commands on nodes, which do not exist here, and commands
+// that wait for controllers.
 func (w *world) commands(t *testing.T, folder string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.root, folder, "README.md"))

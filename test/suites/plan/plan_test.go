@@ -1,4 +1,4 @@
-// Package plan tests kubectl karve with kubectl itself and a real API server.
+// Package plan tests the kubectl karve plugin with kubectl itself and a real API server.
 package plan
 
 import (
@@ -27,12 +27,12 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// world is a cluster whose pods nobody launches machines for, and kubectl with the plugin.
+// world is a cluster without Karve's and Karpenter's controllers, and kubectl with the plugin.
 type world struct {
 	client.Client
 	cluster *cluster.Cluster
 	root    string
-	// path is the folder with kubectl and kubectl-karve.
+	// path is the directory of kubectl and kubectl-karve.
 	path string
 }
 
@@ -63,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// kubectl runs kubectl in the repository's folder. Both streams are returned, and whether it succeeded.
+// kubectl runs kubectl in the root of the repository. It returns both output streams and whether the command succeeded.
 func (w *world) kubectl(t *testing.T, kubeconfig string, args ...string) (out, errOut string, ok bool) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(w.path, "kubectl"), args...)
@@ -78,7 +78,7 @@ func (w *world) kubectl(t *testing.T, kubeconfig string, args ...string) (out, e
 	return stdout.String(), stderr.String(), err == nil
 }
 
-// does is kubectl as the administrator, who succeeds.
+// does runs kubectl as the administrator, fails the test if kubectl fails, and returns its output.
 func (w *world) does(t *testing.T, args ...string) string {
 	t.Helper()
 	out, errOut, ok := w.kubectl(t, w.cluster.Kubeconfig(), args...)
@@ -145,7 +145,7 @@ func TestKubectlKarve(t *testing.T) {
 	t.Run("the API server agrees on what is wrong", w.verdicts)
 }
 
-// untilWaiting waits until so many pods are unschedulable.
+// untilWaiting waits until the given number of pods is unschedulable.
 func (w *world) untilWaiting(t *testing.T, want int) {
 	t.Helper()
 	got := 0
@@ -166,7 +166,7 @@ func (w *world) untilWaiting(t *testing.T, want int) {
 	}
 }
 
-// reader is the kubeconfig of one who may list and get what a plan depends on, and do nothing else.
+// reader returns the kubeconfig of a user who may only list and get the objects that a plan depends on.
 func (w *world) reader(t *testing.T) string {
 	t.Helper()
 	reads := []string{"get", "list"}
@@ -189,7 +189,7 @@ func (w *world) reader(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The API server learns of rights a moment after they are written.
+	// New RBAC rules take effect after a moment.
 	if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 		_, _, ok := w.kubectl(t, kubeconfig, "auth", "can-i", "list", "nodeclaims.karpenter.sh")
 		return ok, nil
@@ -199,7 +199,7 @@ func (w *world) reader(t *testing.T) string {
 	return kubeconfig
 }
 
-// verdicts compares what the reader of manifests refuses with what the API server does.
+// verdicts compares what the manifest reader rejects with what the API server rejects.
 func (w *world) verdicts(t *testing.T) {
 	t.Parallel()
 	class := func(spec string) string {

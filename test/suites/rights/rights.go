@@ -1,4 +1,4 @@
-// Package rights compares the roles that the chart makes with what their service accounts ask of the API server in tests. The last step of `make test-e2e` does.
+// Package rights compares the roles in the chart with the requests that their service accounts send in tests. The last step of `make test-e2e` runs it.
 package rights
 
 import (
@@ -12,21 +12,21 @@ import (
 	"karve.sh/karve/test/harness/cluster"
 )
 
-// Right is one verb on one resource that a role gives to a service account.
+// Right is a verb on a resource that a role grants to a service account.
 type Right struct {
 	cluster.Call
 	// Role is the kind and the name of the role.
 	Role string
 }
 
-// String leaves out whose the right is.
+// String returns the right without its user.
 func (r Right) String() string { return r.Role + strings.TrimPrefix(r.Call.String(), r.User) }
 
-// Of are the rights that the roles among a chart's objects give to service accounts. Roles that Kubernetes has anyway are not among them.
+// Of returns the rights that the roles among a chart's objects grant to service accounts. It ignores Kubernetes' default roles.
 func Of(objects chart.Objects) ([]Right, error) {
 	rules := map[string][]rbacv1.PolicyRule{}
 	for _, o := range slices.Concat(objects.Kind("ClusterRole"), objects.Kind("Role")) {
-		var role rbacv1.ClusterRole // A Role's fields are among a ClusterRole's.
+		var role rbacv1.ClusterRole // A ClusterRole has all fields of a Role.
 		if err := chart.Convert(o, &role); err != nil {
 			return nil, fmt.Errorf("reading the %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
@@ -67,14 +67,14 @@ func of(rule rbacv1.PolicyRule, r Right) []Right {
 	return rights
 }
 
-// neededBy says whether a call needs the right. Who watches needs to list as well: informers do so where the API server does not stream lists (WatchList).
+// neededBy reports whether a call needs the right. Watching also needs list: informers list if the API server does not stream lists (WatchList).
 func (r Right) neededBy(c cluster.Call) bool {
 	verb := r.Verb == c.Verb || r.Verb == "list" && c.Verb == "watch"
 	return r.User == c.User && verb && r.Group == c.Group && r.Resource == c.Resource && (r.Namespace == "" || r.Namespace == c.Namespace)
 }
 
-// Wrong says what is wrong with the rights: those that no call needs, and calls for which there is none. Reasons are why a right is needed all the same, by the
-// right as it is printed; one for a right that is not there is wrong too.
+// Wrong returns the rights that no call needs and the calls that no right allows. reasons say why a right is needed although no call shows it, keyed by the
+// right's string. A reason for a right that does not exist is wrong too.
 func Wrong(rights []Right, calls cluster.Calls, reasons map[string]string) []string {
 	var wrong []string
 	there := map[string]bool{}

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/test/suites/rights"
 )
 
-// unseen are rights that the tests do not show for certain, and why they are needed.
+// unseen are the rights that the tests may not use in every run, with the reasons why they are needed.
 var unseen = map[string]string{
 	"ClusterRole karve: patch events.events.k8s.io": "an event that occurs again within six minutes is patched, and which ones do is up to chance",
 	"ClusterRole karve: update nodepools/finalizers.karpenter.sh": "the admission plugin OwnerReferencesPermissionEnforcement, which the test clusters have, asks for it " +
@@ -23,7 +23,7 @@ var unseen = map[string]string{
 	"Role karve-node: create events. default": "the agent tells of GPUs that fail and of configurations that it refuses, for which its own tests play the API server (cmd/node)",
 }
 
-// folderVariable names the environment variable of the folder with the calls of a whole run of the cluster tests.
+// folderVariable is the environment variable for the directory with the calls recorded in a complete run of the cluster tests.
 const folderVariable = "KARVE_RIGHTS"
 
 // TestEachRightIsNeededByACallAndEachCallHasARight reads the calls that the clusters of all tests have recorded.
@@ -53,7 +53,7 @@ func TestEachRightIsNeededByACallAndEachCallHasARight(t *testing.T) {
 	}
 }
 
-// ofTheChart are the rights of all service accounts of the chart, with all features on.
+// ofTheChart returns the rights of all service accounts of the chart, with all features enabled.
 func ofTheChart(t *testing.T) []rights.Right {
 	t.Helper()
 	objects, err := chart.Chart{Name: "karve", Release: "karve", Namespace: karve.Namespace}.Template(t.Context(),
@@ -68,7 +68,7 @@ func ofTheChart(t *testing.T) []rights.Right {
 	return all
 }
 
-// TestNoRightLeadsToRootOnANode is about what a stolen token could do with pods, secrets and rights.
+// TestNoRightLeadsToRootOnANode checks what a stolen token could do with pods, secrets and RBAC objects.
 func TestNoRightLeadsToRootOnANode(t *testing.T) {
 	risky := []string{
 		"*", "secrets", "serviceaccounts/token", "pods/exec", "pods/attach", "pods/portforward", "pods/ephemeralcontainers", "nodes/proxy", "daemonsets", "deployments", "replicasets",

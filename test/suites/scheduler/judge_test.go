@@ -18,7 +18,7 @@ import (
 
 const otherDriver = "other.example.com"
 
-// plain is a scenario with a node of somebody else's for two pods, and a pool for two more that need a whole machine each.
+// plain returns a scenario with a node outside any NodePool that has room for two pods, and a pool for two more pods that need a whole machine each.
 func plain() *scheduler.Scenario {
 	c := snapshottest.Shared()
 	s := &scheduler.Scenario{
@@ -45,7 +45,7 @@ func planned(t *testing.T, f *scheduler.Filter, s *scheduler.Scenario) (snapshot
 	return outcome.View, outcome.Plan
 }
 
-// TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen changes the pods after the plan was made.
+// TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen changes the pods after planning.
 func TestAPlanThatTheSchedulerWouldNotCarryOutIsSeen(t *testing.T) {
 	f := start(t)
 	everything := &metav1.LabelSelector{}
@@ -144,7 +144,7 @@ func claiming(pod *corev1.Pod, claim string) {
 	}}}
 }
 
-// disk adds a claim with a disk that can be used in the zones.
+// disk adds a PersistentVolumeClaim that is bound to a volume in the zones.
 func disk(s *scheduler.Scenario, name string, zones ...string) {
 	bound := map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 	s.PersistentVolumeClaims = append(s.PersistentVolumeClaims, corev1.PersistentVolumeClaim{

@@ -28,7 +28,7 @@ func start(t *testing.T) *scheduler.Filter {
 	return f
 }
 
-// seeds is how many scenarios are drawn.
+// seeds returns how many scenarios to draw.
 func seeds(t *testing.T) uint64 {
 	t.Helper()
 	value := os.Getenv("KARVE_SEEDS")
@@ -57,7 +57,7 @@ func TestTheSchedulerAgreesWithPlansForWhateverIsDrawn(t *testing.T) {
 		}
 		kind := outcome.Complaints[0].Kind
 		if found[kind]++; found[kind] > 1 {
-			continue // One of a kind is enough to read.
+			continue // One failure of each kind is enough.
 		}
 		smaller := scheduler.Shrink(s, func(s *scheduler.Scenario) bool { return f.Complains(s, kind) })
 		t.Errorf("seed %d: %s", seed, describe(t, f, smaller))
@@ -74,7 +74,7 @@ func TestTheSchedulerAgreesWithPlansForWhateverIsDrawn(t *testing.T) {
 	}
 }
 
-// asks are what the drawn pods must ask for often enough to have a place once and none another time.
+// asks are the features of pods that must each occur among the placed and among the unplaced pods.
 var asks = []struct {
 	name string
 	of   func(spec *corev1.PodSpec) bool

@@ -14,7 +14,7 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// environ sets variables as "name=value".
+// environ sets environment variables, each given as "name=value".
 func environ(t *testing.T, variables ...string) {
 	t.Helper()
 	for _, v := range variables {
@@ -46,11 +46,11 @@ func TestClientsComeFromTheEnvironmentAndCountTheirCalls(t *testing.T) {
 	}
 	server.Throttle("DescribeSubnets")
 	if _, err := clients.EC2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{}); err == nil {
-		t.Error("a throttled call went well")
+		t.Error("a throttled call succeeded")
 	}
 	server.Cut("DescribeImages")
 	if _, err := clients.EC2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{}); err == nil {
-		t.Error("a call without an answer went well")
+		t.Error("a call without an answer succeeded")
 	}
 	for labels, want := range map[[3]string]float64{
 		{"EC2", "DescribeSubnets", "OK"}:                   1,

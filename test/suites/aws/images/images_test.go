@@ -17,7 +17,7 @@ import (
 	localaws "karve.sh/karve/test/harness/aws"
 )
 
-// found is a finder on a local AWS.
+// found returns a finder on a local AWS.
 func found(t *testing.T) (*localaws.Server, *images.Finder) {
 	t.Helper()
 	s, err := localaws.Start(t.Context(), localaws.Config{KubernetesVersion: "1.34"})
@@ -68,7 +68,7 @@ func TestTheNewestReleaseOfEachFamilyIsFoundForBothArchitectures(t *testing.T) {
 	}
 }
 
-// AWS publishes one architecture after the other.
+// AWS publishes a release one architecture after the other.
 func TestAllImagesAreOfOneRelease(t *testing.T) {
 	t.Parallel()
 	s, finder := found(t)
@@ -201,7 +201,7 @@ func TestFamilyOf(t *testing.T) {
 	}
 }
 
-// nobody has no credentials.
+// nobody is a credentials provider without credentials.
 type nobody struct{}
 
 func (nobody) Retrieve(context.Context) (c awssdk.Credentials, err error) {

@@ -8,10 +8,10 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// cpuKept is how much less CPU the built-in catalogue may promise: its file has one figure for what a machine has and for what pods get.
+// cpuKept is how much less CPU, in milli-CPU, the built-in catalog may promise: its file has one figure for both capacity and allocatable.
 const cpuKept = 20
 
-// A plan that was made without a cluster is one that would be made with it: the built-in catalogue is what AWS tells in us-east-1, of AL2023 as it comes.
+// A plan made without a cluster must equal one made with it: the built-in catalog is what AWS returns in us-east-1 for AL2023 with its defaults.
 func TestTheBuiltinCatalogueIsWhatAWSTells(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
@@ -26,10 +26,10 @@ func TestTheBuiltinCatalogueIsWhatAWSTells(t *testing.T) {
 		aws := named(t, listing, ours.Name)
 		left := ours.Allocatable
 		if cpu := aws.Allocatable.MilliCPU - left.MilliCPU; cpu < 0 || cpu > cpuKept {
-			t.Errorf("%s leaves %d mCPU to pods, and %d on AWS", ours.Name, left.MilliCPU, aws.Allocatable.MilliCPU)
+			t.Errorf("%s has %d mCPU allocatable, on AWS %d", ours.Name, left.MilliCPU, aws.Allocatable.MilliCPU)
 		}
 		if left.MilliCPU = aws.Allocatable.MilliCPU; left != aws.Allocatable {
-			t.Errorf("%s leaves %+v to pods, and on AWS %+v", ours.Name, left, aws.Allocatable)
+			t.Errorf("%s has %+v allocatable, on AWS %+v", ours.Name, left, aws.Allocatable)
 		}
 		if ours.GPU != aws.GPU {
 			t.Errorf("%s has %+v, and on AWS %+v", ours.Name, ours.GPU, aws.GPU)
@@ -54,7 +54,7 @@ func TestTheBuiltinCatalogueIsWhatAWSTells(t *testing.T) {
 	}
 	for _, aws := range listing.InstanceTypes {
 		if whole := aws.GPU.Count > 0 && hasOnDemand(aws); whole != known[aws.Name] {
-			t.Errorf("%s can be had on AWS: %v, and is built in: %v", aws.Name, whole, known[aws.Name])
+			t.Errorf("%s is available on AWS: %v, in the built-in catalog: %v", aws.Name, whole, known[aws.Name])
 		}
 	}
 }

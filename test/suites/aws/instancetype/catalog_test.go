@@ -33,10 +33,10 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// patience is how long anything may take on a loaded machine.
+// patience is the timeout of every wait, on a busy machine too.
 const patience = 2 * time.Minute
 
-// world is a region with a catalogue that reads it, at a time that only the test moves.
+// world is a region, a catalog that reads it, and a clock that only the test moves.
 type world struct {
 	*instancetype.Catalog
 	t       *testing.T
@@ -82,7 +82,7 @@ func (w *world) start() {
 	})
 }
 
-// until lets time pass until the listing of a class is as it should be.
+// until steps the clock until the listing of a class satisfies the predicate.
 func (w *world) until(class *unstructured.Unstructured, what string, is func(catalog.Listing) bool) (listing catalog.Listing) {
 	w.t.Helper()
 	w.poll(func() bool {
@@ -97,7 +97,7 @@ func (w *world) until(class *unstructured.Unstructured, what string, is func(cat
 	return listing
 }
 
-// waitFor waits for what the catalogue does, and lets a little time pass for it: it may have begun to wait only after the test let much pass.
+// waitFor waits for the catalog and steps the clock a second at a time, because the catalog may start a timer only after the test has made a large step.
 func (w *world) waitFor(what string, is func() bool) {
 	w.t.Helper()
 	w.poll(func() bool {
@@ -106,7 +106,7 @@ func (w *world) waitFor(what string, is func() bool) {
 	}, func() string { return "not " + what })
 }
 
-// poll looks every few milliseconds.
+// poll calls is every 3 ms.
 func (w *world) poll(is func() bool, otherwise func() string) {
 	w.t.Helper()
 	if err := wait.PollUntilContextTimeout(w.t.Context(), 3*time.Millisecond, patience, true, func(context.Context) (bool, error) { return is(), nil }); err != nil {
@@ -122,7 +122,7 @@ func because(reason string) func(catalog.Listing) bool {
 
 var zones = []string{"us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1f"}
 
-// nodeClass is an EC2NodeClass of AL2023 as Karpenter leaves it: with subnets in five zones, and images with NVIDIA's driver and without.
+// nodeClass returns an EC2NodeClass of AL2023 as Karpenter leaves it: with subnets in five zones, and images with and without NVIDIA's driver.
 func nodeClass(name string, edits ...func(*ec2v1.EC2NodeClass)) *ec2v1.EC2NodeClass {
 	class := &ec2v1.EC2NodeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "karpenter.k8s.aws/v1", Kind: "EC2NodeClass"},
@@ -141,7 +141,7 @@ func nodeClass(name string, edits ...func(*ec2v1.EC2NodeClass)) *ec2v1.EC2NodeCl
 	return class
 }
 
-// image is for machines with GPUs or without.
+// image returns an image for machines with or without GPUs.
 func image(arch string, gpus corev1.NodeSelectorOperator) ec2v1.AMI {
 	return ec2v1.AMI{ID: "ami-" + strings.ToLower(arch+string(gpus)), Name: "image", Requirements: []corev1.NodeSelectorRequirement{
 		{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{arch}},
@@ -149,7 +149,7 @@ func image(arch string, gpus corev1.NodeSelectorOperator) ec2v1.AMI {
 	}}
 }
 
-// kubelet gives the machines another kubelet, and has it use their disks.
+// kubelet changes the kubelet configuration of a class, and uses the instance store for ephemeral storage.
 func kubelet(class *ec2v1.EC2NodeClass) {
 	class.Spec.Kubelet = &ec2v1.KubeletConfiguration{
 		MaxPods: new(int32(60)), PodsPerCore: new(int32(10)),
@@ -188,7 +188,7 @@ func named(t *testing.T, l catalog.Listing, name string) catalog.InstanceType {
 	return l.InstanceTypes[i]
 }
 
-// priceOf is that of the only offering in a zone at a capacity type; 0 where there is none.
+// priceOf returns the price of the only offering in a zone with a capacity type; 0 if there is none.
 func priceOf(it catalog.InstanceType, zone, capacityType string) int64 {
 	for _, o := range it.Offerings {
 		if o.Zone == zone && o.CapacityType == capacityType {
@@ -232,7 +232,7 @@ func TestOneSweepServesAllWhoAsk(t *testing.T) {
 		t.Errorf("calls for asking again (-before +after):\n%s", diff)
 	}
 
-	// An hour later spot prices are due, half a day later everything is, once.
+	// Spot prices are due after an hour, and every source once after half a day.
 	w.clock.Step(time.Hour + 6*time.Minute)
 	w.waitFor("read again", func() bool { return w.reads("spot-prices") == 2 })
 	want := maps.Clone(first)
@@ -252,7 +252,7 @@ func TestOneSweepServesAllWhoAsk(t *testing.T) {
 	}
 }
 
-// reads is how often a source was read.
+// reads returns how often a source was read successfully.
 func (w *world) reads(source string) int {
 	return int(testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues(source, "Success")))
 }
@@ -279,7 +279,7 @@ func TestNewPricesAreSeenWhenTheyAreDue(t *testing.T) {
 	before := named(t, w.until(class, "fresh", fresh), "g4dn.xlarge")
 	w.server.SetSpotPrice("g4dn.xlarge", "us-east-1b", 0.111)
 	if now := named(t, w.InstanceTypes(t.Context(), class), "g4dn.xlarge"); !cmp.Equal(before, now) {
-		t.Error("prices changed before their time")
+		t.Error("prices changed before they were due")
 	}
 	w.clock.Step(time.Hour + 6*time.Minute)
 	listing := w.until(class, "at the new spot price", func(l catalog.Listing) bool {
@@ -295,14 +295,14 @@ func TestNewPricesAreSeenWhenTheyAreDue(t *testing.T) {
 	})
 }
 
-// What cannot be done without keeps a class from launching; what can be made do without does not.
+// A class is not launched for without the required data. Optional data may be missing.
 func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		fault  func(*fakeaws.Server)
 		reason string
 		words  []string
-		// without says that nothing is known.
+		// without says that no instance type is known.
 		without bool
 	}{
 		"no right to describe instance types": {func(s *fakeaws.Server) { s.Deny("DescribeInstanceTypes") }, "AccessDenied", []string{"EC2 DescribeInstanceTypes", "IAM policy"}, true},
@@ -342,7 +342,7 @@ func TestWhatAWSDoesNotTellIsMadeDoWithout(t *testing.T) {
 	}
 }
 
-// Nothing is forgotten because AWS does not answer any more, and only what is too old is reported.
+// If AWS does not answer, the catalog keeps what it has read. It reports only data that is too old.
 func TestWhatIsKnownServesOnWhileAWSIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
@@ -354,7 +354,7 @@ func TestWhatIsKnownServesOnWhileAWSIsAway(t *testing.T) {
 		return testutil.ToFloat64(w.metrics.CatalogRefreshes.WithLabelValues("spot-prices", "Unreachable")) > 0
 	})
 	if l := w.InstanceTypes(t.Context(), class); !cmp.Equal(l, before) {
-		t.Errorf("a moment's absence changes what is told: %s %s", l.Reason, l.Message)
+		t.Errorf("a short outage changes the listing: %s %s", l.Reason, l.Message)
 	}
 	w.clock.Step(time.Hour)
 	stale := w.until(class, "stale", because("Unreachable"))
@@ -372,7 +372,7 @@ func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
 	class := object(t, nodeClass("gpu"))
 	w.InstanceTypes(t.Context(), class)
 	tries := func() int { return w.server.Calls("DescribeInstanceTypes") }
-	// Five seconds, ten, … up to five minutes: seven tries in the first six minutes, and a few for the tenth that is drawn.
+	// Retries follow after 5 s, 10 s, … up to 5 minutes: seven in the first six minutes, give or take the jitter of a tenth.
 	seconds := 0
 	w.waitFor("six minutes later", func() bool {
 		seconds++
@@ -391,7 +391,7 @@ func TestTheCallsAreTriedAgainEverMoreSeldom(t *testing.T) {
 	}
 }
 
-// What nothing can be launched without is asked for again soon after an outage, however long that was; prices can wait.
+// After an outage of any length, the data that launches require is read again soon. Prices can wait.
 func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
@@ -408,7 +408,7 @@ func TestWhatIsNeededIsReadSoonAfterAnOutage(t *testing.T) {
 	}
 }
 
-// The clients of the SDK try again by themselves, and what they say in the end is another error.
+// The SDK's clients retry by themselves and return another error in the end.
 func TestClientsThatTryAgainAreToldToBeThrottled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{}, func(c *instancetype.Config) {

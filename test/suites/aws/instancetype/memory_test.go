@@ -10,7 +10,7 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// The controller has 150 MiB for all that it does. What EC2 tells of its thousand types is read a page at a time, and what has no GPU is let go.
+// The controller has 150 MiB in all. The catalog reads the thousand or so instance types of EC2 a page at a time, and drops those without a GPU.
 func TestTheWholeCatalogueIsSmall(t *testing.T) { //nolint:paralleltest // It measures the memory of the process.
 	w := newWorld(t, fakeaws.Config{AllTypes: true})
 	server := inUse()
@@ -26,7 +26,7 @@ func TestTheWholeCatalogueIsSmall(t *testing.T) { //nolint:paralleltest // It me
 	runtime.KeepAlive(w.Catalog)
 }
 
-// inUse is what lives on the heap, in bytes.
+// inUse returns the live heap in bytes.
 func inUse() int64 {
 	runtime.GC()
 	runtime.GC()

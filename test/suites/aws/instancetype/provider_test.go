@@ -32,7 +32,7 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// karpenter is the provider as Karpenter's own main function makes it, which has read everything.
+// karpenter is Karpenter's provider, built as in Karpenter's main function, with everything read.
 type karpenter struct {
 	*provider.DefaultProvider
 	ctx context.Context //nolint:containedctx // The provider takes its options out of it.
@@ -57,7 +57,7 @@ func newKarpenter(t *testing.T, server *fakeaws.Server, options awsoptions.Optio
 	return k
 }
 
-// machines are those that have an NVIDIA GPU.
+// machines returns the instance types with an NVIDIA GPU.
 func (k karpenter) machines(t *testing.T, class *ec2v1.EC2NodeClass) []*cloudprovider.InstanceType {
 	t.Helper()
 	all, err := k.List(k.ctx, class)
@@ -71,7 +71,7 @@ func (k karpenter) machines(t *testing.T, class *ec2v1.EC2NodeClass) []*cloudpro
 	return all
 }
 
-// Karve promises pods what Karpenter promises of the same machine, for every type with an NVIDIA GPU and each way to set machines up.
+// For every type with an NVIDIA GPU and each node class, Karve expects the same allocatable resources as Karpenter.
 func TestEveryMachineIsAsKarpenterSeesIt(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -120,7 +120,7 @@ func reserved(class *ec2v1.EC2NodeClass) {
 func compare(t *testing.T, theirs *cloudprovider.InstanceType, ours *catalog.InstanceType, class *ec2v1.EC2NodeClass) {
 	t.Helper()
 	if theirs.Name != ours.Name {
-		t.Fatalf("%s is in the place of %s", ours.Name, theirs.Name)
+		t.Fatalf("got %s, want %s", ours.Name, theirs.Name)
 	}
 	for what, pair := range map[string]struct {
 		theirs corev1.ResourceList
@@ -137,7 +137,7 @@ func compare(t *testing.T, theirs *cloudprovider.InstanceType, ours *catalog.Ins
 	if gpus.Value() != ours.GPU.Count || !theirs.Requirements.Get(ec2v1.LabelInstanceGPUName).Has(ours.GPU.Name) || ours.GPU.MemoryMiB <= 0 {
 		t.Errorf("%s: GPUs %+v, for Karpenter %v", ours.Name, ours.GPU, &gpus)
 	}
-	// A node has every label of its type and of its offering that has one value.
+	// A node has every label with one value, of its type and of its offering.
 	for key, requirement := range theirs.Requirements {
 		value, ok := ours.Labels[key]
 		switch {
@@ -158,7 +158,7 @@ func compare(t *testing.T, theirs *cloudprovider.InstanceType, ours *catalog.Ins
 	}
 }
 
-// offered are prices by zone and capacity type, of what can be launched with an image of the class. Reserved capacity is left alone.
+// offered returns the prices by zone and capacity type of the offerings that an image of the class supports. It ignores reserved capacity.
 func offered(it *cloudprovider.InstanceType, class *ec2v1.EC2NodeClass) map[string]int64 {
 	prices := map[string]int64{}
 	if !slices.ContainsFunc(class.Status.AMIs, func(image ec2v1.AMI) bool {
@@ -195,7 +195,7 @@ func TestAllFamiliesWithNVIDIAGPUsAreThere(t *testing.T) {
 	}
 }
 
-// EC2 says that the machines of g6f and gr6f have no GPU but a part of one. Karpenter gives them none either, and a plan offers no machine that has none.
+// EC2 reports a fraction of a GPU for g6f and gr6f. As in Karpenter, these types have no GPU, so no plan uses them.
 func TestPartsOfGPUsAreNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
@@ -207,7 +207,7 @@ func TestPartsOfGPUsAreNone(t *testing.T) {
 	}
 }
 
-// A claim for a machine that no image is for would never launch, and would keep Karpenter from launching anything else meanwhile.
+// A claim for a machine without a matching image would never launch, and would block Karpenter's other launches meanwhile.
 func TestMachinesThatNoImageIsForAreNotOffered(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})
@@ -249,7 +249,7 @@ func TestAClassThatTheProviderCannotWorkWithIsTold(t *testing.T) {
 	odd.Object["spec"] = "not a spec"
 	w.until(odd, "told", because("NodeClassUnreadable"))
 	if l := w.InstanceTypes(t.Context(), object(t, nodeClass("gpu"))); !fresh(l) {
-		t.Errorf("another class suffers: %s %s", l.Reason, l.Message)
+		t.Errorf("another class is affected: %s %s", l.Reason, l.Message)
 	}
 }
 

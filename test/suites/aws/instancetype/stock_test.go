@@ -13,8 +13,8 @@ import (
 	fakeaws "karve.sh/karve/test/harness/aws"
 )
 
-// With Karpenter's AWS provider come its labels, which Karpenter takes machines to have that say nothing of them. One without disks says that it has none, so a
-// pod that wants disks is not left to a pool of such machines.
+// Karpenter's AWS provider registers its labels as well-known: Karpenter assumes that a machine may have them if its requirements do not say. A type without
+// disks says that it has none, so a pod that needs disks is not left to a pool of such machines.
 func TestAStockPoolIsNotTakenToHaveWhatItsMachinesLack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, fakeaws.Config{})

@@ -1,4 +1,4 @@
-// Command nothing takes the place of Karve's programs where it does not matter what an image holds.
+// Command nothing stands in for Karve's programs in tests where the content of an image does not matter.
 package main
 
 func main() {}
