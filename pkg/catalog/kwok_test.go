@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// requirement is one of an offering, as JSON.
+// awsGPULabels are the labels with which Karpenter's AWS provider describes GPUs.
 var awsGPULabels = GPULabels{
 	Name: "karpenter.k8s.aws/instance-gpu-name", Count: "karpenter.k8s.aws/instance-gpu-count", Memory: "karpenter.k8s.aws/instance-gpu-memory",
 }
@@ -26,7 +26,7 @@ func requirement(key, operator string, values ...string) string {
 	return fmt.Sprintf(`{"key":%q,"operator":%q,"values":[%s]}`, key, operator, strings.Join(quoted, ","))
 }
 
-// offering is one of an instance type, as JSON.
+// offering returns an offering of an instance type as JSON.
 func offering(price, zone, capacityType string, more ...string) string {
 	requirements := slices.Concat([]string{requirement(labelZone, "In", zone), requirement(labelCapacityType, "In", capacityType)}, more)
 	return fmt.Sprintf(`{"Price":%s,"Available":true,"Requirements":[%s]}`, price, strings.Join(requirements, ","))
@@ -81,7 +81,7 @@ func TestReadKWOKDescribesAType(t *testing.T) {
 	}
 	want := []InstanceType{{
 		Name: "c5.xlarge",
-		// The zone and the capacity type stay with the offering, even where there is but one.
+		// The zone and the capacity type stay with the offering, even if there is only one offering.
 		Labels:      map[string]string{labelInstanceType: "c5.xlarge", labelArch: "amd64", labelOS: "linux"},
 		Capacity:    Resources{MilliCPU: 4000, MemoryBytes: 16 << 30, Pods: 110},
 		Allocatable: Resources{MilliCPU: 3900, MemoryBytes: 16<<30 - 10<<20, Pods: 110},
@@ -180,7 +180,7 @@ func TestReadKWOKKeepsALabelThatOnlySomeOfferingsHaveWithThem(t *testing.T) {
 	}
 }
 
-// wantSound fails unless the types are such as planning needs them.
+// wantSound fails the test unless the types meet the planner's assumptions.
 func wantSound(t *testing.T, types []InstanceType) {
 	t.Helper()
 	if !slices.IsSortedFunc(types, func(a, b InstanceType) int { return strings.Compare(a.Name, b.Name) }) {

@@ -11,7 +11,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// pod is one that the scheduler found no place for.
+// pod returns a pod that the scheduler could not place.
 func pod(edits ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	p.Status = corev1.PodStatus{Phase: corev1.PodPending, StartTime: &metav1.Time{Time: now.Add(-time.Hour)}, Conditions: []corev1.PodCondition{
@@ -42,7 +42,7 @@ func doNotDisrupt(value string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": value} }
 }
 
-// The wrappers are Karpenter's answers; the tables hold them to what Karve relies on, so that a new version of Karpenter is met here.
+// The wrappers return Karpenter's answers. The tables check what Karve relies on, so that a change in a new version of Karpenter fails here.
 
 func TestWhichPodsWaitForAMachine(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,7 @@ func limit(l Limit) string {
 	return fmt.Sprintf("`%s` (%s)", l.Setting, short(l.Default))
 }
 
-// short formats a duration without units that are 0.
+// short formats a duration without the units that are 0.
 func short(d time.Duration) string {
 	switch {
 	case d%time.Hour == 0:
@@ -94,7 +94,7 @@ func TestThePageHasTheTablesOfTheCode(t *testing.T) {
 	}
 }
 
-// Every state has a way out: a limit with what follows, or somebody who is told.
+// TestEveryStateHasAnOwnerALimitAndANextStep checks that every state ends: it has a limit and a next step, or somebody is notified.
 func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 	t.Parallel()
 	all := []State{Requested, Launched, Registered, Initializing, Broken, NodeMissing, Started, Unhealthy, Replacing, Disrupting, Draining}
@@ -107,11 +107,11 @@ func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 			t.Errorf("%s lacks something: %+v", s, *r)
 		}
 		if r.Breaks && (r.Limit != replicasTimeout || !strings.HasPrefix(r.Late, string(Broken))) {
-			t.Errorf("%s breaks by the replicas' timeout and says otherwise: %+v", s, *r)
+			t.Errorf("%s breaks at the replicas timeout, but the table says otherwise: %+v", s, *r)
 		}
 		named := slices.ContainsFunc(all, func(next State) bool { return next != s && strings.Contains(r.Next+r.Late, string(next)) })
 		if !named && s != Draining {
-			t.Errorf("%s leads nowhere: %+v", s, *r)
+			t.Errorf("%s leads to no other state: %+v", s, *r)
 		}
 	}
 	for _, m := range Marks {
@@ -119,19 +119,19 @@ func TestEveryStateHasAnOwnerALimitAndANextStep(t *testing.T) {
 			t.Errorf("%s lacks something: %+v", m.Name, m)
 		}
 		if m.Limit == (Limit{}) && m.Owner != "administrators" {
-			t.Errorf("%s has no limit, and nobody is told: %+v", m.Name, m)
+			t.Errorf("%s has no limit and no administrator as owner: %+v", m.Name, m)
 		}
 	}
 }
 
-// facts are the labels, annotations and taints that say what is, or that users write: they hold nothing back.
+// facts are the labels, annotations and taints that state facts or that users write. They do not block anything.
 var facts = []string{
 	v1alpha1.GPUNodeClassLabel, nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.GPUMemoryAnnotation,
 	v1alpha1.ReplacesAnnotation, nodecontract.UnusedSinceAnnotation, v1alpha1.EvictWhenUnusedAnnotation, nodecontract.GPUResetAnnotation, v1alpha1.CanaryLabel, v1alpha1.ImageRolloutAnnotation,
 	v1alpha1.FormerSelectorTermsAnnotation, v1alpha1.CanaryTaintKey, v1alpha1.PlannedPodsAnnotation, v1alpha1.PlanAnnotation, v1alpha1.PlannedLaunchesAnnotation,
 }
 
-// Whoever adds an annotation or a taint says here what it holds back, for how long and who ends it.
+// An author who adds an annotation or a taint documents here what it blocks, for how long, and who removes it.
 func TestEveryAnnotationAndTaintIsAFactOrAMark(t *testing.T) {
 	t.Parallel()
 	known := slices.Clone(facts)

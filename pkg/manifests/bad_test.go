@@ -7,7 +7,7 @@ import (
 	"karve.sh/karve/pkg/manifests"
 )
 
-// sharing is a GPUNodeClass with the sharing.
+// sharing returns a GPUNodeClass with these sharing settings.
 func sharing(s string) string {
 	return strings.Replace(class, "{strategy: TimeSlicing, replicas: 10}", "{"+s+"}", 1)
 }

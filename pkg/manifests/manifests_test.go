@@ -40,7 +40,7 @@ spec:
 	podSpec = `tolerations: [{operator: Exists}], containers: [{name: main, image: main, resources: {limits: {cpu: 1, nvidia.com/gpu.shared: 1}}}]`
 )
 
-// made is a workload of a kind with the fields of its spec.
+// made returns a workload of a kind with these fields in its spec.
 func made(apiVersion, kind, name, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: %s
@@ -56,7 +56,7 @@ func deployment(name, spec string) string {
 	return made("apps/v1", "Deployment", name, spec+", "+selector)
 }
 
-// files names the texts a.yaml, b.yaml and so on.
+// files returns the texts as files a.yaml, b.yaml and so on.
 func files(texts ...string) []manifests.File {
 	var all []manifests.File
 	for i, text := range texts {
@@ -74,7 +74,7 @@ func read(t testing.TB, texts ...string) *snapshot.Cluster {
 	return c
 }
 
-// waiting are the names of the pods for which a machine is wanted.
+// waiting returns the names of the pods that need a machine.
 func waiting(c *snapshot.Cluster) []string {
 	var names []string
 	for i := range c.Pods {
@@ -159,7 +159,7 @@ func TestPodsAreAsTheAPIServerWouldHaveThem(t *testing.T) {
 	}
 }
 
-// claimsOf are the claims of the cluster, with their class and volume.
+// claimsOf returns the PersistentVolumeClaims of the cluster with their class and phase.
 func claimsOf(c *snapshot.Cluster) []string {
 	var all []string
 	for i := range c.PersistentVolumeClaims {
@@ -280,7 +280,7 @@ items: []
 	}
 }
 
-// TestWhatIsReadIsWhatWasWritten draws pods, writes them as YAML or JSON, alone or in a list, and reads the same requests again.
+// TestWhatIsReadIsWhatWasWritten draws pods, writes them as YAML or JSON, one by one or in a list, and checks that reading them returns the same requests.
 func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -326,7 +326,7 @@ func TestWhatIsReadIsWhatWasWritten(t *testing.T) {
 	})
 }
 
-// FuzzRead: nothing makes Read panic, and what it lets pass makes a snapshot that the planner accepts.
+// FuzzRead checks that no input makes Read panic, and that what Read accepts yields a snapshot that the planner accepts.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		"", "---\n---", class + "---" + pool + "---" + deployment("d", "replicas: 3"), "kind: List\napiVersion: v1\nitems: [null, 1, {}, {kind: List}]",

@@ -23,7 +23,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// search is short, and without a clock, so that plans are always the same.
+// search returns a short search without a clock, so that its plans are deterministic.
 func search() solve.Solver { return solve.Solver{Effort: 10_000} }
 
 func of(t testing.TB, c *snapshot.Cluster) quote.Quote {
@@ -44,7 +44,7 @@ func text(t testing.TB, q *quote.Quote) string {
 	return out.String()
 }
 
-// launched are the pods that are launched for and those without a place, and what the claims cost.
+// launched returns the pods of the claims and the unplaced pods, and the price of the claims.
 func launched(claims []quote.Claim, unplaced []quote.Unplaced) (pods []string, price planner.MicroUSD) {
 	for _, claim := range claims {
 		pods = append(pods, claim.Pods...)
@@ -56,7 +56,7 @@ func launched(claims []quote.Claim, unplaced []quote.Unplaced) (pods []string, p
 	return pods, price
 }
 
-// withMachine is a cluster with an empty machine that is called there.
+// withMachine returns a cluster with an empty machine called there.
 func withMachine() *snapshot.Cluster {
 	c := Shared()
 	claim := Claim("there", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Initialized(Now))
@@ -65,7 +65,7 @@ func withMachine() *snapshot.Cluster {
 	return c
 }
 
-// limited gives a NodePool's limit for GPUs.
+// limited limits the GPUs of a NodePool.
 func limited(gpus string) func(*karpv1.NodePool) {
 	return func(np *karpv1.NodePool) { np.Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
 }
@@ -93,7 +93,7 @@ func TestAQuoteHasEveryPodOnce(t *testing.T) {
 		}
 		for _, u := range q.Unplaced {
 			if u.Reason == "" || u.Message == "" {
-				t.Errorf("%s has no place for no reason", u.Pod)
+				t.Errorf("%s is unplaced without a reason", u.Pod)
 			}
 		}
 		slices.Sort(pods)
@@ -142,7 +142,7 @@ func TestHeadroomChangesNoOtherPartOfAQuote(t *testing.T) {
 		pods, price := launched(h.Claims, h.Unplaced)
 		slices.Sort(pods)
 		if h.Pods != wanted || price != h.Price || len(slices.Compact(pods)) != len(pods) || len(pods) > wanted {
-			t.Errorf("of %d: %+v", wanted, h)
+			t.Errorf("the headroom for %d pods is wrong: %+v", wanted, h)
 		}
 		q.Headroom = h
 		var out bytes.Buffer
@@ -158,7 +158,7 @@ func TestOtherPricesAreForTheSamePodsWhateverTheLimits(t *testing.T) {
 	limited("2")(&c.NodePools[0])
 	c.Pods = Pods("p", 30, Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1"))
 	q := of(t, c)
-	// Twenty of the thirty have a place; as many whole GPUs would be twenty machines.
+	// Twenty of the thirty pods are placed. With whole GPUs, that takes twenty machines.
 	if len(q.Unplaced) != 10 || q.Price != 2*526_000 || q.WholeGPUs != 20*526_000 || q.WholeGPUsUnplaced != 0 || q.KarpenterUnplaced != 0 {
 		t.Errorf("%d have no place; $%d, whole GPUs %d (%d without), Karpenter without %d", len(q.Unplaced), q.Price, q.WholeGPUs, q.WholeGPUsUnplaced, q.KarpenterUnplaced)
 	}
@@ -189,7 +189,7 @@ func TestOverridesGoWhenEveryReplicaIsAWholeGPU(t *testing.T) {
 	if *c.GPUNodeClasses[0].Spec.Sharing.Replicas != 10 || len(c.GPUNodeClasses[0].Spec.Sharing.Overrides) != 1 {
 		t.Error("the cluster was changed")
 	}
-	// A sweep is of spec.sharing.replicas, which the override keeps from this GPU.
+	// A sweep changes spec.sharing.replicas, which does not apply to this GPU because of the override.
 	sweep, err := quote.SweepOf(c, []int32{2, 20}, search)
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func TestPoolsThatTakeSpotMachinesWithoutPrices(t *testing.T) {
 	}
 }
 
-// BenchmarkOf is of ten thousand pods of fifty workloads.
+// BenchmarkOf quotes ten thousand pods of fifty workloads.
 func BenchmarkOf(b *testing.B) {
 	c := Shared()
 	for i := range 50 {

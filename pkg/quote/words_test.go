@@ -67,7 +67,7 @@ func TestColumnsStandUnderTheirTitles(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-		at := len([]rune(lines[0])) - len("LAST") // where the last column begins, so also where the one before it ends
+		at := len([]rune(lines[0])) - len("LAST") // where the last column begins and the column before it ends
 		for i, line := range lines[1:] {
 			runes := []rune(line)
 			if string(runes[at:]) != tab.rows[i][2] || string(runes[at-len(gap):at]) != gap || runes[at-len(gap)-1] == ' ' || runes[0] == ' ' {

@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// A canary is like any other machine of its pool, or what it shows says nothing about them.
+// A canary must be like any other machine of its pool. Otherwise its result says nothing about them.
 func TestACanaryIsAMachineOfItsPoolThatNobodysPodsComeTo(t *testing.T) {
 	t.Parallel()
 	c := cluster()
@@ -62,10 +62,10 @@ func TestACanaryIsAMachineOfItsPoolThatNobodysPodsComeTo(t *testing.T) {
 		t.Errorf("it asks for %v, want what its DaemonSets and the check do", requests)
 	}
 	if !snapshot.IsCanary(claim) || snapshot.IsOurClaim(claim) {
-		t.Error("it is taken for a machine for pods")
+		t.Error("the canary counts as a machine for pods")
 	}
 	claim.Spec.Taints[0].Key = "changed"
 	if template.Spec.Taints[0].Key == "changed" {
-		t.Error("it shares its taints with the NodePool, which is a cache's")
+		t.Error("the canary shares its taints slice with the NodePool, which belongs to a cache")
 	}
 }

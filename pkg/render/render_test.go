@@ -24,7 +24,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// cluster has a pool that uses all that a template can say, and four waiting pods.
+// cluster returns a cluster whose pool uses all fields of a template, with four pending pods.
 func cluster() *snapshot.Cluster {
 	c := Shared()
 	np := &c.NodePools[0]
@@ -46,7 +46,7 @@ func cluster() *snapshot.Cluster {
 	return c
 }
 
-// launch is a launch of the first offering of the instance type, zone and capacity type for the pods.
+// launch returns a launch of the first offering of the instance type and capacity type in us-east-1a for the pods.
 func launch(t *testing.T, view *snapshot.View, instanceType, capacityType string, pods ...string) planner.Launch {
 	t.Helper()
 	i := slices.IndexFunc(view.Snapshot.Offerings, func(o planner.Offering) bool {
@@ -95,7 +95,7 @@ func TestAClaimSaysAllThatKarpenterMustKnowAndNoMore(t *testing.T) {
 			StartupTaints: []corev1.Taint{
 				{Key: "cilium", Effect: corev1.TaintEffectNoExecute}, {Key: v1alpha1.ReplicasNotReadyTaintKey, Effect: corev1.TaintEffectNoSchedule},
 			},
-			// Two pods of 300m and 1Gi, one of 1500m and 2Gi, the DaemonSet: no GPUs, no replicas, no ephemeral storage.
+			// Two pods of 300m and 1Gi, one of 1500m and 2Gi, and the DaemonSet. There are no GPUs, replicas or ephemeral storage.
 			Resources:              karpv1.ResourceRequirements{Requests: Amounts("cpu", "2200m", "memory", "4352Mi")},
 			ExpireAfter:            karpv1.NillableDuration{Duration: &month},
 			TerminationGracePeriod: &metav1.Duration{Duration: time.Hour},
@@ -175,11 +175,11 @@ func TestAClaimNamesTheAlternativesThatMinValuesAskFor(t *testing.T) {
 		t.Errorf("the same launch has two names, %s and %s", claim.Name, plain.Name)
 	}
 	if instanceType, zone, capacityType := snapshot.ShapeOf(claim); instanceType != "g4dn.12xlarge" || zone != "us-east-1a" || capacityType != "spot" {
-		t.Errorf("%s in %s (%s) is expected of it", instanceType, zone, capacityType)
+		t.Errorf("the expected shape is %s in %s (%s)", instanceType, zone, capacityType)
 	}
 }
 
-// The rules of the NodeClaim's definition that a requirement can break.
+// The validation rules of the NodeClaim CRD that a requirement can break.
 func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
@@ -192,7 +192,7 @@ func TestAClaimPassesTheRulesOfItsAPI(t *testing.T) {
 			t.Errorf("requirement %q is in Karpenter's domain", req.Key)
 		}
 		if req.Operator == corev1.NodeSelectorOpIn && len(req.Values) == 0 {
-			t.Errorf("requirement %q is In nothing", req.Key)
+			t.Errorf("requirement %q has the operator In without values", req.Key)
 		}
 	}
 	for key, value := range claim.Labels {
@@ -243,7 +243,7 @@ func TestOurStartupTaintIsThereOnceThoughTheTemplateHasIt(t *testing.T) {
 	}
 }
 
-// Each set of labels makes a launch template of its own.
+// Each distinct set of labels creates another launch template.
 func TestLaunchesOfOneOfferingForOtherPodsHaveTheSameLabels(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
@@ -319,7 +319,7 @@ func TestTheNameIsAFunctionOfThePoolTheOfferingAndThePods(t *testing.T) {
 	}
 }
 
-// A pod that waits though a machine was launched for it gets another one: its place was taken, or its machine is being replaced.
+// A pod that is still pending after a machine was launched for it gets another machine: its place was taken, or its machine is being replaced.
 func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(cluster())
@@ -341,7 +341,7 @@ func TestASecondLaunchForTheSamePodsHasANameOfItsOwn(t *testing.T) {
 	}
 }
 
-// Somebody keeps a machine that was launched for the pods and never started.
+// A machine that was launched for the pods never started, and something keeps it.
 func TestALaunchInTheSteadOfABrokenMachineHasANameOfItsOwn(t *testing.T) {
 	t.Parallel()
 	c := cluster()

@@ -22,7 +22,8 @@ func TestWhateverAilsAFleet(t *testing.T) {
 
 func FuzzDiagnose(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 
-// laws hold for every fleet: none goes that is well, that somebody keeps or that was not unhealthy for long enough, and no more at once than may.
+// laws checks for any fleet that no healthy or protected machine is replaced, that no machine is replaced before its toleration ends, and that no more are
+// replaced at once than permitted.
 func laws(t *rapid.T) {
 	machines := make([]snapshot.Machine, rapid.IntRange(0, 30).Draw(t, "machines"))
 	for i := range machines {
@@ -50,24 +51,24 @@ func laws(t *rapid.T) {
 		going[m.Pool()]++
 		due[m.Pool()]++
 		if cluster.Now.Before(unhealthy.Until) {
-			t.Fatalf("%s goes before it was unhealthy for long enough: %+v", m.Claim.Name, unhealthy)
+			t.Fatalf("%s is replaced before its toleration ends: %+v", m.Claim.Name, unhealthy)
 		}
 		if m.Node.Annotations[DoNotRepair] == "true" || m.Node.Annotations["ails"] == "" {
-			t.Fatalf("%s goes, with annotations %v: %+v", m.Claim.Name, m.Node.Annotations, unhealthy)
+			t.Fatalf("%s is replaced with annotations %v: %+v", m.Claim.Name, m.Node.Annotations, unhealthy)
 		}
 	}
 	for pool := range due {
 		if n := going[pool]; n > (all[pool]+4)/5 {
-			t.Fatalf("%d of %d machines of pool %s go at once: %+v", n, all[pool], pool, d.Pools[pool])
+			t.Fatalf("%d of %d machines of pool %s are replaced at once: %+v", n, all[pool], pool, d.Pools[pool])
 		}
 	}
 	slices.Reverse(machines)
 	if again := Diagnose(cluster, machines, borne); !reflect.DeepEqual(again.Cases, d.Cases) {
-		t.Fatalf("in another order it is another diagnosis: %+v and %+v", d.Cases, again.Cases)
+		t.Fatalf("the diagnosis depends on the order: %+v and %+v", d.Cases, again.Cases)
 	}
 }
 
-// ailment is anything that can be wrong with a machine, or nothing.
+// ailment draws any fault of a machine, or none.
 func ailment(t *rapid.T) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		ago := time.Duration(rapid.IntRange(-10, 60).Draw(t, "ago")) * time.Minute

@@ -21,7 +21,7 @@ var (
 	borne = Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute}
 )
 
-// machine is one that started a day ago and works.
+// machine returns a healthy machine that started a day ago.
 func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
 	pool, xlarge := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
 	at := now.Add(-24 * time.Hour)
@@ -35,7 +35,7 @@ func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
 	return m
 }
 
-// says has the Node say something of itself for so long. Its kubelet was heard of a moment ago.
+// says sets a condition of the Node that has lasted this long. The kubelet's last heartbeat was a second ago.
 func says(conditionType corev1.NodeConditionType, status corev1.ConditionStatus, ago time.Duration, reason ...string) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		c := conditionOf(m.Node, conditionType)
@@ -52,7 +52,7 @@ func notReady(ago time.Duration) func(*snapshot.Machine) {
 	return says(corev1.NodeReady, corev1.ConditionUnknown, ago)
 }
 
-// short has the Node expose so many replicas, which was seen so long ago.
+// short lets the Node expose the given number of replicas. The shortage was first seen this long ago.
 func short(replicas int64, ago time.Duration) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		node := snapshottest.Node(m.Claim, m.Type, replicas)
@@ -116,7 +116,7 @@ func starting() snapshot.Machine {
 	return m
 }
 
-// fleet is so many machines, the first of which are changed one by one.
+// fleet returns n machines. The edits apply to the first ones, one each.
 func fleet(n int, edits ...func(*snapshot.Machine)) (*snapshot.Cluster, []snapshot.Machine) {
 	machines := make([]snapshot.Machine, n)
 	for i := range machines {
@@ -160,7 +160,7 @@ func TestAFifthOfAPoolMayBeSickAndIsReplaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster, machines := fleet(c.machines, c.edits...)
-			// Elsewhere all is well, so that it is not the cluster.
+			// All other nodes are healthy, so that the cluster itself is not at fault.
 			for i := range 20 {
 				cluster.Nodes = append(cluster.Nodes, *machine(fmt.Sprintf("other-%d", i)).Node)
 			}
@@ -189,7 +189,7 @@ func drifting(m *snapshot.Machine) {
 
 func deleting(m *snapshot.Machine) { m.Claim.DeletionTimestamp = &metav1.Time{Time: now} }
 
-// silentAs has the Node of a machine not be ready for moments, which is so changed.
+// silentAs makes the Node of a machine not ready for a second, and applies further changes.
 func silentAs(changes ...func(*snapshot.Machine)) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		notReady(time.Second)(m)
@@ -215,7 +215,7 @@ func TestAClosedPoolSaysWhoIsSickAndWhatToDo(t *testing.T) {
 	}
 }
 
-// TestAZoneThatIsOutCostsNoMachine has pools of one machine each, which no share of a pool protects.
+// TestAZoneThatIsOutCostsNoMachine uses pools with one machine each, for which a limit by share of a pool has no effect.
 func TestAZoneThatIsOutCostsNoMachine(t *testing.T) {
 	t.Parallel()
 	pools := func(machines []snapshot.Machine) {
@@ -282,7 +282,7 @@ func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
 	cluster, machines := fleet(10, notReady(time.Minute))
 	cluster.Now = now.Add(24 * time.Hour)
 	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) || got.Wait != 14*time.Minute+time.Second {
-		t.Errorf("a day ahead: %+v, want it borne for another %s", got, 14*time.Minute+time.Second)
+		t.Errorf("a day ahead: %+v, want it tolerated for another %s", got, 14*time.Minute+time.Second)
 	}
 	cluster.Now = now.Add(-24 * time.Hour)
 	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; replaced(got) {
@@ -293,7 +293,7 @@ func TestAClockThatJumpsMakesNobodySick(t *testing.T) {
 	machines[1].Node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(cluster.Now)
 	cluster.Nodes[1] = *machines[1].Node
 	if got := Diagnose(cluster, machines, borne).Cases["m-00"]; !replaced(got) {
-		t.Errorf("when others are heard of: %+v, want it due", got)
+		t.Errorf("while another kubelet sends heartbeats: %+v, want the machine due", got)
 	}
 }
 
@@ -357,10 +357,10 @@ func TestSickMachinesInARowAreCounted(t *testing.T) {
 			m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation] = m.Claim.CreationTimestamp.Add(c.lived).Format(time.RFC3339)
 		})
 		if got := RepairsOfNext(&m); got != c.want {
-			t.Errorf("%s: the next stands for %d, want %d", name, got, c.want)
+			t.Errorf("%s: RepairsOfNext is %d, want %d", name, got, c.want)
 		}
 	}
 }
 
-// replaced says that the machine is to be replaced now.
+// replaced reports whether the machine is to be replaced now.
 func replaced(c Case) bool { return c.Wait <= 0 && c.Kept == "" }

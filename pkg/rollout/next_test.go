@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// settled is a world that runs v1 on four nodes, and has been taken over.
+// settled returns a world in which the rollout has adopted the node class and runs v1 on four nodes.
 func settled(t *testing.T, architectures ...string) *imaginary {
 	t.Helper()
 	if len(architectures) == 0 {
@@ -61,7 +61,7 @@ func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
 	w.run(soak + time.Minute)
 	w.want(t, v1alpha1.StepRolling, "v2")
 	if left := w.leftovers(); left != nil {
-		t.Errorf("of the canary there is still %v", left)
+		t.Errorf("objects of the canary are left: %v", left)
 	}
 	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionTrue, "Rolling", "0 of 4 nodes run v2")
 	for range 4 {
@@ -72,7 +72,7 @@ func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
 	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
 	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionFalse, "AsWanted", "")
 	if good := w.rollout.Status.Good; len(good) != 2 || good[0].Release != "v2" || good[1].Release != "v1" {
-		t.Errorf("good are %v", good)
+		t.Errorf("the good images are %v", good)
 	}
 	for _, reason := range []string{"TakenOver", "ImageFound", "CanaryStarted", "CanaryPassed", "CanarySoaked", "Promoted", "RolledOut"} {
 		if !w.told(reason) {
@@ -81,7 +81,7 @@ func TestAGoodImageIsTriedWatchedPromotedAndRolledOut(t *testing.T) {
 	}
 }
 
-// The verdict comes within the canary's time and a minute, and no node in production sees the image.
+// The verdict comes within the canary's time plus a minute, and no production node gets the image.
 func TestABadImageIsDistrustedInTimeAndTheClassIsUntouched(t *testing.T) {
 	t.Parallel()
 	for is, reason := range map[kind]string{neverJoins: "NodeNotJoined", neverExposes: "ReplicasMissing", failsItsCheck: "CheckFailed"} {
@@ -105,7 +105,7 @@ func TestABadImageIsDistrustedInTimeAndTheClassIsUntouched(t *testing.T) {
 			w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "ImageDistrusted", "v2 is not used")
 			w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionTrue, "Pinned", "")
 			if left := w.leftovers(); left != nil {
-				t.Errorf("of the canary there is still %v", left)
+				t.Errorf("objects of the canary are left: %v", left)
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func TestAnImageThatAilsWhileItIsWatchedIsDistrusted(t *testing.T) {
 	w.run(3 * time.Hour)
 	w.want(t, v1alpha1.StepSettled, "v1")
 	if d := w.rollout.Status.Distrusted; len(d) != 1 || d[0].Reason != "CanaryUnwell" || !strings.Contains(d[0].Message, "XID 79") {
-		t.Errorf("distrusted are %+v", d)
+		t.Errorf("the distrusted images are %+v", d)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestOneNodeThatFailsAmongOthersIsTolerated(t *testing.T) {
 	}
 }
 
-// Friday, 23:30.
+// The test starts on a Friday at 23:30.
 func TestNothingIsPromotedOutsideTheWindows(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
@@ -232,7 +232,7 @@ func TestADistrustedImageIsTriedAgainWhenTheSpecIsEditedToNameIt(t *testing.T) {
 	w.publish(release(2, "amd64"), failsItsCheck)
 	w.run(time.Hour)
 	w.want(t, v1alpha1.StepSettled, "v1")
-	w.kinds["ami-2amd64"] = fine // The check was wrong, say.
+	w.kinds["ami-2amd64"] = fine // For example, the check was wrong.
 	w.run(time.Hour)
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "v2" })
 	w.run(10 * time.Minute)
@@ -244,7 +244,7 @@ func TestADistrustedImageIsTriedAgainWhenTheSpecIsEditedToNameIt(t *testing.T) {
 	w.run(48 * time.Hour)
 	w.want(t, v1alpha1.StepSettled, "v1")
 	if len(w.rollout.Status.Distrusted) != 1 {
-		t.Errorf("it failed again under the same spec, and is tried on and on: %+v", w.rollout.Status)
+		t.Errorf("the image failed again under the same spec and is tried repeatedly: %+v", w.rollout.Status)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestEachArchitectureHasItsCanaryInTurn(t *testing.T) {
 	w.nodes = nil
 	w.run(soak + 10*time.Minute)
 	w.want(t, v1alpha1.StepSettled, "v2")
-	// A release that lacks an architecture is no candidate.
+	// A release that lacks an architecture is not a candidate.
 	w.publish(release(3, "amd64"), fine)
 	w.run(10 * time.Minute)
 	w.want(t, v1alpha1.StepSettled, "v2")
@@ -301,7 +301,7 @@ func TestWhatIsNotTheImagesFaultIsTriedAgainLater(t *testing.T) {
 			c.mend(w)
 			w.run(24 * time.Hour)
 			if len(w.rollout.Status.Distrusted) != 0 {
-				t.Errorf("distrusted are %+v", w.rollout.Status.Distrusted)
+				t.Errorf("the distrusted images are %+v", w.rollout.Status.Distrusted)
 			}
 			w.want(t, v1alpha1.StepRolling, "v2")
 		})
@@ -314,13 +314,13 @@ func TestACanaryThatIsTakenAwayWhileItSoaksIsTriedAgain(t *testing.T) {
 	w.publish(release(2, "amd64"), fine)
 	w.run(10 * time.Minute)
 	w.want(t, v1alpha1.StepSoaking, "v1")
-	w.claim = nil // Spot, or a person.
+	w.claim = nil // a spot interruption, or deleted by a user
 	w.run(30 * time.Second)
 	w.want(t, v1alpha1.StepTesting, "v1")
 	w.run(10 * time.Minute)
 	w.want(t, v1alpha1.StepSoaking, "v1")
 	if len(w.rollout.Status.Distrusted) != 0 {
-		t.Errorf("distrusted are %+v", w.rollout.Status.Distrusted)
+		t.Errorf("the distrusted images are %+v", w.rollout.Status.Distrusted)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestAClassThatSomebodyElseChangedIsLeftAlone(t *testing.T) {
 	}
 	w.wantCondition(t, v1alpha1.ConditionDegraded, metav1.ConditionTrue, "NodeClassChanged", v1alpha1.ImageRolloutAnnotation)
 	w.wantCondition(t, v1alpha1.ConditionReady, metav1.ConditionFalse, "NodeClassChanged", "")
-	// Taken over as it is, once the annotation is gone.
+	// The rollout adopts the class as it is once the annotation is gone.
 	w.released["by-hand"] = &v1alpha1.GPUImage{Release: "by-hand", Images: []v1alpha1.ArchitectureImage{{Architecture: "amd64", ID: "ami-by-hand"}}}
 	w.mark = ""
 	w.edit(func(s *v1alpha1.GPUImageRolloutSpec) { s.Image = "by-hand" })
@@ -353,7 +353,7 @@ func TestAnOlderRecommendationIsNotFollowed(t *testing.T) {
 	w.wantCondition(t, v1alpha1.ConditionProgressing, metav1.ConditionFalse, "Settled", "v0, which is recommended, is older than v1, which stays")
 }
 
-// Releases that come faster than a window opens must not keep each other from it; one that is withdrawn is dropped.
+// Releases that come more often than windows open must not keep each other from being promoted. A release that is withdrawn is dropped.
 func TestAnImageThatIsBeingTriedIsTriedToItsEndUnlessItIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
@@ -417,7 +417,7 @@ func TestAWindowThatCannotBeReadIsSaid(t *testing.T) {
 	}
 }
 
-// once has two releases of which the second is pinned, and the first ran well before.
+// once returns a world in which the second release is pinned after the first one ran without faults.
 func once(t *testing.T) *imaginary {
 	t.Helper()
 	w := settled(t)
@@ -441,7 +441,7 @@ func TestARolloutWhosePinnedImageIsGoneGoesBackToTheLastGoodOne(t *testing.T) {
 	if !w.told("RollingBack") || !strings.Contains(w.events[len(w.events)-1].Message, "ami-2amd64 does not exist any more") {
 		t.Errorf("told %v", w.events)
 	}
-	// The next release is tried as any other.
+	// The next release is tested like any other.
 	for range 4 {
 		w.replace()
 	}
@@ -453,7 +453,7 @@ func TestARolloutWhosePinnedImageIsGoneGoesBackToTheLastGoodOne(t *testing.T) {
 func TestARolloutWithoutAnyImageLeftPinsTheNextOneThatPassesItsCheck(t *testing.T) {
 	t.Parallel()
 	w := settled(t)
-	w.now = w.now.Add(5 * 24 * time.Hour) // A Saturday: no window is open for two days.
+	w.now = w.now.Add(5 * 24 * time.Hour) // It is a Saturday. The next window opens in two days.
 	w.vanish(w.released["v1"])
 	w.run(2 * time.Minute)
 	w.want(t, v1alpha1.StepSettled, "v1")
@@ -478,7 +478,7 @@ func TestAnOlderImageThatIsRecommendedAgainReplacesOneThatIsGone(t *testing.T) {
 	w.vanish(w.released["v2"])
 	w.publish(release(1, "amd64"), fine)
 	w.run(10 * time.Minute)
-	w.want(t, v1alpha1.StepSettled, "v1") // It has no nodes.
+	w.want(t, v1alpha1.StepSettled, "v1") // The release has no nodes.
 }
 
 func TestAnImageThatIsGoneIsNotGoneBackTo(t *testing.T) {

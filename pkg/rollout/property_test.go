@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// TestWhateverHappensOnlyTriedImagesArePromoted drives rollouts through random images, faults, edits and crashes.
+// TestWhateverHappensOnlyTriedImagesArePromoted runs rollouts with random images, faults, edits and crashes.
 func TestWhateverHappensOnlyTriedImagesArePromoted(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, laws)
@@ -20,7 +20,7 @@ func TestWhateverHappensOnlyTriedImagesArePromoted(t *testing.T) {
 
 func FuzzRollout(f *testing.F) { f.Fuzz(rapid.MakeFuzz(laws)) }
 
-// laws are those that hold at each step of each rollout.
+// laws checks the properties that hold at every step of every rollout.
 func laws(t *rapid.T) {
 	architectures := rapid.SampledFrom([][]string{{"amd64"}, {"arm64"}, {"amd64", "arm64"}}).Draw(t, "architectures")
 	w := newImaginary(release(1, architectures...))
@@ -60,7 +60,7 @@ func laws(t *rapid.T) {
 		case 7:
 			w.noPlace = !w.noPlace
 		case 8:
-			if w.claim != nil { // Taken away.
+			if w.claim != nil { // Another client deleted the NodeClaim.
 				w.claim, w.going = nil, w.now.Add(drainTime)
 			}
 		case 9:
@@ -71,10 +71,10 @@ func laws(t *rapid.T) {
 		case 10, 11, 12:
 			w.replace()
 		case 13:
-			w.newest = w.released["v1"] // All that came later is withdrawn.
+			w.newest = w.released["v1"] // All later releases are withdrawn.
 		case 18, 19:
 			if w.mark != w.rollout.Name {
-				continue // Which images the class has before it is taken over is nobody's to mend.
+				continue // Before the rollout adopts the class, it is not responsible for the images of the class.
 			}
 			w.vanish(w.released[rapid.SampledFrom(slices.Sorted(maps.Keys(w.released))).Draw(t, "vanishes")])
 		case 14, 15, 16, 17:
@@ -85,7 +85,7 @@ func laws(t *rapid.T) {
 		witness.step(rapid.IntRange(0, 9).Draw(t, "crash") == 0)
 		w.now = w.now.Add(time.Duration(rapid.SampledFrom([]int{1, 1, 5, 30, 60, 300, 1800, 20000}).Draw(t, "seconds")) * time.Second)
 	}
-	// Once all is mended, and nothing new comes, it ends with nothing left over.
+	// Once all faults are repaired and no new images arrive, the rollout ends and leaves no objects behind.
 	w.noAWS, w.refuses, w.stuck, w.noPlace, w.gone = false, false, false, false, false
 	if w.mark != w.rollout.Name {
 		clear(w.vanished)
@@ -106,7 +106,7 @@ func laws(t *rapid.T) {
 	}
 	s := &w.rollout.Status
 	if s.Step != v1alpha1.StepSettled || len(w.leftovers()) > 0 || s.Canary != nil || s.Candidate != nil {
-		t.Fatalf("it does not end: %s with %v left over: %+v", s.Step, w.leftovers(), s)
+		t.Fatalf("the rollout does not end: step %s, objects left: %v: %+v", s.Step, w.leftovers(), s)
 	}
 	for _, c := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionReady} {
 		if !meta.IsStatusConditionTrue(s.Conditions, c) {
@@ -125,17 +125,17 @@ func laws(t *rapid.T) {
 	}
 }
 
-// witness sees for itself what a rollout may and may not do.
+// witness observes the rollout independently and checks its actions.
 type witness struct {
 	world *imaginary
 	t     *rapid.T
-	// well is since when the present canary of an image has passed its check.
+	// well is when the current canary of an image passed its check.
 	well map[string]time.Time
-	// owed are images that failed on nodes, and were therefore taken back.
+	// owed are images that failed on nodes and were rolled back because of it.
 	owed map[string]bool
 }
 
-// run steps as often as the decisions ask for, and crashes at the first changes of step that crashes names.
+// run steps as often as the decisions request. It crashes at those first changes of the step for which crashes is true.
 func (w *witness) run(d time.Duration, crashes []bool) {
 	for until := w.world.now.Add(d); w.world.now.Before(until); {
 		before := w.world.rollout.Status.Step
@@ -180,7 +180,7 @@ func (w *witness) step(crash bool) time.Duration {
 	return result.Again
 }
 
-// follow notes the canary's health, with its own eyes.
+// follow records the canary's health independently of the rollout.
 func (w *witness) follow(seen *Seen, before *v1alpha1.CanaryNode) {
 	if before != nil && seen.Canary.Claimed && seen.Canary.Exposed == seen.Canary.Promised && seen.Canary.Check == CheckPassed && seen.Canary.Image == before.Image {
 		if _, known := w.well[before.Name]; !known {
@@ -189,7 +189,7 @@ func (w *witness) follow(seen *Seen, before *v1alpha1.CanaryNode) {
 	}
 }
 
-// judge says whether the class may be pinned to what it is pinned to now.
+// judge checks that the class may have its current pin.
 func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string, distrusted map[string]int64) {
 	world := w.world
 	current := world.rollout.Status.Current
@@ -205,7 +205,7 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 		}
 	}
 	if fallback() || before.Replaced != nil || before.Current.Same(current) {
-		return // Gone back, or what was decided and checked before a crash.
+		return // It is a rollback, or a change that was decided and checked before a crash.
 	}
 	lost := !w.noneMissing(before.Current)
 	now := current.Named(world.rollout.Spec.PromoteNow) || lost
@@ -221,7 +221,7 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 			w.t.Fatalf("promoted %s, which a canary cannot have passed", id)
 		case ails:
 			if !now {
-				w.t.Fatalf("promoted %s, which ailed while it soaked", id)
+				w.t.Fatalf("promoted %s, which failed while it soaked", id)
 			}
 		case fine, failsLater, kinds:
 		}
@@ -232,17 +232,17 @@ func (w *witness) judge(before *v1alpha1.GPUImageRolloutStatus, pinned []string,
 			}
 		}
 		if longest < 0 || longest < soak && !now {
-			w.t.Fatalf("promoted %s whose canary was well for %s", id, longest)
+			w.t.Fatalf("promoted %s, whose canary was healthy for only %s", id, longest)
 		}
 	}
 }
 
-// noneMissing says whether AWS has all images of a release.
+// noneMissing reports whether AWS has all images of a release.
 func (w *witness) noneMissing(image *v1alpha1.GPUImage) bool {
 	return image == nil || w.world.exists(image)
 }
 
-// canaryNameFor is name if it is that of a canary of the image.
+// canaryNameFor returns name if it is the name of a canary of the image.
 func canaryNameFor(w *imaginary, id, name string) string {
 	for attempt := range int32(200) {
 		if canaryName(w.rollout, id, attempt) == name {
@@ -252,7 +252,7 @@ func canaryNameFor(w *imaginary, id, name string) string {
 	return ""
 }
 
-// inWindow is the windows of these tests in plain words: Monday to Thursday, 09:00 to 15:00 UTC.
+// inWindow implements the windows of these tests independently: Monday to Thursday, 09:00 to 15:00 UTC.
 func inWindow(windows []v1alpha1.PromotionWindow, now time.Time) bool {
 	return len(windows) == 0 || now.Weekday() >= time.Monday && now.Weekday() <= time.Thursday && now.Hour() >= 9 && now.Hour() < 15
 }

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// kind is what a machine image is like. What a rollout makes of it is seen only by trying it.
+// kind is the behavior of a machine image. A rollout learns it only by testing the image.
 type kind int
 
 const (
@@ -18,25 +18,25 @@ const (
 	neverJoins
 	neverExposes
 	failsItsCheck
-	// ails is when the canary is well at first, and not any more half a soak later.
+	// ails means that the canary is healthy at first, and fails half a soak time later.
 	ails
-	// failsLater is when the canary is well, and nodes that are launched after the promotion never expose their replicas.
+	// failsLater means that the canary is healthy, but nodes launched after the promotion never expose their replicas.
 	failsLater
 	kinds
 )
 
-// Monday, 2 March 2026, at noon: within the window of most tests.
+// start is Monday, 2 March 2026, at noon, within the window of most tests.
 var start = time.Date(2026, 3, 2, 12, 0, 0, 0, time.UTC)
 
 const (
 	soak     = time.Hour
 	trial    = 10 * time.Minute
 	joinTime = 2 * time.Minute
-	// drainTime is how long a machine that was given back is still there.
+	// drainTime is how long a deleted machine still exists.
 	drainTime = 40 * time.Second
 )
 
-// imaginary is a cluster that does what it is told, faultily where a test says so.
+// imaginary is a fake cluster that carries out the rollout's decisions, with the faults that a test sets.
 type imaginary struct {
 	now     time.Time
 	rollout *v1alpha1.GPUImageRollout
@@ -45,27 +45,27 @@ type imaginary struct {
 	newest   *v1alpha1.GPUImage
 	released map[string]*v1alpha1.GPUImage
 
-	// The EC2NodeClass.
+	// The EC2NodeClass: whether it is gone, the rollout that has adopted it, and its pinned images.
 	gone bool
 	mark string
 	pin  []string
 
-	// vanished are the ids of images that AWS does not have any more.
+	// vanished are the IDs of images that AWS no longer has.
 	vanished map[string]bool
 
 	architectures []string
 	noAWS         bool
 	noPlace       bool
 	poolUnwell    string
-	refuses       bool // launches
-	stuck         bool // launches
+	refuses       bool // launches fail
+	stuck         bool // launches hang
 
 	shadow, claim, pod *canaryObject
-	// going is until when a machine that was given back is there.
+	// going is until when a deleted machine still exists.
 	going time.Time
-	// twice says that there were two canary machines at once.
+	// twice is true if there were two canary machines at once.
 	twice bool
-	// nodes are the images of the machines.
+	// nodes are the images of the production nodes.
 	nodes []string
 
 	events []Event
@@ -94,7 +94,7 @@ func newImaginary(current *v1alpha1.GPUImage) *imaginary {
 	return w
 }
 
-// release makes a release of an image for each architecture.
+// release returns release n with an image for each architecture.
 func release(n int, architectures ...string) *v1alpha1.GPUImage {
 	image := &v1alpha1.GPUImage{Release: fmt.Sprintf("v%d", n), Created: &metav1.Time{Time: start.Add(time.Duration(n) * time.Hour)}}
 	for _, a := range architectures {
@@ -111,7 +111,7 @@ func (w *imaginary) publish(image *v1alpha1.GPUImage, is kind) {
 	}
 }
 
-// vanish has AWS lose the images of a release.
+// vanish makes AWS lose the images of a release.
 func (w *imaginary) vanish(image *v1alpha1.GPUImage) {
 	for _, id := range image.IDs() {
 		w.vanished[id] = true
@@ -127,7 +127,7 @@ func (w *imaginary) edit(change func(*v1alpha1.GPUImageRolloutSpec)) {
 	w.rollout.Generation++
 }
 
-// step looks and acts once. A crash comes after the status was written and before anything was done.
+// step observes and acts once. A crash happens after the status was written and before the actions.
 func (w *imaginary) step(crash bool) Result {
 	seen := w.see()
 	result := Next(w.rollout, &seen)
@@ -139,7 +139,7 @@ func (w *imaginary) step(crash bool) Result {
 	return result
 }
 
-// run steps until a time, as often as the decisions ask for, and at least once a minute.
+// run steps for a time, as often as the decisions request and at least once a minute.
 func (w *imaginary) run(d time.Duration) {
 	for until := w.now.Add(d); ; {
 		result := w.step(false)
@@ -178,7 +178,7 @@ func (w *imaginary) act(result *Result) {
 	}
 }
 
-// replace rolls one node to what the class is pinned to.
+// replace replaces one node by a node with the pinned image.
 func (w *imaginary) replace() {
 	for i := range w.nodes {
 		if !slices.Contains(w.pin, w.nodes[i]) {
@@ -223,7 +223,7 @@ func (w *imaginary) see() Seen {
 			s.WantedProblem = &Problem{"ImageNotFound", "no such release"}
 		}
 	}
-	// What the status knows is taken from there, and anything else from AWS.
+	// Images that the status has come from there. All others come from AWS.
 	if s.Wanted != nil && !w.exists(s.Wanted) && !s.Wanted.Same(status.Current) && !in(status.Good, s.Wanted) {
 		s.Wanted, s.WantedProblem = nil, &Problem{"ImageNotFound", "AWS has no such image"}
 	}
@@ -298,7 +298,7 @@ func (w *imaginary) seeCanary(s *Seen) {
 	}
 }
 
-// leftovers are the names of all objects of canaries.
+// leftovers returns the names of all canary objects.
 func (w *imaginary) leftovers() []string {
 	var names []string
 	for _, o := range []*canaryObject{w.shadow, w.claim, w.pod} {

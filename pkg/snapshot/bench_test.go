@@ -13,8 +13,8 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// BenchmarkBuild is of a large cluster: a thousand instance types of which a tenth has GPUs, three zones, twenty DaemonSets, ten pools of Karve's and ten of
-// Karpenter's, and a thousand pods of fifty classes.
+// BenchmarkBuild builds the view of a large cluster: a thousand instance types, a tenth of them with GPUs, three zones, twenty DaemonSets, ten pools of Karve
+// and ten of Karpenter, and a thousand pods of fifty classes.
 func BenchmarkBuild(b *testing.B) {
 	c := Shared()
 	base := c.InstanceTypes()
@@ -50,8 +50,8 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkBuildOfManyPods is of ten thousand waiting pods in fifty shapes, each shape a Deployment with rules of its own, beside ten thousand pods on
-// a thousand nodes, of which a hundred are ours.
+// BenchmarkBuildOfManyPods builds the view of ten thousand pending pods in fifty shapes, each a Deployment with rules of its own. Another ten thousand pods run
+// on a thousand nodes, a hundred of which are Karve's.
 func BenchmarkBuildOfManyPods(b *testing.B) {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
@@ -87,7 +87,7 @@ func BenchmarkBuildOfManyPods(b *testing.B) {
 	}
 }
 
-// tenants is a cluster in which so many Deployments of three pods wait, each with rules of its own.
+// tenants returns a cluster with the given number of Deployments of three pending pods, each with rules of its own.
 func tenants(deployments int) *snapshot.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
@@ -103,7 +103,7 @@ func tenants(deployments int) *snapshot.Cluster {
 	return c
 }
 
-// BenchmarkBuildForTenants is of Deployments each of which has rules of its own.
+// BenchmarkBuildForTenants builds the view of Deployments with rules of their own.
 func BenchmarkBuildForTenants(b *testing.B) {
 	for _, n := range []int{100, 300, 1_000, 3_000} {
 		b.Run(fmt.Sprint(n, " classes"), func(b *testing.B) {
@@ -118,7 +118,7 @@ func BenchmarkBuildForTenants(b *testing.B) {
 	}
 }
 
-// BenchmarkBuildOfManyTerms is of 60 pods, each with a required affinity of 400 terms.
+// BenchmarkBuildOfManyTerms builds the view of 60 pods, each with a required affinity of 400 terms.
 func BenchmarkBuildOfManyTerms(b *testing.B) {
 	c := tenants(0)
 	for i := range 60 {

@@ -16,7 +16,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// wantBlocked fails unless the cluster's only class is blocked for the reason, with a message that holds the words.
+// wantBlocked fails unless the cluster's only class is blocked for the reason with a message that contains the words.
 func wantBlocked(t *testing.T, c *snapshot.Cluster, reason planner.Reason, words ...string) {
 	t.Helper()
 	classes := snapshot.Build(c).Classes
@@ -65,7 +65,7 @@ func TestAPodThatNoPoolAdmitsIsToldWhyForEachPool(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonNoPool, "there is none; create one")
 }
 
-// While AWS cannot be asked, nothing is known of any machine that a pool could launch.
+// While AWS does not answer, Karve does not know which machines a pool could launch.
 func TestAPodIsToldOfAnOutageAndNotToMatchAPool(t *testing.T) {
 	t.Parallel()
 	c := Shared()

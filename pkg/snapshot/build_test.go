@@ -23,7 +23,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// busy is a cluster with some of everything.
+// busy returns a cluster with objects of all kinds.
 func busy() *snapshot.Cluster {
 	c := Recipe()
 	c.GPUNodeClasses = append(c.GPUNodeClasses, Class("renamed", 4))
@@ -106,7 +106,7 @@ func TestBuildDoesNotChangeWhatItReads(t *testing.T) {
 	}
 }
 
-// What the planner relies on, and a plan of a busy cluster that keeps every rule.
+// TestASnapshotIsSuchAsThePlannerNeedsIt checks the planner's assumptions, and that a plan for a busy cluster keeps every rule.
 func TestASnapshotIsSuchAsThePlannerNeedsIt(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(busy())

@@ -170,7 +170,7 @@ func TestPodsThatNoMachineTakesHaveNoSayInHowGPUsAreShared(t *testing.T) {
 		return snapshot.Build(c).Offerings[0].ReplicasPerGPU
 	}
 	if got := replicas(); got <= 10 {
-		t.Fatalf("each GPU has %d replicas: nothing to tell by", got)
+		t.Fatalf("each GPU has %d replicas, so the test shows nothing", got)
 	}
 	want := replicas()
 	for name, edits := range map[string][]func(*corev1.Pod){

@@ -16,14 +16,14 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// fieldsHonored is the condition of fields that have no effect; those of [snapshot.Problem] keep the pool from launching.
+// fieldsHonored is the condition type for fields that have no effect. Fields that [snapshot.Problem] reports prevent the pool from launching.
 const fieldsHonored = v1alpha1.ConditionFieldsHonored
 
-// reported are NodePools with one field that is not honored: the field as in the schema, and the condition that says so.
+// reported are NodePools with one field that is not honored, the path of the field in the schema, and the condition that reports it.
 var reported = []struct {
 	name, path string
 	edit       func(*karpv1.NodePool)
-	// condition is the one that is False.
+	// condition is the condition type that is False.
 	condition, reason, message string
 }{
 	{
@@ -175,7 +175,7 @@ func TestFieldsThatAreHonoredAreNotReported(t *testing.T) {
 	}
 }
 
-// Until the cloud's instance types are known, nobody knows which labels are the cloud's.
+// Until the cloud's instance types are known, Karve cannot tell which labels are the cloud's.
 func TestLabelsAreNotReportedBeforeTheInstanceTypesAreKnown(t *testing.T) {
 	t.Parallel()
 	c := Shared()

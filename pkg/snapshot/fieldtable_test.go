@@ -1,12 +1,12 @@
 package snapshot_test
 
-// decision says what Karve does with a field.
+// decision is what Karve does with a field.
 type decision struct {
-	// path is the field's; an item of a list is [], a value of a map {}, and a value of an enumeration follows =.
+	// path is the path of the field. [] stands for a list item and {} for a map value. An enum value follows =.
 	path string
-	// says is what docs/nodepool.md says of it; "" for fields of a GPUNodeClass, whose CRD does.
+	// says is the text in docs/nodepool.md. It is "" for fields of a GPUNodeClass, which its CRD documents.
 	says string
-	// by is the test that shows that the field is honored, as package and name. "" for a field that is reported; `reported` has it under its path.
+	// by is the test that shows that the field is honored, as package and name. It is "" for a field that is reported, which `reported` has under its path.
 	by string
 }
 

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite the table in docs/nodepool.md, 
 
 const root = "../.."
 
-// leaves returns the paths of all values of a schema, sorted; each value of an enumeration has its own.
+// leaves returns the paths of all values of a schema, sorted. Each enum value has its own path.
 func leaves(s crdtest.Schema, path string) []string {
 	var all []string
 	s.Walk(path, func(path string, s crdtest.Schema) bool {

@@ -18,7 +18,7 @@ import (
 const (
 	mib = 1 << 20
 	gib = 1 << 30
-	// t4 is what the driver leaves of the 16 GiB of a T4.
+	// t4 is the part of a T4's 16 GiB that the driver leaves.
 	t4 = 15079 * mib
 )
 
@@ -126,7 +126,7 @@ func TestRunningPodsAreTakenToBeOnTheGPUsThatTheAgentWouldChoose(t *testing.T) {
 			if diff := cmp.Diff(tc.want, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
 				t.Errorf("GPUs (-want +got):\n%s", diff)
 			}
-			// The same node without a claim of ours, as it says itself.
+			// The same node without a NodeClaim of Karve: its labels count.
 			c.NodeClaims, c.Nodes[0].Labels["nvidia.com/gpu.count"] = nil, "4"
 			if diff := cmp.Diff(tc.want, snapshot.Build(c).Nodes[0].GPUs); diff != "" {
 				t.Errorf("GPUs of a node that is not ours (-want +got):\n%s", diff)

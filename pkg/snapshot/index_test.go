@@ -23,7 +23,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// objects are those of a cluster by name, as a cache has them.
+// objects are the objects of a cluster by name, as a cache has them.
 type objects struct {
 	pods    map[string]*corev1.Pod
 	nodes   map[string]*corev1.Node
@@ -32,7 +32,7 @@ type objects struct {
 	csi     map[string]*storagev1.CSINode
 }
 
-// plain is the cluster with the objects themselves.
+// plain returns the cluster with these objects.
 func (o objects) plain(c *snapshot.Cluster) *snapshot.Cluster {
 	now := *c
 	now.Pods, now.Nodes, now.NodeClaims, now.PersistentVolumeClaims, now.CSINodes = values(o.pods), values(o.nodes), values(o.claims), values(o.volumes), values(o.csi)
@@ -47,7 +47,7 @@ func values[T any](named map[string]*T) []T {
 	return all
 }
 
-// change draws a change of one object, and makes it.
+// change draws and applies a change of one object.
 func (o objects) change(t *rapid.T, changes *snapshot.Changes) {
 	machine := func() string { return fmt.Sprint("m-", rapid.IntRange(0, 3).Draw(t, "machine")) }
 	gone := rapid.IntRange(0, 3).Draw(t, "gone") == 0
@@ -115,7 +115,7 @@ func drawClaim(t *rapid.T, name string) *karpv1.NodeClaim {
 	case 0:
 		claim.Labels[v1alpha1.CanaryLabel] = "rollout"
 	case 1:
-		claim.Annotations = nil // Karpenter's.
+		claim.Annotations = nil // It is Karpenter's own.
 	case 2:
 		claim.Annotations[v1alpha1.ReplacingAnnotation] = "Drifted"
 	case 3:
@@ -134,7 +134,8 @@ func drawNode(t *rapid.T, name string) *corev1.Node {
 	return &node
 }
 
-// Whatever has changed, and whatever was computed before, decisions read the same as from an index that is made of all objects at once.
+// TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing checks that an index that follows changes yields the same decisions as an index of all objects,
+// whatever changed and whatever was computed before.
 func TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -173,7 +174,7 @@ func TestAnIndexThatFollowsChangesEqualsOneThatIsMadeFromNothing(t *testing.T) {
 			if diff := cmp.Diff(machinesOf(&want), machinesOf(&got)); diff != "" {
 				t.Fatalf("machines (-from nothing +following):\n%s", diff)
 			}
-			// The index of before is what it was.
+			// The earlier index has not changed.
 			if older != nil {
 				following.Index = older
 				again := snapshot.Build(&following)
@@ -200,7 +201,7 @@ func asText(t *rapid.T, s planner.Snapshot) string {
 	return string(text)
 }
 
-// machinesOf writes what a view says of its machines.
+// machinesOf formats what a view says about its machines.
 func machinesOf(v *snapshot.View) string {
 	var b strings.Builder
 	for i := range v.Machines {

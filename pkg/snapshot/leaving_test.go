@@ -17,7 +17,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// two is a cluster with two machines, the first of which holds pods of all kinds.
+// two returns a cluster with two machines. The first one runs pods of all kinds.
 func two(edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	c := Shared()
 	c.NodeClaims = []karpv1.NodeClaim{Claim("a", &c.NodePools[0], xlarge, Initialized(Now)), Claim("b", &c.NodePools[0], xlarge, Initialized(Now))}
@@ -64,7 +64,7 @@ func TestAMachineThatIsLeavingIsNoRoomAndItsPodsNeedAPlace(t *testing.T) {
 		},
 	} {
 		v := snapshot.Build(two(edit))
-		// The pods that come back elsewhere: StatefulSets make theirs only when the former one is gone.
+		// These pods come back elsewhere. A StatefulSet creates a pod again only after the old one is gone.
 		if diff := cmp.Diff([]string{"default/db-0", "default/web"}, wanting(v)); diff != "" {
 			t.Errorf("%s: pods (-want +got):\n%s", name, diff)
 		}
@@ -80,7 +80,7 @@ func TestAMachineThatIsLeavingIsNoRoomAndItsPodsNeedAPlace(t *testing.T) {
 	}
 }
 
-// Whoever must keep away from a pod that is about to move need not keep away from where it is.
+// A pod with anti-affinity to a pod that is about to move need not avoid that pod's current domain.
 func TestPodsThatMoveDoNotCountWhereTheyAre(t *testing.T) {
 	t.Parallel()
 	apart := func(p *corev1.Pod) {
@@ -133,7 +133,7 @@ func TestWhatThereIsAtThisMoment(t *testing.T) {
 	}
 }
 
-// asIs is the view of what there is now when machines go.
+// asIs returns the view of the current cluster when these machines leave.
 func asIs(c *snapshot.Cluster, going ...string) snapshot.View {
 	v := snapshot.Build(c)
 	return v.AsIs(snapshot.WhatIf{}, going)

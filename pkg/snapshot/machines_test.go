@@ -20,10 +20,10 @@ import (
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
-// room is what an empty g4dn.xlarge has for pods.
+// room is the room of an empty g4dn.xlarge.
 var room = planner.Resources{MilliCPU: 3900, MemoryBytes: 15 << 30, EphemeralBytes: 90 << 30, Pods: 29, Replicas: 10}
 
-// machine is a cluster with a waiting pod and one machine, with its Node unless the edits take it away.
+// machine returns a cluster with a pending pod and one machine. The machine has a Node unless the edits remove it.
 func machine(stage func(*karpv1.NodeClaim), replicas int64, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	c := Shared()
 	Labeled(map[string]string{"team": "ml"})(&c.NodePools[0])
@@ -42,13 +42,13 @@ func node(edit func(*corev1.Node)) func(*snapshot.Cluster) {
 
 func noNode(c *snapshot.Cluster) { c.Nodes = nil }
 
-// A pod must not get a second machine while its first is on its way.
+// A pod must not get a second machine while its first machine is starting.
 func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 	t.Parallel()
 	unregistered := node(func(n *corev1.Node) {
 		n.Labels = map[string]string{corev1.LabelHostname: "ip-10-0-0-1"}
 		n.Annotations, n.Status = nil, corev1.NodeStatus{}
-		// The last one is of the machine's bootstrap, which takes it off before it registers.
+		// The last taint belongs to the machine's bootstrap, which removes it before the Node registers.
 		n.Spec.Taints = []corev1.Taint{
 			karpv1.UnregisteredNoExecuteTaint,
 			{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule},
@@ -64,7 +64,7 @@ func TestMachinesOnTheirWayHaveTheRoomThatTheyPromise(t *testing.T) {
 		"with a Node that has nothing yet":  {machine(Launched(Now), 0, unregistered), room},
 		"registered, its Node not seen yet": {machine(Registered(Now), 0, noNode), room},
 		"with the startup taint":            {machine(Registered(Now), 0), room},
-		// The claim is read live and the Node from a cache that may be behind.
+		// The NodeClaim is read live, and the Node from a cache that may be stale.
 		"registered, its Node as it was before":           {machine(Registered(Now), 0, unregistered), room},
 		"initialised, its Node as it was before":          {machine(Initialized(Now), 0, unregistered), room},
 		"with the startup taint and some of the replicas": {machine(Registered(Now), 4), room},
@@ -139,7 +139,7 @@ func taint(key string) func(*corev1.Node) {
 	}
 }
 
-// The controller that gives nodes back keeps those that waiting pods would go to.
+// The disruption controller keeps nodes that pending pods would use.
 func TestANodeThatIsAboutToBeGivenBackIsRoomAsWithoutItsTaint(t *testing.T) {
 	t.Parallel()
 	view := snapshot.Build(machine(Initialized(Now), 10, node(taint(v1alpha1.DisruptingTaintKey))))
@@ -243,7 +243,7 @@ func TestAMachineIsBrokenWhenItsReplicasDoNotComeInTime(t *testing.T) {
 	}
 }
 
-// uninitialized is a machine whose replicas came and which another startup taint keeps from being initialised.
+// uninitialized returns a machine that exposes its replicas but has another startup taint that delays its initialization.
 func uninitialized(edits ...func(*corev1.Node)) *snapshot.Cluster {
 	return machine(Registered(Now), 10, node(func(n *corev1.Node) {
 		n.Spec.Taints = []corev1.Taint{{Key: "ebs.csi.aws.com/agent-not-ready", Effect: corev1.TaintEffectNoExecute}}
@@ -253,7 +253,7 @@ func uninitialized(edits ...func(*corev1.Node)) *snapshot.Cluster {
 	}))
 }
 
-// The pods that were planned for a machine that never starts get another one.
+// The pods that were planned for a machine that never starts get another machine.
 func TestAMachineThatDoesNotStartIsNoRoom(t *testing.T) {
 	t.Parallel()
 	c := uninitialized()
@@ -315,11 +315,11 @@ func TestOnlyClaimsWithAPromiseAndAPoolAreOurs(t *testing.T) {
 	delete(noPromise.Annotations, nodecontract.ResourceAnnotation)
 	delete(noPool.Labels, karpv1.NodePoolLabelKey)
 	if !snapshot.IsOurClaim(&ours) || snapshot.IsOurClaim(noPromise) || snapshot.IsOurClaim(noPool) {
-		t.Error("wrong claims are ours")
+		t.Error("IsOurClaim is wrong")
 	}
 }
 
-// flexibleClaim leaves two types in two zones to the cloud, as spot; g4dn.xlarge in the first zone was chosen.
+// flexibleClaim returns a spot NodeClaim that admits two known types in two zones. The planner chose g4dn.xlarge in the first zone.
 func flexibleClaim(pool *karpv1.NodePool, edits ...func(*karpv1.NodeClaim)) karpv1.NodeClaim {
 	return Claim("m", pool, xlarge, append([]func(*karpv1.NodeClaim){func(claim *karpv1.NodeClaim) {
 		claim.Spec.Requirements[0].Values = []string{"g4dn.xlarge", "g4dn.12xlarge", "p9.huge"}
@@ -328,7 +328,7 @@ func flexibleClaim(pool *karpv1.NodePool, edits ...func(*karpv1.NodeClaim)) karp
 	}}, edits...)...)
 }
 
-// made has the cloud have made a machine of the type in the zone.
+// made lets the cloud launch a machine of the type in the zone.
 func made(instanceType, zone string) func(*karpv1.NodeClaim) {
 	return func(claim *karpv1.NodeClaim) {
 		Launched(Now)(claim)
@@ -378,7 +378,7 @@ func spotPriceOf(t *testing.T, instanceType, zone string) int64 {
 	return 0
 }
 
-// The pods for which a claim was made find their place again while it is on its way, whatever comes.
+// The pods for which a NodeClaim was created keep their place on it while it starts, whatever type and zone the cloud chooses.
 func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*karpv1.NodeClaim){
@@ -398,7 +398,7 @@ func TestPodsWaitForTheirMachineWhateverItBecomes(t *testing.T) {
 	}
 }
 
-// A machine that tries an image is nobody's room, and takes its part of the limits.
+// A canary machine has no room for pods, but counts against the limits.
 func TestACanaryHoldsNoPodsAndCountsAgainstTheLimits(t *testing.T) {
 	t.Parallel()
 	c := Shared()

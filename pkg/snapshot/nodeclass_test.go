@@ -73,7 +73,7 @@ func TestNothingIsLaunchedBlind(t *testing.T) {
 		"some of it is old":          {catalog.Listing{InstanceTypes: offered, Reason: "AccessDenied", Message: "no"}, true},
 		"nothing is known":           {catalog.Listing{Reason: "Throttled", Message: "no"}, false},
 		"nothing of it can be had":   {catalog.Listing{InstanceTypes: offered[:1], Reason: "WrongRegion", Message: "no"}, false},
-		"nothing, and it is certain": {catalog.Listing{}, true}, // The pool says then that no type meets its requirements.
+		"nothing, and it is certain": {catalog.Listing{}, true}, // The pool then reports that no type meets its requirements.
 	} {
 		state := snapshot.NodeClassState{Ready: true}
 		state.Learn(tc.listing)

@@ -21,15 +21,15 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// nominatedFor is a pod that is nominated for a node.
+// nominatedFor nominates a pod for a node.
 func nominatedFor(node string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Status.NominatedNodeName = node }
 }
 
-// ending is a pod that is about to end.
+// ending makes a pod one that is terminating.
 func ending(pod *corev1.Pod) { pod.DeletionTimestamp = new(metav1.NewTime(Now)) }
 
-// withMachines is a cluster with machines that have started or have registered only.
+// withMachines returns a cluster with machines that have started and machines that have only registered.
 func withMachines(started []string, starting ...string) *snapshot.Cluster {
 	c := Shared()
 	xlarge := TypeNamed("g4dn.xlarge")
@@ -85,7 +85,7 @@ func TestWhichNominatedPodsWait(t *testing.T) {
 				t.Errorf("waits: %t, want %t", !c.waits, c.waits)
 			}
 			if snapshot.Waits(&cluster.Pods[0]) {
-				t.Error("it is gathered with those that nothing is known of")
+				t.Error("the pod counts as pending although it is nominated")
 			}
 		})
 	}
@@ -95,9 +95,9 @@ func TestNominationsThatAPlanHasNoUseForAreTakenBack(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		started, starting []string
-		// pods are the nodes that they are nominated for.
+		// pods has the node for which each pod is nominated.
 		pods []string
-		// planned are the nodes that so many of them are planned for.
+		// planned has the number of pods that are planned for each node.
 		planned map[string]int
 		want    string
 	}{
@@ -132,7 +132,7 @@ func TestNominationsThatAPlanHasNoUseForAreTakenBack(t *testing.T) {
 	}
 }
 
-// written are nominations, each as the pod and the node.
+// written formats nominations as pod and node.
 func written(nominations []snapshot.Nomination) string {
 	var all []string
 	for _, n := range nominations {
@@ -151,7 +151,7 @@ func TestSeats(t *testing.T) {
 	}
 	one := func(pods ...corev1.Pod) []corev1.Pod { return pods }
 	for name, c := range map[string]struct {
-		// planned are the pods that the machine is launched for.
+		// planned are the pods for which the machine is launched.
 		planned, pods []corev1.Pod
 		want          string
 	}{
@@ -199,7 +199,8 @@ func TestSeats(t *testing.T) {
 	}
 }
 
-// Whatever pods are nominated for: the plan in which they stay there keeps all rules and costs the same, and once the others are taken back nothing is left to do.
+// TestPodsThatAreNominatedKeepTheirPlaces checks for any nominations that the plan that keeps them keeps every rule and costs the same, and that nothing is
+// left to do once the other nominations are withdrawn.
 func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -219,7 +220,7 @@ func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		if kept.Price != plan.Price || len(kept.Unplaced) != len(plan.Unplaced) || len(kept.Launches) != len(plan.Launches) {
-			t.Fatalf("the plan is another one: %+v, %+v", plan, kept)
+			t.Fatalf("the plans differ: %+v, %+v", plan, kept)
 		}
 		nominations := view.Withdrawn(kept)
 		for _, n := range nominations {
@@ -227,7 +228,7 @@ func TestPodsThatAreNominatedKeepTheirPlaces(t *testing.T) {
 		}
 		view = snapshot.Build(cluster)
 		if again := view.Withdrawn(view.Keeping(solve.Solver{Effort: 100}.Plan(view.Snapshot))); len(again) > 0 {
-			t.Fatalf("%d nominations are not the last word: %+v", len(nominations), again[0])
+			t.Fatalf("after %d nominations, another one is withdrawn: %+v", len(nominations), again[0])
 		}
 	})
 }

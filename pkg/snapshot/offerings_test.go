@@ -19,7 +19,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// offered are the offerings of the cluster's first pool, as "size/zone/capacity type", without repetition.
+// offered returns the distinct offerings of the cluster's first pool as "size/zone/capacity type".
 func offered(c *snapshot.Cluster) []string {
 	var names []string
 	for _, o := range c.Pools()[0].Offerings {

@@ -13,7 +13,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// required is the node affinity of the terms, of which one must match.
+// required returns a node affinity with these terms, one of which must match.
 func required(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
 }
@@ -87,14 +87,14 @@ func TestClassesAreOfPodsThatTheSchedulerCannotTellApart(t *testing.T) {
 			}
 			for _, class := range classes {
 				if !slices.IsSorted(class.Pods) {
-					t.Errorf("pods in disorder: %v", class.Pods)
+					t.Errorf("the pods are not sorted: %v", class.Pods)
 				}
 			}
 		})
 	}
 }
 
-// split has the pod ask for the same in two containers.
+// split distributes the pod's requests over two containers.
 func split(pod *corev1.Pod) {
 	pod.Spec.Containers = []corev1.Container{
 		{Name: "a", Resources: corev1.ResourceRequirements{Requests: Amounts("cpu", "100m", "memory", "1Gi")}},
@@ -151,7 +151,7 @@ func TestAClassHasThePriorityOfItsPods(t *testing.T) {
 	}
 }
 
-// admitted are the zones and instance types of the offerings that admit the pod.
+// admitted returns the instance types and zones of the offerings that admit the pod.
 func admitted(c *snapshot.Cluster, edits ...func(*corev1.Pod)) []string {
 	c.Pods = []corev1.Pod{Pod("a", edits...)}
 	view := snapshot.Build(c)
@@ -188,7 +188,7 @@ func TestPodsAreAdmittedWhereTheSchedulerWouldBindThem(t *testing.T) {
 		"by the absence of a label":         {affinity(both, expression("nowhere", corev1.NodeSelectorOpGt, "1")), smallest[:1]},
 		"not by an empty term":              {affinity(corev1.NodeSelectorTerm{}), nil},
 		"not by a bound on an absent label": {affinity(expression("nowhere", corev1.NodeSelectorOpGt, "1")), nil},
-		// Karpenter takes this for a demand that the label be absent, and launches machines that the pod cannot use.
+		// Karpenter reads this as a requirement that the label be absent, and launches machines that the pod cannot use.
 		"not by demands that contradict each other": {func(pod *corev1.Pod) {
 			Selecting("nowhere", "a")(pod)
 			affinity(expression("nowhere", corev1.NodeSelectorOpIn, "b"))(pod)

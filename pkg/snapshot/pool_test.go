@@ -251,7 +251,7 @@ func TestAMachineOfAnUnknownTypeCountsWhatItsClaimTells(t *testing.T) {
 	}
 }
 
-// The breaker: a node whose replicas never come must not burn money.
+// The breaker prevents nodes whose replicas never come from wasting money.
 func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *testing.T) {
 	t.Parallel()
 	healthy := func(c *snapshot.Cluster, is metav1.ConditionStatus) {
@@ -281,7 +281,7 @@ func TestAnUnhealthyPoolIsClosedAndOneThatIsTriedAgainLaunchesOneMachine(t *test
 	}
 }
 
-// Twenty pods would have the planner choose a g4dn.12xlarge for the one machine that it may launch.
+// For twenty pods, the planner would choose a g4dn.12xlarge as the one machine that it may launch.
 func TestAPoolIsTriedAgainWithItsCheapestMachineThatHoldsAWaitingPod(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -332,7 +332,7 @@ func TestAPoolIsClosedAsSoonAsAMachineOfItIsBroken(t *testing.T) {
 	}
 }
 
-// A person may have a shell on a broken machine for days: the pool is tried again all the same.
+// A user may debug a broken machine for days. The pool is probed nevertheless.
 func TestABrokenMachineThatTheConditionAccountsForClosesNothing(t *testing.T) {
 	t.Parallel()
 	for status, closed := range map[metav1.ConditionStatus]bool{metav1.ConditionTrue: false, metav1.ConditionUnknown: false, metav1.ConditionFalse: true} {

@@ -14,7 +14,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// imageFor is an image for the architecture, with GPUs or without.
+// imageFor returns an image for the architecture, for machines with or without GPUs.
 func imageFor(id, arch string, gpus corev1.NodeSelectorOperator) snapshot.Image {
 	return snapshot.Image{ID: id, Requirements: []corev1.NodeSelectorRequirement{
 		{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{arch}},
@@ -27,7 +27,7 @@ func TestWhatWouldCertainlyBeRefusedIsNotTried(t *testing.T) {
 	const exists, not = corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist
 	for name, tc := range map[string]struct {
 		state snapshot.NodeClassState
-		// open are how many of the offerings of g4dn.xlarge, in two zones, may be launched.
+		// open is how many of the offerings of g4dn.xlarge, in two zones, may be launched.
 		open    int
 		message string
 		problem string

@@ -15,7 +15,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// crowded is a cluster in which one namespace has so many classes with rules of their own, and another has one.
+// crowded returns a cluster in which one namespace has the given number of classes with rules of their own, and another namespace has one.
 func crowded(classes int) *snapshot.Cluster {
 	c := tenants(classes)
 	for i := range c.Pods {
@@ -28,7 +28,7 @@ func crowded(classes int) *snapshot.Cluster {
 	return c
 }
 
-// refused is a plan in which no pod of the view has a place.
+// refused returns a plan in which all pods of the view are unplaced.
 func refused(v *snapshot.View) planner.Plan {
 	var p planner.Plan
 	for name := range v.Pods {
@@ -44,7 +44,7 @@ func TestAThousandClassesWithRulesOfTheirOwnArePlannedForAtOnce(t *testing.T) {
 	}
 }
 
-// TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime has 60 pods with 400 terms each, each with a selector of its own that finds one of them.
+// TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime uses 60 pods with 400 terms each. Each term has its own selector, which matches one of the pods.
 func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 	t.Parallel()
 	const pods, terms, budget = 60, 400, 200 * time.Millisecond
@@ -71,7 +71,7 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 		plan := solve.Solver{Stop: func() bool { return time.Since(read) >= budget }}.Plan(v.Snapshot)
 		took := time.Since(started)
 		t.Logf("round %d: %d classes, %d rules, read in %s, planned in %s", round, len(v.Classes), len(v.Rules), read.Sub(started), time.Since(read))
-		if took > 50*budget { // Twice the budget on a machine that does nothing else.
+		if took > 50*budget { // On an idle machine, a round takes twice the budget.
 			t.Fatalf("round %d took %s", round, took)
 		}
 		if err := check.Plan(v.Snapshot, plan); err != nil {
@@ -89,7 +89,7 @@ func TestPodsWithHundredsOfTermsAreReadAndPlannedForInTime(t *testing.T) {
 	}
 }
 
-// Whoever cannot be served delays nobody for ever, and a namespace with many classes no other one at all.
+// A pod that cannot be placed does not delay others forever, and a namespace with many classes does not delay other namespaces.
 func TestEveryClassHasItsTurn(t *testing.T) {
 	t.Parallel()
 	c := crowded(2300)
@@ -121,7 +121,7 @@ func TestEveryClassHasItsTurn(t *testing.T) {
 	}
 }
 
-// Pods that a plan has a place for are in the next plan as well, until they run: others would take their machines while those start.
+// Pods that a plan has placed are in the next plan as well, until they run. Otherwise other pods would take their machines while these start.
 func TestAClassWithAPlaceKeepsItsTurn(t *testing.T) {
 	t.Parallel()
 	c := crowded(1200)

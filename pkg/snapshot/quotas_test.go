@@ -16,7 +16,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// amounts are the amounts by the names of their quotas.
+// ResourcesOf returns the amounts by the names of their quotas.
 func ResourcesOf(s *planner.Snapshot, list []planner.Amount) map[string]int64 {
 	byName := map[string]int64{}
 	for _, a := range list {
@@ -74,7 +74,7 @@ func TestOtherResourcesAreQuotas(t *testing.T) {
 	}
 }
 
-// classOf is the index of the class of a pod.
+// classOf returns the index of a pod's class.
 func classOf(view snapshot.View, pod string) int {
 	for i, class := range view.Classes {
 		if slices.Contains(class.Pods, "default/"+pod) {

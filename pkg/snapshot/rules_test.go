@@ -20,12 +20,12 @@ import (
 
 const zone, host = corev1.LabelTopologyZone, corev1.LabelHostname
 
-// app selects pods by their label app.
+// app returns a selector for the label app.
 func app(name string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 }
 
-// spreadOver has the pod be spread, one more or less, among those of its app.
+// spreadOver spreads the pod among those of its app with a maximum skew of 1.
 func spreadOver(key, name string, edits ...func(*corev1.TopologySpreadConstraint)) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		constraint := corev1.TopologySpreadConstraint{TopologyKey: key, MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app(name)}
@@ -36,14 +36,14 @@ func spreadOver(key, name string, edits ...func(*corev1.TopologySpreadConstraint
 	}
 }
 
-// near has the pod be with pods of the apps, one term each.
+// near gives the pod an affinity to pods of the apps, with one term for each.
 func near(key string, names ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		affinityOf(pod).PodAffinity = &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: podTerms(key, names...)}
 	}
 }
 
-// away keeps the pod from pods of the apps, one term each.
+// away gives the pod an anti-affinity to pods of the apps, with one term for each.
 func away(key string, names ...string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		affinityOf(pod).PodAntiAffinity = &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: podTerms(key, names...)}
@@ -65,7 +65,7 @@ func podTerms(key string, names ...string) []corev1.PodAffinityTerm {
 	return terms
 }
 
-// inApp labels the pod.
+// inApp sets the pod's label app.
 func inApp(name string) func(*corev1.Pod) { return WithLabels("app", name) }
 
 // in puts the pod into a namespace.
@@ -73,7 +73,7 @@ func in(namespace string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Namespace = namespace }
 }
 
-// told writes a rule down in names: kind, topology, whose it is, whom it counts, and what it counts already.
+// told formats a rule with names: its kind, its topology, the classes that it constrains and that it counts, and the pods that it already counts.
 func told(view snapshot.View, rule planner.Rule) string {
 	classes := func(indices []int) string {
 		var names []string
@@ -110,7 +110,7 @@ func told(view snapshot.View, rule planner.Rule) string {
 	return strings.TrimSpace(strings.Join(words, " "))
 }
 
-// allTold are all rules of a snapshot that makes sense to the planner.
+// allTold formats all rules of a snapshot, and checks that the snapshot is valid.
 func allTold(t *testing.T, view snapshot.View) []string {
 	t.Helper()
 	if err := planner.Validate(view.Snapshot); err != nil {
@@ -123,7 +123,7 @@ func allTold(t *testing.T, view snapshot.View) []string {
 	return all
 }
 
-// twoZones is a cluster with a node of ours in each zone, m-a and m-b, and a node without GPUs in a third, cpu-c.
+// twoZones returns a cluster with a Karve node in each of two zones, m-a and m-b, and a node without GPUs in a third zone, cpu-c.
 func twoZones() *snapshot.Cluster {
 	c := Shared()
 	for _, name := range []string{"a", "b"} {
@@ -362,13 +362,13 @@ func TestOfferingsAndNodesSayTheirDomains(t *testing.T) {
 			t.Errorf("node %s (-want +got):\n%s", view.Nodes[i].Name, diff)
 		}
 	}
-	// A pod that must be with others by a label cannot go where there is none.
+	// A pod with an affinity by a label cannot run on nodes without the label.
 	if class := view.Classes[0]; len(class.Nodes) != 0 || len(class.Offerings) != len(view.Offerings) {
 		t.Errorf("on nodes %v, by %d offerings", class.Nodes, len(class.Offerings))
 	}
 }
 
-// places are the zones of the offerings and the names of the nodes that the class of a pod has.
+// places returns the zones of the offerings and the names of the nodes that admit a pod.
 func places(view snapshot.View, pod string) []string {
 	class := view.Classes[classOf(view, pod)]
 	var all []string
@@ -414,7 +414,7 @@ func TestRunningPodsKeepOthersAway(t *testing.T) {
 	}
 }
 
-// A machine would be launched for the pod again and again: it gets the DaemonSet's pod first.
+// The DaemonSet's pod would get to the machine first, so that Karve would launch machines for the pod again and again.
 func TestDaemonSetsKeepOthersAwayFromMachinesToCome(t *testing.T) {
 	t.Parallel()
 	const a, b = "us-east-1a", "us-east-1b"
@@ -479,7 +479,7 @@ func TestAPodThatRulesLeaveNoPlaceIsToldWhich(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonRule, "podAntiAffinity", "a DaemonSet's pods")
 }
 
-// Only what selectors look at tells pods apart.
+// Pods differ only in labels that a selector matches.
 func TestPodsAreOfDifferentClassesOnlyWhereSelectorsTellThemApart(t *testing.T) {
 	t.Parallel()
 	numbered := func(prefix string, n int, edits ...func(*corev1.Pod)) []corev1.Pod {
@@ -564,10 +564,10 @@ func TestWishesAreInTheOrderInWhichKarpenterGivesThemUp(t *testing.T) {
 	want := []string{
 		"Together of w counts  m-a=1",
 		"Together " + zone + " of w counts  us-east-1a=1",
-		// Running pods that the pod would rather not meet, and then those that wait.
+		// First the running pods that the pod prefers to avoid, then the pending ones.
 		all + " m-a soft/us-east-1a soft/us-east-1b",
 		"Apart of w counts w",
-		// The heaviest term, and then it or the next that anything grants: as long as both stand, the heaviest alone.
+		// First the heaviest term alone, then that or the next term that any place grants. While both hold, only the heaviest counts.
 		"gpu-shared/us-east-1b m-b soft/us-east-1b",
 		"gpu-shared/us-east-1b m-b soft/us-east-1a soft/us-east-1b",
 		"Spread of w counts w m-b=1",

@@ -13,7 +13,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// largeRef is a second node class of the cloud: its only machine is the g4dn.12xlarge, of which its kubelet keeps two CPUs more.
+// largeRef is a second node class of the cloud. Its only machine type is the g4dn.12xlarge, and its kubelet reserves two more CPUs.
 var largeRef = v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "large"}
 
 func twoNodeClasses() *snapshot.Cluster {
@@ -61,7 +61,7 @@ func TestAMachineIsOfTheTypeThatItsNodeClassHas(t *testing.T) {
 	if m := c.Machines()[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100-2000 {
 		t.Errorf("type %+v", m.Type)
 	}
-	// Its node class may be gone while the machine stays.
+	// The node class may be deleted while the machine stays.
 	delete(c.NodeClasses, largeRef)
 	c.UseInstanceTypes(Types())
 	if m := c.Machines()[0]; m.Type == nil || m.Type.Allocatable.MilliCPU != 48_000-100 {
@@ -88,7 +88,7 @@ func TestAStockPoolHasTheMachinesOfItsNodeClassWhereTheyAreKnownAndElseAnyOnes(t
 	}
 }
 
-// While the catalogue has nothing the pool's requirements are not to blame, and where it has something they are.
+// While the catalog is empty, the pool's requirements are not to blame.
 func TestAPoolOfANodeClassWithoutKnownMachinesIsNotToldToLoosenItsRequirements(t *testing.T) {
 	t.Parallel()
 	c := Shared()

@@ -17,7 +17,7 @@ import (
 
 const ebs = "ebs.csi.aws.com"
 
-// zonal puts a volume into a zone, as the driver of EBS writes it.
+// zonal places a volume in a zone, in the format of the EBS CSI driver.
 func zonal(zone string) func(*corev1.PersistentVolume) {
 	return func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: ebs}
@@ -27,7 +27,7 @@ func zonal(zone string) func(*corev1.PersistentVolume) {
 	}
 }
 
-// bound adds a claim with the volume that it is bound to.
+// bound adds a PersistentVolumeClaim and the volume to which it is bound.
 func bound(name string, edit func(*corev1.PersistentVolume)) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) {
 		pv := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
@@ -40,7 +40,7 @@ func bound(name string, edit func(*corev1.PersistentVolume)) func(*snapshot.Clus
 	}
 }
 
-// claimed adds a claim.
+// claimed adds a PersistentVolumeClaim.
 func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) {
 		claim := corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -49,7 +49,7 @@ func claimed(name string, edit func(*corev1.PersistentVolumeClaim)) func(*snapsh
 	}
 }
 
-// ofClass adds a claim that is not bound, of a StorageClass of its name.
+// ofClass adds an unbound PersistentVolumeClaim, and a StorageClass with the same name.
 func ofClass(name string, edit func(*storagev1.StorageClass)) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) {
 		claimed(name, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.StorageClassName = &name })(c)
@@ -182,7 +182,7 @@ func TestAPodWhoseVolumesWaitForSomebodyIsToldForWhom(t *testing.T) {
 	wantBlocked(t, c, planner.ReasonVolumes, "default/a-scratch is not of this pod")
 }
 
-// Each pod of a StatefulSet has a claim of its own.
+// Each pod of a StatefulSet has its own PersistentVolumeClaim.
 func TestPodsWithVolumesInTheSameZoneAreOfOneClass(t *testing.T) {
 	t.Parallel()
 	c := Shared()

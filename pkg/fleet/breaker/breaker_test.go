@@ -24,7 +24,8 @@ const (
 	retry   = 10 * time.Minute
 )
 
-// machine is one that was created so long ago, registered at once, exposes so many of its ten replicas, and has its startup taint until it does.
+// machine returns a machine of the given age that registered immediately and exposes the given number of its ten replicas. It keeps its startup taint until it
+// exposes all of them.
 func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
@@ -38,7 +39,7 @@ func machine(name string, age time.Duration, replicas int64) snapshot.Machine {
 	return snapshot.Machine{Claim: &claim, Node: &node, Type: xlarge, Promise: snapshot.PromiseOf(claim.Annotations)}
 }
 
-// uninitialized is a machine that registered so long ago, whose replicas came, and which another startup taint keeps from being initialised.
+// uninitialized returns a machine that registered this long ago and exposes its replicas, but has another startup taint that delays its initialization.
 func uninitialized(age time.Duration) snapshot.Machine {
 	m := machine("uninitialized", age, 9)
 	for name := range m.Node.Status.Allocatable {

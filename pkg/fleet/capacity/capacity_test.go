@@ -21,7 +21,8 @@ const gib = 1 << 30
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
-// running is a cluster whose node class has an image, and a g4dn.xlarge of it that has started; the catalogue promises 4 CPUs less 100m and 16 GiB less one.
+// running returns a cluster whose node class has an image, with a started g4dn.xlarge of that image. The catalog promises 4 CPUs less 100m, and 16 GiB less
+// one.
 func running(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *snapshot.Cluster {
 	c := Shared()
 	state := c.NodeClasses[NodeClassRef]
@@ -38,7 +39,7 @@ func running(edits ...func(*karpv1.NodeClaim, *corev1.Node)) *snapshot.Cluster {
 	return c
 }
 
-// has sets what the node says, in bytes, of its memory and of what it leaves of it to pods.
+// has sets the node's memory capacity and allocatable memory in bytes.
 func has(capacity, allocatable int64) func(*karpv1.NodeClaim, *corev1.Node) {
 	return func(_ *karpv1.NodeClaim, node *corev1.Node) {
 		node.Status.Capacity[corev1.ResourceMemory] = *resource.NewQuantity(capacity, resource.BinarySI)
@@ -46,7 +47,7 @@ func has(capacity, allocatable int64) func(*karpv1.NodeClaim, *corev1.Node) {
 	}
 }
 
-// unregisteredNode is one that Karpenter has not found yet.
+// unregisteredNode makes a Node one that Karpenter has not registered yet.
 func unregisteredNode(_ *karpv1.NodeClaim, node *corev1.Node) {
 	delete(node.Labels, karpv1.NodeInitializedLabelKey)
 	delete(node.Labels, karpv1.NodeRegisteredLabelKey)
@@ -132,7 +133,7 @@ func typeOf(name string) *catalog.Resources {
 	return nil
 }
 
-// A machine that has less goes when no pod fits it. If that were forgotten, the next one would be launched for the same pods.
+// A machine with less memory is removed if no pod fits it. If that were forgotten, the next one would be launched for the same pods.
 func TestLessIsRememberedAfterTheMachineHasGoneAndMoreIsNot(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ capacity, allocatable, after int64 }{
@@ -166,7 +167,8 @@ func TestWhatWasLearntOfAFormerImageIsForgotten(t *testing.T) {
 	}
 }
 
-// What is learnt depends neither on the order in which the machines are read nor on when the controller was restarted, and never promises more CPU, pods or disk.
+// TestWhatIsLearntDependsOnTheMachinesAlone checks that the result depends neither on the order in which machines are read nor on restarts of the controller,
+// and never promises more CPU, pods or disk.
 func TestWhatIsLearntDependsOnTheMachinesAlone(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -201,7 +203,7 @@ func TestWhatIsLearntDependsOnTheMachinesAlone(t *testing.T) {
 		}
 		want.Correct(c)
 		if diff := cmp.Diff(once, promised(c)); diff != "" {
-			t.Fatalf("to correct twice is not to correct once (-once +twice):\n%s", diff)
+			t.Fatalf("Correct is not idempotent (-once +twice):\n%s", diff)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// launched is a cluster with a machine as Karve launches it for a pod, two hours ago, with image-1 and the hash h1 of its node class.
+// launched returns a cluster with a machine that Karve launched for a pod two hours ago, with image-1 and the node class hash h1.
 func launched(t *testing.T, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	t.Helper()
 	c := Shared()
@@ -151,7 +151,7 @@ func TestHowAMachineDrifts(t *testing.T) {
 
 func list(edits ...func(*snapshot.Cluster)) []func(*snapshot.Cluster) { return edits }
 
-// If it could, it would be replaced by another one that has drifted, and so for ever.
+// Otherwise the machine would be replaced by another one that has drifted, forever.
 func TestAMachineHasNotDriftedFromThePoolThatItIsLaunchedFor(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(*snapshot.Cluster){

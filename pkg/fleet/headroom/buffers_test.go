@@ -14,7 +14,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// buffer stands for so many pods. As in templates of users, what they ask of GPUs is a limit alone.
+// buffer returns a buffer of the given number of pods. As in users' templates, GPUs appear only in the limits.
 func buffer(replicas int32, edits ...func(*corev1.Pod)) karpenter.Buffer {
 	pod := Pod("", edits...)
 	r := &pod.Spec.Containers[0].Resources

@@ -24,7 +24,7 @@ import (
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
-// warm is a cluster whose pool is to have so many replicas free.
+// warm returns a cluster whose pool has a headroom of the given number of replicas.
 func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	c := Shared()
 	c.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
@@ -34,7 +34,7 @@ func warm(replicas int32, edits ...func(*snapshot.Cluster)) *snapshot.Cluster {
 	return c
 }
 
-// having adds a started machine of the type with so many pods on it.
+// having adds a started machine of the type with the given number of pods.
 func having(name, instanceType string, pods int) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) {
 		t := TypeNamed(instanceType)
@@ -45,12 +45,12 @@ func having(name, instanceType string, pods int) func(*snapshot.Cluster) {
 	}
 }
 
-// coming adds a machine that is on its way.
+// coming adds a machine that is still starting.
 func coming(name string) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) { c.NodeClaims = append(c.NodeClaims, Claim(name, &c.NodePools[0], xlarge)) }
 }
 
-// replacing marks the first machine as one that leaves.
+// replacing marks the first machine as being replaced.
 func replacing(c *snapshot.Cluster) {
 	c.NodeClaims[0].Annotations[v1alpha1.ReplacingAnnotation] = "Drifted"
 }
@@ -63,7 +63,7 @@ func limited(gpus string) func(*snapshot.Cluster) {
 	return func(c *snapshot.Cluster) { c.NodePools[0].Spec.Limits = karpv1.Limits(Amounts("nvidia.com/gpu", gpus)) }
 }
 
-// headroomOf plans for the pods of a cluster and then for its headroom.
+// headroomOf makes a plan for the pods of a cluster and then for its headroom.
 func headroomOf(t *testing.T, c *snapshot.Cluster) headroom.Headroom {
 	t.Helper()
 	v := snapshot.Build(c)
@@ -79,7 +79,7 @@ func TestHeadroom(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {
 		cluster *snapshot.Cluster
-		// wanted, free and coming are replicas, launches what has to be launched and keeps the Nodes that stay for it.
+		// wanted, free and coming are replicas. launches are the types to launch, and keeps the Nodes that are kept for the headroom.
 		wanted, free, coming int64
 		launches             []string
 		keeps                []string
@@ -195,7 +195,7 @@ func TestHeadroomLeavesThePlanForPodsAsItIs(t *testing.T) {
 	view := snapshot.Build(warm(100, edits...))
 	as := view.AsIs(snapshot.WhatIf{}, nil)
 	if h := headroom.Build(&as, planner.Plan{}, solve.Solver{}); len(h.Plan.Unplaced)+len(h.Plan.Launches)+len(h.Plan.Placements) > 0 {
-		t.Errorf("headroom counts where only what there is does: %+v", h.Plan)
+		t.Errorf("a view as is has headroom: %+v", h.Plan)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestHeadroomBySchedule(t *testing.T) {
 		{Replicas: 2},
 		{Replicas: 10, Schedule: "0 7 * * mon-fri", Duration: "10h"},
 		{Replicas: 30, Schedule: "0 9 * * mon", Duration: "30m"},
-		{Replicas: 99, Schedule: "0 0 31 2 *", Duration: "720h"}, // A day that never comes.
+		{Replicas: 99, Schedule: "0 0 31 2 *", Duration: "720h"}, // a day that does not exist
 	}
 	for when, want := range map[string]int64{
 		"2026-03-02T06:59:59Z":      2, // Monday

@@ -25,7 +25,7 @@ var xlarge = TypeNamed("g4dn.xlarge")
 
 var ofWeb = OwnedBy("apps/v1", "ReplicaSet", "web")
 
-// inUse is a cluster with a machine that has run for an hour, with two pods of a ReplicaSet.
+// inUse returns a cluster with a machine that has run two pods of a ReplicaSet for an hour.
 func inUse() *snapshot.Cluster {
 	c := Shared()
 	c.NodeClaims = append(c.NodeClaims, Claim("m", &c.NodePools[0], xlarge, Initialized(Now.Add(-time.Hour))))
@@ -34,7 +34,7 @@ func inUse() *snapshot.Cluster {
 	return c
 }
 
-// since has a pod have started so long ago.
+// since makes a pod one that started this long ago.
 func since(d time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.StartTime = &metav1.Time{Time: Now.Add(-d)} }
 }
@@ -114,7 +114,7 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		changes []func(*snapshot.Cluster)
-		// moves is how much all pods on the machine count; -1 for a machine that may not leave, for the reason in kept.
+		// moves is the cost of moving all pods of the machine. It is -1 for a machine that may not leave, for the reason in kept.
 		moves planner.MicroUSD
 		kept  string
 	}{
@@ -190,7 +190,7 @@ func TestWhichMachinesMayLeaveToMakeALayoutCheaper(t *testing.T) {
 	}
 }
 
-// Otherwise nothing would tell that a pool works again before somebody needs a machine of it.
+// Otherwise Karve would learn only at the next demand for a machine that the pool works again.
 func TestAStepMayLaunchTheOneMachineByWhichAPoolIsProbed(t *testing.T) {
 	t.Parallel()
 	c := inUse()
@@ -265,7 +265,7 @@ func taintWith(node *corev1.Node, key string, effect corev1.TaintEffect) {
 	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: key, Effect: effect})
 }
 
-// alone keeps a pod from all others.
+// alone gives a pod an anti-affinity to all other pods.
 func alone(p *corev1.Pod) {
 	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
 		{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}},
@@ -299,6 +299,6 @@ func TestAPartOfAFleetHasItsMachinesTheirNodesAndThePodsThatArePlannedThere(t *t
 		}
 	}
 	if whole := layout.Build(&view, nil, func(*snapshot.Machine) string { return "" }); len(whole.Machines) != 2 || len(whole.Layout.Snapshot.Classes[0].Pods) != 3 {
-		t.Errorf("the whole has %d machines and the pods %v", len(whole.Machines), whole.Layout.Snapshot.Classes[0].Pods)
+		t.Errorf("the whole layout has %d machines and the pods %v", len(whole.Machines), whole.Layout.Snapshot.Classes[0].Pods)
 	}
 }

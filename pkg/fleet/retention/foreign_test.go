@@ -14,7 +14,7 @@ import (
 
 var xlarge = TypeNamed("g4dn.xlarge")
 
-// withForeignPods is a cluster of so many machines, each with one foreign pod, and so many other nodes and pods.
+// withForeignPods returns a cluster with the given number of machines, each with one foreign pod, and with other nodes and pods.
 func withForeignPods(machines, nodes, pods int) *snapshot.Cluster {
 	c := Shared()
 	foreign := []func(*corev1.Pod){OwnedBy("apps/v1", "ReplicaSet", "web"), Asking("cpu", "100m")}
@@ -36,7 +36,7 @@ func withForeignPods(machines, nodes, pods int) *snapshot.Cluster {
 	return c
 }
 
-// BenchmarkPods asks of each machine of a large cluster whether its foreign has another place.
+// BenchmarkPods asks for each machine of a large cluster whether its foreign pod has another place.
 func BenchmarkPods(b *testing.B) {
 	for _, machines := range []int{10, 20, 40, 400} {
 		b.Run(fmt.Sprint(machines, " machines"), func(b *testing.B) {
@@ -54,7 +54,8 @@ func BenchmarkPods(b *testing.B) {
 	}
 }
 
-// The cluster is read for the first machine and not again: what is asked of each one more costs what its own pods do.
+// TestAskingWhatKeepsManyMachinesReadsTheClusterOnce checks that only the first machine costs a read of the cluster. Each further machine costs only the work
+// for its own pods.
 func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not parallel: it counts allocations.
 	c := withForeignPods(40, 50, 1000)
 	machines := c.Machines()
@@ -73,7 +74,7 @@ func TestAskingWhatKeepsManyMachinesReadsTheClusterOnce(t *testing.T) { // Not p
 	}
 }
 
-// What one foreign takes is gone for the next, and comes back for the next question.
+// The room that one foreign pod takes is not available to the next, but is free again for the next question.
 func TestForeignPodsOfMachinesThatGoTogetherShareWhatIsFree(t *testing.T) {
 	t.Parallel()
 	c := withForeignPods(2, 1, 0)

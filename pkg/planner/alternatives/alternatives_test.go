@@ -17,7 +17,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// flexible draws a snapshot with few types in few zones, so that several offerings are of one type, and pools that pay some more for a choice.
+// flexible draws a snapshot with few types in few zones, so that several offerings have the same type, and with pools that accept a premium for more choice.
 func flexible(t *rapid.T, limits plantest.RuleLimits) planner.Snapshot {
 	s := plantest.RuledSnapshots(limits).Draw(t, "snapshot")
 	for p := range s.Pools {
@@ -35,8 +35,8 @@ func flexible(t *rapid.T, limits plantest.RuleLimits) planner.Snapshot {
 
 var ruledFlexibly = plantest.RuleLimits{Limits: plantest.Limits{Pods: 12, Classes: 4, Nodes: 2}, Rules: 2, Preferences: true, Priorities: true, MinValues: true}
 
-// servedByAll: whatever the claims of a plan admit holds their pods, where the rules have them, within the premium and the limits: that is what
-// Check says. What is launched stays as it was.
+// servedByAll checks that Add leaves the launches unchanged, and that every machine that a launch admits holds its pods in a domain that the rules permit,
+// within the premium and the limits, as Check verifies.
 func servedByAll(t *rapid.T) {
 	s := flexible(t, ruledFlexibly)
 	before := solve.Plan(s)
@@ -54,7 +54,7 @@ func servedByAll(t *rapid.T) {
 	}
 }
 
-// widestChoice: no other set of types and zones that Check lets pass has more pairs. Without limits, of which one launch may take from another.
+// widestChoice checks that no other set of types and zones that passes Check has more pairs. Pools have no limits, because launches would compete for them.
 func widestChoice(t *rapid.T) {
 	s := flexible(t, plantest.RuleLimits{Limits: plantest.Limits{Pods: 4, Classes: 2, Nodes: 1, Free: true}, Rules: 1, Preferences: true})
 	plan := alternatives.Add(s, solve.Plan(s))
@@ -72,7 +72,7 @@ func widestChoice(t *rapid.T) {
 	}
 }
 
-// product are the offerings of the types and zones, which are bits, but for that of the launch.
+// product returns the offerings of the types and zones, given as bit sets, except that of the launch.
 func product(s planner.Snapshot, l planner.Launch, types, zones int) []int {
 	var out []int
 	o := s.Offerings[l.Offering]
@@ -85,7 +85,7 @@ func product(s planner.Snapshot, l planner.Launch, types, zones int) []int {
 	return out
 }
 
-// pairs counts the types in zones that a launch leaves open.
+// pairs counts the pairs of type and zone that a launch admits.
 func pairs(s planner.Snapshot, l planner.Launch) int {
 	seen := map[string]bool{}
 	for _, i := range append([]int{l.Offering}, l.Alternatives...) {
@@ -94,11 +94,11 @@ func pairs(s planner.Snapshot, l planner.Launch) int {
 	return len(seen)
 }
 
-// choiceOrderFree: the order of a snapshot makes no difference to the choice.
+// choiceOrderFree checks that the choice does not depend on the order of the snapshot.
 func choiceOrderFree(t *rapid.T) {
 	s := flexible(t, plantest.RuleLimits{Limits: plantest.Limits{Pods: 8, Classes: 3, Nodes: 2}})
 	for i := range s.Offerings {
-		s.Offerings[i].InstanceType += fmt.Sprint(i % 2) // Else some differ in nothing but their place.
+		s.Offerings[i].InstanceType += fmt.Sprint(i % 2) // Otherwise some offerings differ only in their index.
 		s.Offerings[i].Price = s.Offerings[i].Price*10 + planner.MicroUSD(i)
 	}
 	shuffled := plantest.Shuffled(s, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
@@ -121,7 +121,7 @@ func choices(s planner.Snapshot) []string {
 	return out
 }
 
-// chosenByTheCloud: when other machines come than those that were chosen, the same pods need nothing more.
+// chosenByTheCloud checks that the same pods need no further machines if the cloud launches alternatives of the chosen offerings.
 func chosenByTheCloud(t *rapid.T) {
 	s := flexible(t, plantest.RuleLimits{Limits: plantest.Limits{Pods: 16, Classes: 3, Nodes: 2, Free: true}})
 	first := alternatives.Add(s, solve.Plan(s))
@@ -144,7 +144,7 @@ func TestWhateverMachinesComeThePodsNeedNothingMore(t *testing.T) {
 }
 func FuzzAlternatives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(servedByAll)) }
 
-// spotPrices are those of a day of us-east-1, in micro-dollars an hour, by type and zone.
+// spotPrices are the prices of one day in us-east-1, in micro-dollars per hour, by type and zone.
 var spotPrices = map[string]map[string]planner.MicroUSD{
 	"g4dn.xlarge":  {"zone-a": 200_000, "zone-b": 210_000, "zone-c": 260_000},
 	"g4dn.2xlarge": {"zone-a": 225_000, "zone-b": 228_000},
@@ -234,12 +234,12 @@ func TestAlternatives(t *testing.T) {
 	}
 }
 
-// Limits count the largest machine that may come, of all launches of a plan together.
+// The limits of a pool count the largest machine that each launch admits, for all launches of a plan together.
 func TestAlternativesOfSeveralLaunchesShareALimit(t *testing.T) {
 	t.Parallel()
 	s := onSpot(15)
 	s.Classes = []planner.Class{plantest.Class(s, "web", 20, plantest.Request(300, 1024, 1))}
-	s.Pools[0].Remaining.MilliCPU = 12_000 // Two g4dn.xlarge, and one of them may be a g4dn.2xlarge.
+	s.Pools[0].Remaining.MilliCPU = 12_000 // Enough for two g4dn.xlarge, one of which may become a g4dn.2xlarge.
 	plan := alternatives.Add(s, solve.Plan(s))
 	if err := check.Plan(s, plan); err != nil {
 		t.Fatal(err)

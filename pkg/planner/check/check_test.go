@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// sound is a snapshot with something of everything, and the plan for it that the cases of this file spoil: the node takes two
-// pods, two machines are launched from the limited pool, one pod is blocked and one is too large.
+// sound returns a snapshot with all kinds of objects, and a valid plan for it that the cases of this file break: the node takes two pods, two machines are
+// launched from the limited pool, one pod is blocked, and one is too large.
 func sound() (planner.Snapshot, planner.Plan) {
 	s := planner.Snapshot{
 		Pools:     []planner.Pool{plantest.Pool("a"), plantest.Pool("b")},

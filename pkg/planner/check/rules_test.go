@@ -10,8 +10,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// threePlaces is a snapshot with a node and offerings in two of three zones, and a plan for it: web-0 on the node in zone-a, web-1 and db-0 on a
-// machine in zone-a, web-2 on one in zone-b. Class 0 is web, class 1 db.
+// threePlaces returns a snapshot with a node and with offerings in two of three zones, and a plan for it: web-0 on the node in zone-a, web-1 and db-0 on a
+// machine in zone-a, and web-2 on a machine in zone-b. Class 0 is web, class 1 is db.
 func threePlaces(rules ...planner.Rule) (planner.Snapshot, planner.Plan) {
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a"), plantest.Pool("b")}, Rules: rules}
 	for z, zone := range []string{"zone-a", "zone-b"} {
@@ -59,7 +59,7 @@ func TestCheckJudgesPlacesByTheRules(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		rule planner.Rule
-		want string // what is wrong, nothing when empty
+		want string // the error, or "" for none
 	}{
 		{"two in one zone and one in the other are one apart", rule(planner.Spread, zone, nil), ""},
 		{"a third zone without any makes it two", rule(planner.Spread, zone, func(r *planner.Rule) { r.Eligible = nil }), "more than 1 apart"},
@@ -113,7 +113,7 @@ func TestCheckFindsAnOrderInWhichPodsThatBelongTogetherCanHaveCome(t *testing.T)
 	for _, c := range []struct {
 		name  string
 		rules []planner.Rule
-		pods  [2][]string // of the two launches; nobody else has a place
+		pods  [2][]string // of the two launches; all other pods are unplaced
 	}{
 		{
 			"who has no place is not waited for",

@@ -11,7 +11,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// running is a fleet of g4dn machines with ten replicas a GPU, each with so many pods of 1 CPU and 2 GiB; moving one counts as much as said.
+// running returns a fleet of g4dn machines with ten replicas per GPU. Each runs the given number of pods with 1 CPU and 2 GiB, and move is the cost of moving a
+// pod.
 func running(move planner.MicroUSD, machines ...launched) consolidate.Layout {
 	s := plantest.Identical(plantest.Offerings(plantest.G4dn(), 10), 0, plantest.Request(1000, 2048, 1))
 	l := consolidate.Layout{}
@@ -34,7 +35,7 @@ func running(move planner.MicroUSD, machines ...launched) consolidate.Layout {
 	return l
 }
 
-// launched is a machine with so many pods.
+// launched is a machine type and the number of pods on it.
 type launched struct {
 	name string
 	pods int
@@ -77,7 +78,8 @@ func TestCheaperLayoutsWorkedByHand(t *testing.T) {
 	}
 }
 
-// nearly is a fleet of full 12xlarge, the cheapest way to run their pods, beside the machines given, which costs near enough to the bound with so many percent more.
+// nearly returns a fleet of full 12xlarge, the cheapest way to run their pods, plus the given machines. A fleet that costs at most the given percentage more
+// than the bound is near enough.
 func nearly(percent int, machines ...launched) consolidate.Layout {
 	l := running(60_000, append(slices.Repeat([]launched{{"g4dn.12xlarge", 40}}, 7), machines...)...)
 	l.NearEnough = percent
@@ -86,7 +88,7 @@ func nearly(percent int, machines ...launched) consolidate.Layout {
 
 func TestPodsStayWhereTheMachinesCostNearEnoughToTheBound(t *testing.T) {
 	t.Parallel()
-	// The pods of these two have room on one: the machines cost 1.9 % more than they have to.
+	// The pods of these two machines fit on one. The fleet costs 1.9 % more than necessary.
 	halves := []launched{{"g4dn.xlarge", 1}, {"g4dn.xlarge", 2}}
 	for _, c := range []struct {
 		name         string
@@ -140,7 +142,7 @@ func TestAFleetThatHasLostHalfOfItsPodsComesNearEnoughWithFewerMoves(t *testing.
 	}
 }
 
-// limited is a layout whose pool may still launch so many machines.
+// limited returns the layout with a pool that may launch the given number of machines.
 func limited(l consolidate.Layout, nodes int64) consolidate.Layout {
 	l.Snapshot.Pools[0].Remaining.Nodes = nodes
 	return l
@@ -149,7 +151,7 @@ func limited(l consolidate.Layout, nodes int64) consolidate.Layout {
 func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
 	t.Parallel()
 	for nodes, steps := range map[int64]int{0: 0, 1: 1} {
-		// One machine comes back, two are needed.
+		// The step frees one machine of the limit but needs two.
 		l := limited(running(20_000, launched{"g4dn.12xlarge", 11}), nodes)
 		o := consolidate.Plan(solve.Solver{}, l)
 		takeSteps(t, l, o)
@@ -161,8 +163,8 @@ func TestAMachineIsSplitOnlyWithinTheLimitsOfItsPool(t *testing.T) {
 
 func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
 	t.Parallel()
-	// The pods of the 2xlarge have room on the 4xlarge; its place is for the second of the two machines that the large one becomes, which saves more for
-	// its moves but has to wait.
+	// The pods of the 2xlarge fit on the 4xlarge. The large machine becomes two machines, and the second takes the place of the 2xlarge in the limit. That
+	// saves more per move, but must come second.
 	l := limited(running(20_000, launched{"g4dn.2xlarge", 5}, launched{"g4dn.4xlarge", 5}, launched{"g4dn.12xlarge", 11}), 0)
 	s := &l.Snapshot
 	s.Classes = append(s.Classes, s.Classes[0])
@@ -182,7 +184,7 @@ func TestWhatOneStepGivesBackOfALimitAnotherMayNeed(t *testing.T) {
 
 func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
 	t.Parallel()
-	// Both 4xlarge together would become one 2xlarge, but only one may leave at a time.
+	// Both 4xlarge together could become one 2xlarge, but only one may leave at a time.
 	l := running(20_000, launched{"g4dn.2xlarge", 0}, launched{"g4dn.4xlarge", 4}, launched{"g4dn.4xlarge", 3}, launched{"g4dn.metal", 12}, launched{"g4dn.metal", 9})
 	l.Most = []int{1}
 	if _, net := takeSteps(t, l, consolidate.Plan(solve.Solver{}, l)); net <= 0 {
@@ -192,7 +194,7 @@ func TestStepsTakenToPiecesUseNoMachineThatIsGone(t *testing.T) {
 
 func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
 	t.Parallel()
-	// Two machines with a pod each that share no machine: only one of them finds room on the third.
+	// Each of two machines has a pod, and the pods may not share a machine. Only one of them fits on the third machine.
 	l := running(20_000, launched{"g4dn.xlarge", 1}, launched{"g4dn.xlarge", 1}, launched{"g4dn.2xlarge", 3})
 	s := &l.Snapshot
 	s.Classes = append(s.Classes, s.Classes[0])
@@ -214,7 +216,7 @@ func TestPodsAreKeptApartFromThoseThatAreThereBefore(t *testing.T) {
 
 func TestAPodThatWaitsHasTheRoomFirst(t *testing.T) {
 	t.Parallel()
-	// There is room for two pods on the 2xlarge: one waits, so the two of the xlarge do not both fit.
+	// The 2xlarge has room for two pods. One pod is pending, so the two pods of the xlarge do not fit.
 	l := running(20_000, launched{"g4dn.xlarge", 2}, launched{"g4dn.2xlarge", 5})
 	if o := consolidate.Plan((solve.Solver{}), l); len(o.Steps) != 1 {
 		t.Fatalf("steps %+v while nobody waits, want one", o.Steps)

@@ -32,26 +32,26 @@ func TestTheOrderOfALayoutMakesNoDifference(t *testing.T)            { propertie
 func TestASearchThatIsStoppedHasOnlyRightSteps(t *testing.T)         { properties.Check(stoppedLayout)(t) }
 func TestPodsThatWaitComeFirst(t *testing.T)                         { properties.Check(waitingFirst)(t) }
 
-// FuzzCheaper is everyStep with other inputs.
+// FuzzCheaper runs everyStep with fuzzed inputs.
 func FuzzCheaper(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everyStep)) }
 
 func seated(l consolidate.Layout) consolidate.Layout {
 	return plantest.Seated(l, solve.Plan(l.Snapshot))
 }
 
-// everyStep: steps that are taken one after the other each keep every rule of a plan, and save what they say.
+// everyStep checks that each step keeps every rule of a plan, and saves what it claims, if the steps are taken one after the other.
 func everyStep(t *rapid.T) {
 	l := layouts.Draw(t, "layout")
 	takeSteps(t, l, consolidate.Plan(solve.Solver{}, l))
 }
 
-// ruledStep: so do those of layouts with rules about several machines, which they leave aside, and of pools with weights and minValues, which they keep.
+// ruledStep is everyStep for layouts with rules that concern several machines, and pools with weights and minValues.
 func ruledStep(t *rapid.T) {
 	l := ruledLayouts.Draw(t, "layout")
 	takeSteps(t, l, consolidate.Plan(solve.Solver{}, l))
 }
 
-// takeSteps takes the steps of an outlook, and returns what is left and what it saves beyond the moves.
+// takeSteps takes and checks the steps of an outlook. It returns the resulting layout, and the savings minus the cost of the moves.
 func takeSteps(t rapid.TB, l consolidate.Layout, o consolidate.Outlook) (consolidate.Layout, planner.MicroUSD) {
 	t.Helper()
 	if o.Price != plantest.Price(l) || o.Bound < 0 || o.Bound > o.Price || !slices.IsSorted(o.Surplus) {
@@ -65,16 +65,16 @@ func takeSteps(t rapid.TB, l consolidate.Layout, o consolidate.Outlook) (consoli
 	}
 	for _, step := range o.Steps {
 		if !slices.IsSorted(step.Leave) || len(step.Leave) == 0 {
-			t.Fatalf("leave %v", step.Leave)
+			t.Fatalf("the leaving machines %v are empty or not sorted", step.Leave)
 		}
 		here, leaving := relative(t, l, now, step)
 		for _, name := range leaving {
 			if !slices.Contains(o.Surplus, slices.IndexFunc(l.Snapshot.Nodes, func(n planner.Node) bool { return n.Name == name })) {
-				t.Fatalf("%s is given back and no surplus", name)
+				t.Fatalf("%s leaves but is not surplus", name)
 			}
 			i := slices.IndexFunc(now.Machines, func(m consolidate.Machine) bool { return now.Snapshot.Nodes[m.Node].Name == name })
 			if got := len(now.Machines[i].Pods); got != counts[name] {
-				t.Fatalf("%s is given back after pods were moved there", name)
+				t.Fatalf("%s leaves after pods were moved there", name)
 			}
 		}
 		pools := make([]int, len(l.Snapshot.Pools))
@@ -112,13 +112,13 @@ func takeSteps(t rapid.TB, l consolidate.Layout, o consolidate.Outlook) (consoli
 	return now, net
 }
 
-// relative is a step for a layout from which others were taken, and the names of the nodes that it gives back.
+// relative translates a step to a layout in which earlier steps were taken. It also returns the names of the nodes that leave.
 func relative(t rapid.TB, l, now consolidate.Layout, step consolidate.Step) (consolidate.Step, []string) {
 	t.Helper()
 	node := func(i int) int {
 		at := slices.IndexFunc(now.Snapshot.Nodes, func(n planner.Node) bool { return n.Name == l.Snapshot.Nodes[i].Name })
 		if at < 0 {
-			t.Fatalf("%s is used and gone", l.Snapshot.Nodes[i].Name)
+			t.Fatalf("%s is used after it has left", l.Snapshot.Nodes[i].Name)
 		}
 		return at
 	}
@@ -136,8 +136,8 @@ func relative(t rapid.TB, l, now consolidate.Layout, step consolidate.Step) (con
 	return out, leaving
 }
 
-// noBetterThanTheBest: what the steps save beyond the moves is no more than the best set of machines to give back saves, found by trying all of them, and
-// where no set saves anything there is no step.
+// noBetterThanTheBest compares with all sets of machines that could leave: the steps save at most as much as the best set, net of the moves, and there is no
+// step if no set saves anything.
 func noBetterThanTheBest(t *rapid.T) {
 	l := tinyLayouts.Draw(t, "layout")
 	l.Most = nil
@@ -147,7 +147,7 @@ func noBetterThanTheBest(t *rapid.T) {
 	}
 }
 
-// TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs: Cheaper is a heuristic, and on small layouts hardly ever misses the best.
+// TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs checks that the heuristic finds at least 99 % of the possible savings in small layouts.
 func TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs(t *testing.T) {
 	t.Parallel()
 	var found, there planner.MicroUSD
@@ -164,7 +164,7 @@ func TestTheStepsOfSmallLayoutsSaveNearlyAllThatThereIs(t *testing.T) {
 	}
 }
 
-// bestNet is what the best set of machines to give back saves beyond the moves.
+// bestNet returns the savings of the best set of machines to remove, minus the cost of the moves.
 func bestNet(l consolidate.Layout) planner.MicroUSD {
 	var best planner.MicroUSD
 	for set := 1; set < 1<<len(l.Machines); set++ {
@@ -193,7 +193,7 @@ func bestNet(l consolidate.Layout) planner.MicroUSD {
 	return best
 }
 
-// orderFreeLayout: the order of a layout makes no difference.
+// orderFreeLayout checks that the order of a layout does not affect the result.
 func orderFreeLayout(t *rapid.T) {
 	l := layouts.Draw(t, "layout")
 	shuffled := plantest.ShuffledLayout(l, func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "pick") })
@@ -202,7 +202,7 @@ func orderFreeLayout(t *rapid.T) {
 	}
 }
 
-// told is an outlook with names where it has indices.
+// told formats an outlook with names instead of indices.
 func told(l consolidate.Layout, o consolidate.Outlook) []string {
 	out := []string{fmt.Sprint(o.Price, " ", o.Bound)}
 	var surplus []string
@@ -223,7 +223,7 @@ func told(l consolidate.Layout, o consolidate.Outlook) []string {
 	return out
 }
 
-// stoppedLayout: a clock that ends the search at any moment leaves steps that keep every rule.
+// stoppedLayout checks that the steps keep every rule whenever the search is stopped.
 func stoppedLayout(t *rapid.T) {
 	l := layouts.Draw(t, "layout")
 	asked, most := 0, rapid.IntRange(0, 40).Draw(t, "until")
@@ -231,7 +231,7 @@ func stoppedLayout(t *rapid.T) {
 	takeSteps(t, l, consolidate.Plan(solve.Solver{Stop: stop}, l))
 }
 
-// waitingFirst: the steps are those of the layout in which the pods that wait have their places.
+// waitingFirst checks that pending pods are placed first: the steps are those of the layout in which these pods already run.
 func waitingFirst(t *rapid.T) {
 	l := layouts.Draw(t, "layout")
 	sat := seated(l)

@@ -44,7 +44,7 @@ func TestFirstFitBuysWhatKarpenterBuys(t *testing.T) {
 	}
 }
 
-// crowd is a snapshot of one kind of machine with the given GPUs, and much of everything else.
+// crowd returns a snapshot with one machine type that has the given GPUs and plenty of everything else.
 func crowd(gpus ...planner.GPU) planner.Snapshot {
 	var replicas int64
 	for _, g := range gpus {
@@ -199,7 +199,7 @@ func TestFirstFitOfIdenticalPodsIsAsIfPodByPod(t *testing.T) {
 		p := firstfit.Plan(s)
 		split := plantest.Clone(s)
 		split.Classes = nil
-		parts := make([][]int, len(s.Classes)) // what the classes became
+		parts := make([][]int, len(s.Classes)) // the classes into which each class is split
 		for i, c := range s.Classes {
 			for _, pod := range c.Pods {
 				one := c
@@ -232,7 +232,7 @@ func TestFirstFitByLevelIsTheSameWhileItsMachinesAreFew(t *testing.T) {
 	})(t)
 }
 
-// sizes tells machines apart by what they are and how many pods they have.
+// sizes describes each machine by its node or offering and its number of pods.
 func sizes(p planner.Plan) []string {
 	var out []string
 	for _, x := range p.Placements {
@@ -256,7 +256,7 @@ func BenchmarkFirstFit(b *testing.B) {
 	}
 }
 
-// all are the parts that some classes became.
+// all returns the parts into which the classes are split.
 func all(parts [][]int, classes []int) []int {
 	var out []int
 	for _, c := range classes {
@@ -278,7 +278,7 @@ func TestFirstFitKeepsRulesOfDomains(t *testing.T) {
 		{"together", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}}, "a+a+a+a", 0},
 		{"together with pods that run", planner.Rule{Kind: planner.Together, Classes: []int{0}, Counted: []int{0}, Present: []int64{0, 1}}, "b+b+b+b", 0},
 		{"together with pods that are nowhere", planner.Rule{Kind: planner.Together, Classes: []int{0}}, "", 4},
-		// Karpenter keeps clear of every domain in which a machine on order could still be.
+		// Karpenter avoids every domain in which a machine that is being launched may end up.
 		{"apart", planner.Rule{Kind: planner.Apart, Classes: []int{0}, Counted: []int{0}}, "a", 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {

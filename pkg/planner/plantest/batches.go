@@ -11,8 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// Batch is the pods, by name, that are planned together. Early are the pods that the scheduler bound before there was a plan for them, in the order in which
-// they came.
+// Batch has the names of the pods that are planned together. Early has the pods that the scheduler bound before there was a plan for them, in order of arrival.
 type Batch struct{ Early, Planned []string }
 
 // PlannedOnce returns the price of the machines if the pending pods of a snapshot come in batches, and each batch is planned exactly once with what the
@@ -27,7 +26,7 @@ func PlannedOnce(s planner.Snapshot, batches []Batch, spread bool) (planner.Micr
 		}
 		s.Classes[i].Pods = nil
 	}
-	var has []planner.Resources // The capacity of the nodes when they were empty.
+	var has []planner.Resources // the capacity of the nodes when they were empty
 	for i := range s.Nodes {
 		has = append(has, s.Nodes[i].Free)
 	}

@@ -18,7 +18,7 @@ type Limits struct {
 	Free bool
 }
 
-// Snapshots generates small valid snapshots with small numbers, so that pods often just fit, or just do not fit.
+// Snapshots generates small valid snapshots with small numbers, so that pods often barely fit or barely do not fit.
 func Snapshots(limits Limits) *rapid.Generator[planner.Snapshot] {
 	return rapid.Custom(func(t *rapid.T) planner.Snapshot {
 		var s planner.Snapshot
@@ -116,7 +116,7 @@ func refusalIf(refused bool, reason planner.Reason, message string) *planner.Ref
 	return &planner.Refusal{Reason: reason, Message: message}
 }
 
-// amounts draws an amount of some of the quotas.
+// amounts draws an amount for some of the quotas.
 func amounts(t *rapid.T, s planner.Snapshot) []planner.Amount {
 	var out []planner.Amount
 	for q := range s.Quotas {

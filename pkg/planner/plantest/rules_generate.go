@@ -19,7 +19,7 @@ type RuleLimits struct {
 	Topologies []int
 	// Mutual lets rules both constrain and count each of their classes, as for workloads with rules about their own pods.
 	Mutual bool
-	// Preferences, Priorities, Weights and MinValues report what the snapshot has in addition to rules.
+	// Preferences, Priorities, Weights and MinValues are true if the snapshot has them in addition to rules.
 	Preferences, Priorities, Weights, MinValues bool
 }
 

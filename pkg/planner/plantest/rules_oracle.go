@@ -122,7 +122,7 @@ func (o *ruled) toNew(k, placed int, price planner.MicroUSD) {
 	}
 }
 
-// enter puts a pod on a machine, on each GPU that it could be on, and continues.
+// enter puts a pod on a machine, on each GPU that it could use, and continues with the next pod.
 func (o *ruled) enter(spot *Spot, k, at, placed int, price planner.MicroUSD) {
 	before := *spot
 	for _, after := range before.With(o.free, o.class[k]) {

@@ -84,7 +84,7 @@ func (v *verifier) cover(c planner.Cover) (*big.Int, error) {
 	need := new(big.Int)
 	for i, n := range v.placed {
 		if c.Worth[i] < 0 {
-			return nil, fmt.Errorf("class %d is worth less than nothing", i)
+			return nil, fmt.Errorf("class %d has a negative worth", i)
 		}
 		need.Add(need, new(big.Int).Mul(big.NewInt(n), big.NewInt(c.Worth[i])))
 	}
@@ -119,7 +119,7 @@ type loading struct {
 	verifier *verifier
 	worth    []int64
 	most     *big.Int
-	classes  []int // the classes to load, those with the greatest worth per room first
+	classes  []int // the classes to load, in descending order of worth per room
 	spot     Spot
 	steps    int
 }
@@ -292,7 +292,7 @@ type buying struct {
 // take subtracts the dual of a cover from the prices of its machines, and subtracts it from the bound as often as there must be such machines.
 func (b *buying) take(c planner.Cover, need *big.Int) error {
 	if c.CutDual < 0 {
-		return errors.New("its dual is less than nothing")
+		return errors.New("its dual is negative")
 	}
 	var most int64
 	for i, m := range c.Most {

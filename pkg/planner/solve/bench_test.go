@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// benchmark reports milliseconds a plan, and the gap between the price and the proven bound in hundredths of a percent.
+// benchmark reports the milliseconds per plan, and the gap between the price and the proven bound in percent.
 func benchmark(b *testing.B, s planner.Snapshot) {
 	b.Helper()
 	var p planner.Plan
@@ -43,7 +43,7 @@ func BenchmarkBuild10000IdenticalPods(b *testing.B) {
 	benchmark(b, plantest.Identical(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 10_000, plantest.Request(300, 1024, 1)))
 }
 
-// BenchmarkBuildAmongBusyNodes is a large cluster in which some pods find room.
+// BenchmarkBuildAmongBusyNodes plans for a large cluster in which some pods find room.
 func BenchmarkBuildAmongBusyNodes(b *testing.B) {
 	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), 300, 15, 1)
 	for i := range 500 {

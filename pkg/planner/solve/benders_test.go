@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// fewWithMemory is fewLarge on machines with one GPU, of whose memory each pod states a share.
+// fewWithMemory returns fewLarge with machines that have one GPU, where each pod states a share of its memory.
 func fewWithMemory() planner.Snapshot {
 	s := fewLarge()
 	var single []planner.Offering
@@ -52,7 +52,7 @@ func TestNumbersOfMachinesAreNotVerifiedForMoreThanTheyShow(t *testing.T) {
 			t.Parallel()
 			p := solve.Plan(s)
 			if spoil(&p); plantest.Verify(s, p) == nil {
-				t.Error("verified")
+				t.Error("the broken proof is verified")
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// fewLarge is a snapshot that takes six machines, of which no relaxation sees why five and a half would not do.
+// fewLarge returns a snapshot that needs six machines. No relaxation excludes five and a half.
 func fewLarge() planner.Snapshot {
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("a")}}
 	for _, o := range []struct {
@@ -41,7 +41,8 @@ func fewLarge() planner.Snapshot {
 	return s
 }
 
-// fewAmongNodes is fewLarge beside so many nodes, each with a pod that no machine takes, that whole numbers of machines are not looked for.
+// fewAmongNodes returns fewLarge with 40 more nodes, each with room for one pod that no offering admits. There are too many nodes to search for integer numbers
+// of machines.
 func fewAmongNodes() planner.Snapshot {
 	s := fewLarge()
 	const nodes = 40
@@ -86,13 +87,13 @@ func TestASplitIsNotVerifiedForMoreThanItShows(t *testing.T) {
 			s := fewAmongNodes()
 			p := solve.Plan(s)
 			if spoil(&p, p.Proof.Split); plantest.Verify(s, p) == nil {
-				t.Error("verified")
+				t.Error("the broken proof is verified")
 			}
 		})
 	}
 }
 
-// leaf is the last cover of some part of a proof that is not split.
+// leaf returns the last cover of a part of a proof that is not split.
 func leaf(p *planner.Proof) *planner.Cover {
 	for p.Split != nil {
 		p = &p.Split.AtMost
@@ -129,7 +130,7 @@ func TestBranchesOfPlansOfManyMachinesKeepWhatGroupsDemand(t *testing.T) {
 	}
 }
 
-// tolled reports whether some part of a proof has a cover with a toll.
+// tolled reports whether a part of a proof has a cover with a cut dual.
 func tolled(p *planner.Proof) bool {
 	if p.Split != nil {
 		return tolled(&p.Split.AtMost) || tolled(&p.Split.More)

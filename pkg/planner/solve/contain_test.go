@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// many is a snapshot with so many classes of two pods each, every one of which a machine holds.
+// many returns a snapshot with the given number of classes of two pods each. Each pod fits on a machine.
 func many(classes int) planner.Snapshot {
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("shared")}, Offerings: plantest.Offerings(plantest.G4dn(), 10)}
 	for i := range classes {
@@ -32,7 +32,7 @@ func many(classes int) planner.Snapshot {
 	return s
 }
 
-// faults are ways to break a plan as a bug for one class could: those of which a pod is told are of that class.
+// faults break a plan as a bug that affects one class could. Where a fault names a pod, it is of that class.
 var faults = map[string]func(p *planner.Plan, pod string){
 	"the pod is lost": func(p *planner.Plan, pod string) {
 		for i := range p.Launches {
@@ -43,7 +43,7 @@ var faults = map[string]func(p *planner.Plan, pod string){
 		p.Launches = append(p.Launches, planner.Launch{Offering: 0, Pods: []string{pod}})
 		p.Price += plantest.Offerings(plantest.G4dn(), 10)[0].Price
 	},
-	"its machine says wrong GPUs": func(p *planner.Plan, pod string) { // Which is said of all pods of the machine.
+	"its machine says wrong GPUs": func(p *planner.Plan, pod string) { // This affects all pods of the machine.
 		for i := range p.Launches {
 			if slices.Contains(p.Launches[i].Pods, pod) {
 				p.Launches[i].GPUs = make([]int, len(p.Launches[i].Pods))
@@ -55,7 +55,7 @@ var faults = map[string]func(p *planner.Plan, pod string){
 	"planning for it panics": func(*planner.Plan, string) { panic("index out of range") },
 }
 
-// buggy plans with a fault for some classes, and nothing else wrong, as long as any of them is planned for.
+// buggy returns a planner that introduces the fault for these classes as long as they are not blocked. Otherwise its plans are valid.
 func buggy(bad []int, fault func(*planner.Plan, string)) func(planner.Snapshot) planner.Plan {
 	return func(s planner.Snapshot) planner.Plan {
 		plan := solve.Solver{Effort: 1}.Plan(s)
@@ -108,7 +108,7 @@ func TestTheAttemptsFindOneOfAThousandClassesWhateverTheTime(t *testing.T) {
 	t.Parallel()
 	s := many(1000)
 	attempts := 0
-	build := func(s planner.Snapshot) planner.Plan { // So small a plan that a thousand classes take no time: nobody has a place.
+	build := func(s planner.Snapshot) planner.Plan { // This planner leaves all pods unplaced, so that even a thousand classes take no time.
 		attempts++
 		var plan planner.Plan
 		for _, c := range s.Classes {
@@ -223,7 +223,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 			s := many(5)
 			x.spoil(&s)
 			if planner.Validate(s) == nil {
-				t.Fatal("nothing is invalid")
+				t.Fatal("the snapshot is valid")
 			}
 			kept, plan, aside, err := solve.Contain(s, nil, solve.Plan, never)
 			if err != nil {
@@ -233,7 +233,7 @@ func TestOneInvalidThingConcernsItsClassesAlone(t *testing.T) {
 			for _, a := range aside {
 				got = append(got, a.Class)
 				if !a.Invalid {
-					t.Errorf("class %d is not said to be invalid", a.Class)
+					t.Errorf("class %d is not reported as invalid", a.Class)
 				}
 			}
 			if !slices.Equal(got, x.aside) {
@@ -262,7 +262,7 @@ func TestNonsenseIsContained(t *testing.T) {
 		}
 		kept, plan, _, err := solve.Contain(s, nil, solve.Plan, never)
 		if err != nil {
-			t.Skip(err) // What concerns everybody.
+			t.Skip(err) // The error concerns all pods.
 		}
 		if err := check.Plan(kept, plan); err != nil {
 			t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"karve.sh/karve/pkg/planner/internal/search"
 )
 
-// BuildByMix is Build without its exact methods, so that the heuristics and their bound meet the oracle, which is only good for
-// problems so small that Build never leaves them to the heuristics.
+// BuildByMix is Build without its exact methods. It lets tests compare the heuristics and their bound with the oracle, which handles only problems that Build
+// always solves exactly.
 func BuildByMix(s planner.Snapshot) planner.Plan {
 	p := pack.Compile(s)
 	best, bound, shown := search.PriceAndBranch(p, effort.New(0, nil), nil)

@@ -20,13 +20,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the plans in testdata, for the diff to be reviewed")
 
-// The files are txtar archives of two members.
+// The files are txtar archives with two members.
 const (
 	snapshotMarker = "-- snapshot --\n"
 	planMarker     = "-- plan --\n"
 )
 
-// TestScenariosGetTheirPlans reads testdata/*.txtar: a comment that says what is shown, the snapshot, and the plan.
+// TestScenariosGetTheirPlans reads testdata/*.txtar: a comment that describes the scenario, the snapshot, and the expected plan.
 //
 // The lines of a snapshot, in any order:
 //
@@ -38,14 +38,14 @@ const (
 //	pods NAME COUNT cpu=MILLI memory=MIB replicas=N [gpumemory=MIB] [takes=QUOTA] [capacity=TYPE] [pools=A,B] [nodes=A,B] [blocked=REASON: MESSAGE]
 //	apart NAME,NAME… from NAME,NAME…
 //
-// and those that rules_golden_test.go explains:
+// The lines that rules_golden_test.go reads:
 //
 //	choice POOL of N
 //	rule spread|together|apart NAME,NAME… by=zone|node [counts=NAME,NAME…] [skew=N] [min=N] [there=ZONE:N,ZONE:N…] [others] [wish]
 //	node … [zone=ZONE]
 //	pods … [priority=N] [prefers=ZONE]
 //
-// A pod is admitted everywhere unless capacity, pools or nodes say otherwise; - is an empty list.
+// A pod is admitted everywhere unless capacity, pools or nodes restrict it. The value - is an empty list.
 func TestScenariosGetTheirPlans(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -81,7 +81,7 @@ func TestScenariosGetTheirPlans(t *testing.T) {
 	}
 }
 
-// describe writes a plan for a person to judge: equal machines together, pods as counts of their classes.
+// describe formats a plan for review: identical machines are merged, and pods are counts of their classes.
 func describe(s planner.Snapshot, p planner.Plan) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "price %s, bound %s\n", dollars(p.Price), dollars(p.Bound))
@@ -113,7 +113,7 @@ func describe(s planner.Snapshot, p planner.Plan) string {
 	return out.String()
 }
 
-// onGPUs tells which GPUs have which pods, where they state device memory.
+// onGPUs returns which pods each GPU has, or "" if they do not state device memory.
 func onGPUs(pods []string, gpus []int) string {
 	if gpus == nil {
 		return ""
@@ -154,7 +154,7 @@ func classes(pods []string) string {
 	return strings.Join(out, ", ")
 }
 
-// line is one line of a snapshot: words, and options with a value.
+// line is one line of a snapshot: words, and options with values.
 type line struct {
 	words   []string
 	options map[string]string
@@ -200,7 +200,7 @@ func (l line) refusal(name string) *planner.Refusal {
 	return &planner.Refusal{Reason: planner.Reason(reason), Message: message}
 }
 
-// among reports whether the option names x, or is not given.
+// among reports whether the option lists x or is absent.
 func (l line) among(name, x string) bool {
 	list, ok := l.options[name]
 	return !ok || slices.Contains(strings.Split(list, ","), x)
@@ -280,7 +280,7 @@ func parseSnapshot(t *testing.T, text string) planner.Snapshot {
 	return s
 }
 
-// named are the indices of the classes whose names are in the list.
+// named returns the indices of the classes whose names are in the list.
 func named(pods []line, names string) []int {
 	var out []int
 	for i, p := range pods {
@@ -291,7 +291,7 @@ func named(pods []line, names string) []int {
 	return out
 }
 
-// gpus reads the GPUs of a node.
+// gpus parses the GPUs of a node.
 func (l line) gpus(t *testing.T) []planner.GPU {
 	t.Helper()
 	var out []planner.GPU

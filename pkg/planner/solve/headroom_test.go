@@ -15,7 +15,8 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// spareKeepsEveryRule: headroom is planned on what a plan leaves, so that both together keep every rule, and it takes what is there before anything is launched.
+// spareKeepsEveryRule checks that headroom, which is planned on what a plan leaves, keeps every rule together with that plan, and uses free room before it
+// launches anything.
 func spareKeepsEveryRule(snapshots *rapid.Generator[planner.Snapshot]) func(*rapid.T) {
 	return func(t *rapid.T) {
 		s := snapshots.Draw(t, "snapshot")
@@ -75,7 +76,7 @@ func TestHeadroomTakesNothingFromPods(t *testing.T) {
 	}))))
 }
 
-// roomAfter is what a plan leaves of the nodes.
+// roomAfter returns what a plan leaves of the nodes.
 func roomAfter(s planner.Snapshot, p planner.Plan) []plantest.Spot {
 	nodes, _ := plantest.Room(s, p)
 	return nodes
@@ -91,7 +92,7 @@ func of(c planner.Class, pods []string) int {
 	return n
 }
 
-// together is a plan for pods with what is planned for headroom on its leavings.
+// together merges a plan for pods and the plan for headroom on what it leaves.
 func together(s planner.Snapshot, served, spare planner.Plan) planner.Plan {
 	all := planner.Plan{
 		Placements: slices.Clone(served.Placements), Launches: slices.Concat(served.Launches, spare.Launches),

@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// mixes are snapshots too large for the oracle, with as many shapes as a busy cluster has.
+// mixes returns snapshots that are too large for the oracle, with as many shapes as a busy cluster has.
 func mixes() map[string]planner.Snapshot {
 	out := map[string]planner.Snapshot{}
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestAMixOfManyPodsIsPlannedCloseToItsBound(t *testing.T) {
 				t.Errorf("%d pods have no place, the first: %v", len(p.Unplaced), p.Unplaced[0])
 			}
 			t.Logf("price %d, bound %d, gap %.2f%%, %s", p.Price, p.Bound, 100*float64(p.Price-p.Bound)/float64(p.Bound), plantest.Counts(s, p))
-			// The worst of these had 3.1 % when the test was written.
+			// The largest gap was 3.1 % when the test was written.
 			if (p.Price-p.Bound)*100 > 4*p.Bound {
 				t.Errorf("price %d, bound %d: more than 4 %% apart", p.Price, p.Bound)
 			}

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// proved is a plan whose proof is that of a mix.
+// proved returns a plan for a mix of pods, with its proof.
 func proved(t *testing.T) (planner.Snapshot, planner.Plan) {
 	t.Helper()
 	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 40, 6, 3)
@@ -42,7 +42,7 @@ func TestAProofIsNotVerifiedForMoreThanItShows(t *testing.T) {
 			t.Parallel()
 			s, p := proved(t)
 			if spoil(&p); plantest.Verify(s, p) == nil {
-				t.Error("verified")
+				t.Error("the broken proof is verified")
 			}
 		})
 	}
@@ -65,7 +65,8 @@ func TestAMachineMayHoldWhatANodeCouldHaveTaken(t *testing.T) {
 	}
 }
 
-// dearFew is a snapshot of so many pods for small machines that there are no branches, and a few that only dear ones serve, which the others fill up.
+// dearFew returns a snapshot with so many pods for small machines that the search does not branch, and with a few pods that only expensive machines admit. The
+// other pods fill those machines up.
 func dearFew() planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
@@ -88,9 +89,9 @@ func TestMachinesThatAGroupNeedsAreCountedWhole(t *testing.T) {
 	s := dearFew()
 	p := solve.Plan(s)
 	if p.Proof == nil || !slices.ContainsFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 }) {
-		t.Fatalf("launches %d machines at %d, bound %d, with no toll in the proof", len(p.Launches), p.Price, p.Bound)
+		t.Fatalf("launches %d machines at %d, bound %d, with no cut dual in the proof", len(p.Launches), p.Price, p.Bound)
 	}
-	// One dear machine and a part of another would be enough for the pods that only it serves.
+	// For the pods that only the expensive machine admits, one machine and a fraction of another would be enough.
 	if gap := p.Price - p.Bound; gap > p.Price/50 {
 		t.Errorf("costs %d, the bound is %d", p.Price, p.Bound)
 	}
@@ -115,7 +116,7 @@ func TestATollIsNotVerifiedForMoreThanItShows(t *testing.T) {
 			p := solve.Plan(s)
 			i := slices.IndexFunc(p.Proof.Covers, func(c planner.Cover) bool { return c.CutDual > 0 })
 			if spoil(&p, &p.Proof.Covers[i]); plantest.Verify(s, p) == nil {
-				t.Error("verified")
+				t.Error("the broken proof is verified")
 			}
 		})
 	}
@@ -132,8 +133,8 @@ func TestASearchThatIsStoppedAtOnceHasABound(t *testing.T) {
 	}
 }
 
-// dearKinds is a snapshot in which one dear kind of machine is for some pods alone, and shares others with two cheaper kinds, some with each. One of the
-// first kind would do for the first two, and for the first and the third, but not for all.
+// dearKinds returns a snapshot in which one expensive machine type is the only one for some pods, and shares other pods with two cheaper types, some with each.
+// One machine of the first type suffices for the first two groups of pods, and for the first and the third, but not for all three.
 func dearKinds() planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},

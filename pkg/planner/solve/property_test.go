@@ -21,7 +21,7 @@ var (
 	oneClass   = plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 1, Nodes: 2, Free: true})
 )
 
-// everyRule: a plan for any valid snapshot passes Check.
+// everyRule checks that a plan for any valid snapshot passes Check.
 func everyRule(t *rapid.T) {
 	s := anything.Draw(t, "snapshot")
 	if err := check.Plan(s, solve.Plan(s)); err != nil {
@@ -29,14 +29,14 @@ func everyRule(t *rapid.T) {
 	}
 }
 
-// neverPanics: any values at all give a plan that mentions each pod once.
+// neverPanics checks that arbitrary values yield a plan that names each pod once.
 func neverPanics(t *rapid.T) {
 	s := plantest.Nonsense().Draw(t, "snapshot")
 	p := solve.Plan(s)
 	namesEachPodOnce(t, s, p)
 }
 
-// namesEachPodOnce fails where a plan names a pod of the snapshot not once, or breaks a rule of a snapshot that is valid.
+// namesEachPodOnce fails if a plan does not name each pod of the snapshot exactly once, or breaks a rule of a valid snapshot.
 func namesEachPodOnce(t *rapid.T, s planner.Snapshot, p planner.Plan) {
 	t.Helper()
 	seen := map[string]int{}
@@ -60,7 +60,7 @@ func namesEachPodOnce(t *rapid.T, s planner.Snapshot, p planner.Plan) {
 	}
 }
 
-// orderFree: the order of a snapshot makes no difference.
+// orderFree checks that the order of a snapshot does not affect the plan.
 func orderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anything.Draw(t, "snapshot")) }
 
 func makesNoDifferenceInOrder(t *rapid.T, s planner.Snapshot) {
@@ -72,7 +72,7 @@ func makesNoDifferenceInOrder(t *rapid.T, s planner.Snapshot) {
 	}
 }
 
-// replansToNothing: once the launches are nodes, the same pods need nothing more.
+// replansToNothing checks that the same pods need no further machines once the launches are nodes.
 func replansToNothing(t *rapid.T) {
 	s := unhindered.Draw(t, "snapshot")
 	first := solve.Plan(s)
@@ -81,7 +81,7 @@ func replansToNothing(t *rapid.T) {
 	}
 }
 
-// boundHolds: bound ≤ optimum ≤ price, the optimum found by trying everything.
+// boundHolds checks bound ≤ optimum ≤ price, where the optimum is found by enumeration.
 func boundHolds(t *rapid.T) {
 	s := tiny.Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -94,7 +94,7 @@ func boundHolds(t *rapid.T) {
 	}
 }
 
-// boundOfMixHolds: the same for the heuristics alone, whose plans keep every rule as well.
+// boundOfMixHolds checks the same for the heuristics alone, and that their plans keep every rule.
 func boundOfMixHolds(t *rapid.T) {
 	s := tiny.Draw(t, "snapshot")
 	p := solve.BuildByMix(s)
@@ -107,7 +107,7 @@ func boundOfMixHolds(t *rapid.T) {
 	}
 }
 
-// proofHolds: the bound follows from the proof, by the searches and the exact arithmetic of another program.
+// proofHolds verifies the proof of the bound with an independent program in exact arithmetic.
 func proofHolds(t *rapid.T) {
 	s := anything.Draw(t, "snapshot")
 	if err := plantest.Verify(s, solve.Plan(s)); err != nil {
@@ -120,7 +120,7 @@ func proofHolds(t *rapid.T) {
 	}
 }
 
-// effortNeverHurts: a longer search finds no dearer plan and no lower bound, and the first plan keeps every rule.
+// effortNeverHurts checks that a longer search finds no more expensive plan and no lower bound, and that the first plan keeps every rule.
 func effortNeverHurts(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
 	first := -1
@@ -144,7 +144,7 @@ func effortNeverHurts(t *rapid.T) {
 	}
 }
 
-// smallIsOptimal: without limits the price of a small plan is the optimum, and proven.
+// smallIsOptimal checks that a small plan without limits has the optimal price, and proves it.
 func smallIsOptimal(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 6, Classes: 4, Nodes: 2, Free: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -153,7 +153,7 @@ func smallIsOptimal(t *rapid.T) {
 	}
 }
 
-// oneClassIsOptimal: a single class costs exactly the optimum.
+// oneClassIsOptimal checks that a plan for a single class has exactly the optimal price.
 func oneClassIsOptimal(t *rapid.T) {
 	s := oneClass.Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -162,7 +162,7 @@ func oneClassIsOptimal(t *rapid.T) {
 	}
 }
 
-// choiceNeverCosts: one more offering never makes a plan for one class dearer.
+// choiceNeverCosts checks that one more offering never makes a plan for one class more expensive.
 func choiceNeverCosts(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 200, Classes: 1, Nodes: 2, Free: true}).Draw(t, "snapshot")
 	if len(s.Offerings) == 0 {
@@ -180,7 +180,7 @@ func choiceNeverCosts(t *rapid.T) {
 	}
 }
 
-// lessNeverCosts: one more offering, or one pod fewer, never makes a plan dearer by more than the gap that it states.
+// lessNeverCosts checks that one more offering, or one pod fewer, never makes a plan more expensive by more than the gap to its bound.
 func lessNeverCosts(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 2, Free: true}).Draw(t, "snapshot")
 	search := solve.Solver{Effort: 20_000}
@@ -206,7 +206,7 @@ func lessNeverCosts(t *rapid.T) {
 	}
 }
 
-// nothingLeftThatFits: a pod without a place has none: no room is left for it, and nothing that holds it may be launched.
+// nothingLeftThatFits checks that an unplaced pod has no place: no room is left for it, and no machine that could hold it may be launched.
 func nothingLeftThatFits(t *rapid.T) {
 	s := anything.Draw(t, "snapshot")
 	p := solve.Plan(s)

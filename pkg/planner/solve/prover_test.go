@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// TestAPlanIsTheSameOnOneCore has the halves of a search go at the same time and one after the other, in the one order and in the other.
+// TestAPlanIsTheSameOnOneCore checks that the primal and the dual search yield the same plan on two cores, where they run concurrently, and on one core.
 func TestAPlanIsTheSameOnOneCore(t *testing.T) {
 	offerings := plantest.Offerings(plantest.G4dn(), 10)
 	for name, s := range map[string]planner.Snapshot{

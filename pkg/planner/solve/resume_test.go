@@ -14,13 +14,13 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// stopAfter is a clock that ends a search when it was asked so many times.
+// stopAfter returns a stop function that ends a search after the given number of calls.
 func stopAfter(asks int) func() bool {
 	return func() bool { asks--; return asks < 0 }
 }
 
-// inSteps plans, launches a few machines at a time, and plans again each time, each plan under a clock of its own. It returns the first plan, the last, and what
-// all machines cost in the end.
+// inSteps plans repeatedly and launches a few machines of each plan. Each plan has its own stop function. It returns the first and the last plan, and the total
+// cost of all machines.
 func inSteps(t rapid.TB, s planner.Snapshot, atATime int, stop func() func() bool) (first, plan planner.Plan, bill planner.MicroUSD) {
 	t.Helper()
 	first = solve.Solver{Stop: stop()}.Plan(s)
@@ -53,10 +53,10 @@ func inSteps(t rapid.TB, s planner.Snapshot, atATime int, stop func() func() boo
 	return first, plan, bill
 }
 
-// atOnce ends a search as soon as it may end.
+// atOnce returns a stop function that ends a search immediately.
 func atOnce() func() bool { return stopAfter(0) }
 
-// keptWithoutTime: with no time at all, what is left to launch is exactly what the first plan left.
+// keptWithoutTime checks that, without any search time, the remaining launches are exactly those of the first plan.
 func keptWithoutTime(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
 	first, _, bill := inSteps(t, s, rapid.IntRange(1, 5).Draw(t, "at a time"), atOnce)
@@ -65,7 +65,7 @@ func keptWithoutTime(t *rapid.T) {
 	}
 }
 
-// neverDearer: whenever the clock ends a search, the machines cost no more than the first plan.
+// neverDearer checks that the machines cost no more than the first plan, whenever the searches end.
 func neverDearer(t *rapid.T) {
 	s := plantest.Snapshots(plantest.Limits{Pods: 60, Classes: 8, Nodes: 3}).Draw(t, "snapshot")
 	clock := func() func() bool { return stopAfter(rapid.IntRange(0, 300).Draw(t, "asks")) }
@@ -75,7 +75,7 @@ func neverDearer(t *rapid.T) {
 	}
 }
 
-// keptUnderRules: the same with all that the scheduler knows.
+// keptUnderRules checks the same with all rules of the scheduler.
 func keptUnderRules(t *rapid.T) {
 	s := anyRules.Draw(t, "snapshot")
 	first, last, bill := inSteps(t, s, rapid.IntRange(1, 3).Draw(t, "at a time"), atOnce)
@@ -84,7 +84,7 @@ func keptUnderRules(t *rapid.T) {
 	}
 }
 
-// anythingEarlier: whatever the earlier plan is said to be, the plan keeps every rule, and places as many pods as without it.
+// anythingEarlier checks that, whatever the earlier plan is, the plan keeps every rule and places as many pods as without it.
 func anythingEarlier(t *rapid.T) {
 	s, other := anyRules.Draw(t, "snapshot"), anyRules.Draw(t, "other")
 	earlier := solve.Plan(other)
@@ -106,7 +106,7 @@ func TestNoClockMakesAPlanDearerWhileItIsCarriedOut(t *testing.T) { properties.C
 func TestAPlanUnderRulesIsKept(t *testing.T)                      { properties.Check(keptUnderRules)(t) }
 func TestAnyEarlierPlanGivesASoundOne(t *testing.T)               { properties.Check(anythingEarlier)(t) }
 
-// The first plan has all the time that it needs; on a busy machine the later ones are cut off anywhere, each somewhere else, or at once.
+// The first plan has all the time that it needs. Later ones are cut off at different points or immediately, as on a busy machine.
 func TestAThousandPodsInManyShapesCostWhatTheFirstPlanSaid(t *testing.T) {
 	t.Parallel()
 	s := plantest.Mixed(plantest.Offerings(plantest.G4dn(), 10), 1000, 20, 7)

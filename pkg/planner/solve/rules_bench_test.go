@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// spreadOut is a mix over three zones in which every class is spread over the zones, and every other one over machines as well.
+// spreadOut returns a mix over three zones. Every class is spread over the zones, and every other class over machines as well.
 func spreadOut(pods, shapes int) planner.Snapshot {
 	s := plantest.Mixed(plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10), pods, shapes, 1)
 	s.Topologies = []planner.Topology{{Key: "topology.kubernetes.io/zone", Domains: plantest.Zones()}}
@@ -61,8 +61,8 @@ func BenchmarkBuildUnderRules(b *testing.B) {
 	}
 }
 
-// tenants is a snapshot of so many classes of three pods, each of which keeps to rules of its own: apart from each other on machines, and spread over zones and machines.
-// So is the snapshot of as many Deployments.
+// tenants returns a snapshot with the given number of classes of three pods. Each class has rules of its own, like a Deployment: its pods may not share a
+// machine, and are spread over zones and machines.
 func tenants(classes int) planner.Snapshot {
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10),
@@ -82,7 +82,7 @@ func tenants(classes int) planner.Snapshot {
 	return s
 }
 
-// BenchmarkBuildForTenants is what it takes to plan at a budget of 200 ms, and to leave a choice and check the plan.
+// BenchmarkBuildForTenants measures planning with a budget of 200 ms, adding alternatives, and checking the plan.
 func BenchmarkBuildForTenants(b *testing.B) {
 	for _, classes := range []int{100, 300, 1_000, 3_000} {
 		b.Run(fmt.Sprint(classes, " classes"), func(b *testing.B) {

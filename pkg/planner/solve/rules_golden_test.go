@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// addRules adds to a scenario what its lines say of rules and choices. The one topology is the zone; a rule counts the classes that it binds and
-// those of counts; with the word others only these. A choice is of instance types.
+// addRules adds the rules and choices of a scenario to its snapshot. The only topology is the zone. A rule counts the classes that it constrains and those in
+// counts; with the word others, it counts only the latter. A choice is of instance types.
 func addRules(t *testing.T, s *planner.Snapshot, pods, lines []line) {
 	t.Helper()
 	var zones []string
@@ -111,7 +111,7 @@ func ruleOf(t *testing.T, s *planner.Snapshot, pods []line, l line) planner.Rule
 	return r
 }
 
-// alternatives names the other machines of a launch.
+// alternativesOf returns the alternatives of a launch as text.
 func alternativesOf(s planner.Snapshot, l planner.Launch) string {
 	var out strings.Builder
 	for _, i := range l.Alternatives {

@@ -13,17 +13,17 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// few is small enough for the oracle, which tries everything.
+// few is small enough for the oracle, which enumerates all plans.
 var few = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2}
 
-// freely is few without limits and offerings that cannot be had, where heuristics under limits play no part.
+// freely is few without limits and unavailable offerings, so that no heuristics for limits are involved.
 var freely = plantest.Limits{Pods: 5, Classes: 3, Nodes: 2, Free: true}
 
 var anyRules = plantest.RuledSnapshots(plantest.RuleLimits{
 	Limits: plantest.Limits{Pods: 14, Classes: 6, Nodes: 3}, Rules: 3, Preferences: true, Priorities: true, Weights: true, MinValues: true,
 })
 
-// keepsRules: a plan for any valid snapshot with rules passes Check.
+// keepsRules checks that a plan for any valid snapshot with rules passes Check.
 func keepsRules(t *rapid.T) {
 	s := anyRules.Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -32,7 +32,7 @@ func keepsRules(t *rapid.T) {
 	}
 }
 
-// ruledNonsense: any values at all give a plan that mentions each pod once.
+// ruledNonsense checks that arbitrary values yield a plan that names each pod once.
 func ruledNonsense(t *rapid.T) {
 	s := plantest.RuledNonsense().Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -44,10 +44,10 @@ func ruledNonsense(t *rapid.T) {
 	namesEachPodOnce(t, s, p)
 }
 
-// rulesOrderFree: the order of a snapshot makes no difference.
+// rulesOrderFree checks that the order of a snapshot does not affect the plan.
 func rulesOrderFree(t *rapid.T) { makesNoDifferenceInOrder(t, anyRules.Draw(t, "snapshot")) }
 
-// boundUnderRules: bound ≤ the least price under the rules ≤ price, for the pods that are placed.
+// boundUnderRules checks bound ≤ lowest price under the rules ≤ price, for the pods that are placed.
 func boundUnderRules(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Rules: 2, Preferences: true, Priorities: true, Weights: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -57,8 +57,8 @@ func boundUnderRules(t *rapid.T) {
 	}
 }
 
-// placesMost: under a rule of one class about itself as many pods have a place as can have one; of several classes about themselves one fewer at
-// most, and about others two: which of them is to give way on a node is a matter of trying all.
+// placesMost checks the number of placed pods. It is the maximum under a rule of one class about its own pods. It is at most one less under a rule of several
+// classes about their own pods, and at most two less under a rule about other pods, because only enumeration finds which class has to yield on a node.
 func placesMost(kind planner.RuleKind, topology int) func(*rapid.T) {
 	return func(t *rapid.T) {
 		limits := plantest.RuleLimits{Limits: freely, Rules: 1, Kinds: []planner.RuleKind{kind}, Topologies: []int{topology}}
@@ -109,7 +109,7 @@ func FuzzRules(f *testing.F)            { f.Fuzz(rapid.MakeFuzz(keepsRules)) }
 func FuzzNonsensicalRules(f *testing.F) { f.Fuzz(rapid.MakeFuzz(ruledNonsense)) }
 func FuzzBoundUnderRules(f *testing.F)  { f.Fuzz(rapid.MakeFuzz(boundUnderRules)) }
 
-// placesOf returns where a plan has each pod: on which node, or on a machine of which offering.
+// placesOf returns the place of each pod: its node, or the offering of its machine.
 func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
 	nodes, offerings = map[string]int{}, map[string]int{}
 	for _, x := range p.Placements {
@@ -125,14 +125,14 @@ func placesOf(p planner.Plan) (nodes, offerings map[string]int) {
 	return nodes, offerings
 }
 
-// launchable reports whether a machine of an offering could be launched for a pod of a class, after the plan that room was left by.
+// launchable reports whether a machine of an offering could be launched for a pod of a class, given what a plan leaves of the pools.
 func launchable(s planner.Snapshot, left []planner.Pool, class, offering int) bool {
 	o := s.Offerings[offering]
 	r := left[o.Pool].Remaining
 	return o.Unavailable == nil && s.Pools[o.Pool].Closed == nil && r.Nodes >= 1 && r.GPUs >= o.Physical.GPUs && len(plantest.Empty(s, offering).With(s, class)) > 0
 }
 
-// heaviestFirst: a pod that has a machine of a lighter pool could not have one of a heavier pool.
+// heaviestFirst checks that a pod on a machine of a pool with lower weight could not have one of a pool with higher weight.
 func heaviestFirst(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2}, Weights: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -150,7 +150,7 @@ func heaviestFirst(t *rapid.T) {
 	}
 }
 
-// highestFirst: of the pods of the highest priority as many have a place as if they were alone, and a limit that is not reached costs nothing.
+// highestFirst checks that as many pods of the highest priority are placed as if there were no others, and that a limit that is not reached has no effect.
 func highestFirst(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: few, Priorities: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -180,8 +180,8 @@ func highestFirst(t *rapid.T) {
 	}
 }
 
-// preferencesGranted: without limits, and when no other pods have preferences, a pod is where as many of its preferences are granted as any machine that could be launched for it grants, counted from
-// the one that is given up last.
+// preferencesGranted checks that, without limits and without preferences of other pods, a pod gets as many of its preferences as any machine that could be
+// launched for it grants, beginning with the preference that is given up last.
 func preferencesGranted(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, Preferences: true}).Draw(t, "snapshot")
 	wishful := rapid.IntRange(0, len(s.Classes)-1).Draw(t, "wishful")
@@ -220,7 +220,7 @@ func preferencesGranted(t *rapid.T) {
 	}
 }
 
-// choosable: without limits a pod has a place unless the machines that hold it leave no choice.
+// choosable checks that, without limits, a pod is placed unless too few machine types hold it for its pool's minValues.
 func choosable(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{Limits: plantest.Limits{Pods: 10, Classes: 4, Nodes: 2, Free: true}, MinValues: true}).Draw(t, "snapshot")
 	p := solve.Plan(s)
@@ -253,7 +253,7 @@ func TestTheHighestPriorityHasItsPlaces(t *testing.T)         { properties.Check
 func TestNoWishIsGivenUpThatCanStand(t *testing.T)            { properties.Check(preferencesGranted)(t) }
 func TestAPoolWithAChoiceIsUsed(t *testing.T)                 { properties.Check(choosable)(t) }
 
-// carriedOut: once the launches are nodes, the same pods under the same rules need nothing more.
+// carriedOut checks that the same pods under the same rules need no further machines once the launches are nodes.
 func carriedOut(t *rapid.T) {
 	s := plantest.RuledSnapshots(plantest.RuleLimits{
 		Limits: plantest.Limits{Pods: 20, Classes: 2, Nodes: 3, Free: true}, Rules: 1, Mutual: true,

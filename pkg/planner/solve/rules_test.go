@@ -47,7 +47,7 @@ func TestAPlanUnderRulesIsCloseToItsBound(t *testing.T) {
 	if err := check.Plan(s, p); err != nil {
 		t.Fatal(err)
 	}
-	// The bound knows nothing of zones, and machines that are whole in each of three zones cost 10 % more here when the test was written.
+	// The bound ignores zones. Whole machines in each of three zones cost 10 % more when the test was written.
 	t.Logf("price %d, bound %d", p.Price, p.Bound)
 	if len(p.Unplaced) > 0 || (p.Price-p.Bound)*100 > 20*p.Bound {
 		t.Errorf("%d pods have no place, price %d, bound %d: more than 20 %% apart", len(p.Unplaced), p.Price, p.Bound)

@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// distinct is a snapshot of pods no two of which ask for the same.
+// distinct returns a snapshot of pods that all have different requests.
 func distinct(pods int) planner.Snapshot {
 	s := planner.Snapshot{Pools: []planner.Pool{plantest.Pool("gpu-shared")}, Offerings: plantest.SpotOfferings(plantest.G4dn(), plantest.Zones(), 10)}
 	for i := range pods {

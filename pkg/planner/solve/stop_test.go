@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/planner/solve"
 )
 
-// A search may be told to end at any time. The plan is sound, and little is asked after that: each question costs some work.
+// A search may be stopped at any time. The plan is still valid, and the search asks few further questions, each of which takes some work.
 func TestASearchThatIsToldToEndAfterAnyQuestionReturnsASoundPlanSoon(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -35,8 +35,9 @@ func TestASearchThatIsToldToEndAfterAnyQuestionReturnsASoundPlanSoon(t *testing.
 	})
 }
 
-// What has to be done although there is no time grows little more than with the number of classes, and not with its square. Bytes stand for steps: what the planner looks at it has to write down.
-func TestTwiceTheClassesWithRulesCostTwiceAsMuch(t *testing.T) { // Not parallel: it measures what is allocated.
+// TestTwiceTheClassesWithRulesCostTwiceAsMuch checks that the work without any search time grows almost linearly with the number of classes, not quadratically.
+// It counts allocated bytes as a measure of the work.
+func TestTwiceTheClassesWithRulesCostTwiceAsMuch(t *testing.T) { // Not parallel: it measures allocations.
 	for name, of := range map[string]func(int) planner.Snapshot{"rules of their own": tenants, "classes that share machines": companions} {
 		cost := func(classes int) float64 {
 			s := of(classes)
@@ -55,7 +56,7 @@ func TestTwiceTheClassesWithRulesCostTwiceAsMuch(t *testing.T) { // Not parallel
 	}
 }
 
-// companions is tenants in which every other class has to share a machine with the one before it.
+// companions returns tenants in which every other class has to share a machine with the class before it.
 func companions(classes int) planner.Snapshot {
 	s := tenants(classes)
 	s.Rules = nil

@@ -13,9 +13,10 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// Large returns a cluster of so many nodes and ten times as many pods in 200 namespaces, in Deployments of twenty. A quarter of the nodes are Karve's machines, on which
-// a fifth of the pods hold eight replicas of ten each. Karpenter launched the other nodes. Each node has a pod of a DaemonSet. One Deployment in ten keeps its pods on
-// different nodes, and one in ten spreads them over the zones. A few pods wait for replicas.
+// Large returns a cluster with the given number of nodes and ten times as many pods in 200 namespaces, in Deployments of twenty. A quarter of the nodes are
+// Karve's machines. They run a fifth of the pods, eight on each, and each of these pods holds one of ten replicas. Karpenter launched the other nodes. Each
+// node has a pod of a DaemonSet. One Deployment in ten keeps its pods on different nodes, and one in ten spreads them over the zones. A few pods wait for
+// replicas.
 func Large(nodes int) *snapshot.Cluster {
 	c := Shared()
 	Requiring(karpv1.CapacityTypeLabelKey, corev1.NodeSelectorOpExists)(&c.NodePools[0])
@@ -61,7 +62,7 @@ func namespaceOf(i int) string { return fmt.Sprintf("team-%03d", i%200) }
 
 func in(namespace string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Namespace = namespace } }
 
-// largePod is the pod with the number of all pods of a kind, of which twenty each are of one Deployment.
+// largePod returns the i-th pod of a kind. Each Deployment has twenty of them.
 func largePod(kind string, i int, edits ...func(*corev1.Pod)) corev1.Pod {
 	deployment := i / 20
 	app := fmt.Sprintf("%s-%04d", kind, deployment)
@@ -82,7 +83,7 @@ func largePod(kind string, i int, edits ...func(*corev1.Pod)) corev1.Pod {
 	return pod
 }
 
-// fat adds what pods of real workloads have and no decision needs.
+// fat adds fields that pods of real workloads have and that no decision needs.
 func fat(pod *corev1.Pod) {
 	pod.CreationTimestamp = metav1.NewTime(Now.Add(-3600e9))
 	pod.Annotations = map[string]string{"kubernetes.io/config.seen": "2026-03-01T11:00:00Z", "prometheus.io/scrape": "true", "checksum/config": "0123456789abcdef0123456789abcdef0123456789abcdef"}

@@ -9,13 +9,13 @@ import (
 	"karve.sh/karve/pkg/planner/internal/lp"
 )
 
-// program is a linear program that knows its own coefficients.
+// program is a linear program with its coefficients, so that a test can check solutions.
 type program struct {
 	simplex lp.Simplex
 	price   []float64
 	most    []float64
 	demand  []float64
-	in      [][]float64 // by row and column
+	in      [][]float64 // the coefficients, by row and column
 }
 
 func (p *program) column(price, most float64, in []float64) int {
@@ -31,7 +31,7 @@ func (p *program) column(price, most float64, in []float64) int {
 	return p.simplex.AddColumn(price, most, rows, coefficients)
 }
 
-// row adds a row that an expensive column of its own covers.
+// row adds a row, and an expensive column that covers only this row.
 func (p *program) row(demand float64, in func(column int) float64) {
 	cover := p.column(1000, math.Inf(1), make([]float64, len(p.demand)))
 	with := func(column int) float64 {
@@ -48,7 +48,7 @@ func (p *program) row(demand float64, in func(column int) float64) {
 	p.simplex.AddRow(demand, with, cover)
 }
 
-// check fails unless the solution satisfies the rows and the conditions of optimality.
+// check fails unless the solution satisfies all rows and the optimality conditions.
 func (p *program) check(t *testing.T) {
 	t.Helper()
 	const near = 1e-6
@@ -190,7 +190,7 @@ func TestAStoppedSolutionIsTheOneBefore(t *testing.T) {
 	}
 }
 
-// TestWholeAmountsCostLeast compares with the best of all whole amounts.
+// TestWholeAmountsCostLeast compares integer solutions with the best one, found by enumeration.
 func TestWholeAmountsCostLeast(t *testing.T) {
 	t.Parallel()
 	best, found := 0, 0
@@ -242,13 +242,13 @@ func TestWholeAmountsCostLeast(t *testing.T) {
 			best++
 		}
 	}
-	// The search is a heuristic: it may give up a part.
+	// The search is a heuristic: it may abandon a branch.
 	if found < 100 || best < 95 {
 		t.Errorf("found %d solutions, %d of them the cheapest, of 100", found, best)
 	}
 }
 
-// cost returns the cost of amounts, and whether they satisfy all rows.
+// cost returns the cost of a solution, and whether it satisfies all rows.
 func (p *program) cost(amounts []float64) (cost float64, ok bool) {
 	for j, x := range amounts {
 		cost += p.price[j] * x
@@ -265,7 +265,7 @@ func (p *program) cost(amounts []float64) (cost float64, ok bool) {
 	return cost, true
 }
 
-// least returns the cost of the cheapest whole amounts of the columns from one on.
+// least returns the lowest cost of integer amounts for the columns from the given one on.
 func (p *program) least(from int, amounts []float64) float64 {
 	cost, ok := p.cost(amounts)
 	if ok || from == len(amounts) {

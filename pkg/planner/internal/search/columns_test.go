@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs launches for loads of many GPUs that are full: without one pod, what was packed at once may not be packed
-// any more, in as many steps as a search for GPUs has.
+// TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs launches machines for full loads of many GPUs. Once a pod is removed from a load, the bounded search for
+// GPUs may no longer find an assignment.
 func TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs(t *testing.T) {
 	t.Parallel()
 	const gpus = 7
@@ -28,9 +28,9 @@ func TestNothingIsLostWhereAPartOfALoadIsNotFoundGPUs(t *testing.T) {
 	}
 	without, lost := search.LaunchedParts(s, 200)
 	if lost != nil {
-		t.Errorf("of %v something neither waits nor is launched for on GPUs", lost)
+		t.Errorf("pods of load %v are neither pending nor on the GPUs of a launch", lost)
 	}
 	if without == 0 {
-		t.Error("all parts of all loads are found GPUs for")
+		t.Error("every partial load has a GPU assignment, so the test shows nothing")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// severalGPUs is one offering with several GPUs, and a few pods that all state device memory.
+// severalGPUs draws one offering with several GPUs, and a few pods that all state device memory.
 func severalGPUs(t *rapid.T) planner.Snapshot {
 	n := func(name string, low, high int) int { return rapid.IntRange(low, high).Draw(t, name) }
 	gpus, shared := rapid.SampledFrom([]int{2, 4, 8}).Draw(t, "GPUs"), n("shared by", 1, 4)
@@ -39,7 +39,8 @@ func severalGPUs(t *rapid.T) planner.Snapshot {
 	return s
 }
 
-// combinationHolds: no load is worth more than the bound, and what is found is no better than the best there is; with room for many parts both meet it.
+// combinationHolds checks that no load is worth more than the bound, and that the load found is worth at most the maximum. With many parts, the load found
+// meets the bound.
 func combinationHolds(t *rapid.T) {
 	s := severalGPUs(t)
 	worths := rapid.SliceOfN(rapid.Int64Range(0, 1000), len(s.Classes), len(s.Classes)).Draw(t, "worths")
@@ -59,7 +60,7 @@ func FuzzCombination(f *testing.F)                            { f.Fuzz(rapid.Mak
 
 func TestTheBestLoadOfAMachineWithSeveralGPUsIsFound(t *testing.T) {
 	t.Parallel()
-	// Two GPUs alone would each take the pair of 6 and 4, worth 11, but there is CPU for one such pair only.
+	// Each of the two GPUs alone would take the pair of 6 and 4, worth 11, but the CPU suffices for only one such pair.
 	s := planner.Snapshot{
 		Pools: []planner.Pool{plantest.Pool("a")},
 		Offerings: []planner.Offering{{
@@ -73,7 +74,7 @@ func TestTheBestLoadOfAMachineWithSeveralGPUsIsFound(t *testing.T) {
 		class.GPUMemoryBytes = c.memory
 		s.Classes = append(s.Classes, class)
 	}
-	// The shapes are in the order of their names, (10 6), (12 4), (4 5).
+	// The shapes are ordered by name: (10 6), (12 4), (4 5).
 	most, found, upper, ok := search.MostOnGPUs(s, []int64{6, 5, 3}, 100)
 	if !ok || most != 17 || found != most || upper != most {
 		t.Errorf("combined: %t, found %d, the most is %d, the bound %d, want 17 each", ok, found, most, upper)

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/planner/internal/pricing"
 )
 
-// Composed is the first plan of a snapshot, and one that is composed of the loads that its relaxation knows.
+// Composed returns the first plan of a snapshot, and the plan that the restricted master composes from the columns.
 func Composed(s planner.Snapshot) (first, composed planner.Plan) {
 	p := pack.Compile(s)
 	h := &primal{state: state{ctx: NewContext(p, effort.New(1<<30, nil)), base: newSolution(p), pool: &columnPool{}}}
@@ -22,8 +22,9 @@ func Composed(s planner.Snapshot) (first, composed planner.Plan) {
 	return first, PlanOf(p, h.state.best)
 }
 
-// MostOnGPUs is what a machine of the first offering holds that is worth most, when the pods of the k-th shape are worth worths[k] each: by trying
-// every load, by combining loads of single GPUs with so many parts, and the bound of that. It reports whether the machine is combined at all.
+// MostOnGPUs returns the maximum worth of a load of the first offering, where a pod of the k-th shape is worth worths[k]: by trying every load (most), by
+// combining loads of single GPUs with the given number of parts (found), and the upper bound of that combination. It reports whether the combination applies to
+// the machine.
 func MostOnGPUs(s planner.Snapshot, worths []int64, parts int) (most, found, upper int64, ok bool) {
 	p := pack.Compile(s)
 	if len(p.Offers) == 0 {
@@ -50,8 +51,8 @@ func MostOnGPUs(s planner.Snapshot, worths []int64, parts int) (most, found, upp
 	return most, out.Value, upper, true
 }
 
-// LaunchedParts fills the machine of the first offering in so many ways, and launches each load where all but one of its pods wait. It returns how many of
-// these parts are not found GPUs for, as they are looked for, and the first of which anything was lost: it neither waits nor is launched for on GPUs.
+// LaunchedParts fills the machine of the first offering in the given number of ways, and launches each load with all but one of its pods pending. It returns
+// how many of these partial loads have no GPU assignment, and the first load that loses pods: they are neither pending nor on the GPUs of a launch.
 func LaunchedParts(s planner.Snapshot, ways int) (without int, lost []int32) {
 	p := pack.Compile(s)
 	m := NewContext(p, effort.New(0, nil))

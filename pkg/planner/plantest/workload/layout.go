@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 )
 
-// Thinned is what is left of a fleet that a plan launched when each pod ended with the given probability, drawn from a seed: the machines without
-// pods are gone, and moving any of the others counts as much as said.
+// Thinned returns the fleet that a plan launched after each pod ended with the given probability, drawn from a seed. Machines without pods are removed. move is
+// the cost of moving one pod.
 func Thinned(s planner.Snapshot, p planner.Plan, ended float64, move planner.MicroUSD, seed int64) consolidate.Layout {
 	r := rand.New(rand.NewSource(seed))
 	l := consolidate.Layout{Snapshot: plantest.Clone(s)}

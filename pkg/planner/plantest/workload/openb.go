@@ -13,14 +13,14 @@ import (
 // TracePod is a pod of the openb trace that shares a GPU.
 type TracePod struct {
 	MilliCPU, MiB int64
-	// MilliGPU is the thousandths of a GPU that it asks for.
+	// MilliGPU is the requested share of a GPU in thousandths.
 	MilliGPU int64
-	// Created and Deleted are in seconds of the trace.
+	// Created and Deleted are in seconds since the start of the trace.
 	Created, Deleted int64
 }
 
-// Openb reads the 3,078 pods that share GPUs of the openb trace (Weng et al., USENIX ATC 2023) in the order of the trace. The columns are pod,
-// cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec33, qos, pod_phase, creation_time, deletion_time and others.
+// Openb reads the 3,078 pods of the openb trace (Weng et al., USENIX ATC 2023) that share GPUs, in the order of the trace. The columns are pod, cpu_milli,
+// memory_mib, num_gpu, gpu_milli, gpu_spec33, qos, pod_phase, creation_time, deletion_time and others.
 func Openb(path string) (pods []TracePod, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -47,25 +47,25 @@ func Openb(path string) (pods []TracePod, err error) {
 	return pods, nil
 }
 
-// Mapping says what thousandths of a GPU are in terms of shared GPUs.
+// Mapping says how thousandths of a GPU become requests for shared GPUs.
 type Mapping string
 
 const (
-	// Memory is that part of the 16 GiB of a T4, and one replica.
+	// Memory requests one replica, and the same share of a T4's 16 GiB.
 	Memory Mapping = "mem"
-	// Slots is replicas of twenty a GPU, all of one GPU.
+	// Slots requests a number of replicas of one GPU with twenty replicas.
 	Slots Mapping = "slots"
-	// Count is one replica, whatever the part.
+	// Count requests one replica, whatever the share.
 	Count Mapping = "count"
 )
 
-// Shaped merges pods of a trace that are alike.
+// Shaped merges identical pods of a trace.
 func Shaped(pods []TracePod, m Mapping) []Pods {
 	out, _ := ShapesOf(pods, m)
 	return out
 }
 
-// ShapesOf is Shaped, and says which shape each pod of the trace has.
+// ShapesOf is Shaped, and also returns the index of each pod's shape.
 func ShapesOf(pods []TracePod, m Mapping) (out []Pods, of []int) {
 	shapes := map[shape]int{}
 	for _, p := range pods {
@@ -96,7 +96,7 @@ func (p TracePod) shape(m Mapping) shape {
 		k.gpuMiB = (p.MilliGPU*16384 + 999) / 1000
 	case Slots:
 		k.replicas = (p.MilliGPU + 49) / 50
-		k.gpuMiB = k.replicas // little, so that the replicas are of one GPU
+		k.gpuMiB = k.replicas // a small amount, so that all replicas are on one GPU
 	case Count:
 	}
 	return k

@@ -9,33 +9,32 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// Pods are so many pods that are alike.
+// Pods are Count identical pods.
 type Pods struct {
 	Name     string
 	Count    int
 	MilliCPU int64
 	MiB      int64
 	Replicas int64
-	// GPUMiB is the device memory that they state, 0 for none; whoever states some has it and all replicas on one GPU.
+	// GPUMiB is the device memory that each pod states, or 0 for none. A pod that states some has all its replicas on one GPU.
 	GPUMiB int64
-	// Allowed is, by type, whether they may go there; everywhere when nil.
+	// Allowed says for each type whether it admits the pods. If it is nil, all types do.
 	Allowed []bool
 }
 
-// Identical are pods of one CPU, 2 GiB and one replica.
+// Identical returns n pods with one CPU, 2 GiB and one replica.
 func Identical(n int) []Pods {
 	return []Pods{{Name: "p", Count: n, MilliCPU: 1000, MiB: 2048, Replicas: 1}}
 }
 
-// Mix says what Mixed draws.
+// Mix configures what Mixed draws.
 type Mix struct {
 	Shapes, Pods int
-	// GPUMemory has the pods state device memory. Pinned pins a third of the shapes to a model of GPU, and some of those to a zone or to
-	// machines on demand.
+	// GPUMemory lets the pods state device memory. Pinned pins a third of the shapes to a GPU model, and some of those to a zone or to on-demand machines.
 	GPUMemory, Pinned bool
 }
 
-// Mixed draws pods in a number of shapes, the first shapes the most frequent, from a seed.
+// Mixed draws pods in a number of shapes from a seed. The first shapes are the most frequent.
 func Mixed(seed int64, m Mix, types []Type) []Pods {
 	r := rand.New(rand.NewSource(seed))
 	cpu := []int64{250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000}
@@ -76,7 +75,7 @@ func Mixed(seed int64, m Mix, types []Type) []Pods {
 	return out
 }
 
-// pin allows only the types with one model of GPU, perhaps of one zone, perhaps on demand; all when none of those would hold the pods.
+// pin restricts the pods to types with one GPU model, possibly in one zone or on demand. If none of those types can hold a pod, it does not restrict them.
 func (p *Pods) pin(r *rand.Rand, models []string, types []Type) {
 	model := models[r.Intn(len(models))]
 	zone := ""
@@ -94,7 +93,7 @@ func (p *Pods) pin(r *rand.Rand, models []string, types []Type) {
 	}
 }
 
-// Snapshot is pods that wait, and one pool that offers the types.
+// Snapshot returns a snapshot with the pods pending and one pool that offers the types.
 func Snapshot(pods []Pods, types []Type) planner.Snapshot {
 	none := planner.Unlimited
 	s := planner.Snapshot{Pools: []planner.Pool{{

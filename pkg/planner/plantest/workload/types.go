@@ -1,5 +1,5 @@
-// Package workload makes the snapshots that the planner is measured on: instance types of EC2 with their prices, and pods drawn from fixed
-// seeds or from a trace. The inputs do not change with the product's catalogue, so figures of different days compare.
+// Package workload builds the snapshots on which the planner is measured: EC2 instance types with their prices, and pods drawn from fixed seeds or from a
+// trace. They do not change with Karve's catalog, so that results of different days are comparable.
 package workload
 
 import (
@@ -14,45 +14,45 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// types.csv has the priced amd64 types with whole NVIDIA GPUs, in the order of their families: what Karpenter computes as allocatable
-// with AL2023, memory in MiB, and the on-demand price in us-east-1 of 6 July 2026 in millionths of a dollar an hour. Derived from
-// Apache-2.0 files of aws/karpenter-provider-aws and getmoto/moto.
+// types.csv has the amd64 types with prices and whole NVIDIA GPUs, in the order of their families: the allocatable resources that Karpenter computes with
+// AL2023, memory in MiB, and the on-demand price in us-east-1 of 6 July 2026 in micro-dollars per hour. It is derived from Apache-2.0 files of
+// aws/karpenter-provider-aws and getmoto/moto.
 //
 //go:embed types.csv
 var typesCSV string
 
-// Type is a machine as pods find it, net of DaemonSets, in one zone at one capacity type where those are said.
+// Type is a machine type net of DaemonSets, in one zone and of one capacity type if these are set.
 type Type struct {
 	Name   string
 	Family string
-	// GPU is the model of its GPUs; each is shared by Replicas pods and has GPUMiB of memory.
+	// GPU is the GPU model. Each GPU is shared by Replicas pods and has GPUMiB of memory.
 	GPU              string
 	GPUs             int64
 	Replicas, GPUMiB int64
 	MilliCPU, MiB    int64
 	Pods             int64
 	VCPUs            int64
-	// Price is dollars an hour; it is rounded to millionths once, when a snapshot is made.
+	// Price is in dollars per hour. It is rounded to micro-dollars once, when a snapshot is built.
 	Price              float64
 	Metal              bool
 	Zone, CapacityType string
 }
 
-// What DaemonSets are taken to use on each machine.
+// The assumed requests of DaemonSets on each machine.
 const (
 	daemonMilliCPU = 180
 	daemonMiB      = 200
 	daemonPods     = 5
 )
 
-// G4dn is one family, G4to6 those with T4, A10G, L4 and L40S.
+// G4dn is one family. G4to6 are the families with T4, A10G, L4 and L40S. G4to7 adds g7e.
 var (
 	G4dn  = []string{"g4dn"}
 	G4to6 = []string{"g4dn", "g5", "g6", "g6e", "gr6"}
 	G4to7 = []string{"g4dn", "g5", "g6", "g6e", "gr6", "g7e"}
 )
 
-// Types are the types of the families, all when nil, with each GPU shared by so many pods.
+// Types returns the types of the families, or of all families if it is nil. Each GPU is shared by the given number of pods.
 func Types(families []string, replicas int64) []Type {
 	records, err := csv.NewReader(strings.NewReader(typesCSV)).ReadAll()
 	if err != nil {
@@ -79,13 +79,13 @@ func Types(families []string, replicas int64) []Type {
 	return out
 }
 
-// WithoutMetal leaves out bare metal.
+// WithoutMetal removes bare-metal types.
 func WithoutMetal(types []Type) []Type {
 	return slices.DeleteFunc(slices.Clone(types), func(t Type) bool { return t.Metal })
 }
 
-// Spread offers each type in so many zones, on demand and as spot. Spot prices are synthetic: 30 to 75 % of the price on demand, drawn from
-// the seed.
+// Spread offers each type in the given number of zones, on demand and as spot. Spot prices are synthetic: 30 to 75 % of the on-demand price, drawn from the
+// seed.
 func Spread(types []Type, zones int, seed int64) []Type {
 	r := rand.New(rand.NewSource(seed))
 	var out []Type

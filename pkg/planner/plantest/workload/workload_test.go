@@ -12,8 +12,8 @@ import (
 	"karve.sh/karve/pkg/planner/plantest/workload"
 )
 
-// costs checks what Karpenter's packing of a workload costs, in dollars an hour to the cent. The figures are the prototype's: whoever changes a
-// generator breaks the comparison with them.
+// costs checks the cost of Karpenter's packing of a workload, in dollars per hour to the cent. The figures come from the prototype. A change of a generator
+// breaks the comparison with them.
 func costs(t *testing.T, name string, s planner.Snapshot, want float64) {
 	t.Helper()
 	p := firstfit.Plan(s)
