@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table of the controller's metrics in docs/metrics.md")
 
-// listed is a Registerer that only lists what is registered.
+// listed is a Registerer that only collects what is registered.
 type listed []prometheus.Collector
 
 func (l *listed) Register(c prometheus.Collector) error { *l = append(*l, c); return nil }
@@ -32,14 +32,14 @@ func kind(c prometheus.Collector) string {
 		return "gauge"
 	case *prometheus.CounterVec:
 		return "counter"
-	case prometheus.Gauge: // A Gauge has all methods of a Counter.
+	case prometheus.Gauge: // A Gauge has all methods of a Counter, so it must come first.
 		return "gauge"
 	default:
 		return "counter"
 	}
 }
 
-// A Desc has no getters.
+// A Desc has no getters, so desc parses its String.
 var desc = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "(.*)", constLabels: \{\}, variableLabels: \{([^}]*)\}\}$`)
 
 func table(t *testing.T) string {

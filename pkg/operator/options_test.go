@@ -68,7 +68,7 @@ func TestValidateTellsAllAtOnce(t *testing.T) {
 	}
 }
 
-// Karpenter's AWS provider takes the same from the same variables.
+// Karpenter's AWS provider reads the same values from the same variables.
 func TestVariablesStandForFlagsThatAreNotGiven(t *testing.T) {
 	for name, value := range map[string]string{
 		"CLUSTER_NAME": "prod", "VM_MEMORY_OVERHEAD_PERCENT": "0.06", "RESERVED_ENIS": "1", "ISOLATED_VPC": "true",

@@ -18,7 +18,7 @@ func TestTheHealthCheckFailsOnceAControllerCompletesNothing(t *testing.T) {
 	registry.MustRegister(active, total)
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
 	w := newWatchdog(registry, clk)
-	probe := func(minutes int) (err error) { // As the kubelet does, every ten seconds.
+	probe := func(minutes int) (err error) { // like the kubelet, every ten seconds
 		for range 6 * minutes {
 			err = w.check(nil)
 			clk.Step(10 * time.Second)
@@ -51,7 +51,7 @@ func TestTheHealthCheckFailsOnceAControllerCompletesNothing(t *testing.T) {
 	}
 }
 
-// The names of the metrics are controller-runtime's own.
+// The names of the metrics are those of controller-runtime.
 func TestControllerRuntimeHasTheMetricsOfTheHealthCheck(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{activeWorkers, reconcileTotal} {

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/planner"
 )
 
-// begins has the controller look at the cluster after a while, and says why it does not begin a step with the first machine that would save something.
+// begins advances the clock, runs one look of the controller, and returns why it does not start a step with the first machine although that would save money.
 func (s *simulation) begins(c *Controller, after time.Duration) string {
 	s.cluster.Now = s.cluster.Now.Add(after)
 	state := s.seen()
@@ -82,7 +82,7 @@ func TestAStepThatMadeTheMachinesCheaperIsForgotten(t *testing.T) {
 			again.interrupt(again.cluster.NodeClaims[0].Name)
 		}
 		if last.worked(again.seen(), "gpu-shared") != settled {
-			t.Errorf("where no machine goes is %t: %v", settled, last)
+			t.Errorf("worked is not %t: %v", settled, last)
 		}
 	}
 }

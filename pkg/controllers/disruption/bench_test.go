@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// thinned is a cluster with so many machines of three types, which run ten pods each, of twenty shapes.
+// thinned returns a cluster with the given number of machines of three types. Each machine runs ten pods, and there are twenty pod shapes.
 func thinned(machines int) *snapshot.Cluster {
 	c := snapshottest.Shared()
 	c.NodePools[0].Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "10%"}}
@@ -35,8 +35,8 @@ func thinned(machines int) *snapshot.Cluster {
 	return c
 }
 
-// BenchmarkLook is what a look of the controller does in fleets of different sizes: it makes a pass, searches a slice for a cheaper layout, asks whether a tenth of
-// the machines can be removed, and judges ten marks.
+// BenchmarkLook measures the parts of a look of the controller for fleets of different sizes: a pass, the search of one slice for a cheaper layout, the
+// question whether a tenth of the machines can be removed, and the check of ten marks.
 func BenchmarkLook(b *testing.B) {
 	for _, machines := range []int{100, 1000, 5000} {
 		c := thinned(machines)

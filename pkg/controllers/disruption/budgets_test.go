@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// The clusters of these tests are looked at on a Sunday at 12:00 UTC.
+// The current time in these tests is a Sunday at 12:00 UTC.
 func TestBudgetsHoldByReasonAndSchedule(t *testing.T) {
 	t.Parallel()
 	const most = 1<<31 - 1

@@ -13,7 +13,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// halfEmpty is a simulation with two machines that have run half empty for an hour.
+// halfEmpty returns a simulation with two machines that have been half empty for an hour.
 func halfEmpty(t *testing.T) *simulation {
 	t.Helper()
 	s := newSimulation(t, 0, 4, true, true)
@@ -23,21 +23,21 @@ func halfEmpty(t *testing.T) *simulation {
 	return s
 }
 
-// seen is the pass, in which every pod may be evicted.
+// seen returns a pass over the cluster in which every pod may be evicted.
 func (s *simulation) seen() *pass {
 	state := passOf(s.cluster)
 	state.fakePods().blocker = nothingBlocks
 	return state
 }
 
-// looks has the controller look for a cheaper layout.
+// looks runs the controller's search for a cheaper layout.
 func (s *simulation) looks(c *Controller) {
 	state := s.seen()
 	c.memory.keep(state)
 	c.searchLayout(state)
 }
 
-// unprofitable are the NodeClaims of which the controller remembers that it does not pay that they leave.
+// unprofitable returns the NodeClaims that the controller remembers as not worth removing.
 func (s *simulation) unprofitable(c *Controller) (names []string) {
 	for uid, r := range c.memory.machines {
 		if r.unprofitable.at(s.cluster.Now) != "" {
@@ -64,7 +64,7 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	}
 	s.looks(c)
 	if len(c.search.found.proposals) > 0 || len(s.unprofitable(c)) != 2 {
-		t.Fatalf("%v is proposed, %v is in vain", c.search.found.proposals, s.unprofitable(c))
+		t.Fatalf("proposed: %v, remembered as unprofitable: %v", c.search.found.proposals, s.unprofitable(c))
 	}
 	types := snapshottest.Types()
 	for i := range types {
@@ -75,7 +75,7 @@ func TestAMachineThatWasNotWorthItIsLookedAtAgainWhenOthersCanBeHadForLess(t *te
 	s.cluster.UseInstanceTypes(types)
 	s.looks(c)
 	if len(c.search.found.proposals) == 0 || len(s.unprofitable(c)) > 0 {
-		t.Errorf("%v is proposed, %v is in vain", c.search.found.proposals, s.unprofitable(c))
+		t.Errorf("proposed: %v, remembered as unprofitable: %v", c.search.found.proposals, s.unprofitable(c))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestWhichOffersAreBetter(t *testing.T) {
 	}
 }
 
-// slow is a clock by which everything takes an hour.
+// slow is a clock on which everything takes an hour.
 type slow struct{ clock.Clock }
 
 func (slow) Since(time.Time) time.Duration { return time.Hour }
@@ -170,7 +170,7 @@ func TestALargeFleetIsSearchedInSlices(t *testing.T) {
 				leaving[name] = true
 			}
 		}
-		// Half of the machines leave, and some stay as the price is near enough to the bound.
+		// Half of the machines leave. Some stay because the price is close enough to the bound.
 		if n := len(leaving); n < want/2*9/10 || n > want*7/10 {
 			t.Errorf("after look %d, %d of %d machines leave", look, n, len(s.cluster.NodeClaims))
 		}

@@ -30,7 +30,7 @@ const (
 
 func ago(d time.Duration) string { return now.Add(-d).Format(time.RFC3339) }
 
-// machine is one that has started, works and is empty.
+// machine returns an empty, healthy machine that has started.
 func machine(name string, edits ...func(*snapshot.Machine)) snapshot.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
@@ -77,7 +77,7 @@ func of(pool string) func(*snapshot.Machine) {
 
 func nothingBlocks([]*corev1.Pod) string { return "" }
 
-// fakePods answers with its functions, and for those that are nil that nothing keeps a pod.
+// fakePods answers with its functions. Where a function is nil, nothing blocks a pod.
 type fakePods struct {
 	blocker func([]*corev1.Pod) string
 	budgets func([]*corev1.Pod) []string
@@ -113,7 +113,7 @@ func (f *fakePods) Hold(going []*snapshot.Machine, taken map[string]planner.Reso
 	return f.hold(going, taken)
 }
 
-// fakeWhatIf answers with its functions, and for those that are nil as the simulator.
+// fakeWhatIf answers with its functions. Where a function is nil, it asks the simulator.
 type fakeWhatIf struct {
 	simulator
 	planned_, place_ func([]string) string
@@ -149,7 +149,7 @@ func (f *fakeWhatIf) saves(marked []string, p proposal) (planner.MicroUSD, strin
 	return f.saves_(marked, p)
 }
 
-// fakes are what answers for the pods and the simulator of a pass.
+// fakePods returns the pass's fake for pods, and installs it first if necessary. fakeWhatIf does the same for the simulator.
 func (s *pass) fakePods() *fakePods {
 	f, ok := s.pods.(*fakePods)
 	if !ok {
@@ -168,7 +168,7 @@ func (s *pass) fakeWhatIf() *fakeWhatIf {
 	return f
 }
 
-// given is a pass with the machines, all of which may go.
+// given returns a pass with these machines, all of which may be removed.
 func given(machines ...snapshot.Machine) *pass {
 	s := &pass{now: now, settle: settle, pools: map[string]*pool{}, pods: &fakePods{}, whatIf: newWhatIf(&snapshot.View{}, nil, nil, always)}
 	s.fakeWhatIf().placements_ = func([]string) map[string]placement { return nil }
@@ -183,7 +183,7 @@ func poolOf(name string, idleAfter time.Duration, budgets map[karpv1.DisruptionR
 	return &pool{Pool: reason.Pool{Name: name, IdleAfter: &idleAfter, Budgets: budgets}}
 }
 
-// steps are the commands, as "step machine".
+// steps returns the commands as "step machine".
 func steps(commands []command) []string {
 	var s []string
 	for _, a := range commands {
@@ -192,7 +192,7 @@ func steps(commands []command) []string {
 	return s
 }
 
-// wantSteps has it decided what to do, and returns it.
+// wantSteps checks that decide returns these steps, and returns the commands.
 func wantSteps(t *testing.T, s *pass, want ...string) []command {
 	t.Helper()
 	actions, _ := decide(s)
@@ -357,7 +357,7 @@ func silent(m *snapshot.Machine) {
 	m.Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
 }
 
-// Karpenter's BuildDisruptionBudgetMapping counts so.
+// Karpenter's BuildDisruptionBudgetMapping counts machines in the same way.
 func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
 	t.Parallel()
 	machines := list(machine("a"), machine("b", silent), machine("c", deleting), machine("d", notInitialized), machine("e", notInitialized, silent), machine("f", of("other")))
@@ -371,7 +371,8 @@ func TestMachinesThatStartAreInNeitherNumberOfABudget(t *testing.T) {
 	}
 }
 
-// Each of two machines has room for its pods, and its PodDisruptionBudget allows one to be evicted; both together would wait for it until their time is over.
+// Each of the two machines has a place for its pods, but their PodDisruptionBudget allows only one eviction. If both were drained, both would wait for it until
+// they time out.
 func TestOneMachineOfAPodDisruptionBudgetIsRemovedAtATime(t *testing.T) {
 	t.Parallel()
 	squatting := func(m *snapshot.Machine) {
@@ -477,8 +478,8 @@ func TestAMachineThatMayIdleNoTimeAtAllGoesAtOnce(t *testing.T) {
 
 func list(machines ...snapshot.Machine) []snapshot.Machine { return machines }
 
-// What must hold of every decision: only what is empty, protected by nothing, tainted and watched for its whole time is given back, once, within the
-// budgets, and whatever carries a mark without reason loses it.
+// TestNothingGoesThatMayStay checks every decision. A machine is removed only if it is empty, unprotected, tainted, and observed for the whole idle time; it is
+// removed once and within the budgets. Every mark without a reason is removed.
 func TestNothingGoesThatMayStay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

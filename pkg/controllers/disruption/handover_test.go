@@ -19,7 +19,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// leaver is a machine that is about to go with pods of the names.
+// leaver returns a machine that is about to be removed and runs pods with the names.
 func leaver(name string, pods ...string) snapshot.Machine {
 	m := machine(name, replacingFor(time.Minute), withTaint, tainting(settle))
 	for _, pod := range pods {
@@ -29,10 +29,10 @@ func leaver(name string, pods ...string) snapshot.Machine {
 	return m
 }
 
-// steeredFrom is a machine that pods are steered away from.
+// steeredFrom taints a machine so that the scheduler prefers other nodes.
 func steeredFrom(m *snapshot.Machine) { setSurplusTaint(m.Node, true) }
 
-// planned has the pods go to Nodes and ask for so many replicas.
+// planned sets the Node to which each pod moves and the replicas that it requests.
 func planned(s *pass, placements map[string]string, replicas map[string]int64) {
 	s.fakeWhatIf().placements_ = func([]string) map[string]placement {
 		all := map[string]placement{}
@@ -46,7 +46,7 @@ func planned(s *pass, placements map[string]string, replicas map[string]int64) {
 func TestPodsAreHandedOverToOneMachineAfterTheOther(t *testing.T) {
 	t.Parallel()
 	two := map[string]string{"small": "b", "big": "c"}
-	// Pods of a are to go to b and c; pods are steered away from b.
+	// The pods of a move to b and c. The scheduler avoids b.
 	given := func(change func(*pass)) *pass {
 		s := allDrifted(leaver("a", "small", "big"), machine("b", busy, steeredFrom), machine("c", busy))
 		planned(s, two, map[string]int64{"big": 4})
@@ -140,7 +140,7 @@ func waitingPod(owner string) *corev1.Pod {
 	return &pod
 }
 
-// only leaves the machine a pod.
+// only leaves one pod on the machine.
 func only(pod string) func(*pass) {
 	return func(s *pass) {
 		*s.machines[0].Machine = leaver("a", pod)
@@ -148,7 +148,7 @@ func only(pod string) func(*pass) {
 	}
 }
 
-// to has pods steered to a Node, and away from the other one.
+// to steers pods to one Node and away from the other.
 func to(node string) func(*pass) {
 	return func(s *pass) {
 		for i, name := range []string{"b", "c"} {
@@ -169,7 +169,8 @@ func onlyCheaper(s *pass) {
 	steeredFrom(s.machines[0].Machine)
 }
 
-// spreads is what the default scheduler prefers: a Node that it is not steered away from, and of those the one of whose processors the least is asked for.
+// spreads returns the node that the default scheduler prefers: one without a PreferNoSchedule taint, and among those the one with the lowest share of CPU
+// requested.
 func (s *simulation) spreads(nodes []string) string {
 	rank := func(name string) float64 {
 		node, asked := s.node(name), int64(0)
@@ -180,15 +181,15 @@ func (s *simulation) spreads(nodes []string) string {
 		}
 		share := float64(asked) / float64(node.Status.Allocatable.Cpu().MilliValue())
 		if hasSurplusTaint(&snapshot.Machine{Node: node}) {
-			share += 3 // Taints weigh three times as much.
+			share += 3 // Taints have three times the weight.
 		}
 		return share
 	}
 	return slices.MinFunc(nodes, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
-// Two pods that need most of a machine each go to the one that holds both, and ten small ones fill another. The default scheduler would put most of the small ones where
-// the large ones are to go.
+// Two pods that each need most of a machine move to the one that holds both, and ten small pods fill another one. The default scheduler alone would put most of
+// the small pods where the large ones are planned.
 func TestALayoutWithoutRoomToSpareIsReachedWithASchedulerThatSpreads(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
@@ -207,7 +208,7 @@ func TestALayoutWithoutRoomToSpareIsReachedWithASchedulerThatSpreads(t *testing.
 	s.cluster.Now = s.cluster.Now.Add(time.Hour)
 	launched := s.made
 	if !s.settles() {
-		t.Fatalf("there is no end:\n%s", s)
+		t.Fatalf("the simulation does not settle:\n%s", s)
 	}
 	const xlargeAnd2xlarge = 526_000 + 752_000
 	if s.price() != xlargeAnd2xlarge || s.made > launched+12 {

@@ -22,7 +22,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// warm is a simulation in which replicas are kept free and idle machines go.
+// warm is a simulation with headroom in which idle machines are removed.
 type warm struct {
 	*simulation
 }
@@ -37,7 +37,7 @@ func (w warm) wants(replicas int32) {
 	w.cluster.GPUNodeClasses[0].Spec.Headroom = []v1alpha1.Headroom{{Replicas: replicas}}
 }
 
-// headroom is what Karve plans to keep free.
+// headroom returns the headroom that Karve plans.
 func (w warm) headroom() headroom.Headroom {
 	view := snapshot.Build(w.cluster)
 	h := headroom.Build(&view, solve.Solver{Effort: 1}.Plan(view.Snapshot), solve.Solver{Effort: 1})
@@ -47,7 +47,7 @@ func (w warm) headroom() headroom.Headroom {
 	return h
 }
 
-// launch launches for the pods, and for the headroom when nothing has to be launched for pods.
+// launch launches machines for the pods, or for the headroom if the pods need none.
 func (w warm) launch() {
 	before := len(w.cluster.NodeClaims)
 	w.provision()
@@ -58,14 +58,14 @@ func (w warm) launch() {
 	for _, l := range h.Plan.Launches {
 		claim := render.NodeClaim(&h.View, l)
 		if w.claim(claim.Name) != nil {
-			continue // The API server refuses it.
+			continue // The name exists, so the API server rejects it.
 		}
 		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(w.cluster.Now)
 		w.cluster.NodeClaims = append(w.cluster.NodeClaims, *claim)
 	}
 }
 
-// givesBack has Karve take the next steps. A machine that goes leaves the headroom as it was: what has to be launched for it does not become more.
+// givesBack runs Karve's next steps. It checks that removing a machine does not increase what has to be launched for the headroom.
 func (w warm) givesBack() {
 	state := passOf(w.cluster)
 	state.settle, state.fakePods().blocker = settle, func([]*corev1.Pod) string { return "" }
@@ -102,7 +102,7 @@ func (w warm) end(pick func(int) int) {
 	}
 }
 
-// turn lets everybody do their part once.
+// rank lets each component act once.
 func (w warm) rank(pick func([]string) string) {
 	w.cluster.Now = w.cluster.Now.Add(settle)
 	for w.bind(pick) {
@@ -119,8 +119,8 @@ func (w warm) rank(pick func([]string) string) {
 	}
 }
 
-// Whatever pods come and go: no machine is given back that the headroom needs, so none is launched in the stead of one that went; no pod waits for the sake of the
-// headroom; and once there is quiet all of it is free, on no more machines than it takes.
+// TestHeadroomWhateverComesAndGoes checks for any sequence of events that Karve removes no machine that the headroom needs, so that none is launched to replace
+// it; that no pod waits because of the headroom; and that, once nothing changes, the whole headroom is free on no more machines than necessary.
 func TestHeadroomWhateverComesAndGoes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -214,7 +214,7 @@ func TestAMachineThatHasDriftedGoesWhenTheHeadroomIsFreeElsewhere(t *testing.T) 
 	}
 }
 
-// started are the machines that have started.
+// started returns the machines that have started.
 func (w warm) started() []string {
 	var names []string
 	for _, m := range w.machines() {

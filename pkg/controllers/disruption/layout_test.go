@@ -20,7 +20,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// on has so many pods run on a new machine of the type.
+// on adds a machine of the type that runs the given number of pods.
 func (s *simulation) on(instanceType string, pods int) {
 	s.made++
 	kind := snapshottest.TypeNamed(instanceType)
@@ -65,7 +65,7 @@ func TestWhatRunsGetsCheaperUntilNothingIs(t *testing.T) {
 			}
 			n := len(s.cluster.Pods)
 			if !s.settles() {
-				t.Fatalf("there is no end:\n%s", s)
+				t.Fatalf("the simulation does not settle:\n%s", s)
 			}
 			if got := s.price(); got != c.want || len(s.cluster.Pods) != n {
 				t.Fatalf("ends at %d with %d pods, want %d with %d:\n%s", got, len(s.cluster.Pods), c.want, n, s)
@@ -95,7 +95,7 @@ func TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyA
 			s.on("g4dn.xlarge", 5)
 			s.on("g4dn.xlarge", 5)
 			if !s.settles() {
-				t.Fatalf("there is no end:\n%s", s)
+				t.Fatalf("the simulation does not settle:\n%s", s)
 			}
 			if got := s.price(); got != c.want {
 				t.Errorf("ends at %d, want %d:\n%s", got, c.want, s)
@@ -104,7 +104,7 @@ func TestANodePoolThatDoesNotConsolidateUnderutilizedNodesKeepsItsPodsWhereTheyA
 	}
 }
 
-// A pool of which it is being seen whether its machines work again may launch one.
+// While a pool is probed, it may launch one machine.
 func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -126,7 +126,7 @@ func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
 				s.on("g4dn."+size, c.pods[i])
 			}
 			if !s.settles() {
-				t.Fatalf("there is no end:\n%s", s)
+				t.Fatalf("the simulation does not settle:\n%s", s)
 			}
 			if got := s.price(); got != c.want {
 				t.Errorf("ends at %d, want %d:\n%s", got, c.want, s)
@@ -135,7 +135,7 @@ func TestAPoolThatIsProbedGetsCheaperByOneMachine(t *testing.T) {
 	}
 }
 
-// Otherwise it would be replaced again and again: the cloud may have none of the cheapest, and make another one that the NodeClaim leaves to it.
+// Otherwise the machine would be replaced again and again: the cloud may be out of the cheapest type and launch another one that the NodeClaim permits.
 func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
 	t.Parallel()
 	for premium, want := range map[int32]planner.MicroUSD{42: 526_000, 43: 752_000} {
@@ -143,7 +143,7 @@ func TestNothingIsGainedByWhatTheCloudMayMakeAsDear(t *testing.T) {
 		s.cluster.GPUNodeClasses[0].Spec.Launch.MaxPremiumPercent = &premium
 		s.on("g4dn.2xlarge", 3)
 		if !s.settles() {
-			t.Fatalf("there is no end:\n%s", s)
+			t.Fatalf("the simulation does not settle:\n%s", s)
 		}
 		if got := s.price(); got != want {
 			t.Errorf("where machines may be %d%% dearer it ends at %d, want %d:\n%s", premium, got, want, s)
@@ -164,7 +164,7 @@ func TestNobodyIsSteeredAwayFromALoneMachine(t *testing.T) {
 	}
 }
 
-// Otherwise a machine would be launched for it, and found to be too much.
+// Otherwise Karve would launch a machine for the headroom and then remove it as surplus.
 func TestHeadroomIsLeftItsRoom(t *testing.T) {
 	t.Parallel()
 	for replicas, want := range map[int32]planner.MicroUSD{1: 1_578_000, 10: 1_578_000, 11: 2_104_000, 0: 1_052_000} {
@@ -176,7 +176,7 @@ func TestHeadroomIsLeftItsRoom(t *testing.T) {
 			s.on("g4dn.xlarge", 5)
 		}
 		if !s.settles() {
-			t.Fatalf("there is no end:\n%s", s)
+			t.Fatalf("the simulation does not settle:\n%s", s)
 		}
 		if got := s.price(); got != want {
 			t.Errorf("with %d replicas to be kept free the machines cost %d, want %d:\n%s", replicas, got, want, s)
@@ -184,7 +184,8 @@ func TestHeadroomIsLeftItsRoom(t *testing.T) {
 	}
 }
 
-// Whatever pods leave, in the end all that are left run, the machines cost no more than before, and no step is left that would save.
+// TestNoStepMakesTheMachinesDearer checks that, whichever pods leave, all remaining pods run in the end, the machines cost no more than before, and no step
+// remains that would save money.
 func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -195,7 +196,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 		s.leave(rapid.IntRange(1, 9).Draw(t, "tenths"))
 		before, pods := s.price(), len(s.cluster.Pods)
 		if !s.settles() {
-			t.Fatalf("there is no end:\n%s", s)
+			t.Fatalf("the simulation does not settle:\n%s", s)
 		}
 		if after := s.price(); after > before || len(s.cluster.Pods) != pods {
 			t.Fatalf("%d for %d pods becomes %d for %d:\n%s", before, pods, after, len(s.cluster.Pods), s)
@@ -207,7 +208,7 @@ func TestNoStepMakesTheMachinesDearer(t *testing.T) {
 				continue
 			}
 			if saving, why := newWhatIf(&view, retention.NewOtherNodes(s.cluster), nil, always).saves(nil, p); why == "" {
-				t.Fatalf("it would still save %s to have %s go:\n%s", usd(saving), p, s)
+				t.Fatalf("removing the machines would still save %s: %s\n%s", usd(saving), p, s)
 			}
 		}
 	})
@@ -269,7 +270,8 @@ func TestWhereNothingCanBeCheaperNothingIsSurplus(t *testing.T) {
 	}
 }
 
-// allMarked is the state of so many machines with half of their replicas in use, all of them marked because the rest would cost less without them.
+// allMarked returns a pass over the given number of machines with half of their replicas in use. All of them are marked, because the others would cost less
+// without them.
 func allMarked(t *testing.T, machines int) *pass {
 	t.Helper()
 	s := newSimulation(t, 0, 1, true, true)
@@ -288,9 +290,9 @@ func TestJudgingMarksCostsOnePlanMoreThanThereAreMarks(t *testing.T) {
 	known := s.whatIf.(*whatIf).known
 	found := s.standing(verdicts{}, func() bool { return false })
 	fell := 10 - len(found.stand)
-	// With each that falls, the rest is judged again.
+	// Each rejected mark causes the remaining ones to be checked again.
 	if plans := len(known); plans > 11*(fell+1) || len(found.stand) == 0 {
-		t.Errorf("%d plans for 10 marks of which %d fall", plans, fell)
+		t.Errorf("%d plans for 10 marks, %d of which are rejected", plans, fell)
 	}
 }
 
@@ -299,7 +301,7 @@ func TestMarksThatALookHasNoTimeForAreJudgedByTheNextOnes(t *testing.T) {
 	s := allMarked(t, 10)
 	want := s.standing(verdicts{}, func() bool { return false })
 	found, judged := verdicts{}, map[string]bool{}
-	for range 10 * 10 { // Ten marks, each of which may have the others judged again.
+	for range 10 * 10 { // There are ten marks, and each may cause all others to be checked again.
 		found = s.standing(found, func() bool { return true })
 		for name, cause := range found.stand {
 			judged[name] = judged[name] || *cause != *reason.Cheaper(0, 1)

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// replacingFor marks a machine as leaving since then.
+// replacingFor marks a machine as being replaced for this long.
 func replacingFor(d time.Duration) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		m.Claim.Annotations[v1alpha1.ReplacingAnnotation] = drift.NodePool
@@ -27,7 +27,7 @@ func onClaim(key, value string) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) { m.Claim.Annotations[key] = value }
 }
 
-// expiringIn is a machine that was made a day ago.
+// expiringIn makes a machine a day old and lets it expire after d.
 func expiringIn(d time.Duration) func(*snapshot.Machine) {
 	return func(m *snapshot.Machine) {
 		life := 24*time.Hour + d
@@ -36,7 +36,7 @@ func expiringIn(d time.Duration) func(*snapshot.Machine) {
 	}
 }
 
-// allDrifted is a state in which all machines have drifted, and their pods have places.
+// allDrifted returns a pass in which all machines have drifted and their pods have places elsewhere.
 func allDrifted(machines ...snapshot.Machine) *pass {
 	s := given(machines...)
 	for _, pool := range []string{"gpu", "never"} {

@@ -30,7 +30,7 @@ func TestARoundVisitsEachMachineOnceInEqualSlices(t *testing.T) {
 	t.Parallel()
 	var r rounds
 	all := named(4*slice + 3)
-	together := map[string]int{} // How often a machine was in a slice with the first one.
+	together := map[string]int{} // how often a machine shared a slice with the first one
 	for range 20 {
 		visits := map[string]int{}
 		for k := range 5 {
@@ -56,7 +56,8 @@ func TestARoundVisitsEachMachineOnceInEqualSlices(t *testing.T) {
 	}
 }
 
-// Whatever machines come and go, one that stays is visited soon, and a slice is never larger than a search can consider nor empty.
+// TestAMachineThatStaysIsVisitedWithinTwoRounds checks that, whichever machines come and go, a machine that stays is visited within two rounds, and that a
+// slice is never empty nor larger than a search can handle.
 func TestAMachineThatStaysIsVisitedWithinTwoRounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -29,26 +29,27 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// slots is how many pods an xlarge of the simulation holds: its replicas are what runs out first.
+// slots is how many pods a simulated xlarge holds. Replicas are its scarcest resource.
 const slots = 10
 
-// simulation is a cluster with Karve's decisions and everybody else's moves: Karpenter's, the scheduler's, the owners' of pods. Where there is one instance type, and
-// all pods are alike, what is needed can be counted without a planner.
+// simulation is a cluster in which Karve decides and all others act: Karpenter, the scheduler, and the owners of pods. With one instance type and identical
+// pods, the test can count what is needed without a planner.
 type simulation struct {
 	rapid.TB
 	cluster *snapshot.Cluster
-	// made counts what was made, for names.
+	// made counts the created objects, for their names.
 	made int
 	// budget is how many machines may be replaced at once.
 	budget int
-	// mixed says that pods ask for different amounts, of machines of different types. Then what is needed cannot be counted, and only the rest is checked.
+	// mixed means that pods request different amounts and that machines have different types. The needs cannot be counted then, and the test checks only the
+	// other rules.
 	mixed bool
-	// cheaper says that pods are moved to make the machines cheaper; vain are the claims that could not go for it, until when.
+	// cheaper enables moving pods to make the machines cheaper. vain lists the NodeClaims that could not be removed for this, and until when they are skipped.
 	cheaper bool
 	vain    map[string]time.Time
-	// prefers is which of the Nodes with room the scheduler takes, where it is not drawn.
+	// prefers returns which of the Nodes with room the scheduler chooses, unless the choice is drawn at random.
 	prefers func([]string) string
-	// blocking are the UIDs of pods that may not be evicted.
+	// blocking has the UIDs of pods that may not be evicted.
 	blocking map[types.UID]bool
 }
 
@@ -79,7 +80,7 @@ func (s *simulation) pod() {
 	}))
 }
 
-// again makes another pod like one.
+// again adds a pending copy of a pod under a new name.
 func (s *simulation) again(pod corev1.Pod) {
 	s.made++
 	s.cluster.Pods = append(s.cluster.Pods, snapshottest.Pod(fmt.Sprintf("pod-%04d", s.made), func(p *corev1.Pod) {
@@ -108,7 +109,8 @@ func (s *simulation) node(name string) *corev1.Node {
 	return nil
 }
 
-// need is how many pods wait or will wait, and free how many the machines hold besides that stay and have started, or are to come as well.
+// need returns how many pods wait or will wait, and how many more pods fit on the machines that stay: those that have started, and all including those on their
+// way.
 func (s *simulation) need() (need, started, all int) {
 	for i := range s.cluster.Pods {
 		if s.cluster.Pods[i].Spec.NodeName == "" {
@@ -131,7 +133,7 @@ func (s *simulation) need() (need, started, all int) {
 	return need, started, all
 }
 
-// provision launches for whoever needs a place, and never more than they need.
+// provision launches machines for the pods without a place, and checks that it launches no more than they need.
 func (s *simulation) provision() {
 	view := snapshot.Build(s.cluster)
 	plan := solve.Solver{Effort: 1}.Plan(view.Snapshot)
@@ -150,14 +152,14 @@ func (s *simulation) provision() {
 	for _, l := range plan.Launches {
 		claim := render.NodeClaim(&view, l)
 		if s.claim(claim.Name) != nil {
-			continue // The API server refuses it.
+			continue // The name exists, so the API server rejects it.
 		}
 		claim.UID, claim.CreationTimestamp = types.UID(claim.Name), metav1.NewTime(s.cluster.Now)
 		s.cluster.NodeClaims = append(s.cluster.NodeClaims, *claim)
 	}
 }
 
-// start has a claim's machine start, or has the cloud refuse it.
+// start starts the machine of a NodeClaim, or lets the cloud refuse it.
 func (s *simulation) start(name string, refused bool) {
 	claim := s.claim(name)
 	if refused {
@@ -180,7 +182,7 @@ func (s *simulation) waiting() []string {
 	return names
 }
 
-// bind has the scheduler bind a waiting pod to the node that pick chooses of those with room.
+// bind binds a waiting pod to the node that pick chooses among those with room.
 func (s *simulation) bind(pick func([]string) string) bool {
 	for i := range s.cluster.Pods {
 		pod := &s.cluster.Pods[i]
@@ -202,7 +204,7 @@ func (s *simulation) bind(pick func([]string) string) bool {
 	return false
 }
 
-// fits says whether the scheduler would bind a pod to a machine.
+// fits reports whether the scheduler would bind a pod to a machine.
 func fits(m *snapshot.Machine, pod *corev1.Pod) bool {
 	for name, free := range m.Node.Status.Allocatable {
 		free = free.DeepCopy()
@@ -216,8 +218,8 @@ func fits(m *snapshot.Machine, pod *corev1.Pod) bool {
 	return true
 }
 
-// drain evicts a pod of a machine that is being deleted, whose owner makes another one at once; it ends a pod that was evicted before, and the machine when it is
-// empty.
+// drain advances the deletion of a machine by one step. It evicts a pod, which its owner replaces immediately, or ends a pod that was evicted before, or
+// removes the machine once it is empty.
 func (s *simulation) drain(name string) {
 	for i := range s.cluster.Pods {
 		if pod := &s.cluster.Pods[i]; pod.Spec.NodeName != "" && pod.Spec.NodeName == s.claim(name).Status.NodeName {
@@ -234,7 +236,7 @@ func (s *simulation) drain(name string) {
 	s.cluster.NodeClaims = slices.DeleteFunc(s.cluster.NodeClaims, func(c karpv1.NodeClaim) bool { return c.Name == name })
 }
 
-// evict has a pod end, whose owner makes another one at once.
+// evict starts the termination of a pod. Its owner replaces it immediately.
 func (s *simulation) evict(uid types.UID) {
 	for i := range s.cluster.Pods {
 		if pod := &s.cluster.Pods[i]; pod.UID == uid {
@@ -245,7 +247,7 @@ func (s *simulation) evict(uid types.UID) {
 	}
 }
 
-// leave ends so many tenths of the pods that run on machines that stay.
+// leave ends the given number of tenths of the running pods.
 func (s *simulation) leave(tenths int) {
 	n := 0
 	s.cluster.Pods = slices.DeleteFunc(s.cluster.Pods, func(p corev1.Pod) bool {
@@ -264,18 +266,18 @@ func (s *simulation) deleting() []string {
 	return names
 }
 
-// interrupt has somebody else delete a machine.
+// interrupt deletes a machine as another client would.
 func (s *simulation) interrupt(name string) {
 	s.claim(name).DeletionTimestamp = &metav1.Time{Time: s.cluster.Now}
 }
 
-// drift changes the pool's template.
+// drift changes the NodePool's template.
 func (s *simulation) drift() {
 	s.made++
 	snapshottest.Labeled(map[string]string{"generation": fmt.Sprint(s.made)})(&s.cluster.NodePools[0])
 }
 
-// passOf is the pass of a cluster as it is. Machines are diagnosed if it is said how long sick ones are borne.
+// passOf returns the pass over a cluster as it is. It diagnoses machines only if the tolerations for unhealthy machines are given.
 func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
 	plan, headroom := planning.Suppose(snapshot.Build(cluster), 0)
 	var diagnosis repair.Diagnosis
@@ -287,7 +289,7 @@ func passOf(cluster *snapshot.Cluster, borne ...repair.Tolerations) *pass {
 
 func always() bool { return true }
 
-// decides has Karve take the next steps, checks each, and carries them out.
+// decides runs Karve's next steps and checks each before it carries it out.
 func (s *simulation) decides() {
 	state := passOf(s.cluster, borne)
 	state.settle = settle
@@ -325,7 +327,7 @@ func (s *simulation) decides() {
 	}
 }
 
-// consider has a cheaper layout looked for, without regard to how long anything has been so.
+// consider searches for a cheaper layout without waiting for the cluster to settle.
 func (s *simulation) consider(state *pass) {
 	for name, candidate := range state.standing(verdicts{}, func() bool { return false }).stand {
 		state.named(name).Saving = candidate
@@ -359,7 +361,7 @@ func (s *simulation) consider(state *pass) {
 	}
 }
 
-// price is what the machines cost an hour, those on their way and those that go included.
+// price returns the hourly cost of all machines, including those that are starting or leaving.
 func (s *simulation) price() (sum planner.MicroUSD) {
 	for _, m := range s.machines() {
 		sum += planner.MicroUSD(m.MicroUSDPerHour())
@@ -377,10 +379,10 @@ func (s *simulation) draining() int {
 	return n
 }
 
-// borne are how long sick machines are.
+// borne has how long Karve tolerates unhealthy machines.
 var borne = repair.Tolerations{NotReady: 5 * time.Minute, GPUFault: 2 * time.Minute, Replicas: 10 * time.Minute}
 
-// falls has a machine fall sick, or become well again where the status is True. The scheduler binds nothing to a Node that is not ready.
+// falls makes a machine unhealthy, or healthy again if the status is True. The scheduler binds no pods to a Node that is not ready.
 func (s *simulation) falls(name string, with corev1.NodeConditionType, status corev1.ConditionStatus) {
 	node := s.node(s.claim(name).Status.NodeName)
 	node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == with })
@@ -405,13 +407,13 @@ func sick(m *snapshot.Machine) bool {
 	return m.Node != nil && slices.ContainsFunc(m.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Status != corev1.ConditionTrue })
 }
 
-// goesAnyway says that a machine is on its way out for another cause, and has not been sick for long.
+// goesAnyway reports whether a machine leaves for another reason and has not been unhealthy for longer than tolerated.
 func (s *simulation) goesAnyway(m *snapshot.Machine) bool {
 	fault := borne.Fault(m, s.cluster.Now)
 	return m.Deleting() && m.Replacing() != reason.Unhealthy && fault != nil && fault.Until.After(s.cluster.Now)
 }
 
-// mayRepair checks that a machine that goes because it is sick is, and that at most a fifth of all are.
+// mayRepair checks that a machine that is repaired is unhealthy, and that at most a fifth of all machines are.
 func (s *simulation) mayRepair(a command) {
 	all, ill := 0, 0
 	for _, m := range s.machines() {
@@ -424,7 +426,7 @@ func (s *simulation) mayRepair(a command) {
 		}
 	}
 	if !sick(a.machine.Machine) || ill > (all+4)/5 || a.step == force && !notReady(a.machine.Node) {
-		s.Fatalf("%s of %s, when %d of %d machines are sick: %v", a.step, a.machine.Node.Name, ill, all, a.machine.Node.Status.Conditions)
+		s.Fatalf("step %s of %s while %d of %d machines are unhealthy: %v", a.step, a.machine.Node.Name, ill, all, a.machine.Node.Status.Conditions)
 	}
 }
 
@@ -472,7 +474,7 @@ func (s *simulation) apply(a command) {
 	}
 }
 
-// mayDrain checks that the pods of a machine that goes have room on machines that have started, after all others that wait for it or are about to.
+// mayDrain checks that the pods of a machine have room on started machines, after all other pods that wait for room or are about to.
 func (s *simulation) mayDrain(a command) {
 	ahead := 0
 	for i := range s.cluster.Pods {
@@ -489,11 +491,12 @@ func (s *simulation) mayDrain(a command) {
 		}
 	}
 	if _, started, _ := s.need(); !s.mixed && len(a.machine.Moving()) > 0 && started < ahead+len(a.machine.Moving()) {
-		s.Fatalf("%s of %s with %d pods, when %d others need one of %d places", a.step, a.machine.Node.Name, len(a.machine.Moving()), ahead, started)
+		s.Fatalf("step %s of %s with %d pods while %d other pods need one of %d places", a.step, a.machine.Node.Name, len(a.machine.Moving()), ahead, started)
 	}
 }
 
-// settles lets everybody do what there is to do, fairly, until nothing changes; it says whether that came to pass. People see to what is sick and is not replaced.
+// settles lets all components act in turn until nothing changes, and reports whether that happens. It lets an operator repair unhealthy machines that Karve
+// does not replace.
 func (s *simulation) settles() bool {
 	quiet := 0
 	for range 900 {
@@ -524,7 +527,7 @@ func (s *simulation) settles() bool {
 	return false
 }
 
-// quiet says that no pod waits, nothing is on its way in or out, and no machine has drifted.
+// quiet reports whether no pod waits, no machine is starting or leaving, and none has drifted.
 func (s *simulation) quiet() bool {
 	if need, _, _ := s.need(); need > 0 || len(s.deleting())+len(s.waiting()) > 0 {
 		return false
@@ -543,7 +546,7 @@ func one(t *rapid.T) func(names []string) string {
 	return func(names []string) string { return rapid.SampledFrom(names).Draw(t, "one") }
 }
 
-// goesOn is what the cloud, the scheduler and Karpenter do by themselves.
+// goesOn carries out a move of the cloud, the scheduler or Karpenter.
 func (s *simulation) goesOn(t *rapid.T, move string) {
 	switch move {
 	case "start", "refuse":
@@ -558,7 +561,7 @@ func (s *simulation) goesOn(t *rapid.T, move string) {
 			s.drain(name)
 		}
 	default:
-		t.Fatalf("nobody knows the move %q", move)
+		t.Fatalf("unknown move %q", move)
 	}
 }
 
@@ -570,10 +573,12 @@ func (s *simulation) String() string {
 	return b.String()
 }
 
-// Whatever happens in whatever order: no more machines are launched than there are pods without a place, also while pods move and turn up under other names; no
-// machine drains before its pods have a place on machines that have started, but for those that do not answer for them, nor more of them than the budgets allow;
-// none goes as a sick one that is well, or when more than a fifth are sick; and when everybody does their part all machines that have drifted or are sick
-// are replaced in the end, and no mark is left.
+// TestReplacingWhateverHappens checks these properties for any sequence of events:
+//   - Karve launches no more machines than there are pods without a place, also while pods move and reappear under new names.
+//   - It drains a machine only when its pods have places on started machines, and no more machines than the budgets allow. Machines that do not
+//     answer are an exception.
+//   - It repairs no healthy machine, and none while more than a fifth are unhealthy.
+//   - Once all components have acted, every drifted or unhealthy machine is replaced, and no mark is left.
 func TestReplacingWhateverHappens(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -625,7 +630,7 @@ func TestReplacingWhateverHappens(t *testing.T) {
 		s.cluster.NodePools[0].StatusConditions().SetTrue(v1alpha1.ConditionReplicasHealthy)
 		s.blocking = map[types.UID]bool{}
 		if !s.settles() {
-			t.Fatalf("there is no end:\n%s", s)
+			t.Fatalf("the simulation does not settle:\n%s", s)
 		}
 	})
 }

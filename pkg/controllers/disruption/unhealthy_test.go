@@ -23,7 +23,7 @@ func replacingAs(reason string) func(*snapshot.Machine) {
 	}
 }
 
-// heed has the candidates chosen after a diagnosis.
+// heed sets a diagnosis and then chooses the candidates.
 func heed(s *pass, d repair.Diagnosis) {
 	for _, m := range s.machines {
 		if found, ok := d.Cases[m.Claim.Name]; ok {
@@ -110,7 +110,7 @@ func TestSickMachinesAreReplacedBeforeOthers(t *testing.T) {
 	}
 }
 
-// What a machine that is deleted by force leaves behind is demand only when it has been: until then others would count on the same places.
+// The pods of a machine that is deleted by force become demand only after the deletion. Until then, other machines would count on the same places.
 func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 	t.Parallel()
 	s := allDrifted(machine("a", busy), machine("b", busy, replacingFor(time.Minute), withTaint, tainting(settle)))
@@ -121,7 +121,7 @@ func TestNothingElseGoesTogetherWithAMachineThatIsForced(t *testing.T) {
 	}
 }
 
-// Its GPUs may be out of service for a moment only, and its pods stay meanwhile; others are not drained for a place on it.
+// The machine's GPUs may be out of service only briefly, so its pods stay. Other machines are not drained onto it.
 func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, false)
@@ -134,10 +134,10 @@ func TestASickMachineIsNoPlaceToMoveTo(t *testing.T) {
 		return state.whatIf.place([]string{from})
 	}
 	if why() != "" {
-		t.Errorf("a machine that is well is no place: %s", why())
+		t.Errorf("a healthy machine is not accepted as a place: %s", why())
 	}
 	s.falls(to, "AcceleratedHardwareReady", corev1.ConditionFalse)
 	if why() == "" {
-		t.Error("a sick machine is a place")
+		t.Error("an unhealthy machine is accepted as a place")
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 )
 
-// greedy asks about the machines one after the other, each after those that can be removed, and returns the answers.
+// greedy asks about the machines one after the other, each together with those that can be removed. It returns the answers and the machines that can be
+// removed.
 func greedy(ask func([]string) string, claims []string) (answers []string, going []string) {
 	for _, claim := range claims {
 		why := ask(append(slices.Clone(going), claim))
@@ -21,7 +22,7 @@ func greedy(ask func([]string) string, claims []string) (answers []string, going
 	return answers, going
 }
 
-// marked marks the first machines as being replaced.
+// marked marks the first n machines as being replaced.
 func (s *simulation) marked(n int, word string) {
 	for i := range n {
 		s.cluster.NodeClaims[i].Annotations[v1alpha1.ReplacingAnnotation] = word
@@ -47,7 +48,7 @@ func TestOnePlanAnswersForManyMachines(t *testing.T) {
 	}
 }
 
-// Asked about together, machines get the same answers as one by one, with far fewer plans where most have room.
+// TestQuestionsAboutManyMachinesHaveTheAnswersOfEach checks that machines get the same answers together as one by one, with far fewer plans if most have room.
 func TestQuestionsAboutManyMachinesHaveTheAnswersOfEach(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -73,12 +74,12 @@ func TestQuestionsAboutManyMachinesHaveTheAnswersOfEach(t *testing.T) {
 	})
 }
 
-// A pass that has time for one plan only answers some questions. The next ones answer the others, whatever is refused before.
+// A pass that has time for only one plan answers some of the questions. The next passes answer the others, whatever was refused before.
 func TestQuestionsThatAPassHasNoTimeForAreAnsweredByTheNextOnes(t *testing.T) {
 	t.Parallel()
 	s := newSimulation(t, 0, 1, true, true)
 	for range 10 {
-		s.on("g4dn.xlarge", slots) // They are full, so no pod has room elsewhere.
+		s.on("g4dn.xlarge", slots) // The machines are full, so no pod has room elsewhere.
 	}
 	s.on("g4dn.xlarge", 5)
 	s.marked(11, "Drifted")

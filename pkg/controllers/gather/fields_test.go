@@ -53,6 +53,6 @@ func TestFieldsThatAreNewerThanKarveAreNamedByTheirPaths(t *testing.T) {
 		})
 	}
 	if got := unknownIn(nil, &karpv1.NodePoolSpec{}); got != nil {
-		t.Errorf("of nothing %v is unknown", got)
+		t.Errorf("a nil spec has the unknown fields %v", got)
 	}
 }

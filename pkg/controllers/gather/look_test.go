@@ -34,14 +34,14 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// store is a cache made of client-go's own indexers, as informers have them. It counts what is read of it.
+// store is a cache made of client-go's indexers, as informers use them. It counts reads.
 type store struct {
 	kinds map[string]toolscache.Indexer
-	// lists is how often each kind was listed.
+	// lists has how often each kind was listed.
 	lists map[string]int
-	// listing is called with each list; it may be nil.
+	// listing is called for each list. It may be nil.
 	listing func(client.ObjectList)
-	// broken says that nothing can be read.
+	// broken makes every read fail.
 	broken bool
 }
 
@@ -52,7 +52,7 @@ func (s *store) kind(name string) toolscache.Indexer {
 	return s.kinds[name]
 }
 
-// nameOf is that of the kind of an object, or of its list with "List" after it. Objects as they are have caches of their own.
+// nameOf returns the name of an object's kind, with the suffix "List" for a list. Unstructured objects have caches of their own.
 func nameOf(o runtime.Object) string {
 	if u, ok := o.(runtime.Unstructured); ok {
 		return "unstructured " + u.GetObjectKind().GroupVersionKind().Kind
@@ -80,7 +80,7 @@ func (s *store) List(_ context.Context, list client.ObjectList, _ ...client.List
 	return meta.SetList(list, all)
 }
 
-// Get finds an object. There is each of the cloud's node classes.
+// Get finds an object. Every node class of the cloud exists.
 func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	s.lists["get "+nameOf(o)]++
 	if s.broken {
@@ -97,7 +97,7 @@ func (s *store) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 	return nil
 }
 
-// GetInformer returns an informer that has a store and nothing else.
+// GetInformer returns an informer that only has a store.
 func (s *store) GetInformer(_ context.Context, o client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
 	return informer{store: s.kind(nameOf(o))}, nil
 }
@@ -123,7 +123,7 @@ func (s *store) set(objects ...client.Object) {
 	}
 }
 
-// counts takes how often each kind was read since the last time.
+// counts returns how often each kind was read since the last call.
 func (s *store) counts() map[string]int {
 	defer clear(s.lists)
 	return maps.Clone(s.lists)
@@ -257,7 +257,8 @@ func (b testbed) change(t *rapid.T) {
 	}
 }
 
-// Whoever was woken by a change must see it, whatever was kept: a look that follows the caches shows what one shows that reads everything.
+// TestALookIsNeverOlderThanTheCaches checks that a reader that was woken by a change sees it: a look that follows the caches returns the same as one that reads
+// everything.
 func TestALookIsNeverOlderThanTheCaches(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -272,7 +273,7 @@ func TestALookIsNeverOlderThanTheCaches(t *testing.T) {
 			case 0:
 				b.clock.Step(time.Minute)
 			case 1:
-				b.followed.pods.names = nil // As after too many changes.
+				b.followed.pods.names = nil // This is the state after too many changes.
 			case 2:
 				b.cached.listing = func(client.ObjectList) { b.cached.listing = nil; b.change(rt) }
 				b.look(t)
@@ -353,7 +354,7 @@ func TestReadsOfTheSameObjectsAreOfOneGeneration(t *testing.T) {
 	generation("after two seconds, since plans depend on the time", false)
 }
 
-// A read that fails half way must not hide what it has seen from the next one.
+// A read that fails halfway must not hide from the next read what it has already seen.
 func TestAChangeIsOfANewGenerationAlthoughTheReadOfItFailed(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
@@ -377,7 +378,7 @@ func TestAChangeIsOfANewGenerationAlthoughTheReadOfItFailed(t *testing.T) {
 	}
 }
 
-// Looks share their objects, and each has the time and the refusals as they are.
+// Looks share objects, but each has the current time and the current refusals.
 func TestALookIsAsOfNow(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()

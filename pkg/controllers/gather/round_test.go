@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// tenant adds the rules of a Deployment of its own: its pods are apart on nodes, and spread over nodes and zones.
+// tenant adds the rules of one Deployment: its pods are on different nodes, and spread over nodes and zones.
 func tenant(name string) func(*corev1.Pod) {
 	own := &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	return func(pod *corev1.Pod) {
@@ -32,8 +32,8 @@ func tenant(name string) func(*corev1.Pod) {
 	}
 }
 
-// BenchmarkRoundForTenants is all that a round does before it acts, with a budget of 200 ms, after a pod has changed: reading what has changed, the view, the plan
-// and its check. Deployments of three pods wait, each with rules of its own.
+// BenchmarkRoundForTenants measures everything that a round does before it acts after one pod has changed, with a budget of 200 ms: reading the changes, and
+// building the view, the plan and its check. Deployments of three pods wait, each with its own rules.
 func BenchmarkRoundForTenants(b *testing.B) {
 	const budget = 200 * time.Millisecond
 	all := metrics.New(prometheus.NewRegistry())

@@ -81,7 +81,7 @@ func BenchmarkLookAfterOnePodChange(b *testing.B) {
 	}
 }
 
-// measureCPU returns a function that reports the processor time of each iteration since, which does not depend on what else the machine does.
+// measureCPU returns a function that reports the CPU time of each iteration since the call. Unlike wall time, it does not depend on other load.
 func measureCPU(b *testing.B) func() {
 	b.Helper()
 	used := func() int64 {
@@ -95,7 +95,7 @@ func measureCPU(b *testing.B) func() {
 	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
 }
 
-// BenchmarkBytesKept reports how much memory the pods and nodes of a large cluster use as they come from the API server, and after they are trimmed.
+// BenchmarkBytesKept reports the memory that pods and nodes of a large cluster use, as they come from the API server and trimmed.
 func BenchmarkBytesKept(b *testing.B) {
 	c := snapshottest.Large(1_000)
 	for name, trim := range map[string]func(any) (any, error){"whole": func(o any) (any, error) { return o, nil }, "trimmed": Trim()} {
@@ -108,7 +108,7 @@ func BenchmarkBytesKept(b *testing.B) {
 	}
 }
 
-// heldBytes returns the bytes that each object uses once it was decoded and trimmed.
+// heldBytes returns the bytes that each object uses after it was decoded and trimmed.
 func heldBytes[T any, P interface {
 	*T
 	Marshal() ([]byte, error)

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// trimmed returns a cluster of trimmed copies of the objects.
+// trimmed returns a copy of the cluster with trimmed objects.
 func trimmed(t *testing.T, c *snapshot.Cluster, trim func(any) (any, error)) *snapshot.Cluster {
 	t.Helper()
 	now := *c
@@ -41,7 +41,7 @@ func copies[T any, P interface {
 	return made
 }
 
-// varied is a small large cluster with pods of all kinds that matter for a place.
+// varied returns a small version of the large cluster with pods of all kinds that matter for placement.
 func varied() *snapshot.Cluster {
 	c := snapshottest.Large(40)
 	machine := c.NodeClaims[0].Name

@@ -19,13 +19,13 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// server is an API server of NodeClaims, whose watch events reach the informer one by one.
+// server is an API server for NodeClaims that delivers watch events to the informer one at a time.
 type server struct {
 	client.Client
 	b       testbed
 	version int
 	events  []func()
-	// fault is what happens to the next write: it may not be carried out, or be carried out without an answer.
+	// fault is what happens to the next write: it is lost before it is carried out ("before"), or its answer is lost ("after").
 	fault string
 }
 
@@ -53,7 +53,7 @@ func (s *server) forget(claim *karpv1.NodeClaim) {
 	s.events = append(s.events, func() { s.b.cached.remove(claim) })
 }
 
-// carry carries out a write, or not, as the fault says.
+// carry carries out a write as fault says.
 func (s *server) carry(write func() error) error {
 	switch s.fault {
 	case "before":
@@ -112,7 +112,8 @@ func (s *server) Delete(_ context.Context, o client.Object, _ ...client.DeleteOp
 	})
 }
 
-// However late the informer is, a look shows each NodeClaim that this process has written, as new as it wrote it, and none as it was before this process deleted it.
+// TestALookShowsEveryNodeClaimThatWasWritten checks that a look shows each NodeClaim at least as new as this process wrote it, and none as it was before this
+// process deleted it, however late the informer is.
 func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -150,7 +151,7 @@ func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 				if now != nil && c.Delete(t.Context(), now) == nil {
 					deleted[name] = now.UID
 				}
-			case "karpenter": // Karpenter writes the status, which may be seen late.
+			case "karpenter": // Karpenter writes the status, which the look may show late.
 				if now != nil {
 					s.store(now)
 				}
@@ -165,7 +166,7 @@ func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 					s.events[0]()
 					s.events = s.events[1:]
 				}
-			case "time": // Within a minute, a write that failed may still be unknown. Then events have come.
+			case "time": // For up to a minute, the result of a failed write may be unknown. After that, the events have arrived.
 				for _, event := range s.events {
 					event()
 				}
@@ -180,7 +181,7 @@ func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 				shown, live := look.NodeClaim(name), s.claim(name)
 				switch {
 				case live == nil:
-					delete(written, name) // It is gone, and may still be shown.
+					delete(written, name) // The NodeClaim is gone, but a look may still show it.
 				case shown == nil:
 					rt.Fatalf("NodeClaim %s is not shown", name)
 				default:
@@ -212,7 +213,7 @@ func TestALookShowsEveryNodeClaimThatWasWritten(t *testing.T) {
 	})
 }
 
-// A look while a write has no answer yet asks the API server.
+// While a write has no answer yet, a look asks the API server.
 func TestALookDuringAWriteAsksTheAPIServer(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()

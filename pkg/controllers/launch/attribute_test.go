@@ -14,7 +14,7 @@ import (
 	"karve.sh/karve/pkg/cloud"
 )
 
-// Errors of CreateFleet in the words of EC2.
+// CreateFleet errors in EC2's wording.
 const (
 	noCapacity = "InsufficientInstanceCapacity: We currently do not have sufficient g4dn.xlarge capacity in the Availability Zone you requested (us-east-1a). " +
 		"Our system will be working on provisioning additional capacity. You can currently get g4dn.xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1b."
@@ -28,7 +28,7 @@ const (
 	noRole      = "AuthFailure.ServiceLinkedRoleCreationNotPermitted: The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances."
 )
 
-// fleet is what the AWS provider's error says of those of CreateFleet, as Karpenter cuts it off.
+// fleet returns the AWS provider's error for these CreateFleet errors, truncated as Karpenter truncates it.
 func fleet(errs ...string) string {
 	message := "creating instance, insufficient capacity, with fleet error(s), " + strings.Join(errs, "; ") +
 		" (aws-error-code=UnfulfillableCapacity, aws-operation-name=CreateFleet, aws-request-id=, aws-service-name=EC2, aws-status-code=200)"
@@ -96,11 +96,11 @@ func TestMentions(t *testing.T) {
 		}
 	}
 	if mentions("anything", "") {
-		t.Error("everything mentions nothing")
+		t.Error("a text mentions the empty name")
 	}
 }
 
-// Every reason that the AWS provider writes has something that is done about it, by the provider's own function.
+// TestEveryReasonOfTheProviderIsKnown checks that Karve handles every reason that the AWS provider's own function returns.
 func TestEveryReasonOfTheProviderIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -111,25 +111,25 @@ func TestEveryReasonOfTheProviderIsKnown(t *testing.T) {
 	} {
 		reason, message := awserrors.ToReasonMessage(fmt.Errorf("%s", text))
 		if known(reason) != reason {
-			t.Errorf("nothing is known of %s (%s)", reason, message)
+			t.Errorf("reason %s (%s) is not handled", reason, message)
 		}
 	}
-	for _, reason := range []string{"SubnetResolutionFailed", "NodeClassReadinessUnknown", "InstanceTypeResolutionFailed"} { // Written by the provider as they are.
+	for _, reason := range []string{"SubnetResolutionFailed", "NodeClassReadinessUnknown", "InstanceTypeResolutionFailed"} { // The provider writes these itself.
 		if known(reason) != reason {
-			t.Errorf("nothing is known of %s", reason)
+			t.Errorf("reason %s is not handled", reason)
 		}
 	}
 	for reason, c := range causes {
 		if c.First <= 0 || c.Most < c.First {
-			t.Errorf("%s is left alone for %s, and at most %s", reason, c.First, c.Most)
+			t.Errorf("the backoff for %s starts at %s and is at most %s", reason, c.First, c.Most)
 		}
 		if r := refusalFor(flexible, reason, "", aCloud); len(r.InstanceTypes) == 0 || len(r.Zones) == 0 || r.CapacityType == "" || (r.Generation == 7) != (c.Scope == cloud.AboutClass) {
-			t.Errorf("%s has %+v left alone", reason, r)
+			t.Errorf("%s refuses %+v", reason, r)
 		}
 	}
 }
 
-// leavesNothing: whatever is told, nothing that the claim asked for may be tried again at once, and what is refused can be written down.
+// leavesNothing checks that, whatever the message, no requested offering may be retried immediately, and that every refusal fits into the status.
 func leavesNothing(t *rapid.T) {
 	s := Shape{
 		InstanceTypes: rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"g4dn.xlarge", "g4dn.2xlarge", "g4dn.12xlarge", "p3.8xlarge", "gr6f.4xlarge"}), 1, 4, rapid.ID[string]).Draw(t, "types"),
@@ -155,12 +155,12 @@ func leavesNothing(t *rapid.T) {
 		}
 		for _, instanceType := range r.InstanceTypes {
 			if instanceType != v1alpha1.Any && !slices.Contains(s.InstanceTypes, instanceType) {
-				t.Fatalf("%q is taken to be about %s", message, instanceType)
+				t.Fatalf("%q is attributed to %s, which was not requested", message, instanceType)
 			}
 		}
 		for _, zone := range r.Zones {
 			if zone != v1alpha1.Any && !slices.Contains(s.Zones, zone) && zone != "us-east-1a" && zone != "us-east-1b" {
-				t.Fatalf("%q is taken to be about %s", message, zone)
+				t.Fatalf("%q is attributed to %s, which was not requested", message, zone)
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func leavesNothing(t *rapid.T) {
 
 func TestNothingThatWasRefusedIsLeftOut(t *testing.T) { rapid.Check(t, leavesNothing) }
 
-// FuzzAttribute reads any message at all.
+// FuzzAttribute attributes arbitrary messages.
 func FuzzAttribute(f *testing.F) {
 	for _, seed := range []string{noCapacity, overLimit, overSpot, unsupported, unfulfilled, noAddresses, tooMany, noRole, fleet(noCapacity, overLimit, unsupported)} {
 		f.Add(seed)

@@ -24,7 +24,7 @@ func shape(instanceType string) Shape {
 	return Shape{Class: "shared", Pool: "gpu", InstanceTypes: []string{instanceType}, Zones: []string{"us-east-1a"}, CapacityType: "on-demand"}
 }
 
-// refuse notes one refusal for the reason, and returns it as the ledger has it, and whether it was news.
+// refuse records a refusal with the reason. It returns the ledger's entry and whether it is new.
 func refuse(l *Ledger, instanceType, reason, message string, at time.Time) (v1alpha1.RefusedOffering, bool) {
 	r := refusalFor(shape(instanceType), reason, message, Cloud{})
 	news := l.Refuse("shared", r, at)
@@ -44,7 +44,7 @@ const (
 	hang = v1alpha1.RefusalSilent
 )
 
-// refusal is the one refusal that the ledger remembers.
+// refusal returns the ledger's only refusal.
 func refusal(t *testing.T, l *Ledger, at time.Time) v1alpha1.RefusedOffering {
 	t.Helper()
 	list := l.ForStatus("shared", at)
@@ -140,13 +140,13 @@ func TestAnExplanationAboutTheNodeClassIsTheSameFailure(t *testing.T) {
 	}
 }
 
-// One outage shows in several ways, and not all of them are about a generation of the node class.
+// One outage can cause several kinds of failures, and not all of them concern a generation of the node class.
 func TestAnOutageThatShowsInSeveralWaysBacksOff(t *testing.T) {
 	t.Parallel()
 	l, at := NewLedger(), now
 	for i, reason := range []string{v1alpha1.RefusalLaunchFailed, hang, "InternalError", v1alpha1.RefusalLaunchFailed, hang} {
 		r := refusalFor(shape("g4dn.xlarge"), reason, "", Cloud{Generation: 3})
-		for range 3 { // The claims of one plan.
+		for range 3 { // the NodeClaims of one plan
 			l.Refuse("shared", r, at)
 		}
 		if got := refusal(t, l, at); got.Failures != int32(i)+1 || !got.PausesLaunches() {
@@ -155,7 +155,7 @@ func TestAnOutageThatShowsInSeveralWaysBacksOff(t *testing.T) {
 		at = refusal(t, l, at).NotBefore.Time
 	}
 	if news := l.Refuse("shared", refusalFor(shape("g4dn.xlarge"), "Unauthorized", "", Cloud{Generation: 3}), at.Add(-time.Second)); len(news) != 0 {
-		t.Errorf("what is said during a pause is news: %+v", news)
+		t.Errorf("a refusal during a pause is news: %+v", news)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestARefusalCountsForAnHourAfterItsBackoff(t *testing.T) {
 		first, _ := refuse(l, "g4dn.xlarge", ice, "", now)
 		at := first.NotBefore.Add(c.after)
 		if c.want == 1 {
-			// Whether the status was written in between makes no difference.
+			// It makes no difference whether the status was written in between.
 			clone := NewLedger()
 			clone.Learn("shared", l.ForStatus("shared", now), now)
 			if list := clone.ForStatus("shared", at); len(list) != 0 {
@@ -234,17 +234,17 @@ func TestAClaimThatIsGoneIsWaitedForToBeNotedForAMoment(t *testing.T) {
 	l.Await("gpu-1", "", shape("g4dn.xlarge"))
 	l.Await("gpu-2", "", shape("g4dn.xlarge"))
 	if l.Vanished(sets.New("gpu-1", "gpu-2", "other").Has, now) {
-		t.Error("claims that are there have vanished")
+		t.Error("existing claims count as vanished")
 	}
 	if !l.Vanished(sets.New("gpu-1").Has, now) || !l.Vanished(sets.New("gpu-1").Has, now.Add(noted-1)) {
-		t.Error("a claim that is gone has not vanished")
+		t.Error("a claim that is gone does not count as vanished")
 	}
 	if l.Vanished(sets.New("gpu-1").Has, now.Add(noted)) {
-		t.Error("it is waited for a claim that nobody hears of")
+		t.Error("the ledger still waits for a claim after it was gone for long")
 	}
 	l.Gone("gpu-2")
 	if l.Vanished(sets.New("gpu-1").Has, now) {
-		t.Error("what is noted is waited for")
+		t.Error("the ledger waits for a claim whose end is noted")
 	}
 }
 
@@ -261,7 +261,7 @@ func TestARestartedLedgerLearnsFromTheStatus(t *testing.T) {
 	if r, _ := refuse(after, "g4dn.xlarge", ice, "no capacity", now.Add(providersMemory*2)); r.Failures != 2 {
 		t.Errorf("the next failure is number %d, want 2", r.Failures)
 	}
-	// A status that was read before the last write does not undo it.
+	// A status that was read before the last write does not undo that write.
 	after.Learn("shared", before.ForStatus("shared", now), now)
 	if list := after.Refused()["shared"]; !slices.ContainsFunc(list, func(r v1alpha1.RefusedOffering) bool { return r.Failures == 2 }) {
 		t.Errorf("an old status undid a refusal: %v", list)
@@ -298,7 +298,7 @@ func TestALaunchedClaimRestoresTrust(t *testing.T) {
 	}
 	l.Await("gpu-1", "", s)
 	l.Launched("gpu-1", "shared", "g4dn.xlarge", "us-east-1a", "on-demand", now)
-	l.Learn("shared", status, now) // The status has not been written yet.
+	l.Learn("shared", status, now) // The status does not have the launch yet.
 	if r := refusal(t, l, now); r.InstanceType != "g4dn.2xlarge" {
 		t.Errorf("%v is left, want g4dn.2xlarge alone", r)
 	}
@@ -367,8 +367,8 @@ func TestAMessageFitsTheStatusAndStaysText(t *testing.T) {
 	}
 }
 
-// What must hold whatever happens: no offering is tried again before the backoff of its reason is over, failures only count up by one, and nothing is
-// remembered for longer than its backoff and an hour.
+// TestNoRefusedOfferingIsTriedAgainAtOnce checks for any sequence of events that no offering is retried before the backoff of its reason ends, that failures
+// increase by one, and that nothing is remembered for longer than its backoff plus an hour.
 func TestNoRefusedOfferingIsTriedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	reasons := slices.Sorted(maps.Keys(causes))
@@ -419,7 +419,7 @@ func TestLearningNothingIsHarmless(t *testing.T) {
 	}
 }
 
-// A NodeClaim of another author can have any requirements: the CRD does not check their values.
+// A NodeClaim that another client creates can have any requirements, because the CRD does not validate their values.
 func TestOnlyWhatAStatusCanHoldIsRemembered(t *testing.T) {
 	t.Parallel()
 	many := make([]string, 2000)

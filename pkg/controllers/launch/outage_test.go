@@ -16,10 +16,10 @@ import (
 	"karve.sh/karve/pkg/cloud"
 )
 
-// request is how the SDK begins an error of CreateFleet.
+// request is the prefix of the SDK's CreateFleet errors.
 const request = "operation error EC2: CreateFleet, "
 
-// failures are errors of CreateFleet as the SDK and Karpenter's AWS provider word them, and whether they name an offering.
+// failures are CreateFleet errors in the wording of the SDK and of Karpenter's AWS provider, and the scope of each.
 var failures = map[string]struct {
 	text  string
 	about cloud.Scope
@@ -48,10 +48,10 @@ var failures = map[string]struct {
 	"a vCPU quota among others":    {overLimit + "; " + "InvalidParameterValue: x", cloud.AboutQuota},
 	"addresses among others":       {noAddresses + "; " + "InvalidParameterValue: x", cloud.AboutZones},
 	"a free tier":                  {"InvalidParameterCombination: The specified instance type is not eligible for Free Tier.", cloud.AboutQuota},
-	"capacity among others":        {noCapacity + "; " + "InvalidParameterValue: x", cloud.AboutClass}, // The provider tells neither.
+	"capacity among others":        {noCapacity + "; " + "InvalidParameterValue: x", cloud.AboutClass}, // The provider reports neither.
 }
 
-// pauses says whether a refusal is about everything.
+// pauses reports whether a refusal pauses all launches.
 func pauses(r Refusal) bool {
 	return (&v1alpha1.RefusedOffering{InstanceType: r.InstanceTypes[0], Zone: r.Zones[0], CapacityType: r.CapacityType}).PausesLaunches()
 }
@@ -69,7 +69,7 @@ func TestOnlyAnErrorThatNamesAnOfferingCountsAgainstIt(t *testing.T) {
 	}
 }
 
-// failing is a claim whose launch fails in one of the ways of an outage.
+// failing returns a NodeClaim whose launch fails in one of the ways of an outage.
 func failing(name, reason string, created time.Time) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(created)}}
 	if reason != v1alpha1.RefusalSilent {
@@ -78,19 +78,19 @@ func failing(name, reason string, created time.Time) *karpv1.NodeClaim {
 	return claim
 }
 
-// world launches claims of a few types while the cloud is away and after it has come back.
+// world launches NodeClaims of a few types during an outage of the cloud and after it.
 type world struct {
 	ledger *Ledger
 	now    time.Time
 	claims int
 }
 
-// free is when the ledger lets something be launched again; it fails the test where a single offering is refused.
+// free returns when the ledger permits launches again. It fails the test if a single offering is refused.
 func (w *world) free(t *rapid.T) time.Time {
 	free := w.now
 	for _, r := range w.ledger.Refused()["shared"] {
 		if r.Failures > 0 && !r.PausesLaunches() {
-			t.Fatalf("an outage is held against an offering: %+v", r)
+			t.Fatalf("an outage refuses an offering: %+v", r)
 		}
 		if r.NotBefore.After(free) {
 			free = r.NotBefore.Time
@@ -102,7 +102,7 @@ func (w *world) free(t *rapid.T) time.Time {
 	return free
 }
 
-// fail has claims created now and fail for the reasons, each after its time.
+// fail creates NodeClaims now and lets each fail for its reason after the reason's delay.
 func (w *world) fail(t *rapid.T, shapes []Shape, reasons []string) {
 	created, end := w.now, w.now
 	for i, s := range shapes {
@@ -138,7 +138,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// launch has a claim come through.
+// launch lets the launch of one NodeClaim succeed.
 func (w *world) launch(s Shape) {
 	w.claims++
 	name := fmt.Sprint("claim-", w.claims)
@@ -147,14 +147,15 @@ func (w *world) launch(s Shape) {
 	w.ledger.Launched(name, s.Class, s.InstanceTypes[0], s.Zones[0], s.CapacityType, w.now)
 }
 
-// outages are the reasons that a cloud which is away shows, for as long as launches pause for each of them.
+// outages are the reasons that occur during an outage of the cloud, and how long launches pause for each of them.
 var outages = map[string]time.Duration{
 	v1alpha1.RefusalLaunchFailed: cloud.LongestPause, v1alpha1.RefusalSilent: cloud.LongestPause, v1alpha1.RefusalVanished: cloud.LongestPause,
 	v1alpha1.RefusalNodeClassNotReady: cloud.LongestPause, "InternalError": cloud.LongestPause, "InstanceTypeResolutionFailed": cloud.LongestPause,
 	"NodeClassReadinessUnknown": cloud.LongestPause, "RequestLimitExceeded": 5 * time.Minute, "Unauthorized": 5 * time.Minute,
 }
 
-// Whatever an outage looks like, no offering is refused for it, nor when it comes back, and launches resume soon after it is over.
+// TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd checks that no outage, not even a repeated one, makes the ledger refuse an offering, and that launches
+// resume soon after it ends.
 func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	var reasons []string
@@ -184,11 +185,11 @@ func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
 				}
 				w.now = w.free(t)
 			}
-			// It is over.
+			// The outage is over.
 			w.launch(shape(types.Draw(t, "first")))
 			for _, r := range w.ledger.Refused()["shared"] {
 				if w.now.Before(r.NotBefore.Time) {
-					t.Fatalf("launches pause although one has come through: %+v", r)
+					t.Fatalf("launches pause although one has succeeded: %+v", r)
 				}
 			}
 			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 3600).Draw(t, "seconds")) * time.Second)
@@ -199,7 +200,7 @@ func TestAnOutageRefusesNothingAndIsOverSoonAfterItsEnd(t *testing.T) {
 func TestATypeIsSetAsideOnceItAloneFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// steps are launches: - fails and + comes through; of the type, or of another after a space.
+		// steps are launches: - fails and + succeeds. Those in parentheses are of another type. z lets a long time pass.
 		steps string
 		want  bool
 	}{
@@ -236,7 +237,7 @@ func TestATypeIsSetAsideOnceItAloneFails(t *testing.T) {
 					created := at.Add(time.Second)
 					at = created.Add(cloud.FailingGrace)
 					var r Refusal
-					for range 4 { // The claims of one plan are one failure.
+					for range 4 { // The NodeClaims of one plan count as one failure.
 						r = l.judge(s, v1alpha1.RefusalLaunchFailed, "", aCloud, created, at)
 						if got = got && s.InstanceTypes[0] != "g4dn.xlarge"; r.Reason == v1alpha1.RefusalTypeFailing {
 							got = true

@@ -14,12 +14,12 @@ import (
 	"karve.sh/karve/pkg/snapshot"
 )
 
-// condition is the state of a launch as Karpenter reports it.
+// condition sets the state of a launch as Karpenter reports it.
 func condition(claim *karpv1.NodeClaim, s metav1.ConditionStatus, reason string, at time.Time) {
 	claim.Status.Conditions = []status.Condition{{Type: karpv1.ConditionTypeLaunched, Status: s, Reason: reason, LastTransitionTime: metav1.NewTime(at)}}
 }
 
-// machine returns one whose NodeClaim was created and launched as long ago as given. It is not launched if the second time is negative.
+// machine returns a machine whose NodeClaim was created and launched the given times ago. If launched is negative, it is not launched.
 func machine(created, launched time.Duration) snapshot.Machine {
 	claim := &karpv1.NodeClaim{}
 	claim.CreationTimestamp = metav1.NewTime(now.Add(-created))
@@ -68,14 +68,14 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// burst is a cloud, a Karpenter that never gives up, and a controller that launches machines on them.
+// burst simulates a cloud, a Karpenter that never gives up, and a controller that launches machines on them.
 type burst struct {
-	// latency is how long the cloud takes to answer. It answers nothing from hangs until back; what it should have answered then, it answers after back.
+	// latency is the response time of the cloud. It does not answer from hangs until back, and then answers the calls that are overdue.
 	latency     time.Duration
 	hangs, back time.Duration
-	// tokens is how many launches the cloud admits at once, and refill how many more each second. It throttles the others.
+	// tokens is how many launches the cloud admits at once, and refill is how many it adds each second. It throttles all others.
 	tokens, refill float64
-	// window is how many may be unlaunched at the same time.
+	// window returns how many NodeClaims may be unlaunched at the same time.
 	window func([]snapshot.Machine, time.Time) int
 
 	began, now time.Time
@@ -83,23 +83,23 @@ type burst struct {
 	machines   []snapshot.Machine
 	made       int
 	givenUp    int
-	// atStake is the largest number of NodeClaims that were unlaunched while the cloud hung.
+	// atStake is the largest number of unlaunched NodeClaims while the cloud hung.
 	atStake int
 	// growing is called after the controller has created NodeClaims.
 	growing func()
 }
 
 const (
-	// step is how often everybody acts.
+	// step is the interval at which all components act.
 	step = 200 * time.Millisecond
-	// class is that of all NodeClaims.
+	// class is the class of all NodeClaims.
 	class = "shared"
 )
 
 func (b *burst) age() time.Duration { return b.now.Sub(b.began) }
 func (b *burst) hanging() bool      { return b.age() >= b.hangs && b.age() < b.back }
 
-// cloud answers.
+// answer lets the cloud answer the launches that are due.
 func (b *burst) answer() {
 	b.tokens += b.refill * step.Seconds()
 	if b.hanging() {
@@ -108,7 +108,7 @@ func (b *burst) answer() {
 	for _, m := range b.machines {
 		asked := m.Claim.CreationTimestamp.Time
 		if asked.Sub(b.began) < b.back && b.age() >= b.back && asked.Add(b.latency).Sub(b.began) >= b.hangs {
-			asked = b.began.Add(b.back) // The call that hung is made again.
+			asked = b.began.Add(b.back) // Karpenter repeats the call that hung.
 		}
 		switch {
 		case m.Launched() || b.now.Sub(asked) < b.latency:
@@ -149,7 +149,7 @@ func (b *burst) unlaunched() (n int) {
 	return n
 }
 
-// launch creates as many NodeClaims as the window allows.
+// launch creates as many NodeClaims as the window permits.
 func (b *burst) launch(wanted int) {
 	for _, r := range b.ledger.Refused()[class] {
 		if b.now.Before(r.NotBefore.Time) {
@@ -167,7 +167,7 @@ func (b *burst) launch(wanted int) {
 	}
 }
 
-// run lets time pass until as many machines are launched as are wanted. It returns how long that took, and an hour if it takes longer.
+// run advances the clock until the wanted number of machines is launched. It returns how long that took, at most an hour.
 func (b *burst) run(wanted int) time.Duration {
 	b.began, b.now, b.ledger = now, now, NewLedger()
 	for ; b.age() < time.Hour; b.now = b.now.Add(step) {
@@ -196,9 +196,9 @@ func TestBurstsAreLaunchedAsFastAsTheCloudAllows(t *testing.T) {
 	const never = 2 * time.Hour
 	for name, c := range map[string]struct {
 		cloud burst
-		// within is how long 500 launches may take. fixed is how long they take with a window that is always ten, at least.
+		// within limits the time for 500 launches. fixed is the minimum time with a constant window of ten.
 		within, fixed time.Duration
-		// atStake and givenUp are the largest numbers of NodeClaims that may hang and be given up.
+		// atStake and givenUp limit the number of NodeClaims that hang and that are given up.
 		atStake, givenUp int
 	}{
 		"one that answers at once":              {burst{latency: step, hangs: never}, 2 * time.Second, 10 * time.Second, 0, 0},
@@ -217,13 +217,14 @@ func TestBurstsAreLaunchedAsFastAsTheCloudAllows(t *testing.T) {
 			fixed, took := slow.run(500), fast.run(500)
 			t.Logf("%s, %d at stake, %d given up; with a window of ten %s, %d at stake, %d given up", took, fast.atStake, fast.givenUp, fixed, slow.atStake, slow.givenUp)
 			if took > c.within || fixed < c.fixed || fast.atStake > c.atStake || fast.givenUp > c.givenUp {
-				t.Errorf("that is not within %s, %d at stake and %d given up, or takes less than %s with ten", c.within, c.atStake, c.givenUp, c.fixed)
+				t.Errorf("want it within %s, at most %d at stake and %d given up, and at least %s with a window of ten", c.within, c.atStake, c.givenUp, c.fixed)
 			}
 		})
 	}
 }
 
-// Whatever a cloud does, no more launches are at stake than have just succeeded, and all are made in the end.
+// TestNoMoreLaunchesAreAtStakeThanHaveJustSucceeded checks for any behavior of the cloud that no more launches are in flight than have recently succeeded, and
+// that all machines are launched in the end.
 func TestNoMoreLaunchesAreAtStakeThanHaveJustSucceeded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,7 +15,7 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// testbed is a planner with a clock that a test moves.
+// testbed is a planner whose clock the test controls.
 type testbed struct {
 	*Planner
 	clock    *clocktesting.FakePassiveClock
@@ -107,7 +107,7 @@ func TestPodsThatBreakAPlanLeaveOthersTheirPlaces(t *testing.T) {
 	}
 }
 
-// A quota of the snapshot concerns everybody.
+// A quota of the snapshot affects all pods.
 func TestWithoutASoundPlanNobodyHasAPlace(t *testing.T) {
 	t.Parallel()
 	c := Shared()

@@ -17,14 +17,14 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// read is a cluster that was read, with so many pending pods.
+// read returns a cluster of the generation with the given number of pending pods.
 func read(generation uint64, pods int) *snapshot.Cluster {
 	c := Shared()
 	c.Generation, c.Pods = generation, Pods("web", pods)
 	return c
 }
 
-// made is how many plans were made for pods.
+// made returns how many plans were made for pods.
 func (b testbed) made(t *testing.T) (plans uint64) {
 	t.Helper()
 	families, err := b.registry.Gather()
@@ -202,7 +202,7 @@ func TestHeadroomFollowsThePlanAndIsPlannedOnce(t *testing.T) {
 	}
 }
 
-// A later plan continues what was adopted, and classes take turns.
+// A later plan continues the adopted plan, and classes take turns.
 func TestThePlanThatIsAdoptedIsContinued(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
@@ -211,7 +211,7 @@ func TestThePlanThatIsAdoptedIsContinued(t *testing.T) {
 	if len(entries) != len(g.Plan(t.Context()).Launches) || len(entries) == 0 {
 		t.Fatalf("entries %v of %d launches", entries, len(g.Plan(t.Context()).Launches))
 	}
-	b.Budget = 0 // No time for another plan.
+	b.Budget = 0 // There is no time for another plan.
 	if diff := cmp.Diff(g.Plan(t.Context()).Launches, b.Of(read(2, 30)).Plan(t.Context()).Launches); diff != "" {
 		t.Errorf("the plan is not continued (-want +got):\n%s", diff)
 	}
@@ -220,7 +220,7 @@ func TestThePlanThatIsAdoptedIsContinued(t *testing.T) {
 	}
 }
 
-// Controllers ask a view at the same time; the race detector watches.
+// Controllers query one view concurrently. The race detector finds data races.
 func TestControllersAskOneViewAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newTestbed()
@@ -242,7 +242,7 @@ func TestControllersAskOneViewAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-// BenchmarkPlan plans for a thousand pods of twenty shapes beside a hundred machines, for the first time and for an equal cluster.
+// BenchmarkPlan plans a thousand pods of twenty shapes on a cluster with a hundred machines, for the first time and again for an equal cluster.
 func BenchmarkPlan(b *testing.B) {
 	cluster := func(generation uint64) *snapshot.Cluster {
 		c := read(generation, 0)

@@ -21,20 +21,20 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// cutOff is a clock that ends a search when it was asked so many times.
+// cutOff returns a stop function that ends a search after the given number of calls.
 func cutOff(asks int) func() bool {
 	return func() bool { asks--; return asks < 0 }
 }
 
-// carrying carries a plan out as the controller does, on a cluster that is only objects.
+// carrying carries out plans as the controller does, on a cluster in memory.
 type carrying struct {
 	cluster  *snapshot.Cluster
 	progress *Progress
-	view     snapshot.View // of the last plan
+	view     snapshot.View // view of the last plan
 	bill     planner.MicroUSD
 }
 
-// shapes of pods as they are asked for: CPU, memory, replicas, and device memory for some.
+// drawPods draws pods of a few shapes: CPU, memory and replicas, and device memory for some.
 func drawPods(t *rapid.T, prefix string) []corev1.Pod {
 	var pods []corev1.Pod
 	for k := range rapid.IntRange(1, 8).Draw(t, "shapes") {
@@ -52,7 +52,7 @@ func drawPods(t *rapid.T, prefix string) []corev1.Pod {
 	return pods
 }
 
-// round plans and creates as many claims as may be.
+// round makes a plan and creates at most atATime of its NodeClaims.
 func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan {
 	c.view = snapshot.Build(c.cluster)
 	view := &c.view
@@ -79,7 +79,7 @@ func (c *carrying) round(t rapid.TB, atATime int, stop func() bool) planner.Plan
 	return plan
 }
 
-// start has a machine start and take the pods that a plan has there.
+// start starts the machine of a placement and binds the pods that the plan places there.
 func (c *carrying) start(plan planner.Plan, at int) {
 	p := plan.Placements[at]
 	i := slices.IndexFunc(c.cluster.NodeClaims, func(x karpv1.NodeClaim) bool { return x.Name == c.view.Nodes[p.Node].Name })
@@ -102,8 +102,8 @@ func (c *carrying) start(plan planner.Plan, at int) {
 	}
 }
 
-// keepsThePlan: while machines start and take their pods, and the controller restarts, the machines cost what the first plan said, though no later plan
-// has any time.
+// keepsThePlan checks that the machines cost what the first plan said, although no later plan has any search time, while machines start and receive their pods
+// and the controller restarts.
 func keepsThePlan(t *rapid.T) {
 	c := carrying{cluster: Shared(), progress: &Progress{}}
 	c.cluster.Pods = drawPods(t, "pod")

@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// arrivalsOver is how long pods come, evenly, and arrivalsShapes in how many shapes.
+	// arrivalsOver is the period over which pods arrive evenly. arrivalsShapes is the number of pod shapes.
 	arrivalsOver   = time.Minute
 	arrivalsShapes = 20
-	// arrivalsDearer is by how many percent the machines may cost more than if each batch were planned for exactly once.
+	// arrivalsDearer is by how many percent the machines may cost more than with one exact plan for each batch.
 	arrivalsDearer = 1
 )
 
-// arrivals are n pods in a random order, the first shapes the most frequent.
+// arrivals returns n pods in random order. The first shapes are the most frequent.
 func arrivals(n int) []corev1.Pod {
 	random := rand.New(rand.NewPCG(1, 1))
 	cpu := []int64{250, 500, 1000, 1500, 2000, 3000, 4000, 6000, 8000}
@@ -51,7 +51,8 @@ func arrivals(n int) []corev1.Pod {
 	return pods
 }
 
-// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo has KARVE_ARRIVALS pods come, and the controller start anew in the middle where KARVE_ARRIVALS_RESTART is set.
+// TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo lets KARVE_ARRIVALS pods arrive (150 by default). With KARVE_ARRIVALS_RESTART, it also restarts the
+// controller every 15 seconds.
 func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	t.Parallel()
 	n := 150
@@ -81,7 +82,7 @@ func TestPodsThatArriveOverAMinuteCostWhatTheirBatchesDo(t *testing.T) {
 	}
 }
 
-// arrive has pods come, and compares the machines with the batches.
+// arrive lets n pods arrive and compares the cost of the machines with that of the batches.
 func arrive(t *testing.T, w *town, n int) {
 	t.Helper()
 	pods := arrivals(n)
@@ -123,8 +124,8 @@ func arrive(t *testing.T, w *town, n int) {
 	}
 }
 
-// The cloud answers within two seconds and a plan takes half of one, so a window that doubles needs four answers for 80 machines. One that stays at ten needs
-// eight.
+// The cloud answers within two seconds and a plan takes half a second. A window that doubles needs four rounds of answers for 80 machines. A constant window of
+// ten needs eight.
 func TestABurstIsLaunchedInFewAnswersOfTheCloud(t *testing.T) {
 	t.Parallel()
 	w := newTown(t, "g4dn", "g5", "g6", "g6e")

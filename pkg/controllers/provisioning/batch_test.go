@@ -99,7 +99,7 @@ func TestAPodThatWasSeenHoldsNoBatchOpen(t *testing.T) {
 	t.Parallel()
 	b := newBatch(time.Second, 10*time.Second)
 	b.add("a", now)
-	b.add("a", after(900*time.Millisecond)) // Its status was updated.
+	b.add("a", after(900*time.Millisecond)) // The pod's status was updated.
 	if wait := b.due(after(time.Second)); wait != 0 {
 		t.Errorf("wait %s, want none", wait)
 	}
@@ -126,11 +126,11 @@ func TestAPodThatIsPlannedForAsItComesHoldsNoBatchOpen(t *testing.T) {
 	}
 	b.add("a", now)
 	b.due(after(time.Second))
-	b.add("b", after(time.Second)) // Between the end of the batch and the reading of the cluster.
+	b.add("b", after(time.Second)) // between the end of the batch and the read of the cluster
 	if fresh, came := b.take(uids("a", "b", "c")); len(fresh) != 3 || !slices.Equal(came, []time.Time{now, after(time.Second)}) {
 		t.Errorf("new: %v, want 3 pods; came at %v", fresh, came)
 	}
-	b.add("c", after(time.Second)) // The watch's handler comes after its cache.
+	b.add("c", after(time.Second)) // The watch's handler runs after the cache has the pod.
 	if wait := b.due(after(time.Second)); wait != 0 {
 		t.Errorf("wait %s for pods that a plan was for, want none", wait)
 	}
@@ -149,14 +149,14 @@ func TestAPodThatFoundRoomHoldsNoBatchOpenAndClosesNone(t *testing.T) {
 	if wait := b.due(after(50 * time.Second)); wait != 40*time.Second {
 		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
 	}
-	b.add("finds-room", after(55*time.Second)) // An old event.
+	b.add("finds-room", after(55*time.Second)) // an old event
 	if wait := b.due(after(60 * time.Second)); wait != 30*time.Second {
 		t.Errorf("wait %s, want a minute after the pod that still waits", wait)
 	}
 	b.drop("does-not")
 	b.drop("never-seen")
 	if wait := b.due(after(61 * time.Second)); wait != 0 {
-		t.Errorf("wait %s for nobody", wait)
+		t.Errorf("wait %s without pods, want none", wait)
 	}
 }
 

@@ -10,28 +10,29 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// kubeScheduler is a model of the default scheduler of Kubernetes 1.36 for pods that ask for processors, memory and replicas and have one priority: its queues with
-// their hints and backoff (backend/queue), nominated pods that count as running for others (RunFilterPluginsWithNominatedPods), the scores of NodeResourcesFit and
-// NodeResourcesBalancedAllocation, nominations that are cleared when no node has room (framework/preemption), and one attempt at a time, which waits for its write.
+// kubeScheduler is a model of the default scheduler of Kubernetes 1.36 for pods that request CPU, memory and replicas and have one priority. It models the
+// queues with their hints and backoff (backend/queue); nominated pods, which count as running for other pods (RunFilterPluginsWithNominatedPods); the scores of
+// NodeResourcesFit and NodeResourcesBalancedAllocation; the removal of nominations when no node has room (framework/preemption); and one attempt at a time,
+// which waits for its write.
 type kubeScheduler struct {
 	w      *town
 	random *rand.Rand
 	now    time.Time
 	pods   map[string]*queued
 	nodes  map[string]*seatsOf
-	names  []string // of nodes, sorted
-	// tokens are the requests that may be sent at once, as they were at filled.
+	names  []string // of the nodes, sorted
+	// tokens is the number of requests that could be sent immediately at the time filled.
 	tokens float64
 	filled time.Time
-	// epoch changes with everything that a message of an attempt that failed tells of.
+	// epoch changes whenever the message of a failed attempt would change.
 	epoch int
 	binds []bind
 }
 
 const (
-	// attemptTakes and writeTakes are the times of an attempt and of a write.
+	// attemptTakes and writeTakes are the durations of an attempt and of a write.
 	attemptTakes, writeTakes = 2 * time.Millisecond, 5 * time.Millisecond
-	// qps and burst are the limits of the scheduler's client.
+	// qps and burst are the rate limits of the scheduler's client.
 	qps, burst = 50.0, 100.0
 )
 
@@ -40,21 +41,21 @@ type queueName int
 const (
 	active queueName = iota
 	backoff
-	erred // it is tried again when its backoff ends, and not before
+	erred // retried when its backoff ends, and not before
 	unschedulable
 	assumed
 )
 
-// queued is a pod of the scheduler.
+// queued is a pod in the scheduler's queues.
 type queued struct {
 	pod       *corev1.Pod
 	asks      vector
 	nominated string // as the scheduler knows it
 	queue     queueName
-	at        time.Time // when it came into the queues last
+	at        time.Time // when it last entered the queues
 	failures  int
 	expiry    time.Time
-	fit, tain bool // what has rejected it
+	fit, tain bool // what rejected it: resources, taints
 	told      int  // the epoch of its last message
 }
 
@@ -77,7 +78,7 @@ func (s *kubeScheduler) podCame(pod *corev1.Pod) {
 	s.pods[pod.Name] = &queued{pod: pod, asks: asked(pod), at: s.w.clock.Now()}
 }
 
-// nominate has a pod's nomination change in the API.
+// nominate changes a pod's nomination in the API.
 func (s *kubeScheduler) nominate(p *queued, node string) {
 	was := p.pod.Status.NominatedNodeName
 	p.pod.Status.NominatedNodeName = node
@@ -85,11 +86,11 @@ func (s *kubeScheduler) nominate(p *queued, node string) {
 		s.hold(p, node)
 	}
 	if was != "" && was != node {
-		s.requeue(func(q *queued) bool { return q.fit }) // As if the pod were deleted on the node.
+		s.requeue(func(q *queued) bool { return q.fit }) // The scheduler handles this as if a pod on the node were deleted.
 	}
 }
 
-// hold has the scheduler count a pod as running on a node.
+// hold makes the scheduler count a pod as running on a node.
 func (s *kubeScheduler) hold(p *queued, node string) {
 	if n := s.nodes[p.nominated]; n != nil {
 		n.held.add(p.asks, -1)
@@ -125,7 +126,7 @@ func (s *kubeScheduler) nodeOpens(name string) {
 	s.requeue(func(q *queued) bool { return q.tain })
 }
 
-// requeue has pods that an event may make schedulable be tried again.
+// requeue retries pods that an event may make schedulable.
 func (s *kubeScheduler) requeue(worth func(*queued) bool) {
 	for _, q := range s.pods {
 		if q.queue != unschedulable || !worth(q) {
@@ -142,7 +143,7 @@ func (s *kubeScheduler) backingOff(q *queued) bool {
 	return !q.expiry.Before(s.now.Truncate(time.Second))
 }
 
-// run has the scheduler work until a time.
+// run runs the scheduler until a time.
 func (s *kubeScheduler) run(until time.Time) {
 	for {
 		s.bound(s.now)
@@ -158,7 +159,7 @@ func (s *kubeScheduler) run(until time.Time) {
 	s.bound(until)
 }
 
-// bound has the API know what was bound.
+// bound writes the bindings that have completed to the API.
 func (s *kubeScheduler) bound(now time.Time) {
 	s.binds = slices.DeleteFunc(s.binds, func(b bind) bool {
 		if b.at.After(now) {
@@ -171,7 +172,7 @@ func (s *kubeScheduler) bound(now time.Time) {
 	})
 }
 
-// pop is the next pod to try: of those that are active the one that has waited for the longest, or else the one whose backoff ends first.
+// pop returns the next pod to try: the active pod that has waited longest, or else the pod whose backoff ends first.
 func (s *kubeScheduler) pop() *queued {
 	var best *queued
 	for _, q := range s.pods {
@@ -198,7 +199,7 @@ func (s *kubeScheduler) before(a, b *queued) bool {
 	return a.pod.Name < b.pod.Name
 }
 
-// request takes the time of a request from the limiter, and returns when it is sent.
+// request takes a token from the rate limiter and returns when the request is sent.
 func (s *kubeScheduler) request() time.Time {
 	if s.now.After(s.filled) {
 		s.tokens = min(burst, s.tokens+qps*s.now.Sub(s.filled).Seconds())
@@ -211,7 +212,7 @@ func (s *kubeScheduler) request() time.Time {
 	return s.now.Add(time.Duration(-s.tokens / qps * float64(time.Second)))
 }
 
-// try is one attempt.
+// try makes one scheduling attempt.
 func (s *kubeScheduler) try(q *queued) {
 	s.now = s.now.Add(attemptTakes)
 	q.fit, q.tain = false, false
@@ -251,7 +252,7 @@ func (s *kubeScheduler) try(q *queued) {
 	s.w.podChanged(q.pod)
 }
 
-// admits says whether a node has room for a pod beside those that are nominated for it.
+// admits reports whether a node has room for a pod besides the pods that are nominated for it.
 func (s *kubeScheduler) admits(name string, q *queued) bool {
 	n := s.nodes[name]
 	if !n.open {
@@ -271,7 +272,7 @@ func (s *kubeScheduler) admits(name string, q *queued) bool {
 	return true
 }
 
-// best is the node with the highest score.
+// best returns the node with the highest score.
 func (s *kubeScheduler) best(q *queued) string {
 	best, most, ties := "", int64(-1), 0
 	for _, name := range s.names {
@@ -291,7 +292,7 @@ func (s *kubeScheduler) best(q *queued) string {
 	return best
 }
 
-// score is that of LeastAllocated and of BalancedAllocation.
+// score returns the sum of the LeastAllocated and BalancedAllocation scores.
 func (n *seatsOf) score(asks vector) int64 {
 	part := func(used, has int64) float64 { return min(1, float64(used)/float64(has)) }
 	std := func(u vector) int64 {

@@ -21,7 +21,7 @@ import (
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
 
-// withdrawn is a view in which so many pods are nominated for a node that the plan has no use for.
+// withdrawn returns a view in which the given number of pods are nominated for a node that the plan does not use.
 func withdrawn(pods int) (snapshot.View, []client.Object) {
 	view := snapshot.View{Pods: map[string]*corev1.Pod{}}
 	var objects []client.Object
@@ -33,7 +33,7 @@ func withdrawn(pods int) (snapshot.View, []client.Object) {
 	return view, objects
 }
 
-// nominator is a controller whose status writes go through write.
+// nominator returns a controller whose status writes call write first.
 func nominator(objects []client.Object, write func() error) (*Controller, *clocktesting.FakeClock) {
 	clk := clocktesting.NewFakeClock(now)
 	c := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).WithInterceptorFuncs(interceptor.Funcs{
@@ -99,7 +99,7 @@ func TestANominationThatSomebodyRepeatsIsTakenBackEverMoreRarely(t *testing.T) {
 	view, objects := withdrawn(1)
 	writes := 0
 	c, clk := nominator(objects, func() error { writes++; return nil })
-	for range 3600 { // The scheduler nominates the node again each second of an hour.
+	for range 3600 { // The scheduler repeats the nomination every second for an hour.
 		c.withdraw(t.Context(), &view, planner.Plan{})
 		clk.Step(time.Second)
 	}
@@ -123,6 +123,6 @@ func TestANominationIsTakenBackWhenNoPlanHasHadAUseForItForAWhile(t *testing.T) 
 		t.Error("it was not taken back")
 	}
 	if c.withdrawn.forget(clk.Now().Add(time.Hour)); len(c.withdrawn) > 0 {
-		t.Error("nominations that were taken back are remembered for ever")
+		t.Error("withdrawn nominations are remembered forever")
 	}
 }

@@ -37,21 +37,21 @@ import (
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
 )
 
-// tick is how often anybody acts.
+// tick is the interval at which all components act.
 const tick = 20 * time.Millisecond
 
-// pace is how long machines take from their NodeClaim to each state, and from the moment that they take pods until they are initialised; and how long the controller plans.
+// pace has the times from a NodeClaim to each state of its machine, from the removal of the startup taint to the initialization, and the duration of a plan.
 type pace struct{ launches, registers, exposes, initializes, plans time.Duration }
 
-// Machines of the cloud take most of a minute, those of the local cluster seconds.
+// Machines in the cloud take most of a minute to start, those of the local cluster seconds.
 var (
 	asInCloud = pace{launches: 3 * time.Second, registers: 30 * time.Second, exposes: 40 * time.Second, initializes: 2 * time.Second, plans: 500 * time.Millisecond}
 	asLocal   = pace{launches: 2 * time.Second, registers: 3 * time.Second, exposes: 4 * time.Second, initializes: 2 * time.Second, plans: 500 * time.Millisecond}
 )
 
-// town is a cluster in memory whose time a test moves: the controller's client, machines that start, and a scheduler that spreads pods as the default one does.
+// town is an in-memory cluster whose clock the test controls. It is the controller's client, starts machines, and schedules pods like the default scheduler.
 type town struct {
-	client.Client // what is not written here is not called
+	client.Client // methods that are not implemented here are not called
 	t             *testing.T
 	clock         *clocktesting.FakeClock
 	controller    *Controller
@@ -63,28 +63,28 @@ type town struct {
 	free          map[string]*vector // of nodes that have started
 	pods          []*corev1.Pod
 	byName        map[string]*corev1.Pod
-	due           time.Time // when the controller looks again
-	unanswered    error     // what becomes of nominations
+	due           time.Time // when the controller runs next
+	unanswered    error     // the error that nominations return
 	mu            sync.Mutex
 	pace          pace
-	batches       []plantest.Batch // by the plans that were the first for them
+	batches       []plantest.Batch // by the plan that first included them
 	inBatch       map[string]bool
-	opened        map[string]time.Time // nodes without their startup taint
+	opened        map[string]time.Time // when each node lost its startup taint
 	exposed       map[string]bool
-	named         map[string]bool // NodeClaims, those included that are still being written
-	scheduler     *kubeScheduler  // nil: one that never fails and never forgets
-	busy          time.Time       // the controller plans until then
+	named         map[string]bool // NodeClaims by name, including those that are still being written
+	scheduler     *kubeScheduler  // nil means a scheduler that never fails and never forgets
+	busy          time.Time       // the controller is planning until then
 	writes        []func()        // what it writes then
 }
 
-// later has a write of the controller be done when it has planned.
+// later delays a write of the controller until its plan is complete.
 func (w *town) later(write func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.writes = append(w.writes, write)
 }
 
-// podChanged has the controller know.
+// podChanged notifies the controller of a pod.
 func (w *town) podChanged(pod *corev1.Pod) {
 	w.controller.batchPod(w.t.Context(), pod)
 	if pod.Spec.NodeName == "" {
@@ -92,7 +92,7 @@ func (w *town) podChanged(pod *corev1.Pod) {
 	}
 }
 
-// vector is what of a node or a pod the scheduler looks at.
+// vector has the resources of a node or a pod that the scheduler considers.
 type vector struct{ milliCPU, memory, pods, replicas int64 }
 
 func (v *vector) holds(o vector) bool {
@@ -131,7 +131,7 @@ func newTown(t *testing.T, families ...string) *town {
 	return w
 }
 
-// restart begins a new life of the controller.
+// restart replaces the controller with a new one without memory.
 func (w *town) restart() {
 	version := schema.GroupVersion{Group: NodeClassRef.Group, Version: "v1"}
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
@@ -151,7 +151,7 @@ func (w *town) restart() {
 	w.due = w.clock.Now()
 }
 
-// List is what the controller reads.
+// List lists what the controller reads.
 func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	switch list := list.(type) {
 	case *karpv1.NodePoolList:
@@ -174,7 +174,7 @@ func (w *town) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	return nil
 }
 
-// Get reads a NodePool or the cloud's node class.
+// Get returns a NodePool or the cloud's node class.
 func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	if np, ok := o.(*karpv1.NodePool); ok {
 		for i := range w.pools {
@@ -191,7 +191,7 @@ func (w *town) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 	return nil
 }
 
-// Create makes a NodeClaim.
+// Create creates a NodeClaim.
 func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	claim := o.(*karpv1.NodeClaim)
 	w.mu.Lock()
@@ -211,7 +211,7 @@ func (w *town) Create(_ context.Context, o client.Object, _ ...client.CreateOpti
 	return nil
 }
 
-// Patch changes a NodeClaim.
+// Patch updates a NodeClaim's annotations.
 func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
 	w.later(func() {
 		for _, claim := range w.claims {
@@ -224,7 +224,7 @@ func (w *town) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...cl
 	return nil
 }
 
-// Status writes nominations.
+// Status returns a writer for nominations.
 func (w *town) Status() client.SubResourceWriter { return nominating{w: w} }
 
 type nominating struct {
@@ -241,7 +241,7 @@ func (n nominating) Patch(_ context.Context, o client.Object, _ client.Patch, _ 
 	return nil
 }
 
-// come has a pod come.
+// come adds a pod.
 func (w *town) come(pod corev1.Pod) {
 	w.pods = append(w.pods, &pod)
 	w.byName[pod.Name] = &pod
@@ -251,7 +251,7 @@ func (w *town) come(pod corev1.Pod) {
 	w.podChanged(&pod)
 }
 
-// step lets machines start, the scheduler bind, and the controller plan where it is time.
+// step advances the clock by a tick: machines start, the scheduler binds pods, and the controller plans when it is due.
 func (w *town) step() {
 	w.t.Helper()
 	w.clock.Step(tick)
@@ -289,7 +289,7 @@ func (w *town) step() {
 	}
 }
 
-// noteBatch notes which pods the latest plan was the first for, and those that were bound before; at the end all that are left.
+// noteBatch records the pods that the latest plan included first, and those that were bound before. With end, it records all that are left.
 func (w *town) noteBatch(end bool) {
 	var batch plantest.Batch
 	for _, pod := range w.pods {
@@ -310,7 +310,7 @@ func (w *town) noteBatch(end bool) {
 	w.batches = append(w.batches, batch)
 }
 
-// advance has a machine take its next step where it is time, and says whether it did.
+// advance moves a machine to its next state if that is due, and reports whether the controller is notified.
 func (w *town) advance(claim *karpv1.NodeClaim) bool {
 	now := w.clock.Now()
 	age := now.Sub(claim.CreationTimestamp.Time)
@@ -341,7 +341,7 @@ func (w *town) advance(claim *karpv1.NodeClaim) bool {
 		if w.scheduler != nil {
 			w.scheduler.nodeOpens(claim.Name)
 		}
-		return false // Nobody watches Nodes for this.
+		return false // The controller does not watch Nodes for this.
 	case open && now.Sub(openedAt) >= w.pace.initializes && had == 2:
 		w.node(claim, Initialized)
 	default:
@@ -350,7 +350,7 @@ func (w *town) advance(claim *karpv1.NodeClaim) bool {
 	return true
 }
 
-// seat has the pods that a machine was launched for be nominated, as readiness does.
+// seat nominates the pods that a machine was launched for, as the readiness controller does.
 func (w *town) seat(claim *karpv1.NodeClaim) {
 	m := &snapshot.Machine{Claim: claim, Node: w.nodes[claim.Name], Promise: snapshot.PromiseOf(claim.Annotations)}
 	var pods corev1.PodList
@@ -373,13 +373,13 @@ func (w *town) nominate(name, node string) {
 	}
 }
 
-// chosen is the offering that a claim was made for.
+// chosen returns the labels of the offering for which a NodeClaim was created.
 func (w *town) chosen(claim *karpv1.NodeClaim) map[string]string {
 	instanceType, zone, capacityType := snapshot.ShapeOf(claim)
 	return map[string]string{corev1.LabelInstanceTypeStable: instanceType, corev1.LabelTopologyZone: zone, karpv1.CapacityTypeLabelKey: capacityType}
 }
 
-// node has a claim's Node be there, as it is after a step.
+// node creates or updates the Node of a NodeClaim after a step.
 func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.NodeClaim)) {
 	claim.Status.Conditions = nil
 	after(w.clock.Now())(claim)
@@ -389,8 +389,8 @@ func (w *town) node(claim *karpv1.NodeClaim, after func(time.Time) func(*karpv1.
 	w.nodes[node.Name] = &node
 }
 
-// schedule binds pods as the default scheduler does: in the order in which they came, where they are nominated or else where the least is used, and not into room that
-// others are nominated for.
+// schedule binds pods as the default scheduler does, in order of arrival: to the node for which a pod is nominated, or else to the least used one. It does not
+// use room that is reserved for nominated pods.
 func (w *town) schedule() {
 	held := map[string]*vector{}
 	for _, pod := range w.pods {
@@ -431,7 +431,7 @@ func (w *town) schedule() {
 	}
 }
 
-// waiting is how many pods have no machine.
+// waiting returns the number of unbound pods.
 func (w *town) waiting() int {
 	n := 0
 	for _, pod := range w.pods {
@@ -442,7 +442,7 @@ func (w *town) waiting() int {
 	return n
 }
 
-// bill is what all machines cost that were launched, in micro-dollars an hour.
+// bill returns the cost of all launched machines in micro-dollars per hour.
 func (w *town) bill() int64 {
 	var sum int64
 	for _, claim := range w.claims {
@@ -455,7 +455,7 @@ func (w *town) bill() int64 {
 	return sum
 }
 
-// machines says how many of which type were launched.
+// machines returns how many machines of each type were launched.
 func (w *town) machines() string {
 	count := map[string]int{}
 	for _, claim := range w.claims {

@@ -23,14 +23,14 @@ import (
 
 const usable = 15079 // MiB of a T4 that programs can use
 
-// ranged is a cluster whose class shares each GPU into so many replicas.
+// ranged returns a cluster whose class shares each GPU into a range of replicas.
 func ranged(replicas, most int32) *snapshot.Cluster {
 	c := snapshottest.Shared()
 	c.GPUNodeClasses[0].Spec.Sharing.Replicas, c.GPUNodeClasses[0].Spec.Sharing.MaxReplicas = &replicas, &most
 	return c
 }
 
-// small asks for little but a replica and so much device memory in MiB; none where it is 0.
+// small makes a pod request one replica, little CPU and memory, and mib MiB of device memory, or none if mib is 0.
 func small(mib int64) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		snapshottest.Asking("cpu", "10m", "memory", "16Mi", v1alpha1.ResourceGPUShared, "1")(pod)
@@ -40,7 +40,7 @@ func small(mib int64) func(*corev1.Pod) {
 	}
 }
 
-// machine adds one that has started with a promise, and exposes it.
+// machine adds a started machine that exposes the replicas it promises.
 func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
 	t := snapshottest.TypeNamed(instanceType)
 	claim := snapshottest.Claim(name, &c.NodePools[0], t, snapshottest.Initialized(c.Now), func(claim *karpv1.NodeClaim) {
@@ -50,7 +50,7 @@ func machine(c *snapshot.Cluster, name, instanceType string, perGPU int64) {
 	c.Nodes = append(c.Nodes, snapshottest.Node(&claim, t, perGPU*t.GPU.Count))
 }
 
-// decided is the view, the plan and the changes that come of a cluster.
+// decided returns the view, the plan and the changes for a cluster.
 func decided(c *snapshot.Cluster) (snapshot.View, planner.Plan, []Change) {
 	view := snapshot.Build(c)
 	plan := solve.Plan(view.Snapshot)
@@ -69,7 +69,7 @@ func TestAMachineIsSharedIntoAsManyReplicasAsItsPodsNeed(t *testing.T) {
 		t.Errorf("%d GPUs of %d replicas are promised, want one of 25", gpus, replicas)
 	}
 
-	// The thirty-first does not fit by its memory.
+	// The memory does not suffice for a thirty-first pod.
 	c.Pods = snapshottest.Pods("small", 31, small(500))
 	if view, plan, _ := decided(c); len(plan.Launches) != 2 {
 		_, replicas := view.Promised(plan.Launches[0])
@@ -115,7 +115,7 @@ func TestWhatCannotBeToldKeepsTheNumber(t *testing.T) {
 			t.Errorf("%s: %d machines are launched", name, len(plan.Launches))
 		}
 	}
-	// Pods that cannot come do not matter.
+	// Pods that cannot run on the pool do not matter.
 	c := edit(func(c *snapshot.Cluster) {
 		c.Pods = append(c.Pods, snapshottest.Pod("silent", small(0), snapshottest.Tolerating("other")))
 	})
@@ -135,19 +135,19 @@ func TestAMachineGetsMoreReplicasBeforeAnotherIsLaunched(t *testing.T) {
 		t.Fatalf("%d launches and the changes %+v, want none and one to 14", len(plan.Launches), changes)
 	}
 
-	// While the agent follows nothing is launched, and nothing is counted twice.
+	// While the agent applies the change, nothing is launched and nothing is counted twice.
 	c.NodeClaims[0].Annotations[nodecontract.ReplicasPerGPUAnnotation] = "14"
 	c.NodeClaims[0].Annotations[v1alpha1.ReplicasRaisedAnnotation] = c.Now.Format("2006-01-02T15:04:05Z07:00")
 	c.Nodes[0].Annotations[nodecontract.ReplicasPerGPUAnnotation] = "14"
 	if _, plan, changes := decided(c); len(plan.Launches) > 0 || len(changes) > 0 {
 		t.Errorf("a moment later %d are launched, and %+v", len(plan.Launches), changes)
 	}
-	// One that does not follow is not waited for any longer.
+	// An agent that does not apply the change within a minute is no longer waited for.
 	c.Now = c.Now.Add(time.Minute)
 	if _, plan, changes := decided(c); len(plan.Launches) != 1 || len(changes) > 0 {
 		t.Errorf("a minute later %d are launched, and %+v", len(plan.Launches), changes)
 	}
-	// One that has followed gets more.
+	// A machine whose agent has applied the change gets more replicas.
 	c.Nodes[0].Status.Allocatable[v1alpha1.ResourceGPUShared] = resource.MustParse("14")
 	for i := range c.Pods {
 		c.Pods[i] = snapshottest.Pod(c.Pods[i].Name, small(500), snapshottest.Running("gpu-1"))
@@ -172,18 +172,18 @@ func TestReplicasGoWhenALargerPodMayCome(t *testing.T) {
 	}
 }
 
-// world is what the scheduler, the agents and the cloud make of what is decided.
+// world carries out what Karve decides, as the scheduler, the agents and the cloud do.
 type world struct {
 	*snapshot.Cluster
 	t      *rapid.T
 	least  int64
 	memory map[string]int64 // of pods, in MiB
-	// on are the pods on each GPU, by node.
+	// on has the pods on each GPU, by node.
 	on map[string][][]string
 	n  int
 }
 
-// look decides, and carries out what was decided: agents follow, machines come.
+// look decides and carries out the decision: agents apply changes, and machines start.
 func (w *world) look() {
 	w.t.Helper()
 	view, plan, changes := decided(w.Cluster)
@@ -214,13 +214,13 @@ func (w *world) look() {
 	}
 }
 
-// free is how many replicas the agent offers of a GPU beside those that pods hold.
+// free returns how many replicas of a GPU the agent offers besides those that pods hold.
 func (w *world) free(node, g int) int64 {
 	target := snapshot.PromiseOf(w.Nodes[node].Annotations).ReplicasPerGPU
 	return max(0, target-int64(len(w.on[w.Nodes[node].Name][g])))
 }
 
-// bind has the scheduler put waiting pods, in whatever order, on whatever replicas are free.
+// bind binds waiting pods in random order to random free replicas.
 func (w *world) bind() {
 	w.t.Helper()
 	for _, i := range rapid.Permutation(indices(len(w.Pods))).Draw(w.t, "order") {
@@ -247,7 +247,7 @@ func (w *world) bind() {
 	}
 }
 
-// judge fails when the pods of a GPU need more memory than it has, unless so few of them do that they could share it without a range, too.
+// judge fails if the pods of a GPU need more memory than it has, unless so few of them do that the same could happen without a range.
 func (w *world) judge(node string, g int) {
 	w.t.Helper()
 	var needs []int64
@@ -272,7 +272,7 @@ func (w *world) judge(node string, g int) {
 	}
 }
 
-// end has some pods end.
+// end ends some pods.
 func (w *world) end() {
 	w.Pods = slices.DeleteFunc(w.Pods, func(pod corev1.Pod) bool {
 		if pod.Spec.NodeName == "" || rapid.IntRange(0, 2).Draw(w.t, "stays") > 0 {
@@ -293,8 +293,8 @@ func indices(n int) []int {
 	return all
 }
 
-// Whatever pods come, in whatever order the scheduler binds them and on whichever GPU they end up: no GPU is promised to pods that need more memory than it
-// has, unless a GPU that is shared into the least replicas could be as well.
+// TestNoGPUIsPromisedMoreMemoryThanItHas checks that no GPU is promised to pods that need more memory than it has, in whatever order and on whichever GPU the
+// scheduler places them. The only exception is what could happen to a GPU with the minimum number of replicas too.
 func TestNoGPUIsPromisedMoreMemoryThanItHas(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

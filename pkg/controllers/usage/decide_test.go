@@ -21,7 +21,7 @@ var now = snapshottest.Now
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-// machine is one whose agent said, so long ago, of so many of its pods that they had not used a GPU for a time.
+// machine returns a machine whose agent reported, this long ago, for how long some of its pods had not used a GPU.
 func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.Pod) snapshot.Machine {
 	pool := snapshottest.Pool("gpu", "gpu", snapshottest.Tainted(v1alpha1.ResourceGPUShared))
 	xlarge := snapshottest.TypeNamed("g4dn.xlarge")
@@ -39,7 +39,7 @@ func machine(said time.Duration, since map[string]time.Duration, pods ...corev1.
 	return m
 }
 
-// pod has run on the machine for a time.
+// pod returns a pod that started on the machine this long ago.
 func pod(name string, age time.Duration, edits ...func(*corev1.Pod)) corev1.Pod {
 	p := snapshottest.Pod(name, append([]func(*corev1.Pod){snapshottest.Running("gpu-1")}, edits...)...)
 	p.Status.StartTime = new(metav1.NewTime(ago(age)))
@@ -63,7 +63,7 @@ func view(c *v1alpha1.GPUNodeClass, blocked string, machines ...snapshot.Machine
 	}
 }
 
-// words are the actions as "step subject".
+// words returns the actions as "step subject".
 func words(actions []action) string {
 	var all []string
 	for _, a := range actions {
@@ -137,8 +137,9 @@ func withoutNode() snapshot.Machine {
 	return m
 }
 
-// A pod is only evicted if it asks for that, nothing keeps it, and its agent, heard of within ten minutes, has not seen it use a GPU for as long as it
-// says, of all the time since it started. A machine is only reported if that is so of all its pods that hold replicas, by the class's time.
+// TestNoPodIsEvictedThatMayHaveUsedItsGPU checks that a pod is evicted only if it asks for that, nothing protects it, and an agent that reported within ten
+// minutes has not seen it use a GPU for the requested time since it started. A machine is reported only if the same holds for all of its pods with replicas,
+// with the time of the class.
 func TestNoPodIsEvictedThatMayHaveUsedItsGPU(t *testing.T) {
 	t.Parallel()
 	hours := func(t *rapid.T, what string, most int) time.Duration {
@@ -160,7 +161,7 @@ func TestNoPodIsEvictedThatMayHaveUsedItsGPU(t *testing.T) {
 					lastUse[name] = used
 				}
 			} else {
-				lastUse[name] = ago(said) // As far as the agent knows.
+				lastUse[name] = ago(said) // This is the last time that the agent knows of.
 			}
 			switch rapid.IntRange(0, 3).Draw(t, "wish") {
 			case 0:

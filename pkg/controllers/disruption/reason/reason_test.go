@@ -17,7 +17,7 @@ import (
 
 var now = snapshottest.Now
 
-// machine is one that has started and is empty.
+// machine returns an empty machine that has started.
 func machine(edits ...func(*Machine)) *Machine {
 	pool, kind := snapshottest.Pool("gpu", "gpu"), snapshottest.TypeNamed("g4dn.xlarge")
 	claim := snapshottest.Claim("a", &pool, kind, snapshottest.Initialized(now.Add(-time.Hour)))
@@ -111,7 +111,7 @@ func TestEachReasonIsFoundByItsNameAndHasItsBudget(t *testing.T) {
 	}
 }
 
-// pods says that pods cannot be evicted, and that they keep a machine that goes only to save cost.
+// pods has the reason why pods cannot be evicted, and the reason why they keep a machine that would be removed only to save cost.
 type pods struct{ blocker, keeps string }
 
 func (p pods) Blocker(asked []*corev1.Pod) string {
