@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/quote"
 )
 
-// TestABudgetThatIsSpentAtOnceGivesAPlan: every pod has a place, at a price that may not be the least.
+// TestABudgetThatIsSpentAtOnceGivesAPlan checks that a plan without any search time still places every pod, though not necessarily at the lowest price.
 func TestABudgetThatIsSpentAtOnceGivesAPlan(t *testing.T) {
 	var out, errOut bytes.Buffer
 	args := []string{"plan", "-f", "../../examples/two-pools", "-o", "json", "--budget", "1ns"}

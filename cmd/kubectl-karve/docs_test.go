@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// shown is a command of this plugin with its output, as documents show it.
+// shown matches a command of this plugin and its output in a document.
 var shown = regexp.MustCompile("(?s)```\n\\$ kubectl karve ([^\n]+)\n(.*?)```")
 
-// TestDocumentsShowWhatIsPrinted runs the commands that README.md and docs/plan.md show.
+// TestDocumentsShowWhatIsPrinted runs the commands that README.md and docs/plan.md show and compares their output.
 func TestDocumentsShowWhatIsPrinted(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	for file, want := range map[string]int{"README.md": 1, "docs/plan.md": 2} {

@@ -14,11 +14,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what is printed in testdata, for the diff to be reviewed")
 
-// member begins a member of a txtar archive.
+// member matches the header of a file in a txtar archive.
 var member = regexp.MustCompile(`(?m)^-- (\S+) --\n`)
 
-// TestTheCommandPrints runs testdata/*.txtar: a comment that says what is shown, args, stdin where it is read, files that are in the
-// folder in which it runs, and what comes out. Without files it runs in the folder of this test.
+// TestTheCommandPrints runs testdata/*.txtar. Each archive has a comment that describes the case, the arguments (args), optionally the standard input (stdin)
+// and files, and the expected output. The command runs in a directory with these files, or in the directory of this test if there are none.
 func TestTheCommandPrints(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(archives) == 0 {
@@ -62,7 +62,7 @@ func TestTheCommandPrints(t *testing.T) {
 	}
 }
 
-// runIt is what the command prints. What no command may do is an error: print half of an answer, or fail without a word.
+// runIt runs the command and returns what it prints. It reports an error if the command prints part of an answer and fails, or fails without a message.
 func runIt(t *testing.T, args []string, stdin string) string {
 	t.Helper()
 	var out, errOut bytes.Buffer

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// apiServer is one that serves these API groups and nothing in them; its kubeconfig is returned.
+// apiServer starts an API server that serves the API groups but no objects. It returns the path of its kubeconfig.
 func apiServer(t *testing.T, groups ...string) string {
 	t.Helper()
 	var list []string

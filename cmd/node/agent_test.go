@@ -27,7 +27,7 @@ import (
 
 const resource = "nvidia.com/gpu"
 
-// lines is a log.
+// lines collects a log.
 type lines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -45,7 +45,7 @@ func (l *lines) has(words string) bool {
 	return strings.Contains(l.text.String(), words)
 }
 
-// machine is a node with a kubelet, GPUs of the imagination, and an agent.
+// machine is a node with a kubelet, fake GPUs and an agent.
 type machine struct {
 	t       *testing.T
 	dir     string
@@ -58,7 +58,7 @@ type machine struct {
 	args    []string
 	node    *nodeapi.Client
 	boot    string
-	// tune changes an agent before it runs; may be nil.
+	// tune changes an agent before it runs. It may be nil.
 	tune func(*agent)
 }
 
@@ -114,7 +114,7 @@ func (m *machine) run() {
 	m.end = cancel
 }
 
-// stop ends it.
+// stop stops the agent.
 func (m *machine) stop() {
 	m.t.Helper()
 	m.end()
@@ -138,7 +138,7 @@ func (m *machine) eventually(what string, f func() bool) {
 	m.within(15*time.Second, what, f)
 }
 
-// later is for what takes two looks for other plugins.
+// later waits longer than eventually, for conditions that need two checks for other device plugins.
 func (m *machine) later(what string, f func() bool) {
 	m.t.Helper()
 	m.within(30*time.Second, what, f)
@@ -173,7 +173,7 @@ func TestFromStartToReload(t *testing.T) {
 	m.configure("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: one}]}}")
 	m.eventually("a complaint", func() bool { return m.log.has("must be a whole number") })
 	if !m.allocatable(6)() {
-		t.Error("a bad file has changed what there is")
+		t.Error("a bad file changed the configuration")
 	}
 	m.library.Report("GPU-a", 95)
 	m.eventually("3 replicas of the healthy GPU", m.allocatable(3))
@@ -249,7 +249,7 @@ func TestAFlagThatTakesAListAppendsAndFlagsOfNoEffectSayWhy(t *testing.T) {
 	m.eventually("4 replicas", m.allocatable(4))
 	for _, flag := range []string{"--mps-root", "--nvidia-ctk-path", "--cdi-feature-flags", "--cdi-disable-hooks"} {
 		if !m.log.has(flag + " has no effect: ") {
-			t.Errorf("no word of %s", flag)
+			t.Errorf("the warnings do not mention %s", flag)
 		}
 	}
 }

@@ -13,22 +13,22 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 )
 
-// apiServer plays the API server for one Node, as far as the agent needs it.
+// apiServer is a fake API server for one Node. It implements only what the agent needs.
 type apiServer struct {
 	mu          sync.Mutex
 	version     int
 	annotations map[string]string
 	labels      map[string]string
 	conditions  map[string]map[string]string
-	patches     int // of labels
+	patches     int // number of label patches
 	slices      []string
 	events      []map[string]any
 	allocatable string
-	refuse      bool // events
+	refuse      bool // reject events
 	changed     chan struct{}
 }
 
-// withNode gives the machine a Node.
+// withNode gives the machine a Node and returns its API server.
 func (m *machine) withNode() *apiServer {
 	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, allocatable: "0", changed: make(chan struct{})}
 	web := httptest.NewServer(s)
@@ -59,7 +59,7 @@ func (s *apiServer) label(key string) string {
 	return s.labels[key]
 }
 
-// change changes the Node as somebody else does.
+// change changes the Node as another client does.
 func (s *apiServer) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *apiServer) annotation(key string) string {
 	return s.annotations[key]
 }
 
-// condition is "status reason: message".
+// condition returns a condition as "status reason: message".
 func (s *apiServer) condition(kind string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *apiServer) condition(kind string) string {
 	return c["status"] + " " + c["reason"] + ": " + c["message"]
 }
 
-// says waits for a condition that begins with status and reason, and has these words.
+// says waits for a condition that begins with a status and reason and contains all words.
 func (m *machine) says(s *apiServer, kind, begin string, words ...string) {
 	m.t.Helper()
 	m.eventually(kind+" "+begin+" "+strings.Join(words, " "), func() bool {
@@ -95,7 +95,7 @@ func (m *machine) says(s *apiServer, kind, begin string, words ...string) {
 	})
 }
 
-// count is how many events of a reason have these words.
+// count returns the number of events with the reason whose message contains words.
 func (s *apiServer) count(reason, words string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaitChange waits until something has changed since the version from which a watch starts. mu is held, except during the wait.
+// awaitChange blocks until the Node has changed since the resource version at which the watch starts. The caller holds mu; awaitChange releases it while it
+// waits.
 func (s *apiServer) awaitChange(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("resourceVersion") != fmt.Sprint(s.version) {
 		return
@@ -156,7 +157,7 @@ func (s *apiServer) awaitChange(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveSlices ends each watch with an error, so that the agent lists again. mu is held.
+// serveSlices ends each watch with an error, so that the agent lists again. The caller holds mu.
 func (s *apiServer) serveSlices(w http.ResponseWriter, r *http.Request) {
 	if !strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1/") {
 		http.NotFound(w, r)

@@ -26,7 +26,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// The table of docs/node.md, "Bad input". Each row has a test here or a neighbour of it.
+// These tests cover the table "Bad input" of docs/node.md. Each row has a test in this file or in another file of this package.
 
 func TestBadConfigurationsAreKeptOut(t *testing.T) {
 	t.Parallel()
@@ -58,7 +58,7 @@ func TestBadConfigurationsAreKeptOut(t *testing.T) {
 			m.says(api, nodecontract.SharingCondition, "False ConfigurationRefused", "The last good configuration stays in force", c.want)
 			m.eventually("the event", func() bool { return api.count("ConfigurationRefused", c.want) == 1 })
 			if !m.allocatable(20)() {
-				t.Error("the last good one is not in force")
+				t.Error("the last good configuration is not in force")
 			}
 			_ = os.RemoveAll(filepath.Join(m.dir, "config", "config.yaml"))
 			m.configure(replicas(4))
@@ -231,7 +231,7 @@ func TestADriverReplacedUnderTheAgentEndsIt(t *testing.T) {
 	}
 }
 
-// TestTheProgramOnBadMachines runs the program itself on drivers of the imagination.
+// TestTheProgramOnBadMachines runs the program itself with fake drivers.
 func TestTheProgramOnBadMachines(t *testing.T) {
 	library, machine := nvmltest.Use(t, nvmltest.None())
 	program := buildProgram(t)
@@ -247,7 +247,7 @@ func TestTheProgramOnBadMachines(t *testing.T) {
 	t.Cleanup(k.Stop)
 	for name, c := range map[string]struct {
 		state nvmltest.State
-		// goes says that the program goes on.
+		// goes is true if the program must keep running.
 		goes bool
 		want string
 	}{
@@ -286,7 +286,7 @@ func TestTheProgramOnBadMachines(t *testing.T) {
 				<-ended
 			}
 			if !log.has(c.want) {
-				t.Errorf("no word of %q\n%s", c.want, log.text.String())
+				t.Errorf("the log does not mention %q\n%s", c.want, log.text.String())
 			}
 		})
 	}
@@ -318,11 +318,11 @@ func TestEventsAreBoundAndTheirFailuresAreInTheLog(t *testing.T) {
 	log := &lines{}
 	ctx := logr.NewContext(t.Context(), logr.FromSlogHandler(slog.NewTextHandler(log, nil)))
 	r = newRecorder(func(context.Context, nodeapi.Event) error { return errors.New("no") }, clock.RealClock{})
-	for range eventQueue + 1 { // Nobody writes, and nobody waits.
+	for range eventQueue + 1 { // Nobody reads the queue, and tell does not block.
 		r.tell(ctx, health.Event{Reason: "R"})
 	}
 	if !log.has("too many wait") {
-		t.Error("it waits, or says nothing")
+		t.Error("tell blocks or does not log the overflow")
 	}
 
 	var api *apiServer

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// FuzzOptions: whatever flags, environment and configuration say, there are valid settings or a sentence that says what is wrong.
+// FuzzOptions checks that any flags, environment and configuration yield either valid settings or an error with a message.
 func FuzzOptions(f *testing.F) {
 	for _, args := range []string{
 		"", "--device-list-strategy=envvar --device-list-strategy=cdi-cri,volume-mounts", "--mps-root=/x --nvidia-ctk-path /y --cdi-feature-flags=a --imex-channel-ids=0 --imex-required",
@@ -22,7 +22,7 @@ func FuzzOptions(f *testing.F) {
 		o, err := parse(strings.Fields(args), func(name string) (string, bool) { return value, name == variable && value != "" }, io.Discard)
 		if err != nil {
 			if err.Error() == "" {
-				t.Fatal("an error without a word")
+				t.Fatal("the error has no message")
 			}
 			return
 		}

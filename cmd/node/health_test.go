@@ -69,7 +69,7 @@ func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
 	m.eventually("10 replicas", m.allocatable(10))
 	m.says(api, hardware, "False GPULost", "GPU-a")
 
-	// That it answers again, and that the driver was opened again, is not enough.
+	// It is not enough that the GPU answers again and that the agent has reopened the driver.
 	m.library.Return("GPU-a")
 	inits := m.library.Inits()
 	_ = m.library.Shutdown()
@@ -79,7 +79,7 @@ func TestAnAnnotatedResetBringsAGPUBack(t *testing.T) {
 		t.Error("it is back without a reset")
 	}
 
-	// Neither is the word alone.
+	// The annotation alone is not enough either.
 	m.library.Lose("GPU-a")
 	api.annotate(nodecontract.GPUResetAnnotation, "GPU-a, GPU-of-another-machine")
 	m.eventually("what is not ours goes from the annotation", func() bool { return api.annotation(nodecontract.GPUResetAnnotation) == "GPU-a" })
@@ -115,17 +115,17 @@ func TestAFaultAfterTheResetVoidsIt(t *testing.T) {
 		t.Error("the driver is opened all the time")
 	}
 	tracker.Observe(gpu.Event{UUID: uuid, XID: 62}, noon)
-	for i := range 2 { // It is told once, and stays in the annotation until that is written.
+	for i := range 2 { // decide reports it once; it stays in the annotation until the annotation is written.
 		done, void, reopen := r.decide(tracker, noon.Add(lookForReset))
 		if len(done) != 1 || len(void) != 1-i || reopen || tracker.Healthy(uuid) {
 			t.Errorf("%v %v %v", done, void, reopen)
 		}
 	}
-	// Said once more after the next reset, it counts.
+	// If the annotation names it again after the next reset, it counts.
 	r.seen(metadata(""))
 	r.seen(metadata(uuid))
 	if _, _, reopen := r.decide(tracker, noon); !reopen || !tracker.Marked(uuid) {
-		t.Error("the next reset is not believed")
+		t.Error("the next reset does not count")
 	}
 }
 

@@ -25,7 +25,7 @@ func TestWhatOthersTakeAwayComesBackOnceAMinuteAtMost(t *testing.T) {
 	m.says(api, nodecontract.SharingCondition, "True ConfigurationApplied")
 	m.eventually("labels", func() bool { return api.label(countLabel) == "2" })
 
-	// A feature discovery that prunes, and the next time somebody with another opinion.
+	// First a feature discovery prunes labels and conditions. Later, another writer keeps overwriting a label.
 	api.change(func() {
 		api.patches = 0
 		clear(api.labels)
@@ -72,7 +72,7 @@ func TestANodeThatIsMadeAgainHasLabelsAndConditionsAgain(t *testing.T) {
 	}
 }
 
-// silent is a plugin that answers and lists nothing.
+// silent is a device plugin that answers but lists no devices.
 type silent struct {
 	pluginapi.UnimplementedDevicePluginServer
 }

@@ -15,7 +15,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// lose has the driver go as when its module is unloaded; back has it come back.
+// loseDriver makes the driver fail as if its module were unloaded. returnDriver makes it work again.
 func (m *machine) loseDriver() {
 	m.library.Break(gputest.DriverMissing)
 	m.library.Fail("Devices", errors.New("the driver is gone"))
@@ -30,7 +30,7 @@ func (m *machine) returnDriver() {
 	m.library.Break(gputest.Works)
 }
 
-// patience is how long the agent of the test waits.
+// patience sets how long the agent tolerates an outage.
 func patience(grace, patience time.Duration) func(*agent) {
 	return func(a *agent) { a.outage.grace, a.outage.patience = grace, patience }
 }
@@ -58,7 +58,7 @@ func TestALostDriverTakesItsGPUsOutOfServiceUntilItIsBack(t *testing.T) {
 	m.says(api, nodecontract.SharingCondition, "False NoGPUs", "not loaded")
 	m.eventually("the event", func() bool { return api.count("DriverLost", "") == 1 })
 
-	// An agent that starts meanwhile knows that there were GPUs.
+	// An agent that starts during the outage knows that there were GPUs.
 	m.stop()
 	m.run()
 	m.eventually("the event of the next agent", func() bool { return api.count("DriverLost", "") == 2 })
@@ -88,7 +88,7 @@ func TestADriverThatIsLoadedAnewIsNotMissed(t *testing.T) {
 			m.eventually("it is noticed", func() bool { _, err := m.library.Devices(); return errors.Is(err, gpu.ErrClosed) })
 			m.returnDriver()
 		} else {
-			_ = m.library.Shutdown() // It was closed under the agent.
+			_ = m.library.Shutdown() // The driver was closed while the agent used it.
 		}
 		m.eventually("it is open again", func() bool { return m.library.Inits() > inits })
 		if i == 4 {
@@ -164,7 +164,7 @@ func TestADriverThatListsNoGPUAnyMoreHasLostThemAfterAWhile(t *testing.T) {
 	m.says(api, hardware, "False GPULost", "2 of 2 GPUs")
 	m.eventually("no replicas", m.allocatable(0))
 	select {
-	case err := <-m.ended: // A new container would not have them either.
+	case err := <-m.ended: // A new container would not have the devices either.
 		t.Errorf("it ended: %v", err)
 		m.ended <- nil
 	case <-time.After(time.Second):

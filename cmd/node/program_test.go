@@ -17,13 +17,13 @@ import (
 	"karve.sh/karve/pkg/node/plugintest"
 )
 
-// What the program may weigh. NVIDIA's plugin is 20.5 MB, and has two other programs beside it.
+// Limits for the size and the memory of the program. NVIDIA's plugin has 20.5 MB and ships with two other programs.
 const (
 	mostBytes    = 15_000_000
 	mostResident = 25 << 10 // KiB
 )
 
-// TestTheProgramIsSmallAndQuick runs the program as tools/build makes it, on a driver of the imagination.
+// TestTheProgramIsSmallAndQuick runs the program as tools/build builds it, with a fake driver.
 func TestTheProgramIsSmallAndQuick(t *testing.T) {
 	library, _ := nvmltest.Use(t, nvmltest.T4(4))
 	dir, err := os.MkdirTemp("", "karve") //nolint:usetesting // t.TempDir is too long for a socket's name.
@@ -96,7 +96,7 @@ func TestTheProgramIsSmallAndQuick(t *testing.T) {
 	}
 }
 
-// buildProgram builds it as it ships.
+// buildProgram builds the program as it is released.
 func buildProgram(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -8,7 +8,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// said is what the Node says of unused replicas.
+// said returns the Node's report of unused replicas.
 func (s *apiServer) said(t *testing.T) nodecontract.UnusedReport {
 	t.Helper()
 	r, err := nodecontract.ParseUnused(s.annotation(nodecontract.UnusedSinceAnnotation))
@@ -36,7 +36,7 @@ func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Memory that is held is no use.
+	// Allocated memory does not count as use.
 	m.library.SetUsage("GPU-a", gpu.Usage{MemoryUsedMiB: 9000, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000}}})
 	m.stop()
 	api.annotate(nodecontract.UnusedSinceAnnotation, earlier.String())
@@ -46,7 +46,7 @@ func TestTheNodeSaysWhichPodsDoNotUseTheirGPUs(t *testing.T) {
 		return r.AsOf.After(earlier.AsOf) && r.Since["default/notebook"].Equal(since) && r.Since["default/train"].Equal(since) && len(r.Since) == 2
 	})
 
-	// Nobody knows whose process it is: it is of those who hold the GPU.
+	// The owner of the process is unknown, so it counts for every pod that holds the GPU.
 	m.library.SetUsage("GPU-a", gpu.Usage{GPUPercent: 3, Processes: []gpu.Process{{PID: 1 << 30, MemoryMiB: 9000, SMPercent: 3}}})
 	m.eventually("a pod that uses its GPU is not among them any more", func() bool {
 		r := api.said(t)

@@ -50,8 +50,8 @@ func TestPreferred(t *testing.T) {
 	}
 }
 
-// holds: whatever is asked, the answer has no doubles, all that is settled, only what was given, as many as there can be, and does not
-// depend on the order.
+// holds checks that the answer to a request has no duplicates, contains everything required and only offered devices, has as many devices as possible, and does
+// not depend on the order.
 func holds(t interface {
 	Helper()
 	Fatalf(string, ...any)

@@ -8,9 +8,9 @@ import (
 	"karve.sh/karve/pkg/node/alloc"
 )
 
-// The vectors of NVIDIA's device plugin v0.20.0, internal/rm/allocate_test.go. docs/node.md has the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/allocate_test.go. docs/node.md lists the differences.
 
-// replicasOf are so many device ids of each GPU.
+// replicasOf returns device IDs, as many of each GPU as counts says.
 func replicasOf(counts map[string]int) []string {
 	var out []string
 	for _, uuid := range slices.Sorted(maps.Keys(counts)) {
@@ -34,7 +34,7 @@ func TestReplicasAreChosenAsNVIDIAs(t *testing.T) {
 		available []string
 		size      int
 		packed    bool
-		want      []int // how many of each GPU, the most first
+		want      []int // how many of each GPU, largest first
 	}{
 		"partially allocated, over distinct GPUs":                   {[]string{"GPU-0::0", "GPU-0::1", "GPU-1::1"}, 2, false, []int{1, 1}},
 		"distributed: 2 GPUs, 4 replicas each, allocate 2":          {each(4, "gpu0", "gpu1"), 2, false, []int{1, 1}},

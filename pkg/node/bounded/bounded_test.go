@@ -40,7 +40,7 @@ func TestACallThatHangsEndsAndTheOthersDoNotWait(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.Hang(true)
-				began := clock.RealClock{}.Now() // The bubble's.
+				began := clock.RealClock{}.Now() // The bubble's clock.
 				if err := ask(l); !errors.Is(err, gpu.ErrHung) || !errors.Is(l.Err(), gpu.ErrHung) {
 					t.Errorf("%v, and then %v", err, l.Err())
 				}

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/node/cdi"
 )
 
-// generated is what nvidia-ctk cdi generate writes, shortened.
+// generated is the output of nvidia-ctk cdi generate, shortened.
 const generated = `cdiVersion: 0.5.0
 kind: nvidia.com/gpu
 devices:

@@ -11,7 +11,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// FuzzChoose: whatever files, label and annotations say, there is an answer or a reason, the same each time, and a promise that can be kept is.
+// FuzzChoose checks that any files, label and annotations yield an answer or a reason, always the same, and that a promise is kept if possible.
 func FuzzChoose(f *testing.F) {
 	const shared = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"
 	f.Add("/config.yaml", shared, true, "", "", "", "", "", "", false)
@@ -34,10 +34,10 @@ func FuzzChoose(f *testing.F) {
 				t.Fatalf("%+v: %+v, %v, and then %+v, %v", in, a, err, again, errAgain)
 			}
 			if err == nil && a.Source == "" {
-				t.Fatalf("%+v: an answer from nowhere", in)
+				t.Fatalf("%+v: an answer without a source", in)
 			}
 			if a.Source == "" {
-				continue // There is nothing to go on with.
+				continue // There is no configuration to continue with.
 			}
 			if a.Config.Version != sharing.Version {
 				t.Fatalf("%+v: the version is %q", in, a.Config.Version)
@@ -50,7 +50,7 @@ func FuzzChoose(f *testing.F) {
 			if given, alike := a.Config.Promise(); !alike || given != promised {
 				t.Fatalf("%+v: promised %v, and it is %v", in, promised, given)
 			}
-			// Flags may be refused; the promise itself never is.
+			// Flags may be rejected. The promise itself is never rejected.
 			if rs, err := (sharing.Config{Version: sharing.Version, Sharing: a.Config.Sharing}).Resources(gputest.T4s(2)); err != nil || len(rs) != 1 || rs[0].Name != promised.Resource {
 				t.Fatalf("%+v: %v, %v", in, rs, err)
 			}

@@ -18,7 +18,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// clk is the system's clock, or that of the bubble that a test is in.
+// clk is the system's clock, or the clock of the test's bubble.
 var clk = clock.RealClock{}
 
 func slices(n int) string {
@@ -36,7 +36,7 @@ func TestChoose(t *testing.T) {
 		replicas int
 		resource string
 		source   string
-		message  string // "" is none
+		message  string // "" for none
 		err      string
 	}{
 		"nothing":                   {in{}, 1, "nvidia.com/gpu", "nothing", "", ""},
@@ -88,7 +88,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// node tells of its metadata by hand.
+// node delivers metadata that the test sends.
 type node chan nodeapi.Metadata
 
 func (n node) Watch(ctx context.Context, f func(nodeapi.Metadata)) {
@@ -150,7 +150,7 @@ func TestAFileIsReadAgainWhenItChanges(t *testing.T) {
 	next(gives(6))
 	write(t, path, "sharing: [")
 	next(fails("not YAML"))
-	write(t, path, slices(6)) // Back again is told, so that the complaint can be taken back.
+	write(t, path, slices(6)) // The return to the old configuration is reported, so that the complaint can be withdrawn.
 	next(gives(6))
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestAFileIsReadAgainWhenItChanges(t *testing.T) {
 	next(fails("no such file"))
 }
 
-// mount plays the kubelet: the files are links over ..data, which is exchanged.
+// mount updates a volume as the kubelet does: the files are links through ..data, which it replaces.
 func mount(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	folder := filepath.Join(dir, ".."+version)
@@ -189,7 +189,7 @@ func TestAConfigMapIsReadAgainWhenTheKubeletExchangesIt(t *testing.T) {
 	next(gives(5))
 	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "b", "other": "changed"}}
 	next(gives(7))
-	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "b", "other": "again"}} // Not about us.
+	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "b", "other": "again"}} // This change does not concern the configuration.
 	labels <- nodeapi.Metadata{Labels: map[string]string{nodecontract.ConfigLabel: "c"}}
 	next(fails(`names "c"`))
 }
@@ -205,9 +205,9 @@ func TestAPromiseNeedsNoFile(t *testing.T) {
 	meta <- promise("8")
 	next(gives(8))
 	write(t, path, slices(4))
-	next(gives(8)) // The flags are the file's now.
+	next(gives(8)) // The flags now come from the file.
 	write(t, path, "[")
 	next(fails("not YAML"))
 	meta <- promise("9")
-	next(fails("not YAML")) // What was last is kept whole.
+	next(fails("not YAML")) // The last configuration is kept as a whole.
 }

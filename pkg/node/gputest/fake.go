@@ -29,8 +29,8 @@ type Fake struct {
 	failing map[string]error
 	devices []gpu.Device
 	usage   map[string]gpu.Usage
-	away    map[string]bool // GPUs that are lost now.
-	told    map[string]bool // GPUs that were lost at some time since Init.
+	away    map[string]bool // lost GPUs
+	told    map[string]bool // GPUs that were lost at any time since Init
 	events  []gpu.Event
 	changed chan struct{}
 	// hung is closed when the driver no longer hangs. It is nil while the driver does not hang.

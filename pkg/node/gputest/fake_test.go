@@ -32,7 +32,7 @@ func TestFakeWaitsInABubble(t *testing.T) {
 		if _, err := f.Init(); err != nil {
 			t.Fatal(err)
 		}
-		start := clock.RealClock{}.Now() // The bubble's.
+		start := clock.RealClock{}.Now() // The bubble's clock.
 		if _, ok, err := f.Wait(time.Hour); ok || err != nil {
 			t.Errorf("Wait: %v %v", ok, err)
 		}

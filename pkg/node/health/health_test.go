@@ -16,7 +16,7 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// opened is a tracker whose driver was opened on these GPUs.
+// opened returns a tracker whose driver was opened on these GPUs.
 func opened(boot string, devices []gpu.Device, saved health.State) *health.Tracker {
 	t := health.New(health.Policy{}, boot, saved)
 	t.Reopened(devices, all, noon)
@@ -109,7 +109,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 		t.Error("the wrong GPU is out of service")
 	}
 
-	// Once more changes nothing and is told no more.
+	// A repeated fault changes nothing and is not reported again.
 	changes, events = tr.Observe(gpu.Event{UUID: bad, XID: 48}, noon.Add(time.Minute))
 	if len(changes) != 0 || len(events) != 0 {
 		t.Errorf("again: %+v %+v", changes, events)
@@ -123,7 +123,7 @@ func TestAFaultTakesTheGPUOutAndSaysWhatToDo(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// Worse news change what to do.
+	// A worse fault changes the advice.
 	changes, events = tr.Observe(gpu.Event{UUID: bad, XID: 79, Lost: true}, noon.Add(time.Minute))
 	if len(changes) != 0 || len(events) != 1 || tr.Condition().Reason != "GPULost" {
 		t.Errorf("lost: %+v %+v %+v", changes, events, tr.Condition())
@@ -178,10 +178,10 @@ func TestOnlyARealResetBringsAGPUBack(t *testing.T) {
 	}
 	tr.MarkReset(bad)
 	if tr.Healthy(bad) {
-		t.Error("the word that it was reset brought it back")
+		t.Error("MarkReset alone brought it back")
 	}
 	if changes, _ := tr.Reopened(devices[:1], all, noon); len(changes) != 0 || tr.Healthy(bad) {
-		t.Error("it is back and NVML does not list it")
+		t.Error("it is back although NVML does not list it")
 	}
 	if c := tr.Condition(); c.Status != "False" || !strings.Contains(c.Message, "1 of 2 GPUs") {
 		t.Errorf("condition %+v", c)
@@ -232,8 +232,8 @@ func TestWithoutGPUsTheConditionIsUnknown(t *testing.T) {
 	}
 }
 
-// What was taken out comes back only by MarkReset and Reopened, in this order and with no fault in between; changes tell exactly what
-// Healthy says; the condition is False exactly when a GPU is out.
+// TestTrackerKeepsItsWord checks that a GPU that is out of service returns only by MarkReset followed by Reopened without a fault in between, that changes
+// agree with Healthy, and that the condition is False exactly when a GPU is out of service.
 func TestTrackerKeepsItsWord(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -307,19 +307,19 @@ func TestAGPUThatTheDriverDoesNotOfferMakesTheConditionFalse(t *testing.T) {
 		t.Errorf("when it is offered: %+v", c)
 	}
 
-	// The only one of the machine.
+	// This is the only GPU of the machine.
 	tracker = opened("b", nil, health.State{})
 	tracker.SetUnusable(unusable)
 	if c := tracker.Condition(); c.Status != "False" || !strings.HasPrefix(c.Message, "1 of 1 GPU ") {
 		t.Errorf("%+v", c)
 	}
-	// One that was offered earlier in this boot is lost, and not two.
+	// A GPU that was offered earlier in this boot counts as one lost GPU, not two.
 	tracker = opened("b", devices[:2], health.State{Boot: "b", GPUs: []string{devices[0].UUID, devices[1].UUID, devices[2].UUID}})
 	tracker.SetUnusable(unusable)
 	if c := tracker.Condition(); c.Reason != nodecontract.ReasonLost || !strings.HasPrefix(c.Message, "1 of 3 GPUs") {
 		t.Errorf("%+v", c)
 	}
-	// Nobody wants to know.
+	// The policy disables all health checks.
 	off, _ := health.ParsePolicy("all", "")
 	tracker = health.New(off, "b", health.State{})
 	tracker.Reopened(devices, all, noon)

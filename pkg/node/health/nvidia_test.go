@@ -6,14 +6,14 @@ import (
 	"karve.sh/karve/pkg/node/health"
 )
 
-// The vectors of NVIDIA's device plugin v0.20.0, internal/rm/health_test.go. docs/node.md has the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/rm/health_test.go. docs/node.md lists the differences.
 
-// ignoredByNVIDIA are application errors there, which are ignored unless they are enabled.
+// ignoredByNVIDIA are the XIDs of application errors, which NVIDIA's plugin ignores unless they are enabled.
 var ignoredByNVIDIA = []int{13, 31, 43, 45, 68, 109}
 
 func TestListsOfXIDsAreReadAsNVIDIAs(t *testing.T) {
 	t.Parallel()
-	for input, want := range map[string][]int{ // NVIDIA's have 67 and 68, which Karve ignores anyway.
+	for input, want := range map[string][]int{ // NVIDIA's vectors have 67 and 68, which Karve ignores by default.
 		"": nil, ",": nil, "not-an-int": nil, "-79": nil, "79": {79}, "79  ": {79}, "79,": {79}, ",79": {79}, "79,74": {74, 79}, "79,not-an-int,74": {74, 79},
 	} {
 		p, _ := health.ParsePolicy(input, "")
@@ -34,7 +34,7 @@ func TestXIDsAreDisabledAsNVIDIAs(t *testing.T) {
 	for name, c := range map[string]struct {
 		disable, enable string
 		off             bool
-		disabled        bool // of those that are ignored anyway
+		disabled        bool // of those that are ignored by default
 		others          map[int]bool
 	}{
 		"empty envvars are default disabled": {"", "", false, true, map[int]bool{555: false}},
@@ -42,7 +42,7 @@ func TestXIDsAreDisabledAsNVIDIAs(t *testing.T) {
 		"disabled is xids":                   {"xids", "", true, true, map[int]bool{555: true}},
 		"enabled is all":                     {"", "all", false, false, map[int]bool{555: false}},
 		"enabled overrides disabled":         {"11", "11", false, true, map[int]bool{11: false, 555: false}},
-		// There the XID is not looked at: all are disabled, so nothing is watched, though the comment beside the code says that it is.
+		// NVIDIA's plugin does not look at the XID: all are disabled, so it watches nothing, although its comment says that it does.
 		"enabled overrides disabled all": {"all", "79", false, true, map[int]bool{79: false, 555: true}},
 	} {
 		p, _ := health.ParsePolicy(c.disable, c.enable)

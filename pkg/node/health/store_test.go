@@ -40,7 +40,7 @@ func TestTheStoreGivesBackWhatItWasGivenInTheSameBootOnly(t *testing.T) {
 		t.Errorf("after a reboot %+v, %v", state, err)
 	}
 	tr = health.New(health.Policy{}, "boot-2", state)
-	for i := range 2 { // That it is back is told once.
+	for i := range 2 { // The recovery is reported once.
 		changes, events := tr.Reopened(devices, all, noon)
 		if len(changes) != 0 || len(events) != 1-i || !tr.Healthy(devices[1].UUID) {
 			t.Errorf("after a reboot %+v %+v", changes, events)
@@ -74,7 +74,7 @@ func TestARecordThatCannotBeReadTakesNoGPUForAGoodOne(t *testing.T) {
 			if len(changes) != 1 || len(events) != 1 || tr.Healthy(devices[0].UUID) {
 				t.Errorf("%+v %+v", changes, events)
 			}
-			// A reset is believed, also by the next agent, and a GPU that shows up late is not.
+			// A reset counts, also for the next agent. A GPU that reappears late does not.
 			tr.MarkReset(devices[0].UUID)
 			tr.Reopened(devices[:1], all, noon)
 			if err := store.Save(tr.State()); err != nil {
@@ -113,7 +113,7 @@ func TestAGPUThatWasListedInThisBootAndIsNotAnyMoreIsLost(t *testing.T) {
 		t.Errorf("%+v %+v %+v", changes, events, again.Condition())
 	}
 	if changes, _ := again.Reopened(devices, all, noon); len(changes) != 0 || again.Healthy(devices[1].UUID) {
-		t.Error("being listed again was taken for a reset")
+		t.Error("a GPU that is listed again counts as reset")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestAResetGPUThatDoesNotAnswerStaysOut(t *testing.T) {
 	if changes, _ := tr.Reopened(devices, func(string) bool { return false }, noon); len(changes) != 0 || tr.Healthy(uuid) {
 		t.Error("it is back")
 	}
-	// An earlier agent has told of the XID; the next one does not tell it again.
+	// An earlier agent has reported the XID. The next one does not report it again.
 	again := health.New(health.Policy{}, "b", tr.State())
 	again.Reopened(devices, func(string) bool { return false }, noon)
 	if _, events := again.Observe(gpu.Event{UUID: uuid, XID: 62}, noon); len(events) != 0 || again.Marked(uuid) {

@@ -105,7 +105,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// Whatever a driver says, each label is valid, and the suffix is there when the GPU is shared under its own name.
+// TestLabelsAreValid checks that each label is valid whatever the driver returns, and that a GPU that is shared under its own name has the suffix.
 func TestLabelsAreValid(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -13,14 +13,14 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// The vectors of NVIDIA's GPU feature discovery v0.20.0: internal/lm/{nvml,resource,mig-strategy}_test.go and tests/expected-output*.txt.
-// docs/node.md has the differences.
+// The test vectors of NVIDIA's GPU feature discovery v0.20.0: internal/lm/{nvml,resource,mig-strategy}_test.go and tests/expected-output*.txt. docs/node.md
+// lists the differences.
 
 func full() gpu.Device {
 	return gpu.Device{Product: "MOCKMODEL", MemoryMiB: 300, ComputeMajor: 8}
 }
 
-// partitioned is a GPU with MIG enabled. NVIDIA's has no compute capability in the vectors.
+// partitioned returns a GPU with MIG enabled. It has no compute capability in NVIDIA's vectors.
 func partitioned() gpu.Device {
 	return gpu.Device{Product: "MOCKMODEL", MemoryMiB: 300, MIG: true, MIGCapable: true}
 }
@@ -33,7 +33,7 @@ func TestLabelsOfGPUsAreNVIDIAs(t *testing.T) {
 	for name, c := range map[string]struct {
 		devices []gpu.Device
 		sharing labels.Sharing
-		// count, replicas, strategy and product are the base labels; family says whether those of the architecture are there.
+		// count, replicas, strategy and product are the base labels. family says whether the labels of the architecture exist.
 		count, replicas, strategy, product string
 		family                             bool
 		migStrategy                        string
@@ -95,7 +95,7 @@ func TestCapabilitiesAreNVIDIAs(t *testing.T) {
 		"config with timeslicing replicas":          {[]gpu.Device{full()}, sliced, "false", "false"},
 		"config with no mps replicas":               {[]gpu.Device{full()}, labels.Sharing{Strategy: labels.MPS, Replicas: 1}, "false", "false"},
 		"config with mps replicas, no mig devices":  {[]gpu.Device{full()}, labels.Sharing{Strategy: labels.MPS, Replicas: 2}, "false", "true"},
-		"config with mps replicas, and mig devices": {[]gpu.Device{partitioned()}, labels.Sharing{Strategy: labels.MPS, Replicas: 2}, "true", "false"}, // An error there.
+		"config with mps replicas, and mig devices": {[]gpu.Device{partitioned()}, labels.Sharing{Strategy: labels.MPS, Replicas: 2}, "true", "false"}, // NVIDIA's fails.
 	} {
 		got := labels.For(c.devices, gpu.Driver{}, c.sharing, labels.Machine{})
 		if got["nvidia.com/mig.capable"] != c.mig || got["nvidia.com/mps.capable"] != c.mps {
@@ -145,7 +145,7 @@ func TestNamesAreSanitisedAsNVIDIAs(t *testing.T) {
 	}
 }
 
-// TestTheKeysAreNVIDIAs has those of tests/expected-output.txt but the timestamp, which is of the clock, and two more.
+// TestTheKeysAreNVIDIAs checks for the keys of tests/expected-output.txt, without the timestamp, which depends on the clock, and with two more.
 func TestTheKeysAreNVIDIAs(t *testing.T) {
 	t.Parallel()
 	want := strings.Fields(`cuda.driver.major cuda.driver.minor cuda.driver.rev cuda.runtime.major cuda.runtime.minor

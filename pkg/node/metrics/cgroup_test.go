@@ -95,7 +95,7 @@ func FuzzLogNames(f *testing.F) {
 	})
 }
 
-// logs makes log folders: containers by "namespace_name_uid/container", and links by name.
+// logs creates log directories: containers by "namespace_name_uid/container", and links by name.
 func logs(t *testing.T, folders, links []string) metrics.LogFolders {
 	t.Helper()
 	root := t.TempDir()

@@ -1,6 +1,6 @@
 package metrics
 
-// For the tests in metrics_test.
+// Exports for the tests in metrics_test.
 var (
 	ParsePodFolder    = parsePodFolder
 	ParseContainerLog = func(name string) (namespace, pod, container, id string, ok bool) {

@@ -47,7 +47,7 @@ func parse(t testing.TB, text string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// samples makes lines of a metric's samples: labels without gpu, index and product unless all is true.
+// samples formats a metric's samples as lines, without the given labels.
 func samples(family *dto.MetricFamily, without ...string) []string {
 	var out []string
 	for _, m := range family.GetMetric() {
@@ -66,7 +66,7 @@ func samples(family *dto.MetricFamily, without ...string) []string {
 	return out
 }
 
-// machine has two T4s; the first is used by two pods, the second by one container of a pod with two.
+// machine returns a machine with two T4s. Two pods use the first, and one of two containers of a pod uses the second.
 func machine(t *testing.T) (*gputest.Fake, metrics.Config) {
 	t.Helper()
 	devices := gputest.T4s(2)
@@ -244,7 +244,7 @@ func TestScrapesMayComeAtOnce(t *testing.T) {
 	}
 }
 
-// What is written is what Prometheus reads, whatever is in it.
+// FuzzText checks that Prometheus reads what was written, whatever it contains.
 func FuzzText(f *testing.F) {
 	f.Add("help\nwith \\ and \"", "value \"with\" \\n and \n", 1e300)
 	f.Add("", "\xff", -0.1)
@@ -271,7 +271,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// asked counts how often the GPUs were asked for.
+// asked counts the calls of Devices.
 type asked struct {
 	gpu.Library
 	times atomic.Int32
@@ -293,7 +293,7 @@ func TestAScrapeDoesNotWaitForADriverThatHangs(t *testing.T) {
 		x := metrics.New(metrics.Config{Library: asked})
 		f.Hang(true)
 		for range 3 {
-			began := clock.RealClock{}.Now() // The bubble's.
+			began := clock.RealClock{}.Now() // The bubble's clock.
 			families := scrape(t, x)
 			if got := samples(families["karve_gpu_library_up"]); !slices.Equal(got, []string{" 0"}) || families["karve_gpu_temperature_celsius"] != nil {
 				t.Errorf("up is %q, families %v", got, families)

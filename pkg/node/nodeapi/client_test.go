@@ -19,10 +19,10 @@ import (
 	"karve.sh/karve/pkg/node/nodeapi"
 )
 
-// clk is the system's clock, or that of the bubble that a test is in.
+// clk is the system's clock, or the clock of the test's bubble.
 var clk = clock.RealClock{}
 
-// server plays the API server for one Node.
+// server is a fake API server for one Node.
 type server struct {
 	mu      sync.Mutex
 	version int
@@ -32,7 +32,7 @@ type server struct {
 	patches []string
 	posts   []string
 	changed chan struct{}
-	// expire answers the next watch as one that is too old.
+	// expire makes the next watch fail because its version is too old.
 	expire bool
 }
 

@@ -18,7 +18,7 @@ import (
 
 const driver = "gpu.nvidia.com"
 
-// slicesServer plays an API server with ResourceSlices of one version, "" for none.
+// slicesServer is a fake API server with ResourceSlices of one API version, or of none if it is "".
 type slicesServer struct {
 	mu        sync.Mutex
 	group     string
@@ -64,7 +64,7 @@ func (s *slicesServer) count() int {
 	return s.requests
 }
 
-// watched starts a watch and returns what it tells, and what it logs.
+// watched starts a watch and returns channels with what it delivers and what it logs.
 func (s *slicesServer) watched(t *testing.T) (told chan []string, log chan string) {
 	t.Helper()
 	s.events = make(chan string)
@@ -86,7 +86,7 @@ func next(t *testing.T, told chan []string) []string {
 	case names := <-told:
 		return names
 	case <-clk.After(10 * time.Second):
-		t.Fatal("nothing is told")
+		t.Fatal("no update arrives")
 		return nil
 	}
 }
@@ -99,23 +99,23 @@ func TestSlicesOfTheNodeAreToldOfInEachVersionOfTheAPI(t *testing.T) {
 			s := &slicesServer{group: group, version: 7, names: []string{"b", "a"}}
 			told, _ := s.watched(t)
 			if got := next(t, told); !slices.Equal(got, []string{"a", "b"}) {
-				t.Errorf("told of %q", got)
+				t.Errorf("the update is %q", got)
 			}
 			s.events <- `{"type":"DELETED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}`
 			if got := next(t, told); !slices.Equal(got, []string{"b"}) {
-				t.Errorf("told of %q", got)
+				t.Errorf("the update is %q", got)
 			}
 			s.events <- `{"type":"MODIFIED","object":{"metadata":{"name":"b","resourceVersion":"9"}}}`
 			s.events <- `{"type":"DELETED","object":{"metadata":{"name":"b","resourceVersion":"10"}}}`
 			if got := next(t, told); len(got) != 0 {
-				t.Errorf("told of %q", got)
+				t.Errorf("the update is %q", got)
 			}
 			s.mu.Lock()
 			s.names = []string{"c"}
 			s.mu.Unlock()
 			s.events <- `{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}`
 			if got := next(t, told); !slices.Equal(got, []string{"c"}) {
-				t.Errorf("told of %q", got)
+				t.Errorf("the update is %q", got)
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func TestAClusterWithoutSlicesIsLeftInPeace(t *testing.T) {
 	old := &slicesServer{}
 	told, log := old.watched(t)
 	if got := next(t, told); len(got) != 0 {
-		t.Errorf("told of %q", got)
+		t.Errorf("the update is %q", got)
 	}
 	closed := &slicesServer{group: "v1", forbidden: true}
 	_, refusals := closed.watched(t)

@@ -18,7 +18,7 @@ import (
 	fake "karve.sh/karve/pkg/node/nvml/nvmltest"
 )
 
-// control makes a machine of the fake NVML one that the suite controls.
+// control lets the suite control a machine of the fake NVML.
 type control struct {
 	t       *testing.T
 	sysfs   string
@@ -71,7 +71,7 @@ func (c *control) change(uuid string, change func(*fake.Device)) {
 	})
 }
 
-// open returns a library on a machine with these GPUs. The tests of this package are not parallel: the machine is the process's.
+// open returns a library on a machine with these GPUs. The tests of this package do not run in parallel, because a process has only one machine.
 func open(t *testing.T, profile fake.State) (*nvml.Library, *control) {
 	t.Helper()
 	path, machine := fake.Use(t, profile)
@@ -151,7 +151,7 @@ func TestWhatTheGPUDoesNotSupportIsNotTold(t *testing.T) {
 
 func TestProcessesOfAllKindsAreListedOnce(t *testing.T) {
 	profile := fake.T4(1)
-	for pid := range 20 { // More than one call's first guess.
+	for pid := range 20 { // More than the first call allows for.
 		profile.Devices[0].Usage.Processes = append(profile.Devices[0].Usage.Processes, gpu.Process{PID: 100 + pid, MemoryMiB: 7, SMPercent: 3})
 	}
 	profile.Devices[0].Usage.Processes = append(profile.Devices[0].Usage.Processes, gpu.Process{PID: 100, MemoryMiB: 9, SMPercent: -1})
@@ -248,7 +248,7 @@ func TestALibraryThatCannotBeLoadedIsAnError(t *testing.T) {
 	}
 }
 
-// TestTheLoaderFindsTheLibrary runs this test again in a process whose LD_LIBRARY_PATH has the library: the loader reads it at the start.
+// TestTheLoaderFindsTheLibrary runs itself again in a process whose LD_LIBRARY_PATH has the library, because the loader reads that variable at startup.
 func TestTheLoaderFindsTheLibrary(t *testing.T) {
 	const inside = "KARVE_TEST_INSIDE"
 	if os.Getenv(inside) == "" {

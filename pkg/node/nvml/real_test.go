@@ -9,8 +9,8 @@ import (
 	"karve.sh/karve/pkg/node/nvml"
 )
 
-// TestRealGPUs needs a machine with an NVIDIA driver: go test -tags gpu -run TestRealGPUs ./pkg/node/nvml. It runs alone: the process
-// has one NVML.
+// TestRealGPUs needs a machine with an NVIDIA driver: go test -tags gpu -run TestRealGPUs ./pkg/node/nvml. It does not run in parallel, because a process has
+// only one NVML.
 func TestRealGPUs(t *testing.T) {
 	gputest.TestReadOnly(t, nvml.New(nvml.Options{}))
 }

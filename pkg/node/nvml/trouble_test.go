@@ -41,7 +41,7 @@ func TestADriverThatStopsAnsweringEndsAWait(t *testing.T) {
 		if _, ok, err := l.Wait(0); ok || err == nil {
 			t.Errorf("Wait with code %d: %t %v, want an error", code, ok, err)
 		}
-		_ = l.Shutdown() // As the agent does.
+		_ = l.Shutdown() // The agent calls Shutdown too.
 		if _, err := l.Init(); err == nil {
 			t.Errorf("Init with code %d: none", code)
 		}

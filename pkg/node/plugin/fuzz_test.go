@@ -15,8 +15,8 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// FuzzAllocate: whatever ids the kubelet sends, in whatever configuration, the answer names only GPUs that the ids are of, once each and all of them,
-// or there is an error and nothing counts as held that did not before.
+// FuzzAllocate checks that, whatever IDs the kubelet sends and whatever the configuration, the answer names exactly the GPUs of the IDs, each once; or there is
+// an error, and no further replicas count as held.
 func FuzzAllocate(f *testing.F) {
 	const a, b = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"
 	f.Add(a, false, byte(1), false, byte(0))
@@ -71,7 +71,7 @@ func FuzzAllocate(f *testing.F) {
 	})
 }
 
-// named are the GPUs of an answer, by the ways in which it names them.
+// named returns the GPUs that an answer names, by the way in which it names them.
 func named(r *pluginapi.ContainerAllocateResponse) map[string][]string {
 	out := map[string][]string{}
 	if v := r.GetEnvs()[visibleDevices]; v != "" && v != volumeMounts {

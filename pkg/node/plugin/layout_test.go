@@ -58,9 +58,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestReloadsConserve drives a machine through reloads while pods come and go, and holds after every step: what is held is listed; a GPU
-// offers max(target, held) replicas in all; nobody shares a GPU that another has for itself; and once the pods are gone the listing is
-// exactly the target.
+// TestReloadsConserve reloads the configuration while pods come and go. After every step, held replicas are listed, a GPU offers max(target, held) replicas in
+// total, and no pod shares a GPU that another holds exclusively. Once the pods are gone, the list matches the target exactly.
 func TestReloadsConserve(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -106,14 +105,14 @@ func TestReloadsConserve(t *testing.T) {
 			switch rapid.IntRange(0, 2).Draw(t, "what") {
 			case 0:
 				targets = draw()
-			case 1: // A pod comes.
+			case 1: // A pod starts.
 				for _, r := range slices.Sorted(maps.Keys(listed)) {
 					free := slices.DeleteFunc(slices.Sorted(maps.Keys(listed[r])), func(id string) bool { return inUse.has(r, id) })
 					if len(free) > 0 {
 						inUse.add(r, rapid.SampledFrom(free).Draw(t, "free"))
 					}
 				}
-			case 2: // A pod goes.
+			case 2: // A pod ends.
 				for _, r := range slices.Sorted(maps.Keys(inUse)) {
 					if ids := slices.Sorted(maps.Keys(inUse[r])); len(ids) > 0 {
 						delete(inUse[r], rapid.SampledFrom(ids).Draw(t, "held"))

@@ -27,7 +27,7 @@ const (
 	shared = "nvidia.com/gpu.shared"
 )
 
-// clk is the system's clock, or that of the bubble that a test is in.
+// clk is the system's clock, or the clock of the test's bubble.
 var clk = clock.RealClock{}
 
 func uuid(i int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i) }
@@ -40,7 +40,7 @@ func gpus(n int) []gpu.Device {
 	return out
 }
 
-// world is a manager, its kubelet, and the network between them, in memory and in a bubble.
+// world is a manager, its kubelet, and an in-memory network between them, in a bubble.
 type world struct {
 	t       *testing.T
 	net     *plugintest.Memory
@@ -121,7 +121,7 @@ func (w *world) must(config string, devices []gpu.Device) {
 	w.settle()
 }
 
-// settle lets everything that happens at once happen.
+// settle waits until everything that happens immediately has happened.
 func (w *world) settle() { clk.Sleep(300 * time.Millisecond) }
 
 func (w *world) want(resource string, n int) {
@@ -131,7 +131,7 @@ func (w *world) want(resource string, n int) {
 	}
 }
 
-// saidOfOthers is what was told of standing back.
+// saidOfOthers returns what the manager reported about standing back.
 func (w *world) saidOfOthers() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -245,7 +245,7 @@ func TestAKubeletThatStartsAnewKnowsAllWithinASecond(t *testing.T) {
 	})
 }
 
-// The kubelet's socket is there a moment before it answers. A kubelet that starts anew often is not made to wait longer each time.
+// The kubelet's socket exists shortly before it accepts registrations. The delay does not grow for a kubelet that restarts often.
 func TestAKubeletThatDoesNotAnswerAtOnceKnowsAllWithinASecond(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {
@@ -332,7 +332,7 @@ func TestWhatPodsHoldOutlivesAShrink(t *testing.T) {
 		for i := range 4 {
 			w.kubelet.Delete(fmt.Sprint(i))
 		}
-		clk.Sleep(2 * time.Minute) // Allocations count as held for a while, whatever the kubelet says.
+		clk.Sleep(2 * time.Minute) // Allocations count as held for a while, whatever the kubelet reports.
 		w.want(whole, 3)
 		w.admit("new")
 		if _, err := w.kubelet.Admit(t.Context(), "too many", whole, 1); !errors.Is(err, plugintest.ErrNoRoom) {
@@ -529,7 +529,7 @@ func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
 		pluginapi.RegisterDevicePluginServer(g, other{})
 		done := make(chan struct{})
 		go func() { defer close(done); _ = g.Serve(listener) }()
-		w.kubelet.Drop(whole) // The kubelet has the other one now.
+		w.kubelet.Drop(whole) // The kubelet uses the other plugin now.
 		clk.Sleep(time.Minute)
 		if n, stood := len(w.kubelet.Requests()), w.saidOfOthers(); n != 1 || len(stood) != 1 {
 			t.Errorf("registered %d times, said %q", n, stood)
@@ -541,7 +541,7 @@ func TestAPluginThatTakesOverIsLetDoSo(t *testing.T) {
 	})
 }
 
-// nodeHas is how much of the resource the Node says that it has.
+// nodeHas is how much of the resource the Node reports as allocatable.
 type nodeHas struct{ n atomic.Int64 }
 
 func (n *nodeHas) Allocatable(context.Context) (map[string]int64, error) {
@@ -563,7 +563,7 @@ func TestANodeThatHasTheResourceAlreadyIsLeftAlone(t *testing.T) {
 		node.n.Store(0)
 		clk.Sleep(15 * time.Second)
 		w.want(whole, 4)
-		node.n.Store(4) // Its own, from now on.
+		node.n.Store(4) // From now on, these are its own.
 		w.kubelet.Stop()
 		w.startKubelet()
 		clk.Sleep(time.Second)

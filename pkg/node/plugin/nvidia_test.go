@@ -14,9 +14,9 @@ import (
 	"karve.sh/karve/pkg/nodecontract"
 )
 
-// The vectors of NVIDIA's device plugin v0.20.0, internal/plugin/server_test.go and internal/rm/rm_test.go. docs/node.md has the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, internal/plugin/server_test.go and internal/rm/rm_test.go. docs/node.md lists the differences.
 
-// managed is a manager with these GPUs under a configuration.
+// managed returns a manager with these GPUs and this configuration.
 func managed(t *testing.T, yaml string, uuids ...string) *Manager {
 	t.Helper()
 	m := New(Config{KubeletSocket: "/plugins/kubelet.sock", Network: &plugintest.Memory{}, CDIMissing: func([]string) error { return nil }})
@@ -81,7 +81,7 @@ func TestCDIAnswersAsNVIDIAs(t *testing.T) {
 		gpus       []string
 		gds, mofed bool
 		imex       []int
-		want       string // "" is no annotation
+		want       string // "" for no annotation
 	}{
 		"empty device list has empty response":                            {prefix: standard},
 		"single device is added to annotations":                           {prefix: standard, gpus: []string{"gpu0"}, want: "nvidia.com/gpu=gpu0"},
@@ -104,7 +104,7 @@ func TestCDIAnswersAsNVIDIAs(t *testing.T) {
 			continue
 		}
 		for key, value := range got {
-			// What is behind the last "_" is a random UUID there, and a digest of the devices here.
+			// The part after the last "_" is a random UUID in NVIDIA's plugin, and a digest of the devices here.
 			if !strings.HasPrefix(key, c.prefix+"nvidia-device-plugin_") || value != c.want || len(got) != 1 {
 				t.Errorf("%s: %v", name, got)
 			}

@@ -39,7 +39,7 @@ func (s stranger) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSe
 	return nil
 }
 
-// stranger starts another plugin and returns what ends it.
+// stranger starts another plugin and returns a function that stops it.
 func (w *world) stranger(socket, resource string, ids ...string) (end func()) {
 	w.t.Helper()
 	at := path.Join(w.kubelet.Dir, socket)
@@ -76,7 +76,7 @@ func (w *world) hold(pod string) {
 	}
 }
 
-// aside says how often the manager stood back for these words and came back.
+// aside returns how often the manager stood back with this reason, and how often it came back.
 func (w *world) aside(words string) (went, came int) {
 	for _, why := range w.saidOfOthers() {
 		switch {
@@ -125,7 +125,7 @@ func TestAnotherPluginOnTheSameGPUsIsFoundWhateverItsResourceIs(t *testing.T) {
 				w.want(shared, 4)
 				w.stepped(c.words, 1, 1)
 
-				// It comes while pods run: they keep what they hold, and no others come.
+				// The other plugin arrives while pods run. They keep what they hold, and no new pods are admitted.
 				w.hold("pod")
 				end = w.stranger(c.socket, c.resource, c.id)
 				clk.Sleep(25 * time.Second)
@@ -225,7 +225,7 @@ func TestWhoeverClaimsTheGPUsHasThem(t *testing.T) {
 	})
 }
 
-// nodeGives is all that the Node says that it has.
+// nodeGives is everything that the Node reports as allocatable.
 type nodeGives map[string]int64
 
 func (n nodeGives) Allocatable(context.Context) (map[string]int64, error) {
@@ -239,7 +239,7 @@ func TestWithoutTheKubeletsWordTheNodesCounts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		node nodeGives
-		left string // a socket that nobody answers
+		left string // a socket on which nobody answers
 		want int
 	}{
 		"another name":           {nodeGives{"nvidia.com/mig-1g.5gb": 7, "cpu": 4}, "", 0},

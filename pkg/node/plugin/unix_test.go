@@ -54,7 +54,7 @@ func apply(t testing.TB, m *plugin.Manager, n, perGPU int) {
 	}
 }
 
-// patience is for slow machines.
+// patience allows for slow machines.
 const patience = 5 * time.Second
 
 func within(t testing.TB, what string, f func() bool) time.Duration {
@@ -163,7 +163,7 @@ func BenchmarkReload480(b *testing.B) {
 	}
 }
 
-// BenchmarkAllocateOnly480 leaves out the choice, which the kubelet asks for only where there is one.
+// BenchmarkAllocateOnly480 omits GetPreferredAllocation, which the kubelet calls only if there is a choice.
 func BenchmarkAllocateOnly480(b *testing.B) {
 	k, _ := onSockets(b, 48)
 	within(b, "the first list", func() bool { return k.Allocatable(whole) == 480 })

@@ -18,7 +18,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Network is how a Kubelet listens and dials.
+// Network is how a Kubelet listens and connects.
 type Network interface {
 	Listen(ctx context.Context, path string) (net.Listener, error)
 	Dial(ctx context.Context, path string) (net.Conn, error)
@@ -73,7 +73,7 @@ func (l List) IDs() []string {
 	return out
 }
 
-// Grant is what a pod was given.
+// Grant is what the kubelet allocated to a pod.
 type Grant struct {
 	Resource string
 	IDs      []string
@@ -95,7 +95,7 @@ func (k *Kubelet) PodResourcesSocket() string {
 	return path.Join(k.Dir, "pod-resources.d", "kubelet.sock")
 }
 
-// Start starts or restarts the kubelet, and empties its directory first. Pods stay.
+// Start starts or restarts the kubelet after it has emptied its directory. Pods stay.
 func (k *Kubelet) Start(ctx context.Context) error {
 	if m, ok := k.Network.(*Memory); ok {
 		m.Wipe(k.Dir)

@@ -9,7 +9,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// FuzzRead: nothing makes Read panic, and what it read reads the same once it is written.
+// FuzzRead checks that no input makes Read panic, and that a configuration reads the same after it was written.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		"", "version: v1", recipeDefault, recipeShared, "[", "a: &a [*a]", "sharing: {timeSlicing: }",

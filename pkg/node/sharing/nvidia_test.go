@@ -14,10 +14,10 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// The vectors of NVIDIA's device plugin v0.20.0, api/config/v1/{replicas,flags,imex}_test.go. They give pieces of JSON to its types; here each is
-// where it stands in a configuration, since JSON is YAML. docs/node.md has the differences.
+// The test vectors of NVIDIA's device plugin v0.20.0, api/config/v1/{replicas,flags,imex}_test.go. They decode JSON fragments into single types. Here each
+// fragment is part of a whole configuration, since JSON is YAML. docs/node.md lists the differences.
 
-// read reads a configuration with a piece in it. What is no YAML at all is an error of the same kind.
+// read reads a configuration that contains the fragment. Invalid YAML is an error of the same kind.
 func read(format, piece string) (sharing.Config, error) {
 	c, _, err := sharing.Read(fmt.Appendf(nil, format, piece), false)
 	return c, err
@@ -38,7 +38,7 @@ func TestDevicesAreReadAsNVIDIAs(t *testing.T) {
 		``: nil, `"not-all"`: nil, `-2`: nil, `2.5`: nil, `[-1]`: nil, `["-1"]`: nil, `["invalid-UUID"]`: nil, `["GPU-UUID"]`: nil, `["MIG-UUID"]`: nil,
 		`["MIG-` + gpu + `"]`: nil, `null`: nil, `[]`: nil, `{}`: nil,
 		`"all"`:                       {},
-		`2.0`:                         {Count: 2}, // An error there; in a file, which is YAML, it is 2 in both.
+		`2.0`:                         {Count: 2}, // An error in NVIDIA's. In a file, which is YAML, both read 2.
 		`2`:                           {Count: 2},
 		`[0]`:                         {List: []string{"0"}},
 		`["0"]`:                       {List: []string{"0"}},
@@ -70,7 +70,7 @@ func TestDevicesAreWrittenAsNVIDIAs(t *testing.T) {
 		devices sharing.Devices
 		want    string
 	}{
-		{sharing.Devices{}, `"all"`}, // An error there, where "all" is another value than nothing.
+		{sharing.Devices{}, `"all"`}, // An error in NVIDIA's, which distinguishes "all" from no value.
 		{sharing.Devices{Count: 2}, `2`},
 		{sharing.Devices{List: []string{"0", "0:0", "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"}}, `["0","0:0","GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"]`},
 	} {
@@ -127,7 +127,7 @@ func TestResourcesAreReadAsNVIDIAs(t *testing.T) {
 	}
 }
 
-// TestMPSAllowsMoreThanOneWhenItIsSaid is of v0.20.0; before, it never did.
+// TestMPSAllowsMoreThanOneWhenItIsSaid tests behavior that is new in v0.20.0. Earlier versions never allow it.
 func TestMPSAllowsMoreThanOneWhenItIsSaid(t *testing.T) {
 	t.Parallel()
 	for piece, want := range map[string]bool{
@@ -151,7 +151,7 @@ func TestFlagsAreReadAsNVIDIAs(t *testing.T) {
 		return &sharing.Flags{Plugin: &sharing.PluginFlags{DeviceListStrategy: lists}}
 	}
 	for piece, want := range map[string]*sharing.Flags{
-		``:                                       {}, // An error there, where nothing is no JSON; in a file it is none in both.
+		``:                                       {}, // An error in NVIDIA's, because an empty text is not JSON. In a file, both read no flags.
 		`{}`:                                     {},
 		`{"gfd": {}}`:                            {GFD: &sharing.GFDFlags{}},
 		`{"gfd": {"sleepInterval": 0}}`:          every(0),
@@ -179,7 +179,7 @@ func TestFlagsAreWrittenSoThatNVIDIAsReadsThem(t *testing.T) {
 		return sharing.Flags{GFD: &sharing.GFDFlags{SleepInterval: &d}}
 	}
 	for want, flags := range map[string]sharing.Flags{
-		`{}`:                                   {}, // There, what was not said is null; nothing reads as null does.
+		`{}`:                                   {}, // NVIDIA's writes null for unset values, which reads the same as nothing.
 		`{"gfd":{"sleepInterval":"0s"}}`:       every(0),
 		`{"gfd":{"sleepInterval":"5ns"}}`:      every(5),
 		`{"gfd":{"sleepInterval":"infinite"}}`: every(sharing.Infinite),

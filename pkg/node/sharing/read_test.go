@@ -10,7 +10,7 @@ import (
 	"karve.sh/karve/pkg/node/sharing"
 )
 
-// The two named configurations of the common recipe for a pool of whole GPUs beside a pool of shared ones.
+// The two named configurations of the common setup with one pool of whole GPUs and one of shared GPUs.
 const (
 	recipeDefault = `version: v1
 flags:
@@ -40,7 +40,7 @@ func gpus(n int) []gpu.Device {
 	return out
 }
 
-// counts gives the replicas of each GPU by resource.
+// counts returns the replicas of each GPU by resource.
 func counts(rs []sharing.Resource) map[string]map[string]int {
 	out := map[string]map[string]int{}
 	for _, r := range rs {
@@ -162,7 +162,7 @@ func TestWhatHasNoEffectIsWarnedAboutByItsPath(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		yaml, want string
-		strict     bool // refuses it too
+		strict     bool // whether strict reading rejects it
 	}{
 		"at the root":         {"sharin: {}", "sharin: unknown key", true},
 		"deep inside":         {"sharing: {timeSlicing: {foo: 1, resources: [{name: gpu, replicas: 2}]}}", "sharing.timeSlicing.foo: unknown key", true},
@@ -273,7 +273,7 @@ func TestAPromiseIsKept(t *testing.T) {
 	for _, c := range []struct {
 		resource string
 		replicas int
-		want     map[string]int // by resource, of one GPU
+		want     map[string]int // of one GPU, by resource
 	}{
 		{"nvidia.com/gpu", 1, map[string]int{"nvidia.com/gpu": 1}},
 		{"nvidia.com/gpu", 10, map[string]int{"nvidia.com/gpu": 10}},

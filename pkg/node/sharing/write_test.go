@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Tests write configurations, which nothing else does.
+// Only tests write configurations.
 
 // MarshalJSON writes the duration as text.
 func (d Duration) MarshalJSON() ([]byte, error) {
@@ -15,10 +15,10 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 	return json.Marshal(time.Duration(d).String())
 }
 
-// IsZero reports whether all GPUs are selected, which is omitted from the output.
+// IsZero reports whether all GPUs are selected, which the output omits.
 func (d Devices) IsZero() bool { return d.All() }
 
-// MarshalJSON writes one of the three forms.
+// MarshalJSON writes one of the three forms: a list, a count or "all".
 func (d Devices) MarshalJSON() ([]byte, error) {
 	switch {
 	case d.List != nil:

@@ -57,7 +57,7 @@ func TestReadingsSayWhoUsedAGPU(t *testing.T) {
 	}
 }
 
-// looks is a Tracker that looks at one machine with two GPUs.
+// looks is a Tracker that observes one machine with two GPUs.
 type looks struct {
 	usage.Tracker
 	now time.Time
@@ -69,7 +69,7 @@ func used(pods ...string) map[string]usage.Seen {
 	return map[string]usage.Seen{"GPU-a": {Pods: pods}, "GPU-b": {}}
 }
 
-// pass looks each minute for so long, and writes what is due.
+// pass observes the machine every minute for d and writes each report that is due. It returns the number of writes.
 func (l *looks) pass(d time.Duration, holds map[string][]string, seen map[string]usage.Seen) (writes int) {
 	for end := l.now.Add(d); l.now.Before(end); {
 		l.now = l.now.Add(time.Minute)
@@ -158,15 +158,16 @@ func TestAKubeletThatDoesNotAnswerChangesNothing(t *testing.T) {
 	}
 }
 
-// Whatever happens on a machine, no pod is reported that was seen to use a GPU since, and what the Node says is never behind by more than a look for those.
+// TestNoPodIsReportedThatUsedItsGPU checks that no pod is reported that has used a GPU since, and that the report on the Node is at most one look behind for
+// such pods.
 func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		tracker, now := &usage.Tracker{}, noon
 		var node nodecontract.UnusedReport
-		last := map[string]time.Time{} // when each pod last used its GPU, or began to hold it
+		last := map[string]time.Time{} // when each pod last used its GPU, or started to hold it
 		holds := map[string][]string{}
-		pending := false // The Node says something that is not true any more: whoever starts now cannot know.
+		pending := false // The Node's report is out of date. An agent that starts now cannot know that.
 		for range rapid.IntRange(1, 60).Draw(t, "looks") {
 			now = now.Add(time.Duration(rapid.SampledFrom([]int{5, 60, 240, 500, 700}).Draw(t, "seconds")) * time.Second)
 			if !pending && rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
@@ -206,7 +207,7 @@ func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
 					t.Fatalf("%s is reported and holds nothing", pod)
 				}
 				if d := report.For(pod, noon.Add(-time.Hour), now); d > now.Sub(last[pod]) {
-					t.Fatalf("%s is said not to have used its GPU for %s, and has %s ago", pod, d, now.Sub(last[pod]))
+					t.Fatalf("%s is reported as unused for %s, but used its GPU %s ago", pod, d, now.Sub(last[pod]))
 				}
 			}
 			if pending = due; due && rapid.IntRange(0, 3).Draw(t, "written") > 0 {
@@ -215,7 +216,7 @@ func TestNoPodIsReportedThatUsedItsGPU(t *testing.T) {
 			} else if !due {
 				for pod := range node.Since {
 					if last[pod].Equal(now) && holds[pod] != nil {
-						t.Fatalf("the Node says that %s is unused, it is not, and nothing is written", pod)
+						t.Fatalf("the Node reports %s as unused although it is not, and no update is due", pod)
 					}
 				}
 			}

@@ -1,4 +1,4 @@
-// Package crdtest walks the schemas of CRDs for tests that want something of each field.
+// Package crdtest walks the schemas of CRDs for tests that check every field.
 package crdtest
 
 import (
@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Schema is an OpenAPI schema as it was written.
+// Schema is an OpenAPI schema in its decoded YAML form.
 type Schema map[string]any
 
-// Of is the schema of a CRD that has one version.
+// Of returns the schema of a CRD that has one version.
 func Of(t *testing.T, crd []byte) Schema {
 	t.Helper()
 	var content struct {
@@ -31,8 +31,8 @@ func Of(t *testing.T, crd []byte) Schema {
 	return content.Spec.Versions[0].Schema.OpenAPIV3Schema
 }
 
-// Walk calls visit with a schema and all below, and with their paths: a.b for a property, a[] for the items of a list and a{} for the values of a map. What is below
-// one for which visit returns false is left out.
+// Walk calls visit for a schema and everything below it, each with its path: a.b for a property, a[] for the items of a list, and a{} for the values of a map.
+// Where visit returns false, Walk skips everything below.
 func (s Schema) Walk(path string, visit func(path string, s Schema) bool) {
 	if !visit(path, s) {
 		return
@@ -50,7 +50,7 @@ func (s Schema) Walk(path string, visit func(path string, s Schema) bool) {
 	}
 }
 
-// Join is the path of a property.
+// Join returns the path of a property.
 func Join(path, name string) string {
 	if path == "" {
 		return name
@@ -58,7 +58,7 @@ func Join(path, name string) string {
 	return path + "." + name
 }
 
-// List is the value of a keyword that is a list; nil where there is none.
+// List returns the value of a keyword that is a list, or nil if the schema does not have it.
 func (s Schema) List(keyword string) []any {
 	l, _ := s[keyword].([]any)
 	return l

@@ -1,6 +1,6 @@
-// Package nvmltest builds a stand-in for libnvidia-ml.so.1, in C, and writes the file that tells it which GPUs there are. The very binary
-// that reads real GPUs runs on it: set LD_LIBRARY_PATH to the folder of Build's path and Env to the file's. The file may be written
-// again at any time, also while the library is in use.
+// Package nvmltest builds a fake libnvidia-ml.so.1 in C, and writes the state file that describes its GPUs. The same binary that reads real GPUs runs on it:
+// set LD_LIBRARY_PATH to the directory of the path that Build returns, and Env to the path of the state file. A test may rewrite the file at any time, even
+// while the library is in use.
 package nvmltest
 
 import (
@@ -19,13 +19,13 @@ import (
 // Env is the environment variable that names the state file.
 const Env = "KARVE_FAKE_NVML"
 
-// Name is the library's file name, the real one's.
+// Name is the file name of the library, the same as that of the real one.
 const Name = "libnvidia-ml.so.1"
 
 //go:embed lib/nvml.c
 var source []byte
 
-// Build compiles the library once per version of its source and returns its path. It skips the test when there is no C compiler.
+// Build compiles the library once for each version of its source and returns its path. It skips the test if there is no C compiler.
 func Build(t testing.TB) string {
 	t.Helper()
 	path, err := BuildIn(t.Context(), outputFolder())
@@ -38,7 +38,7 @@ func Build(t testing.TB) string {
 	return path
 }
 
-// BuildIn compiles the library into a folder below dir that is named after its source, and returns its path.
+// BuildIn compiles the library into a directory below dir that is named after the hash of its source, and returns its path.
 func BuildIn(ctx context.Context, dir string) (string, error) {
 	sum := sha256.Sum256(source)
 	folder := filepath.Join(dir, "nvml-"+hex.EncodeToString(sum[:6]))
@@ -53,7 +53,7 @@ func BuildIn(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", Name, err)
 	}
-	// Packages are tested side by side: each builds a file of its own, and the last rename wins.
+	// Packages are tested concurrently. Each builds its own file, and the last rename wins.
 	if err := os.MkdirAll(folder, 0o755); err != nil { //nolint:gosec // Build output, as _output/bin.
 		return "", fmt.Errorf("building %s: %w", Name, err)
 	}
@@ -78,7 +78,7 @@ func BuildIn(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// outputFolder is _output/lib of the repository, or a temporary folder outside of it.
+// outputFolder returns _output/lib of the repository, or a temporary directory outside of it.
 func outputFolder() string {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -94,8 +94,7 @@ func outputFolder() string {
 	return filepath.Join(os.TempDir(), "karve-lib")
 }
 
-// Use builds the library and points this process at a state file of the test's own. It returns the library's path and the machine,
-// already written.
+// Use builds the library and points this process at a state file of the test. It returns the library's path and the machine, whose file is already written.
 func Use(t *testing.T, profile State) (string, *Machine) {
 	t.Helper()
 	path := Build(t)

@@ -6,7 +6,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// model is what the GPUs of a product have in common. The numbers are those that the drivers report on AWS instances.
+// model has what the GPUs of a product have in common. The numbers are those that the drivers report on AWS instances.
 type model struct {
 	product                  string
 	memoryMiB, reservedMiB   int64
@@ -29,22 +29,22 @@ var (
 	}
 )
 
-// T4 is a machine with n of them: 1 as g4dn.xlarge, 4 as g4dn.12xlarge, 8 as g4dn.metal.
+// T4 returns a machine with n T4s: 1 as g4dn.xlarge, 4 as g4dn.12xlarge, 8 as g4dn.metal.
 func T4(n int) State { return t4.machine(n) }
 
-// A10G is a g5.xlarge with one of them.
+// A10G returns a machine with n A10Gs. One is a g5.xlarge.
 func A10G(n int) State { return a10g.machine(n) }
 
-// A100 is a p4d.24xlarge with 8 of them; not partitioned.
+// A100 returns a machine with n A100s that are not partitioned. Eight are a p4d.24xlarge.
 func A100(n int) State { return a100.machine(n) }
 
-// H100 is a p5.48xlarge with 8 of them; not partitioned.
+// H100 returns a machine with n H100s that are not partitioned. Eight are a p5.48xlarge.
 func H100(n int) State { return h100.machine(n) }
 
-// None is a machine with a driver and no GPU.
+// None returns a machine with a driver and without GPUs.
 func None() State { return t4.machine(0) }
 
-// Without is a machine on which nvmlInit answers code.
+// Without returns a machine on which nvmlInit returns code.
 func Without(code int) State {
 	s := None()
 	s.Init = code

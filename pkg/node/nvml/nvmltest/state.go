@@ -12,7 +12,7 @@ import (
 	"karve.sh/karve/pkg/node/gpu"
 )
 
-// What NVML answers when it does not succeed.
+// NVML return codes for failures.
 const (
 	Uninitialized          = 1
 	OperatingSystem        = 17
@@ -20,57 +20,58 @@ const (
 	LibraryVersionMismatch = 18
 )
 
-// State is what the library tells. Its file has a line for each fact:
+// State is what the library reports. Its file has one line for each fact:
 //
 //	driver 580.159.03
 //	cuda 13000
-//	init 9                        nvmlInit answers this code
-//	fail 9                        every call answers this code, but the one that waits for events: there are none
-//	hang 1                        no call returns, until the file says otherwise
-//	excluded 00000000:00:1C.0     a GPU that the driver was told to leave alone
+//	init 9                        nvmlInit returns this code
+//	fail 9                        every call returns this code, except the wait for events, which finds none
+//	hang 1                        no call returns until the line is removed
+//	excluded 00000000:00:1C.0     a GPU that the driver is told to exclude
 //	gpu 0 uuid GPU-...            also name, pci, minor, memory TOTAL RESERVED USED (MiB), compute MAJOR MINOR,
 //	                              utilization GPU MEMORY (percent), temperature, power (mW), clocks SM MEMORY (MHz)
-//	gpu 0 mig on                  or off; without the line the GPU cannot do MIG
+//	gpu 0 mig on                  or off; without the line the GPU does not support MIG
 //	gpu 0 process 4711 compute 512 20     pid, compute|graphics|mps, MiB or -1, percent of SM time or -1
-//	gpu 0 lost                    every call about it answers "GPU is lost"
+//	gpu 0 lost                    every call about it returns "GPU is lost"
 //	gpu 0 without power           not supported: utilization, temperature, power, clocks, processes, process-utilization, events, memory
-//	xid 0 79                      an event, told once to each event set that was made before the line; GPU -1 cannot be named
+//	xid 0 79                      an event, delivered once to each event set that was created before the line; GPU -1 is unknown
 type State struct {
 	Driver string
-	// CUDA is the version as NVML gives it: 1000 times the major one plus 10 times the minor one.
+	// CUDA is the version in NVML's encoding: 1000 times the major version plus 10 times the minor version.
 	CUDA int
-	// Init is the code that nvmlInit answers.
+	// Init is the code that nvmlInit returns.
 	Init int
-	// Fail is the code that every call answers, but the one that waits for events.
+	// Fail is the code that every call returns, except the wait for events.
 	Fail int
-	// Hang says that no call returns.
+	// Hang makes every call block.
 	Hang    bool
 	Devices []Device
-	// Excluded are the bus addresses of GPUs that the driver was told to leave alone.
+	// Excluded has the bus addresses of GPUs that the driver is told to exclude.
 	Excluded []string
-	// XIDs are the events so far, in order; only ever append.
+	// XIDs are the events so far, in order. Only append to it.
 	XIDs []XID
 }
 
 // Device is one GPU.
 type Device struct {
 	gpu.Device
-	// PCI is the bus address, for instance "00000000:00:1E.0".
+	// PCI is the bus address, for example "00000000:00:1E.0".
 	PCI string
-	// ReservedMiB is the memory that the driver keeps for itself.
+	// ReservedMiB is the memory that the driver reserves for itself.
 	ReservedMiB int64
 	Usage       gpu.Usage
-	// Kinds says for a PID whether it is a "compute" (the default), "graphics" or "mps" process, or one that has "ended" and of which the GPU still knows its time.
+	// Kinds has the kind of each process by PID: "compute" (the default), "graphics", "mps", or "ended" for a process that has ended but whose GPU time is
+	// still known.
 	Kinds map[int]string
 	Lost  bool
-	// Without lists what the GPU does not support.
+	// Without lists the features that the GPU does not support.
 	Without []string
 }
 
-// XID is an event of the GPU with that index.
+// XID is an event of the GPU with the index Device.
 type XID struct{ Device, XID int }
 
-// String is the content of the state file.
+// String returns the content of the state file.
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "driver %s\ncuda %d\n", s.Driver, s.CUDA)
@@ -129,7 +130,7 @@ func (d Device) write(b *strings.Builder, i int) {
 	}
 }
 
-// Machine is a state file.
+// Machine is a machine that a state file describes.
 type Machine struct {
 	Path string
 
@@ -137,7 +138,7 @@ type Machine struct {
 	State State
 }
 
-// Change changes the machine.
+// Change changes the state and writes the file.
 func (m *Machine) Change(t testing.TB, change func(s *State)) {
 	t.Helper()
 	m.mu.Lock()
@@ -146,7 +147,7 @@ func (m *Machine) Change(t testing.TB, change func(s *State)) {
 	m.write(t)
 }
 
-// Write writes the file.
+// Write writes the state file.
 func (m *Machine) Write(t testing.TB) {
 	t.Helper()
 	m.mu.Lock()
@@ -154,7 +155,7 @@ func (m *Machine) Write(t testing.TB) {
 	m.write(t)
 }
 
-// write replaces the file at once: the library may be reading it.
+// write replaces the file atomically, because the library may be reading it.
 func (m *Machine) write(t testing.TB) {
 	t.Helper()
 	next := m.Path + ".next"
@@ -166,7 +167,7 @@ func (m *Machine) write(t testing.TB) {
 	}
 }
 
-// WriteSysfs writes what the agent reads of /sys: which GPUs there are, and the NUMA node of each.
+// WriteSysfs writes the part of /sys that the agent reads: the GPUs and the NUMA node of each.
 func (s State) WriteSysfs(t testing.TB, root string) {
 	t.Helper()
 	for _, d := range s.Devices {
