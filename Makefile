@@ -16,7 +16,7 @@ GO_TEST    = $(TOOL) gotestsum --format pkgname-and-test-fails --format-icons te
 REFRESH    = mkdir -p _output && rm -f _output/reruns-$@*.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node fuzz lint lint-all fmt generate verify build image test-image sbom clean
+.PHONY: help demo cluster cluster-down cluster-bin kubelet-bin test test-unit test-e2e test-kubelet chaos model bench bench-consolidation bench-go bench-node bench-scale fuzz lint lint-all fmt generate verify build image test-image sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ bench-go: ## Run the benchmarks of the packages
 
 bench-node: cluster-bin kubelet-bin ## Measure karve-node beside NVIDIA's device plugin on a real kubelet, as root
 	go -C test run ./bench/node
+
+bench-scale: cluster-bin ## Measure what Karve costs on up to 5,000 nodes and 50,000 pods, Karpenter beside it, and write _output/bench-scale.json
+	go -C test run ./bench/scale/cmd/bench-scale
 
 fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	tools/fuzz $(FUZZTIME)

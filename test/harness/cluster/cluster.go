@@ -74,6 +74,7 @@ type Cluster struct {
 	authority *authority
 	pki       pkiFiles
 	url       string
+	etcdURL   string
 	admin     *rest.Config
 	parts     []*part
 	ports     []int
@@ -206,6 +207,9 @@ func (c *Cluster) SetFeatureGates(gates string) {
 	defer c.mu.Unlock()
 	c.gates = gates
 }
+
+// EtcdURL returns the address at which etcd serves clients, for objects that the API server would take too long to write.
+func (c *Cluster) EtcdURL() string { return c.etcdURL }
 
 // Dir returns the folder of the cluster's logs.
 func (c *Cluster) Dir() string { return c.dir }

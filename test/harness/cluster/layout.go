@@ -28,6 +28,7 @@ func (c *Cluster) layout(ctx context.Context) ([]*part, error) {
 	}
 	c.url = fmt.Sprintf("https://%s:%d", loopback, port["apiserver"])
 	etcd := fmt.Sprintf("http://%s:%d", loopback, port["etcd"])
+	c.etcdURL = etcd
 	parts := []*part{
 		c.etcd(etcd, fmt.Sprintf("http://%s:%d", loopback, port["peer"])),
 		c.apiServer(etcd, port["apiserver"]),

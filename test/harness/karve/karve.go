@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"karve.sh/karve/pkg/controllers/gather"
@@ -51,6 +52,10 @@ type Options struct {
 	Values []string
 	// Replica is the suffix of the component name of a second controller that runs beside the first.
 	Replica string
+	// InstanceTypesFile is the file with the machines of node classes that are not AWS's.
+	InstanceTypesFile string
+	// APIServer is the URL at which the controller reaches the API server. If it is empty, that is the cluster's own.
+	APIServer string
 	// Alone disables leader election. A controller that crashed then need not wait for a lease to expire.
 	Alone bool
 }
@@ -113,6 +118,11 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 	if err != nil {
 		return nil, err
 	}
+	if o.APIServer != "" {
+		if err := redirect(kubeconfig, o.APIServer); err != nil {
+			return nil, err
+		}
+	}
 	env, err := environment(c, pod.Containers[0])
 	if err != nil {
 		return nil, err
@@ -141,6 +151,18 @@ func Start(ctx context.Context, c *cluster.Cluster, o Options) (*Controller, err
 		Name: name, User: user, MetricsURL: scheme(pod) + metrics + "/metrics", HealthURL: "http://" + probes + "/healthz", ReadyURL: "http://" + probes + "/readyz",
 		path: path, probes: probes,
 	}, nil
+}
+
+// redirect sets the URL of the API server in a kubeconfig.
+func redirect(kubeconfig, url string) error {
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		return fmt.Errorf("reading a kubeconfig: %w", err)
+	}
+	for _, c := range config.Clusters {
+		c.Server = url
+	}
+	return clientcmd.WriteToFile(*config, kubeconfig)
 }
 
 // scheme returns the scheme of the URL of the container's metrics.
@@ -224,10 +246,14 @@ func (o *Options) values() []string {
 
 // flags returns the flags that the chart has no values for.
 func (o *Options) flags() []string {
+	var flags []string
 	if o.Alone {
-		return []string{"--leader-elect=false"}
+		flags = append(flags, "--leader-elect=false")
 	}
-	return nil
+	if o.InstanceTypesFile != "" {
+		flags = append(flags, "--instance-types-file="+o.InstanceTypesFile)
+	}
+	return flags
 }
 
 func address(ctx context.Context, c *cluster.Cluster) (string, error) {

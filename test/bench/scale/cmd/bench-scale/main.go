@@ -1,0 +1,86 @@
+// Command bench-scale measures the CPU time, the memory and the latency of Karve, and of Karpenter for comparison, on clusters of three sizes. It prints a
+// table and writes the figures as JSON.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"karve.sh/karve/test/bench/results"
+	"karve.sh/karve/test/bench/scale"
+	"karve.sh/karve/test/harness/karve"
+)
+
+func main() {
+	only := flag.String("run", "", "measure only the sizes and programs, such as 100/1000/karve, that match this regular expression")
+	costs := flag.Bool("costs", false, "measure only what one object of each sort costs Karve")
+	out := flag.String("o", "../_output/bench-scale.json", "where to write the figures")
+	flag.Parse()
+	ctrl.SetLogger(logr.Discard()) // The watches log lost connections, which are expected here.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *only, *out, *costs); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only, out string, costs bool) error {
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	programs := []scale.Program{scale.Karve(karve.Options{}), scale.Karpenter()}
+	for _, program := range programs {
+		fmt.Printf("building %s\n", program.Name)
+		if _, err := program.Build(ctx); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if costs {
+		all, err := scale.Costs(ctx, func(format string, args ...any) {
+			fmt.Printf("%4.0fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+		})
+		for _, c := range all {
+			fmt.Printf("%-55s %12.0f bytes\n", c.Of, c.Bytes)
+		}
+		return err
+	}
+	var rows []scale.Row
+	for _, size := range scale.Sizes {
+		row := scale.Row{Size: size}
+		for _, program := range programs {
+			if !wanted.MatchString(size.String() + "/" + program.Name) {
+				continue
+			}
+			figures, err := scale.Measure(ctx, size, program, scale.Full, func(format string, args ...any) {
+				fmt.Printf("%4.0fs  %s, %s: %s\n", time.Since(began).Seconds(), size, program.Name, fmt.Sprintf(format, args...))
+			})
+			if err != nil && ctx.Err() == nil {
+				figures.Fail(err)
+				fmt.Println(err)
+			}
+			row.All = append(row.All, figures)
+		}
+		if len(row.All) == 0 {
+			continue
+		}
+		rows = append(rows, row)
+		// Save after each size: measuring all of them takes long.
+		if err := results.Save(out, rows); err != nil {
+			return err
+		}
+	}
+	scale.Print(os.Stdout, rows)
+	return ctx.Err()
+}
