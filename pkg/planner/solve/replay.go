@@ -24,7 +24,8 @@ func (with Solver) replay(s planner.Snapshot, plan planner.Plan) planner.Plan {
 	for _, exactly := range []bool{true, false} {
 		var rest []planner.Launch
 		for _, l := range launches {
-			at := slices.IndexFunc(fresh, func(f freshNode) bool { return f.standsFor(s, l, exactly) })
+			n := needOf(s, l)
+			at := slices.IndexFunc(fresh, func(f freshNode) bool { return f.meets(n, exactly) })
 			if at < 0 {
 				rest = append(rest, l)
 				continue
@@ -96,17 +97,34 @@ func without(s planner.Snapshot, fresh []freshNode) planner.Snapshot {
 	return s
 }
 
-// standsFor reports whether a node can replace a launch or one of its alternatives. If exactly is true, it must also admit the same classes as the offering.
-func (f freshNode) standsFor(s planner.Snapshot, l planner.Launch, exactly bool) bool {
-	if !slices.ContainsFunc(append([]int{l.Offering}, l.Alternatives...), func(t int) bool { return slices.Contains(f.offerings, t) }) {
+// need is what a node must have to replace a launch.
+type need struct {
+	// offerings are that of the launch and its alternatives. The node must equal a new machine of one of them.
+	offerings []int
+	// admits reports for each class whether the launch's offering admits its pods, and has whether the launch has any of them.
+	admits, has []bool
+}
+
+func needOf(s planner.Snapshot, l planner.Launch) need {
+	n := need{offerings: append([]int{l.Offering}, l.Alternatives...)}
+	for _, c := range s.Classes {
+		_, admitted := slices.BinarySearch(c.Offerings, l.Offering)
+		n.admits = append(n.admits, admitted)
+		n.has = append(n.has, slices.ContainsFunc(l.Pods, func(pod string) bool { _, is := slices.BinarySearch(c.Pods, pod); return is }))
+	}
+	return n
+}
+
+// meets reports whether a node can replace a launch. If exactly is true, the node must also admit the same classes as the offering.
+func (f freshNode) meets(n need, exactly bool) bool {
+	if !slices.ContainsFunc(n.offerings, func(t int) bool { return slices.Contains(f.offerings, t) }) {
 		return false
 	}
-	for c, class := range s.Classes {
-		_, admitted := slices.BinarySearch(class.Offerings, l.Offering)
-		if f.admits[c] == admitted {
-			continue
-		}
-		if exactly || !f.admits[c] && slices.ContainsFunc(l.Pods, func(pod string) bool { _, is := slices.BinarySearch(class.Pods, pod); return is }) {
+	if exactly {
+		return slices.Equal(f.admits, n.admits)
+	}
+	for c, has := range n.has {
+		if has && !f.admits[c] {
 			return false
 		}
 	}
