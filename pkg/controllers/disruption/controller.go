@@ -88,12 +88,17 @@ func (c *Controller) Register(m ctrl.Manager) error {
 // on returns a handler that triggers a pass after an event. A search for a cheaper layout gives way to it if a machine leaves or becomes unhealthy.
 func (c *Controller) on(e metrics.Event) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		c.arrived.Came(e, c.Clock.Now())
-		if e == metrics.Leaving || e == metrics.Unhealthy {
-			c.urgent.Store(true)
-		}
-		return []reconcile.Request{{}}
+		return c.came(e)
 	})
+}
+
+// came records an event, and returns the request for a pass.
+func (c *Controller) came(e metrics.Event) []reconcile.Request {
+	c.arrived.Came(e, c.Clock.Now())
+	if e == metrics.Leaving || e == metrics.Unhealthy {
+		c.urgent.Store(true)
+	}
+	return []reconcile.Request{{}}
 }
 
 // onPod triggers a pass after an event of a bound pod, unless its node is somebody else's.
@@ -106,16 +111,23 @@ func (c *Controller) onPod(ctx context.Context, o client.Object) []reconcile.Req
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err == nil && node.Labels[v1alpha1.GPUNodeClassLabel] == "" {
 		return nil
 	}
-	c.arrived.Came(metrics.Changed, c.Clock.Now())
-	return []reconcile.Request{{}}
+	return c.came(metrics.Changed)
+}
+
+// rest returns how long to wait for the next pass. What is urgent does not wait.
+func (c *Controller) rest() time.Duration {
+	if c.urgent.Load() {
+		return 0
+	}
+	return c.pace.Wait(c.Clock.Now())
 }
 
 // Reconcile executes the next step of each machine.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	started := c.Clock.Now()
-	if wait := c.pace.Wait(started); wait > 0 && !c.urgent.Load() {
+	if wait := c.rest(); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	started := c.Clock.Now()
 	defer func() { c.Metrics.DisruptionSeconds.Observe(c.Clock.Since(started).Seconds()) }()
 	c.urgent.Store(false)
 	arrived := c.arrived.Take()

@@ -76,7 +76,7 @@ func (p clusterPods) Keeps(m *snapshot.Machine) string { return p.keeps(m) }
 const questionsFor = time.Second
 
 // later is the answer to a question that there is no time for in this pass. The next passes ask it again.
-const later = "it has not been seen yet whether its pods have another place"
+const later = "whether its pods have another place is not known yet"
 
 // simulator tells what would happen to pods and to the price if machines were removed. Machines are named by their NodeClaims. Each answer takes a plan of the
 // cluster, so one pass has time for some answers only, and gets the answer later to the other questions.

@@ -2,6 +2,7 @@ package disruption
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,7 +10,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/metrics"
 )
+
+func TestOnlyUrgentEventsInterruptTheRestAfterAPass(t *testing.T) {
+	for event, want := range map[metrics.Event]time.Duration{metrics.Changed: longestRest, metrics.Leaving: 0, metrics.Unhealthy: 0} {
+		clk := clocktesting.NewFakeClock(now)
+		c := New(Config{Clock: clk})
+		if wait := c.rest(); wait > 0 {
+			t.Errorf("wait %s for the first pass", wait)
+		}
+		c.pace.Passed(now.Add(-time.Minute), now, 0, longestRest)
+		c.came(event)
+		if wait := c.rest(); wait != want {
+			t.Errorf("wait %s after the event %s, want %s", wait, event, want)
+		}
+		clk.Step(longestRest)
+		if wait := c.rest(); wait > 0 {
+			t.Errorf("wait %s although the rest after the event %s is over", wait, event)
+		}
+	}
+}
 
 func TestPodsOfOtherNodesTriggerNoPass(t *testing.T) {
 	ours := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ours", Labels: map[string]string{v1alpha1.GPUNodeClassLabel: "default"}}}

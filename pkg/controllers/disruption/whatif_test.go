@@ -29,14 +29,20 @@ func (s *simulation) marked(n int, word string) {
 	}
 }
 
-func TestOnePlanAnswersForManyMachines(t *testing.T) {
-	t.Parallel()
+// halfMarked returns a fleet of twelve machines with room for the pods of the six that are being replaced.
+func halfMarked(t *testing.T, word string) *simulation {
+	t.Helper()
 	s := newSimulation(t, 0, 1, true, true)
 	for range 12 {
 		s.on("g4dn.xlarge", 2)
 	}
-	s.marked(6, "Drifted")
-	state := passOf(s.cluster)
+	s.marked(6, word)
+	return s
+}
+
+func TestOnePlanAnswersForManyMachines(t *testing.T) {
+	t.Parallel()
+	state := passOf(halfMarked(t, "Drifted").cluster)
 	w := state.whatIf.(*whatIf)
 	names := claimsOf(state.machines)[:6]
 	w.expect(asIs, names)
@@ -105,12 +111,7 @@ func TestQuestionsThatAPassHasNoTimeForAreAnsweredByTheNextOnes(t *testing.T) {
 
 func TestOnePlanJudgesAllMarksWhosePodsHaveRoomOnMachinesThatStay(t *testing.T) {
 	t.Parallel()
-	s := newSimulation(t, 0, 1, true, true)
-	for range 12 {
-		s.on("g4dn.xlarge", 2)
-	}
-	s.marked(6, "Underutilized")
-	state := passOf(s.cluster)
+	state := passOf(halfMarked(t, "Underutilized").cluster)
 	found := state.standing(verdicts{}, func() bool { return false })
 	if plans := len(state.whatIf.(*whatIf).known); len(found.stand) != 6 || plans > 2 {
 		t.Errorf("%d of 6 marks stand, after %d plans", len(found.stand), plans)

@@ -42,9 +42,9 @@ import (
 )
 
 const (
-	// often and atLeast bound the time from one reconciliation to the next while pods and nodes change.
-	often, atLeast = 500 * time.Millisecond, 2 * time.Second
-	// seldom is the longest interval. The cloud's node classes are not watched, and back-offs end.
+	// shortestRest and longestRest bound the time from one reconciliation to the next while pods and nodes change.
+	shortestRest, longestRest = 500 * time.Millisecond, 2 * time.Second
+	// seldom is the longest interval if nothing changes. The cloud's node classes are not watched, and back-offs end.
 	seldom = 10 * time.Second
 )
 
@@ -84,13 +84,14 @@ func (c *Controller) Register(m ctrl.Manager) error {
 		Watches(&karpv1.NodePool{}, one).
 		Watches(&v1alpha1.GPUNodeClass{}, one).
 		Watches(&karpv1.NodeClaim{}, one).
-		Watches(&corev1.Node{}, one, builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return !snapshot.Same(e.ObjectOld, e.ObjectNew) // Heartbeats change nothing.
-		}})).
+		Watches(&corev1.Node{}, one, builder.WithPredicates(noHeartbeat)).
 		Watches(&corev1.Pod{}, one).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		Complete(c)
 }
+
+// noHeartbeat selects events of Nodes other than heartbeats, which change no status.
+var noHeartbeat = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !snapshot.Same(e.ObjectOld, e.ObjectNew) }}
 
 // Reconcile updates every status that has changed.
 func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
@@ -98,7 +99,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if wait := c.pace.Wait(started); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	defer func() { c.pace.Passed(started, c.Clock.Now(), often, atLeast) }()
+	defer func() { c.pace.Passed(started, c.Clock.Now(), shortestRest, longestRest) }()
 	cluster, err := c.Gatherer.Cluster(ctx)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading the cluster: %w", err)
@@ -108,7 +109,7 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	for _, err := range c.report(ctx, cluster) {
 		switch {
 		case apierrors.IsConflict(err):
-			again = often // Karpenter also writes the status of NodePools, so try again.
+			again = shortestRest // Karpenter also writes the status of NodePools, so try again.
 		case !apierrors.IsNotFound(err): // The object was deleted meanwhile.
 			errs = append(errs, err)
 		}
