@@ -36,8 +36,8 @@ type Cluster struct {
 	NodeClaims  []karpv1.NodeClaim
 	Nodes       []corev1.Node
 	Pods        []corev1.Pod
-	// Index has the NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes of the fields with these names, which must not change
-	// afterwards. If it is nil, Indexed makes an index each time.
+	// Index has the NodeClaims, Nodes, Pods, PersistentVolumeClaims, PersistentVolumes and CSINodes, and then the fields of these names are not read. If it is
+	// nil, Indexed makes an index of these fields each time.
 	Index      *Index
 	DaemonSets []appsv1.DaemonSet
 	// NodeOverlays are those that Karpenter found valid. With them, Karpenter's own pools can offer shared GPUs.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -53,7 +52,7 @@ func (g *Gatherer) update(ctx context.Context) error {
 		func() (bool, error) { return relist(ctx, g, &s.storage) },
 		func() (bool, error) {
 			return s.unknown.update(g.specChanges, func() (map[types.UID][]string, error) { return g.unknownFields(ctx, s.nodePools.is.Items) },
-				func(a, b map[types.UID][]string) bool { return reflect.DeepEqual(a, b) })
+				func(a, b map[types.UID][]string) bool { return maps.EqualFunc(a, b, slices.Equal) })
 		},
 	}
 	if g.NodeOverlays {
@@ -103,11 +102,7 @@ func (k *kept[T]) update(counted func() (uint64, bool), read func() (T, error), 
 
 // sameItems reports whether decisions cannot tell two lists of objects apart. Caches list objects in any order.
 func sameItems(a, b client.ObjectList) bool {
-	before, after := itemsOf(a), itemsOf(b)
-	return len(before) == len(after) && !slices.ContainsFunc(slices.Collect(maps.Keys(before)), func(key client.ObjectKey) bool {
-		now, ok := after[key]
-		return !ok || !snapshot.Same(before[key], now)
-	})
+	return maps.EqualFunc(itemsOf(a), itemsOf(b), func(before, after client.Object) bool { return snapshot.Same(before, after) })
 }
 
 func itemsOf(list client.ObjectList) map[client.ObjectKey]client.Object {
