@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
+
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/kubelet"
@@ -59,7 +61,7 @@ func measure(ctx context.Context, c *cluster.Cluster, name string, p gpus.Plugin
 		return nil, err
 	}
 	// By then the pod that gpus.New created runs.
-	if err := pause(ctx, 3*time.Second); err != nil {
+	if err := smithytime.SleepWithContext(ctx, 3*time.Second); err != nil {
 		return nil, err
 	}
 	process, err := b.start(ctx, starts)
@@ -113,7 +115,7 @@ func (b *bench) start(ctx context.Context, starts int) (*kubelet.Process, error)
 			continue
 		}
 		b.result["startKubeletMs"], b.result["startNodeMs"] = median(inKubelet), median(onNode)
-		if err := pause(ctx, 5*time.Second); err != nil {
+		if err := smithytime.SleepWithContext(ctx, 5*time.Second); err != nil {
 			return nil, err
 		}
 		b.result["residentKiB"], err = process.ResidentKiB()
@@ -152,7 +154,7 @@ func (b *bench) reload(ctx context.Context, process *kubelet.Process, reloads in
 		}
 		onNode = append(onNode, at.Sub(began))
 		// Start the next reload at a different phase of the kubelet's interval.
-		if err := pause(ctx, time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
+		if err := smithytime.SleepWithContext(ctx, time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
 			return err
 		}
 		zeroKubelet += b.seen.kubelet.atZero(began, time.Now())
@@ -169,7 +171,7 @@ func (b *bench) reload(ctx context.Context, process *kubelet.Process, reloads in
 func (b *bench) churn(ctx context.Context, process *kubelet.Process, reloads int) error {
 	pods := b.machine.StartChurn(ctx, b.node.Name(), 6)
 	for i := range reloads {
-		if err := pause(ctx, 2*time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
+		if err := smithytime.SleepWithContext(ctx, 2*time.Second+time.Duration(i)*137*time.Millisecond); err != nil {
 			break // Stop waits for the pods.
 		}
 		if _, err := b.configure(process, i); err != nil {
@@ -192,7 +194,7 @@ func (b *bench) event(ctx context.Context) error {
 		return err
 	}
 	// NVIDIA's plugin checks for events every five seconds.
-	if err := pause(ctx, 12*time.Second); err != nil {
+	if err := smithytime.SleepWithContext(ctx, 12*time.Second); err != nil {
 		return err
 	}
 	after := b.seen.kubelet.last()
@@ -215,13 +217,4 @@ func median(of []time.Duration) float64 {
 
 func milliseconds(d time.Duration) float64 {
 	return float64(d.Round(100*time.Microsecond)) / float64(time.Millisecond)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -65,7 +66,7 @@ func (s *series) reached(ctx context.Context, value int, since time.Time) (time.
 			return at, nil
 		}
 		s.mu.Unlock()
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := smithytime.SleepWithContext(ctx, time.Millisecond); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -151,7 +152,7 @@ func (o *observer) follow(ctx context.Context, log io.Reader) {
 			o.read(bytes.NewReader(rest[:end]))
 			rest = append(rest[:0], rest[end:]...)
 		}
-		if err != nil && pause(ctx, 2*time.Millisecond) != nil {
+		if err != nil && smithytime.SleepWithContext(ctx, 2*time.Millisecond) != nil {
 			return
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	smithytime "github.com/aws/smithy-go/time"
 )
 
 // Figures holds the measurements of one program on one cluster. For each missing value, Reasons says why.
@@ -107,7 +109,7 @@ func (m *measurement) starts(ctx context.Context, t Times) (err error) {
 		return err
 	}
 	m.log("%s is ready after %s", m.program.Name, time.Since(began).Round(100*time.Millisecond))
-	return pause(ctx, t.Settle)
+	return smithytime.SleepWithContext(ctx, t.Settle)
 }
 
 func (m *measurement) idle(ctx context.Context, t Times) error {
@@ -116,7 +118,7 @@ func (m *measurement) idle(ctx context.Context, t Times) error {
 		return err
 	}
 	claims := len(m.Claims())
-	if err := m.during(ctx, IdleCores, func(ctx context.Context) error { return pause(ctx, t.Idle) }); err != nil {
+	if err := m.during(ctx, IdleCores, func(ctx context.Context) error { return smithytime.SleepWithContext(ctx, t.Idle) }); err != nil {
 		return err
 	}
 	after, err := m.requests(ctx)
@@ -199,7 +201,7 @@ func (m *measurement) untilPlanned(ctx context.Context, began time.Time) time.Du
 				return time.Since(began)
 			}
 		}
-		_ = pause(ctx, 100*time.Millisecond)
+		_ = smithytime.SleepWithContext(ctx, 100*time.Millisecond)
 	}
 	return 0
 }
@@ -211,7 +213,7 @@ func (m *measurement) ends(ctx context.Context, t Times) error {
 			return err
 		}
 		m.log("half of the pods ended in %s", time.Since(began).Round(100*time.Millisecond))
-		err := pause(ctx, t.Ended)
+		err := smithytime.SleepWithContext(ctx, t.Ended)
 		m.log("of %d NodeClaims %d are left after %s", before, len(m.Claims()), t.Ended)
 		return err
 	})
@@ -307,13 +309,4 @@ func load() string {
 	}
 	one, _, _ := strings.Cut(string(text), " ")
 	return one
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -106,7 +107,7 @@ func TestNoMachineIsMissingAndNoneIsLaunchedTwice(t *testing.T) {
 		{"watches break", func(ctx context.Context) error {
 			for range 20 {
 				p.cut()
-				if err := pause(ctx, 200*time.Millisecond); err != nil {
+				if err := smithytime.SleepWithContext(ctx, 200*time.Millisecond); err != nil {
 					return err
 				}
 			}
@@ -119,7 +120,7 @@ func TestNoMachineIsMissingAndNoneIsLaunchedTwice(t *testing.T) {
 			group.Go(func() error { return w.Burst(ctx, pods, burstShapes()...) })
 			group.Go(func() error {
 				for len(w.Claims()) < before+2 {
-					if err := pause(ctx, 10*time.Millisecond); err != nil {
+					if err := smithytime.SleepWithContext(ctx, 10*time.Millisecond); err != nil {
 						return err
 					}
 				}
@@ -131,7 +132,7 @@ func TestNoMachineIsMissingAndNoneIsLaunchedTwice(t *testing.T) {
 			if late := w.UntilPlaced(t.Context(), brief.Place); late > 0 {
 				t.Fatalf("%d of %d pods have no node", late, pods)
 			}
-			if err := pause(t.Context(), slowest+2*boots); err != nil { // By then a surplus machine would exist.
+			if err := smithytime.SleepWithContext(t.Context(), slowest+2*boots); err != nil { // By then a surplus machine would exist.
 				t.Fatal(err)
 			}
 			if empty := w.Empty(); len(empty) > 0 {

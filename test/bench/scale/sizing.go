@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
+
 	"karve.sh/karve/test/harness/karve"
 )
 
@@ -52,7 +54,7 @@ func liveHeap(ctx context.Context, size Size, log func(string, ...any)) (bytes f
 	if err != nil {
 		return 0, err
 	}
-	if err := pause(ctx, Full.Settle); err != nil {
+	if err := smithytime.SleepWithContext(ctx, Full.Settle); err != nil {
 		return 0, err
 	}
 	// Only allocations trigger collections. Each read of the metrics allocates memory.
@@ -61,7 +63,7 @@ func liveHeap(ctx context.Context, size Size, log func(string, ...any)) (bytes f
 		if s, err = scrape(ctx, running.metricsURL); err != nil {
 			return 0, err
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := smithytime.SleepWithContext(ctx, 50*time.Millisecond); err != nil {
 			return 0, err
 		}
 	}

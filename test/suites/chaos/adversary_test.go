@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -456,7 +457,7 @@ func (c *chaos) meanwhile(ctx context.Context, number int, do func(context.Conte
 			if err := do(ctx); err != nil && ctx.Err() == nil {
 				c.tell("#%d: %v", number, err)
 			}
-			_ = pause(ctx, 500*time.Millisecond)
+			_ = smithytime.SleepWithContext(ctx, 500*time.Millisecond)
 		}
 	}()
 	c.stops[number] = func() {

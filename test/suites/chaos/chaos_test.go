@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
+
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/test/harness/cluster"
 )
@@ -163,7 +165,7 @@ func (w *world) settles(t *testing.T, when string, within, stays time.Duration, 
 		case time.Since(good) > stays:
 			return
 		}
-		if err := pause(t.Context(), 200*time.Millisecond); err != nil {
+		if err := smithytime.SleepWithContext(t.Context(), 200*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +61,7 @@ type chaos struct {
 func (c *chaos) play(ctx context.Context, acts []act) error {
 	began := time.Now()
 	for _, a := range acts {
-		if err := pause(ctx, time.Until(began.Add(a.at))); err != nil {
+		if err := smithytime.SleepWithContext(ctx, time.Until(began.Add(a.at))); err != nil {
 			return err
 		}
 		what, err := c.perform(ctx, a)
@@ -253,7 +254,7 @@ func (c *chaos) restartAPIServer(ctx context.Context, away time.Duration) (strin
 	if err := c.KillComponent(cluster.APIServer); err != nil {
 		return "", err
 	}
-	if err := pause(ctx, away); err != nil {
+	if err := smithytime.SleepWithContext(ctx, away); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(": away for %s", away), c.insist(ctx, func(ctx context.Context) error { return c.StartComponent(ctx, cluster.APIServer) })

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -138,18 +139,9 @@ func (w *world) churn(ctx context.Context, random *rand.Rand, until time.Time) e
 				return err
 			}
 		}
-		if err := pause(ctx, time.Second+time.Duration(random.Int64N(int64(4*time.Second)))); err != nil {
+		if err := smithytime.SleepWithContext(ctx, time.Second+time.Duration(random.Int64N(int64(4*time.Second)))); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
