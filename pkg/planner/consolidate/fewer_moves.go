@@ -11,8 +11,8 @@ import (
 // weights are factors by which moves count more in the search for fewer moves. Savings above the largest factor times what their moves count are always made.
 var weights = [...]float64{1.41, 2, 2.83}
 
-// withFewerMoves returns, of the solutions found whose machines cost at most enough, the one that moves least. It tries the solution without moves, and searches in which
-// moves count more. If the cheapest solution costs more than enough, it returns that one.
+// withFewerMoves returns, of the solutions found whose machines cost at most enough, the one that moves least. It tries the solution without moves, and
+// searches in which moves count more. If the cheapest solution costs more than enough, it returns that one.
 func (v *improver) withFewerMoves(enough int64) *improver {
 	if v.price() > enough || !slices.Contains(v.best.stays, false) {
 		return v
