@@ -1,28 +1,36 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/manifests"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/test/harness/cluster"
 	"karve.sh/karve/test/harness/cluster/builder"
 	"karve.sh/karve/test/harness/karve"
@@ -34,6 +42,9 @@ const (
 	exampleClass      = "gpu-shared"
 	exampleDeployment = "inference"
 )
+
+// poolExamples are the files of examples/ that make the pool.
+var poolExamples = []string{"nodeclass.yaml", "gpunodeclass.yaml", "nodepool.yaml"}
 
 // nodeDelay is how long a machine takes from running to being a Node. It is long enough to be seen, and shorter than the minute of a real machine.
 const nodeDelay = 3 * time.Second
@@ -72,6 +83,9 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.readTypes(); err != nil {
 		return err
 	}
+	if err := d.planAhead(ctx); err != nil {
+		return err
+	}
 	if err := d.build(ctx); err != nil {
 		return err
 	}
@@ -103,8 +117,35 @@ func (d *demo) readTypes() (err error) {
 	return nil
 }
 
+// planAhead prints what Karve plans for the examples, as `kubectl karve plan -f examples/` does. It needs no cluster.
+func (d *demo) planAhead(ctx context.Context) error {
+	var files []manifests.File
+	for _, name := range append([]string{"deployment.yaml"}, poolExamples...) {
+		content, err := os.ReadFile(filepath.Join(d.root, "examples", name)) //nolint:gosec // our own
+		if err != nil {
+			return fmt.Errorf("reading an example: %w", err)
+		}
+		files = append(files, manifests.File{Name: name, Content: content})
+	}
+	planned, _, err := manifests.Read(ctx, files)
+	if err != nil {
+		return err
+	}
+	planned.UseInstanceTypes(d.types)
+	q, err := quote.Of(planned, func() solve.Solver { return solve.Solver{} })
+	if err != nil {
+		return err
+	}
+	d.chapter("What Karve plans for examples/, as `kubectl karve plan -f examples/` prints it\n")
+	if err := q.Text(d.out, false); err != nil {
+		return err
+	}
+	d.chapter("What happens on a real control plane with Karpenter")
+	return nil
+}
+
 func (d *demo) build(ctx context.Context) error {
-	stale, err := builder.Stale(d.root, builder.Cluster)
+	stale, err := builder.Stale(d.root, builder.Demo)
 	if err != nil {
 		return err
 	}
@@ -112,7 +153,7 @@ func (d *demo) build(ctx context.Context) error {
 		d.tell("building a cluster's binaries from their sources, once: this takes some minutes")
 	}
 	p := &progress{story: d.story}
-	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Cluster) }); err != nil {
+	if err := d.whileStill(p.doing, func() error { return builder.Build(ctx, d.root, p, builder.Demo) }); err != nil {
 		return err
 	}
 	return d.building("Karve's controller", func() error {
@@ -197,7 +238,7 @@ func (d *demo) compare(ctx context.Context) (ours, alone figures, err error) {
 
 // prepare creates both pools and starts to watch. Both exist all the time, so that it shows if one side serves the pods of the other.
 func (d *demo) prepare(ctx context.Context) error {
-	if err := d.apply(ctx, "nodeclass.yaml", "gpunodeclass.yaml", "nodepool.yaml"); err != nil {
+	if err := d.apply(ctx, poolExamples...); err != nil {
 		return err
 	}
 	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: examplePool}}
@@ -218,27 +259,31 @@ func (d *demo) prepare(ctx context.Context) error {
 	return err
 }
 
-// apply applies files of examples/ as a user does.
+// apply creates the objects of files of examples/, with the strict validation that kubectl asks for.
 func (d *demo) apply(ctx context.Context, files ...string) error {
-	args := []string{"apply", "--validate=strict"}
+	strict := client.WithFieldValidation(d.client, metav1.FieldValidationStrict)
 	for _, file := range files {
-		args = append(args, "-f", filepath.Join(d.root, "examples", file))
-	}
-	_, err := d.kubectl(ctx, args...)
-	return err
-}
-
-func (d *demo) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, d.cluster.Kubectl(), append([]string{"--kubeconfig=" + d.cluster.Kubeconfig()}, args...)...) //nolint:gosec // our own
-	out, err := cmd.Output()
-	if err != nil {
-		var said *exec.ExitError
-		if errors.As(err, &said) {
-			return out, fmt.Errorf("kubectl %s: %w: %s", args[0], err, said.Stderr)
+		content, err := os.ReadFile(filepath.Join(d.root, "examples", file)) //nolint:gosec // our own
+		if err != nil {
+			return fmt.Errorf("reading an example: %w", err)
 		}
-		return out, fmt.Errorf("kubectl %s: %w", args[0], err)
+		for document := range strings.SplitSeq(string(content), "\n---\n") {
+			o := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
+				return fmt.Errorf("reading examples/%s: %w", file, err)
+			}
+			if len(o.Object) == 0 {
+				continue // only comments
+			}
+			if o.GetNamespace() == "" {
+				o.SetNamespace(metav1.NamespaceDefault) // the API server ignores it for objects without a namespace
+			}
+			if err := strict.Create(ctx, o); err != nil {
+				return fmt.Errorf("applying examples/%s: %w", file, err)
+			}
+		}
 	}
-	return out, nil
+	return nil
 }
 
 // snapshot saves the objects that explain a failure, as far as the cluster still serves them.
@@ -246,11 +291,19 @@ func (d *demo) snapshot(ctx context.Context, path string) {
 	// The context may have ended with the failure.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
-	out, err := d.kubectl(ctx, "get", "--all-namespaces", "--output=yaml", "gpunodeclasses,nodepools,nodeoverlays,nodeclaims,nodes,deployments,pods,events.v1.events.k8s.io")
-	if err != nil {
-		out = append(out, []byte("# "+err.Error()+"\n")...)
+	var out bytes.Buffer
+	for _, list := range []client.ObjectList{
+		&v1alpha1.GPUNodeClassList{}, &karpv1.NodePoolList{}, &karpv1alpha1.NodeOverlayList{}, &karpv1.NodeClaimList{}, &corev1.NodeList{},
+		&appsv1.DeploymentList{}, &corev1.PodList{}, &eventsv1.EventList{},
+	} {
+		err := d.client.List(ctx, list)
+		content, _ := yaml.Marshal(list) // what was read of API types can be written
+		fmt.Fprintf(&out, "--- # %T\n%s", list, content)
+		if err != nil {
+			fmt.Fprintf(&out, "# %v\n", err)
+		}
 	}
-	if err := os.WriteFile(path, out, 0o600); err != nil {
+	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
 		d.tell("the objects could not be kept: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/cluster/builder"
 )
 
 // Scene is the input of the scheduler's filters: a cluster and what happens in it. The program in test/harness/scheduler/filter plays it.
@@ -81,7 +82,7 @@ var build = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(root, "_output", "bin", "scheduler-filter")
-	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", "-o", path, ".") //nolint:gosec // go
+	cmd := exec.CommandContext(context.Background(), "go", "build", "-ldflags", "-s -w", builder.KubernetesFlag, "-o", path, ".") //nolint:gosec // go
 	cmd.Dir = filepath.Join(root, "test", "harness", "scheduler", "filter")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the scheduler's filters: %w\n%s", err, out)
