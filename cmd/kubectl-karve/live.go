@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
@@ -23,7 +24,8 @@ import (
 // replicasTimeout is how long a node may be without its replicas until it counts as broken. It is the default of the controller.
 const replicasTimeout = 10 * time.Minute
 
-// clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because a plan is for all pods.
+// clusterFlags are the flags of kubectl that select the cluster and the user. There is no flag for the namespace, because GPUs are shared by the
+// pods of all namespaces.
 func clusterFlags() *genericclioptions.ConfigFlags {
 	all := genericclioptions.NewConfigFlags(true)
 	return &genericclioptions.ConfigFlags{
@@ -32,20 +34,26 @@ func clusterFlags() *genericclioptions.ConfigFlags {
 	}
 }
 
-// liveCluster reads the cluster as the controller does. It does not write to it.
-func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, types []catalog.InstanceType) (*snapshot.Cluster, error) {
+// connection is a client of a cluster with Karpenter and Karve.
+type connection struct {
+	client.Client
+	config *rest.Config
+}
+
+// connect returns a client of the cluster that the flags select. instead says in errors what to do without a cluster, such as ", or name manifests with -f".
+func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, error) {
 	config, err := flags.ToRESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("without -f the pods of a cluster are planned for, but which one is not known: %w", err)
+		return connection{}, fmt.Errorf("select a cluster with --kubeconfig or --context%s: %w", instead, err)
 	}
 	config.QPS, config.Burst = 50, 100
 	scheme, err := gather.Scheme()
 	if err != nil {
-		return nil, err
+		return connection{}, err
 	}
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
-		return nil, fmt.Errorf("reaching the cluster: %w", err)
+		return connection{}, fmt.Errorf("reaching the cluster: %w", err)
 	}
 	for _, needed := range []struct {
 		kind schema.GroupKind
@@ -56,12 +64,17 @@ func liveCluster(ctx context.Context, flags *genericclioptions.ConfigFlags, type
 	} {
 		served, err := serves(c.RESTMapper(), needed.kind)
 		if err != nil {
-			return nil, err
+			return connection{}, err
 		}
 		if !served {
-			return nil, fmt.Errorf("the cluster has no kind %s: %s, or name manifests with -f", needed.kind, needed.how)
+			return connection{}, fmt.Errorf("the cluster has no kind %s: %s%s", needed.kind, needed.how, instead)
 		}
 	}
+	return connection{c, config}, nil
+}
+
+// cluster reads the cluster as the controller does.
+func (c connection) cluster(ctx context.Context, types []catalog.InstanceType) (*snapshot.Cluster, error) {
 	overlays, err := serves(c.RESTMapper(), schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
 	if err != nil {
 		return nil, err

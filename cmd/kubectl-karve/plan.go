@@ -3,16 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"sigs.k8s.io/yaml"
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
@@ -30,7 +27,7 @@ type planOptions struct {
 	instanceTypes string
 	replicas      string
 	budget        time.Duration
-	output        string
+	output        output
 	kube          *genericclioptions.ConfigFlags
 }
 
@@ -69,17 +66,15 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
 	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
 	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
-	fs.StringVarP(&o.output, "output", "o", "", "output format: wide (each pod and its GPU), json or yaml")
+	o.output.addFlag(fs, "each pod and its GPU")
 	o.kube.AddFlags(fs)
 	return cmd
 }
 
 // run reads, plans and writes. It writes nothing if it fails.
 func (o *planOptions) run(ctx context.Context, s streams) error {
-	switch o.output {
-	case "", "wide", "json", "yaml":
-	default:
-		return fmt.Errorf("--output must be wide, json or yaml, not %q", o.output)
+	if err := o.output.validate(); err != nil {
+		return err
 	}
 	if o.budget < 0 {
 		return fmt.Errorf("--budget must not be negative, but is %s", o.budget)
@@ -120,10 +115,10 @@ func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "json" || o.output == "yaml" {
-		return o.data(out, &q)
+	if o.output.isData() {
+		return o.output.data(out, &q)
 	}
-	return q.Text(out, o.output == "wide")
+	return q.Text(out, o.output.wide())
 }
 
 func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32) error {
@@ -131,24 +126,10 @@ func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32
 	if err != nil {
 		return err
 	}
-	if o.output == "json" || o.output == "yaml" {
-		return o.data(out, &sweep)
+	if o.output.isData() {
+		return o.output.data(out, &sweep)
 	}
 	return sweep.Text(out)
-}
-
-func (o *planOptions) data(out io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	if o.output == "yaml" {
-		if text, err = yaml.JSONToYAML(text); err != nil {
-			return err
-		}
-	}
-	_, err = fmt.Fprintln(out, strings.TrimSuffix(string(text), "\n"))
-	return err
 }
 
 // search returns the solver for one plan, which stops when the budget is spent.
@@ -179,7 +160,11 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 // cluster returns the cluster to plan for, and notes for the user.
 func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
 	if len(o.filenames) == 0 {
-		c, err := liveCluster(ctx, o.kube, types)
+		live, err := connect(o.kube, ", or name manifests with -f")
+		if err != nil {
+			return nil, nil, err
+		}
+		c, err := live.cluster(ctx, types)
 		return c, nil, err
 	}
 	files, err := readFiles(o.filenames, o.recursive, in)

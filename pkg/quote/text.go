@@ -9,6 +9,7 @@ import (
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/table"
 )
 
 // Text writes the quote as text. Machines of the same kind share a line. If wide is true, each pod has its own line.
@@ -17,18 +18,18 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 	if q.waiting == 0 {
 		out.WriteString("No pod waits for a GPU.\n")
 	}
-	sections := []table{q.claims(), q.placements()}
+	sections := []table.Table{q.claims(), q.placements()}
 	if wide {
-		sections = []table{q.claimsWide(), q.placementsWide()}
+		sections = []table.Table{q.claimsWide(), q.placementsWide()}
 	}
 	for _, t := range append(sections, q.summary(), q.unplaced()) {
-		if len(t.rows) == 0 {
+		if len(t.Rows) == 0 {
 			continue
 		}
 		if out.Len() > 0 {
 			out.WriteString("\n")
 		}
-		if err := t.write(&out); err != nil {
+		if err := t.Write(&out); err != nil {
 			return err
 		}
 	}
@@ -37,8 +38,8 @@ func (q *Quote) Text(w io.Writer, wide bool) error {
 }
 
 // claims returns the machines to launch, with one row for each kind.
-func (q *Quote) claims() table {
-	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "PODS", right: true}, {title: "$/H", right: true}, {title: "FOR"}}}
+func (q *Quote) claims() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODEPOOL"}, {Title: "LAUNCH"}, {Title: "CAPACITY"}, {Title: "ZONE"}, {Title: "PODS", Right: true}, {Title: "$/H", Right: true}, {Title: "FOR"}}}
 	for _, claims := range q.launches() {
 		for len(claims) > 0 {
 			first, n := claims[0], 0
@@ -47,7 +48,7 @@ func (q *Quote) claims() table {
 				pods = append(pods, claims[n].Pods...)
 			}
 			claims = claims[n:]
-			t.add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
+			t.Add(first.NodePool, fmt.Sprintf("%d × %s", n, first.machine()), first.CapacityType, strings.Join(first.Zones, ","),
 				strconv.Itoa(len(pods)), dollars(first.Price*planner.MicroUSD(n)), q.workloads(pods))
 		}
 	}
@@ -77,8 +78,8 @@ func sameKind(a, b Claim) bool {
 }
 
 // claimsWide returns the machines to launch, with a row for each pod.
-func (q *Quote) claimsWide() table {
-	t := table{columns: []column{{title: "NODEPOOL"}, {title: "LAUNCH"}, {title: "CAPACITY"}, {title: "ZONE"}, {title: "$/H", right: true}, {title: "POD"}, {title: "GPU", right: true}}}
+func (q *Quote) claimsWide() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODEPOOL"}, {Title: "LAUNCH"}, {Title: "CAPACITY"}, {Title: "ZONE"}, {Title: "$/H", Right: true}, {Title: "POD"}, {Title: "GPU", Right: true}}}
 	for _, c := range slices.Concat(q.launches()...) {
 		head := []string{c.NodePool, c.machine(), c.CapacityType, strings.Join(c.Zones, ","), dollars(c.Price)}
 		q.addPods(&t, head, c.Pods)
@@ -87,28 +88,28 @@ func (q *Quote) claimsWide() table {
 }
 
 // addPods adds a row for each pod. Only the first one starts with the cells of head.
-func (q *Quote) addPods(t *table, head, pods []string) {
+func (q *Quote) addPods(t *table.Table, head, pods []string) {
 	for _, pod := range pods {
 		gpu := "any"
 		if n := q.pods[pod].gpu; n >= 0 {
 			gpu = strconv.Itoa(n)
 		}
-		t.add(append(slices.Clone(head), pod, gpu)...)
+		t.Add(append(slices.Clone(head), pod, gpu)...)
 		head = make([]string, len(head))
 	}
 }
 
 // placements returns the nodes on which pods fit.
-func (q *Quote) placements() table {
-	t := table{columns: []column{{title: "NODE WITH ROOM"}, {title: "PODS", right: true}, {title: "FOR"}}}
+func (q *Quote) placements() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODE WITH ROOM"}, {Title: "PODS", Right: true}, {Title: "FOR"}}}
 	for _, p := range q.Placements {
-		t.add(p.Node, strconv.Itoa(len(p.Pods)), q.workloads(p.Pods))
+		t.Add(p.Node, strconv.Itoa(len(p.Pods)), q.workloads(p.Pods))
 	}
 	return t
 }
 
-func (q *Quote) placementsWide() table {
-	t := table{columns: []column{{title: "NODE WITH ROOM"}, {title: "POD"}, {title: "GPU", right: true}}}
+func (q *Quote) placementsWide() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODE WITH ROOM"}, {Title: "POD"}, {Title: "GPU", Right: true}}}
 	for _, p := range q.Placements {
 		q.addPods(&t, []string{p.Node}, p.Pods)
 	}
@@ -116,17 +117,17 @@ func (q *Quote) placementsWide() table {
 }
 
 // summary returns the price of the plan and the prices to compare it with.
-func (q *Quote) summary() table {
-	t := table{columns: []column{{}, {title: "$/H", right: true}, {}}}
+func (q *Quote) summary() table.Table {
+	t := table.Table{Columns: []table.Column{{}, {Title: "$/H", Right: true}, {}}}
 	if len(q.Claims) > 0 {
-		t.add("this plan, "+machines(len(q.Claims)), dollars(q.Price), q.proof())
+		t.Add("this plan, "+machines(len(q.Claims)), dollars(q.Price), q.proof())
 		if q.Karpenter != nil {
-			t.add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
+			t.Add("Karpenter alone", dollars(*q.Karpenter), q.beside(*q.Karpenter, q.KarpenterUnplaced))
 		}
-		t.add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
+		t.Add("a whole GPU for each replica", dollars(q.WholeGPUs), q.beside(q.WholeGPUs, q.WholeGPUsUnplaced))
 	}
 	if h := q.Headroom; h != nil {
-		t.add("headroom besides, "+machines(len(h.Claims)), dollars(h.Price), h.words())
+		t.Add("headroom besides, "+machines(len(h.Claims)), dollars(h.Price), h.words())
 	}
 	return t
 }
@@ -185,8 +186,8 @@ func percent(price, than planner.MicroUSD) int64 {
 }
 
 // unplaced returns the pods without a place, with one row for each reason.
-func (q *Quote) unplaced() table {
-	t := table{columns: []column{{title: "NO PLACE FOR"}, {title: "REASON"}, {title: "MESSAGE"}}}
+func (q *Quote) unplaced() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NO PLACE FOR"}, {Title: "REASON"}, {Title: "MESSAGE"}}}
 	q.refusals(&t, q.Unplaced)
 	if q.Headroom != nil {
 		q.refusals(&t, q.Headroom.Unplaced)
@@ -194,7 +195,7 @@ func (q *Quote) unplaced() table {
 	return t
 }
 
-func (q *Quote) refusals(t *table, unplaced []Unplaced) {
+func (q *Quote) refusals(t *table.Table, unplaced []Unplaced) {
 	type why struct {
 		reason  planner.Reason
 		message string
@@ -209,13 +210,13 @@ func (q *Quote) refusals(t *table, unplaced []Unplaced) {
 		pods[w] = append(pods[w], u.Pod)
 	}
 	for _, w := range order {
-		t.add(q.workloads(pods[w]), string(w.reason), w.message)
+		t.Add(q.workloads(pods[w]), string(w.reason), w.message)
 	}
 }
 
 // Text writes the sweep as text.
 func (s *Sweep) Text(w io.Writer) error {
-	t := table{columns: []column{{title: "REPLICAS PER GPU", right: true}, {title: "MACHINES", right: true}, {title: "$/H", right: true}, {title: "AT LEAST", right: true}, {title: ""}}}
+	t := table.Table{Columns: []table.Column{{Title: "REPLICAS PER GPU", Right: true}, {Title: "MACHINES", Right: true}, {Title: "$/H", Right: true}, {Title: "AT LEAST", Right: true}, {Title: ""}}}
 	for _, row := range s.Rows {
 		var notes []string
 		if row.Replicas == s.Cheapest {
@@ -224,10 +225,10 @@ func (s *Sweep) Text(w io.Writer) error {
 		if row.Unplaced > 0 {
 			notes = append(notes, fmt.Sprintf("%d pods without a place", row.Unplaced))
 		}
-		t.add(strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
+		t.Add(strconv.Itoa(int(row.Replicas)), strconv.Itoa(row.Machines), dollars(row.Price), dollarsDown(row.Bound), strings.Join(notes, ", "))
 	}
 	var out strings.Builder
-	if err := t.write(&out); err != nil {
+	if err := t.Write(&out); err != nil {
 		return err
 	}
 	if !s.statesMemory {

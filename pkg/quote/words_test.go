@@ -1,10 +1,7 @@
 package quote
 
 import (
-	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"karve.sh/karve/pkg/planner"
 )
@@ -52,29 +49,6 @@ func TestBesideNamesTheDifference(t *testing.T) {
 	if got := q.beside(1_000_000, 3); got != "the same, and leaves 3 of the pods without a place" {
 		t.Errorf("got %q", got)
 	}
-}
-
-func TestColumnsStandUnderTheirTitles(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		tab := table{columns: []column{{title: "LEFT"}, {title: "RIGHT", right: true}, {title: "LAST"}}}
-		cell := rapid.StringMatching(`[a-z×]{1,12}`)
-		for range rapid.IntRange(1, 5).Draw(t, "rows") {
-			tab.add(cell.Draw(t, "left"), cell.Draw(t, "right"), cell.Draw(t, "last"))
-		}
-		var out strings.Builder
-		if err := tab.write(&out); err != nil {
-			t.Fatal(err)
-		}
-		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-		at := len([]rune(lines[0])) - len("LAST") // where the last column begins and the column before it ends
-		for i, line := range lines[1:] {
-			runes := []rune(line)
-			if string(runes[at:]) != tab.rows[i][2] || string(runes[at-len(gap):at]) != gap || runes[at-len(gap)-1] == ' ' || runes[0] == ' ' {
-				t.Fatalf("%q is not in columns", out.String())
-			}
-		}
-	})
 }
 
 func TestALineNamesThreeWorkloadsOrFour(t *testing.T) {

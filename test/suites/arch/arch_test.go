@@ -93,9 +93,9 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why: "snapshot, fleet, render, repair, manifests, quote and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
+		why: "snapshot, fleet, render, repair, manifests, quote, overview and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
 		of: anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
-			under("pkg/controllers/disruption/reason")),
+			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/controllers/disruption/reason")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
-		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/controllers"),
+		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"),
 			under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
@@ -150,7 +150,7 @@ var rules = []rule{
 	},
 	{
 		why: "what runs on nodes and on people's machines does not carry AWS's clients with it",
-		of: anyOf(under("cmd/kubectl-karve"), under("cmd/node"), under("pkg/node"), under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"),
+		of: anyOf(under("cmd/kubectl-karve"), under("cmd/node"), under("pkg/node"), under("pkg/snapshot"), under("pkg/render"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"),
 			under("pkg/controllers/gather")),
 		allows:       noneOf(below("github.com/aws")),
 		transitively: true,

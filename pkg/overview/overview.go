@@ -1,0 +1,194 @@
+// Package overview describes the shared GPUs of a live cluster: pools, nodes, GPUs, the pods that hold replicas, and prices. Build makes an Overview from what was
+// read; it has no client, no clock and no log. kubectl karve and its web page show overviews, and the JSON tags are what kubectl karve prints with -o json.
+//
+// A value that is not known is nil, and never 0.
+package overview
+
+import (
+	"time"
+
+	"karve.sh/karve/pkg/lifecycle"
+)
+
+// Overview is what there is at one moment. Its lists are sorted by name.
+type Overview struct {
+	AsOf  time.Time `json:"asOf"`
+	Pools []Pool    `json:"pools"`
+	Nodes []Node    `json:"nodes"`
+	// Pods hold replicas, and Waiting need some and are bound to no node, the oldest first.
+	Pods    []Pod     `json:"pods"`
+	Waiting []Waiting `json:"waiting"`
+	Totals  Totals    `json:"totals"`
+}
+
+// Totals are the sums of nodes.
+type Totals struct {
+	Nodes        int   `json:"nodes"`
+	GPUs         int64 `json:"gpus"`
+	Replicas     int64 `json:"replicas"`
+	ReplicasHeld int64 `json:"replicasHeld"`
+	// MicroUSDPerHour is the price of the nodes, and IdleMicroUSDPerHour the part of it that no pod pays for. The price of UnpricedNodes nodes is not known, and not
+	// in the sums.
+	MicroUSDPerHour     int64 `json:"microUSDPerHour"`
+	IdleMicroUSDPerHour int64 `json:"idleMicroUSDPerHour"`
+	UnpricedNodes       int   `json:"unpricedNodes,omitempty"`
+	// BoundMicroUSDPerHour is a proven lower bound on the price of nodes for the same pods. It is nil if none was computed.
+	BoundMicroUSDPerHour *int64 `json:"boundMicroUSDPerHour,omitempty"`
+}
+
+// Pool is one of Karve's NodePools.
+type Pool struct {
+	Name         string `json:"name"`
+	GPUNodeClass string `json:"gpuNodeClass"`
+	// Resource is what pods of the pool request. It is "" if the GPUNodeClass does not exist.
+	Resource string `json:"resource,omitempty"`
+	// Problem says why the pool is not Ready. It is "" if it is.
+	Problem string `json:"problem,omitempty"`
+	// Totals has no bound.
+	Totals Totals `json:"totals"`
+}
+
+// Node is a machine with shared GPUs, from the creation of its NodeClaim on.
+type Node struct {
+	// Name is the name of the Node, and that of the NodeClaim until the machine has registered.
+	Name string `json:"name"`
+	// NodeClaim is "" for a node that Karve did not launch.
+	NodeClaim string `json:"nodeClaim,omitempty"`
+	// Pool is the NodePool, and "" if the node has none.
+	Pool         string `json:"nodePool,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	// Resource is the resource that the node exposes.
+	Resource string    `json:"resource,omitempty"`
+	Created  time.Time `json:"created"`
+	// State is the state of the machine as in docs/machines.md. Nodes that Karve did not launch are Started.
+	State lifecycle.State `json:"state"`
+	// Message is the state in words, such as "idle 3m, leaves in 2m", and Severity says how to show it.
+	Message  string   `json:"message"`
+	Severity Severity `json:"severity"`
+	// IdleSince is when Karve first saw the node without pods, and LeavesAt when it may leave because of that. They are nil if the node is not idle, or never leaves.
+	IdleSince *time.Time `json:"idleSince,omitempty"`
+	LeavesAt  *time.Time `json:"leavesAt,omitempty"`
+	// Replicas is what the Node exposes, or will expose once it has started. ReplicasHeld is the sum of what its pods request.
+	Replicas     int64 `json:"replicas"`
+	ReplicasHeld int64 `json:"replicasHeld"`
+	// MemoryMiB is the device memory of all GPUs, and nil if it is not known. StatedMiB is what the pods state that they need, in MiB.
+	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
+	StatedMiB int64  `json:"statedMiB"`
+	// MicroUSDPerHour is the price of the node, and nil if it is not known. IdleMicroUSDPerHour is what no pod pays for.
+	MicroUSDPerHour     *int64 `json:"microUSDPerHour,omitempty"`
+	IdleMicroUSDPerHour *int64 `json:"idleMicroUSDPerHour,omitempty"`
+	// Agent says what is known from the node's agent.
+	Agent Agent `json:"agent"`
+	// GPUs are the GPUs by index. Without a report of the agent, it has as many as the node should have, with nothing but an index.
+	GPUs []GPU `json:"gpus"`
+}
+
+// Severity says how to show a state.
+type Severity string
+
+// Severities.
+const (
+	// Good is a node that takes pods.
+	Good Severity = "good"
+	// Busy is a node that starts or leaves.
+	Busy Severity = "busy"
+	// Idle is a node without pods.
+	Idle Severity = "idle"
+	// Bad is a node that needs a look.
+	Bad Severity = "bad"
+)
+
+// Agent is the state of what the node's agent reports (karve.sh/gpu-holders).
+type Agent struct {
+	// Report is Missing, Fresh, Stale or Invalid.
+	Report ReportState `json:"report"`
+	// AsOf is when the agent last looked.
+	AsOf *time.Time `json:"asOf,omitempty"`
+	// Truncated says that the node has too many pods for the report to name them.
+	Truncated bool `json:"truncated,omitempty"`
+}
+
+// ReportState is the state of an agent's report.
+type ReportState string
+
+// States of a report.
+const (
+	// Missing means that no agent has reported: there is none, it is an old one, or it has not started.
+	Missing ReportState = "Missing"
+	Fresh   ReportState = "Fresh"
+	// Stale means that the report is older than nodecontract.HoldersFresh: what it says may not hold any more.
+	Stale ReportState = "Stale"
+	// Invalid means that the report cannot be read.
+	Invalid ReportState = "Invalid"
+)
+
+// GPU is a physical GPU.
+type GPU struct {
+	Index int `json:"index"`
+	// The rest is from the agent. It is empty or nil without its report.
+	UUID      string `json:"uuid,omitempty"`
+	Product   string `json:"product,omitempty"`
+	MemoryMiB *int64 `json:"memoryMiB,omitempty"`
+	// Healthy is false if the agent has taken the GPU out of service.
+	Healthy  *bool  `json:"healthy,omitempty"`
+	Replicas *int64 `json:"replicas,omitempty"`
+	Held     *int64 `json:"replicasHeld,omitempty"`
+	// StatedMiB is what the pods on the GPU state that they need. It is nil if the agent does not name them.
+	StatedMiB *int64 `json:"statedMiB,omitempty"`
+	// Holders hold replicas. It is nil if the agent does not name them.
+	Holders []Holder `json:"holders,omitempty"`
+	// UsedMiB and SMPercent are from the agent's metrics. They are nil if the metrics were not read.
+	UsedMiB   *int64   `json:"usedMiB,omitempty"`
+	SMPercent *float64 `json:"smPercent,omitempty"`
+}
+
+// Holder is a container that holds replicas of a GPU.
+type Holder struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	// Replicas are the numbers of the replicas. It is empty for a GPU that is not shared, which has one holder.
+	Replicas []int `json:"replicas,omitempty"`
+	// StatedMiB is what the pod states that it needs. It is nil if it states nothing.
+	StatedMiB *int64 `json:"statedMiB,omitempty"`
+}
+
+// Pod is a pod that holds replicas.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Node      string `json:"node"`
+	Pool      string `json:"nodePool,omitempty"`
+	Replicas  int64  `json:"replicas"`
+	// GPUs are the indices of the GPUs of the node on which the pod holds replicas. It is nil if the agent does not say it.
+	GPUs []int `json:"gpus,omitempty"`
+	// StatedMiB is the device memory that the pod states that it needs, and nil if it states none.
+	StatedMiB *int64 `json:"statedMiB,omitempty"`
+	// MicroUSDPerHour is the pod's part of the price of its node: see package bill.
+	MicroUSDPerHour *int64 `json:"microUSDPerHour,omitempty"`
+	// Started is when the kubelet started the pod.
+	Started time.Time `json:"started"`
+	// UnusedSeconds is for how long the pod has not used its GPUs, and nil if the agent does not report it as unused.
+	UnusedSeconds *int64 `json:"unusedSeconds,omitempty"`
+	// UsedMiB and SMPercent are from the agent's metrics. They are nil if the metrics were not read or do not have the pod.
+	UsedMiB   *int64   `json:"usedMiB,omitempty"`
+	SMPercent *float64 `json:"smPercent,omitempty"`
+}
+
+// Waiting is a pod that requests GPUs and is bound to no node.
+type Waiting struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	Since     time.Time `json:"since"`
+	// Resource is the GPU resource that the pod requests.
+	Resource string `json:"resource"`
+	Replicas int64  `json:"replicas"`
+	// StatedMiB is the device memory that the pod states that it needs, and nil if it states none.
+	StatedMiB *int64 `json:"statedMiB,omitempty"`
+	// Nominated is the node that the pod is nominated for.
+	Nominated string `json:"nominatedNode,omitempty"`
+	// Reason is why the pod has no place, if the caller has asked for it. Build does not set it.
+	Reason string `json:"reason,omitempty"`
+}

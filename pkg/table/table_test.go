@@ -1,0 +1,70 @@
+package table_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"karve.sh/karve/pkg/table"
+)
+
+func TestColorsTakeNoRoom(t *testing.T) {
+	t.Parallel()
+	tab := table.Table{Columns: []table.Column{{Title: "NAME"}, {Title: "$/H", Right: true}, {Title: "STATE"}}}
+	tab.Add("a", "0.526", "\x1b[32mReady\x1b[0m")
+	tab.Add("\x1b[1;31mé-longer\x1b[0m", "12.000", "")
+	var out strings.Builder
+	if err := tab.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := "NAME          $/H   STATE\na           0.526   \x1b[32mReady\x1b[0m\n\x1b[1;31mé-longer\x1b[0m   12.000\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTextDoesNotControlTheTerminal(t *testing.T) {
+	t.Parallel()
+	tab := table.Table{Columns: []table.Column{{}, {}}}
+	tab.Add("a\x1b[2Jb\r\n\x1b]0;title\a\u009b1m", "\x1b[31mred\x1b[0m")
+	var out strings.Builder
+	if err := tab.Write(&out); err != nil || out.String() != "a[2Jb]0;title1m   \x1b[31mred\x1b[0m\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+func TestWithoutTitlesThereIsNoLineForThem(t *testing.T) {
+	t.Parallel()
+	tab := table.Table{Columns: []table.Column{{}, {}}}
+	tab.Add("a", "b")
+	var out strings.Builder
+	if err := tab.Write(&out); err != nil || out.String() != "a   b\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+func TestColumnsStandUnderTheirTitles(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tab := table.Table{Columns: []table.Column{{Title: "LEFT"}, {Title: "RIGHT", Right: true}, {Title: "LAST"}}}
+		cell := rapid.StringMatching(`[a-z×]{1,12}`)
+		for range rapid.IntRange(1, 5).Draw(t, "rows") {
+			tab.Add(cell.Draw(t, "left"), cell.Draw(t, "right"), cell.Draw(t, "last"))
+		}
+		var out strings.Builder
+		if err := tab.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		const gap = "   "
+		at := len([]rune(lines[0])) - len("LAST") // where the last column begins and the column before it ends
+		for i, line := range lines[1:] {
+			runes := []rune(line)
+			if string(runes[at:]) != tab.Rows[i][2] || string(runes[at-len(gap):at]) != gap || runes[at-len(gap)-1] == ' ' || runes[0] == ' ' {
+				t.Fatalf("%q is not in columns", out.String())
+			}
+		}
+	})
+}
