@@ -1,69 +1,136 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/resource"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"karve.sh/karve/pkg/manifests"
 )
 
-// extensions are the extensions of the files that are read from directories, as in kubectl. Files that are named explicitly may have any extension.
-var extensions = []string{".yaml", ".yml", ".json"}
+// fileFlags are kubectl's flags that name manifests: -f, -R and -k.
+func fileFlags(usage string) *genericclioptions.FileNameFlags {
+	return &genericclioptions.FileNameFlags{Usage: usage, Filenames: new([]string), Kustomize: new(""), Recursive: new(false)}
+}
 
-// readFiles reads files and the files in directories. The name - stands for standard input.
-func readFiles(names []string, recursive bool, in io.Reader) ([]manifests.File, error) {
-	var files []manifests.File
-	for _, name := range names {
-		if name == "-" {
-			content, err := io.ReadAll(in)
-			if err != nil {
-				return nil, fmt.Errorf("reading standard input: %w", err)
-			}
-			files = append(files, manifests.File{Name: "standard input", Content: content})
-			continue
+// readFiles reads files, the files in directories, URLs and a kustomization. The name - stands for standard input. The resource builder of cli-runtime cannot
+// do this, because it forgets the document in which it found an object, and accepts fields twice.
+func readFiles(ctx context.Context, o resource.FilenameOptions, in io.Reader) ([]manifests.File, error) {
+	if o.Kustomize != "" {
+		if len(o.Filenames) > 0 || o.Recursive {
+			return nil, errors.New("-k cannot be used together with -f or -R")
 		}
-		paths, err := expand(name, recursive)
+		return kustomization(o.Kustomize)
+	}
+	var files []manifests.File
+	for _, name := range o.Filenames {
+		var read []manifests.File
+		var err error
+		switch {
+		case name == "-":
+			read, err = one("standard input")(io.ReadAll(in))
+		case strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://"):
+			read, err = one(name)(download(ctx, name))
+		default:
+			read, err = readPath(name, o.Recursive)
+		}
 		if err != nil {
 			return nil, err
 		}
-		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, manifests.File{Name: path, Content: content})
-		}
+		files = append(files, read...)
 	}
 	return files, nil
 }
 
-// expand returns the files that a name stands for.
-func expand(name string, recursive bool) ([]string, error) {
+// one returns a function that makes a file of what was read.
+func one(name string) func([]byte, error) ([]manifests.File, error) {
+	return func(content []byte, err error) ([]manifests.File, error) {
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
+		}
+		return []manifests.File{{Name: name, Content: content}}, nil
+	}
+}
+
+// download returns the content of a URL.
+func download(ctx context.Context, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, errors.Unwrap(err) // The caller names the URL.
+	}
+	defer answer.Body.Close() //nolint:errcheck // It is only read.
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the server answered %s", answer.Status)
+	}
+	return io.ReadAll(answer.Body)
+}
+
+// kustomization returns what kubectl kustomize prints for a directory.
+func kustomization(directory string) ([]manifests.File, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // as kubectl does
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), directory)
+	if err != nil {
+		return nil, fmt.Errorf("-k %s: %w", directory, err)
+	}
+	return one("kustomization " + directory)(objects.AsYaml())
+}
+
+// readPath reads a file or the files in a directory.
+func readPath(name string, recursive bool) ([]manifests.File, error) {
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, err
 	}
-	if !info.IsDir() {
-		return []string{name}, nil
+	paths := []string{name}
+	if info.IsDir() {
+		if paths, err = expand(name, recursive); err != nil {
+			return nil, err
+		}
 	}
+	var files []manifests.File
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, manifests.File{Name: path, Content: content, Found: info.IsDir()})
+	}
+	return files, nil
+}
+
+// expand returns the files in a directory that have one of kubectl's extensions.
+func expand(directory string, recursive bool) ([]string, error) {
 	var paths []string
-	err = filepath.WalkDir(name, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && path != name && !recursive:
+		case entry.IsDir() && path != directory && !recursive:
 			return filepath.SkipDir
-		case !entry.IsDir() && slices.Contains(extensions, filepath.Ext(path)):
+		case !entry.IsDir() && slices.Contains(resource.FileExtensions, filepath.Ext(path)):
 			paths = append(paths, path)
 		}
 		return nil
 	})
 	if err == nil && len(paths) == 0 {
-		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R looks into its folders too", name)
+		return nil, fmt.Errorf("%s has no files named *.yaml, *.yml or *.json; -R looks into its folders too", directory)
 	}
 	return paths, err
 }

@@ -88,3 +88,36 @@ func TestReplicasAreNumbersListsAndRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestManifestsComeFromAURL(t *testing.T) {
+	pool, err := os.ReadFile("../../examples/two-pools/shared.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/shared.yaml" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Write(pool) //nolint:errcheck // The command tells what it did not get.
+	}))
+	defer server.Close()
+	for path, want := range map[string]struct {
+		status      int
+		out, errOut string
+	}{
+		"/shared.yaml": {0, "default/test-gpu-shared (10)", ""},
+		"/other.yaml":  {1, "", "error: reading " + server.URL + "/other.yaml: the server answered 404 Not Found\n"},
+	} {
+		var out, errOut bytes.Buffer
+		status := run(t.Context(), []string{"plan", "-f", server.URL + path}, streams{strings.NewReader(""), &out, &errOut})
+		if status != want.status || !strings.Contains(out.String(), want.out) || want.errOut != "" && errOut.String() != want.errOut {
+			t.Errorf("%s: status %d, %s%s", path, status, &out, &errOut)
+		}
+	}
+	server.Close()
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), []string{"plan", "-f", server.URL}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || strings.Count(errOut.String(), server.URL) != 1 {
+		t.Errorf("a server that is not there: status %d, %s%s", status, &out, &errOut)
+	}
+}

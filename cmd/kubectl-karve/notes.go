@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,13 +31,38 @@ func builtinNotes(c *snapshot.Cluster) []string {
 	return notes
 }
 
-func skippedNote(skipped []manifests.Skipped) []string {
-	if len(skipped) == 0 {
-		return nil
+// maxNamed is the number of names in a note.
+const maxNamed = 3
+
+func skippedNotes(skipped *manifests.Skipped) []string {
+	var notes, kinds []string
+	for _, k := range skipped.Kinds {
+		kinds = append(kinds, fmt.Sprintf("%d %s", k.Count, k.Kind))
 	}
-	var kinds []string
-	for _, s := range skipped {
-		kinds = append(kinds, fmt.Sprintf("%d %s", s.Count, s.Kind))
+	if len(kinds) > 0 {
+		notes = append(notes, "no plan depends on these, they are left out: "+strings.Join(kinds, ", "))
 	}
-	return []string{"no plan depends on these, they are left out: " + strings.Join(kinds, ", ")}
+	if files := skipped.NotObjects; len(files) > 0 {
+		notes = append(notes, "these are not Kubernetes objects, they are left out: "+named(files))
+	}
+	for _, r := range skipped.Replaced {
+		notes = append(notes, fmt.Sprintf("%s is in %s and in %s: the latter counts, as for kubectl apply", r.Object, r.First, r.Last))
+	}
+	return notes
+}
+
+// named joins names, and counts those beyond the first few.
+func named(names []string) string {
+	if more := len(names) - maxNamed; more > 1 {
+		names = append(slices.Clone(names[:maxNamed]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+func unservedNotes(q *quote.Quote) []string {
+	var notes []string
+	for _, u := range q.Unserved {
+		notes = append(notes, u.String())
+	}
+	return notes
 }

@@ -22,10 +22,10 @@ import (
 
 // planOptions are the flags of the plan command.
 type planOptions struct {
-	filenames     []string
-	recursive     bool
+	files         *genericclioptions.FileNameFlags
 	instanceTypes string
 	replicas      string
+	conditions    conditions
 	budget        time.Duration
 	output        output
 	kube          *genericclioptions.ConfigFlags
@@ -45,10 +45,13 @@ const planExample = `  # What would these manifests cost?
   kubectl karve plan -o wide
 
   # How many pods should share a GPU?
-  kubectl karve plan -f manifests/ --replicas 1..48`
+  kubectl karve plan -f manifests/ --replicas 1..48
+
+  # In a pipeline: fail if a pod has no place or the machines cost more than $20 an hour.
+  kubectl karve plan -k overlays/production --fail-on-unplaced --max-usd-per-hour 20`
 
 func planCommand(ctx context.Context, s streams) *cobra.Command {
-	o := planOptions{kube: clusterFlags()}
+	o := planOptions{kube: clusterFlags(), files: fileFlags("manifests to plan for instead of the cluster: files, directories, URLs, or - for standard input")}
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Show what Karve would launch for pods that share GPUs, and what it would cost",
 		Long: planLong, Example: planExample,
@@ -61,17 +64,17 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVarP(&o.filenames, "filename", "f", nil, "manifests to plan for instead of the cluster: files, directories, or - for standard input")
-	fs.BoolVarP(&o.recursive, "recursive", "R", false, "process the directories in -f recursively")
+	o.files.AddFlags(fs)
 	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
 	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
 	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
 	o.output.addFlag(fs, "each pod and its GPU")
+	o.conditions.addFlags(fs)
 	o.kube.AddFlags(fs)
 	return cmd
 }
 
-// run reads, plans and writes. It writes nothing if it fails.
+// run reads, plans and writes. It writes nothing if it fails, except for a plan that does not meet the conditions.
 func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err := o.output.validate(); err != nil {
 		return err
@@ -80,6 +83,10 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		return fmt.Errorf("--budget must not be negative, but is %s", o.budget)
 	}
 	replicas, err := parseReplicas(o.replicas)
+	if err != nil {
+		return err
+	}
+	limit, err := o.conditions.limit(len(replicas) > 0)
 	if err != nil {
 		return err
 	}
@@ -92,10 +99,15 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 		return err
 	}
 	var out bytes.Buffer
+	var broken error
 	if len(replicas) > 0 {
 		err = o.sweep(&out, c, replicas)
 	} else {
-		err = o.plan(&out, c)
+		var q quote.Quote
+		if q, err = o.plan(&out, c); err == nil {
+			notes = append(notes, unservedNotes(&q)...)
+			broken = o.conditions.check(&q, limit)
+		}
 	}
 	if err != nil {
 		return err
@@ -106,19 +118,21 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	for _, note := range notes {
 		fmt.Fprintf(s.err, "note: %s\n", note)
 	}
-	_, err = s.out.Write(out.Bytes())
-	return err
-}
-
-func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster) error {
-	q, err := quote.Of(c, o.search)
-	if err != nil {
+	if _, err := s.out.Write(out.Bytes()); err != nil {
 		return err
 	}
-	if o.output.isData() {
-		return o.output.data(out, &q)
+	return broken
+}
+
+func (o *planOptions) plan(out io.Writer, c *snapshot.Cluster) (quote.Quote, error) {
+	q, err := quote.Of(c, o.search)
+	if err != nil {
+		return q, err
 	}
-	return q.Text(out, o.output.wide())
+	if o.output.isData() {
+		return q, o.output.data(out, &q)
+	}
+	return q, q.Text(out, o.output.wide())
 }
 
 func (o *planOptions) sweep(out io.Writer, c *snapshot.Cluster, replicas []int32) error {
@@ -159,7 +173,8 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 
 // cluster returns the cluster to plan for, and notes for the user.
 func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
-	if len(o.filenames) == 0 {
+	named := o.files.ToOptions()
+	if len(named.Filenames) == 0 && named.Kustomize == "" {
 		live, err := connect(o.kube, ", or name manifests with -f")
 		if err != nil {
 			return nil, nil, err
@@ -167,7 +182,7 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog
 		c, err := live.cluster(ctx, types)
 		return c, nil, err
 	}
-	files, err := readFiles(o.filenames, o.recursive, in)
+	files, err := readFiles(ctx, named, in)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,5 +191,5 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog
 		return nil, nil, err
 	}
 	c.UseInstanceTypes(types)
-	return c, skippedNote(skipped), nil
+	return c, skippedNotes(&skipped), nil
 }

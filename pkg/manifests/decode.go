@@ -62,8 +62,17 @@ type header struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// document reads a document, which is an object or a list of objects.
-func (r *reader) document(ctx context.Context, d document) error {
+// isObject reports whether a document may be meant as a Kubernetes object, however wrong it is.
+func isObject(document []byte) bool {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(document, &fields); err != nil {
+		return false
+	}
+	return fields["apiVersion"] != nil || fields["kind"] != nil || fields["metadata"] != nil
+}
+
+// document adds the objects of a document, which is an object or a list of objects, to those to read.
+func (r *reader) document(d document) error {
 	var h header
 	if err := json.Unmarshal(d.json, &h); err != nil {
 		return fmt.Errorf("%s: %w", d.place, plainly(err, nil))
@@ -82,9 +91,9 @@ func (r *reader) document(ctx context.Context, d document) error {
 	k, known := kinds[gk]
 	switch element, isList := listOf(group, h.Kind); {
 	case isList && d.item == 0:
-		return r.list(ctx, d, h.Items, element)
+		return r.list(d, h.Items, element)
 	case !known:
-		r.skipped[kindName(gk.Group, gk.Kind)]++
+		r.kinds[kindName(gk.Group, gk.Kind)]++
 		r.innerClasses[v1alpha1.NodeClassReference{Group: gk.Group, Kind: gk.Kind, Name: h.Metadata.Name}] = true
 		return nil
 	case group.Version != k.version:
@@ -100,14 +109,19 @@ func (r *reader) document(ctx context.Context, d document) error {
 	if k.namespaced {
 		namespace = namespaceOf(h.Metadata.Namespace)
 	}
-	key := id(gk, namespace, h.Metadata.Name)
-	if before, ok := r.seen[key]; ok {
+	key, o := id(gk, namespace, h.Metadata.Name), object{d, k, len(r.errs)}
+	i, twice := r.seen[key]
+	if !twice {
+		r.seen[key] = len(r.objects)
+		r.objects = append(r.objects, o)
+		return nil
+	}
+	before := r.objects[i].place
+	if before.file == d.file {
 		return fmt.Errorf("%s: it is in %s already", d.place, before)
 	}
-	r.seen[key] = d.place
-	if err := k.read(ctx, r, d); err != nil {
-		return fmt.Errorf("%s: %w", d.place, err)
-	}
+	r.objects[i] = o
+	r.skipped.Replaced = append(r.skipped.Replaced, Replacement{d.object, before.file, d.file})
 	return nil
 }
 
@@ -129,15 +143,15 @@ func listOf(group schema.GroupVersion, kind string) (element metav1.TypeMeta, ok
 	return metav1.TypeMeta{APIVersion: group.String(), Kind: name}, ok
 }
 
-// list reads the objects of a list. In a list of a single kind, items may omit their kind, as those of the API server do.
-func (r *reader) list(ctx context.Context, d document, items []json.RawMessage, element metav1.TypeMeta) error {
+// list adds the objects of a list. In a list of a single kind, items may omit their kind, as those of the API server do.
+func (r *reader) list(d document, items []json.RawMessage, element metav1.TypeMeta) error {
 	var errs []error
 	for i, item := range items {
 		at := place{file: d.file, document: d.document, item: i + 1}
 		if element.Kind != "" {
 			item = withKind(item, element)
 		}
-		errs = append(errs, r.document(ctx, document{at, item}))
+		errs = append(errs, r.document(document{at, item}))
 	}
 	return errors.Join(errs...)
 }

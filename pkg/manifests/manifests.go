@@ -21,21 +21,39 @@ type File struct {
 	// Name is the name of the file in errors.
 	Name    string
 	Content []byte
+	// Found reports whether the file was found in a folder, and not named by the user. It may then hold something else than Kubernetes objects.
+	Found bool
 }
 
-// Skipped counts the documents of one kind that were not read, because plans do not depend on the kind.
+// Skipped is what was not read.
 type Skipped struct {
+	// Kinds are the kinds that no plan depends on, sorted by name.
+	Kinds []KindCount
+	// NotObjects are the names of files that were found in folders and hold documents that are not Kubernetes objects, such as an IAM policy.
+	NotObjects []string
+	// Replaced are the objects that a later file has again.
+	Replaced []Replacement
+}
+
+// KindCount is the number of documents of a kind.
+type KindCount struct {
 	// Kind is the kind with its group, for instance "ConfigMap" or "Certificate.cert-manager.io".
 	Kind  string
 	Count int
 }
 
-// Read returns the cluster that the files describe, and the documents that it skipped. The error joins all problems, each with its file and document. The
-// caller sets the time, the instance types and the cloud's refusals.
-func Read(ctx context.Context, files []File) (*snapshot.Cluster, []Skipped, error) {
+// Replacement is an object that two files have. The later one counts, as for kubectl apply.
+type Replacement struct {
+	// Object is the kind and name of the object. First and Last are the names of the files.
+	Object, First, Last string
+}
+
+// Read returns the cluster that the files describe, and what it skipped. The error joins all problems, each with its file and document. The caller sets the
+// time, the instance types and the cloud's refusals.
+func Read(ctx context.Context, files []File) (*snapshot.Cluster, Skipped, error) {
 	r := reader{
 		cluster: &snapshot.Cluster{NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}},
-		seen:    map[string]place{}, skipped: map[string]int{}, innerClasses: map[v1alpha1.NodeClassReference]bool{}, priorities: map[string]int32{},
+		seen:    map[string]int{}, kinds: map[string]int{}, innerClasses: map[v1alpha1.NodeClassReference]bool{}, priorities: map[string]int32{},
 	}
 	for _, file := range files {
 		documents, err := split(file)
@@ -44,20 +62,35 @@ func Read(ctx context.Context, files []File) (*snapshot.Cluster, []Skipped, erro
 			continue
 		}
 		for _, d := range documents {
-			r.errs = append(r.errs, r.document(ctx, d))
+			if file.Found && !isObject(d.json) {
+				r.notObject(file.Name)
+				continue
+			}
+			r.errs = append(r.errs, r.document(d))
 		}
+	}
+	for _, o := range r.objects {
+		r.errs[o.slot] = errors.Join(r.errs[o.slot], o.read(ctx, &r))
 	}
 	r.errs = append(r.errs, r.checkClasses()...)
 	if err := errors.Join(r.errs...); err != nil {
-		return nil, nil, err
+		return nil, Skipped{}, err
 	}
 	if err := r.makePods(); err != nil {
-		return nil, nil, err
+		return nil, Skipped{}, err
 	}
 	r.makeClaims()
 	r.bindClaims()
 	r.makeNamespaces()
-	return r.cluster, r.skips(), nil
+	r.skipped.Kinds = r.skips()
+	return r.cluster, r.skipped, nil
+}
+
+// notObject notes that a file has a document that is not a Kubernetes object.
+func (r *reader) notObject(file string) {
+	if !slices.Contains(r.skipped.NotObjects, file) {
+		r.skipped.NotObjects = append(r.skipped.NotObjects, file)
+	}
 }
 
 // reader collects the contents of the documents.
@@ -66,14 +99,32 @@ type reader struct {
 	workloads []workload
 	// pools are the places of the cluster's NodePools, at the same indices.
 	pools []place
-	// seen holds the place of each object, keyed by id.
-	seen map[string]place
+	// objects are the objects to read, and seen has the index of each, keyed by id.
+	objects []object
+	seen    map[string]int
 	// priorities are the values of the PriorityClasses by name. The key "" is the default.
 	priorities map[string]int32
-	skipped    map[string]int
+	skipped    Skipped
+	// kinds counts the skipped objects by kind.
+	kinds map[string]int
 	// innerClasses are the skipped objects that may be node classes of the cloud.
 	innerClasses map[v1alpha1.NodeClassReference]bool
-	errs         []error
+	// errs has an entry for each document, in the order of the files.
+	errs []error
+}
+
+// object is an object to read. slot is the index of its document in the errors.
+type object struct {
+	document
+	kind kind
+	slot int
+}
+
+func (o *object) read(ctx context.Context, r *reader) error {
+	if err := o.kind.read(ctx, r, o.document); err != nil {
+		return fmt.Errorf("%s: %w", o.place, err)
+	}
+	return nil
 }
 
 // checkClasses returns an error for each NodePool that refers to a missing GPUNodeClass. It also marks the cloud's node classes as Ready.
@@ -97,19 +148,19 @@ func (r *reader) checkClasses() []error {
 }
 
 // skips returns the skipped kinds, sorted by name. It does not count the node classes that a GPUNodeClass refers to, because those are assumed to be Ready.
-func (r *reader) skips() []Skipped {
+func (r *reader) skips() []KindCount {
 	for ref := range r.cluster.NodeClasses {
 		if r.innerClasses[ref] {
-			r.skipped[kindName(ref.Group, ref.Kind)]--
+			r.kinds[kindName(ref.Group, ref.Kind)]--
 		}
 	}
-	var skips []Skipped
-	for kind, count := range r.skipped {
+	var skips []KindCount
+	for kind, count := range r.kinds {
 		if count > 0 {
-			skips = append(skips, Skipped{kind, count})
+			skips = append(skips, KindCount{kind, count})
 		}
 	}
-	slices.SortFunc(skips, func(a, b Skipped) int { return cmp.Compare(a.Kind, b.Kind) })
+	slices.SortFunc(skips, func(a, b KindCount) int { return cmp.Compare(a.Kind, b.Kind) })
 	return skips
 }
 

@@ -22,6 +22,8 @@ type Quote struct {
 	Placements []Placement `json:"placements"`
 	// Unplaced are the pods without a place, with reasons.
 	Unplaced []Unplaced `json:"unplaced"`
+	// Unserved are the resources that nothing serves. The pods that request them are not part of the plan.
+	Unserved []Unserved `json:"unserved,omitempty"`
 	// Price is the sum of the prices of the claims. Bound is a lower bound for any plan for the same pods.
 	Price planner.MicroUSD `json:"microUSDPerHour"`
 	Bound planner.MicroUSD `json:"boundMicroUSDPerHour"`
@@ -71,6 +73,27 @@ type Unplaced struct {
 	Message string         `json:"message"`
 }
 
+// Total returns the price of all machines to launch, including those for headroom.
+func (q *Quote) Total() planner.MicroUSD {
+	if q.Headroom == nil {
+		return q.Price
+	}
+	return q.Price + q.Headroom.Price
+}
+
+// Homeless returns the sorted names of the pods without a place, including those that request what nothing serves.
+func (q *Quote) Homeless() []string {
+	var pods []string
+	for _, u := range q.Unplaced {
+		pods = append(pods, u.Pod)
+	}
+	for _, u := range q.Unserved {
+		pods = append(pods, u.Pods...)
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}
+
 // pod holds details of a pod other than its place.
 type pod struct {
 	// workload is the namespace/name of the workload that created the pod. It is that of the pod if no workload did.
@@ -92,7 +115,7 @@ func Of(c *snapshot.Cluster, search Search) (Quote, error) {
 	view.Snapshot = kept
 	q := Quote{
 		Claims: []Claim{}, Placements: []Placement{}, Unplaced: []Unplaced{}, // They are empty lists in JSON, not null.
-		Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
+		Unserved: unservedOf(c), Price: plan.Price, Bound: plan.Bound, pods: map[string]pod{}, waiting: len(view.Pods),
 	}
 	for name, p := range view.Pods {
 		q.pods[name] = pod{workload: workloadOf(p), gpu: -1}

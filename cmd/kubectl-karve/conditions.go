@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/spf13/pflag"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/quote"
+)
+
+// conditions are what a pipeline demands of a plan. The command fails if the plan does not meet them.
+type conditions struct {
+	failOnUnplaced bool
+	maxUSDPerHour  string
+}
+
+func (c *conditions) addFlags(fs *pflag.FlagSet) {
+	fs.BoolVar(&c.failOnUnplaced, "fail-on-unplaced", false, "exit with status 1 if a pod has no place; the plan is printed nevertheless")
+	fs.StringVar(&c.maxUSDPerHour, "max-usd-per-hour", "", "exit with status 1 if the plan costs more than this many dollars an hour, with its headroom; the plan is printed nevertheless")
+}
+
+// limit returns the highest price that the conditions allow. comparing is whether numbers of replicas are compared instead of planning.
+func (c *conditions) limit(comparing bool) (planner.MicroUSD, error) {
+	if comparing && (c.failOnUnplaced || c.maxUSDPerHour != "") {
+		return 0, errors.New("--fail-on-unplaced and --max-usd-per-hour are conditions for a plan: remove --replicas")
+	}
+	if c.maxUSDPerHour == "" {
+		return math.MaxInt64, nil
+	}
+	usd, err := strconv.ParseFloat(c.maxUSDPerHour, 64)
+	if err != nil || !(usd >= 0 && usd <= 1e9) {
+		return 0, fmt.Errorf("--max-usd-per-hour must be a number of dollars such as 12.5, not %q", c.maxUSDPerHour)
+	}
+	return planner.MicroUSD(math.Round(usd * 1e6)), nil
+}
+
+// check returns an error for each condition that the plan does not meet.
+func (c *conditions) check(q *quote.Quote, limit planner.MicroUSD) error {
+	var errs []error
+	if homeless := q.Homeless(); c.failOnUnplaced && len(homeless) > 0 {
+		errs = append(errs, fmt.Errorf("%s (--fail-on-unplaced)", noPlace(homeless)))
+	}
+	if total := q.Total(); total > limit {
+		errs = append(errs, fmt.Errorf("the plan costs $%s an hour, more than --max-usd-per-hour %s allows", strconv.FormatFloat(float64(total)/1e6, 'f', -1, 64), c.maxUSDPerHour))
+	}
+	return errors.Join(errs...)
+}
+
+func noPlace(pods []string) string {
+	if len(pods) == 1 {
+		return "1 pod has no place: " + pods[0]
+	}
+	return fmt.Sprintf("%d pods have no place: %s", len(pods), named(pods))
+}
