@@ -20,7 +20,8 @@ type apiServer struct {
 	annotations map[string]string
 	labels      map[string]string
 	conditions  map[string]map[string]string
-	patches     int // number of label patches
+	patches     int            // number of label patches
+	writes      map[string]int // number of patches of an annotation
 	slices      []string
 	events      []map[string]any
 	allocatable string
@@ -30,7 +31,7 @@ type apiServer struct {
 
 // withNode gives the machine a Node and returns its API server.
 func (m *machine) withNode() *apiServer {
-	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, allocatable: "0", changed: make(chan struct{})}
+	s := &apiServer{annotations: map[string]string{}, labels: map[string]string{}, conditions: map[string]map[string]string{}, writes: map[string]int{}, allocatable: "0", changed: make(chan struct{})}
 	web := httptest.NewServer(s)
 	m.t.Cleanup(func() {
 		web.CloseClientConnections()
@@ -71,6 +72,13 @@ func (s *apiServer) annotation(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.annotations[key]
+}
+
+// written returns how often the annotation was patched.
+func (s *apiServer) written(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes[key]
 }
 
 // condition returns a condition as "status reason: message".
@@ -191,6 +199,7 @@ func (s *apiServer) patch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for key, value := range p.Metadata.Annotations {
+		s.writes[key]++
 		if delete(s.annotations, key); value != nil {
 			s.annotations[key] = *value
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"karve.sh/karve/pkg/node/alloc"
 	"karve.sh/karve/pkg/node/gpu"
 	"karve.sh/karve/pkg/node/metrics"
 	"karve.sh/karve/pkg/node/nodeapi"
@@ -21,7 +22,7 @@ const lookForUse = 5 * time.Second
 
 const proc = "/proc"
 
-// useWatch finds the pods that hold replicas without using them.
+// useWatch finds the pods that hold replicas, and those of them that do not use them.
 type useWatch struct {
 	notes   usage.Notes
 	holders plugin.PodResources
@@ -29,6 +30,8 @@ type useWatch struct {
 	// earlier receives the annotation as it was when the agent started.
 	earlier chan string
 	every   time.Duration
+	// said is the report of holders that was written last.
+	said nodecontract.HoldersReport
 }
 
 func newUseWatch(o options) *useWatch {
@@ -91,26 +94,35 @@ func (a *agent) lookForUse(ctx context.Context, tracker *usage.Tracker) error {
 		_, _ = a.library.Usage(d.UUID) // The library records the reading.
 	}
 	seen := a.use.notes.Take(func(pids []int) map[int]string { return metrics.Users(proc, a.use.pods, pids) })
-	tracker.Look(time.Now().Round(0), ofGPUs(holders, devices), seen)
-	report, due := tracker.Report()
-	if !due {
-		return asked
+	now := time.Now().Round(0)
+	var holds map[string][]string
+	var said, written error
+	if asked == nil {
+		holds = gpusOf(holders, devices)
+		said = a.sayHolders(ctx, holdersOf(now, devices, a.manager.Shares(), holders))
 	}
-	written := a.sayUnused(ctx, report)
-	if written == nil {
-		tracker.Written(report)
+	tracker.Look(now, holds, seen)
+	if report, due := tracker.Report(); due {
+		if written = a.sayUnused(ctx, report); written == nil {
+			tracker.Written(report)
+		}
 	}
-	return errors.Join(asked, written)
+	return errors.Join(asked, said, written)
 }
 
-// ofGPUs removes the devices of other plugins.
-func ofGPUs(holders map[string][]string, devices []gpu.Device) map[string][]string {
-	for pod, ids := range holders {
-		holders[pod] = slices.DeleteFunc(ids, func(id string) bool {
-			return !slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.UUID == id })
-		})
+// gpusOf returns the UUIDs of the GPUs of which pods hold replicas, each once, by pod. It is empty, not nil, if there are none.
+func gpusOf(holders []plugin.Holder, devices []gpu.Device) map[string][]string {
+	out := map[string][]string{}
+	for _, h := range holders {
+		gpus := out[h.Pod]
+		for _, d := range devices {
+			if !slices.Contains(gpus, d.UUID) && slices.ContainsFunc(h.Devices, func(id string) bool { return alloc.UUID(id) == d.UUID }) {
+				gpus = append(gpus, d.UUID)
+			}
+		}
+		out[h.Pod] = gpus
 	}
-	return holders
+	return out
 }
 
 func (a *agent) sayUnused(ctx context.Context, r nodecontract.UnusedReport) error {

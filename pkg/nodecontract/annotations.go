@@ -20,3 +20,6 @@ const UnusedSinceAnnotation = domain + "/unused-since"
 // GPUResetAnnotation holds the UUIDs of GPUs of the Node that were reset, separated by commas. It is written by whoever reset them. The agent reads it, and
 // removes each UUID that it has handled.
 const GPUResetAnnotation = domain + "/gpu-reset"
+
+// HoldersAnnotation holds a HoldersReport. The agent writes it to its Node, and kubectl karve reads it. The controller does not.
+const HoldersAnnotation = domain + "/gpu-holders"

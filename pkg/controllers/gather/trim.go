@@ -14,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -98,12 +99,14 @@ func (t *trimmer) meta(m *metav1.ObjectMeta) {
 	}
 }
 
-// annotations returns those that Karve or Karpenter read, and nil if there are none.
+// annotations returns those that the controller or Karpenter read, and nil if there are none. The agent's report of holders is not among them: it changes with every
+// pod, which would make each change of it one that decisions could tell.
 func (t *trimmer) annotations(all map[string]string) map[string]string {
 	var kept map[string]string
 	for key, value := range all {
 		domain, _, _ := strings.Cut(key, "/")
 		switch {
+		case key == nodecontract.HoldersAnnotation:
 		case domain == v1alpha1.Group, strings.HasPrefix(domain, "karpenter."), key == corev1.PodDeletionCost, key == volumehelper.AnnBindCompleted,
 			key == corev1.BetaStorageClassAnnotation:
 			if kept == nil {

@@ -11,6 +11,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/snapshot"
 	"karve.sh/karve/pkg/snapshot/snapshottest"
 )
@@ -95,6 +96,17 @@ func TestTrimmedObjectsGiveTheSameView(t *testing.T) {
 	}
 	if diff := cmp.Diff(once.Pods, trimmed(t, once, trim).Pods); diff != "" {
 		t.Errorf("trimming again changes pods (-once +twice):\n%s", diff)
+	}
+}
+
+func TestWhoHoldsReplicasIsNoChangeOfANode(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{nodecontract.HoldersAnnotation: "{}", nodecontract.UnusedSinceAnnotation: "{}"}}}}
+	before := copies(t, Trim(), nodes)
+	nodes[0].Annotations[nodecontract.HoldersAnnotation] = `{"asOf":"2026-03-01T12:00:00Z"}`
+	after := copies(t, Trim(), nodes)
+	if !snapshot.Same(&before[0], &after[0]) || len(after[0].Annotations) != 1 {
+		t.Errorf("decisions can tell %v from %v", before[0].Annotations, after[0].Annotations)
 	}
 }
 

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/grpc"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
-
-	"karve.sh/karve/pkg/node/alloc"
 )
 
 // PodResources reads the kubelet's pod resources API, which lists the devices that pods hold.
@@ -73,23 +70,29 @@ func (p PodResources) client() (podresources.PodResourcesListerClient, func(), e
 	return podresources.NewPodResourcesListerClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// Holders returns the UUIDs of the GPUs of which pods hold replicas, each once, by namespace/name of the pod. Device IDs of other plugins are returned
-// unchanged.
-func (p PodResources) Holders(ctx context.Context) (map[string][]string, error) {
+// Holder is a container that holds devices.
+type Holder struct {
+	// Pod is the namespace/name of the pod.
+	Pod, Container string
+	// Devices are the IDs of the devices, of all plugins.
+	Devices []string
+}
+
+// Holders returns the containers that hold devices, in the order in which the kubelet lists them.
+func (p PodResources) Holders(ctx context.Context) ([]Holder, error) {
 	pods, err := p.list(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := map[string][]string{}
+	var out []Holder
 	for _, pod := range pods {
-		name := pod.GetNamespace() + "/" + pod.GetName()
 		for _, container := range pod.GetContainers() {
+			h := Holder{Pod: pod.GetNamespace() + "/" + pod.GetName(), Container: container.GetName()}
 			for _, devices := range container.GetDevices() {
-				for _, id := range devices.GetDeviceIds() {
-					if uuid := alloc.UUID(id); !slices.Contains(out[name], uuid) {
-						out[name] = append(out[name], uuid)
-					}
-				}
+				h.Devices = append(h.Devices, devices.GetDeviceIds()...)
+			}
+			if len(h.Devices) > 0 {
+				out = append(out, h)
 			}
 		}
 	}

@@ -209,6 +209,8 @@ func (m *Manager) SetHealth(uuid string, healthy bool) {
 // Share is the number of replicas of a GPU, and how many of them pods hold.
 type Share struct {
 	Total, Allocated int
+	// Unhealthy reports whether the GPU is out of service.
+	Unhealthy bool
 }
 
 // Shares returns the shares of GPUs by UUID.
@@ -217,7 +219,7 @@ func (m *Manager) Shares() map[string]Share {
 	defer m.mu.Unlock()
 	out := make(map[string]Share, len(m.targets))
 	for _, t := range m.targets {
-		out[t.uuid] = Share{Total: t.replicas}
+		out[t.uuid] = Share{Total: t.replicas, Unhealthy: m.unhealthy[t.uuid]}
 	}
 	for _, ids := range m.used {
 		for id := range ids {

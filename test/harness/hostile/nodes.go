@@ -21,7 +21,7 @@ var promises = []string{
 	nodecontract.ResourceAnnotation, nodecontract.GPUsAnnotation, nodecontract.ReplicasPerGPUAnnotation, v1alpha1.PriceAnnotation, v1alpha1.ReplicasRaisedAnnotation,
 	v1alpha1.IdleSinceAnnotation, v1alpha1.DisruptingSinceAnnotation, v1alpha1.ReplacingAnnotation, v1alpha1.ReplacingSinceAnnotation,
 	v1alpha1.ReplacementFailuresAnnotation, v1alpha1.ReplaceAfterAnnotation, v1alpha1.ReplicasShortSinceAnnotation, v1alpha1.RepairsAnnotation,
-	nodecontract.UnusedSinceAnnotation, nodecontract.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
+	nodecontract.UnusedSinceAnnotation, nodecontract.HoldersAnnotation, nodecontract.GPUResetAnnotation, "karpenter.sh/do-not-disrupt",
 }
 
 // Node returns a node that Karve has not launched, whatever its labels and annotations say.

@@ -124,6 +124,8 @@ var requests = []request{
 	{"says which pods do not use its GPUs", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{}"}}}`), true},
 	{"says of others", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":"{ }"}}}`), true},
 	{"says of none", patchNode(`{"metadata":{"annotations":{"karve.sh/unused-since":null}}}`), true},
+	{"says which pods hold replicas of its GPUs", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-holders":"{}"}}}`), true},
+	{"says that others do", patchNode(`{"metadata":{"annotations":{"karve.sh/gpu-holders":"{ }"}}}`), true},
 	{"writes an event about it", event("Node", ""), true},
 
 	{"lists all Nodes", func(ctx context.Context, k kubernetes.Interface, _ string) error {

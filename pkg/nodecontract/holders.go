@@ -1,0 +1,128 @@
+package nodecontract
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+const (
+	// HoldersBeat is the interval at which the agent confirms a HoldersReport in which nothing has changed.
+	HoldersBeat = 5 * time.Minute
+	// HoldersFresh is the age up to which a HoldersReport is valid. It allows for one missed beat.
+	HoldersFresh = 2 * HoldersBeat
+	// MaxHolders is the largest size of a HoldersReport that names the pods, in bytes. The API server limits all annotations of an object together to 256 KiB.
+	MaxHolders = 32 << 10
+)
+
+// HoldersReport says which pods hold which replicas of the GPUs of a Node.
+type HoldersReport struct {
+	// AsOf is when the agent looked.
+	AsOf time.Time `json:"asOf"`
+	GPUs []HeldGPU `json:"gpus"`
+	// Truncated says that GPUs have no holders because the report would be too long.
+	Truncated bool `json:"truncated,omitempty"`
+}
+
+// HeldGPU is a GPU and its holders.
+type HeldGPU struct {
+	UUID string `json:"uuid"`
+	// Index is the index in NVML, from 0.
+	Index   int    `json:"index"`
+	Product string `json:"product"`
+	// MemoryMiB is the device memory in MiB.
+	MemoryMiB int64 `json:"memMiB"`
+	// Replicas is the number of replicas that the agent offers. It is 0 while it serves none.
+	Replicas int       `json:"replicas"`
+	Health   GPUHealth `json:"health"`
+	// Held is the number of replicas that pods hold.
+	Held    int         `json:"held"`
+	Holders []GPUHolder `json:"holders,omitempty"`
+}
+
+// GPUHealth says whether a GPU is in service.
+type GPUHealth string
+
+// Values of GPUHealth.
+const (
+	GPUInService    GPUHealth = "InService"
+	GPUOutOfService GPUHealth = "OutOfService"
+)
+
+// GPUHolder is a container that holds replicas of a GPU.
+type GPUHolder struct {
+	// Pod is the namespace/name of the pod.
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	// IDs are the numbers of the replicas. It is empty for a GPU that is not shared.
+	IDs []int `json:"ids,omitempty"`
+}
+
+// String returns the value of the annotation. If it would be longer than MaxHolders, it has the numbers of held replicas and no pods.
+func (r HoldersReport) String() string {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return "" // JSON cannot represent the year.
+	}
+	if len(data) > MaxHolders && !r.Truncated {
+		r.Truncated, r.GPUs = true, slices.Clone(r.GPUs)
+		for i := range r.GPUs {
+			r.GPUs[i].Holders = nil
+		}
+		return r.String()
+	}
+	return string(data)
+}
+
+// SameHolders reports whether two reports differ only in when the agent looked.
+func (r HoldersReport) SameHolders(other HoldersReport) bool {
+	r.AsOf, other.AsOf = time.Time{}, time.Time{}
+	return r.String() == other.String()
+}
+
+// FreshAt reports whether the report is valid at the time now. A report from the future is valid up to the same distance, because clocks differ.
+func (r HoldersReport) FreshAt(now time.Time) bool {
+	return now.Sub(r.AsOf).Abs() <= HoldersFresh
+}
+
+// ParseHolders parses the value of the annotation, which whoever may change the Node can write. Its GPUs are sorted by index, and its text is fit to print. ok is false
+// if the value is empty.
+func ParseHolders(annotation string) (r HoldersReport, ok bool, err error) {
+	if annotation == "" {
+		return HoldersReport{}, false, nil
+	}
+	if err := json.Unmarshal([]byte(annotation), &r); err != nil {
+		return HoldersReport{}, false, fmt.Errorf("reading %s: %w", HoldersAnnotation, err)
+	}
+	if r.AsOf.IsZero() {
+		return HoldersReport{}, false, fmt.Errorf("reading %s: %w", HoldersAnnotation, errors.New("it has no asOf"))
+	}
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		if g.Index < 0 || g.MemoryMiB < 0 || g.Replicas < 0 || g.Held < 0 {
+			return HoldersReport{}, false, fmt.Errorf("reading %s: the GPU %q has a negative number", HoldersAnnotation, g.UUID)
+		}
+		g.UUID, g.Product, g.Health = printable(g.UUID), printable(g.Product), GPUHealth(printable(string(g.Health)))
+		for j := range g.Holders {
+			h := &g.Holders[j]
+			h.Pod, h.Container = printable(h.Pod), printable(h.Container)
+		}
+	}
+	slices.SortStableFunc(r.GPUs, func(a, b HeldGPU) int { return cmp.Compare(a.Index, b.Index) })
+	return r, true, nil
+}
+
+// printable removes what a terminal would not print but obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
