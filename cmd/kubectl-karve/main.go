@@ -1,4 +1,4 @@
-// Command kubectl-karve is a kubectl plugin. Its command kubectl karve plan shows which machines would be launched for pods, and what they would cost.
+// Command kubectl-karve is a kubectl plugin. It plans which nodes would be launched for pods and what they would cost, and shows the shared GPUs of a cluster.
 package main
 
 import (
@@ -34,13 +34,13 @@ func run(ctx context.Context, args []string, s streams) int {
 	ctrl.SetLogger(logr.Discard()) // Errors are returned. Users should not see the logs of libraries.
 	root := &cobra.Command{
 		Use:         "kubectl-karve",
-		Short:       "Plan nodes for pods that share GPUs",
+		Short:       "Plan and show nodes for pods that share GPUs",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl karve"},
 		// The error is printed below. The usage would not help with an invalid manifest.
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.AddCommand(planCommand(ctx, s), versionCommand(s.out))
+	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), versionCommand(s.out))
 	root.SetArgs(args)
 	root.SetIn(s.in)
 	root.SetOut(s.out)

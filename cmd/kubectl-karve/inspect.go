@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/table"
+)
+
+// inspectOptions are the flags of the inspect command.
+type inspectOptions struct {
+	detail bool
+	output output
+	kube   *genericclioptions.ConfigFlags
+}
+
+const inspectLong = `Show the nodes with shared GPUs: what each GPU has, what pods hold of it and what the nodes cost. Which pod is on which GPU is what
+the node agent, karve-node, reports. Without it, the command shows the sums of nodes, and - for what is not known.`
+
+const inspectExample = `  # All nodes
+  kubectl karve inspect
+
+  # Which pods hold the replicas of a node?
+  kubectl karve inspect ip-10-0-1-7.ec2.internal -d`
+
+func inspectCommand(ctx context.Context, s streams) *cobra.Command {
+	o := inspectOptions{kube: clusterFlags()}
+	cmd := &cobra.Command{
+		Use: "inspect [NODE]", Short: "Show the shared GPUs of nodes, who holds them, and what the nodes cost",
+		Long: inspectLong, Example: inspectExample, Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := o.output.validate(); err != nil {
+				return err
+			}
+			c, err := connect(o.kube, "")
+			if err != nil {
+				return err
+			}
+			seen, err := c.overview(ctx)
+			if err != nil {
+				return err
+			}
+			return o.print(s, seen.Overview, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&o.detail, "detail", "d", false, "list the containers that hold replicas of each GPU")
+	o.output.addFlag(cmd.Flags(), "zone, capacity type, age and products of GPUs")
+	o.kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// print writes an overview, or the part of it that is about a node.
+func (o *inspectOptions) print(s streams, all *overview.Overview, names []string) error {
+	if len(names) > 0 {
+		one, ok := all.Only(names[0])
+		if !ok {
+			return fmt.Errorf("there is no node %q with shared GPUs: kubectl karve inspect lists those that there are", names[0])
+		}
+		all = one
+	}
+	for _, note := range agentNotes(all.Nodes) {
+		fmt.Fprintf(s.err, "note: %s\n", note)
+	}
+	if o.output.isData() {
+		return o.output.data(s.out, all)
+	}
+	if len(all.Nodes) == 0 {
+		_, err := fmt.Fprintln(s.out, "No node has shared GPUs.")
+		return err
+	}
+	var out strings.Builder
+	colors := paletteFor(s.out)
+	nodes := inspectTable(all, o.output.wide(), colors)
+	if err := nodes.Write(&out); err != nil {
+		return err
+	}
+	if o.detail {
+		held := holdersTable(all, o.output.wide())
+		out.WriteString("\n")
+		if err := held.Write(&out); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(&out, "\n%s\n", colors.bold(totalsLine(&all.Totals)))
+	_, err := io.WriteString(s.out, out.String())
+	return err
+}
+
+// inspectTable has a row for each node, with a column for each GPU of the nodes.
+func inspectTable(all *overview.Overview, wide bool, colors palette) table.Table {
+	gpus := 0
+	for i := range all.Nodes {
+		gpus = max(gpus, len(all.Nodes[i].GPUs))
+	}
+	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "POOL"}, {Title: "TYPE"}, {Title: "$/H", Right: true}, {Title: "REPLICAS", Right: true}}}
+	for i := range gpus {
+		t.Columns = append(t.Columns, table.Column{Title: fmt.Sprintf("GPU%d", i), Right: true})
+	}
+	t.Columns = append(t.Columns, table.Column{Title: "MEM STATED", Right: true}, table.Column{Title: "STATE"})
+	if wide {
+		t.Columns = append(t.Columns, table.Column{Title: "CAPACITY"}, table.Column{Title: "ZONE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "PRODUCT"}, table.Column{Title: "NODECLAIM"})
+	}
+	for i := range all.Nodes {
+		n := &all.Nodes[i]
+		row := []string{n.Name, orUnknown(n.Pool), orUnknown(n.InstanceType), price3(n.MicroUSDPerHour), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas)}
+		for j := range gpus {
+			row = append(row, gpuCell(n, j, colors))
+		}
+		row = append(row, ofMemory(n.StatedMiB, n.MemoryMiB), stateColor(n, colors))
+		if wide {
+			row = append(row, orUnknown(n.CapacityType), orUnknown(n.Zone), overview.Age(all.AsOf.Sub(n.Created)), products(n), orUnknown(n.NodeClaim))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+// gpuCell returns what is held of the i-th GPU of a node: nothing if the node has no such GPU, - without a report of the agent, and ? if the report is out of date.
+func gpuCell(n *overview.Node, i int, colors palette) string {
+	switch {
+	case i >= len(n.GPUs):
+		return ""
+	case n.Agent.Report == overview.Stale:
+		return colors.yellow("?")
+	}
+	gpu := &n.GPUs[i]
+	if gpu.Held == nil || gpu.Replicas == nil {
+		return unknown
+	}
+	cell := fmt.Sprintf("%d/%d", *gpu.Held, *gpu.Replicas)
+	if gpu.Healthy != nil && !*gpu.Healthy {
+		return colors.red(cell + " out")
+	}
+	return cell
+}
+
+func stateColor(n *overview.Node, colors palette) string {
+	switch n.Severity {
+	case overview.Good:
+		return colors.green(n.Message)
+	case overview.Bad:
+		return colors.red(n.Message)
+	case overview.Idle:
+		return colors.yellow(n.Message)
+	case overview.Busy:
+		return colors.cyan(n.Message)
+	}
+	return n.Message
+}
+
+// products returns the products of a node's GPUs, each with its number.
+func products(n *overview.Node) string {
+	var names []string
+	counts := map[string]int{}
+	for i := range n.GPUs {
+		if name := n.GPUs[i].Product; name != "" {
+			if counts[name]++; counts[name] == 1 {
+				names = append(names, name)
+			}
+		}
+	}
+	for i, name := range names {
+		if counts[name] > 1 {
+			names[i] = fmt.Sprintf("%d × %s", counts[name], name)
+		}
+	}
+	return orUnknown(strings.Join(names, ", "))
+}
+
+// holdersTable has a row for each container that holds replicas of a GPU.
+func holdersTable(all *overview.Overview, wide bool) table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "GPU", Right: true}, {Title: "REPLICA"}, {Title: "POD"}, {Title: "CONTAINER"}, {Title: "MEM STATED", Right: true}}}
+	if wide {
+		t.Columns = append(t.Columns, table.Column{Title: "UUID"})
+	}
+	add := func(cells []string, uuid string) {
+		if wide {
+			cells = append(cells, orUnknown(uuid))
+		}
+		t.Add(cells...)
+	}
+	on := podsOn(all)
+	for i := range all.Nodes {
+		n := &all.Nodes[i]
+		named := map[string]bool{}
+		for j := range n.GPUs {
+			gpu := &n.GPUs[j]
+			if n.Agent.Report == overview.Stale {
+				break // Its holders may be others by now.
+			}
+			for _, h := range gpu.Holders {
+				named[h.Namespace+"/"+h.Pod] = true
+				add([]string{n.Name, strconv.Itoa(gpu.Index), numbers(h.Replicas), h.Namespace + "/" + h.Pod, h.Container, memory(h.StatedMiB)}, gpu.UUID)
+			}
+		}
+		for _, p := range on[n.Name] {
+			if named[p.Namespace+"/"+p.Name] {
+				continue
+			}
+			where := unknown
+			if n.Agent.Report == overview.Stale {
+				where = "?"
+			}
+			add([]string{n.Name, where, fmt.Sprintf("- (%d)", p.Replicas), p.Namespace + "/" + p.Name, unknown, memory(p.StatedMiB)}, "")
+		}
+	}
+	return t
+}
+
+// numbers formats the numbers of replicas, with ranges for those in a row. It is "all" for a GPU that is not shared.
+func numbers(all []int) string {
+	if len(all) == 0 {
+		return "all"
+	}
+	var parts []string
+	for i := 0; i < len(all); {
+		j := i
+		for j+1 < len(all) && all[j+1] == all[j]+1 {
+			j++
+		}
+		switch j - i {
+		case 0:
+			parts = append(parts, strconv.Itoa(all[i]))
+		case 1:
+			parts = append(parts, strconv.Itoa(all[i]), strconv.Itoa(all[j]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", all[i], all[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ",")
+}
+
+// hoursPerMonth is what clouds bill for a month.
+const hoursPerMonth = 730
+
+// totalsLine is the last line: nodes, replicas, prices and the bound.
+func totalsLine(t *overview.Totals) string {
+	parts := []string{plural(t.Nodes, "node"), fmt.Sprintf("%d/%d replicas", t.ReplicasHeld, t.Replicas)}
+	if t.Replicas > 0 {
+		parts[1] += fmt.Sprintf(" (%d %%)", 100*t.ReplicasHeld/t.Replicas)
+	}
+	if t.UnpricedNodes < t.Nodes {
+		parts = append(parts, "$"+usd(t.MicroUSDPerHour)+"/h", fmt.Sprintf("$%d/month", (t.MicroUSDPerHour*hoursPerMonth+500_000)/1_000_000))
+	}
+	if t.UnpricedNodes > 0 {
+		parts = append(parts, fmt.Sprintf("%s of unknown price", plural(t.UnpricedNodes, "node")))
+	}
+	if t.BoundMicroUSDPerHour != nil {
+		parts = append(parts, "bound $"+usd(*t.BoundMicroUSDPerHour)+"/h")
+	}
+	return strings.Join(parts, "  ")
+}
+
+// agentNotes says of which nodes no or no valid report of the agent is there.
+func agentNotes(nodes []overview.Node) []string {
+	counts := map[overview.ReportState]int{}
+	truncated := 0
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Running() {
+			counts[n.Agent.Report]++
+		}
+		if n.Agent.Truncated {
+			truncated++
+		}
+	}
+	var notes []string
+	for _, c := range []struct {
+		n    int
+		text string
+	}{
+		{counts[overview.Missing], "no agent reports who holds the GPUs of %s: install karve-node, or upgrade it"},
+		{counts[overview.Stale], "the agents of %s have not reported for " + overview.Age(nodecontract.HoldersFresh) + ", so what they said last is shown as ?"},
+		{counts[overview.Invalid], "the annotation " + nodecontract.HoldersAnnotation + " of %s cannot be read: its agent writes it again when a pod comes or goes"},
+		{truncated, "the agents of %s do not name the pods on their GPUs: there are too many for an annotation"},
+	} {
+		if c.n > 0 {
+			notes = append(notes, fmt.Sprintf(c.text, plural(c.n, "node")))
+		}
+	}
+	return notes
+}
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func orUnknown(text string) string {
+	if text == "" {
+		return unknown
+	}
+	return text
+}
+
+// usd formats micro-dollars as dollars with three decimals.
+func usd(micro int64) string {
+	milli := (micro + 500) / 1000
+	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
+}
+
+// price3 formats a price, which may be unknown.
+func price3(micro *int64) string {
+	if micro == nil {
+		return unknown
+	}
+	return usd(*micro)
+}
+
+// memory formats an amount in MiB, which may be unknown.
+func memory(mib *int64) string {
+	if mib == nil {
+		return unknown
+	}
+	return gib(*mib) + "Gi"
+}
+
+// ofMemory formats a part of an amount that may be unknown.
+func ofMemory(part int64, all *int64) string {
+	if all == nil {
+		return gib(part) + "/" + unknown
+	}
+	return gib(part) + "/" + gib(*all) + "Gi"
+}
+
+// gib formats MiB as GiB with at most one decimal.
+func gib(mib int64) string {
+	tenths := (mib*10 + 512) / 1024
+	if tenths%10 == 0 {
+		return strconv.FormatInt(tenths/10, 10)
+	}
+	return fmt.Sprintf("%d.%d", tenths/10, tenths%10)
+}
+
+// podsOn returns the pods on nodes, by the name of the node.
+func podsOn(all *overview.Overview) map[string][]*overview.Pod {
+	on := map[string][]*overview.Pod{}
+	for i := range all.Pods {
+		on[all.Pods[i].Node] = append(on[all.Pods[i].Node], &all.Pods[i])
+	}
+	return on
+}

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"karve.sh/karve/pkg/overview"
+)
+
+// The live view reads the cluster every refreshEvery, and less often if reading takes longer than a tenth of that: a large cluster is not read all the time.
+const (
+	refreshEvery = 2 * time.Second
+	refreshShare = 10
+)
+
+// nodesOptions are the flags of the nodes command.
+type nodesOptions struct {
+	watch bool
+	kube  *genericclioptions.ConfigFlags
+}
+
+const nodesLong = `Watch the nodes with shared GPUs: how many of their replicas pods hold, what they cost, and what happens to them. Keys: q quits, s sorts by
+another column, p switches to pods, and the arrow keys, PgUp, PgDn, Home and End scroll. If standard output is not a terminal, the nodes are printed once.`
+
+func nodesCommand(ctx context.Context, s streams) *cobra.Command {
+	o := nodesOptions{kube: clusterFlags()}
+	cmd := &cobra.Command{
+		Use: "nodes", Short: "Watch the nodes with shared GPUs", Long: nodesLong, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := connect(o.kube, "")
+			if err != nil {
+				return err
+			}
+			read := func(ctx context.Context) (*overview.Overview, error) {
+				seen, err := c.overview(ctx)
+				return seen.Overview, err
+			}
+			out, in := terminal(s.out), terminal(s.in)
+			if !o.watch || out == nil || in == nil {
+				return printNodes(ctx, s.out, read)
+			}
+			return watchNodes(ctx, in, out, read)
+		},
+	}
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", true, "keep watching, on a terminal")
+	o.kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// printNodes prints the nodes once.
+func printNodes(ctx context.Context, out io.Writer, read func(context.Context) (*overview.Overview, error)) error {
+	all, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	v := view{all: all, colors: paletteFor(out)}
+	_, err = io.WriteString(out, v.text())
+	return err
+}
+
+// reading is the result of reading the cluster.
+type reading struct {
+	all *overview.Overview
+	err error
+}
+
+// watchNodes draws the nodes on a terminal until the user quits or ctx ends.
+func watchNodes(ctx context.Context, in, out *os.File, read func(context.Context) (*overview.Overview, error)) error {
+	first, err := read(ctx)
+	if err != nil {
+		return err
+	}
+	before, err := term.MakeRaw(int(in.Fd()))
+	if err != nil {
+		return fmt.Errorf("setting up the terminal (--watch=false does without): %w", err)
+	}
+	// The other screen, without a cursor and without wrapping of lines.
+	fmt.Fprint(out, "\x1b[?1049h\x1b[?25l\x1b[?7l")
+	defer func() {
+		fmt.Fprint(out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
+		_ = term.Restore(int(in.Fd()), before) // There is nothing else to try.
+	}()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	keys, readings := make(chan key), make(chan reading)
+	go readKeys(ctx, in, keys)
+	go reread(ctx, read, readings)
+
+	v := view{all: first, colors: paletteFor(out), updated: first.AsOf}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		v.now = time.Now()
+		v.width, v.height = sizeOf(out)
+		fmt.Fprint(out, v.frame())
+		select {
+		case <-ctx.Done():
+			return nil
+		case k, ok := <-keys:
+			if !ok || k == keyQuit {
+				return nil
+			}
+			v.press(k)
+		case r := <-readings:
+			if v.err = r.err; r.err == nil {
+				v.all, v.updated = r.all, r.all.AsOf
+			}
+		case <-tick.C:
+		}
+	}
+}
+
+// reread reads the cluster again and again until ctx ends.
+func reread(ctx context.Context, read func(context.Context) (*overview.Overview, error), readings chan<- reading) {
+	wait := refreshEvery
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		start := time.Now()
+		all, err := read(ctx)
+		wait = max(refreshEvery, refreshShare*time.Since(start))
+		select {
+		case readings <- reading{all, err}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// The size of a terminal that does not tell its own.
+const defaultWidth, defaultHeight = 80, 24
+
+func sizeOf(out *os.File) (width, height int) {
+	width, height, err := term.GetSize(int(out.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		return defaultWidth, defaultHeight
+	}
+	return width, height
+}
+
+// key is a key that the live view knows.
+type key int
+
+const (
+	keyOther key = iota
+	keyQuit
+	keySort
+	keyPods
+	keyUp
+	keyDown
+	keyPageUp
+	keyPageDown
+	keyHome
+	keyEnd
+)
+
+// readKeys sends the keys that are pressed until ctx ends or the input does. It closes the channel at the end of the input.
+func readKeys(ctx context.Context, in io.Reader, keys chan<- key) {
+	defer close(keys)
+	input := bufio.NewReader(in)
+	for {
+		k, err := readKey(input)
+		if err != nil {
+			return
+		}
+		select {
+		case keys <- k:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readKey reads one key. Arrow keys and the like are sequences that begin with ESC [ or ESC O.
+func readKey(in *bufio.Reader) (key, error) {
+	const escape, interrupt, endOfInput = 0x1b, 0x03, 0x04
+	c, err := in.ReadByte()
+	if err != nil {
+		return keyOther, err
+	}
+	switch c {
+	case 'q', 'Q', interrupt, endOfInput:
+		return keyQuit, nil
+	case 's', 'S':
+		return keySort, nil
+	case 'p', 'P':
+		return keyPods, nil
+	case 'k':
+		return keyUp, nil
+	case 'j':
+		return keyDown, nil
+	case ' ':
+		return keyPageDown, nil
+	case 'g':
+		return keyHome, nil
+	case 'G':
+		return keyEnd, nil
+	case escape:
+		if in.Buffered() == 0 {
+			return keyQuit, nil // The key Esc itself.
+		}
+		return readSequence(in)
+	}
+	return keyOther, nil
+}
+
+func readSequence(in *bufio.Reader) (key, error) {
+	if c, err := in.ReadByte(); err != nil || c != '[' && c != 'O' {
+		return keyOther, err
+	}
+	number := byte(0)
+	for {
+		c, err := in.ReadByte()
+		if err != nil {
+			return keyOther, err
+		}
+		if c >= '0' && c <= '9' || c == ';' {
+			number = c
+			continue
+		}
+		switch {
+		case c == 'A':
+			return keyUp, nil
+		case c == 'B':
+			return keyDown, nil
+		case c == 'H', c == '~' && (number == '1' || number == '7'):
+			return keyHome, nil
+		case c == 'F', c == '~' && (number == '4' || number == '8'):
+			return keyEnd, nil
+		case c == '~' && number == '5':
+			return keyPageUp, nil
+		case c == '~' && number == '6':
+			return keyPageDown, nil
+		}
+		return keyOther, nil
+	}
+}

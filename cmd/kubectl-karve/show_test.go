@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/overview/overviewtest"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/snapshot/snapshottest"
+)
+
+// agentMetrics are what the agent of the node busy serves.
+const agentMetrics = `# TYPE karve_gpu_memory_used_bytes gauge
+karve_gpu_memory_used_bytes{gpu="GPU-busy",index="0",product="Tesla T4"} 7.65460480e+09
+# TYPE karve_gpu_utilization_ratio gauge
+karve_gpu_utilization_ratio{gpu="GPU-busy",index="0",product="Tesla T4"} 0.31
+# TYPE karve_pod_gpu_memory_used_bytes gauge
+karve_pod_gpu_memory_used_bytes{namespace="team",pod="infer-0",container="main",gpu="GPU-busy"} 2.147483648e+09
+karve_pod_gpu_memory_used_bytes{namespace="lab",pod="notebook-0",container="main",gpu="GPU-busy"} 5.583457484e+09
+# TYPE karve_pod_gpu_sm_ratio gauge
+karve_pod_gpu_sm_ratio{namespace="team",pod="infer-0",container="main",gpu="GPU-busy"} 0.31
+karve_pod_gpu_sm_ratio{namespace="lab",pod="notebook-0",container="main",gpu="GPU-busy"} 0
+`
+
+// silenced returns the cluster without any report of an agent, as with an old one.
+func silenced() *snapshot.Cluster {
+	c := overviewtest.Town()
+	for i := range c.Nodes {
+		delete(c.Nodes[i].Annotations, nodecontract.HoldersAnnotation)
+	}
+	return c
+}
+
+func measured(t *testing.T) *overview.Overview {
+	t.Helper()
+	m, err := overview.ParseMetrics(strings.NewReader(agentMetrics))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := overview.Build(overviewtest.Town())
+	all.Measure(map[string]overview.Measured{"busy": m})
+	return all
+}
+
+// TestWhatIsShown compares what the verbs print of a cluster with testdata/show.
+func TestWhatIsShown(t *testing.T) {
+	t.Parallel()
+	town, none := overview.Build(overviewtest.Town()), overview.Build(snapshottest.Shared())
+	inspect := func(o inspectOptions, all *overview.Overview, names ...string) func(*testing.T, streams) error {
+		return func(_ *testing.T, s streams) error { return o.print(s, all, names) }
+	}
+	nodes, pods := (*topOptions).nodes, (*topOptions).pods
+	for name, print := range map[string]func(*testing.T, streams) error{
+		"inspect":             inspect(inspectOptions{}, town),
+		"inspect-wide":        inspect(inspectOptions{output: output{"wide"}}, town),
+		"inspect-detail":      inspect(inspectOptions{detail: true}, town),
+		"inspect-detail-wide": inspect(inspectOptions{detail: true, output: output{"wide"}}, town, "quad"),
+		"inspect-json":        inspect(inspectOptions{output: output{"json"}}, town, "busy"),
+		"inspect-yaml":        inspect(inspectOptions{output: output{"yaml"}}, town, "stale"),
+		"inspect-no-agents":   inspect(inspectOptions{detail: true}, overview.Build(silenced())),
+		"inspect-no-nodes":    inspect(inspectOptions{}, none),
+		"inspect-other-node":  inspect(inspectOptions{}, town, "nowhere"),
+		"top-nodes":           func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), nodes, nil) },
+		"top-nodes-by-idle": func(t *testing.T, s streams) error {
+			return (&topOptions{sortBy: "idle", output: output{"wide"}}).print(s, measured(t), nodes, nil)
+		},
+		"top-pods": func(t *testing.T, s streams) error { return (&topOptions{}).print(s, measured(t), pods, nil) },
+		"top-pods-by-memory": func(t *testing.T, s streams) error {
+			return (&topOptions{sortBy: "mem", output: output{"wide"}}).print(s, measured(t), pods, nil)
+		},
+		"top-pods-without": func(_ *testing.T, s streams) error {
+			notes := topNotes(nil, trouble{asked: 8, without: 3, failed: 5, first: errors.New("you may not get pods/proxy in the namespace karve-system")}, "pods")
+			return (&topOptions{}).print(s, overview.Build(silenced()), pods, notes)
+		},
+		"top-pods-none": func(_ *testing.T, s streams) error { return (&topOptions{}).print(s, none, pods, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errOut bytes.Buffer
+			if err := print(t, streams{nil, &out, &errOut}); err != nil {
+				fmt.Fprintf(&errOut, "error: %v\n", err)
+			}
+			compare(t, name+".txt", out.String()+"-- stderr --\n"+errOut.String())
+		})
+	}
+}
+
+// compare compares text with a file in testdata/show.
+func compare(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "show", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("(-want +got; -update accepts it)\n%s", diff)
+	}
+}
+
+// visible replaces the sequences of a frame by names, so that it can be read.
+var visible = strings.NewReplacer("\x1b[H", "<home>", "\x1b[K\r\n", "\n", "\x1b[K", "", "\x1b[J", "<clear>", "\x1b[0m", "</>", "\x1b[", "<")
+
+// TestTheLiveViewDraws compares frames of the live view with testdata/show.
+func TestTheLiveViewDraws(t *testing.T) {
+	t.Parallel()
+	now := overviewtest.Now
+	start := view{all: measured(t), now: now.Add(2 * time.Second), updated: now, width: 120, height: 11}
+	for name, c := range map[string]struct {
+		edit func(*view)
+		keys []key
+	}{
+		"first":                         {func(*view) {}, nil},
+		"scrolled":                      {func(*view) {}, []key{keyDown, keyDown, keyUp}},
+		"at-the-end":                    {func(*view) {}, []key{keyPageDown, keyPageDown, keyPageDown}},
+		"by-price-on-a-narrow-terminal": {func(v *view) { v.width = 50 }, []key{keySort, keySort}},
+		"by-state-in-colors":            {func(v *view) { v.colors.on = true }, []key{keySort, keySort, keySort, keySort}},
+		"pods":                          {func(v *view) { v.height = 24 }, []key{keyEnd, keyPods}},
+		"out-of-date":                   {func(v *view) { v.err, v.now = errors.New("the server\nis away"), now.Add(70*time.Second) }, nil},
+		"without-nodes":                 {func(v *view) { v.all = overview.Build(snapshottest.Shared()) }, []key{keyEnd}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := start
+			c.edit(&v)
+			for _, k := range c.keys {
+				v.press(k)
+			}
+			frame := v.frame()
+			if lines := strings.Count(frame, "\r\n") + 1; lines != v.height {
+				t.Errorf("the frame has %d lines on a terminal of %d", lines, v.height)
+			}
+			compare(t, "view-"+name+".txt", visible.Replace(frame)+"\n")
+		})
+	}
+	once := view{all: start.all}
+	compare(t, "nodes.txt", once.text())
+}
+
+func TestKeysAreRead(t *testing.T) {
+	t.Parallel()
+	keys := make(chan key)
+	go readKeys(t.Context(), strings.NewReader("sPx\x1b[A\x1b[B\x1bOA\x1b[5~\x1b[6~\x1b[H\x1b[F\x1b[1~\x1b[4~\x1b[1;5A\x1b[Zgj\x1b"), keys)
+	var got []key
+	for k := range keys {
+		got = append(got, k)
+	}
+	want := []key{keySort, keyPods, keyOther, keyUp, keyDown, keyUp, keyPageUp, keyPageDown, keyHome, keyEnd, keyHome, keyEnd, keyUp, keyOther, keyHome, keyDown, keyQuit}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func FuzzReadKeys(f *testing.F) {
+	f.Add("\x1b[A\x1b[99;99~q")
+	f.Fuzz(func(t *testing.T, input string) {
+		keys := make(chan key)
+		go readKeys(t.Context(), strings.NewReader(input), keys)
+		n := 0
+		for range keys {
+			n++
+		}
+		if n > len(input) {
+			t.Errorf("%q is %d keys", input, n)
+		}
+	})
+}
+
+func TestReplicasInARowAreARange(t *testing.T) {
+	t.Parallel()
+	for want, all := range map[string][]int{"all": nil, "3": {3}, "3,4": {3, 4}, "0-2,5,7-9": {0, 1, 2, 5, 7, 8, 9}} {
+		if got := numbers(all); got != want {
+			t.Errorf("%v is %s, want %s", all, got, want)
+		}
+	}
+}
+
+// townServer starts an API server that serves the objects of a cluster, and the metrics of agents. It refuses the paths that contain one of the words in forbidden.
+func townServer(t *testing.T, c *snapshot.Cluster, forbidden ...string) string {
+	t.Helper()
+	c.Pods = append(c.Pods, agentPod("busy"), agentPod("quad"))
+	for i := range c.Nodes { // The commands read the clock, and fresh reports are to stay fresh.
+		if r, ok, err := nodecontract.ParseHolders(c.Nodes[i].Annotations[nodecontract.HoldersAnnotation]); ok && err == nil && r.FreshAt(c.Now) {
+			r.AsOf = time.Now()
+			c.Nodes[i].Annotations[nodecontract.HoldersAnnotation] = r.String()
+		}
+	}
+	mux := http.NewServeMux()
+	serve := func(path string, v any) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for _, word := range forbidden {
+				if strings.Contains(r.URL.Path, word) {
+					w.WriteHeader(http.StatusForbidden)
+					v := metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: "forbidden"}
+					_ = json.NewEncoder(w).Encode(v)
+					return
+				}
+			}
+			if text, ok := v.(string); ok {
+				fmt.Fprint(w, text)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(v)
+		})
+	}
+	resources := func(group string, kinds ...string) metav1.APIResourceList {
+		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: group}
+		for _, kind := range kinds {
+			name := strings.ToLower(kind) + "s"
+			if kind == "GPUNodeClass" {
+				name = "gpunodeclasses"
+			}
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name, Kind: kind, Namespaced: kind == "Pod", Verbs: metav1.Verbs{"list"}})
+		}
+		return list
+	}
+	list := func(group, kind string, items any) map[string]any {
+		return map[string]any{"kind": kind + "List", "apiVersion": group, "metadata": map[string]any{"resourceVersion": "1"}, "items": items}
+	}
+	version := func(group, v string) metav1.APIGroup {
+		gv := metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + v, Version: v}
+		return metav1.APIGroup{Name: group, Versions: []metav1.GroupVersionForDiscovery{gv}, PreferredVersion: gv}
+	}
+	serve("/api", metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+	serve("/apis", metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: []metav1.APIGroup{version("karpenter.sh", "v1"), version("karve.sh", "v1alpha1")}})
+	serve("/api/v1", resources("v1", "Node", "Pod"))
+	serve("/apis/karpenter.sh/v1", resources("karpenter.sh/v1", "NodePool", "NodeClaim"))
+	serve("/apis/karve.sh/v1alpha1", resources("karve.sh/v1alpha1", "GPUNodeClass"))
+	serve("/api/v1/nodes", list("v1", "Node", c.Nodes))
+	serve("/api/v1/pods", list("v1", "Pod", c.Pods))
+	serve("/apis/karpenter.sh/v1/nodepools", list("karpenter.sh/v1", "NodePool", c.NodePools))
+	serve("/apis/karpenter.sh/v1/nodeclaims", list("karpenter.sh/v1", "NodeClaim", c.NodeClaims))
+	serve("/apis/karve.sh/v1alpha1/gpunodeclasses", list("karve.sh/v1alpha1", "GPUNodeClass", c.GPUNodeClasses))
+	serve("/api/v1/namespaces/karve-system/pods/karve-node-busy:9999/proxy/metrics", agentMetrics)
+	serve("/api/v1/namespaces/karve-system/pods/karve-node-quad:9999/proxy/metrics", "no metrics {")
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return kubeconfigFor(t, server.URL)
+}
+
+func agentPod(node string) corev1.Pod {
+	pod := snapshottest.Pod("karve-node-"+node, snapshottest.Asking("cpu", "10m"), snapshottest.Running(node), snapshottest.WithLabels("app.kubernetes.io/name", "karve-node"))
+	pod.Namespace = "karve-system"
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "metrics", ContainerPort: 9999}}
+	return pod
+}
+
+func TestTheVerbsReadACluster(t *testing.T) {
+	t.Parallel()
+	kubeconfig := townServer(t, overviewtest.Town())
+	noProxy, noPods := townServer(t, overviewtest.Town(), "/proxy/"), townServer(t, overviewtest.Town(), "/v1/pods", "/v1/nodes")
+	for name, c := range map[string]struct {
+		args        string
+		kubeconfig  string
+		status      int
+		out, errOut []string
+	}{
+		"inspect":               {"inspect", kubeconfig, 0, []string{"busy ", " 4/10 ", "8/15Gi", "10 nodes  24/124 replicas (19 %)"}, []string{"note: no agent reports"}},
+		"inspect of a node":     {"inspect busy -d", kubeconfig, 0, []string{"team/infer-0", "0,4", "1 node  4/10 replicas (40 %)"}, nil},
+		"inspect as JSON":       {"inspect quad -o json", kubeconfig, 0, []string{`"healthy": false`, `"replicasHeld": 3`}, nil},
+		"top pods":              {"top pods", kubeconfig, 0, []string{"team/infer-0", " 31 ", "2/4Gi"}, []string{"not known for 1 node: reading the metrics of an agent: ", "no agent runs there"}},
+		"top nodes":             {"top nodes --sort-by sm", kubeconfig, 0, []string{"busy ", "7.1/15Gi"}, []string{"no agent runs there"}},
+		"top without the right": {"top pods", noProxy, 0, []string{"team/infer-0", "-/4Gi"}, []string{"not known for 2 nodes: you may not get pods/proxy in the namespace karve-system"}},
+		"nodes":                 {"nodes", kubeconfig, 0, []string{"busy ", "██", "2 pods wait, the longest for"}, nil},
+		"no rights at all":      {"inspect", noPods, 1, nil, []string{"error: listing *v1.NodeList: forbidden\nerror: listing *v1.PodList: forbidden\n"}},
+		"top of nothing":        {"top", "", 1, nil, []string{"error: say of what"}},
+		"another order":         {"top pods --sort-by age", kubeconfig, 1, nil, []string{`error: --sort-by must be mem, sm, idle or price, not "age"`}},
+		"another format":        {"inspect -o csv", kubeconfig, 1, nil, []string{`error: --output must be wide, json or yaml, not "csv"`}},
+		"no cluster":            {"nodes", filepath.Join(t.TempDir(), "none"), 1, nil, []string{"error: select a cluster with --kubeconfig or --context: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out, errOut bytes.Buffer
+			args := strings.Fields(c.args)
+			if c.kubeconfig != "" {
+				args = append(args, "--kubeconfig", c.kubeconfig)
+			}
+			if status := run(t.Context(), args, streams{strings.NewReader(""), &out, &errOut}); status != c.status {
+				t.Errorf("status %d, want %d", status, c.status)
+			}
+			for _, want := range c.out {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("stdout lacks %q", want)
+				}
+			}
+			for _, want := range c.errOut {
+				if !strings.Contains(errOut.String(), want) {
+					t.Errorf("stderr lacks %q", want)
+				}
+			}
+			if c.out == nil && out.Len() > 0 || strings.Contains(out.String(), "\x1b") {
+				t.Error("something is printed after an error, or in colors although this is no terminal")
+			}
+			if t.Failed() {
+				t.Logf("stdout:\n%s\nstderr:\n%s", &out, &errOut)
+			}
+		})
+	}
+}

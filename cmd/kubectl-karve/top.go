@@ -1,0 +1,314 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/table"
+)
+
+const (
+	// scrapes is how many agents are asked at the same time, and scrapeTimeout how long one may take.
+	scrapes       = 64
+	scrapeTimeout = 2 * time.Second
+	// agentPort is the port of the metrics in the chart, if the agent's pod does not name one.
+	agentPort = 9450
+)
+
+// topOptions are the flags of the top commands.
+type topOptions struct {
+	sortBy string
+	output output
+	kube   *genericclioptions.ConfigFlags
+}
+
+const topLong = `Show how much of the GPUs is used: SM time and device memory, beside what pods hold, state and cost. The numbers are the metrics of the
+node agents, which the command reads through the API server. That needs the right to get pods/proxy in the namespace of the agents.`
+
+func topCommand(ctx context.Context, s streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "top", Short: "Show how much of the shared GPUs nodes or pods use", Long: topLong, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return errors.New("say of what: kubectl karve top nodes, or kubectl karve top pods")
+		},
+	}
+	cmd.AddCommand(topOf(ctx, s, "nodes", []string{"node", "no"}, (*topOptions).nodes), topOf(ctx, s, "pods", []string{"pod", "po"}, (*topOptions).pods))
+	return cmd
+}
+
+func topOf(ctx context.Context, s streams, what string, aliases []string, tableOf func(*topOptions, *overview.Overview) table.Table) *cobra.Command {
+	o := topOptions{kube: clusterFlags()}
+	cmd := &cobra.Command{
+		Use: what, Aliases: aliases, Short: "Show how much of the shared GPUs " + what + " use", Long: topLong, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := o.validate(); err != nil {
+				return err
+			}
+			c, err := connect(o.kube, "")
+			if err != nil {
+				return err
+			}
+			seen, err := c.overview(ctx)
+			if err != nil {
+				return err
+			}
+			measured, trouble := c.measure(ctx, seen, what == "nodes")
+			seen.Measure(measured)
+			return o.print(s, seen.Overview, tableOf, topNotes(measured, trouble, what))
+		},
+	}
+	cmd.Flags().StringVar(&o.sortBy, "sort-by", "", "the largest first: mem (used device memory), sm (SM time), idle (what is paid for and not used) or price; by name without it")
+	o.output.addFlag(cmd.Flags(), "pool, node, age and NodeClaim")
+	o.kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *topOptions) validate() error {
+	switch o.sortBy {
+	case "", "mem", "sm", "idle", "price":
+		return o.output.validate()
+	}
+	return fmt.Errorf("--sort-by must be mem, sm, idle or price, not %q", o.sortBy)
+}
+
+func (o *topOptions) print(s streams, all *overview.Overview, tableOf func(*topOptions, *overview.Overview) table.Table, notes []string) error {
+	for _, note := range notes {
+		fmt.Fprintf(s.err, "note: %s\n", note)
+	}
+	o.sort(all)
+	if o.output.isData() {
+		return o.output.data(s.out, all)
+	}
+	t := tableOf(o, all)
+	if len(t.Rows) == 0 {
+		_, err := fmt.Fprintln(s.out, "No pod holds a shared GPU.")
+		return err
+	}
+	var out strings.Builder
+	if err := t.Write(&out); err != nil {
+		return err
+	}
+	_, err := io.WriteString(s.out, out.String())
+	return err
+}
+
+// sort sorts nodes and pods. What is not known comes last.
+func (o *topOptions) sort(all *overview.Overview) {
+	node, pod := map[string]func(*overview.Node) float64{
+		"mem": func(n *overview.Node) float64 { return number(n.Use().UsedMiB) }, "sm": func(n *overview.Node) float64 { return number(n.Use().SMPercent) },
+		"idle": func(n *overview.Node) float64 { return number(n.IdleMicroUSDPerHour) }, "price": func(n *overview.Node) float64 { return number(n.MicroUSDPerHour) },
+	}[o.sortBy], map[string]func(*overview.Pod) float64{
+		"mem": func(p *overview.Pod) float64 { return number(p.UsedMiB) }, "sm": func(p *overview.Pod) float64 { return number(p.SMPercent) },
+		"idle": func(p *overview.Pod) float64 { return number(p.UnusedSeconds) }, "price": func(p *overview.Pod) float64 { return number(p.MicroUSDPerHour) },
+	}[o.sortBy]
+	if node == nil {
+		return
+	}
+	slices.SortStableFunc(all.Nodes, func(a, b overview.Node) int { return cmp.Compare(node(&b), node(&a)) })
+	slices.SortStableFunc(all.Pods, func(a, b overview.Pod) int { return cmp.Compare(pod(&b), pod(&a)) })
+}
+
+// number returns a value, and -1 if it is not known.
+func number[T int64 | float64](value *T) float64 {
+	if value == nil {
+		return -1
+	}
+	return float64(*value)
+}
+
+func (o *topOptions) nodes(all *overview.Overview) table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "NODE"}, {Title: "TYPE"}, {Title: "REPLICAS", Right: true}, {Title: "SM%", Right: true}, {Title: "MEM USED", Right: true}, {Title: "MEM STATED", Right: true},
+		{Title: "$/H", Right: true}, {Title: "IDLE $/H", Right: true},
+	}}
+	if o.output.wide() {
+		t.Columns = append(t.Columns, table.Column{Title: "POOL"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "STATE"}, table.Column{Title: "NODECLAIM"})
+	}
+	for i := range all.Nodes {
+		n := &all.Nodes[i]
+		use := n.Use()
+		used := unknown
+		if use.UsedMiB != nil {
+			used = ofMemory(*use.UsedMiB, n.MemoryMiB)
+		}
+		row := []string{
+			n.Name, orUnknown(n.InstanceType), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), percent(use.SMPercent), used, gib(n.StatedMiB) + "Gi",
+			price3(n.MicroUSDPerHour), price3(n.IdleMicroUSDPerHour),
+		}
+		if o.output.wide() {
+			row = append(row, orUnknown(n.Pool), overview.Age(all.AsOf.Sub(n.Created)), n.Message, orUnknown(n.NodeClaim))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+func (o *topOptions) pods(all *overview.Overview) table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "POD"}, {Title: "REPLICAS", Right: true}, {Title: "GPU"}, {Title: "SM%", Right: true}, {Title: "MEM USED/STATED", Right: true}, {Title: "$/H", Right: true},
+		{Title: "UNUSED", Right: true},
+	}}
+	if o.output.wide() {
+		t.Columns = append(t.Columns, table.Column{Title: "POOL"}, table.Column{Title: "AGE", Right: true})
+	}
+	for i := range all.Pods {
+		p := &all.Pods[i]
+		row := []string{
+			p.Namespace + "/" + p.Name, strconv.FormatInt(p.Replicas, 10), p.Node + "/" + indices(p.GPUs), percent(p.SMPercent), usedOfStated(p), price3(p.MicroUSDPerHour), unusedFor(p),
+		}
+		if o.output.wide() {
+			row = append(row, orUnknown(p.Pool), overview.Age(all.AsOf.Sub(p.Started)))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+func indices(gpus []int) string {
+	if len(gpus) == 0 {
+		return unknown
+	}
+	texts := make([]string, len(gpus))
+	for i, n := range gpus {
+		texts[i] = strconv.Itoa(n)
+	}
+	return strings.Join(texts, ",")
+}
+
+func percent(value *float64) string {
+	if value == nil {
+		return unknown
+	}
+	return strconv.FormatFloat(*value, 'f', 0, 64)
+}
+
+// usedOfStated returns used and stated memory. Each of them may be unknown.
+func usedOfStated(p *overview.Pod) string {
+	used := unknown
+	if p.UsedMiB != nil {
+		used = gib(*p.UsedMiB)
+	}
+	return used + "/" + memory(p.StatedMiB)
+}
+
+func unusedFor(p *overview.Pod) string {
+	if p.UnusedSeconds == nil {
+		return unknown
+	}
+	return overview.Age(time.Duration(*p.UnusedSeconds) * time.Second)
+}
+
+// trouble is why agents could not be asked.
+type trouble struct {
+	// asked is the number of nodes whose agents were needed.
+	asked int
+	// without have no agent that runs, and failed are those whose agents did not answer.
+	without, failed int
+	// first is the first error.
+	first error
+}
+
+// measure asks the agents of the nodes that have pods, or of all nodes that have started.
+func (c connection) measure(ctx context.Context, seen seen, all bool) (map[string]overview.Measured, trouble) {
+	var t trouble
+	config := rest.CopyConfig(c.config)
+	config.QPS = -1 // The number of requests at the same time is limited instead.
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, trouble{first: err}
+	}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	measured, turns := map[string]overview.Measured{}, make(chan struct{}, scrapes)
+	for i := range seen.Nodes {
+		n := &seen.Nodes[i]
+		if !n.Running() || !all && n.ReplicasHeld == 0 {
+			continue
+		}
+		t.asked++
+		agent := seen.agents[n.Name]
+		if agent == nil {
+			t.without++
+			continue
+		}
+		turns <- struct{}{}
+		group.Go(func() {
+			defer func() { <-turns }()
+			m, err := scrape(ctx, clients.CoreV1().RESTClient(), agent)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				measured[n.Name] = m
+				return
+			}
+			t.failed++
+			if t.first == nil {
+				t.first = err
+			}
+		})
+	}
+	group.Wait()
+	return measured, t
+}
+
+// scrape reads the metrics of an agent through the API server.
+func scrape(ctx context.Context, api rest.Interface, agent *corev1.Pod) (overview.Measured, error) {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	port := agentPort
+	for i := range agent.Spec.Containers {
+		for _, p := range agent.Spec.Containers[i].Ports {
+			if p.Name == "metrics" {
+				port = int(p.ContainerPort)
+			}
+		}
+	}
+	text, err := api.Get().Namespace(agent.Namespace).Resource("pods").Name(fmt.Sprintf("%s:%d", agent.Name, port)).SubResource("proxy").Suffix("metrics").Stream(ctx)
+	if apierrors.IsForbidden(err) {
+		return overview.Measured{}, fmt.Errorf("you may not get pods/proxy in the namespace %s", agent.Namespace)
+	}
+	if err != nil {
+		return overview.Measured{}, fmt.Errorf("asking pod %s/%s: %w", agent.Namespace, agent.Name, err)
+	}
+	defer func() { _ = text.Close() }() // It was only read.
+	return overview.ParseMetrics(io.LimitReader(text, maxMetrics))
+}
+
+// maxMetrics is more than any agent serves, in bytes.
+const maxMetrics = 16 << 20
+
+// topNotes says in a sentence what is missing.
+func topNotes(measured map[string]overview.Measured, t trouble, what string) []string {
+	var notes []string
+	if t.first != nil {
+		notes = append(notes, fmt.Sprintf("what %s use is not known for %s: %v", what, plural(t.failed, "node"), t.first))
+	}
+	if t.without > 0 {
+		notes = append(notes, fmt.Sprintf("what %s use is not known for %s: no agent runs there, install karve-node", what, plural(t.without, "node")))
+	}
+	if what != "pods" || len(measured) == 0 {
+		return notes
+	}
+	for _, m := range measured {
+		if m.Pods != nil {
+			return notes
+		}
+	}
+	return append(notes, "no agent measures pods: set node.metrics.pods=true in the chart, or no pod has a process on a GPU")
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/table"
+)
+
+// view is what the live view shows. Its methods are functions of its fields.
+type view struct {
+	all    *overview.Overview
+	colors palette
+	// now and updated are the time, and when the cluster was read last. err is why it could not be read since.
+	now, updated  time.Time
+	err           error
+	width, height int
+	// pods shows pods instead of nodes. order is the index of the order in orders, and top the number of rows above the first that is shown.
+	pods       bool
+	order, top int
+}
+
+// order is a way to sort nodes and pods. Equal ones are sorted by name.
+type order struct {
+	name  string
+	nodes func(a, b *overview.Node) int
+	pods  func(a, b *overview.Pod) int
+}
+
+var orders = []order{
+	{"name", func(_, _ *overview.Node) int { return 0 }, func(_, _ *overview.Pod) int { return 0 }},
+	{
+		"replicas held", func(a, b *overview.Node) int { return cmp.Compare(b.ReplicasHeld, a.ReplicasHeld) },
+		func(a, b *overview.Pod) int { return cmp.Compare(b.Replicas, a.Replicas) },
+	},
+	{
+		"price", func(a, b *overview.Node) int {
+			return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour))
+		},
+		func(a, b *overview.Pod) int { return cmp.Compare(number(b.MicroUSDPerHour), number(a.MicroUSDPerHour)) },
+	},
+	{"age", func(a, b *overview.Node) int { return b.Created.Compare(a.Created) }, func(a, b *overview.Pod) int { return b.Started.Compare(a.Started) }},
+	{
+		"state", func(a, b *overview.Node) int { return cmp.Compare(urgency[a.Severity], urgency[b.Severity]) },
+		func(a, b *overview.Pod) int { return cmp.Compare(number(b.UnusedSeconds), number(a.UnusedSeconds)) },
+	},
+}
+
+var urgency = map[overview.Severity]int{overview.Bad: 0, overview.Busy: 1, overview.Idle: 2, overview.Good: 3}
+
+// press changes the view as a key asks for.
+func (v *view) press(k key) {
+	page := max(1, v.room()-1)
+	switch k {
+	case keySort:
+		v.order = (v.order + 1) % len(orders)
+	case keyPods:
+		v.pods, v.top = !v.pods, 0
+	case keyUp:
+		v.top--
+	case keyDown:
+		v.top++
+	case keyPageUp:
+		v.top -= page
+	case keyPageDown:
+		v.top += page
+	case keyHome:
+		v.top = 0
+	case keyEnd:
+		v.top = len(v.all.Nodes) + len(v.all.Pods)
+	case keyQuit, keyOther:
+	}
+	v.top = v.clamped()
+}
+
+// clamped returns top, so that no more rows are above than need be.
+func (v *view) clamped() int {
+	rows := len(v.all.Nodes)
+	if v.pods {
+		rows = len(v.all.Pods)
+	}
+	return max(0, min(v.top, rows-v.room()))
+}
+
+// Lines of a frame that are no rows: two of the summary, a blank one, the titles, and that with the keys.
+const otherLines = 5
+
+// room returns how many rows fit.
+func (v *view) room() int { return max(1, v.height-otherLines) }
+
+// frame returns the sequence that draws the view on a terminal.
+func (v *view) frame() string {
+	head, rows := v.lines()
+	top := v.clamped()
+	shown := rows[min(len(rows), top):]
+	if len(shown) > v.room() {
+		shown = shown[:v.room()]
+	}
+	lines := slices.Concat(head, shown)
+	for len(lines) < v.height-1 {
+		lines = append(lines, "")
+	}
+	lines = append(lines, v.footer(top, len(rows)))
+	var out strings.Builder
+	out.WriteString("\x1b[H")
+	for i, line := range lines {
+		if i > 0 {
+			out.WriteString("\r\n")
+		}
+		out.WriteString(cut(line, v.width) + "\x1b[K")
+	}
+	out.WriteString("\x1b[J")
+	return out.String()
+}
+
+// text returns the view as text, with all rows and without keys.
+func (v *view) text() string {
+	head, rows := v.lines()
+	return strings.Join(slices.Concat(head, rows), "\n") + "\n"
+}
+
+// lines returns the summary with the titles, and a row for each node or pod.
+func (v *view) lines() (head, rows []string) {
+	t := v.nodeTable()
+	if v.pods {
+		t = v.podTable()
+	}
+	var text strings.Builder
+	_ = t.Write(&text) // Writing to memory does not fail.
+	rows = strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	head = append(v.summary(), "", v.colors.faint(rows[0]))
+	return head, rows[1:]
+}
+
+func (v *view) summary() []string {
+	t := &v.all.Totals
+	first := v.colors.bold(totalsLine(t)) + "  " + v.bar(t.ReplicasHeld, t.Replicas, summaryBar)
+	second := "no pod waits"
+	if n := len(v.all.Waiting); n > 0 {
+		second = v.colors.yellow(fmt.Sprintf("%s, the longest for %s", plural(n, "pod")+" wait"+map[bool]string{true: "s"}[n == 1], overview.Age(v.all.AsOf.Sub(v.all.Waiting[0].Since))))
+	}
+	return []string{first, second + "  idle $" + usd(t.IdleMicroUSDPerHour) + "/h"}
+}
+
+// Widths of bars.
+const summaryBar, nodeBar = 20, 10
+
+// bar draws how many of all replicas are held, in so many characters.
+func (v *view) bar(held, all int64, width int) string {
+	full := 0
+	if all > 0 {
+		full = int(min(held*int64(width)/all, int64(width)))
+		if held > 0 {
+			full = max(1, full)
+		}
+	}
+	color := v.colors.green
+	if full == 0 {
+		color = v.colors.yellow
+	}
+	return color(strings.Repeat("█", full)) + v.colors.faint(strings.Repeat("░", width-full))
+}
+
+func (v *view) nodeTable() table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "NODE"}, {Title: "POOL"}, {Title: "REPLICAS"}, {Right: true}, {Title: "$/H", Right: true}, {Title: "TYPE"}, {Title: "CAPACITY"}, {Title: "AGE", Right: true},
+		{Title: "STATE"},
+	}}
+	nodes := make([]*overview.Node, len(v.all.Nodes))
+	for i := range v.all.Nodes {
+		nodes[i] = &v.all.Nodes[i]
+	}
+	slices.SortStableFunc(nodes, orders[v.order].nodes)
+	for _, n := range nodes {
+		t.Add(n.Name, orUnknown(n.Pool), v.bar(n.ReplicasHeld, n.Replicas, nodeBar), fmt.Sprintf("%d/%d", n.ReplicasHeld, n.Replicas), price3(n.MicroUSDPerHour),
+			orUnknown(n.InstanceType), orUnknown(n.CapacityType), overview.Age(v.all.AsOf.Sub(n.Created)), stateColor(n, v.colors))
+	}
+	return t
+}
+
+func (v *view) podTable() table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "POD"}, {Title: "NODE"}, {Title: "GPU"}, {Title: "REPLICAS", Right: true}, {Title: "MEM STATED", Right: true}, {Title: "$/H", Right: true}, {Title: "AGE", Right: true},
+		{Title: "UNUSED", Right: true},
+	}}
+	pods := make([]*overview.Pod, len(v.all.Pods))
+	for i := range v.all.Pods {
+		pods[i] = &v.all.Pods[i]
+	}
+	slices.SortStableFunc(pods, orders[v.order].pods)
+	for _, p := range pods {
+		t.Add(p.Namespace+"/"+p.Name, p.Node, indices(p.GPUs), strconv.FormatInt(p.Replicas, 10), memory(p.StatedMiB), price3(p.MicroUSDPerHour),
+			overview.Age(v.all.AsOf.Sub(p.Started)), unusedFor(p))
+	}
+	return t
+}
+
+// stale is the age from which the view says that it is not up to date.
+const stale = 30 * time.Second
+
+func (v *view) footer(top, rows int) string {
+	other := "p pods"
+	if v.pods {
+		other = "p nodes"
+	}
+	keys := fmt.Sprintf("q quit  s sort (by %s)  %s", orders[v.order].name, other)
+	if rows > v.room() {
+		keys += fmt.Sprintf("  ↑↓ %d-%d of %d", top+1, min(rows, top+v.room()), rows)
+	}
+	age := v.now.Sub(v.updated)
+	if v.err != nil || age > stale {
+		why := ""
+		if v.err != nil {
+			why = ": " + strings.ReplaceAll(v.err.Error(), "\n", "; ")
+		}
+		return v.colors.red("not updated for "+overview.Age(age)+why) + "  " + v.colors.faint(keys)
+	}
+	return v.colors.faint(keys)
+}
+
+// cut returns the first characters of a line, without counting its colors.
+func cut(line string, width int) string {
+	var out strings.Builder
+	for shown := 0; line != ""; {
+		if strings.HasPrefix(line, "\x1b[") {
+			if end := strings.IndexByte(line, 'm'); end >= 0 {
+				out.WriteString(line[:end+1])
+				line = line[end+1:]
+				continue
+			}
+		}
+		r, size := utf8.DecodeRuneInString(line)
+		if shown < width {
+			out.WriteRune(r)
+			shown++
+		}
+		line = line[size:]
+	}
+	return out.String()
+}

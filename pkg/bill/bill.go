@@ -1,0 +1,77 @@
+// Package bill divides the price of a node among the pods that hold its replicas. All amounts are micro-dollars per hour, and a bill always adds up to the price of
+// the node.
+package bill
+
+import "math/bits"
+
+// Split divides the price of a node, in micro-dollars per hour, among the pods that hold so many of its replicas. It returns the share of each pod, and the idle
+// rest: the price of the replicas that no pod holds. The shares and the idle rest add up to the price.
+//
+// Shares are rounded down. What rounding leaves over is less than a micro-dollar for each pod. It is part of the idle rest if a replica is free, and otherwise of the
+// share of the first pod that holds any. If pods hold more replicas than the node has, their shares are of what they hold. Negative numbers count as 0.
+func Split(price, replicas int64, held []int64) (shares []int64, idle int64) {
+	price, replicas = max(0, price), max(0, replicas)
+	var taken int64
+	for _, n := range held {
+		taken = plus(taken, max(0, n))
+	}
+	all := max(replicas, taken)
+	shares, idle = make([]int64, len(held)), price
+	for i, n := range held {
+		shares[i] = part(price, max(0, n), all)
+		idle -= shares[i]
+	}
+	if taken < all || taken == 0 {
+		return shares, idle
+	}
+	for i, n := range held {
+		if n > 0 {
+			shares[i] += idle
+			return shares, 0
+		}
+	}
+	return shares, idle
+}
+
+// part returns price * n / all, rounded down. n is at most all.
+func part(price, n, all int64) int64 {
+	if n == 0 {
+		return 0
+	}
+	high, low := bits.Mul64(uint64(price), uint64(n)) //nolint:gosec // G115: neither is negative.
+	quotient, _ := bits.Div64(high, low, uint64(all)) //nolint:gosec // G115: it is not negative, and high < all, because n ≤ all.
+	return int64(quotient)                            //nolint:gosec // G115: it is at most price.
+}
+
+// plus adds without overflow.
+func plus(a, b int64) int64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return 1<<63 - 1
+}
+
+// Node is a node, what it costs and who holds its replicas.
+type Node struct {
+	Name, NodePool                   string
+	InstanceType, CapacityType, Zone string
+	// MicroUSDPerHour is the price of the node, and Replicas how many replicas it has.
+	MicroUSDPerHour, Replicas int64
+	// Holders are the pods that hold replicas, in a stable order.
+	Holders []Holder
+}
+
+// Holder is a pod that holds replicas of a node.
+type Holder struct {
+	Namespace, Name string
+	Replicas        int64
+}
+
+// Split divides the price of the node among its holders, as [Split] does.
+func (n *Node) Split() (shares []int64, idle int64) {
+	held := make([]int64, len(n.Holders))
+	for i, h := range n.Holders {
+		held[i] = h.Replicas
+	}
+	return Split(n.MicroUSDPerHour, n.Replicas, held)
+}

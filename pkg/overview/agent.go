@@ -1,0 +1,88 @@
+package overview
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/nodecontract"
+)
+
+// maxGPUs is more than any machine has. Labels and annotations may name any number.
+const maxGPUs = catalog.MaxGPUs
+
+// hear adds what the agent reports of the GPUs and who holds their replicas. pods are the pods of the node, to which it adds their GPUs. Holders that are no pods of
+// the node any more, according to the API server, stay: the GPUs are theirs until the kubelet has stopped them.
+func (n *Node) hear(annotation string, pods []Pod, now time.Time) {
+	report, ok, err := nodecontract.ParseHolders(annotation)
+	switch {
+	case err != nil || ok && len(report.GPUs) > maxGPUs:
+		n.Agent.Report = Invalid
+		return
+	case !ok:
+		return
+	}
+	n.Agent = Agent{Report: Fresh, AsOf: &report.AsOf, Truncated: report.Truncated}
+	if !report.FreshAt(now) {
+		n.Agent.Report = Stale
+	}
+	byName := make(map[string]*Pod, len(pods))
+	for i := range pods {
+		byName[pods[i].Namespace+"/"+pods[i].Name] = &pods[i]
+	}
+	n.GPUs = make([]GPU, 0, len(report.GPUs))
+	for i := range report.GPUs {
+		n.GPUs = append(n.GPUs, gpuOf(&report.GPUs[i], report.Truncated, byName))
+	}
+}
+
+func gpuOf(g *nodecontract.HeldGPU, truncated bool, pods map[string]*Pod) GPU {
+	gpu := GPU{
+		Index: g.Index, UUID: g.UUID, Product: g.Product, Healthy: new(g.Health != nodecontract.GPUOutOfService), Replicas: new(int64(g.Replicas)), Held: new(int64(g.Held)),
+	}
+	if g.MemoryMiB > 0 {
+		gpu.MemoryMiB = new(g.MemoryMiB)
+	}
+	if truncated {
+		return gpu
+	}
+	gpu.Holders, gpu.StatedMiB = []Holder{}, new(int64(0))
+	counted := map[*Pod]bool{}
+	for _, h := range g.Holders {
+		namespace, name, _ := strings.Cut(h.Pod, "/")
+		holder := Holder{Namespace: namespace, Pod: name, Container: h.Container, Replicas: h.IDs}
+		if p := pods[h.Pod]; p != nil {
+			holder.StatedMiB = p.StatedMiB
+			if p.StatedMiB != nil && !counted[p] {
+				*gpu.StatedMiB += *p.StatedMiB
+			}
+			counted[p] = true
+			if !slices.Contains(p.GPUs, g.Index) {
+				p.GPUs = append(p.GPUs, g.Index)
+			}
+		}
+		gpu.Holders = append(gpu.Holders, holder)
+	}
+	return gpu
+}
+
+// memoryOf returns the device memory of a node with so many GPUs in MiB, and 0 if the Node does not tell it.
+func memoryOf(node *corev1.Node, gpus int64) int64 {
+	each := numberOf(node.Labels[nodecontract.GPUMemoryLabel])
+	if each > catalog.MaxMemoryMiB || gpus > maxGPUs {
+		return 0
+	}
+	return each * gpus
+}
+
+func numberOf(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return max(0, n)
+}

@@ -1,0 +1,309 @@
+package overview
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/bill"
+	"karve.sh/karve/pkg/fleet/usage"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Build returns the overview of a cluster. It reads the NodePools, GPUNodeClasses, NodeClaims, Nodes and Pods, and the instance types of node classes for prices. All
+// others may be missing.
+func Build(c *snapshot.Cluster) *Overview {
+	with := *c
+	with.Index = c.Indexed()
+	b := builder{Cluster: &with, pools: map[string]*snapshot.Pool{}}
+	o := &Overview{AsOf: c.Now, Pools: []Pool{}, Nodes: []Node{}, Pods: []Pod{}, Waiting: []Waiting{}}
+	for i := range c.NodePools {
+		if np := &c.NodePools[i]; snapshot.IsOurs(np) {
+			b.pools[np.Name] = &snapshot.Pool{NodePool: np, Class: b.class(np.Spec.Template.Spec.NodeClassRef.Name)}
+			o.Pools = append(o.Pools, b.pool(np))
+		}
+	}
+	known := map[string]bool{}
+	for m := range b.machines() {
+		if m.Node != nil {
+			known[m.Node.Name] = true
+		}
+		b.addMachine(o, m)
+	}
+	for node := range b.Index.AllNodes() {
+		if !known[node.Name] {
+			b.addOther(o, node)
+		}
+	}
+	for _, pod := range b.Index.Pending() {
+		if snapshot.Waits(pod) {
+			o.Waiting = append(o.Waiting, waiting(pod))
+		}
+	}
+	slices.SortFunc(o.Pools, func(a, b Pool) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(o.Pods, func(a, b Pod) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(o.Waiting, func(a, b Waiting) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	o.sum()
+	return o
+}
+
+// builder has what is read more than once.
+type builder struct {
+	*snapshot.Cluster
+	// pools are Karve's NodePools by name. They have no offerings.
+	pools map[string]*snapshot.Pool
+}
+
+func (b *builder) class(name string) *v1alpha1.GPUNodeClass {
+	for i := range b.GPUNodeClasses {
+		if b.GPUNodeClasses[i].Name == name {
+			return &b.GPUNodeClasses[i]
+		}
+	}
+	return nil
+}
+
+// machines returns Karve's machines and its canaries.
+func (b *builder) machines() iter.Seq[*snapshot.Machine] {
+	return func(yield func(*snapshot.Machine) bool) {
+		for _, machines := range [][]snapshot.Machine{b.Machines(), b.Canaries()} {
+			for i := range machines {
+				if !yield(&machines[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (b *builder) pool(np *karpv1.NodePool) Pool {
+	p := Pool{Name: np.Name, GPUNodeClass: np.Spec.Template.Spec.NodeClassRef.Name}
+	if class := b.pools[np.Name].Class; class != nil {
+		p.Resource = class.Spec.Sharing.Resource()
+	}
+	for _, kind := range []string{"Ready", v1alpha1.ConditionReplicasHealthy, v1alpha1.ConditionNodesHealthy} {
+		if c := snapshot.Condition(np.Status.Conditions, kind); c != nil && c.Status == "False" && p.Problem == "" {
+			p.Problem = cmp.Or(c.Message, c.Reason)
+		}
+	}
+	return p
+}
+
+// addMachine adds one of Karve's machines and its pods.
+func (b *builder) addMachine(o *Overview, m *snapshot.Machine) {
+	n := Node{
+		Name: m.Claim.Name, NodeClaim: m.Claim.Name, Pool: m.Pool(), Resource: string(m.Promise.Resource), Created: m.Claim.CreationTimestamp.Time,
+		Replicas: max(m.Promise.Replicas(), 0), GPUs: unknownGPUs(m.Promise.GPUs),
+	}
+	n.InstanceType, n.Zone, n.CapacityType = snapshot.ShapeOf(m.Claim)
+	if m.Started() {
+		n.Replicas = m.Exposed()
+	}
+	b.describe(&n, m)
+	if price := m.Promise.MicroUSDPerHour; price > 0 {
+		n.MicroUSDPerHour = &price
+	}
+	memory := int64(0)
+	if m.Type != nil {
+		memory = m.Promise.GPUs * m.Type.GPU.UsableMiB()
+	}
+	if m.Node != nil {
+		n.Name = m.Node.Name
+		memory = cmp.Or(memoryOf(m.Node, m.Promise.GPUs), memory)
+	}
+	if memory > 0 {
+		n.MemoryMiB = &memory
+	}
+	// The price is divided by what the machine was launched for, as in the metric of the controller.
+	b.add(o, n, m.Node, m.Pods, max(m.Promise.Replicas(), n.Replicas))
+}
+
+// addOther adds a node that Karve did not launch, if it exposes shared GPUs or has an agent.
+func (b *builder) addOther(o *Overview, node *corev1.Node) {
+	exposed := node.Status.Allocatable[v1alpha1.ResourceGPUShared]
+	n := Node{
+		Name: node.Name, Pool: node.Labels[karpv1.NodePoolLabelKey], Resource: string(v1alpha1.ResourceGPUShared), Created: node.CreationTimestamp.Time,
+		State: lifecycle.Started, InstanceType: node.Labels[corev1.LabelInstanceTypeStable], Zone: node.Labels[corev1.LabelTopologyZone],
+		CapacityType: node.Labels[karpv1.CapacityTypeLabelKey],
+	}
+	if exposed.IsZero() {
+		if node.Annotations[nodecontract.HoldersAnnotation] == "" {
+			return
+		}
+		n.Resource = string(v1alpha1.ResourceGPU)
+		exposed = node.Status.Allocatable[v1alpha1.ResourceGPU]
+	}
+	n.Replicas = amount.Value(exposed)
+	count := min(numberOf(node.Labels[nodecontract.GPUCountLabel]), n.Replicas)
+	n.GPUs = unknownGPUs(count)
+	if memory := memoryOf(node, count); memory > 0 {
+		n.MemoryMiB = &memory
+	}
+	n.Message, n.Severity = b.condition(node)
+	_, pods := b.Index.Node(node.Name)
+	b.add(o, n, node, pods, n.Replicas)
+}
+
+// add adds a node and its pods. The price is divided by the number of replicas.
+func (b *builder) add(o *Overview, n Node, node *corev1.Node, pods []*corev1.Pod, replicas int64) {
+	unused := nodecontract.UnusedReport{}
+	if node != nil {
+		unused, _ = nodecontract.ParseUnused(node.Annotations[nodecontract.UnusedSinceAnnotation]) // A report that cannot be read says nothing.
+	}
+	first, held := len(o.Pods), []int64(nil)
+	for _, pod := range pods {
+		more := snapshot.ResourcesOf(snapshot.PodRequests(pod), corev1.ResourceName(n.Resource)).Replicas
+		if more == 0 {
+			continue
+		}
+		p := Pod{
+			Namespace: pod.Namespace, Name: pod.Name, Node: n.Name, Pool: n.Pool, Replicas: more, StatedMiB: stated(pod), Started: snapshot.StartTime(pod),
+		}
+		if d := usage.For(pod, unused, b.Now); d > 0 {
+			p.UnusedSeconds = new(int64(d / time.Second))
+		}
+		if p.StatedMiB != nil {
+			n.StatedMiB = amount.Add(n.StatedMiB, *p.StatedMiB)
+		}
+		n.ReplicasHeld = amount.Add(n.ReplicasHeld, more)
+		held = append(held, more)
+		o.Pods = append(o.Pods, p)
+	}
+	mine := o.Pods[first:]
+	if n.MicroUSDPerHour != nil {
+		shares, idle := bill.Split(*n.MicroUSDPerHour, replicas, held)
+		for i := range mine {
+			mine[i].MicroUSDPerHour = &shares[i]
+		}
+		n.IdleMicroUSDPerHour = &idle
+	}
+	n.Agent = Agent{Report: Missing}
+	if node != nil {
+		n.hear(node.Annotations[nodecontract.HoldersAnnotation], mine, b.Now)
+	}
+	o.Nodes = append(o.Nodes, n)
+}
+
+// waiting returns a pod that is bound to no node.
+func waiting(pod *corev1.Pod) Waiting {
+	requests := snapshot.PodRequests(pod)
+	w := Waiting{
+		Namespace: pod.Namespace, Name: pod.Name, Since: pod.CreationTimestamp.Time, Nominated: pod.Status.NominatedNodeName, StatedMiB: stated(pod),
+	}
+	for _, name := range []corev1.ResourceName{v1alpha1.ResourceGPUShared, v1alpha1.ResourceGPU} {
+		if n := snapshot.ResourcesOf(requests, name).Replicas; n > 0 && w.Replicas == 0 {
+			w.Resource, w.Replicas = string(name), n
+		}
+	}
+	return w
+}
+
+// stated returns the device memory in MiB, rounded up, that a pod states, and nil if it states none that can be read.
+func stated(pod *corev1.Pod) *int64 {
+	text, ok := pod.Annotations[v1alpha1.GPUMemoryAnnotation]
+	if !ok {
+		return nil
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Sign() < 0 {
+		return nil
+	}
+	return new((min(amount.Most, amount.Value(q)) + 1<<20 - 1) >> 20)
+}
+
+func unknownGPUs(count int64) []GPU {
+	gpus := make([]GPU, min(max(count, 0), maxGPUs))
+	for i := range gpus {
+		gpus[i].Index = i
+	}
+	return gpus
+}
+
+// Only returns the part of an overview that is about a node, by the name of its Node or NodeClaim, and false if there is none.
+func (o *Overview) Only(name string) (*Overview, bool) {
+	i := slices.IndexFunc(o.Nodes, func(n Node) bool { return n.Name == name || n.NodeClaim == name })
+	if i < 0 {
+		return nil, false
+	}
+	n := o.Nodes[i]
+	one := &Overview{AsOf: o.AsOf, Pools: []Pool{}, Nodes: []Node{n}, Pods: []Pod{}, Waiting: []Waiting{}}
+	for _, p := range o.Pools {
+		if p.Name == n.Pool {
+			p.Totals = Totals{}
+			one.Pools = append(one.Pools, p)
+		}
+	}
+	for _, p := range o.Pods {
+		if p.Node == n.Name {
+			one.Pods = append(one.Pods, p)
+		}
+	}
+	one.sum()
+	return one, true
+}
+
+// Running reports whether the node has started, so that an agent should report of it.
+func (n *Node) Running() bool {
+	switch n.State {
+	case lifecycle.Started, lifecycle.Unhealthy, lifecycle.Replacing, lifecycle.Disrupting:
+		return true
+	default:
+		return false
+	}
+}
+
+// sum sets the totals of the pools and of all nodes.
+func (o *Overview) sum() {
+	pools := map[string]*Totals{}
+	for i := range o.Pools {
+		pools[o.Pools[i].Name] = &o.Pools[i].Totals
+	}
+	for i := range o.Nodes {
+		n := &o.Nodes[i]
+		o.Totals.add(n)
+		if t := pools[n.Pool]; t != nil {
+			t.add(n)
+		}
+	}
+}
+
+func (t *Totals) add(n *Node) {
+	t.Nodes++
+	t.GPUs += int64(len(n.GPUs))
+	t.Replicas = amount.Add(t.Replicas, n.Replicas)
+	t.ReplicasHeld = amount.Add(t.ReplicasHeld, n.ReplicasHeld)
+	if n.MicroUSDPerHour == nil {
+		t.UnpricedNodes++
+		return
+	}
+	t.MicroUSDPerHour = amount.Add(t.MicroUSDPerHour, *n.MicroUSDPerHour)
+	t.IdleMicroUSDPerHour = amount.Add(t.IdleMicroUSDPerHour, *n.IdleMicroUSDPerHour)
+}
+
+// Concerns reports whether the overview of a cluster depends on a pod: it requests GPUs.
+func Concerns(pod *corev1.Pod) bool {
+	asks := func(c corev1.Container) bool {
+		for name := range c.Resources.Requests {
+			if strings.HasPrefix(string(name), nodecontract.NVIDIAPrefix) {
+				return true
+			}
+		}
+		return false
+	}
+	return slices.ContainsFunc(pod.Spec.Containers, asks) || slices.ContainsFunc(pod.Spec.InitContainers, asks)
+}

@@ -1,0 +1,142 @@
+package overview
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// Measured is what the metrics of a node's agent tell.
+type Measured struct {
+	// GPUs is keyed by index.
+	GPUs map[int]Use
+	// Pods is keyed by namespace/name. It is nil if the agent measures no pods, and it has no pod without a process on a GPU.
+	Pods map[string]Use
+}
+
+// Use is how much of a GPU, or of several, is used. Values that are not known are nil.
+type Use struct {
+	UsedMiB *int64
+	// SMPercent is the share of multiprocessor time, from 0 to 100. For a GPU it is the share of time in which a kernel ran.
+	SMPercent *float64
+}
+
+const bytesPerMiB = 1 << 20
+
+// ParseMetrics reads the metrics that an agent serves.
+func ParseMetrics(text io.Reader) (Measured, error) {
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(text)
+	if err != nil {
+		return Measured{}, fmt.Errorf("reading the metrics of an agent: %w", err)
+	}
+	m := Measured{GPUs: map[int]Use{}}
+	for name, set := range map[string]func(*Use, float64){
+		"karve_gpu_memory_used_bytes": (*Use).addBytes, "karve_gpu_utilization_ratio": (*Use).addRatio,
+	} {
+		for _, metric := range families[name].GetMetric() {
+			labels := labelsOf(metric)
+			index, err := strconv.Atoi(labels["index"])
+			if value := metric.GetGauge().GetValue(); err == nil && known(value) {
+				use := m.GPUs[index]
+				set(&use, value)
+				m.GPUs[index] = use
+			}
+		}
+	}
+	for name, set := range map[string]func(*Use, float64){
+		"karve_pod_gpu_memory_used_bytes": (*Use).addBytes, "karve_pod_gpu_sm_ratio": (*Use).addRatio,
+	} {
+		for _, metric := range families[name].GetMetric() {
+			labels := labelsOf(metric)
+			if value := metric.GetGauge().GetValue(); known(value) {
+				if m.Pods == nil {
+					m.Pods = map[string]Use{}
+				}
+				key := labels["namespace"] + "/" + labels["pod"]
+				use := m.Pods[key]
+				set(&use, value)
+				m.Pods[key] = use
+			}
+		}
+	}
+	return m, nil
+}
+
+// known reports whether a value is one that an agent would write.
+func known(value float64) bool { return value >= 0 && value < 1<<62 && !math.IsNaN(value) }
+
+// A pod may use several GPUs, and its containers are measured one by one.
+
+func (u *Use) addBytes(value float64) {
+	mib := int64(value / bytesPerMiB)
+	if u.UsedMiB != nil {
+		mib += *u.UsedMiB
+	}
+	u.UsedMiB = &mib
+}
+
+func (u *Use) addRatio(value float64) {
+	percent := math.Round(value * 100)
+	if u.SMPercent != nil {
+		percent += *u.SMPercent
+	}
+	u.SMPercent = &percent
+}
+
+func labelsOf(m *dto.Metric) map[string]string {
+	labels := make(map[string]string, len(m.GetLabel()))
+	for _, l := range m.GetLabel() {
+		labels[l.GetName()] = l.GetValue()
+	}
+	return labels
+}
+
+// Measure adds what agents have measured, by the name of the Node. Pods without a process on a GPU are not measured, so their use stays unknown.
+func (o *Overview) Measure(measured map[string]Measured) {
+	for i := range o.Nodes {
+		m, ok := measured[o.Nodes[i].Name]
+		if !ok {
+			continue
+		}
+		for j := range o.Nodes[i].GPUs {
+			gpu := &o.Nodes[i].GPUs[j]
+			gpu.UsedMiB, gpu.SMPercent = m.GPUs[gpu.Index].UsedMiB, m.GPUs[gpu.Index].SMPercent
+		}
+	}
+	for i := range o.Pods {
+		p := &o.Pods[i]
+		if use, ok := measured[p.Node].Pods[p.Namespace+"/"+p.Name]; ok {
+			p.UsedMiB, p.SMPercent = use.UsedMiB, use.SMPercent
+		}
+	}
+}
+
+// Use returns the sum over the GPUs of a node: used memory, and the mean of the shares of time. A value that is not known of one of its GPUs is nil.
+func (n *Node) Use() Use {
+	if len(n.GPUs) == 0 {
+		return Use{}
+	}
+	u := Use{UsedMiB: new(int64(0)), SMPercent: new(float64(0))}
+	for i := range n.GPUs {
+		gpu := &n.GPUs[i]
+		if gpu.UsedMiB == nil {
+			u.UsedMiB = nil
+		}
+		if gpu.SMPercent == nil {
+			u.SMPercent = nil
+		}
+		if u.UsedMiB != nil {
+			*u.UsedMiB += *gpu.UsedMiB
+		}
+		if u.SMPercent != nil {
+			*u.SMPercent += *gpu.SMPercent / float64(len(n.GPUs))
+		}
+	}
+	return u
+}

@@ -1,0 +1,121 @@
+package overview
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// describe sets the state of one of Karve's machines, in words too.
+func (b *builder) describe(n *Node, m *snapshot.Machine) {
+	n.State = m.State()
+	if m.Broken(b.Now, b.ReplicasTimeout) {
+		n.State = lifecycle.Broken
+	}
+	since := func(annotations map[string]string, key string) string {
+		if at := snapshot.TimeOf(annotations[key]); !at.IsZero() {
+			return " " + Age(b.Now.Sub(at))
+		}
+		return ""
+	}
+	switch n.State {
+	case lifecycle.Requested, lifecycle.Launched, lifecycle.Registered, lifecycle.Initializing:
+		n.Message, n.Severity = "starting "+Age(b.Now.Sub(n.Created)), Busy
+	case lifecycle.Broken:
+		broken, _ := m.BrokenSince(b.ReplicasTimeout)
+		n.Message, n.Severity = "broken "+Age(b.Now.Sub(broken))+", did not start", Bad
+	case lifecycle.NodeMissing:
+		n.Message, n.Severity = "its Node is missing", Bad
+	case lifecycle.Replacing:
+		n.Message, n.Severity = "replacing"+since(m.Claim.Annotations, v1alpha1.ReplacingSinceAnnotation)+" ("+m.Replacing()+")", Busy
+	case lifecycle.Disrupting:
+		n.Message, n.Severity = "leaving"+since(m.Node.Annotations, v1alpha1.DisruptingSinceAnnotation), Busy
+	case lifecycle.Draining:
+		n.Message, n.Severity = "draining", Busy
+		if at := m.Claim.DeletionTimestamp; at != nil {
+			n.Message += " " + Age(b.Now.Sub(at.Time))
+		}
+	case lifecycle.Started, lifecycle.Unhealthy:
+		b.describeStarted(n, m)
+	}
+}
+
+func (b *builder) describeStarted(n *Node, m *snapshot.Machine) {
+	n.Message, n.Severity = b.condition(m.Node)
+	if n.Severity != Good {
+		if n.Severity == Bad {
+			n.State = lifecycle.Unhealthy
+		}
+		return
+	}
+	if exposed, promised := m.Exposed(), m.Promise.Replicas(); exposed < promised {
+		n.Message, n.Severity = fmt.Sprintf("exposes %d of %d replicas", exposed, promised), Bad
+		return
+	}
+	idle := snapshot.TimeOf(m.Node.Annotations[v1alpha1.IdleSinceAnnotation])
+	if idle.IsZero() {
+		return
+	}
+	n.IdleSince, n.Severity, n.Message = &idle, Idle, "idle "+Age(b.Now.Sub(idle))
+	pool := b.pools[n.Pool]
+	if pool == nil || pool.KeepsIdle() != "" {
+		return
+	}
+	if after, never := pool.IdleAfter(); !never {
+		n.LeavesAt = new(idle.Add(after))
+		if left := n.LeavesAt.Sub(b.Now); left > 0 {
+			n.Message += ", leaves in " + Age(left)
+		}
+	}
+}
+
+// condition returns what the conditions of a Node that runs pods say.
+func (b *builder) condition(node *corev1.Node) (message string, severity Severity) {
+	message, severity = "Ready", Good
+	for i := range node.Status.Conditions {
+		c := &node.Status.Conditions[i]
+		since := " " + Age(b.Now.Sub(c.LastTransitionTime.Time))
+		switch {
+		case c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue:
+			return "not ready" + since, Bad
+		case c.Type == nodecontract.HardwareCondition && c.Status == corev1.ConditionFalse:
+			message, severity = c.Reason+since, Bad
+		case c.Type == nodecontract.SharingCondition && c.Status == corev1.ConditionFalse && severity == Good:
+			message, severity = c.Reason+since, Bad
+		}
+	}
+	if severity == Good && node.Spec.Unschedulable {
+		return "cordoned", Busy
+	}
+	return message, severity
+}
+
+// Age formats a time span as kubectl does, in at most two units: 40s, 5m, 3h10m, 2d3h.
+func Age(d time.Duration) string {
+	const day = 24 * time.Hour
+	two := func(large, small time.Duration, names string) string {
+		text := fmt.Sprintf("%d%c", d/large, names[0])
+		if rest := d % large / small; rest > 0 {
+			text += fmt.Sprintf("%d%c", rest, names[1])
+		}
+		return text
+	}
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", max(0, d/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < day:
+		return two(time.Hour, time.Minute, "hm")
+	case d < 10*day:
+		return two(day, time.Hour, "dh")
+	default:
+		return fmt.Sprintf("%dd", d/day)
+	}
+}
