@@ -48,6 +48,9 @@ func inspectCommand(ctx context.Context, s streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if len(args) == 0 {
+				seen.bind()
+			}
 			return o.print(s, seen.Overview, args)
 		},
 	}

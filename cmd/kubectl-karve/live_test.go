@@ -39,7 +39,7 @@ func apiServer(t *testing.T, groups ...string) string {
 	return kubeconfigFor(t, server.URL)
 }
 
-func kubeconfigFor(t *testing.T, url string) string {
+func kubeconfigFor(t testing.TB, url string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n", url)

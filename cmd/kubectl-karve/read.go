@@ -14,6 +14,7 @@ import (
 	"karve.sh/karve/pkg/apis/v1alpha1"
 	"karve.sh/karve/pkg/catalog/builtin"
 	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/quote"
 	"karve.sh/karve/pkg/snapshot"
 )
 
@@ -22,6 +23,8 @@ type seen struct {
 	*overview.Overview
 	// agents are the pods of the node agents, by the name of their Node.
 	agents map[string]*corev1.Pod
+	// cluster has what was read, without pods that request no GPUs. It has instance types if those that are built in have the prices of its nodes.
+	cluster *snapshot.Cluster
 }
 
 // overview reads what an overview shows. It lists five kinds at once, and keeps only the pods that matter.
@@ -31,10 +34,11 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 		classes   v1alpha1.GPUNodeClassList
 		claims    karpv1.NodeClaimList
 		nodes     corev1.NodeList
-		pods      corev1.PodList
+		pods      []corev1.Pod
 	)
-	lists := []client.ObjectList{&nodePools, &classes, &claims, &nodes, &pods}
-	errs := make([]error, len(lists))
+	agents := map[string]*corev1.Pod{}
+	lists := []client.ObjectList{&nodePools, &classes, &claims, &nodes}
+	errs := make([]error, len(lists)+1)
 	var group sync.WaitGroup
 	for i, list := range lists {
 		group.Go(func() {
@@ -43,26 +47,45 @@ func (c connection) overview(ctx context.Context) (seen, error) {
 			}
 		})
 	}
+	group.Go(func() {
+		errs[len(lists)] = c.eachPod(ctx, func(pod *corev1.Pod) {
+			if overview.Concerns(pod) {
+				pods = append(pods, *pod)
+			} else if isAgent(pod) && pod.Status.Phase == corev1.PodRunning {
+				agents[pod.Spec.NodeName] = pod.DeepCopy()
+			}
+		})
+	})
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return seen{}, err
 	}
 	cluster := &snapshot.Cluster{
-		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items,
-	}
-	agents := map[string]*corev1.Pod{}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if overview.Concerns(pod) {
-			cluster.Pods = append(cluster.Pods, *pod)
-		} else if isAgent(pod) && pod.Status.Phase == corev1.PodRunning {
-			agents[pod.Spec.NodeName] = pod
-		}
+		Now: time.Now(), ReplicasTimeout: replicasTimeout, NodePools: nodePools.Items, GPUNodeClasses: classes.Items, NodeClaims: claims.Items, Nodes: nodes.Items, Pods: pods,
 	}
 	if err := price(cluster); err != nil {
 		return seen{}, err
 	}
-	return seen{overview.Build(cluster), agents}, nil
+	return seen{overview.Build(cluster), agents, cluster}, nil
+}
+
+// podsPerPage is the number of pods that are read at a time. A cluster has so many that all of them together would take gigabytes while they are decoded.
+const podsPerPage = 2000
+
+// eachPod calls a function with every pod of the cluster. The pod is valid during the call.
+func (c connection) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
+	for next := ""; ; {
+		var page corev1.PodList
+		if err := c.List(ctx, &page, client.Limit(podsPerPage), client.Continue(next)); err != nil {
+			return fmt.Errorf("listing %T: %w", &page, err)
+		}
+		for i := range page.Items {
+			f(&page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
 }
 
 // price gives a cluster in the region of the built-in instance types their prices, for machines that were launched as another offering than planned.
@@ -78,10 +101,27 @@ func price(c *snapshot.Cluster) error {
 	}
 	c.NodeClasses = map[v1alpha1.NodeClassReference]snapshot.NodeClassState{}
 	for i := range c.GPUNodeClasses {
-		c.NodeClasses[c.GPUNodeClasses[i].Spec.NodeClassRef] = snapshot.NodeClassState{InstanceTypes: types}
+		c.NodeClasses[c.GPUNodeClasses[i].Spec.NodeClassRef] = snapshot.NodeClassState{Ready: true, InstanceTypes: types}
 	}
 	return nil
 }
 
 // isAgent reports whether a pod is one of the chart karve-node.
 func isAgent(pod *corev1.Pod) bool { return pod.Labels["app.kubernetes.io/name"] == "karve-node" }
+
+const (
+	// boundFor is how long a bound is searched for, and boundNodes for how many nodes: the search must not make a verb slow.
+	boundFor   = 400 * time.Millisecond
+	boundNodes = 500
+)
+
+// bind adds a lower bound on the price of the nodes, if the prices are known and the cluster is not too large.
+func (s seen) bind() {
+	if len(s.cluster.NodeClasses) == 0 || len(s.Nodes) > boundNodes || len(quote.Unpriced(s.cluster)) > 0 {
+		return
+	}
+	start := time.Now()
+	if bound, ok := overview.Bound(s.cluster, func() bool { return time.Since(start) > boundFor }); ok {
+		s.Totals.BoundMicroUSDPerHour = &bound
+	}
+}

@@ -23,24 +23,11 @@ import (
 // price is near enough to the bound, the search is repeated with moves that count more. The result is then divided into the smallest possible steps. If the
 // layout limits the number of machines that a step may remove, larger parts are split as long as that saves money.
 func Plan(solver solve.Solver, l Layout) Outlook {
-	var out Outlook
-	for _, m := range l.Machines {
-		out.Price += m.Price
-	}
-	if planner.Validate(l.Snapshot) != nil {
-		return out
-	}
-	f := newFleet(solver, l)
-	if len(f.hosts) == 0 {
+	out, f, e := outlook(solver, l)
+	if f == nil {
 		return out
 	}
 	p := pack.Compile(f.allLeaving())
-	e := effort.New(solver.Effort, solver.Stop)
-	if e.Left < 1<<40 {
-		e.Left = e.Left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
-		e.Most = e.Left
-	}
-	out.Bound = min(out.Price, f.bound(e.Part(2)))
 	m := search.NewContext(p, e)
 	existing := f.existing(p)
 	v := &improver{ctx: m, existing: existing}
@@ -59,6 +46,34 @@ func Plan(solver solve.Solver, l Layout) Outlook {
 	slices.Sort(out.Surplus)
 	out.Surplus = slices.Compact(out.Surplus)
 	return out
+}
+
+// Bound returns the Price and the Bound of an [Outlook], without a search for steps.
+func Bound(solver solve.Solver, l Layout) (price, bound planner.MicroUSD) {
+	out, _, _ := outlook(solver, l)
+	return out.Price, out.Bound
+}
+
+// outlook returns an Outlook without steps, and the fleet and the effort that is left for a search. The fleet is nil if there is nothing to search for.
+func outlook(solver solve.Solver, l Layout) (Outlook, *fleet, *effort.Budget) {
+	var out Outlook
+	for _, m := range l.Machines {
+		out.Price += m.Price
+	}
+	if planner.Validate(l.Snapshot) != nil {
+		return out, nil, nil
+	}
+	f := newFleet(solver, l)
+	if len(f.hosts) == 0 {
+		return out, nil, nil
+	}
+	e := effort.New(solver.Effort, solver.Stop)
+	if e.Left < 1<<40 {
+		e.Left = e.Left * int64(min(max(len(f.hosts), hostsPerEffort), maxShares*hostsPerEffort)) / hostsPerEffort
+		e.Most = e.Left
+	}
+	out.Bound = min(out.Price, f.bound(e.Part(2)))
+	return out, f, e
 }
 
 const (
