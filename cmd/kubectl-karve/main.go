@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), versionCommand(s.out))
 	root.SetArgs(args)
+	root.AddCommand(explainCommand(ctx, s))
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)

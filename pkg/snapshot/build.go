@@ -257,19 +257,56 @@ func normalized(key string) string {
 	return key
 }
 
+// OtherResource says that a pool offers another GPU resource than a pod requests.
+type OtherResource struct{ Offers, Wants corev1.ResourceName }
+
+func (e OtherResource) Error() string { return fmt.Sprintf("it offers %s", e.Offers) }
+
+// NotAdmitted says why none of a pool's offerings admits a pod.
+type NotAdmitted struct {
+	// Causes has one error for each different cause, such as an [UntoleratedTaint], sorted by their text.
+	Causes []error
+}
+
+func (e *NotAdmitted) Error() string {
+	texts := make([]string, len(e.Causes))
+	for i, cause := range e.Causes {
+		texts[i] = cause.Error()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Admits returns why none of the offerings of a pool admits a pod by its resource, taints, labels and volumes. It returns nil if one does, whether or not it is large
+// enough. What the pod could change is an [OtherResource] or a [NotAdmitted].
+func (v *View) Admits(pool *Pool, pod *corev1.Pod) error {
+	demand := demandOf(pod)
+	gpu, _ := gpuResource(pod)
+	if volumes := v.cluster.storage().of(pod); volumes != nil && volumes.problem == "" {
+		demand.places = volumes.places
+	}
+	_, err := pool.admitting(&demand, gpu)
+	return err
+}
+
+// StockPool returns the name of the first of Karpenter's own NodePools that could serve a pod, and "" if there is none.
+func (v *View) StockPool(pod *corev1.Pod) string {
+	gpu, _ := gpuResource(pod)
+	return stockServing(v.cluster.stockPools(), pod, gpu)
+}
+
 // admitting returns the indices of the pool's offerings that admit the pod, or an error that says why there is none.
 func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error) {
 	if p.Class == nil {
 		return nil, fmt.Errorf("its %s does not exist", v1alpha1.Kind)
 	}
 	if p.Resource() != gpu {
-		return nil, fmt.Errorf("it offers %s", p.Resource())
+		return nil, OtherResource{Offers: p.Resource(), Wants: gpu}
 	}
 	var admitting []int
-	why := map[string]bool{}
+	why := map[string]error{}
 	for i := range p.Offerings {
 		if err := demand.refusal(p.NodePool.Spec.Template.Spec.Taints, "", p.Offerings[i].Labels); err != nil {
-			why[err.Error()] = true
+			why[err.Error()] = err
 			continue
 		}
 		admitting = append(admitting, i)
@@ -282,7 +319,11 @@ func (p *Pool) admitting(demand *demand, gpu corev1.ResourceName) ([]int, error)
 	case len(p.Offerings) == 0:
 		return nil, errors.New("no instance type meets its requirements")
 	default:
-		return nil, errors.New(strings.Join(sortedKeys(why), ", "))
+		refused := &NotAdmitted{}
+		for _, text := range sortedKeys(why) {
+			refused.Causes = append(refused.Causes, why[text])
+		}
+		return nil, refused
 	}
 }
 

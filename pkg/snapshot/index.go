@@ -514,6 +514,9 @@ func (x *Index) HasNodeClaim(name string) bool { return x.claims.get(name) != ni
 // NodeClaims returns all NodeClaims, in no order.
 func (x *Index) NodeClaims() iter.Seq2[string, *karpv1.NodeClaim] { return x.claims.all() }
 
+// Pod returns the pod with a name, which is namespace/name, and nil if there is none.
+func (x *Index) Pod(name string) *corev1.Pod { return x.pods.get(name) }
+
 // Pending returns the pods that are not bound to a node and have not ended, sorted by name.
 func (x *Index) Pending() []*corev1.Pod { return sortedPods(x.pending) }
 

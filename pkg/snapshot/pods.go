@@ -107,6 +107,25 @@ func gpuResource(pod *corev1.Pod) (corev1.ResourceName, bool) {
 	return "", false
 }
 
+// GPURequest is what a pod requests of GPUs.
+type GPURequest struct {
+	// Resource is the GPU resource, and "" if the pod requests none. Replicas is how many of it.
+	Resource corev1.ResourceName
+	Replicas int64
+	// MemoryBytes is the device memory that the pod states. It is 0 if it states none or if its annotation is invalid.
+	MemoryBytes int64
+}
+
+// GPURequestOf returns what a pod requests of GPUs.
+func GPURequestOf(pod *corev1.Pod) GPURequest {
+	resource, ok := gpuResource(pod)
+	if !ok {
+		return GPURequest{}
+	}
+	memory, _ := gpuMemory(pod)
+	return GPURequest{Resource: resource, Replicas: requests(pod, resource).Replicas, MemoryBytes: memory}
+}
+
 // PodName returns the name of a pod in the planner.
 func PodName(pod *corev1.Pod) string { return pod.Namespace + "/" + pod.Name }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/amount"
@@ -148,6 +149,33 @@ func (p *Pool) sharedLimit() string {
 		return ""
 	}
 	return fmt.Sprintf(" or %s (replicas)", p.Resource())
+}
+
+// Limit is one of the limits that a NodePool may have.
+type Limit struct {
+	// Name is the name in spec.limits.
+	Name corev1.ResourceName
+	// Of returns the amount that the limit counts.
+	Of func(*planner.Physical) *int64
+	// Quantity returns an amount as in spec.limits.
+	Quantity func(int64) resource.Quantity
+}
+
+// Limits returns the limits that the pool may have. One of replicas counts for pools that rename their resource.
+func (p *Pool) Limits() []Limit {
+	whole := func(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.DecimalSI) }
+	milli := func(n int64) resource.Quantity { return *resource.NewMilliQuantity(n, resource.DecimalSI) }
+	binary := func(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }
+	all := []Limit{
+		{v1alpha1.ResourceGPU, func(p *planner.Physical) *int64 { return &p.GPUs }, whole},
+		{corev1.ResourceCPU, func(p *planner.Physical) *int64 { return &p.MilliCPU }, milli},
+		{corev1.ResourceMemory, func(p *planner.Physical) *int64 { return &p.MemoryBytes }, binary},
+		{limitNodes, func(p *planner.Physical) *int64 { return &p.Nodes }, whole},
+	}
+	if p.Class != nil && p.Resource() != v1alpha1.ResourceGPU {
+		all = append(all, Limit{p.Resource(), func(p *planner.Physical) *int64 { return &p.Replicas }, whole})
+	}
+	return all
 }
 
 // remaining returns what the pool's limits leave beyond what it uses, in hardware: ten replicas of a GPU count as one nvidia.com/gpu.

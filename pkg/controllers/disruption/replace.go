@@ -60,30 +60,45 @@ func (s *pass) nextReplaced(m *reason.Machine) (*command, time.Duration) {
 
 // awaits reports whether a marked machine cannot be deleted now. If so, it returns its step, and nil if there is none.
 func (s *pass) awaits(m *reason.Machine, c *reason.Candidate) (*command, bool) {
+	switch o := s.obstacle(m, c); {
+	case o.why == "":
+		return nil, false
+	case o.why == later:
+		return nil, true
+	case o.noPlace && s.underway(m) && reason.MarkedUnderutilized(m.Machine):
+		return &command{step: stop, machine: m, reason: o.why}, true // Nothing is launched for pods that lost their room.
+	default:
+		return s.wait(m, o.why, !o.noPlace && !o.noHeadroom), true
+	}
+}
+
+// obstacle is why a marked machine cannot be deleted now. The text is "" if it can be.
+type obstacle struct {
+	why string
+	// noPlace says that its pods have no room elsewhere yet, and noHeadroom that headroom has none.
+	noPlace, noHeadroom bool
+}
+
+func (s *pass) obstacle(m *reason.Machine, c *reason.Candidate) obstacle {
 	asked := m.Pods
 	if s.underway(m) {
 		moving := m.Moving() // These pods are evicted as their PodDisruptionBudgets allow.
 		asked = slices.DeleteFunc(slices.Clone(m.Pods), func(pod *corev1.Pod) bool { return slices.Contains(moving, pod) })
 	}
 	if why := s.blocked(m, c, asked); why != "" {
-		return s.wait(m, why, true), true
+		return obstacle{why: why}
 	}
 	allowed := s.allowed(m, c)
 	if draining := s.pool(m).draining; draining > allowed || !disrupting(m.Machine) && !notReady(m.Node) && draining == allowed {
-		return s.wait(m, overBudget(m, allowed), true), true
+		return obstacle{why: overBudget(m, allowed)}
 	}
-	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why == later {
-		return nil, true
-	} else if why != "" {
-		if s.underway(m) && reason.MarkedUnderutilized(m.Machine) {
-			return &command{step: stop, machine: m, reason: why}, true // Nothing is launched for pods that lost their room.
-		}
-		return s.wait(m, why, false), true
+	if why := s.whatIf.place(append(slices.Clone(s.going), m.Claim.Name)); why != "" {
+		return obstacle{why: why, noPlace: true}
 	}
 	if m.NodePool.HeadroomComing && m.Idle() {
-		return s.wait(m, "the headroom of its NodePool is not free elsewhere", false), true
+		return obstacle{why: "the headroom of its NodePool is not free elsewhere", noHeadroom: true}
 	}
-	return nil, false
+	return obstacle{}
 }
 
 // ended returns the next step of a marked machine that is no longer a candidate, and nil if there is none.

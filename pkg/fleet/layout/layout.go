@@ -51,7 +51,7 @@ func Build(v *snapshot.View, part *Part, keeps func(*snapshot.Machine) string) L
 	for i := range v.Machines {
 		m := &v.Machines[i]
 		pool := slices.IndexFunc(v.Pools, func(p snapshot.Pool) bool { return p.NodePool.Name == m.Pool() })
-		if pool < 0 || part != nil && !part.Machines[m.Claim.Name] || !movable(&v.Pools[pool], m, v.Now()) {
+		if pool < 0 || part != nil && !part.Machines[m.Claim.Name] || Unmovable(&v.Pools[pool], m, v.Now()) != "" {
 			continue
 		}
 		if why := keeps(m); why != "" {
@@ -115,21 +115,38 @@ func (p *Part) limit(l *Layout) {
 	}
 }
 
-// movable reports whether the pods of a machine may be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last
-// changes.
-func movable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) bool {
-	if !pool.MovesPods() || !pool.NodePool.DeletionTimestamp.IsZero() {
-		return false
+// Unmovable returns why the pods of a machine may not be moved for a cheaper layout, according to its pool, its GPUNodeClass and the time since its last changes.
+// It returns "" if they may.
+func Unmovable(pool *snapshot.Pool, m *snapshot.Machine, now time.Time) string {
+	if !pool.NodePool.DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("NodePool %s is being deleted", pool.NodePool.Name)
+	}
+	if !pool.MovesPods() {
+		return fmt.Sprintf("NodePool %s and its GPUNodeClass do not allow moving pods to reduce the cost", pool.NodePool.Name)
 	}
 	settle, err := pool.Class.Spec.Consolidation.SettleDuration()
-	if err != nil || !m.Started() || m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey) || !retention.BackoffUntil(m, now).IsZero() {
-		return false // The Accepted condition of the GPUNodeClass reports an invalid duration.
+	switch {
+	case err != nil:
+		return err.Error() // The Accepted condition of the GPUNodeClass reports it.
+	case !m.Started():
+		return "it has not started"
+	case m.Leaving() || snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+		return "it is leaving already"
+	}
+	if until := retention.BackoffUntil(m, now); !until.IsZero() {
+		return fmt.Sprintf("no new place for its pods came, and the next try is after %s (remove the annotation %s to try now)", until.Format(time.RFC3339), v1alpha1.ReplaceAfterAnnotation)
 	}
 	if _, never := pool.IdleAfter(); m.Empty() && never {
-		return false // The machine stays, and offers no room.
+		return "it is empty, and its GPUNodeClass keeps idle nodes" // It offers no room.
 	}
 	started := snapshot.Condition(m.Claim.Status.Conditions, karpv1.ConditionTypeInitialized).LastTransitionTime
-	return !now.Before(started.Add(settle)) && pool.Quiet(m, now)
+	switch {
+	case now.Before(started.Add(settle)):
+		return fmt.Sprintf("it started less than settleAfter (%s) ago", settle)
+	case !pool.Quiet(m, now):
+		return fmt.Sprintf("pods came or went within consolidateAfter of NodePool %s", pool.NodePool.Name)
+	}
+	return ""
 }
 
 // running returns the pods that move when the machine is removed, or why they cannot move.

@@ -93,9 +93,9 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why: "snapshot, fleet, render, repair, manifests, quote, overview and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
+		why: "snapshot, fleet, render, repair, manifests, quote, overview, explain, doctor and the reasons to disrupt machines are functions of values: those who call them read the objects and files",
 		of: anyOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"),
-			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/controllers/disruption/reason")),
+			under("pkg/overview"), under("pkg/bill"), under("pkg/table"), under("pkg/explain"), under("pkg/doctor"), under("pkg/controllers/disruption/reason")),
 		allows: noneOf(below("k8s.io/client-go"), below("sigs.k8s.io/controller-runtime")),
 	},
 	{
@@ -105,8 +105,8 @@ var rules = []rule{
 		transitively: true,
 	},
 	{
-		why:    "a decision does not depend on who asks for it: controllers, operator and commands are on top",
-		of:     noneOf(under("pkg/controllers"), under("pkg/operator"), under("cmd"), under("test")),
+		why:    "a decision does not depend on who asks for it: controllers, operator, what explains decisions, and commands are on top",
+		of:     noneOf(under("pkg/controllers"), under("pkg/operator"), under("pkg/explain"), under("cmd"), under("test")),
 		allows: noneOf(ours("pkg/controllers"), ours("pkg/operator"), ours("cmd")),
 	},
 	{
@@ -117,7 +117,7 @@ var rules = []rule{
 	{
 		why: "Karpenter's API types and pkg/scheduling stop at what reads and writes its objects",
 		of: noneOf(under("pkg/snapshot"), under("pkg/fleet"), under("pkg/render"), under("pkg/repair"), under("pkg/manifests"), under("pkg/quote"), under("pkg/overview"), under("pkg/controllers"),
-			under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
+			under("pkg/explain"), under("pkg/doctor"), under("pkg/cloud/aws"), under("pkg/karpenter"), under("pkg/operator"), under("cmd"), under("test")),
 		allows: noneOf(below("sigs.k8s.io/karpenter")),
 	},
 	{

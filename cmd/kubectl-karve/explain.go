@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/karpenter"
+)
+
+// explainOptions are the flags of the explain command.
+type explainOptions struct {
+	planOptions
+}
+
+const explainLong = `Explain why a pod waits or is where it is, or why a node stays or goes and when. The answers come from the code that the
+controller decides with: a change that would help a pod was planned with, and what keeps a node is what keeps it in the controller.
+The command changes nothing.
+
+Without --instance-types, prices are on-demand prices of EC2 in us-east-1.`
+
+const explainExample = `  # Why does this pod wait, what would help, and what would that cost?
+  kubectl karve explain pod/train-7 -n team
+
+  # Why does this node stay, or when does it go?
+  kubectl karve explain node/ip-10-0-1-7`
+
+func explainCommand(ctx context.Context, s streams) *cobra.Command {
+	o := explainOptions{planOptions{kube: clusterFlags()}}
+	o.kube.Namespace = genericclioptions.NewConfigFlags(true).Namespace
+	cmd := &cobra.Command{
+		Use: "explain (pod/NAME | node/NAME)", Short: "Explain why a pod waits, or why a node stays", Long: explainLong, Example: explainExample,
+		RunE: func(_ *cobra.Command, args []string) error {
+			kind, name, err := object(args)
+			if err != nil {
+				return err
+			}
+			return o.run(ctx, s, kind, name)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	o.output.addFlag(fs, "the planner's messages and everything that was looked at")
+	o.kube.AddFlags(fs)
+	return cmd
+}
+
+// The kinds of objects that can be explained.
+const (
+	kindPod  = "pod"
+	kindNode = "node"
+)
+
+// kinds are the names of the kinds, as in kubectl.
+var kinds = map[string]string{
+	"pod": kindPod, "pods": kindPod, "po": kindPod, "node": kindNode, "nodes": kindNode, "no": kindNode, "nodeclaim": kindNode, "nodeclaims": kindNode,
+}
+
+// object returns the kind and the name of the object in the arguments, which are KIND/NAME or KIND NAME.
+func object(args []string) (kind, name string, err error) {
+	wrong := errors.New("name one object: pod/NAME or node/NAME")
+	switch len(args) {
+	case 1:
+		kind, name, _ = strings.Cut(args[0], "/")
+	case 2:
+		kind, name = args[0], args[1]
+	default:
+		return "", "", wrong
+	}
+	known := kinds[strings.ToLower(kind)]
+	if known == "" {
+		return "", "", fmt.Errorf("%q is not a kind that can be explained: name pod/NAME or node/NAME", kind)
+	}
+	if name == "" || strings.Contains(name, "/") {
+		return "", "", wrong
+	}
+	return known, name, nil
+}
+
+// answer is what explain prints.
+type answer interface {
+	Text(w io.Writer, now time.Time, wide bool) error
+}
+
+// run reads, explains and writes. It writes nothing if it fails.
+func (o *explainOptions) run(ctx context.Context, s streams, kind, name string) error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	namespace, _, err := o.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return fmt.Errorf("select a cluster with --kubeconfig or --context: %w", err)
+	}
+	types, err := o.types()
+	if err != nil {
+		return err
+	}
+	live, err := connect(o.kube, "")
+	if err != nil {
+		return err
+	}
+	cluster, err := live.cluster(ctx, types)
+	if err != nil {
+		return err
+	}
+	settings, notes := live.settings(ctx)
+	if o.instanceTypes == "" {
+		notes = append(notes, builtinNotes(cluster)...)
+	}
+	a, err := explained(explain.New(cluster, settings), kind, namespace, name)
+	if err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	if o.output.isData() {
+		err = o.output.data(&out, a)
+	} else {
+		err = a.Text(&out, cluster.Now, o.output.wide())
+	}
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintf(s.err, "note: %s\n", note)
+	}
+	_, err = s.out.Write(out.Bytes())
+	return err
+}
+
+func explained(x *explain.Explainer, kind, namespace, name string) (answer, error) {
+	if kind == kindPod {
+		a, err := x.Pod(namespace, name)
+		return &a, err
+	}
+	a, err := x.Node(name)
+	return &a, err
+}
+
+// settings returns the settings of the controller. Those that may not be read have their defaults, and a note says so.
+func (c connection) settings(ctx context.Context) (explain.Settings, []string) {
+	settings := explain.DefaultSettings(clock.RealClock{})
+	var notes []string
+	var err error
+	if settings.Evictions, err = karpenter.NewEvictions(ctx, c.Client, clock.RealClock{}); err != nil {
+		notes = append(notes, fmt.Sprintf("PodDisruptionBudgets do not count, because they cannot be read: %s", err))
+	}
+	found, err := c.controllers(ctx)
+	if err != nil {
+		return settings, append(notes, fmt.Sprintf("the controller's settings count as the defaults, because its Deployment cannot be read: %s", err))
+	}
+	for _, d := range found {
+		for _, flag := range []struct {
+			name string
+			to   *time.Duration
+		}{
+			{"settle-duration", &settings.Settle}, {"not-ready-timeout", &settings.Tolerations.NotReady}, {"gpu-fault-timeout", &settings.Tolerations.GPUFault},
+			{"replicas-timeout", &settings.Tolerations.Replicas},
+		} {
+			if value, err := time.ParseDuration(flagOf(&d, flag.name)); err == nil {
+				*flag.to = value
+			}
+		}
+	}
+	return settings, notes
+}

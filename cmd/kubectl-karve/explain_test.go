@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestWhatCannotBeExplained(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                    "error: name one object: pod/NAME or node/NAME\n",
+		"pod/":                "error: name one object: pod/NAME or node/NAME\n",
+		"pod/a/b":             "error: name one object: pod/NAME or node/NAME\n",
+		"pod a b":             "error: name one object: pod/NAME or node/NAME\n",
+		"deployment/web":      "error: \"deployment\" is not a kind that can be explained: name pod/NAME or node/NAME\n",
+		"pod/a -o xml":        "error: --output must be wide, json or yaml, not \"xml\"\n",
+		"pod/a --context=not": "error: select a cluster with --kubeconfig or --context: invalid configuration: context was not found for specified context: not\n",
+	} {
+		var out, errOut bytes.Buffer
+		status := run(t.Context(), append([]string{"explain"}, strings.Fields(args)...), streams{strings.NewReader(""), &out, &errOut})
+		if status != 1 || out.Len() > 0 || errOut.String() != want {
+			t.Errorf("%q: status %d, %s%s, want %s", args, status, &out, &errOut, want)
+		}
+	}
+}
+
+func TestObjectsAreNamedAsInKubectl(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{"pod/a": "pod a", "po/a": "pod a", "pods a": "pod a", "Node/a": "node a", "no a": "node a", "nodeclaim/a": "node a"} {
+		if kind, name, err := object(strings.Fields(args)); err != nil || kind+" "+name != want {
+			t.Errorf("%q is %s %s, %v; want %s", args, kind, name, err, want)
+		}
+	}
+}

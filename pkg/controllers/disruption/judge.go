@@ -1,0 +1,251 @@
+package disruption
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/fleet/layout"
+	"karve.sh/karve/pkg/fleet/retention"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Judge says what the controller decides about single machines, for people who ask. It is one pass without the controller's memory of earlier passes: a candidate
+// counts as one for long enough, and nothing was tried before. It is not safe for concurrent use.
+type Judge struct{ pass *pass }
+
+// Verdict is what the controller decides about a machine.
+type Verdict struct {
+	// Causes are the reasons to disrupt machines, in the order in which the controller considers them.
+	Causes []Cause
+	// Moves is the saving per hour that moving the pods must bring, and Saving what the machines would cost less without this one. They are nil if pods do not
+	// move for cost. MovesOf has the parts of Moves by pod.
+	Moves, Saving *planner.MicroUSD
+	MovesOf       map[string]planner.MicroUSD
+}
+
+// Cause is a reason to disrupt a machine, whether or not the machine has it.
+type Cause struct {
+	Reason karpv1.DisruptionReason
+	// Applies reports whether the machine has the reason. If it does not, Message says why, or is "".
+	Applies bool
+	Message string
+	// Since is since when the machine has the reason, and Due when the controller acts on it. They are zero if they are not known.
+	Since, Due time.Time
+	// Kept is what keeps the machine although it has the reason, and "" if nothing does. RetryAt is when the controller tries again, if that is known.
+	Kept    string
+	RetryAt time.Time
+}
+
+// NewJudge returns a judge of a cluster with a plan for its pending pods and its headroom. settle is the controller's settle time.
+func NewJudge(
+	cluster *snapshot.Cluster, plan *planning.Plan, headroom *planning.Headroom, evictions karpenter.Evictions, tolerations repair.Tolerations, settle time.Duration, clk clock.Clock,
+) *Judge {
+	s := newPass(cluster, plan, headroom, repair.Diagnose(cluster, plan.View.Machines, tolerations), evictions, clk, func() bool { return true })
+	s.settle = settle
+	for _, m := range s.machines {
+		if reason.MarkedUnderutilized(m.Machine) {
+			m.Saving = reason.Cheaper(0, 1)
+		}
+		m.Steady = true
+	}
+	s.choose()
+	s.count()
+	s.drained()
+	return &Judge{s}
+}
+
+// Of returns the verdict on the machine of a NodeClaim. It returns false if there is none.
+func (j *Judge) Of(claim string) (Verdict, bool) {
+	s := j.pass
+	m := s.named(claim)
+	if m == nil {
+		return Verdict{}, false
+	}
+	var v Verdict
+	switch {
+	case m.Deleting() || m.Node == nil || !m.Started():
+		if m.Health != nil {
+			v.Causes = append(v.Causes, s.causeUnhealthy(m))
+		}
+	case m.Replacing() != "":
+		v.Causes = append(v.Causes, s.causeMarked(m))
+	default:
+		v.Causes = append(v.Causes, s.causeUnhealthy(m), s.causeDrifted(m), s.causeIdle(m))
+		v.Causes = append(v.Causes, s.causeUnderutilized(m, &v))
+	}
+	v.Causes = append(v.Causes, s.causeExpiring(m))
+	return v, true
+}
+
+// causeMarked is for a machine that the controller replaces already.
+func (s *pass) causeMarked(m *reason.Machine) Cause {
+	word := m.Replacing()
+	c := Cause{Reason: reason.Of(word).Name(), Applies: true, Message: "Karve replaces it: " + word}
+	if since := timeIn(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation]); since != nil {
+		c.Since = *since
+	}
+	if reason.MarkedUnderutilized(m.Machine) && m.NodePool.MovesPods {
+		// Only this mark is checked: the others count as right.
+		before := verdicts{pending: []string{m.Claim.Name}}
+		m.Saving = s.standing(before, func() bool { return true }).stand[m.Claim.Name]
+		m.Candidate = reason.First(m, s.now)
+	}
+	if m.Candidate == nil {
+		if why, known := reason.Of(word).Ended(m); known {
+			c.Kept = why
+		}
+		return c
+	}
+	c.Message = m.Candidate.Message
+	if o := s.obstacle(m, m.Candidate); o.why != "" {
+		c.Kept = o.why
+		return c
+	}
+	c.Due = s.now.Add(s.settle)
+	if since := s.since(m, v1alpha1.DisruptingSinceAnnotation); since != nil {
+		c.Due = since.Add(s.settle)
+	}
+	return c
+}
+
+func (s *pass) causeUnhealthy(m *reason.Machine) Cause {
+	c := Cause{Reason: reason.Unhealthy}
+	if m.Health == nil {
+		return c
+	}
+	c.Applies, c.Message, c.Due = true, m.Health.Message, s.now.Add(m.Health.Wait)
+	c.Kept = m.Health.Kept
+	if candidate := reason.Of(reason.Unhealthy).Candidate(m, s.now); candidate != nil {
+		c.Kept, c.RetryAt = s.keeps(m, candidate)
+	}
+	return c
+}
+
+func (s *pass) causeDrifted(m *reason.Machine) Cause {
+	c := Cause{Reason: karpv1.DisruptionReasonDrifted}
+	candidate := reason.Of(karpv1.DisruptionReasonDrifted).Candidate(m, s.now)
+	if candidate == nil {
+		if m.NodePool.Unready {
+			c.Message = "its NodePool is not ready, so whether it has drifted is not known"
+		}
+		return c
+	}
+	c.Applies, c.Message = true, candidate.Word+": "+candidate.Message
+	c.Kept, c.RetryAt = s.keeps(m, candidate)
+	return c
+}
+
+func (s *pass) causeIdle(m *reason.Machine) Cause {
+	c := Cause{Reason: karpv1.DisruptionReasonEmpty}
+	switch {
+	case !m.Idle():
+		c.Message = fmt.Sprintf("%d pods hold its replicas", len(m.Holders()))
+		if len(m.Holders()) == 0 {
+			c.Message = "pods run on it, and its NodePool does not move pods"
+		}
+		return c
+	case m.NodePool.IdleAfter == nil:
+		c.Message = "it is idle, and its GPUNodeClass keeps idle nodes"
+		return c
+	}
+	c.Applies, c.Message = true, "it is idle"
+	if since := s.since(m, v1alpha1.IdleSinceAnnotation); since != nil {
+		c.Since, c.Due = *since, since.Add(*m.NodePool.IdleAfter)
+	}
+	empty := reason.Of(karpv1.DisruptionReasonEmpty).Candidate(m, s.now)
+	switch {
+	case m.Wanted:
+		c.Kept = "pods that wait have their place on it"
+	case m.Headroom:
+		c.Kept = "its free replicas are headroom"
+	case m.NodePool.HeadroomComing:
+		c.Kept = "the headroom of its NodePool is still starting"
+	case empty != nil:
+		c.Kept = s.refusesIdle(m, empty)
+	}
+	return c
+}
+
+// causeUnderutilized asks whether the remaining machines would cost less without this one alone. It ignores steps with several machines.
+func (s *pass) causeUnderutilized(m *reason.Machine, v *Verdict) Cause {
+	c := Cause{Reason: karpv1.DisruptionReasonUnderutilized}
+	pool := s.view.PoolNamed(m.Pool())
+	if m.NoReplicasHeld() || pool == nil {
+		return c // It goes when it has been idle for long enough.
+	}
+	if c.Message = layout.Unmovable(pool, m.Machine, s.now); c.Message != "" {
+		return c
+	}
+	claim := m.Claim.Name
+	l := layout.Build(s.view, &layout.Part{Machines: map[string]bool{claim: true}, Placed: s.placed}, func(*snapshot.Machine) string { return "" })
+	if len(l.Machines) == 0 {
+		c.Message = l.Kept[claim]
+		return c
+	}
+	p := proposal{claims: []string{claim}}
+	v.MovesOf = map[string]planner.MicroUSD{}
+	for _, pod := range l.Layout.Machines[0].Pods {
+		p.moves += pod.Move
+		v.MovesOf[pod.Name] = pod.Move
+	}
+	v.Moves = &p.moves
+	saving, why := s.whatIf.saves(markedForCost(s.machines), p)
+	v.Saving = &saving
+	if why != "" {
+		c.Message = why
+		return c
+	}
+	candidate := reason.Cheaper(saving, 1)
+	c.Applies, c.Message = true, candidate.Message
+	c.Kept = s.keepsInLayout(m, refusal{})
+	switch {
+	case c.Kept != "":
+	case m.NodePool.Launching:
+		c.Kept = "machines of its NodePool are starting"
+	case m.Wanted:
+		c.Kept = "pods that wait have their place on it"
+	default:
+		c.Kept = s.refusesTogether([]*reason.Machine{m})
+	}
+	return c
+}
+
+func (s *pass) causeExpiring(m *reason.Machine) Cause {
+	c := Cause{Reason: reason.Expiring}
+	life := m.Claim.Spec.ExpireAfter.Duration
+	if life == nil {
+		c.Message = "it does not expire"
+		return c
+	}
+	c.Due = m.Claim.CreationTimestamp.Add(*life)
+	c.Applies = reason.Expires(m, s.now)
+	c.Message = fmt.Sprintf("expireAfter is %s", *life)
+	return c
+}
+
+// keeps returns what keeps a candidate that is not marked yet, and when the controller tries again if that is known.
+func (s *pass) keeps(m *reason.Machine, c *reason.Candidate) (why string, retry time.Time) {
+	if why = s.refuses(m, c); why != "" {
+		return why, retention.BackoffUntil(m.Machine, s.now)
+	}
+	if m.Wanted && !c.Urgent {
+		return "pods that wait have their place on it", time.Time{}
+	}
+	if occupied(m) > 0 && !reason.Forced(m) {
+		return s.whatIf.planned([]string{m.Claim.Name}), time.Time{}
+	}
+	return "", time.Time{}
+}
+
+// Blocker returns what keeps the pods from being evicted, and "" if nothing does.
+func (j *Judge) Blocker(pods ...*corev1.Pod) string { return j.pass.pods.Blocker(pods) }

@@ -1,0 +1,166 @@
+package explain
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/alternatives"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// effort is that of all plans. It is enough to find cheap room, and small because one answer may need several plans.
+const effort = solve.DefaultEffort / 10
+
+// Settings are those of the controller that decide about nodes.
+type Settings struct {
+	// Evictions says which pods can be evicted. With the zero value, no PodDisruptionBudget counts.
+	Evictions karpenter.Evictions
+	// Settle is the controller's --settle-duration.
+	Settle time.Duration
+	// Tolerations are how long unhealthy nodes are tolerated.
+	Tolerations repair.Tolerations
+	// Clock is for the schedules of disruption budgets.
+	Clock clock.Clock
+}
+
+// DefaultSettings returns the defaults of the controller.
+func DefaultSettings(clk clock.Clock) Settings {
+	return Settings{
+		Settle: 10 * time.Second, Clock: clk,
+		Tolerations: repair.Tolerations{NotReady: 30 * time.Minute, GPUFault: 10 * time.Minute, Replicas: 10 * time.Minute},
+	}
+}
+
+// Explainer answers questions about one cluster as it was read once. It plans when it is first asked. It is safe for concurrent use.
+type Explainer struct {
+	cluster  *snapshot.Cluster
+	settings Settings
+
+	view func() snapshot.View
+	// planned is the plan for the pending pods.
+	planned func() attempt
+	// judged is what the disruption controller needs.
+	judged func() *judged
+}
+
+// New returns an Explainer of a cluster.
+func New(c *snapshot.Cluster, settings Settings) *Explainer {
+	indexed := *c
+	indexed.Index = c.Indexed()
+	x := &Explainer{cluster: &indexed, settings: settings}
+	x.view = sync.OnceValue(func() snapshot.View { return snapshot.Build(x.cluster) })
+	x.planned = sync.OnceValue(func() attempt { return plan(x.view()) })
+	x.judged = sync.OnceValue(x.judge)
+	return x
+}
+
+// attempt is a plan for the pending pods of a view. In the snapshot of the view, pods that cannot be planned for are blocked.
+type attempt struct {
+	view snapshot.View
+	plan planner.Plan
+}
+
+// plan plans for the pending pods of a view. Its plan passes the check.
+func plan(view snapshot.View) attempt {
+	kept, made, _, err := solve.Contain(view.Snapshot, nil, func(s planner.Snapshot) planner.Plan {
+		return view.Keeping(alternatives.Add(s, solve.Solver{Effort: effort}.Plan(s)))
+	}, func() bool { return false })
+	if err != nil { // No plan for any pod passes the check, which is a bug of Karve's.
+		made = planner.Plan{}
+		for i := range view.Classes {
+			for _, pod := range view.Classes[i].Pods {
+				made.Unplaced = append(made.Unplaced, planner.Unplaced{Pod: pod, Refusal: planner.Refusal{Reason: planner.ReasonSetAside, Message: err.Error()}})
+			}
+		}
+	}
+	view.Snapshot = kept
+	return attempt{view, made}
+}
+
+// launch returns the launch with a pod, and nil if there is none.
+func (a *attempt) launch(pod string) *planner.Launch {
+	for i := range a.plan.Launches {
+		if slices.Contains(a.plan.Launches[i].Pods, pod) {
+			return &a.plan.Launches[i]
+		}
+	}
+	return nil
+}
+
+// node returns the index of the node that a pod is placed on, and -1 if there is none.
+func (a *attempt) node(pod string) int {
+	for _, p := range a.plan.Placements {
+		if slices.Contains(p.Pods, pod) {
+			return p.Node
+		}
+	}
+	return -1
+}
+
+// refusal returns why the plan does not place a pod, and nil if it does.
+func (a *attempt) refusal(pod string) *planner.Refusal {
+	for i := range a.plan.Unplaced {
+		if a.plan.Unplaced[i].Pod == pod {
+			return &a.plan.Unplaced[i].Refusal
+		}
+	}
+	return nil
+}
+
+// classOf returns the index of the class of a pod, and -1 if there is none.
+func classOf(s *planner.Snapshot, pod string) int {
+	return slices.IndexFunc(s.Classes, func(c planner.Class) bool {
+		_, ok := slices.BinarySearch(c.Pods, pod)
+		return ok
+	})
+}
+
+// edit is a hypothetical change. Its zero value changes nothing.
+type edit struct {
+	// pod replaces the pod with its name, unless it is nil.
+	pod *corev1.Pod
+	// snapshot changes a copy of the planner's snapshot, unless it is nil. It may change Pools and Offerings.
+	snapshot func(*planner.Snapshot)
+}
+
+// suppose returns the plan after a change.
+func (x *Explainer) suppose(e edit) attempt {
+	view := x.view()
+	if e.pod != nil {
+		c := *x.cluster
+		c.Generation = 0
+		c.Index, _ = c.Index.With(snapshot.Changes{Pods: map[string]*corev1.Pod{snapshot.PodName(e.pod): e.pod}})
+		view = snapshot.Build(&c)
+	}
+	if e.snapshot != nil {
+		view.Snapshot.Pools, view.Snapshot.Offerings = slices.Clone(view.Snapshot.Pools), slices.Clone(view.Snapshot.Offerings)
+		e.snapshot(&view.Snapshot)
+	}
+	return plan(view)
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// at returns a pointer to a time, and nil for the zero time.
+func at(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// sentence joins clauses with semicolons.
+func sentence(clauses ...string) string {
+	return strings.Join(slices.DeleteFunc(clauses, func(s string) bool { return s == "" }), "; ")
+}

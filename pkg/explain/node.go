@@ -1,0 +1,266 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/controllers/disruption"
+	"karve.sh/karve/pkg/controllers/disruption/reason"
+	"karve.sh/karve/pkg/controllers/planning"
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// judged has the verdicts of the disruption controller.
+type judged struct {
+	mu    sync.Mutex
+	judge *disruption.Judge
+	view  *snapshot.View
+}
+
+func (x *Explainer) judge() *judged {
+	plan, headroom := planning.Suppose(x.view(), effort)
+	s := x.settings
+	return &judged{judge: disruption.NewJudge(x.cluster, &plan, &headroom, s.Evictions, s.Tolerations, s.Settle, s.Clock), view: &plan.View}
+}
+
+// of returns the verdict on a machine.
+func (j *judged) of(claim string) disruption.Verdict {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v, _ := j.judge.Of(claim)
+	return v
+}
+
+// Node says why a node stays or goes, and when. The name is that of a Node or of a NodeClaim. It returns an error if there is none.
+func (x *Explainer) Node(name string) (NodeAnswer, error) {
+	view := x.view()
+	for i := range view.Machines {
+		if m := &view.Machines[i]; m.Claim.Name == name || m.Node != nil && m.Node.Name == name {
+			return x.machine(m), nil
+		}
+	}
+	if claim := x.cluster.Index.NodeClaim(name); claim != nil {
+		return NodeAnswer{NodeClaim: name, Summary: notKarves(snapshot.IsCanary(claim))}, nil
+	}
+	if node, _ := x.cluster.Index.Node(name); node != nil {
+		return NodeAnswer{Node: name, Summary: notKarves(node.Labels[v1alpha1.CanaryLabel] != "")}, nil
+	}
+	return NodeAnswer{}, fmt.Errorf("node %s does not exist: see the nodes with kubectl get nodes, and those that are starting with kubectl get nodeclaims", name)
+}
+
+func notKarves(canary bool) string {
+	if canary {
+		return "is a canary that tests an image: see kubectl get gpuimagerollouts"
+	}
+	return "was not launched by Karve, which does not delete it"
+}
+
+// machine explains one of Karve's machines.
+func (x *Explainer) machine(m *snapshot.Machine) NodeAnswer {
+	a := NodeAnswer{
+		NodeClaim: m.Claim.Name, NodePool: m.Pool(), State: x.stateOf(m), Replicas: m.Exposed(), Held: m.ReplicasInUse(), Since: at(m.Claim.CreationTimestamp.Time),
+		Price: priceOf(m),
+	}
+	a.InstanceType, a.Zone, a.CapacityType = snapshot.ShapeOf(m.Claim)
+	if m.Node != nil {
+		a.Node = m.Node.Name
+	}
+	for _, c := range x.judged().of(m.Claim.Name).Causes {
+		if c.Applies || c.Message != "" {
+			a.Causes = append(a.Causes, Cause{
+				Reason: c.Reason, Applies: c.Applies, Message: c.Message, Since: at(c.Since), Due: at(c.Due), Kept: c.Kept, RetryAt: at(c.RetryAt),
+			})
+		}
+	}
+	slices.SortStableFunc(a.Causes, func(a, b Cause) int { return rank(a) - rank(b) })
+	if a.State != lifecycle.Started && a.State != lifecycle.Unhealthy {
+		rule := lifecycle.Of(a.State)
+		a.Next, a.Late = rule.Next, rule.Late
+		a.Until = at(x.until(m, a.State))
+	}
+	a.Goes = x.goes(&a)
+	a.Summary = x.summary(&a, m)
+	return a
+}
+
+func rank(c Cause) int {
+	switch {
+	case c.Applies && c.Kept == "":
+		return 0
+	case c.Applies:
+		return 1
+	}
+	return 2
+}
+
+// stateOf returns the state of a machine, also those that depend on the time.
+func (x *Explainer) stateOf(m *snapshot.Machine) lifecycle.State {
+	state := m.State()
+	switch {
+	case m.Broken(x.cluster.Now, x.cluster.ReplicasTimeout):
+		return lifecycle.Broken
+	case (state == lifecycle.Started || state == lifecycle.Replacing) && m.Node != nil && snapshot.HasTaint(m.Node, v1alpha1.DisruptingTaintKey):
+		return lifecycle.Disrupting
+	case state == lifecycle.Started && x.settings.Tolerations.Fault(m, x.cluster.Now) != nil:
+		return lifecycle.Unhealthy
+	}
+	return state
+}
+
+// until returns when the time of a state is over, and the zero time if it is not known.
+func (x *Explainer) until(m *snapshot.Machine, state lifecycle.State) time.Time {
+	switch state {
+	case lifecycle.Requested:
+		return m.Claim.CreationTimestamp.Add(lifecycle.Of(state).Limit.Default)
+	case lifecycle.Launched, lifecycle.Registered, lifecycle.Initializing, lifecycle.NodeMissing:
+		until, _ := m.BrokenSince(x.cluster.ReplicasTimeout)
+		return until
+	case lifecycle.Broken:
+		if since, ok := m.BrokenSince(x.cluster.ReplicasTimeout); ok {
+			return since.Add(x.cluster.ReplicasTimeout)
+		}
+	case lifecycle.Replacing:
+		if since := snapshot.TimeOf(m.Claim.Annotations[v1alpha1.ReplacingSinceAnnotation]); !since.IsZero() {
+			return since.Add(lifecycle.ReplacingPatience)
+		}
+	case lifecycle.Disrupting:
+		if since := snapshot.TimeOf(m.Node.Annotations[v1alpha1.DisruptingSinceAnnotation]); !since.IsZero() {
+			return since.Add(x.settings.Settle)
+		}
+	case lifecycle.Draining:
+		return snapshot.TimeOf(m.Claim.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+	case lifecycle.Started, lifecycle.Unhealthy:
+	}
+	return time.Time{}
+}
+
+// goes returns the earliest time at which Karve deletes the node: nothing keeps it, and its NodeClaim is watched for the settle time.
+func (x *Explainer) goes(a *NodeAnswer) *time.Time {
+	if a.State == lifecycle.Draining {
+		return a.Until
+	}
+	var first time.Time
+	for _, c := range a.Causes {
+		if c.Due == nil || c.Kept != "" || !c.Applies && c.Reason != reason.Expiring {
+			continue
+		}
+		due := *c.Due
+		if c.Reason != reason.Expiring {
+			if due.Before(x.cluster.Now) {
+				due = x.cluster.Now
+			}
+			if a.State != lifecycle.Disrupting {
+				due = due.Add(x.settings.Settle)
+			}
+		}
+		if first.IsZero() || due.Before(first) {
+			first = due
+		}
+	}
+	return at(first)
+}
+
+// summary returns one sentence without the name of the node.
+func (x *Explainer) summary(a *NodeAnswer, m *snapshot.Machine) string {
+	switch a.State {
+	case lifecycle.Draining:
+		return fmt.Sprintf("goes: Karpenter evicts its %d pods", len(m.Moving()))
+	case lifecycle.Broken:
+		return fmt.Sprintf("did not start in time: %s after its NodeClaim was created, it counts as no room", age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
+	case lifecycle.Started, lifecycle.Unhealthy, lifecycle.Replacing, lifecycle.Disrupting:
+	default:
+		return fmt.Sprintf("starts, and is %s (%s), %s after its NodeClaim was created", a.State, lifecycle.Of(a.State).Means, age(x.cluster.Now, m.Claim.CreationTimestamp.Time))
+	}
+	for _, c := range a.Causes {
+		switch {
+		case !c.Applies:
+			continue
+		case c.Kept != "":
+			return fmt.Sprintf("stays although %s: %s", clause(c), c.Kept)
+		case c.Reason == reason.Expiring && a.Goes != nil:
+			return "goes: it expires at " + clockTime(*a.Goes)
+		case c.Due != nil && c.Due.After(x.cluster.Now):
+			return fmt.Sprintf("goes in %s at the earliest: %s", duration(c.Due.Sub(x.cluster.Now)), clause(c))
+		default:
+			return "goes as soon as its pods have another place: " + clause(c)
+		}
+	}
+	if a.Goes != nil {
+		return fmt.Sprintf("stays until it expires in %s", duration(a.Goes.Sub(x.cluster.Now)))
+	}
+	return "stays"
+}
+
+// clause returns the message of a cause as part of a sentence.
+func clause(c Cause) string { return strings.TrimSuffix(c.Message, ".") }
+
+func clockTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// priceOf returns the price of a machine per hour, and nil if it is not known.
+func priceOf(m *snapshot.Machine) *planner.MicroUSD {
+	price := planner.MicroUSD(m.MicroUSDPerHour())
+	if price <= 0 {
+		return nil
+	}
+	return &price
+}
+
+// running explains a pod that is bound to a node.
+func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
+	a.Rules = rulesOf(pod)
+	view := x.view()
+	i := slices.IndexFunc(view.Machines, func(m snapshot.Machine) bool { return m.Node != nil && m.Node.Name == pod.Spec.NodeName })
+	if i < 0 {
+		a.Place = &Place{Node: pod.Spec.NodeName, Replicas: a.Wants.Replicas}
+		a.Summary = fmt.Sprintf("runs on node %s, which Karve did not launch and does not delete", pod.Spec.NodeName)
+		return
+	}
+	m := &view.Machines[i]
+	a.Place = &Place{
+		Node: pod.Spec.NodeName, NodeClaim: m.Claim.Name, NodePool: m.Pool(), Replicas: a.Wants.Replicas, NodeReplicas: m.Promise.Replicas(), NodePrice: priceOf(m),
+	}
+	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = snapshot.ShapeOf(m.Claim)
+	if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 {
+		a.Place.GPU = &gpu
+	}
+	if price, n := a.Place.NodePrice, a.Place.NodeReplicas; price != nil && n > 0 {
+		share := *price * planner.MicroUSD(a.Wants.Replicas) / planner.MicroUSD(n)
+		a.Place.Price = &share
+	}
+	a.Summary = fmt.Sprintf("runs on %s of NodePool %s since %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
+		age(x.cluster.Now, snapshot.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
+	a.Move = x.move(pod, m)
+}
+
+// move says whether consolidation would move a pod off its machine.
+func (x *Explainer) move(pod *corev1.Pod, m *snapshot.Machine) *Move {
+	j := x.judged()
+	v := j.of(m.Claim.Name)
+	move := &Move{Saving: v.Saving}
+	if cost, ok := v.MovesOf[snapshot.PodName(pod)]; ok {
+		move.Cost = &cost
+	}
+	if move.Kept = j.judge.Blocker(pod); move.Kept != "" {
+		return move
+	}
+	for _, c := range v.Causes {
+		switch {
+		case c.Applies && c.Kept == "" && c.Reason != reason.Expiring:
+			return &Move{Cost: move.Cost, Saving: move.Saving}
+		case c.Reason == "Underutilized" && !c.Applies:
+			move.Kept = c.Message
+		case c.Applies && c.Kept != "":
+			move.Kept = c.Kept
+		}
+	}
+	return move
+}

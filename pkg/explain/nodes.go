@@ -1,0 +1,131 @@
+package explain
+
+import (
+	"cmp"
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/check"
+)
+
+// lack is something of which a node has too little for a pod.
+type lack struct {
+	why string
+	// order sorts the counts.
+	order int
+	// left is how much the node has, in the unit that text formats. It is 0 for a lack without an amount.
+	left int64
+	text func(int64) string
+}
+
+// countNodes counts the nodes of a plan by what they lack for another pod of a class.
+func countNodes(now *attempt, class int) []NodeCount {
+	s := &now.view.Snapshot
+	c := &s.Classes[class]
+	used := map[int]planner.Placement{}
+	for _, p := range now.plan.Placements {
+		used[p.Node] = p
+	}
+	counts := map[string]*NodeCount{}
+	best := map[string]int64{}
+	orders := map[string]int{}
+	for v := range s.Nodes {
+		found := lackOf(s, c, v, used[v])
+		if found.why == "" {
+			found = lack{why: refusedByCheck(now, class, v), order: 9}
+		}
+		n := counts[found.why]
+		if n == nil {
+			n = &NodeCount{Why: found.why}
+			counts[found.why], orders[found.why], best[found.why] = n, found.order, -1
+		}
+		n.Count++
+		if found.text != nil && found.left > best[found.why] {
+			best[found.why], n.Example, n.Left = found.left, s.Nodes[v].Name, found.text(found.left)
+		}
+	}
+	all := make([]NodeCount, 0, len(counts))
+	for _, why := range sortedKeys(counts) {
+		all = append(all, *counts[why])
+	}
+	slices.SortStableFunc(all, func(a, b NodeCount) int { return cmp.Compare(orders[a.Why], orders[b.Why]) })
+	return all
+}
+
+// lackOf returns what a node lacks for a pod of a class beside the pods that the plan puts there. It has no text if the node has enough of everything.
+func lackOf(s *planner.Snapshot, c *planner.Class, node int, used planner.Placement) lack {
+	if _, ok := slices.BinarySearch(c.Nodes, node); !ok {
+		return lack{why: "not for it: its resource, taints, labels or volumes", order: 8}
+	}
+	n := &s.Nodes[node]
+	free, gpus := n.Free, slices.Clone(n.GPUs)
+	for i, pod := range used.Pods {
+		other := classOf(s, pod)
+		if other < 0 {
+			continue
+		}
+		r := s.Classes[other].Requests
+		free = planner.Resources{
+			MilliCPU: free.MilliCPU - r.MilliCPU, MemoryBytes: free.MemoryBytes - r.MemoryBytes, EphemeralBytes: free.EphemeralBytes - r.EphemeralBytes,
+			Pods: free.Pods - r.Pods, Replicas: free.Replicas - r.Replicas,
+		}
+		if used.GPUs != nil && used.GPUs[i] >= 0 {
+			gpus[used.GPUs[i]].MemoryBytes -= s.Classes[other].GPUMemoryBytes
+			gpus[used.GPUs[i]].Replicas -= r.Replicas
+		}
+	}
+	r := c.Requests
+	switch {
+	case free.Replicas < r.Replicas && free.Replicas <= 0:
+		return lack{why: "full", order: 1}
+	case free.Replicas < r.Replicas:
+		return lack{why: "too few replicas left", order: 2, left: free.Replicas, text: func(n int64) string { return count(n, "replica") }}
+	}
+	if c.GPUMemoryBytes > 0 {
+		most := int64(0)
+		fits := false
+		for _, g := range gpus {
+			if g.Replicas >= r.Replicas {
+				most, fits = max(most, g.MemoryBytes), fits || g.MemoryBytes >= c.GPUMemoryBytes
+			}
+		}
+		if !fits {
+			return lack{why: "too little GPU memory left", order: 3, left: most, text: func(n int64) string { return bytes(n) + " of GPU memory" }}
+		}
+	}
+	switch {
+	case free.MilliCPU < r.MilliCPU:
+		return lack{why: "too little CPU left", order: 4, left: free.MilliCPU, text: func(n int64) string { return cpus(n) + " CPU" }}
+	case free.MemoryBytes < r.MemoryBytes:
+		return lack{why: "too little memory left", order: 5, left: free.MemoryBytes, text: func(n int64) string { return bytes(n) + " of memory" }}
+	case free.EphemeralBytes < r.EphemeralBytes:
+		return lack{why: "too little ephemeral storage left", order: 6, left: free.EphemeralBytes, text: bytes}
+	case free.Pods < r.Pods:
+		return lack{why: "no pod slot left", order: 7}
+	}
+	return lack{}
+}
+
+// refusedByCheck says why the planner does not put a pod of a class on a node that has enough of everything.
+func refusedByCheck(now *attempt, class, node int) string {
+	s := now.view.Snapshot
+	s.Classes = slices.Clone(s.Classes)
+	pod := s.Classes[class].Pods[0]
+	for i := range s.Classes {
+		s.Classes[i].Pods = nil
+	}
+	s.Classes[class].Pods = []string{pod}
+	only := planner.Plan{Placements: []planner.Placement{{Node: node, Pods: []string{pod}}}}
+	if memory := s.Classes[class].GPUMemoryBytes; memory > 0 {
+		for gpu, g := range s.Nodes[node].GPUs {
+			if g.MemoryBytes >= memory && g.Replicas >= s.Classes[class].Requests.Replicas {
+				only.Placements[0].GPUs = []int{gpu}
+				break
+			}
+		}
+	}
+	if err := check.Plan(s, only); err != nil {
+		return "kept from it by a rule between pods or a quota"
+	}
+	return "with room that other waiting pods need"
+}

@@ -1,0 +1,264 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/table"
+)
+
+// unknown stands for a value that is not known.
+const unknown = "-"
+
+// Text writes the answer as text. Times count until now. With wide, it has the planner's messages and the rules of the pod.
+func (a *PodAnswer) Text(w io.Writer, now time.Time, wide bool) error {
+	parts := []string{a.Pod, string(a.State) + sinceWords(a.Since, now)}
+	if a.Wants.Resource != "" {
+		wants := fmt.Sprintf("wants %d %s", a.Wants.Replicas, a.Wants.Resource)
+		if a.Wants.GPUMemoryBytes > 0 {
+			wants += fmt.Sprintf(", %s of GPU memory", bytes(a.Wants.GPUMemoryBytes))
+		}
+		parts = append(parts, wants)
+	}
+	out := &page{w: w}
+	out.line(strings.Join(parts, "   "))
+	if len(a.Pools) == 0 || wide {
+		out.line("It " + stopped(a.Summary))
+	}
+	if a.Help != nil {
+		out.section(table.Table{Columns: []table.Column{{Title: "WHAT WOULD HELP"}, {Title: "$/H", Right: true}}, Rows: [][]string{{a.Help.words(), dollars(a.Help.Price)}}})
+	}
+	out.section(a.pools(wide))
+	if nodes := a.nodes(); nodes != "" {
+		out.line("")
+		out.line(fmt.Sprintf("NODES   %s", nodes))
+	}
+	out.section(a.machine(now))
+	out.section(a.place())
+	if a.Move != nil {
+		out.line("")
+		out.line(fmt.Sprintf("CONSOLIDATION   %s", a.Move.words()))
+	}
+	if wide || a.Place != nil {
+		rules := table.Table{Columns: []table.Column{{Title: "RULE"}, {}}}
+		for _, r := range a.Rules {
+			rules.Add(r.Kind, r.Text)
+		}
+		out.section(rules)
+	}
+	return out.err
+}
+
+func (a *PodAnswer) pools(wide bool) table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODEPOOL"}, {Title: "REASON"}, {Title: "WHAT WOULD HELP"}, {Title: "$/H", Right: true}}}
+	if wide {
+		t.Columns = append(t.Columns, table.Column{Title: "MESSAGE"})
+	}
+	for _, p := range a.Pools {
+		change, price := unknown, unknown
+		if p.Help != nil {
+			change, price = p.Help.words(), dollars(p.Help.Price)
+		}
+		row := []string{p.NodePool, string(p.Reason), change, price}
+		if wide {
+			row = append(row, p.Message)
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+// nodes returns the counts of nodes in one line.
+func (a *PodAnswer) nodes() string {
+	var parts []string
+	for _, n := range a.Nodes {
+		part := fmt.Sprintf("%d %s", n.Count, n.Why)
+		if n.Example != "" {
+			part += fmt.Sprintf(" (%s has %s)", n.Example, n.Left)
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (a *PodAnswer) machine(now time.Time) table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "MACHINE"}, {Title: "NODEPOOL"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "CAPACITY"}, {Title: "STATE"}, {Title: "AGE"}, {Title: "LIMIT"}, {Title: "$/H", Right: true}}}
+	if m := a.Machine; m != nil {
+		state, limit := string(m.State), unknown
+		if m.Name == "" {
+			state = "planned"
+		}
+		if m.Until != nil {
+			limit = "in " + duration(m.Until.Sub(now))
+		}
+		t.Add(or(m.Name), or(m.NodePool), or(m.InstanceType), or(m.Zone), or(m.CapacityType), or(state), ageOf(m.Since, now), limit, dollarsOr(&m.Price))
+	}
+	return t
+}
+
+func (a *PodAnswer) place() table.Table {
+	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "NODEPOOL"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "CAPACITY"}, {Title: "GPU", Right: true}, {Title: "REPLICAS", Right: true}, {Title: "$/H", Right: true}, {Title: "NODE $/H", Right: true}}}
+	if p := a.Place; p != nil {
+		gpu, replicas := unknown, strconv.FormatInt(p.Replicas, 10)
+		if p.GPU != nil {
+			gpu = strconv.Itoa(*p.GPU)
+		}
+		if p.NodeReplicas > 0 {
+			replicas += "/" + strconv.FormatInt(p.NodeReplicas, 10)
+		}
+		t.Add(p.Node, or(p.NodePool), or(p.InstanceType), or(p.Zone), or(p.CapacityType), gpu, replicas, dollarsOr(p.Price), dollarsOr(p.NodePrice))
+	}
+	return t
+}
+
+// words returns the change with the object to change.
+func (h *Help) words() string {
+	if h.On == "pod" {
+		return h.Change + " (pod)"
+	}
+	return h.Change
+}
+
+// words returns whether the pod moves, in a few words.
+func (m *Move) words() string {
+	var parts []string
+	if m.Kept != "" {
+		parts = append(parts, "the pod stays: "+m.Kept)
+	} else {
+		parts = append(parts, "the pod moves when it has another place")
+	}
+	if m.Cost != nil {
+		parts = append(parts, fmt.Sprintf("moving it has to save $%s/h", dollars(*m.Cost)))
+	}
+	return sentence(parts...)
+}
+
+// Text writes the answer as text. Times count until now. With wide, it also has the reasons that the node does not have.
+func (a *NodeAnswer) Text(w io.Writer, now time.Time, wide bool) error {
+	out := &page{w: w}
+	name := a.Node
+	if name == "" {
+		name = a.NodeClaim
+	}
+	if a.State == "" {
+		out.line(fmt.Sprintf("%s   %s", name, a.Summary))
+		return out.err
+	}
+	out.line(strings.Join([]string{
+		name, a.NodePool, or(a.InstanceType), or(a.Zone), or(a.CapacityType), "$" + dollarsOr(a.Price) + "/h", fmt.Sprintf("%d/%d replicas", a.Held, a.Replicas), string(a.State) + sinceWords(a.Since, now),
+	}, "   "))
+	out.line("It " + stopped(a.Summary))
+	if a.Next != "" {
+		out.line("")
+		out.line(fmt.Sprintf("NEXT    %s", a.Next))
+		limit := a.Late
+		if a.Until != nil {
+			limit += fmt.Sprintf(" (%s)", inWords(*a.Until, now))
+		}
+		out.line(fmt.Sprintf("LIMIT   %s", limit))
+	}
+	t := table.Table{Columns: []table.Column{{Title: "REASON"}, {Title: "APPLIES"}, {Title: "SINCE"}, {Title: "DUE"}, {Title: "WHY"}, {Title: "KEPT BY"}}}
+	for _, c := range a.Causes {
+		if !c.Applies && !wide && c.Due == nil {
+			continue
+		}
+		applies, due := "no", unknown
+		if c.Applies {
+			applies = "yes"
+		}
+		if c.Due != nil {
+			due = inWords(*c.Due, now)
+		}
+		t.Add(string(c.Reason), applies, ageOf(c.Since, now), due, or(c.Message), or(c.Kept))
+	}
+	out.section(t)
+	return out.err
+}
+
+// page writes lines and tables, and keeps the first error.
+type page struct {
+	w   io.Writer
+	err error
+}
+
+func (p *page) line(text string) {
+	if p.err == nil {
+		_, p.err = io.WriteString(p.w, strings.TrimRight(text, " ")+"\n")
+	}
+}
+
+// section writes a table after an empty line, unless it has no rows. Columns without a known value are left out.
+func (p *page) section(t table.Table) {
+	if len(t.Rows) == 0 || p.err != nil {
+		return
+	}
+	for i := len(t.Columns) - 1; i > 0; i-- {
+		if t.Columns[i].Title == "" || slices.ContainsFunc(t.Rows, func(row []string) bool { return row[i] != unknown }) {
+			continue
+		}
+		t.Columns = slices.Delete(t.Columns, i, i+1)
+		for j := range t.Rows {
+			t.Rows[j] = slices.Delete(t.Rows[j], i, i+1)
+		}
+	}
+	p.line("")
+	if p.err == nil {
+		p.err = t.Write(p.w)
+	}
+}
+
+// stopped ends a sentence.
+func stopped(text string) string {
+	text = strings.TrimRight(text, " .:")
+	if strings.HasSuffix(text, "?") {
+		return text
+	}
+	return text + "."
+}
+
+func or(text string) string {
+	if text == "" {
+		return unknown
+	}
+	return text
+}
+
+func sinceWords(since *time.Time, now time.Time) string {
+	if since == nil {
+		return ""
+	}
+	return " " + age(now, *since)
+}
+
+func ageOf(since *time.Time, now time.Time) string {
+	if since == nil {
+		return unknown
+	}
+	return age(now, *since)
+}
+
+// inWords formats a time as seen from now.
+func inWords(t, now time.Time) string {
+	if !t.After(now) {
+		return "now"
+	}
+	return "in " + duration(t.Sub(now))
+}
+
+// dollars formats an amount in dollars with three decimals.
+func dollars(m planner.MicroUSD) string {
+	milli := (m + 500) / 1000
+	return fmt.Sprintf("%d.%03d", milli/1000, milli%1000)
+}
+
+func dollarsOr(m *planner.MicroUSD) string {
+	if m == nil || *m == 0 {
+		return unknown
+	}
+	return dollars(*m)
+}

@@ -1,0 +1,197 @@
+package explain
+
+import (
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/planner"
+)
+
+// PodState is the state of a pod, as far as Karve is concerned.
+type PodState string
+
+// States of pods.
+const (
+	// PodWaits is for a pod that has no place, now or in the plan.
+	PodWaits PodState = "Waiting"
+	// PodPlanned is for a pod that the next plan launches a machine for.
+	PodPlanned PodState = "Planned"
+	// PodComing is for a pod whose machine is starting.
+	PodComing PodState = "MachineStarting"
+	// PodFits is for a pod that has a place on a node that has started. The scheduler has to bind it.
+	PodFits PodState = "HasRoom"
+	// PodRuns is for a pod that is bound to a node.
+	PodRuns PodState = "Running"
+	// PodEnded is for a pod that holds nothing any more.
+	PodEnded PodState = "Ended"
+	// PodForeign is for a pod that Karve does nothing for.
+	PodForeign PodState = "NotKarve"
+)
+
+// PodAnswer says why a pod waits or is where it is. Fields that do not apply or are not known are empty.
+type PodAnswer struct {
+	// Pod is namespace/name.
+	Pod   string   `json:"pod"`
+	State PodState `json:"state"`
+	// Since is when the pod was created, and for a running pod when it was started.
+	Since *time.Time `json:"since,omitempty"`
+	Wants Wants      `json:"wants"`
+	// Summary is one sentence.
+	Summary string `json:"summary"`
+	// Reason and Message are those of the plan for a pod without a place.
+	Reason  planner.Reason `json:"reason,omitempty"`
+	Message string         `json:"message,omitempty"`
+	// Help is a change that gives the pod a place, whatever the NodePool. Changes that depend on the NodePool are in Pools.
+	Help *Help `json:"help,omitempty"`
+	// Pools has, for a pod without a place, each of Karve's NodePools by name.
+	Pools []PoolAnswer `json:"nodePools,omitempty"`
+	// Nodes counts the existing nodes that do not take the pod.
+	Nodes []NodeCount `json:"nodes,omitempty"`
+	// Machine is the machine that is launched for the pod, is starting, or has room for it.
+	Machine *Machine `json:"machine,omitempty"`
+	// Place is where a running pod is.
+	Place *Place `json:"place,omitempty"`
+	// Rules constrain where the pod may be.
+	Rules []Rule `json:"rules,omitempty"`
+	// Move says whether consolidation would move a running pod.
+	Move *Move `json:"move,omitempty"`
+}
+
+// Wants is what a pod requests of GPUs.
+type Wants struct {
+	// Resource is the extended resource, and Replicas how many of it.
+	Resource string `json:"resource,omitempty"`
+	Replicas int64  `json:"replicas,omitempty"`
+	// GPUMemoryBytes is the device memory that the pod states.
+	GPUMemoryBytes int64 `json:"gpuMemoryBytes,omitempty"`
+}
+
+// PoolAnswer says why a NodePool launches nothing for a pod.
+type PoolAnswer struct {
+	NodePool string         `json:"nodePool"`
+	Reason   planner.Reason `json:"reason"`
+	Message  string         `json:"message"`
+	// Help is a change with which the plan has a place for the pod. It is nil if none was found.
+	Help *Help `json:"help,omitempty"`
+}
+
+// Help is a change with which the plan has a place for a pod.
+type Help struct {
+	// Change is the change in a few words, such as "limits nvidia.com/gpu: 21".
+	Change string `json:"change"`
+	// On is the object to change, such as "NodePool gpu-shared" or "pod". It is "" if nothing has to be changed but time has to pass.
+	On string `json:"on,omitempty"`
+	// At is when it happens by itself.
+	At *time.Time `json:"at,omitempty"`
+	// Price is the price per hour of the machine that is launched for the pod then. It is 0 if a machine that exists or is launched anyway has room.
+	Price planner.MicroUSD `json:"microUSDPerHour"`
+
+	edit edit
+}
+
+// NodeCount counts the nodes that do not take a pod for the same reason.
+type NodeCount struct {
+	Count int `json:"count"`
+	// Why is in the words of a sentence about the nodes, such as "full".
+	Why string `json:"why"`
+	// Example is the node that is nearest to taking the pod, and Left what it has left of what it lacks.
+	Example string `json:"example,omitempty"`
+	Left    string `json:"left,omitempty"`
+}
+
+// Machine is the machine that a waiting pod gets.
+type Machine struct {
+	// Name is the name of the Node, or of the NodeClaim if there is no Node. It is "" if there is no NodeClaim yet.
+	Name     string `json:"name,omitempty"`
+	NodePool string `json:"nodePool"`
+	// InstanceType, Zone and CapacityType are those that are planned until the cloud has launched the machine.
+	InstanceType string           `json:"instanceType,omitempty"`
+	Zone         string           `json:"zone,omitempty"`
+	CapacityType string           `json:"capacityType,omitempty"`
+	Price        planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	State        lifecycle.State  `json:"state,omitempty"`
+	// Since is when the NodeClaim was created. Until is the time limit of its present state.
+	Since *time.Time `json:"since,omitempty"`
+	Until *time.Time `json:"until,omitempty"`
+	// Nominated reports whether the pod is nominated for the Node.
+	Nominated bool `json:"nominated,omitempty"`
+}
+
+// Place is where a pod runs.
+type Place struct {
+	Node         string `json:"node"`
+	NodeClaim    string `json:"nodeClaim,omitempty"`
+	NodePool     string `json:"nodePool,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	Zone         string `json:"zone,omitempty"`
+	CapacityType string `json:"capacityType,omitempty"`
+	// GPU is the index of the GPU that plans assume the pod to be on. It is nil if that is not known.
+	GPU *int `json:"gpu,omitempty"`
+	// Replicas is how many replicas the pod holds, of NodeReplicas of the node.
+	Replicas     int64 `json:"replicas"`
+	NodeReplicas int64 `json:"nodeReplicas,omitempty"`
+	// Price is the part of the node's price that goes with the pod's replicas, and NodePrice that of the node. Both are nil if they are not known.
+	Price     *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	NodePrice *planner.MicroUSD `json:"nodeMicroUSDPerHour,omitempty"`
+}
+
+// Rule is something in the pod's spec that constrains where it may be.
+type Rule struct {
+	// Kind is the field, such as nodeSelector.
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+}
+
+// Move says whether consolidation moves a pod.
+type Move struct {
+	// Cost is the saving per hour that moving the pod must bring. It is nil if the pod does not move.
+	Cost *planner.MicroUSD `json:"costMicroUSDPerHour,omitempty"`
+	// Saving is what the machines would cost less without the pod's node. It is nil if that was not asked for.
+	Saving *planner.MicroUSD `json:"savingMicroUSDPerHour,omitempty"`
+	// Kept is why the pod's node is not removed to save cost. It is "" if it is.
+	Kept string `json:"kept,omitempty"`
+}
+
+// NodeAnswer says why a node stays or goes, and when. Fields that do not apply or are not known are empty.
+type NodeAnswer struct {
+	Node      string          `json:"node,omitempty"`
+	NodeClaim string          `json:"nodeClaim,omitempty"`
+	NodePool  string          `json:"nodePool,omitempty"`
+	State     lifecycle.State `json:"state,omitempty"`
+	// Summary is one sentence.
+	Summary      string            `json:"summary"`
+	InstanceType string            `json:"instanceType,omitempty"`
+	Zone         string            `json:"zone,omitempty"`
+	CapacityType string            `json:"capacityType,omitempty"`
+	Price        *planner.MicroUSD `json:"microUSDPerHour,omitempty"`
+	// Replicas is how many replicas the node exposes, and Held how many of them pods hold.
+	Replicas int64 `json:"replicas"`
+	Held     int64 `json:"replicasHeld"`
+	// Since is when the NodeClaim was created.
+	Since *time.Time `json:"since,omitempty"`
+	// Until is when the time of its state is over, Next the event that ends the state before, and Late what happens otherwise. They are empty for a machine that
+	// runs pods.
+	Until *time.Time `json:"until,omitempty"`
+	Next  string     `json:"next,omitempty"`
+	Late  string     `json:"late,omitempty"`
+	// Goes is the earliest time at which the node is deleted, if nothing changes. It is nil if the node stays, or if the time is not known.
+	Goes *time.Time `json:"goes,omitempty"`
+	// Causes are the reasons for which Karve deletes nodes, those that apply to this one first.
+	Causes []Cause `json:"causes,omitempty"`
+}
+
+// Cause is a reason to delete a node.
+type Cause struct {
+	Reason karpv1.DisruptionReason `json:"reason"`
+	// Applies reports whether the node has the reason now. If it is false, Message says why not.
+	Applies bool   `json:"applies"`
+	Message string `json:"message"`
+	// Since is since when the node has the reason, and Due when Karve acts on it.
+	Since *time.Time `json:"since,omitempty"`
+	Due   *time.Time `json:"due,omitempty"`
+	// Kept is what keeps the node although it has the reason, and RetryAt when Karve tries again if that is known. They are empty if nothing keeps it.
+	Kept    string     `json:"kept,omitempty"`
+	RetryAt *time.Time `json:"retryAt,omitempty"`
+}
