@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -42,7 +41,7 @@ func run(ctx context.Context, args []string, s streams) int {
 	}
 	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), versionCommand(s.out))
 	root.SetArgs(args)
-	root.AddCommand(explainCommand(ctx, s))
+	root.AddCommand(explainCommand(ctx, s), doctorCommand(ctx, s))
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
@@ -59,11 +58,7 @@ func versionCommand(out io.Writer) *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			version := "unknown"
-			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version
-			}
-			_, err := fmt.Fprintln(out, version)
+			_, err := fmt.Fprintln(out, buildVersion())
 			return err
 		},
 	}

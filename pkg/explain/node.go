@@ -11,10 +11,12 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/bill"
 	"karve.sh/karve/pkg/controllers/disruption"
 	"karve.sh/karve/pkg/controllers/disruption/reason"
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/lifecycle"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 )
@@ -229,16 +231,49 @@ func (x *Explainer) running(a *PodAnswer, pod *corev1.Pod) {
 		Node: pod.Spec.NodeName, NodeClaim: m.Claim.Name, NodePool: m.Pool(), Replicas: a.Wants.Replicas, NodeReplicas: m.Promise.Replicas(), NodePrice: priceOf(m),
 	}
 	a.Place.InstanceType, a.Place.Zone, a.Place.CapacityType = snapshot.ShapeOf(m.Claim)
-	if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 {
-		a.Place.GPU = &gpu
+	if gpus := reportedGPUs(m, pod, x.cluster.Now); len(gpus) > 0 {
+		a.Place.GPUs, a.Place.Reported = gpus, true
+	} else if gpu, ok := m.GPUsHeld()[pod]; ok && gpu >= 0 {
+		a.Place.GPUs = []int{gpu}
 	}
-	if price, n := a.Place.NodePrice, a.Place.NodeReplicas; price != nil && n > 0 {
-		share := *price * planner.MicroUSD(a.Wants.Replicas) / planner.MicroUSD(n)
+	if price := a.Place.NodePrice; price != nil {
+		share := shareOf(pod, m, *price)
 		a.Place.Price = &share
 	}
 	a.Summary = fmt.Sprintf("runs on %s of NodePool %s since %s, with %d of its %d replicas", pod.Spec.NodeName, m.Pool(),
 		age(x.cluster.Now, snapshot.StartTime(pod)), a.Place.Replicas, a.Place.NodeReplicas)
 	a.Move = x.move(pod, m)
+}
+
+// reportedGPUs returns the indices of the GPUs that the agent of the node reports for a pod, and none if it has not reported lately.
+func reportedGPUs(m *snapshot.Machine, pod *corev1.Pod, now time.Time) []int {
+	report, ok, err := nodecontract.ParseHolders(m.Node.Annotations[nodecontract.HoldersAnnotation])
+	if !ok || err != nil || !report.FreshAt(now) {
+		return nil
+	}
+	var gpus []int
+	for _, gpu := range report.GPUs {
+		if slices.ContainsFunc(gpu.Holders, func(h nodecontract.GPUHolder) bool { return h.Pod == snapshot.PodName(pod) }) {
+			gpus = append(gpus, gpu.Index)
+		}
+	}
+	return gpus
+}
+
+// shareOf returns the part of the price of a machine that goes with the replicas of a pod.
+func shareOf(pod *corev1.Pod, m *snapshot.Machine, price planner.MicroUSD) planner.MicroUSD {
+	holders := m.Holders()
+	held := make([]int64, len(holders))
+	for i, holder := range holders {
+		held[i] = snapshot.GPURequestOf(holder).Replicas
+	}
+	shares, _ := bill.Split(int64(price), m.Promise.Replicas(), held)
+	for i, holder := range holders {
+		if snapshot.PodName(holder) == snapshot.PodName(pod) {
+			return planner.MicroUSD(shares[i])
+		}
+	}
+	return 0
 }
 
 // move says whether consolidation would move a pod off its machine.

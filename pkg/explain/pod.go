@@ -120,6 +120,10 @@ func (x *Explainer) waiting(a *PodAnswer, pod *corev1.Pod) {
 		return
 	}
 	refused := now.refusal(a.Pod)
+	if node := pod.Status.NominatedNodeName; refused == nil && node != "" {
+		a.State, a.Machine, a.Summary = PodFits, &Machine{Name: node, Nominated: true}, fmt.Sprintf("is nominated for node %s: the scheduler binds it there when there is room", node)
+		return
+	}
 	if refused == nil { // The view has no such pod.
 		a.State = PodForeign
 		a.Summary = cmp.Or(x.toOthers(pod), fmt.Sprintf("requests %s, and none of Karve's NodePools serves it", a.Wants.Resource))
@@ -179,6 +183,9 @@ func (x *Explainer) place(a *PodAnswer, pod *corev1.Pod, now *attempt, node int)
 	name := now.view.Nodes[node].Name
 	a.Machine = &Machine{Name: name, Nominated: pod.Status.NominatedNodeName == name}
 	a.State, a.Summary = PodFits, fmt.Sprintf("has room on node %s: the scheduler binds it there if it finds no other node", name)
+	if a.Machine.Nominated {
+		a.Summary = fmt.Sprintf("is nominated for node %s, which has room for it: the scheduler binds it there", name)
+	}
 	m := now.view.MachineOn(node)
 	if m == nil {
 		return

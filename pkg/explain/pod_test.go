@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/snapshot"
 	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
@@ -200,6 +202,9 @@ func TestTheStateOfAPod(t *testing.T) {
 		c.NodeClaims = append(c.NodeClaims, Claim("new", &c.NodePools[0], TypeNamed("g4dn.xlarge"), Launched(Now.Add(-time.Minute))))
 		c.NodeClaims[0].CreationTimestamp = metav1.NewTime(Now.Add(-2 * time.Minute))
 	}
+	other := func(c *snapshot.Cluster) {
+		c.Nodes = append(c.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "mine"}, Status: corev1.NodeStatus{Allocatable: Amounts("cpu", "8", "memory", "8Gi", "pods", "10", v1alpha1.ResourceGPUShared, "10")}})
+	}
 	for name, c := range map[string]struct {
 		cluster *snapshot.Cluster
 		state   PodState
@@ -208,6 +213,8 @@ func TestTheStateOfAPod(t *testing.T) {
 		"one that a machine is launched for": {with(pods(Pod("x"))), PodPlanned, "gets a new g4dn.xlarge of NodePool gpu-shared"},
 		"one whose machine starts":           {with(starting, pods(Pod("x"))), PodComing, "waits for new, which is Launched"},
 		"one that fits on a node":            {with(machine("a", 3), pods(Pod("x"))), PodFits, "has room on node a"},
+		"one that is nominated":              {with(machine("a", 3), pods(Pod("x", func(p *corev1.Pod) { p.Status.NominatedNodeName = "a" }))), PodFits, "is nominated for node a, which has room for it"},
+		"one that preempts elsewhere":        {with(other, pods(Pod("x", func(p *corev1.Pod) { p.Status.NominatedNodeName = "mine" }))), PodFits, "is nominated for node mine: the scheduler"},
 		"one that runs":                      {with(machine("a", 3), pods(Pod("x", Running("a")))), PodRuns, "runs on a of NodePool gpu-shared"},
 		"one that runs elsewhere":            {with(pods(Pod("x", Running("mine")))), PodRuns, "which Karve did not launch"},
 		"one that has ended":                 {with(pods(Pod("x", Running("a"), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }))), PodEnded, "has ended"},
@@ -244,6 +251,27 @@ func TestWhatARunningPodCosts(t *testing.T) {
 	}
 	if got.Move == nil || got.Move.Cost == nil || *got.Move.Cost <= 0 || !strings.Contains(got.Move.Kept, "cost") {
 		t.Errorf("move %+v", got.Move)
+	}
+}
+
+func TestTheGPUIsTheOneThatTheAgentReports(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		asOf     time.Time
+		gpus     []int
+		reported bool
+	}{
+		"lately":   {Now.Add(-time.Minute), []int{0, 3}, true},
+		"long ago": {Now.Add(-time.Hour), []int{0}, false},
+	} {
+		report := nodecontract.HoldersReport{AsOf: c.asOf, GPUs: []nodecontract.HeldGPU{
+			{UUID: "GPU-a", Health: nodecontract.GPUInService, Holders: []nodecontract.GPUHolder{{Pod: "default/a-000", Container: "main"}}},
+			{UUID: "GPU-b", Index: 3, Health: nodecontract.GPUInService, Holders: []nodecontract.GPUHolder{{Pod: "default/a-000", Container: "main"}}},
+		}}
+		got, err := explainer(with(machine("a", 2, GPUMemory("2Gi")), onNode(annotated(nodecontract.HoldersAnnotation, report.String())))).Pod("default", "a-000")
+		if err != nil || !slices.Equal(got.Place.GPUs, c.gpus) || got.Place.Reported != c.reported {
+			t.Errorf("%s: %+v, %v; want %v", name, got.Place, err, c.gpus)
+		}
 	}
 }
 

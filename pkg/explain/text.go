@@ -105,8 +105,8 @@ func (a *PodAnswer) place() table.Table {
 	t := table.Table{Columns: []table.Column{{Title: "NODE"}, {Title: "NODEPOOL"}, {Title: "TYPE"}, {Title: "ZONE"}, {Title: "CAPACITY"}, {Title: "GPU", Right: true}, {Title: "REPLICAS", Right: true}, {Title: "$/H", Right: true}, {Title: "NODE $/H", Right: true}}}
 	if p := a.Place; p != nil {
 		gpu, replicas := unknown, strconv.FormatInt(p.Replicas, 10)
-		if p.GPU != nil {
-			gpu = strconv.Itoa(*p.GPU)
+		if len(p.GPUs) > 0 {
+			gpu = strings.Trim(strings.ReplaceAll(fmt.Sprint(p.GPUs), " ", ","), "[]")
 		}
 		if p.NodeReplicas > 0 {
 			replicas += "/" + strconv.FormatInt(p.NodeReplicas, 10)

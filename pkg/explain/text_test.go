@@ -93,3 +93,21 @@ func TestAnswersAsText(t *testing.T) {
 		})
 	}
 }
+
+// TestTheDocumentShowsAnswers compares the answers in docs/cli.md with those that are printed.
+func TestTheDocumentShowsAnswers(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"pod-waits", "node-idle-kept"} {
+		answer, err := os.ReadFile(filepath.Join("testdata", name+".txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(page), "\n\n"+string(answer)+"```\n") {
+			t.Errorf("docs/cli.md does not show %s as it is printed:\n%s", name, answer)
+		}
+	}
+}

@@ -127,8 +127,10 @@ type Place struct {
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
-	// GPU is the index of the GPU that plans assume the pod to be on. It is nil if that is not known.
-	GPU *int `json:"gpu,omitempty"`
+	// GPUs are the indices of the GPUs that the pod is on. They are those that the agent reports, or else the one that plans assume, and Reported says which. The list
+	// is empty if neither is known.
+	GPUs     []int `json:"gpus,omitempty"`
+	Reported bool  `json:"gpusReported,omitempty"`
 	// Replicas is how many replicas the pod holds, of NodeReplicas of the node.
 	Replicas     int64 `json:"replicas"`
 	NodeReplicas int64 `json:"nodeReplicas,omitempty"`

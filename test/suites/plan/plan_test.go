@@ -92,6 +92,8 @@ func (w *world) does(t *testing.T, args ...string) string {
 func TestKubectlKarve(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	t.Run("explain", w.explain) // They are parallel, so they begin when the objects are applied.
+	t.Run("doctor", w.doctor)
 	const types = "--instance-types=test/harness/cluster/instance-types.json"
 	before := w.does(t, "karve", "plan", "-f", "examples", types)
 	w.does(t, "apply", "-f", "examples")

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"karve.sh/karve/pkg/doctor"
+)
+
+// doctorOptions are the flags of the doctor command.
+type doctorOptions struct {
+	output output
+	kube   *genericclioptions.ConfigFlags
+}
+
+const doctorLong = `Check the installation: versions, CRDs, rights of the controller, settings that must match Karpenter's, NodePools and classes, quotas
+and limits, agents, metrics, and pods that ask for a resource that nobody serves. Each finding comes with a fix. The command changes
+nothing. What you may not read is left out, and the command says which right it needs.
+
+The exit code is 1 if there is a finding of severity error, or if the command fails, and 0 otherwise.`
+
+func doctorCommand(ctx context.Context, s streams) *cobra.Command {
+	o := doctorOptions{kube: clusterFlags()}
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Check the installation and say how to fix it", Long: doctorLong, Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
+	}
+	o.output.addFlag(cmd.Flags(), "the same as without")
+	o.kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// diagnosis is what doctor prints as data.
+type diagnosis struct {
+	Findings []doctor.Finding `json:"findings"`
+}
+
+func (o *doctorOptions) run(ctx context.Context, s streams) error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	live, err := connect(o.kube, "")
+	if err != nil {
+		return err
+	}
+	d := diagnosis{Findings: append([]doctor.Finding{}, doctor.Check(live.facts(ctx))...)}
+	var out bytes.Buffer
+	if o.output.isData() {
+		err = o.output.data(&out, &d)
+	} else {
+		err = d.text(&out, paletteFor(s.out))
+	}
+	if err == nil {
+		_, err = s.out.Write(out.Bytes())
+	}
+	if err != nil {
+		return err
+	}
+	return d.verdict()
+}
+
+// verdict returns an error if there is a finding of severity error.
+func (d *diagnosis) verdict() error {
+	n := 0
+	for _, f := range d.Findings {
+		if f.Severity == doctor.Error {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("1 problem has to be fixed")
+	}
+	return fmt.Errorf("%d problems have to be fixed", n)
+}
+
+func (d *diagnosis) text(w io.Writer, colors palette) error {
+	if len(d.Findings) == 0 {
+		_, err := fmt.Fprintln(w, "No problem was found.")
+		return err
+	}
+	for i, f := range d.Findings {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		severity := string(f.Severity)
+		switch f.Severity {
+		case doctor.Error:
+			severity = colors.red(severity)
+		case doctor.Warning:
+			severity = colors.yellow(severity)
+		case doctor.Unknown:
+			severity = colors.faint(severity)
+		}
+		if _, err := fmt.Fprintf(w, "%s  %s\n  %s\n  fix: %s\n", severity, colors.bold(f.Object), f.Message, f.Fix); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"reflect"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/config"
+	"karve.sh/karve/pkg/apis/crds"
+	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/doctor"
+)
+
+const nameLabel = "app.kubernetes.io/name"
+
+// facts reads what the checks need. What cannot be read is noted.
+func (c connection) facts(ctx context.Context) *doctor.Facts {
+	r := factReader{connection: c, facts: &doctor.Facts{CLI: released(buildVersion())}}
+	r.version()
+	r.programs(ctx)
+	r.crds(ctx)
+	r.rights(ctx)
+	r.monitors(ctx)
+	r.cluster(ctx)
+	return r.facts
+}
+
+// factReader reads facts.
+type factReader struct {
+	connection
+
+	facts *doctor.Facts
+	// account is the user name of the controller's service account, and "" if it is not known. namespace is that of the controller.
+	account, namespace string
+	// controller has the labels of the controller's pods, and agent those of the agents' pods.
+	controller, agent labels.Set
+}
+
+// missed notes that something could not be read.
+func (r *factReader) missed(what, right string, err error) {
+	r.facts.Unread = append(r.facts.Unread, doctor.Unread{What: what, Why: strings.ReplaceAll(err.Error(), "\n", " "), Right: right})
+}
+
+func (r *factReader) version() {
+	d, err := discovery.NewDiscoveryClientForConfig(r.config)
+	if err == nil {
+		info, asked := d.ServerVersion()
+		if err = asked; err == nil {
+			r.facts.Kubernetes = info.GitVersion
+		}
+	}
+	if err != nil {
+		r.missed("Kubernetes", "get /version", err)
+	}
+}
+
+func (r *factReader) programs(ctx context.Context) {
+	if found, err := r.controllers(ctx); err != nil {
+		r.missed("the controller", "list deployments.apps in all namespaces", err)
+	} else {
+		r.facts.Controllers = []doctor.Program{}
+		for i := range found {
+			d := &found[i]
+			r.facts.Controllers = append(r.facts.Controllers, deploymentOf(d))
+			r.namespace, r.controller = d.Namespace, d.Spec.Template.Labels
+			r.account = fmt.Sprintf("system:serviceaccount:%s:%s", d.Namespace, d.Spec.Template.Spec.ServiceAccountName)
+		}
+	}
+	var deployments appsv1.DeploymentList
+	if err := r.List(ctx, &deployments, client.MatchingLabels{nameLabel: "karpenter"}); err != nil {
+		r.missed("Karpenter", "list deployments.apps in all namespaces", err)
+	} else {
+		r.facts.Karpenters = []doctor.Program{}
+		for i := range deployments.Items {
+			r.facts.Karpenters = append(r.facts.Karpenters, deploymentOf(&deployments.Items[i]))
+		}
+	}
+	var daemonSets appsv1.DaemonSetList
+	if err := r.List(ctx, &daemonSets, client.MatchingLabels{nameLabel: agentName}); err != nil {
+		r.missed("the agents", "list daemonsets.apps in all namespaces", err)
+		return
+	}
+	for i := range daemonSets.Items {
+		d := &daemonSets.Items[i]
+		p := programOf("DaemonSet", &d.ObjectMeta, &d.Spec.Template.Spec)
+		p.Wanted, p.Ready = d.Status.DesiredNumberScheduled, d.Status.NumberReady
+		r.facts.Agents = append(r.facts.Agents, p)
+		r.agent = d.Spec.Template.Labels
+	}
+}
+
+// agentName is the label of the chart karve-node.
+const agentName = "karve-node"
+
+func deploymentOf(d *appsv1.Deployment) doctor.Program {
+	p := programOf("Deployment", &d.ObjectMeta, &d.Spec.Template.Spec)
+	p.Wanted, p.Ready = 1, d.Status.ReadyReplicas
+	if d.Spec.Replicas != nil {
+		p.Wanted = *d.Spec.Replicas
+	}
+	return p
+}
+
+// programOf describes a workload by its first container.
+func programOf(kind string, o *metav1.ObjectMeta, pod *corev1.PodSpec) doctor.Program {
+	p := doctor.Program{Kind: kind, Namespace: o.Namespace, Name: o.Name, Flags: map[string]string{}, Env: map[string]string{}}
+	if len(pod.Containers) == 0 {
+		return p
+	}
+	ctr := &pod.Containers[0]
+	image, _, _ := strings.Cut(ctr.Image, "@")
+	if i := strings.LastIndex(image, ":"); i > strings.LastIndex(image, "/") {
+		p.Version = released(image[i+1:])
+	}
+	for _, arg := range ctr.Args {
+		if flag, value, ok := strings.Cut(strings.TrimLeft(arg, "-"), "="); ok {
+			p.Flags[flag] = value
+		}
+	}
+	for _, e := range ctr.Env {
+		if e.ValueFrom == nil {
+			p.Env[e.Name] = e.Value
+		}
+	}
+	return p
+}
+
+// release matches a version that can be compared with others: neither latest, nor a commit, nor a build of local changes.
+var release = regexp.MustCompile(`^v?[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+[.0-9]*)?$`)
+
+// released returns a version that can be compared with others, and "" for one that cannot.
+func released(version string) string {
+	if !release.MatchString(version) {
+		return ""
+	}
+	return version
+}
+
+// buildVersion returns the version of this program, and "unknown" if it was built without one.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
+
+// crds reads the CustomResourceDefinitions, and compares Karve's with those of this program.
+func (r *factReader) crds(ctx context.Context) {
+	found := map[string]doctor.CRD{}
+	for _, name := range []string{"gpunodeclasses.karve.sh", "gpuimagerollouts.karve.sh", "nodepools.karpenter.sh", "nodeclaims.karpenter.sh"} {
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		switch err := r.Get(ctx, client.ObjectKey{Name: name}, crd); {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			r.missed("CustomResourceDefinitions", "get customresourcedefinitions.apiextensions.k8s.io", err)
+			return
+		}
+		here := doctor.CRD{}
+		schemas := schemasOf(crd.Object)
+		here.Served = slices.Sorted(maps.Keys(schemas))
+		if own, err := ownCRD(name); err == nil {
+			here.Differs = !reflect.DeepEqual(schemasOf(own), schemas)
+		}
+		found[name] = here
+	}
+	r.facts.CRDs = found
+}
+
+// schemasOf returns the schemas of the served versions of a CustomResourceDefinition.
+func schemasOf(crd map[string]any) map[string]any {
+	all := map[string]any{}
+	versions, _, _ := unstructured.NestedSlice(crd, "spec", "versions")
+	for _, v := range versions {
+		version, ok := v.(map[string]any)
+		if !ok || version["served"] != true {
+			continue
+		}
+		if name, ok := version["name"].(string); ok {
+			all[name] = version["schema"]
+		}
+	}
+	return all
+}
+
+// ownCRD returns the CustomResourceDefinition that this program has of a name, and an error if it has none.
+func ownCRD(name string) (map[string]any, error) {
+	plural, group, _ := strings.Cut(name, ".")
+	text, err := crds.FS.ReadFile(group + "_" + plural + ".yaml")
+	if err != nil {
+		return nil, err
+	}
+	text, err = yaml.ToJSON(text)
+	if err != nil {
+		return nil, err
+	}
+	crd := &unstructured.Unstructured{}
+	err = crd.UnmarshalJSON(text)
+	return crd.Object, err
+}
+
+// roleFiles has the files of roles by the flag of the controller that turns their feature on. Those of the flag "" are always needed.
+var roleFiles = map[string]string{"": "role", "nominations": "nominations", "capacity-buffers": "capacity-buffers", "image-rollouts": "image-rollouts", "metrics-secure": "secure-metrics"}
+
+// rights asks for each right of the controller whether its service account has it.
+func (r *factReader) rights(ctx context.Context) {
+	if len(r.facts.Controllers) != 1 {
+		return
+	}
+	var all []doctor.Right
+	for _, flag := range slices.Sorted(maps.Keys(roleFiles)) {
+		if flag == "" || r.facts.Controllers[0].Flags[flag] == "true" {
+			rights, err := r.rightsIn("rbac/" + roleFiles[flag] + ".yaml")
+			if err != nil {
+				r.missed("rights of the controller", "nothing: report this", err)
+				return
+			}
+			all = append(all, rights...)
+		}
+	}
+	denied, errs := make([]bool, len(all)), make([]error, len(all))
+	var group sync.WaitGroup
+	for i := range all {
+		group.Go(func() { denied[i], errs[i] = r.denied(ctx, all[i]) })
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		r.missed("rights of the controller", "create subjectaccessreviews.authorization.k8s.io", errs[slices.IndexFunc(errs, func(err error) bool { return err != nil })])
+		return
+	}
+	for i, no := range denied {
+		if no {
+			r.facts.Denied = append(r.facts.Denied, all[i])
+		}
+	}
+}
+
+// rightsIn returns the rights in a file of roles, in the namespaces of this installation.
+func (r *factReader) rightsIn(name string) ([]doctor.Right, error) {
+	text, err := fs.ReadFile(config.Roles, name)
+	if err != nil {
+		return nil, err
+	}
+	namespaces := map[string]string{"karve-system": r.namespace, "karve-checks": r.facts.Controllers[0].Flags["gpu-check-namespace"]}
+	var all []doctor.Right
+	for documents := yaml.NewYAMLToJSONDecoder(bytes.NewReader(text)); ; {
+		var raw json.RawMessage
+		if err := documents.Decode(&raw); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		var role rbacv1.Role
+		if err := json.Unmarshal(raw, &role); err != nil {
+			return nil, err
+		}
+		namespace := role.Namespace
+		if here := namespaces[namespace]; here != "" {
+			namespace = here
+		}
+		all = append(all, doctor.Rights(namespace, role.Rules)...)
+	}
+}
+
+// denied reports whether the controller's service account lacks a right.
+func (r *factReader) denied(ctx context.Context, right doctor.Right) (bool, error) {
+	resource, sub, _ := strings.Cut(right.Resource, "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: r.account, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.namespace, "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: right.Group, Resource: resource, Subresource: sub, Verb: right.Verb, Namespace: right.Namespace, Name: right.Name},
+	}}
+	err := r.Create(ctx, review)
+	return !review.Status.Allowed, err
+}
+
+// monitors looks for a ServiceMonitor that selects the labels of the controller, and a PodMonitor that selects those of the agents.
+func (r *factReader) monitors(ctx context.Context) {
+	for _, m := range []struct {
+		kind   string
+		labels labels.Set
+		found  *bool
+	}{{"ServiceMonitor", r.controller, &r.facts.Monitors.Controller}, {"PodMonitor", r.agent, &r.facts.Monitors.Agent}} {
+		kind := schema.GroupKind{Group: "monitoring.coreos.com", Kind: m.kind}
+		served, err := serves(r.RESTMapper(), kind)
+		if err == nil && !served {
+			return
+		}
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind.WithVersion("v1"))
+		if err == nil {
+			err = r.List(ctx, list)
+		}
+		if err != nil {
+			r.missed(m.kind+"s", "list "+strings.ToLower(m.kind)+"s.monitoring.coreos.com in all namespaces", err)
+			r.facts.Monitors.Served = false
+			return
+		}
+		r.facts.Monitors.Served = true
+		*m.found = slices.ContainsFunc(list.Items, func(o unstructured.Unstructured) bool { return monitors(&o, m.labels) })
+	}
+}
+
+// monitors reports whether a monitor selects objects with the labels.
+func monitors(o *unstructured.Unstructured, set labels.Set) bool {
+	selector, ok, err := unstructured.NestedMap(o.Object, "spec", "selector")
+	if !ok || err != nil {
+		return false
+	}
+	text, err := json.Marshal(selector)
+	if err != nil {
+		return false
+	}
+	var s metav1.LabelSelector
+	if json.Unmarshal(text, &s) != nil {
+		return false
+	}
+	selects, err := metav1.LabelSelectorAsSelector(&s)
+	return err == nil && selects.Matches(set)
+}
+
+// cluster reads what the controller reads. The instance types make no difference to the checks.
+func (r *factReader) cluster(ctx context.Context) {
+	types, err := builtin.InstanceTypes()
+	if err == nil {
+		r.facts.Cluster, err = r.connection.cluster(ctx, types)
+	}
+	if err != nil {
+		r.missed("NodePools, nodes and pods", "list them, and what docs/plan.md names, in all namespaces", err)
+		return
+	}
+	r.facts.AgentsOn = map[string]bool{}
+	for i := range r.facts.Cluster.Pods {
+		pod := &r.facts.Cluster.Pods[i]
+		if pod.Labels[nameLabel] == agentName && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+			r.facts.AgentsOn[pod.Spec.NodeName] = true
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/nodecontract"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// failed returns the condition of a kind if it is False, and nil otherwise.
+func failed(conditions []metav1.Condition, kind string) *metav1.Condition {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
+		return c
+	}
+	return nil
+}
+
+// poolFailed returns the condition of a NodePool if it is False, and nil otherwise.
+func poolFailed(np *karpv1.NodePool, kind string) *status.Condition {
+	if c := snapshot.Condition(np.Status.Conditions, kind); c.IsFalse() {
+		return c
+	}
+	return nil
+}
+
+// message joins a reason and a message.
+func message(reason, text string) string {
+	return strings.TrimSuffix(strings.TrimSpace(reason+": "+strings.TrimSuffix(text, ".")), ":")
+}
+
+// classNotReady is for classes that no machine can be launched with, except for causes that other checks report.
+func classNotReady(f *Facts) []Finding {
+	var all []Finding
+	for _, class := range f.classes() {
+		fix := "kubectl describe gpunodeclass " + class.Name
+		if c := failed(class.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), "kubectl edit gpunodeclass " + class.Name})
+		} else if c := failed(class.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, message(c.Reason, c.Message), fix})
+		} else if len(class.Status.Conditions) == 0 {
+			all = append(all, Finding{Error, "GPUNodeClass " + class.Name, "has no conditions: the controller has not seen it", "kubectl get deployments -A -l app.kubernetes.io/component=controller"})
+		}
+	}
+	return all
+}
+
+// credentials are reasons of the condition CatalogFresh that time does not cure.
+var credentials = []string{"NoCredentials", "AccessDenied"}
+
+func catalogStale(f *Facts) []Finding {
+	var all []Finding
+	for _, class := range f.classes() {
+		c := failed(class.Status.Conditions, v1alpha1.ConditionCatalogFresh)
+		if c == nil {
+			continue
+		}
+		since := c.LastTransitionTime.UTC().Format("2006-01-02 15:04Z")
+		finding := Finding{Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("its instance types and prices are not up to date since %s: %s", since, message(c.Reason, c.Message)), "kubectl describe gpunodeclass " + class.Name}
+		if slices.Contains(credentials, c.Reason) {
+			finding.Severity, finding.Fix = Error, "give the controller its IAM role, then kubectl rollout restart its Deployment: docs/install.md#2-the-iam-role"
+		}
+		all = append(all, finding)
+	}
+	return all
+}
+
+// quotasExceeded is for refused offerings that name a quota of the account.
+func quotasExceeded(f *Facts) []Finding {
+	var all []Finding
+	for _, class := range f.classes() {
+		for _, r := range class.Status.RefusedOfferings {
+			code := map[string]string{v1alpha1.RefusalVCPULimit: "L-DB2E81BA", v1alpha1.RefusalSpotQuota: "L-3819A6DF"}[r.Reason]
+			if code == "" {
+				continue
+			}
+			all = append(all, Finding{
+				Warning, "GPUNodeClass " + class.Name, fmt.Sprintf("the account may have no more vCPUs like those of %s (%s): %s, refused %d times in a row", r.InstanceType, r.CapacityType, r.Reason, r.Failures),
+				fmt.Sprintf("aws service-quotas request-service-quota-increase --service-code ec2 --quota-code %s --desired-value VCPUS (G and VT instances; other families have other codes)", code),
+			})
+		}
+	}
+	return all
+}
+
+// poolNotReady is for NodePools that the controller cannot use, by their conditions: those know the instance types of the region.
+func poolNotReady(f *Facts) []Finding {
+	var all []Finding
+	for _, p := range f.pools() {
+		name, class := "NodePool "+p.NodePool.Name, p.NodePool.Spec.Template.Spec.NodeClassRef.Name
+		if p.Class == nil {
+			all = append(all, Finding{Error, name, fmt.Sprintf("names GPUNodeClass %s, which does not exist, so nothing is launched", class), "create the GPUNodeClass, or name another one in spec.template.spec.nodeClassRef of the NodePool"})
+			continue
+		}
+		if c := poolFailed(p.NodePool, karpv1.ConditionTypeValidationSucceeded); c != nil {
+			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl edit nodepool " + p.NodePool.Name})
+		}
+		// If the GPUNodeClass is not Ready, its own finding says why.
+		if c := poolFailed(p.NodePool, karpv1.ConditionTypeNodeClassReady); c != nil && failed(p.Class.Status.Conditions, v1alpha1.ConditionReady) == nil {
+			all = append(all, Finding{Error, name, message(c.Reason, c.Message), "kubectl describe gpunodeclass " + class})
+		}
+	}
+	return all
+}
+
+// poolStopped is for pools whose machines start without their replicas.
+func poolStopped(f *Facts) []Finding {
+	var all []Finding
+	for _, p := range f.pools() {
+		if c := poolFailed(p.NodePool, v1alpha1.ConditionReplicasHealthy); c != nil {
+			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, "launches nothing: " + message(c.Reason, c.Message), "kubectl -n karve-node get pods -o wide: see docs/troubleshooting.md#a-node-does-not-start"})
+		}
+	}
+	return all
+}
+
+// poolsUnhealthy is for pools with so many unhealthy nodes that none is replaced.
+func poolsUnhealthy(f *Facts) []Finding {
+	var all []Finding
+	for _, p := range f.pools() {
+		if c := poolFailed(p.NodePool, v1alpha1.ConditionNodesHealthy); c != nil {
+			all = append(all, Finding{Error, "NodePool " + p.NodePool.Name, "no unhealthy node is replaced: " + message(c.Reason, c.Message), "kubectl delete nodeclaim, for each node that will not come back"})
+		}
+	}
+	return all
+}
+
+// nearPercent is how much of a limit is used when doctor warns.
+const nearPercent = 90
+
+func limitsNear(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	machines := f.Cluster.Machines()
+	var all []Finding
+	for _, p := range f.pools() {
+		used := snapshot.Hardware(slices.DeleteFunc(slices.Clone(machines), func(m snapshot.Machine) bool { return m.Pool() != p.NodePool.Name }))
+		for _, l := range p.Limits() {
+			limit, ok := p.NodePool.Spec.Limits[l.Name]
+			uses := l.Quantity(*l.Of(&used))
+			if !ok || limit.Sign() <= 0 || 100*amount.Milli(uses) < nearPercent*amount.Milli(limit) {
+				continue
+			}
+			all = append(all, Finding{
+				Warning, "NodePool " + p.NodePool.Name, fmt.Sprintf("%s of its limit of %s %s is used", uses.String(), limit.String(), l.Name),
+				fmt.Sprintf("kubectl patch nodepool %s --type=merge -p '{\"spec\":{\"limits\":{\"%s\":\"MORE\"}}}'", p.NodePool.Name, l.Name),
+			})
+		}
+	}
+	return all
+}
+
+// agentMissing is for nodes of Karve's without a ready agent.
+func agentMissing(f *Facts) []Finding {
+	if f.Cluster == nil || f.AgentsOn == nil {
+		return nil
+	}
+	if len(f.Agents) == 0 && len(f.pools()) > 0 {
+		return []Finding{{Error, "agent", "no DaemonSet of Karve's agent was found, so no node exposes replicas", "helm upgrade karve charts/karve --reuse-values --set node.enabled=true"}}
+	}
+	var without []string
+	machines := f.Cluster.Machines()
+	for i := range machines {
+		if m := &machines[i]; m.Started() && !m.Leaving() && !f.AgentsOn[m.Node.Name] {
+			without = append(without, m.Node.Name)
+		}
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	return []Finding{{
+		Error, "agent", fmt.Sprintf("no ready agent runs on %s, so pods get no replicas there", some(without)),
+		fmt.Sprintf("kubectl get pods -A -o wide -l app.kubernetes.io/name=karve-node --field-selector spec.nodeName=%s", without[0]),
+	}}
+}
+
+// agentStoodBack is for nodes whose agent serves no GPUs, because another device plugin does or for another reason.
+func agentStoodBack(f *Facts) []Finding {
+	return f.nodes(Error, nodecontract.SharingCondition, func(c *corev1.NodeCondition) string {
+		if c.Reason == nodecontract.ReasonStandingBack {
+			return "keep the other device plugin off the node: docs/install.md#next-to-other-gpu-software"
+		}
+		return "see docs/troubleshooting.md#a-node-has-no-replicas-or-loses-them"
+	})
+}
+
+// gpusFaulty is for nodes with GPUs that are out of service.
+func gpusFaulty(f *Facts) []Finding {
+	return f.nodes(Warning, nodecontract.HardwareCondition, func(*corev1.NodeCondition) string {
+		return "Karve replaces the node; kubectl karve explain node/NAME says when"
+	})
+}
+
+// nodes returns a finding for each of Karve's Nodes with a condition that is False.
+func (f *Facts) nodes(severity Severity, kind string, fix func(*corev1.NodeCondition) string) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	var all []Finding
+	machines := f.Cluster.Machines()
+	for i := range machines {
+		node := machines[i].Node
+		if node == nil {
+			continue
+		}
+		for j := range node.Status.Conditions {
+			if c := &node.Status.Conditions[j]; string(c.Type) == kind && c.Status == corev1.ConditionFalse {
+				all = append(all, Finding{severity, "Node " + node.Name, message(c.Reason, c.Message), strings.ReplaceAll(fix(c), "NAME", node.Name)})
+			}
+		}
+	}
+	return all
+}
+
+// resourceUnserved is for waiting pods that request a GPU resource which no NodePool of Karve's serves, or a misspelt one.
+func resourceUnserved(f *Facts) []Finding {
+	if f.Cluster == nil {
+		return nil
+	}
+	pods, served := map[string][]string{}, explain.Served(f.pools())
+	for _, pod := range f.Cluster.Indexed().Pending() {
+		if why := explain.Unserved(pod, served); why != "" {
+			pods[why] = append(pods[why], snapshot.PodName(pod))
+		}
+	}
+	var all []Finding
+	for _, why := range slices.Sorted(maps.Keys(pods)) {
+		namespace, name, _ := strings.Cut(pods[why][0], "/")
+		all = append(all, Finding{Warning, "Pod " + some(pods[why]), why, fmt.Sprintf("kubectl karve explain pod/%s -n %s", name, namespace)})
+	}
+	return all
+}
+
+// pools returns Karve's NodePools. They are computed once.
+func (f *Facts) pools() []snapshot.Pool {
+	if f.nodePools == nil && f.Cluster != nil {
+		f.nodePools = f.Cluster.Pools()
+	}
+	return f.nodePools
+}
+
+// classes returns the GPUNodeClasses by name.
+func (f *Facts) classes() []*v1alpha1.GPUNodeClass {
+	if f.Cluster == nil {
+		return nil
+	}
+	var all []*v1alpha1.GPUNodeClass
+	for i := range f.Cluster.GPUNodeClasses {
+		all = append(all, &f.Cluster.GPUNodeClasses[i])
+	}
+	slices.SortFunc(all, func(a, b *v1alpha1.GPUNodeClass) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// some names the first of some objects and the number of the others.
+func some(names []string) string {
+	if len(names) == 1 {
+		return names[0]
+	}
+	return fmt.Sprintf("%s and %d more", names[0], len(names)-1)
+}

@@ -1,0 +1,152 @@
+// Package doctor checks an installation of Karve: versions, CRDs, rights, settings, pools, agents and pods. Each check is a function of [Facts], which hold what
+// was read. It has no client and no clock.
+package doctor
+
+import (
+	"cmp"
+	"slices"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// Severities, the worst first.
+const (
+	// Error is for what keeps Karve from doing its work, in whole or for some pools or nodes.
+	Error Severity = "error"
+	// Warning is for what will or may become an error, or costs money.
+	Warning Severity = "warning"
+	// Unknown is for what could not be looked at.
+	Unknown Severity = "unknown"
+)
+
+// Finding is a problem.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Object is what has the problem, such as NodePool gpu-shared.
+	Object string `json:"object"`
+	// Message is one sentence.
+	Message string `json:"message"`
+	// Fix is a command or a line of a manifest.
+	Fix string `json:"fix"`
+}
+
+// Facts are what was read of a cluster. What could not be read is nil, and in Unread.
+type Facts struct {
+	// CLI is the version of kubectl-karve, and "" if it was built without one.
+	CLI string
+	// Kubernetes is the version of the API server, such as v1.33.1.
+	Kubernetes string
+	// Controllers, Agents and Karpenters are the installed programs.
+	Controllers, Agents, Karpenters []Program
+	// CRDs has the CustomResourceDefinitions of Karve and Karpenter by name.
+	CRDs map[string]CRD
+	// Denied are the rights that the controller needs and does not have.
+	Denied []Right
+	// Monitors are kinds of the Prometheus Operator.
+	Monitors Monitors
+	Cluster  *snapshot.Cluster
+	// AgentsOn has the names of the Nodes on which a pod of the agent is ready. It is nil if that is not known.
+	AgentsOn map[string]bool
+	Unread   []Unread
+
+	nodePools []snapshot.Pool
+}
+
+// Program is a Deployment or DaemonSet.
+type Program struct {
+	Kind, Namespace, Name string
+	// Version is the tag of the image, or "" if the image has none.
+	Version string
+	// Wanted and Ready are numbers of pods.
+	Wanted, Ready int32
+	// Flags are the values of the program's flags, and Env its environment.
+	Flags, Env map[string]string
+}
+
+func (p *Program) String() string { return p.Kind + " " + p.Namespace + "/" + p.Name }
+
+// CRD is an installed CustomResourceDefinition.
+type CRD struct {
+	// Served are the versions that the API server serves.
+	Served []string
+	// Differs reports whether the schema differs from that of this version of Karve. It is false for Karpenter's.
+	Differs bool
+}
+
+// Right is something that the controller must be allowed to do.
+type Right struct {
+	Group, Resource, Verb string
+	// Namespace is "" for rights in all namespaces, and Name for rights on objects of all names.
+	Namespace, Name string
+}
+
+func (r Right) String() string {
+	text := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		text += "." + r.Group
+	}
+	if r.Namespace != "" {
+		text += " in namespace " + r.Namespace
+	}
+	return text
+}
+
+// Rights returns the rights that the rules of a role give.
+func Rights(namespace string, rules []rbacv1.PolicyRule) []Right {
+	var all []Right
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					r := Right{Group: group, Resource: resource, Verb: verb, Namespace: namespace}
+					if len(rule.ResourceNames) == 0 {
+						all = append(all, r)
+					}
+					for _, r.Name = range rule.ResourceNames {
+						all = append(all, r)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Monitors are what tells Prometheus to scrape Karve.
+type Monitors struct {
+	// Served reports whether the API server serves the kinds of the Prometheus Operator.
+	Served bool
+	// Controller and Agent report whether there is a ServiceMonitor of the controller and a PodMonitor of the agent.
+	Controller, Agent bool
+}
+
+// Unread is something that could not be read.
+type Unread struct {
+	// What names it. Why is the error, and Right what the user needs.
+	What, Why, Right string
+}
+
+// checks are all checks.
+var checks = []func(*Facts) []Finding{
+	unread, controllerMissing, controllerNotReady, kubernetesOld, karpenterMissing, karpenterUntested, cliSkew, agentSkew, crdsMissing, crdsDiffer, rightsDenied,
+	settingsDiffer, nodeRepair, classNotReady, catalogStale, quotasExceeded, poolNotReady, poolStopped, poolsUnhealthy, limitsNear, agentMissing, agentStoodBack,
+	gpusFaulty, metricsUnread, resourceUnserved,
+}
+
+// Check returns all findings, the worst first.
+func Check(f *Facts) []Finding {
+	var all []Finding
+	for _, check := range checks {
+		all = append(all, check(f)...)
+	}
+	order := []Severity{Error, Warning, Unknown}
+	slices.SortStableFunc(all, func(a, b Finding) int {
+		return cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity))
+	})
+	return all
+}

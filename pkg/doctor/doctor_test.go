@@ -1,0 +1,171 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/nodecontract"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+)
+
+// well returns the facts of an installation without problems: one node with an agent.
+func well() *Facts {
+	c := Shared()
+	c.GPUNodeClasses[0].Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+	kind := TypeNamed("g4dn.xlarge")
+	claim := Claim("a", &c.NodePools[0], kind, Initialized(Now.Add(-time.Hour)))
+	c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, Node(&claim, kind, 10))
+	return &Facts{
+		CLI: "v0.1.0", Kubernetes: "v1.33.1", Cluster: c, AgentsOn: map[string]bool{"a": true}, Monitors: Monitors{Served: true, Controller: true, Agent: true},
+		Controllers: []Program{{Kind: "Deployment", Namespace: "karve-system", Name: "karve", Version: "0.1.0", Wanted: 2, Ready: 2, Flags: map[string]string{
+			"cluster-name": "mine", "vm-memory-overhead-percent": "0.0750", "reserved-enis": "0", "isolated-vpc": "false",
+		}}},
+		Agents:     []Program{{Kind: "DaemonSet", Namespace: "karve-node", Name: "karve-node", Version: "0.1.0", Wanted: 1, Ready: 1}},
+		Karpenters: []Program{{Kind: "Deployment", Namespace: "kube-system", Name: "karpenter", Version: "1.14.1", Wanted: 2, Ready: 2, Env: map[string]string{"CLUSTER_NAME": "mine", "FEATURE_GATES": "NodeRepair=false"}}},
+		CRDs: map[string]CRD{
+			"gpunodeclasses.karve.sh": {Served: []string{"v1alpha1"}}, "gpuimagerollouts.karve.sh": {Served: []string{"v1alpha1"}},
+			"nodepools.karpenter.sh": {Served: []string{"v1"}}, "nodeclaims.karpenter.sh": {Served: []string{"v1"}},
+		},
+	}
+}
+
+func classIs(kind, reason string) func(*Facts) {
+	return func(f *Facts) {
+		f.Cluster.GPUNodeClasses[0].Status.Conditions = append([]metav1.Condition{{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: "it is so."}}, f.Cluster.GPUNodeClasses[0].Status.Conditions...)
+	}
+}
+
+func poolIs(kind string) func(*Facts) {
+	return func(f *Facts) {
+		f.Cluster.NodePools[0].Status.Conditions = []status.Condition{{Type: kind, Status: metav1.ConditionFalse, Reason: "Because", Message: "it is so"}}
+	}
+}
+
+func nodeIs(kind, reason string) func(*Facts) {
+	return func(f *Facts) {
+		f.Cluster.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeConditionType(kind), Status: corev1.ConditionFalse, Reason: reason, Message: "it is so"}}
+	}
+}
+
+func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
+	t.Parallel()
+	if got := Check(well()); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := Check(&Facts{}); len(got) > 0 {
+		t.Errorf("of nothing that is known: %+v", got)
+	}
+}
+
+// TestEachCheckFindsItsProblem makes one change to an installation without problems, which has one finding then.
+func TestEachCheckFindsItsProblem(t *testing.T) {
+	t.Parallel()
+	controller := func(edit func(*Program)) func(*Facts) { return func(f *Facts) { edit(&f.Controllers[0]) } }
+	karpenter := func(edit func(*Program)) func(*Facts) { return func(f *Facts) { edit(&f.Karpenters[0]) } }
+	for name, c := range map[string]struct {
+		change   func(*Facts)
+		severity Severity
+		object   string
+		message  string
+		fix      string
+	}{
+		"something is not readable": {func(f *Facts) { f.Unread = []Unread{{"Nodes", "forbidden", "list nodes"}} }, Unknown, "Nodes", "could not be looked at: forbidden", "list nodes"},
+		"no controller":             {func(f *Facts) { f.Controllers = []Program{} }, Error, "controller", "no Deployment of Karve's controller", "helm upgrade"},
+		"two controllers": {
+			func(f *Facts) { f.Controllers = append(f.Controllers, f.Controllers[0]) }, Error, "controller", "there are 2 installations", "helm uninstall",
+		},
+		"a controller that is not ready": {controller(func(p *Program) { p.Ready = 0 }), Error, "Deployment karve-system/karve", "none of its 2 pods is ready", "kubectl -n karve-system"},
+		"an old Kubernetes":              {func(f *Facts) { f.Kubernetes = "v1.29.4" }, Error, "Kubernetes", "v1.29.4 is older than v1.30", "upgrade"},
+		"no Karpenter":                   {func(f *Facts) { f.Karpenters = []Program{} }, Warning, "Karpenter", "was found", "install Karpenter"},
+		"a Karpenter that is not ready":  {karpenter(func(p *Program) { p.Ready = 0 }), Error, "Deployment kube-system/karpenter", "none of its pods is ready", "describe"},
+		"an untested Karpenter":          {karpenter(func(p *Program) { p.Version = "1.9.0" }), Warning, "Deployment kube-system/karpenter", "version 1.9.0 of Karpenter was not tested", "1.14"},
+		"another version of the CLI":     {func(f *Facts) { f.CLI = "v0.2.0" }, Warning, "kubectl-karve", "its version is v0.2.0, and that of Deployment karve-system/karve is 0.1.0", "install kubectl-karve 0.1.0"},
+		"another version of the agent":   {func(f *Facts) { f.Agents[0].Version = "0.0.9" }, Warning, "DaemonSet karve-node/karve-node", "its version is 0.0.9", "helm upgrade"},
+		"a CRD that is missing":          {func(f *Facts) { delete(f.CRDs, "gpunodeclasses.karve.sh") }, Error, "CustomResourceDefinition gpunodeclasses.karve.sh", "not installed", "karve-crd"},
+		"a CRD without the version":      {func(f *Facts) { f.CRDs["nodepools.karpenter.sh"] = CRD{Served: []string{"v1beta1"}} }, Error, "CustomResourceDefinition nodepools.karpenter.sh", "does not serve version v1", "karpenter-crd"},
+		"a CRD of another version":       {func(f *Facts) { f.CRDs["gpunodeclasses.karve.sh"] = CRD{Served: []string{"v1alpha1"}, Differs: true} }, Warning, "CustomResourceDefinition gpunodeclasses.karve.sh", "its fields are not those", "karve-crd"},
+		"rights that are missing":        {func(f *Facts) { f.Denied = []Right{{Group: "karpenter.sh", Resource: "nodeclaims", Verb: "create"}} }, Error, "the controller's service account", "may not create nodeclaims.karpenter.sh", "roles"},
+		"another name of the cluster":    {karpenter(func(p *Program) { p.Env["CLUSTER_NAME"] = "other" }), Error, "Deployment karve-system/karve", `--cluster-name is "mine", and CLUSTER_NAME of Deployment kube-system/karpenter is "other"`, "settings.clusterName=other"},
+		"another overhead":               {karpenter(func(p *Program) { p.Env["VM_MEMORY_OVERHEAD_PERCENT"] = "0.1" }), Error, "Deployment karve-system/karve", "vm-memory-overhead-percent", "settings.vmMemoryOverheadPercent=0.1"},
+		"Karpenter's repair":             {karpenter(func(p *Program) { p.Env["FEATURE_GATES"] = "NodeOverlay=true, NodeRepair=true" }), Warning, "Deployment kube-system/karpenter", "NodeRepair", "nodeRepair=false"},
+		"a class that is not accepted":   {classIs(v1alpha1.ConditionAccepted, "Invalid"), Error, "GPUNodeClass gpu-shared", "Invalid: it is so", "kubectl edit"},
+		"a class that is not ready":      {classIs(v1alpha1.ConditionReady, "NodeClassNotReady"), Error, "GPUNodeClass gpu-shared", "NodeClassNotReady: it is so", "kubectl describe"},
+		"a class that nobody has seen":   {func(f *Facts) { f.Cluster.GPUNodeClasses[0].Status.Conditions = nil }, Error, "GPUNodeClass gpu-shared", "has no conditions", "kubectl get deployments"},
+		"a stale catalogue":              {classIs(v1alpha1.ConditionCatalogFresh, "PricesStale"), Warning, "GPUNodeClass gpu-shared", "not up to date", "describe"},
+		"missing credentials":            {classIs(v1alpha1.ConditionCatalogFresh, "AccessDenied"), Error, "GPUNodeClass gpu-shared", "AccessDenied", "IAM role"},
+		"a quota": {
+			func(f *Facts) {
+				f.Cluster.GPUNodeClasses[0].Status.RefusedOfferings = []v1alpha1.RefusedOffering{{InstanceType: "g4dn.xlarge", Zone: "*", CapacityType: "spot", Reason: v1alpha1.RefusalSpotQuota, Failures: 2}}
+			}, Warning, "GPUNodeClass gpu-shared", "SpotQuotaExceeded, refused 2 times", "L-3819A6DF",
+		},
+		"a pool without its class":     {func(f *Facts) { f.Cluster.NodePools[0].Spec.Template.Spec.NodeClassRef.Name = "gone" }, Error, "NodePool gpu-shared", "names GPUNodeClass gone, which does not exist", "create"},
+		"a pool that is not valid":     {poolIs(karpv1.ConditionTypeValidationSucceeded), Error, "NodePool gpu-shared", "Because: it is so", "kubectl edit nodepool gpu-shared"},
+		"a pool that is not ready":     {poolIs(karpv1.ConditionTypeNodeClassReady), Error, "NodePool gpu-shared", "Because: it is so", "kubectl describe"},
+		"a pool that launches nothing": {poolIs(v1alpha1.ConditionReplicasHealthy), Error, "NodePool gpu-shared", "launches nothing", "troubleshooting"},
+		"a pool of unhealthy nodes":    {poolIs(v1alpha1.ConditionNodesHealthy), Error, "NodePool gpu-shared", "no unhealthy node is replaced", "kubectl delete"},
+		"a limit that is near": {
+			func(f *Facts) {
+				f.Cluster.NodePools[0].Spec.Limits = karpv1.Limits(Amounts(v1alpha1.ResourceGPU, "1", "cpu", "100"))
+			}, Warning, "NodePool gpu-shared", "1 of its limit of 1 nvidia.com/gpu is used", "kubectl patch nodepool gpu-shared",
+		},
+		"no agents":                   {func(f *Facts) { f.Agents, f.AgentsOn = nil, map[string]bool{} }, Error, "agent", "no DaemonSet", "node.enabled=true"},
+		"a node without an agent":     {func(f *Facts) { f.AgentsOn = map[string]bool{} }, Error, "agent", "no ready agent runs on a", "spec.nodeName=a"},
+		"an agent that stands back":   {nodeIs(nodecontract.SharingCondition, nodecontract.ReasonStandingBack), Error, "Node a", "StandingBack: it is so", "other device plugin"},
+		"a GPU that is out":           {nodeIs(nodecontract.HardwareCondition, nodecontract.ReasonLost), Warning, "Node a", "GPULost", "explain node/a"},
+		"a controller without scrape": {func(f *Facts) { f.Monitors.Controller = false }, Warning, "ServiceMonitor", "scrape the controller", "serviceMonitor.enabled=true"},
+		"agents without scrape":       {func(f *Facts) { f.Monitors.Agent = false }, Warning, "PodMonitor", "scrape the agents", "node.podMonitor.enabled=true"},
+		"pods that are misspelt": {
+			func(f *Facts) { f.Cluster.Pods = Pods("x", 3, Asking("nvidia.com/gpu.shred", "1")) }, Warning, "Pod default/x-000 and 2 more", "did you mean nvidia.com/gpu.shared?", "kubectl karve explain pod/x-000 -n default",
+		},
+		"pods that nobody serves": {
+			func(f *Facts) {
+				f.Cluster.GPUNodeClasses[0].Spec.Sharing.ResourceName = v1alpha1.ResourceGPU
+				f.Cluster.Pods = Pods("x", 1)
+			}, Warning, "Pod default/x-000", "requests nvidia.com/gpu.shared, which no NodePool", "explain",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := well()
+			c.change(f)
+			got := Check(f)
+			if len(got) != 1 {
+				t.Fatalf("%d findings, want 1: %+v", len(got), got)
+			}
+			if g := got[0]; g.Severity != c.severity || g.Object != c.object || !strings.Contains(g.Message, c.message) || !strings.Contains(g.Fix, c.fix) {
+				t.Errorf("%+v\nwant %s of %s: %q, fixed by %q", g, c.severity, c.object, c.message, c.fix)
+			}
+		})
+	}
+}
+
+func TestTheWorstComesFirst(t *testing.T) {
+	t.Parallel()
+	f := well()
+	f.Unread, f.CLI, f.Kubernetes = []Unread{{"Nodes", "forbidden", "list nodes"}}, "v9", "v1.2.3"
+	var got []Severity
+	for _, finding := range Check(f) {
+		got = append(got, finding.Severity)
+	}
+	if want := []Severity{Error, Warning, Unknown}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+func TestRightsOfRules(t *testing.T) {
+	t.Parallel()
+	got := Rights("checks", []rbacv1.PolicyRule{{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}}})
+	want := []Right{{"", "pods", "get", "checks", ""}, {"", "pods", "list", "checks", ""}, {"apps", "pods", "get", "checks", ""}, {"apps", "pods", "list", "checks", ""}}
+	if !slices.Equal(got, want) || got[3].String() != "list pods.apps in namespace checks" {
+		t.Errorf("%v, want %v", got, want)
+	}
+}

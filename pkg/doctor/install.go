@@ -1,0 +1,242 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Versions that Karve works with.
+const (
+	oldestKubernetes = 30     // of v1
+	testedKarpenter  = "1.14" // docs/karpenter-versions.md
+)
+
+// unread says what could not be looked at.
+func unread(f *Facts) []Finding {
+	var all []Finding
+	for _, u := range f.Unread {
+		all = append(all, Finding{Unknown, u.What, "could not be looked at: " + strings.TrimSuffix(u.Why, "."), "needs the right to " + u.Right})
+	}
+	return all
+}
+
+func controllerMissing(f *Facts) []Finding {
+	switch {
+	case f.Controllers == nil: // It could not be read.
+		return nil
+	case len(f.Controllers) == 0:
+		return []Finding{{Error, "controller", "no Deployment of Karve's controller was found", "helm upgrade --install karve charts/karve: see docs/install.md"}}
+	case len(f.Controllers) > 1:
+		var names []string
+		for i := range f.Controllers {
+			names = append(names, f.Controllers[i].String())
+		}
+		return []Finding{{Error, "controller", fmt.Sprintf("there are %d installations, which launch and delete the same nodes: %s", len(names), strings.Join(names, ", ")), "helm uninstall all but one"}}
+	}
+	return nil
+}
+
+func controllerNotReady(f *Facts) []Finding {
+	var all []Finding
+	for i := range f.Controllers {
+		if p := &f.Controllers[i]; p.Ready == 0 {
+			all = append(all, Finding{
+				Error, p.String(), fmt.Sprintf("none of its %d pods is ready, so nothing is launched and no node is deleted", p.Wanted),
+				fmt.Sprintf("kubectl -n %s describe deployment %s; kubectl -n %s logs deployment/%s", p.Namespace, p.Name, p.Namespace, p.Name),
+			})
+		}
+	}
+	return all
+}
+
+func kubernetesOld(f *Facts) []Finding {
+	parts := strings.SplitN(strings.TrimPrefix(f.Kubernetes, "v"), ".", 3)
+	if len(parts) < 2 || parts[0] != "1" {
+		return nil
+	}
+	if minor, err := strconv.Atoi(strings.TrimRight(parts[1], "+")); err != nil || minor >= oldestKubernetes {
+		return nil
+	}
+	return []Finding{{Error, "Kubernetes", fmt.Sprintf("%s is older than v1.%d, which Karve needs", f.Kubernetes, oldestKubernetes), "upgrade the cluster"}}
+}
+
+func karpenterMissing(f *Facts) []Finding {
+	if f.Karpenters == nil {
+		return nil
+	}
+	if len(f.Karpenters) == 0 {
+		return []Finding{{Warning, "Karpenter", "no Deployment with the label app.kubernetes.io/name=karpenter was found: without Karpenter no machine is launched", "install Karpenter, or give its Deployment that label"}}
+	}
+	for i := range f.Karpenters {
+		if f.Karpenters[i].Ready > 0 {
+			return nil
+		}
+	}
+	p := &f.Karpenters[0]
+	return []Finding{{Error, p.String(), "none of its pods is ready, so no machine is launched", fmt.Sprintf("kubectl -n %s describe deployment %s", p.Namespace, p.Name)}}
+}
+
+func karpenterUntested(f *Facts) []Finding {
+	var all []Finding
+	for i := range f.Karpenters {
+		p := &f.Karpenters[i]
+		version := strings.TrimPrefix(p.Version, "v")
+		if version != "" && version != testedKarpenter && !strings.HasPrefix(version, testedKarpenter+".") {
+			all = append(all, Finding{Warning, p.String(), fmt.Sprintf("version %s of Karpenter was not tested with Karve", p.Version), fmt.Sprintf("use Karpenter %s: see docs/karpenter-versions.md", testedKarpenter)})
+		}
+	}
+	return all
+}
+
+func cliSkew(f *Facts) []Finding {
+	var all []Finding
+	for i := range f.Controllers {
+		if p := &f.Controllers[i]; skewed(f.CLI, p.Version) {
+			all = append(all, Finding{Warning, "kubectl-karve", fmt.Sprintf("its version is %s, and that of %s is %s: it may plan and explain otherwise than the controller", f.CLI, p, p.Version), "install kubectl-karve " + p.Version})
+		}
+	}
+	return all
+}
+
+func agentSkew(f *Facts) []Finding {
+	var all []Finding
+	for i := range f.Controllers {
+		for j := range f.Agents {
+			if c, a := &f.Controllers[i], &f.Agents[j]; skewed(a.Version, c.Version) {
+				all = append(all, Finding{Warning, a.String(), fmt.Sprintf("its version is %s, and that of %s is %s", a.Version, c, c.Version), "helm upgrade karve charts/karve, with the same tag for both images"})
+			}
+		}
+	}
+	return all
+}
+
+// skewed reports whether two versions are known and differ.
+func skewed(a, b string) bool {
+	return a != "" && b != "" && strings.TrimPrefix(a, "v") != strings.TrimPrefix(b, "v")
+}
+
+// needed has the CRDs that Karve needs, with a version that must be served.
+var needed = map[string]string{
+	"gpunodeclasses.karve.sh": "v1alpha1", "gpuimagerollouts.karve.sh": "v1alpha1", "nodepools.karpenter.sh": "v1", "nodeclaims.karpenter.sh": "v1",
+}
+
+func crdsMissing(f *Facts) []Finding {
+	if f.CRDs == nil {
+		return nil
+	}
+	var all []Finding
+	for _, name := range slices.Sorted(maps.Keys(needed)) {
+		fix := "helm upgrade --install karve-crd charts/karve-crd"
+		if strings.HasSuffix(name, ".karpenter.sh") {
+			fix = "helm upgrade --install karpenter-crd, as Karpenter's guide says"
+		}
+		switch crd, ok := f.CRDs[name]; {
+		case !ok:
+			all = append(all, Finding{Error, "CustomResourceDefinition " + name, "is not installed", fix})
+		case !slices.Contains(crd.Served, needed[name]):
+			all = append(all, Finding{Error, "CustomResourceDefinition " + name, fmt.Sprintf("does not serve version %s", needed[name]), fix})
+		}
+	}
+	return all
+}
+
+func crdsDiffer(f *Facts) []Finding {
+	var all []Finding
+	for _, name := range slices.Sorted(maps.Keys(f.CRDs)) {
+		if f.CRDs[name].Differs {
+			all = append(all, Finding{
+				Warning, "CustomResourceDefinition " + name, "its fields are not those of this version: Helm does not upgrade CRDs with a chart, so fields may be missing",
+				"helm upgrade --install karve-crd charts/karve-crd, of the controller's version",
+			})
+		}
+	}
+	return all
+}
+
+// mostRights is how many rights a message names.
+const mostRights = 5
+
+func rightsDenied(f *Facts) []Finding {
+	if len(f.Denied) == 0 {
+		return nil
+	}
+	var names []string
+	for _, r := range f.Denied[:min(mostRights, len(f.Denied))] {
+		names = append(names, r.String())
+	}
+	if more := len(f.Denied) - mostRights; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return []Finding{{Error, "the controller's service account", "may not " + strings.Join(names, ", "), "helm upgrade karve charts/karve, which creates the roles, or add the rights of config/rbac to yours"}}
+}
+
+// sameSettings are the flags of the controller and the environment variables of Karpenter that must have the same value, with Karpenter's defaults.
+var sameSettings = []struct{ flag, variable, value, standard string }{
+	{"cluster-name", "CLUSTER_NAME", "settings.clusterName", ""},
+	{"vm-memory-overhead-percent", "VM_MEMORY_OVERHEAD_PERCENT", "settings.vmMemoryOverheadPercent", "0.075"},
+	{"reserved-enis", "RESERVED_ENIS", "settings.reservedENIs", "0"},
+	{"isolated-vpc", "ISOLATED_VPC", "settings.isolatedVPC", "false"},
+}
+
+func settingsDiffer(f *Facts) []Finding {
+	if len(f.Controllers) != 1 || len(f.Karpenters) != 1 {
+		return nil
+	}
+	ours, theirs := &f.Controllers[0], &f.Karpenters[0]
+	var all []Finding
+	for _, s := range sameSettings {
+		value, set := ours.Flags[s.flag]
+		other, known := theirs.Env[s.variable]
+		if !known {
+			other = s.standard
+		}
+		if !set || other == "" || sameValue(value, other) {
+			continue
+		}
+		all = append(all, Finding{
+			Error, ours.String(), fmt.Sprintf("--%s is %q, and %s of %s is %q: Karve plans with machines that Karpenter does not launch", s.flag, value, s.variable, theirs, other),
+			fmt.Sprintf("helm upgrade karve charts/karve --reuse-values --set %s=%s", s.value, other),
+		})
+	}
+	return all
+}
+
+// sameValue reports whether two settings are equal, as numbers or as text.
+func sameValue(a, b string) bool {
+	x, err1 := strconv.ParseFloat(a, 64)
+	y, err2 := strconv.ParseFloat(b, 64)
+	return a == b || err1 == nil && err2 == nil && x == y
+}
+
+// nodeRepair warns of Karpenter's feature gate, which deletes unhealthy nodes without a place for their pods.
+func nodeRepair(f *Facts) []Finding {
+	var all []Finding
+	for i := range f.Karpenters {
+		p := &f.Karpenters[i]
+		if slices.Contains(strings.Split(strings.ReplaceAll(p.Env["FEATURE_GATES"], " ", ""), ","), "NodeRepair=true") && strings.HasPrefix(strings.TrimPrefix(p.Version, "v"), testedKarpenter) {
+			all = append(all, Finding{
+				Warning, p.String(), "its feature gate NodeRepair deletes unhealthy nodes of Karve's pools too, without a place for their pods",
+				"settings.featureGates.nodeRepair=false in Karpenter's chart, or shorter times in Karve's: settings.notReadyTimeout and settings.gpuFaultTimeout",
+			})
+		}
+	}
+	return all
+}
+
+// metricsUnread says that the Prometheus Operator is there and scrapes nothing of Karve's.
+func metricsUnread(f *Facts) []Finding {
+	if !f.Monitors.Served {
+		return nil
+	}
+	var all []Finding
+	if len(f.Controllers) > 0 && !f.Monitors.Controller {
+		all = append(all, Finding{Warning, "ServiceMonitor", "the Prometheus Operator is installed, and nothing tells it to scrape the controller", "helm upgrade karve charts/karve --reuse-values --set serviceMonitor.enabled=true"})
+	}
+	if len(f.Agents) > 0 && !f.Monitors.Agent {
+		all = append(all, Finding{Warning, "PodMonitor", "the Prometheus Operator is installed, and nothing tells it to scrape the agents", "helm upgrade karve charts/karve --reuse-values --set node.podMonitor.enabled=true"})
+	}
+	return all
+}
