@@ -14,7 +14,6 @@ import (
 	karpapis "sigs.k8s.io/karpenter/pkg/apis"
 
 	"karve.sh/karve/pkg/apis/v1alpha1"
-	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/controllers/gather"
 	"karve.sh/karve/pkg/controllers/launch"
@@ -74,13 +73,13 @@ func connect(flags *genericclioptions.ConfigFlags, instead string) (connection, 
 }
 
 // cluster reads the cluster as the controller does.
-func (c connection) cluster(ctx context.Context, types []catalog.InstanceType) (*snapshot.Cluster, error) {
+func (c connection) cluster(ctx context.Context, machines cloud.Catalog) (*snapshot.Cluster, error) {
 	overlays, err := serves(c.RESTMapper(), schema.GroupKind{Group: karpapis.Group, Kind: "NodeOverlay"})
 	if err != nil {
 		return nil, err
 	}
 	gatherer := &gather.Gatherer{
-		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: cloud.SameForAll(types), Ledger: launch.NewLedger(), Clock: clock.RealClock{},
+		Cached: c, Live: c, Mapper: c.RESTMapper(), Catalog: machines, Ledger: launch.NewLedger(), Clock: clock.RealClock{},
 		ReplicasTimeout: replicasTimeout, NodeOverlays: overlays,
 	}
 	return gatherer.Cluster(ctx)

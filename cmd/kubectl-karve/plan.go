@@ -13,6 +13,7 @@ import (
 
 	"karve.sh/karve/pkg/catalog"
 	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud"
 	"karve.sh/karve/pkg/cloud/aws"
 	"karve.sh/karve/pkg/manifests"
 	"karve.sh/karve/pkg/planner/solve"
@@ -24,6 +25,7 @@ import (
 type planOptions struct {
 	files         *genericclioptions.FileNameFlags
 	instanceTypes string
+	namespace     string
 	replicas      string
 	conditions    conditions
 	budget        time.Duration
@@ -35,8 +37,8 @@ const planLong = `Show which machines Karve would launch for pods that share GPU
 in a cluster, or those of manifests that have not been applied. The command changes nothing and launches nothing.
 
 Manifests are files for kubectl apply: NodePools, GPUNodeClasses, Pods and their owners (Deployments, StatefulSets,
-ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. Without --instance-types,
-prices are on-demand prices of EC2 in us-east-1.`
+ReplicaSets, Jobs), DaemonSets, and optionally existing Nodes, NodeClaims and running Pods. For them, and without
+--instance-types, prices are on-demand prices of EC2 in us-east-1. For a cluster, they are those of the controller.`
 
 const planExample = `  # What would these manifests cost?
   kubectl karve plan -f manifests/
@@ -65,11 +67,12 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	o.files.AddFlags(fs)
-	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
 	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
 	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
 	o.output.addFlag(fs, "each pod and its GPU")
 	o.conditions.addFlags(fs)
+	addNamespaceFlag(fs, &o.namespace)
 	o.kube.AddFlags(fs)
 	return cmd
 }
@@ -90,11 +93,7 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	types, err := o.types()
-	if err != nil {
-		return err
-	}
-	c, notes, err := o.cluster(ctx, s.in, types)
+	c, notes, err := o.cluster(ctx, s.in)
 	if err != nil {
 		return err
 	}
@@ -111,9 +110,6 @@ func (o *planOptions) run(ctx context.Context, s streams) error {
 	}
 	if err != nil {
 		return err
-	}
-	if o.instanceTypes == "" {
-		notes = append(notes, builtinNotes(c)...)
 	}
 	for _, note := range notes {
 		fmt.Fprintf(s.err, "note: %s\n", note)
@@ -155,7 +151,7 @@ func (o *planOptions) search() solve.Solver {
 	return solve.Solver{Stop: func() bool { return time.Since(start) > o.budget }}
 }
 
-// types returns the instance types to plan with.
+// types returns the instance types of the file, and the built-in ones if there is none.
 func (o *planOptions) types() ([]catalog.InstanceType, error) {
 	if o.instanceTypes == "" {
 		return builtin.InstanceTypes()
@@ -172,15 +168,14 @@ func (o *planOptions) types() ([]catalog.InstanceType, error) {
 }
 
 // cluster returns the cluster to plan for, and notes for the user.
-func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
+func (o *planOptions) cluster(ctx context.Context, in io.Reader) (*snapshot.Cluster, []string, error) {
+	types, err := o.types()
+	if err != nil {
+		return nil, nil, err
+	}
 	named := o.files.ToOptions()
 	if len(named.Filenames) == 0 && named.Kustomize == "" {
-		live, err := connect(o.kube, ", or name manifests with -f")
-		if err != nil {
-			return nil, nil, err
-		}
-		c, err := live.cluster(ctx, types)
-		return c, nil, err
+		return o.live(ctx, types)
 	}
 	files, err := readFiles(ctx, named, in)
 	if err != nil {
@@ -191,5 +186,35 @@ func (o *planOptions) cluster(ctx context.Context, in io.Reader, types []catalog
 		return nil, nil, err
 	}
 	c.UseInstanceTypes(types)
-	return c, skippedNotes(&skipped), nil
+	notes := skippedNotes(&skipped)
+	if o.instanceTypes == "" {
+		notes = append(notes, builtinNotes(c)...)
+	}
+	return c, notes, nil
+}
+
+// live reads the cluster to plan for. Its instance types are those of the file, or those that the controller has published.
+func (o *planOptions) live(ctx context.Context, types []catalog.InstanceType) (*snapshot.Cluster, []string, error) {
+	live, err := connect(o.kube, ", or name manifests with -f")
+	if err != nil {
+		return nil, nil, err
+	}
+	m := machines{Catalog: cloud.SameForAll(types)}
+	if o.instanceTypes == "" {
+		if m, err = live.machines(ctx, o.namespace, time.Now()); err != nil {
+			return nil, nil, err
+		}
+	}
+	c, err := live.cluster(ctx, m)
+	if err != nil {
+		return nil, nil, err
+	}
+	var notes []string
+	if m.note != "" {
+		notes = append(notes, m.note)
+	}
+	if m.builtin {
+		notes = append(notes, builtinNotes(c)...)
+	}
+	return c, notes, nil
 }

@@ -37,6 +37,7 @@ import (
 	"karve.sh/karve/pkg/controllers/planning"
 	"karve.sh/karve/pkg/controllers/pool"
 	"karve.sh/karve/pkg/controllers/provisioning"
+	"karve.sh/karve/pkg/controllers/publish"
 	"karve.sh/karve/pkg/controllers/readiness"
 	"karve.sh/karve/pkg/controllers/rollout"
 	"karve.sh/karve/pkg/controllers/usage"
@@ -116,6 +117,21 @@ func (o *Options) metrics() metricsserver.Options {
 	return served
 }
 
+// namespaceFile has the namespace of a pod.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// namespace returns the namespace of the controller, and "" if it runs outside of a cluster.
+func (o *Options) namespace() string {
+	if o.LeaderElectionNamespace != "" {
+		return o.LeaderElectionNamespace
+	}
+	name, err := os.ReadFile(namespaceFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}
+
 // readInstanceTypes reads the file of instance types. It returns nil if the path is empty.
 func readInstanceTypes(path string) ([]catalog.InstanceType, error) {
 	if path == "" {
@@ -179,6 +195,12 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 			Recorder: recorder, Clock: clk, Enabled: o.ImageRollouts, Namespace: o.GPUCheckNamespace, CheckImage: o.GPUCheckImage, Refresh: o.ImageRefresh,
 		}),
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
+	}
+	if namespace := o.namespace(); namespace != "" {
+		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace})
+		if err := m.Add(publisher); err != nil {
+			return fmt.Errorf("adding the publisher of the catalogue: %w", err)
+		}
 	}
 	for _, controller := range controllers {
 		if err := controller.Register(m); err != nil {

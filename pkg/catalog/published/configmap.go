@@ -1,0 +1,67 @@
+package published
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+)
+
+// Name is the name of the ConfigMap, in the namespace of the controller.
+const Name = "karve-catalog"
+
+const (
+	contentKey = "catalog.json.gz"
+	timeKey    = "time"
+)
+
+// ConfigMap returns the ConfigMap that holds an encoded catalogue.
+func ConfigMap(namespace string, encoded []byte, now time.Time) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
+		Data:       map[string]string{timeKey: now.UTC().Format(time.RFC3339)},
+		BinaryData: map[string][]byte{contentKey: encoded},
+	}
+}
+
+// Encoded returns the encoded catalogue in a ConfigMap.
+func Encoded(m *corev1.ConfigMap) []byte { return m.BinaryData[contentKey] }
+
+// Read returns the catalogue in a ConfigMap, and when it was published. The error names the ConfigMap and says what is wrong with it.
+func Read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
+	c, at, err := read(m)
+	if err != nil {
+		return nil, time.Time{}, fmt.Errorf("ConfigMap %s/%s cannot be read: %w", m.Namespace, m.Name, err)
+	}
+	return c, at, nil
+}
+
+func read(m *corev1.ConfigMap) (Catalog, time.Time, error) {
+	encoded := Encoded(m)
+	if encoded == nil {
+		return nil, time.Time{}, errors.New("it has no " + contentKey)
+	}
+	at, err := time.Parse(time.RFC3339, m.Data[timeKey])
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	c, err := Decode(encoded)
+	return c, at, err
+}
+
+// InstanceTypes returns the instance types of a node class.
+func (c Catalog) InstanceTypes(_ context.Context, class *unstructured.Unstructured) catalog.Listing {
+	gvk := class.GroupVersionKind()
+	listing, ok := c[v1alpha1.NodeClassReference{Group: gvk.Group, Kind: gvk.Kind, Name: class.GetName()}]
+	if !ok {
+		return catalog.Listing{Reason: "NotPublished", Message: fmt.Sprintf("the controller has not published the instance types of %s %q yet", gvk.Kind, class.GetName())}
+	}
+	return listing
+}

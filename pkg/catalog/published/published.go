@@ -1,0 +1,228 @@
+// Package published is the catalogue that the controller publishes for kubectl karve: the instance types of each node class, with their zones, their prices and
+// what pods can use of them, as the controller plans with them. It is a compressed JSON document, which fits into a ConfigMap.
+package published
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"karve.sh/karve/pkg/amount"
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+)
+
+// version is the version of the format. Readers refuse others.
+const version = 1
+
+const (
+	// MaxBytes is the largest compressed catalogue. A ConfigMap has at most a mebibyte.
+	MaxBytes = 900 << 10
+	// maxDocument is the largest document in bytes, so that a few compressed bytes cannot fill the memory.
+	maxDocument = 64 << 20
+	// maxMicroUSD is a million dollars.
+	maxMicroUSD = 1_000_000_000_000
+)
+
+// Catalog has the instance types of node classes.
+type Catalog map[v1alpha1.NodeClassReference]catalog.Listing
+
+// document is the format. Node classes with equal instance types share them.
+type document struct {
+	Version     int            `json:"version"`
+	Types       []instanceType `json:"types"`
+	NodeClasses []nodeClass    `json:"nodeClasses"`
+}
+
+type nodeClass struct {
+	Group   string `json:"group"`
+	Kind    string `json:"kind"`
+	Name    string `json:"name"`
+	Types   []int  `json:"types"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+type instanceType struct {
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Capacity    resources         `json:"capacity"`
+	Allocatable resources         `json:"allocatable"`
+	GPU         gpu               `json:"gpu,omitzero"`
+	Extended    map[string]int64  `json:"extended,omitempty"`
+	Offerings   []offering        `json:"offerings,omitempty"`
+}
+
+type resources struct {
+	MilliCPU       int64 `json:"milliCPU"`
+	MemoryBytes    int64 `json:"memoryBytes"`
+	EphemeralBytes int64 `json:"ephemeralBytes"`
+	Pods           int64 `json:"pods"`
+}
+
+type gpu struct {
+	Name      string `json:"name"`
+	Count     int64  `json:"count"`
+	MemoryMiB int64  `json:"memoryMiB"`
+}
+
+type offering struct {
+	Zone            string            `json:"zone"`
+	CapacityType    string            `json:"capacityType"`
+	MicroUSDPerHour int64             `json:"microUSDPerHour"`
+	Labels          map[string]string `json:"labels,omitempty"`
+}
+
+// Encode returns the catalogue as compressed JSON. Equal catalogues have equal bytes. It returns an error if the result is larger than MaxBytes.
+func Encode(c Catalog) ([]byte, error) {
+	d := document{Version: version, Types: []instanceType{}, NodeClasses: []nodeClass{}}
+	known := map[string]int{}
+	for _, ref := range slices.SortedFunc(maps.Keys(c), compare) {
+		listing := c[ref]
+		class := nodeClass{ref.Group, ref.Kind, ref.Name, []int{}, listing.Reason, listing.Message}
+		for i := range listing.InstanceTypes {
+			t := wire(&listing.InstanceTypes[i])
+			key, err := json.Marshal(t)
+			if err != nil {
+				return nil, err
+			}
+			at, ok := known[string(key)]
+			if !ok {
+				at = len(d.Types)
+				known[string(key)] = at
+				d.Types = append(d.Types, t)
+			}
+			class.Types = append(class.Types, at)
+		}
+		d.NodeClasses = append(d.NodeClasses, class)
+	}
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if err := json.NewEncoder(z).Encode(d); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	if out.Len() > MaxBytes {
+		return nil, fmt.Errorf("the catalogue has %d bytes, and at most %d are published", out.Len(), MaxBytes)
+	}
+	return out.Bytes(), nil
+}
+
+func compare(a, b v1alpha1.NodeClassReference) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+func wire(t *catalog.InstanceType) instanceType {
+	w := instanceType{
+		Name: t.Name, Labels: t.Labels, Capacity: resources(t.Capacity), Allocatable: resources(t.Allocatable), GPU: gpu(t.GPU), Extended: t.Extended,
+	}
+	for _, o := range t.Offerings {
+		w.Offerings = append(w.Offerings, offering(o))
+	}
+	return w
+}
+
+// Decode reads a catalogue. The error says what is wrong with it.
+func Decode(compressed []byte) (Catalog, error) {
+	z, err := gzip.NewReader(bytes.NewReader(compressed))
+	if err != nil {
+		return nil, fmt.Errorf("it is not compressed with gzip: %w", err)
+	}
+	content, err := io.ReadAll(io.LimitReader(z, maxDocument+1))
+	if err != nil {
+		return nil, fmt.Errorf("decompressing it: %w", err)
+	}
+	if len(content) > maxDocument {
+		return nil, fmt.Errorf("it has more than %d bytes", maxDocument)
+	}
+	var v struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(content, &v); err != nil {
+		return nil, fmt.Errorf("it is not JSON: %w", err)
+	}
+	if v.Version != version {
+		return nil, fmt.Errorf("its format has version %d, and this program reads version %d: use the kubectl karve of the controller's release", v.Version, version)
+	}
+	var d document
+	if err := json.Unmarshal(content, &d); err != nil {
+		return nil, err
+	}
+	return d.catalog()
+}
+
+func (d *document) catalog() (Catalog, error) {
+	types := make([]catalog.InstanceType, len(d.Types))
+	for i := range d.Types {
+		t := &d.Types[i]
+		if err := t.validate(); err != nil {
+			return nil, fmt.Errorf("instance type %q: %w", t.Name, err)
+		}
+		types[i] = t.instanceType()
+	}
+	c := Catalog{}
+	for _, class := range d.NodeClasses {
+		ref := v1alpha1.NodeClassReference{Group: class.Group, Kind: class.Kind, Name: class.Name}
+		if _, twice := c[ref]; twice || class.Kind == "" || class.Name == "" {
+			return nil, fmt.Errorf("%s %q has no name or is there twice", class.Kind, class.Name)
+		}
+		listing := catalog.Listing{Reason: class.Reason, Message: class.Message}
+		names := map[string]bool{}
+		for _, i := range class.Types {
+			if i < 0 || i >= len(types) || names[types[i].Name] {
+				return nil, fmt.Errorf("%s %q has an instance type that does not exist or is there twice", class.Kind, class.Name)
+			}
+			names[types[i].Name] = true
+			listing.InstanceTypes = append(listing.InstanceTypes, types[i])
+		}
+		c[ref] = listing
+	}
+	return c, nil
+}
+
+// validate returns an error for what no machine has. The planner's arithmetic relies on it.
+func (t *instanceType) validate() error {
+	if t.Name == "" {
+		return errors.New("it has no name")
+	}
+	for _, r := range []resources{t.Capacity, t.Allocatable} {
+		if least, most := min(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods), max(r.MilliCPU, r.MemoryBytes, r.EphemeralBytes, r.Pods); least < 0 || most > amount.Most {
+			return errors.New("an amount of its resources is negative, or beyond that of any machine")
+		}
+	}
+	for name, n := range t.Extended {
+		if n < 0 || n > amount.Most {
+			return fmt.Errorf("%d of %s is negative, or beyond that of any machine", n, name)
+		}
+	}
+	if g := t.GPU; g.Count < 0 || g.Count > catalog.MaxGPUs || g.MemoryMiB < 0 || g.MemoryMiB > catalog.MaxMemoryMiB {
+		return errors.New("its GPUs are not those of any machine")
+	}
+	for _, o := range t.Offerings {
+		if o.Zone == "" || o.CapacityType == "" {
+			return errors.New("an offering has no zone or no capacity type")
+		}
+		if o.MicroUSDPerHour <= 0 || o.MicroUSDPerHour > maxMicroUSD {
+			return fmt.Errorf("a price of %d micro-dollars an hour is not between 0 and a million dollars", o.MicroUSDPerHour)
+		}
+	}
+	return nil
+}
+
+func (t *instanceType) instanceType() catalog.InstanceType {
+	c := catalog.InstanceType{
+		Name: t.Name, Labels: t.Labels, Capacity: catalog.Resources(t.Capacity), Allocatable: catalog.Resources(t.Allocatable), GPU: catalog.GPU(t.GPU), Extended: t.Extended,
+	}
+	for _, o := range t.Offerings {
+		c.Offerings = append(c.Offerings, catalog.Offering(o))
+	}
+	return c
+}

@@ -1,0 +1,132 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/catalog"
+	"karve.sh/karve/pkg/catalog/published"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// world is an API server, and a cluster whose only instance type has a price.
+type world struct {
+	client.Client
+	clock      *clocktesting.FakeClock
+	price      int64
+	generation uint64
+	err        error
+}
+
+func newWorld() *world {
+	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	return &world{Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(), clock: clocktesting.NewFakeClock(start), price: 526_000, generation: 1}
+}
+
+func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
+	var types []catalog.InstanceType
+	if w.price > 0 {
+		types = []catalog.InstanceType{{Name: "g4dn.xlarge", Offerings: []catalog.Offering{{Zone: "eu-west-1a", CapacityType: "spot", MicroUSDPerHour: w.price}}}}
+	}
+	ref := v1alpha1.NodeClassReference{Group: "karpenter.k8s.aws", Kind: "EC2NodeClass", Name: "gpu"}
+	return &snapshot.Cluster{Generation: w.generation, NodeClasses: map[v1alpha1.NodeClassReference]snapshot.NodeClassState{ref: {InstanceTypes: types}}}, w.err
+}
+
+// publisher returns a publisher, as of a leader that has just started.
+func (w *world) publisher() *Publisher {
+	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system"})
+}
+
+// published returns the price and the time in the ConfigMap, and 0 if there is none.
+func (w *world) published(t *testing.T) (int64, time.Time) {
+	t.Helper()
+	var m corev1.ConfigMap
+	if err := w.Get(t.Context(), client.ObjectKey{Namespace: "karve-system", Name: published.Name}, &m); client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	} else if err != nil {
+		return 0, time.Time{}
+	}
+	c, at, err := published.Read(&m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, listing := range c {
+		return listing.InstanceTypes[0].Offerings[0].MicroUSDPerHour, at
+	}
+	return 0, at
+}
+
+func TestTheCatalogIsWrittenWhenItHasChangedAndNotTooOften(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	start := w.clock.Now()
+	p := w.publisher()
+	for _, step := range []struct {
+		name  string
+		after time.Duration
+		do    func()
+		price int64
+		at    time.Duration
+	}{
+		{"nothing is known yet", 0, func() { w.price = 0 }, 0, 0},
+		{"the first prices", time.Minute, func() { w.price = 500_000; w.generation++ }, 500_000, time.Minute},
+		{"a price changes soon after", 2 * time.Minute, func() { w.price = 510_000; w.generation++ }, 500_000, time.Minute},
+		{"five minutes after the first", 6 * time.Minute, func() {}, 510_000, 6 * time.Minute},
+		{"nothing changes", 60 * time.Minute, func() { w.generation++ }, 510_000, 6 * time.Minute},
+		{"another leader with the same prices", 70 * time.Minute, func() { p = w.publisher() }, 510_000, 6 * time.Minute},
+		{"AWS does not answer", 80 * time.Minute, func() { w.price = 0; w.generation++ }, 510_000, 6 * time.Minute},
+		{"a price changes an hour later", 140 * time.Minute, func() { w.price = 520_000; w.generation++ }, 520_000, 140 * time.Minute},
+	} {
+		w.clock.SetTime(start.Add(step.after))
+		step.do()
+		if err := p.Publish(t.Context()); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		price, at := w.published(t)
+		if price != step.price || price > 0 && !at.Equal(start.Add(step.at)) {
+			t.Errorf("%s: the price is %d of %v, want %d of %v", step.name, price, at.Sub(start), step.price, step.at)
+		}
+	}
+}
+
+func TestWhatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	p := w.publisher()
+	w.err = errors.New("no cluster")
+	if err := p.Publish(t.Context()); err == nil {
+		t.Error("there is no error")
+	}
+	w.err = nil
+	if err := p.Publish(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if price, _ := w.published(t); price != w.price {
+		t.Errorf("the price is %d", price)
+	}
+}
+
+func TestAConfigMapThatSomebodyChangedIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	m := published.ConfigMap("karve-system", []byte("nonsense"), w.clock.Now())
+	m.Labels = map[string]string{"kept": "yes"}
+	if err := w.Create(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.publisher().Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if price, _ := w.published(t); price != w.price {
+		t.Errorf("the price is %d", price)
+	}
+}
