@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, s streams) int {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), versionCommand(s.out))
+	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), rolloutCommand(ctx, s), versionCommand(s.out))
 	root.SetArgs(args)
 	root.AddCommand(explainCommand(ctx, s), doctorCommand(ctx, s))
 	root.SetIn(s.in)

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/rollout"
+	"karve.sh/karve/pkg/table"
+)
+
+// imageRolloutKind is the kind of rollouts.
+const imageRolloutKind = "GPUImageRollout"
+
+const rolloutLong = `Show and steer GPUImageRollouts, which try new machine images on a canary node and promote those that work.
+
+pause, resume, promote and undo edit spec.promotion, spec.promoteNow and spec.image. If a tool such as Argo CD applies your
+manifests, edit them there instead.`
+
+const rolloutExample = `  # What is rolled out, and what does it wait for?
+  kubectl karve rollout status
+
+  # Promote the image that is being tried, without the rest of the soak and outside windows
+  kubectl karve rollout promote gpu
+
+  # Go back to the former image
+  kubectl karve rollout undo gpu`
+
+func rolloutCommand(ctx context.Context, s streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "rollout", Short: "Show and steer rollouts of GPU images", Long: rolloutLong, Example: rolloutExample}
+	cmd.AddCommand(
+		rolloutStatusCommand(ctx, s),
+		rolloutEditCommand(ctx, s, "pause NAME", "Begin nothing: try and promote no image, and replace no node for its image", rollout.Pause),
+		rolloutEditCommand(ctx, s, "resume NAME", "Continue a rollout that is paused", rollout.Resume),
+		rolloutEditCommand(ctx, s, "promote NAME", "Promote the image that is being tried, as soon as its GPU check has passed", rollout.Promote),
+		rolloutUndoCommand(ctx, s),
+	)
+	return cmd
+}
+
+func rolloutStatusCommand(ctx context.Context, s streams) *cobra.Command {
+	kube, format := clusterFlags(), output{}
+	cmd := &cobra.Command{
+		Use: "status [NAME]", Short: "Show the step of a rollout, its nodes, and what it waits for", Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := format.validate(); err != nil {
+				return err
+			}
+			c, err := connectForRollouts(kube)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return c.rolloutList(ctx, s.out, format, time.Now())
+			}
+			return c.rolloutStatus(ctx, s.out, args[0], format, time.Now())
+		},
+	}
+	format.addFlag(cmd.Flags(), "what each rollout waits for")
+	kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// rolloutEditCommand returns a command that edits the spec of a rollout.
+func rolloutEditCommand(ctx context.Context, s streams, use, short string, edit func(*v1alpha1.GPUImageRollout) (string, error)) *cobra.Command {
+	kube := clusterFlags()
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: oneRollout,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := connectForRollouts(kube)
+			if err != nil {
+				return err
+			}
+			return c.editRollout(ctx, s.out, args[0], edit)
+		},
+	}
+	kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func rolloutUndoCommand(ctx context.Context, s streams) *cobra.Command {
+	kube, to := clusterFlags(), ""
+	cmd := &cobra.Command{
+		Use: "undo NAME", Short: "Go back to the former image, or to another one", Args: oneRollout,
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := connectForRollouts(kube)
+			if err != nil {
+				return err
+			}
+			return c.editRollout(ctx, s.out, args[0], func(r *v1alpha1.GPUImageRollout) (string, error) { return rollout.Undo(r, to) })
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "release or id of the image, or Newest to follow new images; without it, the latest other image that ran well")
+	kube.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func oneRollout(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("name one GPUImageRollout, not %d: kubectl karve rollout status lists those that there are", len(args))
+	}
+	return nil
+}
+
+// connectForRollouts returns a client of a cluster with GPUImageRollouts.
+func connectForRollouts(kube *genericclioptions.ConfigFlags) (connection, error) {
+	c, err := connect(kube, "")
+	if err != nil {
+		return c, err
+	}
+	served, err := serves(c.RESTMapper(), schema.GroupKind{Group: v1alpha1.Group, Kind: imageRolloutKind})
+	if err == nil && !served {
+		err = fmt.Errorf("the cluster has no kind %s: upgrade Karve's CRDs", imageRolloutKind)
+	}
+	return c, err
+}
+
+func (c connection) rollout(ctx context.Context, name string) (*v1alpha1.GPUImageRollout, error) {
+	var r v1alpha1.GPUImageRollout
+	err := c.Get(ctx, client.ObjectKey{Name: name}, &r)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no GPUImageRollout %q: kubectl karve rollout status lists those that there are", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading GPUImageRollout %s: %w", name, err)
+	}
+	return &r, nil
+}
+
+// editRollout edits the spec of a rollout, unless somebody else edits it meanwhile.
+func (c connection) editRollout(ctx context.Context, out io.Writer, name string, edit func(*v1alpha1.GPUImageRollout) (string, error)) error {
+	r, err := c.rollout(ctx, name)
+	if err != nil {
+		return err
+	}
+	before := r.DeepCopy()
+	follows, err := edit(r)
+	if err != nil {
+		return err
+	}
+	err = c.Patch(ctx, r, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("GPUImageRollout %s was changed at the same time: run the command again", name)
+	}
+	if err != nil {
+		return fmt.Errorf("changing GPUImageRollout %s: %w", name, err)
+	}
+	_, err = fmt.Fprintf(out, "gpuimagerollout/%s %s\n", name, follows)
+	return err
+}
+
+func (c connection) rolloutStatus(ctx context.Context, out io.Writer, name string, format output, now time.Time) error {
+	r, err := c.rollout(ctx, name)
+	if err != nil {
+		return err
+	}
+	seen := rollout.OverviewOf(r)
+	if format.isData() {
+		return format.data(out, &seen)
+	}
+	return rolloutText(out, &seen, now)
+}
+
+func (c connection) rolloutList(ctx context.Context, out io.Writer, format output, now time.Time) error {
+	var list v1alpha1.GPUImageRolloutList
+	if err := c.List(ctx, &list); err != nil {
+		return fmt.Errorf("listing GPUImageRollouts: %w", err)
+	}
+	seen := []rollout.Overview{}
+	for i := range list.Items {
+		seen = append(seen, rollout.OverviewOf(&list.Items[i]))
+	}
+	slices.SortFunc(seen, func(a, b rollout.Overview) int { return cmp.Compare(a.Name, b.Name) })
+	if format.isData() {
+		return format.data(out, seen)
+	}
+	if len(seen) == 0 {
+		_, err := fmt.Fprintln(out, "There is no GPUImageRollout.")
+		return err
+	}
+	t := rolloutTable(seen, now, format.wide())
+	return t.Write(out)
+}
+
+// rolloutTable returns a row for each rollout.
+func rolloutTable(all []rollout.Overview, now time.Time, wide bool) table.Table {
+	t := table.Table{Columns: []table.Column{
+		{Title: "NAME"}, {Title: "NODECLASS"}, {Title: "CURRENT"}, {Title: "CANDIDATE"}, {Title: "STEP"}, {Title: "SINCE"}, {Title: "UPDATED"}, {Title: "PROMOTION"}, {Title: "PROBLEM"},
+	}}
+	if wide {
+		t.Columns = append(t.Columns, table.Column{Title: "WAITS FOR"})
+	}
+	for i := range all {
+		o := &all[i]
+		since, updated, promotion, problem := unknown, unknown, string(v1alpha1.PromotionAutomatic), "no"
+		if o.Since != nil {
+			since = duration.HumanDuration(now.Sub(*o.Since))
+		}
+		if o.Step != "" {
+			updated = fmt.Sprintf("%d of %d", o.Updated, o.Nodes)
+		}
+		if o.Paused {
+			promotion = string(v1alpha1.PromotionPaused)
+		}
+		if o.Problem != "" {
+			problem = "yes"
+		}
+		row := []string{
+			o.Name, o.NodeClass, cmp.Or(o.Current, unknown), cmp.Or(o.Candidate, unknown), cmp.Or(string(o.Step), unknown), since, updated, promotion, problem,
+		}
+		if wide {
+			row = append(row, cmp.Or(o.WaitsFor, unknown))
+		}
+		t.Add(row...)
+	}
+	return t
+}
+
+// rolloutText writes a rollout with its steps.
+func rolloutText(w io.Writer, o *rollout.Overview, now time.Time) error {
+	var out strings.Builder
+	t := rolloutTable([]rollout.Overview{*o}, now, false)
+	if err := t.Write(&out); err != nil {
+		return err
+	}
+	if len(o.Stages) > 0 {
+		out.WriteString("\n")
+		steps := table.Table{Columns: []table.Column{{Title: "STEP"}, {Title: "STATE"}, {}}}
+		for _, stage := range o.Stages {
+			steps.Add(string(stage.Step), stage.State, stage.Words)
+		}
+		if err := steps.Write(&out); err != nil {
+			return err
+		}
+	}
+	more := table.Table{Columns: []table.Column{{}, {}}}
+	if o.WaitsFor != "" {
+		more.Add("Now", o.WaitsFor)
+	}
+	if o.Problem != "" {
+		more.Add("Problem", o.Problem)
+	}
+	for _, d := range o.Distrusted {
+		more.Add("Distrusted", fmt.Sprintf("%s since %s: %s", d.Release, d.Since.UTC().Format(time.RFC3339), d.Message))
+	}
+	if len(more.Rows) > 0 {
+		out.WriteString("\n")
+		if err := more.Write(&out); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, out.String())
+	return err
+}

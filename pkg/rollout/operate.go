@@ -1,0 +1,112 @@
+package rollout
+
+import (
+	"fmt"
+	"strings"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// Pause sets spec.promotion to Paused and returns what follows from it. It returns an error if the rollout is paused already.
+func Pause(r *v1alpha1.GPUImageRollout) (string, error) {
+	if isPaused(r) {
+		return "", fmt.Errorf("GPUImageRollout %s is paused already", r.Name)
+	}
+	r.Spec.Promotion = v1alpha1.PromotionPaused
+	return "paused: no image is tried or promoted, and no node is replaced for its image", nil
+}
+
+// Resume sets spec.promotion to Automatic and returns what follows from it. It returns an error if the rollout is not paused.
+func Resume(r *v1alpha1.GPUImageRollout) (string, error) {
+	if !isPaused(r) {
+		return "", fmt.Errorf("GPUImageRollout %s is not paused", r.Name)
+	}
+	r.Spec.Promotion = v1alpha1.PromotionAutomatic
+	return "resumed", nil
+}
+
+// Promote sets spec.promoteNow to the candidate and returns what follows from it. It returns an error if there is nothing to promote.
+func Promote(r *v1alpha1.GPUImageRollout) (string, error) {
+	if err := canChange(r); err != nil {
+		return "", err
+	}
+	c := r.Status.Candidate
+	if c == nil {
+		return "", fmt.Errorf("GPUImageRollout %s has nothing to promote: no image is being tried%s", r.Name, because(r))
+	}
+	release := c.Image.Release
+	if c.Image.Named(r.Spec.PromoteNow) {
+		return "", fmt.Errorf("GPUImageRollout %s promotes %s already, as soon as its canary has passed the GPU check%s", r.Name, release, because(r))
+	}
+	r.Spec.PromoteNow = release
+	if r.Status.Step == v1alpha1.StepTesting {
+		return release + " is promoted as soon as its canary has passed the GPU check, without a soak and outside windows", nil
+	}
+	return release + " is promoted now, without the rest of the soak and outside windows", nil
+}
+
+// Undo sets spec.image to the release to, and returns what follows from it. If to is empty, it is the latest other image that ran well. It returns an error if there
+// is no such image, or if spec.image is to already.
+func Undo(r *v1alpha1.GPUImageRollout, to string) (string, error) {
+	if err := canChange(r); err != nil {
+		return "", err
+	}
+	current := r.Status.Current.Release
+	if to == "" {
+		good := former(r)
+		if good == nil {
+			return "", fmt.Errorf("GPUImageRollout %s has no image to go back to, because no other than %s ran well here: name one with --to", r.Name, current)
+		}
+		to = good.Release
+	}
+	if r.Spec.Image == to {
+		return "", fmt.Errorf("spec.image of GPUImageRollout %s is %s already%s", r.Name, to, because(r))
+	}
+	r.Spec.Image = to
+	switch {
+	case to == v1alpha1.ImageNewest:
+		return "the newest image that is recommended is tried and promoted again", nil
+	case r.Status.Current.Named(to):
+		return "stays at " + to, nil
+	case ranWell(r, to):
+		return fmt.Sprintf("goes back from %s to %s at once, and stays there; --to %s follows new images again", current, to, v1alpha1.ImageNewest), nil
+	default:
+		return to + " did not run here before, so a canary node tries it first", nil
+	}
+}
+
+// former returns the latest image that ran well, is not the current one and is not distrusted. It is nil if there is none.
+func former(r *v1alpha1.GPUImageRollout) *v1alpha1.GPUImage {
+	d := &decision{rollout: r, status: &r.Status, seen: &Seen{}}
+	return d.lastGood()
+}
+
+func ranWell(r *v1alpha1.GPUImageRollout, name string) bool {
+	for i := range r.Status.Good {
+		if r.Status.Good[i].Named(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func isPaused(r *v1alpha1.GPUImageRollout) bool { return r.Spec.Promotion == v1alpha1.PromotionPaused }
+
+// canChange returns an error if the controller would not change the image now, whatever the spec says.
+func canChange(r *v1alpha1.GPUImageRollout) error {
+	switch {
+	case isPaused(r):
+		return fmt.Errorf("GPUImageRollout %s is paused: resume it first", r.Name)
+	case r.Status.Current == nil:
+		return fmt.Errorf("GPUImageRollout %s has not taken over %s %s yet%s", r.Name, r.Spec.NodeClassRef.Kind, r.Spec.NodeClassRef.Name, because(r))
+	}
+	return nil
+}
+
+// because returns what the rollout waits for, to be appended to a sentence.
+func because(r *v1alpha1.GPUImageRollout) string {
+	if waits := waitsFor(r); waits != "" {
+		return " (" + strings.TrimSuffix(waits, ".") + ")"
+	}
+	return ""
+}

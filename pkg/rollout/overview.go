@@ -1,0 +1,136 @@
+package rollout
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// Overview describes a rollout for people. Programs can read it as JSON.
+type Overview struct {
+	Name      string `json:"name"`
+	NodeClass string `json:"nodeClass"`
+	// Wanted is spec.image, and Paused whether spec.promotion is Paused.
+	Wanted string `json:"wanted"`
+	Paused bool   `json:"paused"`
+	// Current and Candidate are releases. They are "" if there is none.
+	Current   string `json:"current,omitempty"`
+	Candidate string `json:"candidate,omitempty"`
+	// Step is "" if the controller has not seen the rollout. Since is when the step began, and nil if that is not known.
+	Step  v1alpha1.RolloutStep `json:"step,omitempty"`
+	Since *time.Time           `json:"since,omitempty"`
+	// Nodes is the number of nodes, and Updated the number of those with the current image.
+	Nodes   int64 `json:"nodes"`
+	Updated int64 `json:"updated"`
+	// WaitsFor is what happens or is waited for, and Problem what a person has to fix. They are "" if there is nothing.
+	WaitsFor string `json:"waitsFor,omitempty"`
+	Problem  string `json:"problem,omitempty"`
+	// Stages are the steps of the candidate, or of the current image while its nodes are replaced. There are none if nothing is rolled out.
+	Stages []Stage `json:"stages,omitempty"`
+	// Distrusted are the images that failed, with what was seen of them.
+	Distrusted []Distrusted `json:"distrusted,omitempty"`
+}
+
+// Stage is a step that an image goes through.
+type Stage struct {
+	Step v1alpha1.RolloutStep `json:"step"`
+	// State is "done", "now" or "later".
+	State string `json:"state"`
+	// Words say what the step is, or how far it has come.
+	Words string `json:"words"`
+}
+
+// Distrusted is an image that failed.
+type Distrusted struct {
+	Release string    `json:"release"`
+	Since   time.Time `json:"since"`
+	Message string    `json:"message"`
+}
+
+// OverviewOf describes a rollout. The status may be older than the spec: then WaitsFor says so.
+func OverviewOf(r *v1alpha1.GPUImageRollout) Overview {
+	s := &r.Status
+	o := Overview{
+		Name: r.Name, NodeClass: r.Spec.NodeClassRef.Name, Wanted: r.Spec.Image, Paused: isPaused(r), Step: s.Step,
+		Nodes: s.Nodes, Updated: s.NodesUpdated, WaitsFor: waitsFor(r), Problem: messageIf(r, v1alpha1.ConditionDegraded, metav1.ConditionTrue), Stages: stages(r),
+	}
+	if o.Problem == "" {
+		o.Problem = messageIf(r, v1alpha1.ConditionAccepted, metav1.ConditionFalse)
+	}
+	if s.StepSince != nil {
+		o.Since = &s.StepSince.Time
+	}
+	if s.Current != nil {
+		o.Current = s.Current.Release
+	}
+	if s.Candidate != nil {
+		o.Candidate = s.Candidate.Image.Release
+	}
+	for i := range s.Distrusted {
+		o.Distrusted = append(o.Distrusted, Distrusted{s.Distrusted[i].Image.Release, s.Distrusted[i].Since.Time, s.Distrusted[i].Message})
+	}
+	return o
+}
+
+// waitsFor returns what the rollout waits for.
+func waitsFor(r *v1alpha1.GPUImageRollout) string {
+	switch {
+	case r.Status.Step == "":
+		return "the controller has not seen it yet; it needs imageRollouts.enabled=true in the chart"
+	case r.Status.ObservedGeneration < r.Generation:
+		return "the controller has not seen the last change yet"
+	}
+	if c := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionProgressing); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+func messageIf(r *v1alpha1.GPUImageRollout, condition string, status metav1.ConditionStatus) string {
+	if c := meta.FindStatusCondition(r.Status.Conditions, condition); c != nil && c.Status == status {
+		return c.Message
+	}
+	return ""
+}
+
+// stages returns the steps of the image that is rolled out.
+func stages(r *v1alpha1.GPUImageRollout) []Stage {
+	s := &r.Status
+	var release, canary string
+	switch {
+	case s.Candidate != nil:
+		release = s.Candidate.Image.Release
+	case s.Step == v1alpha1.StepRolling && s.Current != nil:
+		release = s.Current.Release
+	default:
+		return nil
+	}
+	if s.Canary != nil && s.Canary.Node != "" {
+		canary = " on canary node " + s.Canary.Node
+	}
+	all := []Stage{
+		{v1alpha1.StepTesting, "", fmt.Sprintf("check a GPU with %s%s", release, canary)},
+		{v1alpha1.StepSoaking, "", fmt.Sprintf("watch the canary node for %s", r.Spec.Soak)},
+		{v1alpha1.StepWaiting, "", "wait for a window"},
+		{v1alpha1.StepRolling, "", "replace the nodes as their NodePools' budgets allow"},
+	}
+	if s.Step == v1alpha1.StepRolling {
+		all[3].Words = fmt.Sprintf("%d of %d nodes replaced", s.NodesUpdated, s.Nodes)
+		if in(s.Good, s.Current) {
+			all = all[3:] // It ran before, so it was not tried again.
+		}
+	}
+	state := "done"
+	for i := range all {
+		if all[i].Step == s.Step {
+			all[i].State, state = "now", "later"
+			continue
+		}
+		all[i].State = state
+	}
+	return all
+}
