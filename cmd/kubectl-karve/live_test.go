@@ -77,13 +77,6 @@ func TestAClusterThatCannotBePlannedFor(t *testing.T) {
 	}
 }
 
-func TestVersionIsOneLine(t *testing.T) {
-	var out, errOut bytes.Buffer
-	if status := run(t.Context(), []string{"version"}, streams{strings.NewReader(""), &out, &errOut}); status != 0 || strings.Count(out.String(), "\n") != 1 || errOut.Len() > 0 {
-		t.Errorf("status %d, %q, %q", status, &out, &errOut)
-	}
-}
-
 func TestReplicasAreNumbersListsAndRanges(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -167,8 +160,8 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := published.ConfigMap("karve", encoded, now.Add(-90*time.Minute))
-	corrupt := published.ConfigMap("karve", encoded[:40], now)
+	there := published.ConfigMap("karve", encoded, "v1", now.Add(-90*time.Minute))
+	corrupt := published.ConfigMap("karve", encoded[:40], "v1", now)
 	failure := func(reason metav1.StatusReason) *metav1.Status {
 		return &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: reason}
 	}
@@ -199,5 +192,72 @@ func TestTheInstanceTypesOfAClusterAreThoseOfItsController(t *testing.T) {
 	}
 	if _, err := configMapServer(t, 500, failure(metav1.StatusReasonInternalError)).machines(t.Context(), "karve", now); err == nil {
 		t.Error("an API server that fails gives instance types")
+	}
+}
+
+// rolloutServer starts an API server with two GPUImageRollouts. It returns the path of its kubeconfig.
+func rolloutServer(t *testing.T) string {
+	t.Helper()
+	answers := map[string]string{
+		"/api":                    `{"kind": "APIVersions", "versions": ["v1"]}`,
+		"/api/v1":                 `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [{"name": "configmaps", "kind": "ConfigMap", "namespaced": true}]}`,
+		"/apis":                   `{"kind": "APIGroupList", "apiVersion": "v1", "groups": [{"name": "karve.sh", "versions": [{"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}], "preferredVersion": {"groupVersion": "karve.sh/v1alpha1", "version": "v1alpha1"}}]}`,
+		"/apis/karve.sh/v1alpha1": `{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "karve.sh/v1alpha1", "resources": [{"name": "gpuimagerollouts", "kind": "GPUImageRollout"}]}`,
+		"/apis/karve.sh/v1alpha1/gpuimagerollouts":                 `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": [{"metadata": {"name": "gpu"}}, {"metadata": {"name": "arm"}}]}`,
+		"/api/v1/namespaces/karve-system/configmaps/karve-catalog": `{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "karve-catalog", "namespace": "karve-system"}, "data": {"controller": "v0.1.0"}}`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, ok := answers[r.URL.Path]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, answer)
+	}))
+	t.Cleanup(server.Close)
+	return kubeconfigFor(t, server.URL)
+}
+
+func TestTheShellCompletesNames(t *testing.T) {
+	kubeconfig := rolloutServer(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, ""}, "arm\ngpu\n:4\n"},
+		{[]string{"rollout", "undo", "--kubeconfig", kubeconfig, "gpu", ""}, ":4\n"},
+		{[]string{"rollout", "pause", "--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1"), ""}, ":4\n"},
+		{[]string{"plan", "--kubeconfig", kubeconfig, "--context", ""}, "c\n:4\n"},
+		{[]string{"plan", "-o", ""}, "wide\njson\nyaml\n:4\n"},
+		{[]string{"plan", "-f", ""}, "json\nyaml\nyml\n:8\n"},
+	} {
+		var out, errOut bytes.Buffer
+		if status := run(t.Context(), append([]string{"__completeNoDesc"}, c.args...), streams{strings.NewReader(""), &out, &errOut}); status != 0 || out.String() != c.want {
+			t.Errorf("%v: status %d, %q, want %q; %s", c.args, status, &out, c.want, &errOut)
+		}
+	}
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), []string{"completion", "bash"}, streams{strings.NewReader(""), &out, &errOut}); status != 0 || !strings.Contains(out.String(), "__start_kubectl-karve") {
+		t.Errorf("status %d, %s", status, &errOut)
+	}
+}
+
+func TestTheVersionsAreTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"both":          {[]string{"--kubeconfig", rolloutServer(t)}, "Controller: v0.1.0\n"},
+		"data":          {[]string{"--kubeconfig", rolloutServer(t), "-o", "yaml"}, "controller: v0.1.0\n"},
+		"the client's":  {[]string{"--client", "-o", "wide"}, "  commit "},
+		"no controller": {[]string{"--kubeconfig", rolloutServer(t), "--karve-namespace", "x"}, "Controller: - (there is no ConfigMap x/karve-catalog, in which the controller says it)\n"},
+		"no cluster":    {[]string{"--kubeconfig", kubeconfigFor(t, "http://127.0.0.1:1")}, "connection refused"},
+	} {
+		var out, errOut bytes.Buffer
+		status := run(t.Context(), append([]string{"version"}, c.args...), streams{strings.NewReader(""), &out, &errOut})
+		if status != 0 || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "(devel)") || errOut.Len() > 0 {
+			t.Errorf("%s: status %d, %s, %s; want %q", name, status, &out, &errOut, c.want)
+		}
 	}
 }

@@ -37,11 +37,11 @@ func run(ctx context.Context, args []string, s streams) int {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl karve"},
 		// The error is printed below. The usage would not help with an invalid manifest.
 		SilenceErrors: true, SilenceUsage: true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), rolloutCommand(ctx, s), versionCommand(s.out))
-	root.SetArgs(args)
+	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), rolloutCommand(ctx, s), versionCommand(ctx, s))
 	root.AddCommand(explainCommand(ctx, s), doctorCommand(ctx, s))
+	addCompletions(ctx, root)
+	root.SetArgs(args)
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
@@ -50,16 +50,4 @@ func run(ctx context.Context, args []string, s streams) int {
 		return 1
 	}
 	return 0
-}
-
-func versionCommand(out io.Writer) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(out, buildVersion())
-			return err
-		},
-	}
 }

@@ -44,6 +44,7 @@ import (
 	"karve.sh/karve/pkg/karpenter"
 	"karve.sh/karve/pkg/metrics"
 	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/version"
 )
 
 // leaseName is the name of the leader election lease, and of the controller in events.
@@ -197,7 +198,7 @@ func register(ctx context.Context, m ctrl.Manager, types []catalog.InstanceType,
 		&pool.Controller{Config: pool.Config{Client: c, Gatherer: gatherer, Planner: plans, Metrics: all, Recorder: recorder, Clock: clk, BreakerRetry: o.BreakerRetry, Tolerations: borne}},
 	}
 	if namespace := o.namespace(); namespace != "" {
-		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace})
+		publisher := publish.New(publish.Config{Client: m.GetClient(), Live: m.GetAPIReader(), Cluster: gatherer.Cluster, Clock: clk, Namespace: namespace, Version: version.This().Version})
 		if err := m.Add(publisher); err != nil {
 			return fmt.Errorf("adding the publisher of the catalogue: %w", err)
 		}

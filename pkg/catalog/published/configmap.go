@@ -20,19 +20,24 @@ const Name = "karve-catalog"
 const (
 	contentKey = "catalog.json.gz"
 	timeKey    = "time"
+	// controllerKey has the version of the controller.
+	controllerKey = "controller"
 )
 
-// ConfigMap returns the ConfigMap that holds an encoded catalogue.
-func ConfigMap(namespace string, encoded []byte, now time.Time) *corev1.ConfigMap {
+// ConfigMap returns the ConfigMap that holds an encoded catalogue, with the version of the controller.
+func ConfigMap(namespace string, encoded []byte, controller string, now time.Time) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: Name},
-		Data:       map[string]string{timeKey: now.UTC().Format(time.RFC3339)},
+		Data:       map[string]string{timeKey: now.UTC().Format(time.RFC3339), controllerKey: controller},
 		BinaryData: map[string][]byte{contentKey: encoded},
 	}
 }
 
 // Encoded returns the encoded catalogue in a ConfigMap.
 func Encoded(m *corev1.ConfigMap) []byte { return m.BinaryData[contentKey] }
+
+// Controller returns the version of the controller that wrote a ConfigMap, and "" if it does not say.
+func Controller(m *corev1.ConfigMap) string { return m.Data[controllerKey] }
 
 // Read returns the catalogue in a ConfigMap, and when it was published. The error names the ConfigMap and says what is wrong with it.
 func Read(m *corev1.ConfigMap) (Catalog, time.Time, error) {

@@ -35,6 +35,8 @@ type Config struct {
 	Clock   clock.WithTicker
 	// Namespace is the namespace of the ConfigMap.
 	Namespace string
+	// Version is the version of the controller.
+	Version string
 }
 
 // Publisher publishes the catalogue. It is a Runnable of the manager, and only the leader runs it.
@@ -111,15 +113,15 @@ func encode(c *snapshot.Cluster) ([]byte, error) {
 	return published.Encode(all)
 }
 
-// write writes the ConfigMap unless it has the same catalogue.
+// write writes the ConfigMap unless it has the same catalogue of the same version of the controller.
 func (p *Publisher) write(ctx context.Context, encoded []byte, now time.Time) error {
-	wanted := published.ConfigMap(p.config.Namespace, encoded, now)
+	wanted := published.ConfigMap(p.config.Namespace, encoded, p.config.Version, now)
 	var is corev1.ConfigMap
 	err := p.config.Live.Get(ctx, client.ObjectKeyFromObject(wanted), &is)
 	switch {
 	case apierrors.IsNotFound(err):
 		err = p.config.Client.Create(ctx, wanted)
-	case err == nil && !bytes.Equal(published.Encoded(&is), encoded):
+	case err == nil && (!bytes.Equal(published.Encoded(&is), encoded) || published.Controller(&is) != p.config.Version):
 		is.Data, is.BinaryData = wanted.Data, wanted.BinaryData
 		err = p.config.Client.Update(ctx, &is)
 	}

@@ -25,11 +25,12 @@ type world struct {
 	price      int64
 	generation uint64
 	err        error
+	version    string
 }
 
 func newWorld() *world {
 	start := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	return &world{Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(), clock: clocktesting.NewFakeClock(start), price: 526_000, generation: 1}
+	return &world{Client: fake.NewClientBuilder().WithScheme(scheme.Scheme).Build(), clock: clocktesting.NewFakeClock(start), price: 526_000, generation: 1, version: "v1"}
 }
 
 func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
@@ -43,7 +44,7 @@ func (w *world) cluster(context.Context) (*snapshot.Cluster, error) {
 
 // publisher returns a publisher, as of a leader that has just started.
 func (w *world) publisher() *Publisher {
-	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system"})
+	return New(Config{Client: w, Live: w, Cluster: w.cluster, Clock: w.clock, Namespace: "karve-system", Version: w.version})
 }
 
 // published returns the price and the time in the ConfigMap, and 0 if there is none.
@@ -83,7 +84,8 @@ func TestTheCatalogIsWrittenWhenItHasChangedAndNotTooOften(t *testing.T) {
 		{"five minutes after the first", 6 * time.Minute, func() {}, 510_000, 6 * time.Minute},
 		{"nothing changes", 60 * time.Minute, func() { w.generation++ }, 510_000, 6 * time.Minute},
 		{"another leader with the same prices", 70 * time.Minute, func() { p = w.publisher() }, 510_000, 6 * time.Minute},
-		{"AWS does not answer", 80 * time.Minute, func() { w.price = 0; w.generation++ }, 510_000, 6 * time.Minute},
+		{"an upgraded controller with the same prices", 75 * time.Minute, func() { w.version = "v2"; p = w.publisher() }, 510_000, 75 * time.Minute},
+		{"AWS does not answer", 90 * time.Minute, func() { w.price = 0; w.generation++ }, 510_000, 75 * time.Minute},
 		{"a price changes an hour later", 140 * time.Minute, func() { w.price = 520_000; w.generation++ }, 520_000, 140 * time.Minute},
 	} {
 		w.clock.SetTime(start.Add(step.after))
@@ -118,7 +120,7 @@ func TestWhatFailsIsTriedAgain(t *testing.T) {
 func TestAConfigMapThatSomebodyChangedIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	m := published.ConfigMap("karve-system", []byte("nonsense"), w.clock.Now())
+	m := published.ConfigMap("karve-system", []byte("nonsense"), "v1", w.clock.Now())
 	m.Labels = map[string]string{"kept": "yes"}
 	if err := w.Create(t.Context(), m); err != nil {
 		t.Fatal(err)

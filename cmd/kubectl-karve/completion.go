@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+)
+
+// completionTimeout is how long the completion of a name waits for the cluster.
+const completionTimeout = 2 * time.Second
+
+// completed are the kinds whose names complete the first argument of a command, by the path of the command.
+var completed = map[string]schema.GroupVersionKind{
+	"kubectl-karve rollout status":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl-karve rollout pause":   v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl-karve rollout resume":  v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl-karve rollout promote": v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl-karve rollout undo":    v1alpha1.GroupVersion.WithKind(imageRolloutKind),
+	"kubectl-karve inspect":         {Version: "v1", Kind: "Node"},
+}
+
+// addCompletions lets the shell complete names of objects and of contexts, and output formats.
+func addCompletions(ctx context.Context, cmd *cobra.Command) {
+	for _, child := range cmd.Commands() {
+		addCompletions(ctx, child)
+	}
+	if kind, ok := completed[path(cmd)]; ok {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return names(ctx, flagsOf(cmd), kind), cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	// The flag is missing on commands that do not have it, which is no problem.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("context", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return contexts(flagsOf(cmd)), cobra.ShellCompDirectiveNoFileComp
+	})
+	for _, flag := range []string{"namespace", "karve-namespace"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return names(ctx, flagsOf(cmd), schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}), cobra.ShellCompDirectiveNoFileComp
+		})
+	}
+}
+
+// path returns the names of a command and of those above it.
+func path(cmd *cobra.Command) string {
+	if cmd.HasParent() {
+		return path(cmd.Parent()) + " " + cmd.Name()
+	}
+	return cmd.Name()
+}
+
+// flagsOf returns the flags that select the cluster, with the values that were typed so far.
+func flagsOf(cmd *cobra.Command) *genericclioptions.ConfigFlags {
+	flags := clusterFlags()
+	for name, value := range map[string]*string{
+		"kubeconfig": flags.KubeConfig, "context": flags.Context, "cluster": flags.ClusterName, "user": flags.AuthInfoName, "as": flags.Impersonate,
+	} {
+		if flag := cmd.Flags().Lookup(name); flag != nil {
+			*value = flag.Value.String()
+		}
+	}
+	return flags
+}
+
+// names returns the sorted names of all objects of a kind, and none if the cluster does not answer soon. It reads nothing of the objects but their metadata.
+func names(ctx context.Context, flags *genericclioptions.ConfigFlags, kind schema.GroupVersionKind) []string {
+	config, err := flags.ToRESTConfig()
+	if err != nil {
+		return nil
+	}
+	config.Timeout = completionTimeout
+	c, err := client.New(config, client.Options{})
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := c.List(ctx, &list); err != nil {
+		return nil
+	}
+	var all []string
+	for i := range list.Items {
+		all = append(all, list.Items[i].Name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// contexts returns the sorted names of the contexts of the kubeconfig.
+func contexts(flags *genericclioptions.ConfigFlags) []string {
+	config, err := flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for name := range config.Contexts {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
