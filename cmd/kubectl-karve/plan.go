@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"karve.sh/karve/pkg/catalog"
@@ -66,15 +67,20 @@ func planCommand(ctx context.Context, s streams) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return o.run(ctx, s) },
 	}
 	fs := cmd.Flags()
-	o.files.AddFlags(fs)
-	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
+	o.addSourceFlags(fs)
 	fs.StringVar(&o.replicas, "replicas", "", "compare the cost for these numbers of replicas per GPU instead of planning: 10, or 2,4,8, or 1..48")
 	fs.DurationVar(&o.budget, "budget", 0, "stop the search after this long, such as 200ms; without it, the plan does not depend on the speed of the computer")
 	o.output.addFlag(fs, "each pod and its GPU")
 	o.conditions.addFlags(fs)
+	return cmd
+}
+
+// addSourceFlags adds the flags that name a cluster, or manifests instead of one, and the instance types.
+func (o *planOptions) addSourceFlags(fs *pflag.FlagSet) {
+	o.files.AddFlags(fs)
+	fs.StringVar(&o.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the controller's or the built-in ones")
 	addNamespaceFlag(fs, &o.namespace)
 	o.kube.AddFlags(fs)
-	return cmd
 }
 
 // run reads, plans and writes. It writes nothing if it fails, except for a plan that does not meet the conditions.

@@ -1,6 +1,10 @@
 package consolidate
 
-import "karve.sh/karve/pkg/planner"
+import (
+	"slices"
+
+	"karve.sh/karve/pkg/planner"
+)
 
 // Layout describes the running machines and pods whose cost is to be reduced.
 type Layout struct {
@@ -14,6 +18,32 @@ type Layout struct {
 	// NearEnough is by how many percent the machines may cost more than the bound if that saves moves. Only as many pods move as are needed to get there. If
 	// it is 0, all moves that save money are made.
 	NearEnough int
+}
+
+// Freed returns the snapshot to plan for if some machines (indices into Machines) leave: their pods are pending, their nodes accept none, and the limits of their
+// pools regain what they count.
+func (l Layout) Freed(leave []int) planner.Snapshot {
+	s := l.Snapshot
+	s.Pools, s.Classes = slices.Clone(s.Pools), slices.Clone(s.Classes)
+	leaves := make([]bool, len(s.Nodes))
+	pending := make([][]string, len(s.Classes))
+	for _, i := range leave {
+		m := &l.Machines[i]
+		leaves[m.Node] = true
+		giveBackPhysical(&s.Pools[m.Pool].Remaining, m.Physical)
+		for _, pod := range m.Pods {
+			pending[pod.Class] = append(pending[pod.Class], pod.Name)
+		}
+	}
+	for c := range s.Classes {
+		class := &s.Classes[c]
+		if pending[c] != nil {
+			class.Pods = slices.Concat(class.Pods, pending[c])
+			slices.Sort(class.Pods)
+		}
+		class.Nodes = slices.DeleteFunc(slices.Clone(class.Nodes), func(n int) bool { return leaves[n] })
+	}
+	return s
 }
 
 // Machine is a node of a snapshot that may be removed once its pods have another place.

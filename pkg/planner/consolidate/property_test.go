@@ -98,7 +98,7 @@ func takeSteps(t rapid.TB, l consolidate.Layout, o consolidate.Outlook) (consoli
 		if saving -= plan.Price; step.Saving != saving || step.Moves != moves || saving <= moves {
 			t.Fatalf("saves %d for %d, says %d for %d", saving, moves, step.Saving, step.Moves)
 		}
-		free := plantest.Freed(now, here.Leave)
+		free := now.Freed(here.Leave)
 		free.Rules = slices.DeleteFunc(free.Rules, func(r planner.Rule) bool { return r.Kind != planner.Apart || r.Topology != planner.PerNode })
 		if err := check.Plan(free, plan); err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func bestNet(l consolidate.Layout) planner.MicroUSD {
 				net -= pod.Move
 			}
 		}
-		free := plantest.Freed(l, leave)
+		free := l.Freed(leave)
 		if slices.ContainsFunc(free.Classes, func(c planner.Class) bool { return len(c.Pods) > 0 && c.Blocked != nil }) {
 			continue
 		}

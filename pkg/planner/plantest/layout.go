@@ -83,26 +83,6 @@ func ShuffledLayout(l consolidate.Layout, pick func(n int) int) consolidate.Layo
 	return out
 }
 
-// Freed returns the snapshot to plan for if some machines of a layout leave: their pods are pending, their nodes accept none, and the limits of their pools
-// regain what they count.
-func Freed(l consolidate.Layout, leave []int) planner.Snapshot {
-	s := Clone(l.Snapshot)
-	leaves := make([]bool, len(s.Nodes))
-	for _, i := range leave {
-		m := l.Machines[i]
-		leaves[m.Node] = true
-		addPhysical(&s.Pools[m.Pool].Remaining, m.Physical, 1)
-		for _, pod := range m.Pods {
-			s.Classes[pod.Class].Pods = append(s.Classes[pod.Class].Pods, pod.Name)
-		}
-	}
-	for c := range s.Classes {
-		slices.Sort(s.Classes[c].Pods)
-		s.Classes[c].Nodes = slices.DeleteFunc(s.Classes[c].Nodes, func(n int) bool { return leaves[n] })
-	}
-	return s
-}
-
 // Seated returns the layout in which the pods that a plan places on nodes run there, and no pods are pending. The launches of the plan are not part of it.
 func Seated(l consolidate.Layout, p planner.Plan) consolidate.Layout {
 	l = After(l, consolidate.Step{Placements: p.Placements})

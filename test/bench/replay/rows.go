@@ -13,6 +13,7 @@ import (
 	"karve.sh/karve/pkg/planner/plantest"
 	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/replay"
 	"karve.sh/karve/test/bench/replay/peer"
 )
 
@@ -75,7 +76,7 @@ func Rows(trace string, skipped func(string)) iter.Seq[Row] {
 			t, err := Openb(trace, 10_200_000, 100, workload.Types(offerings.families, 20))
 			if err != nil {
 				skipped(fmt.Sprintf("openb, %s: skipped: %v", offerings.name, err))
-			} else if !t.rows("openb, "+offerings.name, offerings.move, yield) {
+			} else if !rows(t, "openb, "+offerings.name, offerings.move, yield) {
 				return
 			}
 		}
@@ -88,13 +89,13 @@ type policy struct {
 	name string
 	// move is Karve's cost of a move, 0 for other policies.
 	move planner.MicroUSD
-	Setup
+	replay.Setup
 }
 
 // karve returns Karve's policy with the given cost of a move. It launches at once, or after a window.
 func karve(move planner.MicroUSD, window time.Duration) policy {
-	k := Karve{Search: solve.Solver{Effort: effort}, Move: move, Percent: 100, Steered: true}
-	return policy{karveName(move), move, Setup{Provision: k.Search.Plan, Window: window, Consolidate: k.Consolidate, Every: every}}
+	k := replay.Karve{Search: solve.Solver{Effort: effort}, Move: move, Percent: 100, Steered: true}
+	return policy{karveName(move), move, replay.Setup{Provision: k.Search.Plan, Window: window, Consolidate: k.Consolidate, Every: every}}
 }
 
 func karveName(move planner.MicroUSD) string {
@@ -103,19 +104,19 @@ func karveName(move planner.MicroUSD) string {
 
 // karpenter returns the policy of the model of Karpenter's consolidation.
 func karpenter(window time.Duration) policy {
-	return policy{"model of Karpenter's consolidation", 0, Setup{Provision: firstfit.Plan, Window: window, Consolidate: Karpenter, Every: every}}
+	return policy{"model of Karpenter's consolidation", 0, replay.Setup{Provision: firstfit.Plan, Window: window, Consolidate: replay.Karpenter, Every: every}}
 }
 
 // rows yields the rows of a trace: no consolidation, the model of Karpenter's and Karve's, for each model of the scheduler. Each of them launches at
 // once, and after a window. More rows vary the cost of a move.
-func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bool {
-	bound := sync.OnceValue(func() planner.MicroUSD { return Bound(&t, solve.Solver{Effort: effortOfBound}) })
-	for _, scheduler := range []Scheduler{FirstFit, LeastAllocated, MostAllocated} {
+func rows(t replay.Trace, name string, move planner.MicroUSD, yield func(Row) bool) bool {
+	bound := sync.OnceValue(func() planner.MicroUSD { return replay.Bound(&t, solve.Solver{Effort: effortOfBound}) })
+	for _, scheduler := range []replay.Scheduler{replay.FirstFit, replay.LeastAllocated, replay.MostAllocated} {
 		policies := []policy{karpenter(0), karpenter(window), karve(move, 0), karve(move, window)}
-		if scheduler.planned {
+		if scheduler.Name == replay.FirstFit.Name {
 			policies = append([]policy{
-				{"none, Karpenter's packing", 0, Setup{Provision: firstfit.Plan}},
-				{"none, Karve's plans", 0, Setup{Provision: solve.Solver{Effort: effort}.Plan}},
+				{"none, Karpenter's packing", 0, replay.Setup{Provision: firstfit.Plan}},
+				{"none, Karve's plans", 0, replay.Setup{Provision: solve.Solver{Effort: effort}.Plan}},
 			}, policies...)
 			for _, other := range []planner.MicroUSD{100_000, 200_000, 300_000} {
 				policies = append(policies, karve(other, 0), karve(other, window))
@@ -128,7 +129,7 @@ func (t Trace) rows(name string, move planner.MicroUSD, yield func(Row) bool) bo
 				f.Policy += fmt.Sprintf(", launching after %d s", f.Window)
 			}
 			if !yield(Row{f, func(f *Figures) error {
-				r, err := Run(&t, x.Setup)
+				r, err := replay.Run(&t, x.Setup)
 				f.Mean, f.Bound, f.Evictions, f.Launched, f.Waited = r.Mean, bound(), r.Evictions, r.Launched, r.Waited.Seconds()
 				f.Decision, f.Plan, f.EventsPerSecond = milliseconds(r.Decision), milliseconds(r.Planning), float64(r.Events)/r.Took.Seconds()
 				return err

@@ -8,7 +8,6 @@ import (
 	"karve.sh/karve/pkg/planner"
 	"karve.sh/karve/pkg/planner/consolidate"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/bench/replay/peer"
 )
 
 // Karve consolidates as Karve does.
@@ -21,13 +20,15 @@ type Karve struct {
 	// other machines.
 	Percent int
 	Steered bool
+	// NearEnough is as in [consolidate.Layout].
+	NearEnough int
 }
 
 // Consolidate carries out the steps towards the cheaper layout within the budget.
 func (k Karve) Consolidate(w *world, s Scheduler) int {
 	l := w.layout(k.Move, k.Settle)
 	most := max(1, (len(w.machines)*k.Percent+99)/100)
-	l.Most = []int{most}
+	l.Most, l.NearEnough = slices.Repeat([]int{most}, len(l.Snapshot.Pools)), k.NearEnough
 	out := consolidate.Plan(k.Search, l)
 	var steered []string
 	for _, i := range out.Surplus {
@@ -57,7 +58,7 @@ func Karpenter(w *world, s Scheduler) int {
 	evicted := 0
 	for range 200 {
 		l := w.layout(0, 0)
-		step, ok := peer.KarpenterStep(l)
+		step, ok := KarpenterStep(l)
 		if !ok {
 			break
 		}

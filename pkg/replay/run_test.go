@@ -1,6 +1,9 @@
 package replay_test
 
 import (
+	"fmt"
+	"math"
+	"math/rand"
 	"slices"
 	"testing"
 	"time"
@@ -11,12 +14,47 @@ import (
 	"karve.sh/karve/pkg/planner/firstfit"
 	"karve.sh/karve/pkg/planner/plantest/workload"
 	"karve.sh/karve/pkg/planner/solve"
-	"karve.sh/karve/test/bench/replay"
+	"karve.sh/karve/pkg/replay"
 )
+
+// churn configures synthetic.
+type churn struct {
+	Pods int
+	// Mix provides the shapes. Its number of pods only weighs them.
+	Mix workload.Mix
+	// Between is the mean time between arrivals. Median is the median lifetime of pods. A tenth of the pods live more than twenty times as long.
+	Between, Median time.Duration
+}
+
+// synthetic draws a trace from a seed.
+func synthetic(seed int64, c churn, types []workload.Type) replay.Trace {
+	shapes := workload.Mixed(seed, c.Mix, types)
+	t := replay.Trace{Name: fmt.Sprintf("synthetic %d", seed), Snapshot: empty(workload.Snapshot(shapes, types))}
+	r := rand.New(rand.NewSource(seed))
+	var weights []int
+	for i, s := range shapes {
+		weights = append(weights, slices.Repeat([]int{i}, s.Count)...)
+	}
+	at := time.Duration(0)
+	for range c.Pods {
+		at += time.Duration(r.ExpFloat64() * float64(c.Between))
+		lasts := time.Duration(math.Exp(r.NormFloat64()*math.Log(20)/1.28) * float64(c.Median))
+		t.Pods = append(t.Pods, replay.Pod{weights[r.Intn(len(weights))], at, at + max(time.Second, lasts)})
+	}
+	return t
+}
+
+// empty returns the snapshot without its pods.
+func empty(s planner.Snapshot) planner.Snapshot {
+	for i := range s.Classes {
+		s.Classes[i].Pods = nil
+	}
+	return s
+}
 
 // short returns a trace of a few minutes.
 func short(seed int64, pods int) replay.Trace {
-	return replay.Synthetic(seed, replay.Churn{
+	return synthetic(seed, churn{
 		Pods: pods, Mix: workload.Mix{Shapes: 6, Pods: 60, GPUMemory: true}, Between: 10 * time.Second, Median: 4 * time.Minute,
 	}, workload.Types(workload.G4dn, 10))
 }
@@ -113,7 +151,7 @@ func TestTheSameTraceHasTheSameResult(t *testing.T) {
 func TestNoPodIsLostWhateverIsReplayed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		trace := replay.Synthetic(rapid.Int64().Draw(t, "seed"), replay.Churn{
+		trace := synthetic(rapid.Int64().Draw(t, "seed"), churn{
 			Pods:    rapid.IntRange(1, 40).Draw(t, "pods"),
 			Mix:     workload.Mix{Shapes: rapid.IntRange(1, 5).Draw(t, "shapes"), Pods: 50, GPUMemory: rapid.Bool().Draw(t, "GPU memory")},
 			Between: time.Duration(rapid.IntRange(1, 60).Draw(t, "between")) * time.Second, Median: time.Duration(rapid.IntRange(1, 600).Draw(t, "median")) * time.Second,

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	prometheus "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+	"github.com/spf13/cobra"
+
+	"karve.sh/karve/pkg/replay"
+)
+
+const replayLong = `Replay the pods of the past, and show what they would have cost on whole GPUs, on shared GPUs with Karpenter's packing and
+consolidation, and with Karve's.
+
+The pods are those of a CSV file in the format of the openb trace, or those that kube-state-metrics has told Prometheus of. They
+run on the machines of Karve's NodePools in the cluster, or in manifests. Machines start and stop at once in a replay.`
+
+const replayExample = `  # What would last month have cost?
+  kubectl karve replay --prometheus http://localhost:9090 --since 720h
+
+  # What would the pods of a trace cost with these NodePools?
+  kubectl karve replay trace.csv -f manifests/ --chart cost.svg`
+
+const (
+	// resolution is the time between two points of a series. It is how exactly the end of a pod that does not complete is known.
+	resolution = 5 * time.Minute
+	// chunk is how much time one query of Prometheus covers.
+	chunk = 24 * time.Hour
+	// longest is the longest time that is replayed.
+	longest = 400 * 24 * time.Hour
+)
+
+// replayOptions are the flags of the replay command.
+type replayOptions struct {
+	plan       planOptions
+	prometheus string
+	since      time.Duration
+	chart      string
+	output     output
+}
+
+func replayCommand(ctx context.Context, s streams) *cobra.Command {
+	o := replayOptions{plan: planOptions{kube: clusterFlags(), files: fileFlags("manifests of NodePools and GPUNodeClasses, instead of those of the cluster: files, directories, URLs, or - for standard input")}}
+	cmd := &cobra.Command{
+		Use: "replay [FILE]", Short: "Show what the pods of the past would have cost", Long: replayLong, Example: replayExample, Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return o.run(ctx, s, args, time.Now()) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.prometheus, "prometheus", "", "URL of a Prometheus with kube-state-metrics, instead of a file")
+	fs.DurationVar(&o.since, "since", 30*24*time.Hour, "how much of the past to replay from Prometheus")
+	fs.StringVar(&o.chart, "chart", "", "write the prices over time to this file, as SVG")
+	o.plan.addSourceFlags(fs)
+	o.output.addFlag(fs, "the same as the default")
+	return cmd
+}
+
+// run reads the pods, replays them and writes the comparison.
+func (o *replayOptions) run(ctx context.Context, s streams, args []string, now time.Time) error {
+	if err := o.output.validate(); err != nil {
+		return err
+	}
+	if o.since <= 0 || o.since > longest {
+		return fmt.Errorf("--since must be more than 0 and at most %s, but is %s", longest, o.since)
+	}
+	var records []replay.Record
+	var left []replay.Left
+	var notes []string
+	var err error
+	switch {
+	case len(args) == 0 && o.prometheus == "":
+		return errors.New("name a CSV file with the pods, or a Prometheus with --prometheus")
+	case len(args) > 0 && o.prometheus != "":
+		return errors.New("name a CSV file or --prometheus, not both")
+	case o.prometheus != "":
+		records, left, notes, err = fromPrometheus(ctx, o.prometheus, now.Add(-o.since).Truncate(resolution), now.Truncate(resolution))
+	default:
+		records, left, err = fromFile(args[0], s.in)
+	}
+	if err != nil {
+		return err
+	}
+	c, more, err := o.plan.cluster(ctx, s.in)
+	if err != nil {
+		return err
+	}
+	traces, err := replay.Build(c, records)
+	if err != nil {
+		return err
+	}
+	traces.Left = append(left, traces.Left...)
+	compared, err := replay.Compare(traces)
+	for _, note := range append(append(notes, more...), leftNotes(traces.Left)...) {
+		fmt.Fprintf(s.err, "note: %s\n", note)
+	}
+	if err != nil {
+		return err
+	}
+	if o.chart != "" {
+		var image bytes.Buffer
+		if err := compared.SVG(&image); err != nil {
+			return err
+		}
+		if err := os.WriteFile(o.chart, image.Bytes(), 0o644); err != nil { //nolint:gosec // G306: a chart is for all to see.
+			return fmt.Errorf("--chart: %w", err)
+		}
+	}
+	if o.output.isData() {
+		return o.output.data(s.out, &compared)
+	}
+	return compared.Text(s.out)
+}
+
+// leftNotes says what is left out, and why.
+func leftNotes(left []replay.Left) []string {
+	var notes []string
+	for _, l := range left {
+		if l.Count == 1 {
+			notes = append(notes, fmt.Sprintf("%s is left out: %s", l.First, l.Reason))
+		} else {
+			notes = append(notes, fmt.Sprintf("%s and %d more are left out: %s", l.First, l.Count-1, l.Reason))
+		}
+	}
+	return notes
+}
+
+// fromFile reads a CSV file. The name - stands for standard input.
+func fromFile(name string, in io.Reader) ([]replay.Record, []replay.Left, error) {
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer f.Close() //nolint:errcheck // It is only read.
+		in = f
+	}
+	records, left, err := replay.ReadCSV(in)
+	if err != nil {
+		err = fmt.Errorf("reading %s: %w", name, err)
+	}
+	return records, left, err
+}
+
+// fromPrometheus reads the pods that requested GPUs between two times.
+func fromPrometheus(ctx context.Context, url string, start, end time.Time) ([]replay.Record, []replay.Left, []string, error) {
+	client, err := api.NewClient(api.Config{Address: url})
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("--prometheus: %w", err)
+	}
+	var pods replay.Observed
+	for _, q := range []struct {
+		query string
+		add   func(model.Matrix)
+	}{{replay.RequestsQuery, pods.Requests}, {replay.CreatedQuery, pods.Created}, {replay.CompletedQuery, pods.Completed}} {
+		for _, c := range replay.Chunks(start, end, chunk) {
+			value, _, err := prometheus.NewAPI(client).QueryRange(ctx, q.query, prometheus.Range{Start: c[0], End: c[1], Step: resolution})
+			if err != nil {
+				return nil, nil, nil, fmt.Errorf("asking Prometheus at %s: %w", url, err)
+			}
+			answer, ok := value.(model.Matrix)
+			if !ok {
+				return nil, nil, nil, fmt.Errorf("asking Prometheus at %s: it answered a %s, not a matrix", url, value.Type())
+			}
+			q.add(answer)
+		}
+	}
+	records, left, dated := pods.Records(start, end, resolution)
+	if len(records) == 0 && len(left) == 0 {
+		return nil, nil, nil, fmt.Errorf("Prometheus at %s has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since %s: "+
+			"let it scrape kube-state-metrics, or name another time with --since", url, start.UTC().Format(time.RFC3339))
+	}
+	var notes []string
+	if !dated {
+		notes = append(notes, fmt.Sprintf("Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, to %s", resolution))
+	}
+	return records, left, notes, nil
+}

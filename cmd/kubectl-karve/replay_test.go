@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"karve.sh/karve/pkg/replay"
+)
+
+// prometheusServer starts a Prometheus with pods that run from an hour after the start of each query to its end. Metrics that are missing have no series.
+func prometheusServer(t *testing.T, missing ...string) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			t.Error(err)
+		}
+		query := r.Form.Get("query")
+		var start, end float64
+		fmt.Sscan(r.Form.Get("start"), &start)
+		fmt.Sscan(r.Form.Get("end"), &end)
+		var result []string
+		add := func(pod int, resource, value string) {
+			result = append(result, fmt.Sprintf(`{"metric": {"namespace": "batch", "pod": "p-%d", "uid": "%d-%.0f", "resource": %q}, "values": [[%.0f, %q], [%.0f, %q]]}`,
+				pod, pod, start, resource, start+3600, value, end, value))
+		}
+		for pod := range 12 {
+			switch {
+			case strings.Contains(query, "kube_pod_completion_time"):
+			case strings.Contains(query, "kube_pod_created"):
+				add(pod, "", fmt.Sprintf("%.0f", start+3500))
+			default:
+				add(pod, "cpu", "0.5")
+				add(pod, "memory", "1073741824")
+				add(pod, "nvidia_com_gpu", "1")
+			}
+		}
+		for _, metric := range missing {
+			if strings.Contains(query, metric) {
+				result = nil
+			}
+		}
+		fmt.Fprintf(w, `{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}`, strings.Join(result, ","))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestPodsOfPrometheusAreReplayed(t *testing.T) {
+	for name, c := range map[string]struct {
+		missing []string
+		status  int
+		note    string
+	}{
+		"all metrics":     {nil, 0, ""},
+		"no creation":     {[]string{"kube_pod_created"}, 0, "note: Prometheus has neither kube_pod_created nor kube_pod_start_time, so pods count from when they were first seen, to 5m0s\n"},
+		"no GPU is asked": {[]string{"kube_pod_container_resource_requests"}, 1, " has no kube_pod_container_resource_requests with resource nvidia_com_gpu or nvidia_com_gpu_shared since "},
+	} {
+		var out, errOut bytes.Buffer
+		args := []string{"replay", "--prometheus", prometheusServer(t, c.missing...), "--since", "48h", "-f", "../../examples/nodepool.yaml", "-f", "../../examples/gpunodeclass.yaml", "-o", "json"}
+		status := run(t.Context(), args, streams{strings.NewReader(""), &out, &errOut})
+		if status != c.status || !strings.Contains(errOut.String(), c.note) || c.note == "" && errOut.Len() > 0 {
+			t.Errorf("%s: status %d, %s", name, status, &errOut)
+		}
+		if c.status != 0 {
+			continue
+		}
+		var compared replay.Comparison
+		if err := json.Unmarshal(out.Bytes(), &compared); err != nil {
+			t.Fatal(err)
+		}
+		// Twelve pods a day share two machines instead of having one each.
+		if o := compared.Outcomes; compared.Pods != 24 || len(o) != 3 || o[2].Total <= 0 || o[0].Total < 4*o[2].Total {
+			t.Errorf("%s: %+v", name, compared)
+		}
+	}
+	var out, errOut bytes.Buffer
+	if status := run(t.Context(), []string{"replay", "--prometheus", "http://127.0.0.1:1"}, streams{strings.NewReader(""), &out, &errOut}); status != 1 || !strings.Contains(errOut.String(), "error: asking Prometheus at http://127.0.0.1:1: ") {
+		t.Errorf("status %d, %s", status, &errOut)
+	}
+}
+
+func TestTheChartOfAReplayIsWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "chart.svg")
+	csv := "cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n" + strings.Repeat("500,1024,1,100,0,7200\n", 8)
+	var out, errOut bytes.Buffer
+	args := []string{"replay", "-", "-f", "../../examples/nodepool.yaml", "-f", "../../examples/gpunodeclass.yaml", "--chart", file}
+	if status := run(t.Context(), args, streams{strings.NewReader(csv), &out, &errOut}); status != 0 {
+		t.Fatalf("status %d, %s", status, &errOut)
+	}
+	image, err := os.ReadFile(file)
+	if err != nil || !bytes.HasPrefix(image, []byte("<svg ")) || bytes.Count(image, []byte("<polyline")) != 3 || bytes.Contains(image, []byte("NaN")) {
+		t.Errorf("%v: %s", err, image)
+	}
+}

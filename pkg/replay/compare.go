@@ -1,0 +1,151 @@
+package replay
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/firstfit"
+	"karve.sh/karve/pkg/planner/solve"
+)
+
+// Comparison is what a trace would have cost.
+type Comparison struct {
+	// Hours is the duration of the trace, and Pods the number of its pods. Running is how many of them ran at a time on average.
+	Hours   float64 `json:"hours"`
+	Pods    int     `json:"pods"`
+	Running float64 `json:"meanRunningPods"`
+	// StepSeconds is the time between two decisions.
+	StepSeconds int `json:"stepSeconds"`
+	// Outcomes are those of whole GPUs, of Karpenter and of Karve.
+	Outcomes []Outcome `json:"outcomes"`
+	// Left are the pods and lines that are left out.
+	Left []Left `json:"leftOut,omitempty"`
+}
+
+// Outcome is what the machines of a policy would have cost.
+type Outcome struct {
+	Policy string `json:"policy"`
+	// Total is the price of all machines for their time, in micro-dollars, and Mean the average price per hour.
+	Total planner.MicroUSD `json:"microUSD"`
+	Mean  planner.MicroUSD `json:"meanMicroUSDPerHour"`
+	// Launched counts machines, Peak is the most of them at a time, and Moved counts the pods that had to move to another machine.
+	Launched int `json:"machinesLaunched"`
+	Peak     int `json:"mostMachines"`
+	Moved    int `json:"podsMoved"`
+	// Series is the average price per hour in each of the equal parts of the trace.
+	Series []planner.MicroUSD `json:"seriesMicroUSDPerHour"`
+}
+
+const (
+	// parts is the number of the parts of a trace in a series.
+	parts = 60
+	// steps is the most steps of a replay by default, and shortestStep the shortest step.
+	steps        = 9000
+	shortestStep = 10 * time.Second
+	// consolidations is the most consolidations of a replay, and soonest how often they happen at most.
+	consolidations = 1500
+	soonest        = time.Minute
+	// effort limits the search for a plan or for a cheaper layout, so that a month takes less than a minute.
+	effort = 2000
+	// percent is how many of the machines may leave in a consolidation. Budgets limit how many leave at a time, and there is time for all of them between two
+	// consolidations of a replay.
+	percent = 100
+)
+
+// Step returns the time between two decisions in the replay of a trace: ten seconds, or more for traces of more than a day.
+func Step(t *Trace) time.Duration {
+	step := shortestStep
+	for _, longer := range []time.Duration{30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour} {
+		if t.last()/step > steps {
+			step = longer
+		}
+	}
+	return step
+}
+
+// Compare replays a trace with whole GPUs, with Karpenter's packing and consolidation, and with Karve's. It returns an error if a policy breaks a rule.
+func Compare(t Traces) (Comparison, error) {
+	if len(t.Shared.Pods) == 0 {
+		return Comparison{}, errors.New("no pod of the trace can be replayed")
+	}
+	step := Step(&t.Shared)
+	every := max(soonest, step, (t.Shared.last() / consolidations).Round(step))
+	move, err := v1alpha1.Consolidation{}.SavingPerMove()
+	if err != nil {
+		return Comparison{}, err
+	}
+	search := solve.Solver{Effort: effort}
+	karve := Karve{Search: search, Move: planner.MicroUSD(move), Percent: percent, Steered: true, NearEnough: v1alpha1.DefaultNearEnoughPercent}
+	policies := []struct {
+		name  string
+		trace *Trace
+		setup Setup
+	}{
+		{"a whole GPU for each replica", &t.Whole, Setup{Provision: firstfit.Plan, Consolidate: Karpenter}},
+		{"shared GPUs, Karpenter alone", &t.Shared, Setup{Provision: firstfit.Plan, Consolidate: Karpenter}},
+		{"shared GPUs, Karve", &t.Shared, Setup{Provision: search.Plan, Consolidate: karve.Consolidate}},
+	}
+	c := Comparison{Pods: len(t.Shared.Pods), StepSeconds: int(step.Seconds()), Outcomes: make([]Outcome, len(policies)), Left: t.Left}
+	errs := make([]error, len(policies))
+	var group sync.WaitGroup
+	for i, p := range policies {
+		group.Go(func() {
+			var hours, running float64
+			p.setup.Scheduler, p.setup.Every, p.setup.Batch, p.setup.Trusting = LeastAllocated, every, step, true
+			c.Outcomes[i], hours, running, errs[i] = outcome(p.trace, p.setup)
+			c.Outcomes[i].Policy = p.name
+			if i == len(policies)-1 {
+				c.Hours, c.Running = hours, running
+			}
+		})
+	}
+	group.Wait()
+	return c, errors.Join(errs...)
+}
+
+// outcome replays a trace with a policy.
+func outcome(t *Trace, s Setup) (o Outcome, hours, running float64, err error) {
+	var sums [parts]planner.MicroUSD
+	var counts [parts]int
+	end := t.last() + s.Batch
+	var total planner.MicroUSD
+	s.Seen = func(now time.Duration, price planner.MicroUSD, _ int) {
+		part := min(parts-1, int(now*parts/(end+1)))
+		sums[part] += price
+		counts[part]++
+		total += price
+	}
+	r, err := Run(t, s)
+	if err != nil {
+		return o, 0, 0, err
+	}
+	perHour := int64(time.Hour / s.Batch)
+	o = Outcome{Total: total / planner.MicroUSD(max(1, perHour)), Mean: r.Mean, Launched: r.Launched, Peak: r.Peak, Moved: r.Evictions}
+	for i, n := range counts {
+		if n > 0 {
+			o.Series = append(o.Series, sums[i]/planner.MicroUSD(n))
+		}
+	}
+	return o, end.Hours(), r.Pods, nil
+}
+
+// Saving returns by how many percent the last outcome is cheaper than another.
+func (c *Comparison) Saving(than int) float64 {
+	other, karve := c.Outcomes[than].Total, c.Outcomes[len(c.Outcomes)-1].Total
+	if other <= 0 {
+		return 0
+	}
+	return 100 * float64(other-karve) / float64(other)
+}
+
+// LeftOut returns how many pods and lines are left out, the most frequent reasons first.
+func (c *Comparison) LeftOut() []Left {
+	left := slices.Clone(c.Left)
+	slices.SortStableFunc(left, func(a, b Left) int { return cmp.Compare(b.Count, a.Count) })
+	return left
+}

@@ -1,0 +1,163 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/prometheus/common/model"
+)
+
+// The resources of pods as kube-state-metrics names them.
+const (
+	sharedGPU = "nvidia_com_gpu_shared"
+	wholeGPU  = "nvidia_com_gpu"
+)
+
+// of selects the pods that request GPUs, of all that kube-state-metrics tells about them.
+const of = ` and on (namespace, pod, uid) kube_pod_container_resource_requests{resource=~"` + wholeGPU + "|" + sharedGPU + `"})`
+
+// The queries for pods that request GPUs. They are for ranges: a pod exists at the times at which it has a value.
+const (
+	// RequestsQuery has what each pod requests.
+	RequestsQuery = `sum by (namespace, pod, uid, resource) (kube_pod_container_resource_requests{resource=~"cpu|memory|` + wholeGPU + "|" + sharedGPU + `"}` + of
+	// CreatedQuery has when each pod was created, in seconds.
+	CreatedQuery = `max by (namespace, pod, uid) ((kube_pod_created or kube_pod_start_time)` + of
+	// CompletedQuery has when each pod completed, in seconds.
+	CompletedQuery = `max by (namespace, pod, uid) (kube_pod_completion_time` + of
+)
+
+// Observed collects the pods of answers of Prometheus.
+type Observed struct {
+	pods map[string]*observed
+}
+
+type observed struct {
+	name               string
+	requests           map[string]float64
+	first, last        time.Time
+	created, completed time.Time
+}
+
+func (o *Observed) pod(m model.Metric) *observed {
+	key := fmt.Sprintf("%s/%s/%s", m["namespace"], m["pod"], m["uid"])
+	if o.pods == nil {
+		o.pods = map[string]*observed{}
+	}
+	if o.pods[key] == nil {
+		o.pods[key] = &observed{name: fmt.Sprintf("%s/%s", m["namespace"], m["pod"]), requests: map[string]float64{}}
+	}
+	return o.pods[key]
+}
+
+// Requests adds an answer to [RequestsQuery].
+func (o *Observed) Requests(answer model.Matrix) {
+	for _, series := range answer {
+		p, resource := o.pod(series.Metric), string(series.Metric["resource"])
+		for _, v := range series.Values {
+			p.requests[resource] = max(p.requests[resource], float64(v.Value))
+			at := v.Timestamp.Time()
+			if p.first.IsZero() || at.Before(p.first) {
+				p.first = at
+			}
+			if at.After(p.last) {
+				p.last = at
+			}
+		}
+	}
+}
+
+// Created adds an answer to [CreatedQuery], and Completed one to [CompletedQuery].
+func (o *Observed) Created(answer model.Matrix) {
+	for _, series := range answer {
+		if t, ok := lastTime(series); ok {
+			o.pod(series.Metric).created = t
+		}
+	}
+}
+
+// Completed adds an answer to [CompletedQuery].
+func (o *Observed) Completed(answer model.Matrix) {
+	for _, series := range answer {
+		if t, ok := lastTime(series); ok {
+			o.pod(series.Metric).completed = t
+		}
+	}
+}
+
+// lastTime returns the last value of a series as a time. It is false for values that are none.
+func lastTime(series *model.SampleStream) (time.Time, bool) {
+	if len(series.Values) == 0 {
+		return time.Time{}, false
+	}
+	v := float64(series.Values[len(series.Values)-1].Value)
+	if !(v > 0 && v < maxSeconds) {
+		return time.Time{}, false
+	}
+	return time.Unix(int64(v), 0), true
+}
+
+// Records returns the pods between two times, ordered by their arrival, and those that are left out. Pods that were not seen being created or completed count from
+// the first to the last time at which they were seen, which are resolution apart. dated reports whether a pod's creation is known.
+func (o *Observed) Records(start, end time.Time, resolution time.Duration) (records []Record, left []Left, dated bool) {
+	var out lefts
+	for _, key := range slices.Sorted(maps.Keys(o.pods)) {
+		p := o.pods[key]
+		dated = dated || !p.created.IsZero()
+		if p.first.IsZero() {
+			continue // Nothing is known of its requests.
+		}
+		from, to := p.first, p.last.Add(resolution)
+		if !p.created.IsZero() && p.created.Before(from) {
+			from = p.created
+		}
+		if !p.completed.IsZero() && p.completed.Before(to) {
+			to = p.completed
+		}
+		if from.Before(start) {
+			from = start
+		}
+		if to.After(end) {
+			to = end
+		}
+		r := Record{
+			MilliCPU: whole(p.requests["cpu"] * 1000), MemoryBytes: whole(p.requests["memory"]),
+			Replicas: max(whole(p.requests[sharedGPU]), whole(p.requests[wholeGPU])), Arrives: from.Sub(start), Ends: to.Sub(start),
+		}
+		switch {
+		case r.Replicas == 0:
+			out.add("the pod requests no GPU", p.name)
+		case r.MilliCPU > maxMilliCPU || r.MemoryBytes > maxMiB<<20 || r.Replicas > 1_000_000:
+			out.add("a number is beyond all sense", p.name)
+		case r.Ends <= r.Arrives:
+			out.add("the pod ended as it began, or before the time of the replay", p.name)
+		default:
+			records = append(records, r)
+		}
+	}
+	return sorted(records), out, dated
+}
+
+// whole rounds an amount up. What is no number counts as 0.
+func whole(v float64) int64 {
+	if !(v > 0) {
+		return 0
+	}
+	return int64(math.Ceil(min(v, math.MaxInt64/2)))
+}
+
+// Chunks returns the ranges to query one after the other for a time, so that no answer has more points of a series than Prometheus allows.
+func Chunks(start, end time.Time, longest time.Duration) [][2]time.Time {
+	var chunks [][2]time.Time
+	for from := start; from.Before(end); from = from.Add(cmp.Or(longest, time.Hour)) {
+		to := from.Add(longest)
+		if to.After(end) {
+			to = end
+		}
+		chunks = append(chunks, [2]time.Time{from, to})
+	}
+	return chunks
+}

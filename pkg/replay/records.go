@@ -1,0 +1,205 @@
+package replay
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Record is a pod of a recorded trace.
+type Record struct {
+	MilliCPU, MemoryBytes int64
+	// Replicas is the number of replicas of shared GPUs that the pod requests, and GPUMemoryBytes the device memory that it states. It is 0 if it states none.
+	Replicas, GPUMemoryBytes int64
+	// Arrives and Ends count from the start of the trace.
+	Arrives, Ends time.Duration
+}
+
+// Left counts pods or lines of a trace that are left out, with one of the reasons.
+type Left struct {
+	Count  int    `json:"count"`
+	Reason string `json:"reason"`
+	// First is where the first of them is, such as "line 7".
+	First string `json:"first"`
+}
+
+// lefts collects what is left out.
+type lefts []Left
+
+func (l *lefts) add(reason, where string) {
+	for i := range *l {
+		if (*l)[i].Reason == reason {
+			(*l)[i].Count++
+			return
+		}
+	}
+	*l = append(*l, Left{1, reason, where})
+}
+
+const (
+	// maxLine is the longest line of a trace in bytes.
+	maxLine = 1 << 20
+	// maxSeconds is three hundred years, which a time.Duration is still below.
+	maxSeconds = 9_000_000_000
+	// maxMilliCPU and maxMiB are more than any machine has.
+	maxMilliCPU = 1_000_000_000
+	maxMiB      = 1 << 40
+	// shareMiB is the memory of the GPU of which a pod of a CSV trace requests thousandths: that of a T4.
+	shareMiB = 16384
+)
+
+// columns are the columns of a CSV trace that are read, as in the openb trace (Weng et al., USENIX ATC 2023).
+var columns = []string{"cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time"}
+
+// ReadCSV reads a trace in the format of the openb trace: a header, then a line for each pod. It may be compressed with gzip. Columns may be in any order, and there
+// may be others. Times are in seconds. A pod that was not deleted runs to the last time in the trace. Each pod requests one replica, and states the same share of
+// 16 GiB of device memory as it requests of a GPU (gpu_milli). Lines that cannot be read, and pods that share no GPU, are left out.
+func ReadCSV(in io.Reader) ([]Record, []Left, error) {
+	buffered := bufio.NewReader(in)
+	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+		z, err := gzip.NewReader(buffered)
+		if err != nil {
+			return nil, nil, fmt.Errorf("decompressing it: %w", err)
+		}
+		buffered = bufio.NewReader(z)
+	}
+	lines := bufio.NewScanner(buffered)
+	lines.Buffer(nil, maxLine)
+	var r csvReader
+	for r.line = 1; lines.Scan(); r.line++ {
+		text := strings.TrimSpace(strings.TrimPrefix(lines.Text(), "\ufeff"))
+		if text == "" {
+			continue
+		}
+		if r.at == nil {
+			if err := r.header(text); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if reason := r.pod(text); reason != "" {
+			r.left.add(reason, fmt.Sprintf("line %d", r.line))
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, nil, fmt.Errorf("reading line %d: %w", r.line, err)
+	}
+	if r.at == nil {
+		return nil, nil, errors.New("it is empty")
+	}
+	return r.records(), r.left, nil
+}
+
+type csvReader struct {
+	// at has the index of each of the columns, and fields the number of fields of a line.
+	at     []int
+	fields int
+	line   int
+	pods   []csvPod
+	left   lefts
+}
+
+// csvPod is a pod with its times in seconds. ends is -1 if it was not deleted.
+type csvPod struct {
+	record        Record
+	arrives, ends int64
+}
+
+func fields(line string) ([]string, error) {
+	r := csv.NewReader(strings.NewReader(line))
+	r.FieldsPerRecord = -1
+	return r.Read()
+}
+
+func (r *csvReader) header(line string) error {
+	names, err := fields(line)
+	if err != nil {
+		return fmt.Errorf("line %d: %w", r.line, err)
+	}
+	r.fields = len(names)
+	for _, column := range columns {
+		i := slices.Index(names, column)
+		if i < 0 {
+			return fmt.Errorf("line %d, the header, has no column %s: it needs %s", r.line, column, strings.Join(columns, ", "))
+		}
+		r.at = append(r.at, i)
+	}
+	return nil
+}
+
+// pod reads a line. It returns why the line is left out, and "" if it is not.
+func (r *csvReader) pod(line string) string {
+	values, err := fields(line)
+	if err != nil {
+		return "the quotes are wrong"
+	}
+	if len(values) != r.fields {
+		return fmt.Sprintf("%d fields, and the header has %d", len(values), r.fields)
+	}
+	var n [6]int64
+	for i, column := range columns {
+		text := strings.TrimSpace(values[r.at[i]])
+		if text == "" && column == "deletion_time" {
+			n[i] = -1
+			continue
+		}
+		if n[i], err = number(text); err != nil {
+			return fmt.Sprintf("%s %s", column, err)
+		}
+	}
+	cpu, memory, gpus, share, arrives, ends := n[0], n[1], n[2], n[3], n[4], n[5]
+	switch {
+	case cpu > maxMilliCPU || memory > maxMiB || arrives > maxSeconds || ends > maxSeconds || gpus > 1_000_000:
+		return "a number is beyond all sense"
+	case ends >= 0 && ends < arrives:
+		return "deletion_time is before creation_time"
+	case gpus == 0 || share == 0:
+		return "the pod requests no GPU"
+	case gpus > 1 || share >= 1000:
+		return "the pod requests whole GPUs, which cost the same with and without sharing"
+	}
+	r.pods = append(r.pods, csvPod{Record{MilliCPU: cpu, MemoryBytes: memory << 20, Replicas: 1, GPUMemoryBytes: (share*shareMiB + 999) / 1000 << 20}, arrives, ends})
+	return ""
+}
+
+// number reads a whole number that is not negative. Some traces write 12.0.
+func number(text string) (int64, error) {
+	whole, fraction, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil || n < 0 || strings.Trim(fraction, "0") != "" {
+		return 0, errors.New("is not a whole number of 0 or more")
+	}
+	return n, nil
+}
+
+// records returns the pods, ordered by their arrival, with times from the first of them.
+func (r *csvReader) records() []Record {
+	if len(r.pods) == 0 {
+		return nil
+	}
+	first, last := r.pods[0].arrives, int64(0)
+	for _, p := range r.pods {
+		first, last = min(first, p.arrives), max(last, p.arrives, p.ends)
+	}
+	records := make([]Record, 0, len(r.pods))
+	for _, p := range r.pods {
+		if p.ends < 0 {
+			p.ends = last
+		}
+		p.record.Arrives, p.record.Ends = time.Duration(p.arrives-first)*time.Second, time.Duration(max(p.ends, p.arrives+1)-first)*time.Second
+		records = append(records, p.record)
+	}
+	return sorted(records)
+}
+
+func sorted(records []Record) []Record {
+	slices.SortStableFunc(records, func(a, b Record) int { return int(a.Arrives - b.Arrives) })
+	return records
+}

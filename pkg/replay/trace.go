@@ -1,0 +1,34 @@
+package replay
+
+import (
+	"fmt"
+	"time"
+
+	"karve.sh/karve/pkg/planner"
+)
+
+// Trace is a sequence of pods that come and go, on machines of some types.
+type Trace struct {
+	Name string
+	// Snapshot holds the offerings, and a class without pods for each shape of pods. The index of a class is its shape.
+	Snapshot planner.Snapshot
+	// Pods are ordered by arrival.
+	Pods []Pod
+}
+
+// Pod arrives and ends at times that count from the start of the trace.
+type Pod struct {
+	Shape         int
+	Arrives, Ends time.Duration
+}
+
+// name returns the name of a pod of the trace. Names sort in the order of arrival.
+func name(pod int) string { return fmt.Sprintf("default/p%06d", pod) }
+
+func podOf(name string) int {
+	var pod int
+	if _, err := fmt.Sscanf(name, "default/p%d", &pod); err != nil {
+		panic(fmt.Sprintf("pod %q is not of the trace", name))
+	}
+	return pod
+}
