@@ -47,8 +47,10 @@ test-unit: ## Run the tests that need no cluster
 test-e2e: cluster-bin kubelet-bin ## Run the tests on a real API server and on the local cluster, two packages at a time
 	@$(REFRESH)
 	rm -rf _output/calls
+	@tools/chromium
 	cd test && KARVE_REQUIRE_CLUSTER=1 KARVE_CALLS=$(CURDIR)/_output/calls $(GO_TEST) --rerun-fails-report=../_output/reruns-$@.txt --packages "$$(../tools/packages cluster)" -- -vet=off -p 2 -count=1 -timeout 30m $(TESTFLAGS)
 	KARVE_RIGHTS=$(CURDIR)/_output/calls go -C test test -vet=off -count=1 ./suites/rights
+	@tools/chromium check
 	@go -C test run ./harness/kubelet/cmd/karve-kubelet check
 
 test-kubelet: cluster-bin kubelet-bin ## Run the tests on a real kubelet with real containers alone, as root, and let none skip

@@ -1,4 +1,5 @@
-// Command controller launches machines for pending pods that request replicas of shared GPUs, and deletes machines that are no longer needed.
+// Command controller launches machines for pending pods that request replicas of shared GPUs, and deletes machines that are no longer needed. With the argument ui, it
+// serves a web page of the cluster instead.
 package main
 
 import (
@@ -6,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/go-logr/logr"
 	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -21,6 +23,9 @@ func main() {
 }
 
 func run() error {
+	if len(os.Args) > 1 && os.Args[1] == "ui" {
+		return runUI(os.Args[2:])
+	}
 	var o operator.Options
 	o.AddFlags(flag.CommandLine) // controller-runtime has already added --kubeconfig.
 	flag.Parse()
@@ -30,15 +35,38 @@ func run() error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	level := zapcore.InfoLevel
-	if o.LogLevel == "debug" {
-		level = zapcore.DebugLevel
-	}
-	log := zap.New(zap.Level(level), zap.StacktraceLevel(zapcore.PanicLevel))
-	ctrl.SetLogger(log)
+	log := logger(o.LogLevel)
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	return operator.Run(ctrl.SetupSignalHandler(), config, log, o)
+}
+
+// runUI serves the web page of the cluster: karve-controller ui. It is another process with other rights, from the same image.
+func runUI(args []string) error {
+	var o operator.UIOptions
+	o.AddFlags(flag.CommandLine)
+	if err := flag.CommandLine.Parse(args); err != nil {
+		return err
+	}
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; see ui --help", flag.Arg(0))
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	return operator.ServeUI(ctrl.SetupSignalHandler(), config, logger(o.LogLevel), o)
+}
+
+// logger returns the logger, which controller-runtime's logger is then too.
+func logger(level string) logr.Logger {
+	least := zapcore.InfoLevel
+	if level == "debug" {
+		least = zapcore.DebugLevel
+	}
+	log := zap.New(zap.Level(least), zap.StacktraceLevel(zapcore.PanicLevel))
+	ctrl.SetLogger(log)
+	return log
 }

@@ -120,3 +120,15 @@ profiles:
     args:
       defaultingType: List
 {{- end -}}
+
+{{- define "karve.ui.fullname" -}}
+{{- printf "%s-ui" (include "karve.fullname" . | trunc 53 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "karve.ui.selector" -}}
+{{ include "karve.selector" . | replace "component: controller" "component: ui" }}
+{{- end -}}
+
+{{- define "karve.ui.labels" -}}
+{{ include "karve.labels" . | replace "component: controller" "component: ui" }}
+{{- end -}}

@@ -45,6 +45,7 @@ var combinations = map[string][]string{
 	"additions":   {needed, withOptions},
 	"production":  {needed, "--values=../../../examples/helm/production.yaml"},
 	"a scheduler": {needed, "--set=scheduler.enabled=true,networkPolicy.enabled=true"},
+	"a page":      {needed, "--set=ui.enabled=true,networkPolicy.enabled=true"},
 	// This is how it was before the agent had its own namespace.
 	"one namespace": {needed, "--set=node.namespaceOverride=karve-system,imageRollouts.enabled=true,imageRollouts.namespace=karve-system"},
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/ui"
+)
+
+// uiOptions are the flags of the ui command.
+type uiOptions struct {
+	port int
+	plan planOptions
+}
+
+const uiLong = `Serve a web page that shows the shared GPUs of a cluster: prices, nodes, GPUs, the pods that hold replicas, why pods wait and why
+nodes stay or go. The page is served on this computer only, with the rights of your kubeconfig. It changes nothing in the cluster.
+
+The URL that is printed has a token, without which the server tells nothing.`
+
+func uiCommand(ctx context.Context, s streams) *cobra.Command {
+	o := uiOptions{plan: planOptions{kube: clusterFlags()}}
+	cmd := &cobra.Command{
+		Use: "ui", Short: "Serve a web page of the cluster on this computer", Long: uiLong, Args: cobra.NoArgs,
+		Example: "  # Print a URL and serve it until Ctrl-C\n  kubectl karve ui",
+		RunE:    func(*cobra.Command, []string) error { return o.run(ctx, s) },
+	}
+	fs := cmd.Flags()
+	fs.IntVar(&o.port, "port", 0, "port on this computer; a free one if it is 0")
+	fs.StringVar(&o.plan.instanceTypes, "instance-types", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	o.plan.kube.AddFlags(fs)
+	return cmd
+}
+
+// run serves the page until the context ends.
+func (o *uiOptions) run(ctx context.Context, s streams) error {
+	if o.port < 0 || o.port > 65535 {
+		return fmt.Errorf("--port must be between 0 and 65535, but is %d", o.port)
+	}
+	types, err := o.plan.types()
+	if err != nil {
+		return err
+	}
+	c, err := connect(o.plan.kube, "")
+	if err != nil {
+		return err
+	}
+	klog.SetLogger(logr.Discard()) // The page says it if the cluster cannot be read.
+	gatherer, err := gather.Open(ctx, c.config, cloud.SameForAll(types), replicasTimeout)
+	if err != nil {
+		return err
+	}
+	token := rand.Text()
+	server := ui.New(ui.Config{
+		Cluster: clusterName(o.plan.kube), Read: gatherer.Cluster, Clock: clock.RealClock{}, Admit: ui.Token(token),
+		Explain: func(c *snapshot.Cluster) *explain.Explainer {
+			return explain.New(c, explain.DefaultSettings(clock.RealClock{}))
+		},
+	})
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
+	if err != nil {
+		return fmt.Errorf("--port %d cannot be used, choose another one: %w", o.port, err)
+	}
+	if _, err := fmt.Fprintf(s.out, "http://%s/#token=%s\n", listener.Addr(), token); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.err, "Open this URL. Ctrl-C ends the page.")
+	return server.Serve(ctx, listener)
+}
+
+// clusterName returns the name of the context that the flags select, and "" if there is none.
+func clusterName(flags *genericclioptions.ConfigFlags) string {
+	if flags.Context != nil && *flags.Context != "" {
+		return *flags.Context
+	}
+	raw, err := flags.ToRawKubeConfigLoader().RawConfig()
+	if err != nil {
+		return ""
+	}
+	return raw.CurrentContext
+}

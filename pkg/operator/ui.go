@@ -1,0 +1,110 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"karve.sh/karve/pkg/catalog/builtin"
+	"karve.sh/karve/pkg/cloud"
+	"karve.sh/karve/pkg/controllers/gather"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/karpenter"
+	"karve.sh/karve/pkg/repair"
+	"karve.sh/karve/pkg/snapshot"
+	"karve.sh/karve/pkg/ui"
+)
+
+// UIOptions are the settings of the web page in a cluster.
+type UIOptions struct {
+	Port              int
+	ProbeAddress      string
+	InstanceTypesFile string
+	ReplicasTimeout   time.Duration
+	NotReadyTimeout   time.Duration
+	GPUFaultTimeout   time.Duration
+	Settle            time.Duration
+	LogLevel          string
+}
+
+// AddFlags binds the options to flags and sets their defaults.
+func (o *UIOptions) AddFlags(fs *flag.FlagSet) {
+	fs.IntVar(&o.Port, "port", 8082, "port of the page, on the loopback interface only: reach it with kubectl port-forward, or with a proxy in the same pod")
+	fs.StringVar(&o.ProbeAddress, "health-probe-bind-address", ":8081", "address that serves /healthz")
+	fs.StringVar(&o.InstanceTypesFile, "instance-types-file", "", "JSON file of instance types in the schema of Karpenter's kwok provider, instead of the built-in ones")
+	fs.DurationVar(&o.ReplicasTimeout, "replicas-timeout", 10*time.Minute, "that of the controller")
+	fs.DurationVar(&o.NotReadyTimeout, "not-ready-timeout", 30*time.Minute, "that of the controller")
+	fs.DurationVar(&o.GPUFaultTimeout, "gpu-fault-timeout", 10*time.Minute, "that of the controller")
+	fs.DurationVar(&o.Settle, "settle-duration", 10*time.Second, "that of the controller")
+	fs.StringVar(&o.LogLevel, "log-level", "info", "info or debug")
+}
+
+// ServeUI serves the web page until the context ends, to those whom the API server authenticates by their bearer token and allows to get paths below /karve/. It reads
+// the cluster with the rights of the process.
+func ServeUI(ctx context.Context, config *rest.Config, log logr.Logger, o UIOptions) error {
+	types, err := readInstanceTypes(o.InstanceTypesFile)
+	if err == nil && types == nil {
+		types, err = builtin.InstanceTypes()
+	}
+	if err != nil {
+		return err
+	}
+	used, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	filter, err := filters.WithAuthenticationAndAuthorization(config, used)
+	if err != nil {
+		return fmt.Errorf("asking the API server who may see the page: %w", err)
+	}
+	gatherer, err := gather.Open(ctx, config, cloud.SameForAll(types), o.ReplicasTimeout)
+	if err != nil {
+		return err
+	}
+	live, err := client.New(config, client.Options{HTTPClient: used})
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	clk := clock.RealClock{}
+	server := ui.New(ui.Config{
+		Read: gatherer.Cluster, Clock: clk,
+		Admit: func(next http.Handler) (http.Handler, error) { return filter(log, next) },
+		Explain: func(c *snapshot.Cluster) *explain.Explainer {
+			settings := explain.Settings{
+				Settle: o.Settle, Clock: clk, Tolerations: repair.Tolerations{NotReady: o.NotReadyTimeout, GPUFault: o.GPUFaultTimeout, Replicas: o.ReplicasTimeout},
+			}
+			var err error
+			if settings.Evictions, err = karpenter.NewEvictions(ctx, live, clk); err != nil {
+				log.Error(err, "Reading PodDisruptionBudgets") // Without them, none counts.
+			}
+			return explain.New(c, settings)
+		},
+	})
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", o.Port))
+	if err != nil {
+		return fmt.Errorf("listening on --port: %w", err)
+	}
+	probes, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.ProbeAddress)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listening on --health-probe-bind-address: %w", err), listener.Close())
+	}
+	health := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	defer context.AfterFunc(ctx, func() { _ = health.Close() })()
+	go func() {
+		if err := health.Serve(probes); !errors.Is(err, http.ErrServerClosed) {
+			log.Error(err, "Serving probes")
+		}
+	}()
+	log.Info("Serving the page", "address", listener.Addr().String())
+	return server.Serve(ctx, listener)
+}

@@ -1,0 +1,77 @@
+package ui
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/planner"
+	"karve.sh/karve/pkg/planner/solve"
+	"karve.sh/karve/pkg/quote"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// estimates are what takes a plan to know, and so longer than a look. They are replaced as a whole.
+type estimates struct {
+	// reasons say why waiting pods have no place, or what those that have one wait for, by namespace/name.
+	reasons map[string]string
+	// bound is a lower bound on the price of nodes for all pods that run or wait, in micro-dollars per hour, and headroom how many replicas are to be kept free.
+	// They are nil if they are not known.
+	bound, headroom *int64
+}
+
+// What waiting pods that have a place wait for.
+const (
+	reasonPlanned = "Planned"
+	reasonPlaced  = "HasRoom"
+)
+
+// planFor limits the search for one plan of the page. Nobody buys by it.
+const planFor = 300 * time.Millisecond
+
+// searching returns solvers that stop after planFor, and when the context ends.
+func searching(ctx context.Context, clk clock.Clock) quote.Search {
+	return func() solve.Solver {
+		began := clk.Now()
+		return solve.Solver{Stop: func() bool { return ctx.Err() != nil || clk.Since(began) > planFor }}
+	}
+}
+
+// estimate plans for the waiting pods, and for all pods anew.
+func estimate(c *snapshot.Cluster, search quote.Search) *estimates {
+	e := &estimates{reasons: map[string]string{}}
+	view := snapshot.Build(c)
+	if plan, err := contained(view.Snapshot, search); err == nil {
+		for _, launch := range plan.Launches {
+			e.say(reasonPlanned, launch.Pods)
+		}
+		for _, placement := range plan.Placements {
+			e.say(reasonPlaced, placement.Pods)
+		}
+		for i := range plan.Unplaced {
+			e.say(string(plan.Unplaced[i].Reason), []string{plan.Unplaced[i].Pod})
+		}
+	}
+	kept := int64(0)
+	for _, class := range view.HeadroomClasses() {
+		kept += int64(len(class.Pods)) * max(1, class.Requests.Replicas)
+	}
+	e.headroom = &kept
+	if plan, err := contained(snapshot.Build(quote.Anew(c)).Snapshot, search); err == nil {
+		e.bound = new(int64(plan.Bound))
+	}
+	return e
+}
+
+func (e *estimates) say(reason string, pods []string) {
+	for _, pod := range pods {
+		e.reasons[pod] = reason
+	}
+}
+
+// contained plans for a snapshot. It sets pods aside that cannot be planned for, as the controller does.
+func contained(s planner.Snapshot, search quote.Search) (planner.Plan, error) {
+	_, plan, _, err := solve.Contain(s, nil, func(s planner.Snapshot) planner.Plan { return search().Plan(s) }, func() bool { return true })
+	return plan, err
+}

@@ -1,0 +1,136 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/overview"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+// frame is what the page shows at one moment. It never changes.
+type frame struct {
+	// cluster and explainer are nil if the cluster was never read.
+	cluster   *snapshot.Cluster
+	explainer func() *explain.Explainer
+	// problem is why the cluster could not be read last. The rest is then as it was before.
+	problem string
+
+	head                 json.RawMessage
+	nodes, pods, waiting rows
+}
+
+// rows are the objects of a list by name, as JSON. The names are sorted as the list is.
+type rows struct {
+	names []string
+	texts map[string]json.RawMessage
+}
+
+// head is an overview without its lists.
+type head struct {
+	Cluster string `json:"cluster,omitempty"`
+	// Problem says why the cluster cannot be read. It is "" if it can.
+	Problem string          `json:"problem,omitempty"`
+	Pools   []overview.Pool `json:"pools"`
+	Totals  overview.Totals `json:"totals"`
+	// HeadroomReplicas is how many replicas are to be kept free. It is nil if that is not known yet.
+	HeadroomReplicas *int64 `json:"headroomReplicas,omitempty"`
+}
+
+// update is what a page needs to know to go from one frame to another.
+type update struct {
+	// Whole says that the update has everything.
+	Whole    bool            `json:"whole,omitempty"`
+	Overview json.RawMessage `json:"overview"`
+	// Nodes, Pods and Waiting are those that are new or differ. Those in Gone do not exist any more.
+	Nodes   []json.RawMessage `json:"nodes,omitempty"`
+	Pods    []json.RawMessage `json:"pods,omitempty"`
+	Waiting []json.RawMessage `json:"waiting,omitempty"`
+	Gone    *gone             `json:"gone,omitempty"`
+}
+
+// gone has the names of nodes, and the namespace/name of pods.
+type gone struct {
+	Nodes   []string `json:"nodes,omitempty"`
+	Pods    []string `json:"pods,omitempty"`
+	Waiting []string `json:"waiting,omitempty"`
+}
+
+// newFrame returns the frame of a cluster. The estimates may be those of the cluster a moment ago.
+func newFrame(name string, c *snapshot.Cluster, x func() *explain.Explainer, e *estimates) (*frame, error) {
+	o := overview.Build(c)
+	o.Totals.BoundMicroUSDPerHour = e.bound
+	for i := range o.Waiting {
+		o.Waiting[i].Reason = e.reasons[o.Waiting[i].Namespace+"/"+o.Waiting[i].Name]
+	}
+	f := &frame{cluster: c, explainer: x}
+	var err error
+	if f.nodes, err = rowsOf(o.Nodes, func(n *overview.Node) string { return n.Name }); err != nil {
+		return nil, err
+	}
+	if f.pods, err = rowsOf(o.Pods, func(p *overview.Pod) string { return p.Namespace + "/" + p.Name }); err != nil {
+		return nil, err
+	}
+	if f.waiting, err = rowsOf(o.Waiting, func(p *overview.Waiting) string { return p.Namespace + "/" + p.Name }); err != nil {
+		return nil, err
+	}
+	f.head, err = json.Marshal(head{Cluster: name, Pools: o.Pools, Totals: o.Totals, HeadroomReplicas: e.headroom})
+	return f, err
+}
+
+// failing returns the frame with a problem.
+func (f *frame) failing(name string, problem error) (*frame, error) {
+	failed, h := frame{}, head{Pools: []overview.Pool{}}
+	if f != nil {
+		failed = *f
+		if err := json.Unmarshal(f.head, &h); err != nil {
+			return nil, err
+		}
+	}
+	h.Cluster, h.Problem, failed.problem = name, problem.Error(), problem.Error()
+	var err error
+	failed.head, err = json.Marshal(h)
+	return &failed, err
+}
+
+func rowsOf[T any](list []T, name func(*T) string) (rows, error) {
+	r := rows{names: make([]string, len(list)), texts: make(map[string]json.RawMessage, len(list))}
+	for i := range list {
+		text, err := json.Marshal(&list[i])
+		if err != nil {
+			return rows{}, err
+		}
+		r.names[i] = name(&list[i])
+		r.texts[r.names[i]] = text
+	}
+	return r, nil
+}
+
+// since returns what differs from an earlier frame, and false if nothing does. With nil it returns everything.
+func (f *frame) since(before *frame) (update, bool) {
+	u := update{Overview: f.head}
+	if before == nil {
+		u.Whole = true
+		before = &frame{}
+	}
+	var g gone
+	u.Nodes, g.Nodes = f.nodes.since(before.nodes)
+	u.Pods, g.Pods = f.pods.since(before.pods)
+	u.Waiting, g.Waiting = f.waiting.since(before.waiting)
+	if len(g.Nodes)+len(g.Pods)+len(g.Waiting) > 0 {
+		u.Gone = &g
+	}
+	return u, u.Whole || u.Gone != nil || len(u.Nodes)+len(u.Pods)+len(u.Waiting) > 0 || !bytes.Equal(f.head, before.head)
+}
+
+func (r rows) since(before rows) (differ []json.RawMessage, gone []string) {
+	for _, name := range r.names {
+		if !bytes.Equal(r.texts[name], before.texts[name]) {
+			differ = append(differ, r.texts[name])
+		}
+	}
+	gone = slices.DeleteFunc(slices.Clone(before.names), func(name string) bool { return r.texts[name] != nil })
+	return differ, gone
+}

@@ -1,0 +1,304 @@
+package ui
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/snapshot"
+)
+
+//go:embed web
+var embedded embed.FS
+
+// Prefix is what the paths of all answers about the cluster begin with. The other paths are those of the page's files, which tell nothing about the cluster.
+const Prefix = "/karve/"
+
+// Config says what a Server shows, and to whom.
+type Config struct {
+	// Cluster is what the page calls the cluster. It may be "".
+	Cluster string
+	// Read reads the cluster. Calls do not overlap.
+	Read func(context.Context) (*snapshot.Cluster, error)
+	// Explain returns what explains the pods and nodes of a cluster that was read. It is called when somebody asks.
+	Explain func(*snapshot.Cluster) *explain.Explainer
+	// Admit wraps the handler of all paths below Prefix, and refuses requests of those who may not see the cluster.
+	Admit func(http.Handler) (http.Handler, error)
+	Clock clock.WithTicker
+}
+
+// Server serves the page. It reads the cluster once for all who look at it, and only while someone does.
+type Server struct {
+	config Config
+
+	// showing is locked while what is shown is replaced. It guards estimates.
+	showing   sync.Mutex
+	estimates *estimates
+
+	// mu guards the fields up to watching.
+	mu sync.Mutex
+	// now is the cluster as it was read last. It is nil before the first read.
+	now *frame
+	// changed is closed when now is replaced.
+	changed chan struct{}
+	// watching is the number of pages that follow the cluster.
+	watching int
+	// wake makes Run read at once.
+	wake chan struct{}
+	// planning is taken while a price is planned for the slider, which takes all processors.
+	planning chan struct{}
+}
+
+// New returns a server, which shows nothing until Run runs.
+func New(c Config) *Server {
+	return &Server{config: c, estimates: &estimates{}, changed: make(chan struct{}), wake: make(chan struct{}, 1), planning: make(chan struct{}, 1)}
+}
+
+// Serve runs the server on a listener until the context ends.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	handler, err := s.Handler()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	server := &http.Server{
+		Handler: handler, ReadHeaderTimeout: patience, BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog: log.New(io.Discard, "", 0), // It is about connections that browsers gave up.
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	defer wg.Wait()
+	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Handler returns the handler of all requests.
+func (s *Server) Handler() (http.Handler, error) {
+	answers := http.NewServeMux()
+	answers.HandleFunc(Prefix+"overview", s.overview)
+	answers.HandleFunc(Prefix+"events", s.events)
+	answers.HandleFunc(Prefix+"explain", s.explain)
+	answers.HandleFunc(Prefix+"sweep", s.sweep)
+	admitted, err := s.config.Admit(answers)
+	if err != nil {
+		return nil, err
+	}
+	files, err := fs.Sub(embedded, "web")
+	if err != nil {
+		return nil, err
+	}
+	all := http.NewServeMux()
+	all.Handle(Prefix, admitted)
+	all.Handle("/", page(files))
+	return guard(all), nil
+}
+
+// policy lets the page load nothing but its own files, and be shown in no other page.
+const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// guard answers only requests that read, and that are for a name of this computer: a foreign page cannot reach the server by a name of its own that resolves
+// to the loopback address.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", policy)
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cross-Origin-Opener-Policy", "same-origin")
+		header.Set("Cross-Origin-Resource-Policy", "same-origin")
+		header.Set("Cache-Control", "no-store")
+		switch {
+		case !loopback(r.Host):
+			http.Error(w, "This page is served only under a name of this computer: open it with localhost or 127.0.0.1.", http.StatusForbidden)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			header.Set("Allow", "GET, HEAD")
+			http.Error(w, "This page only reads.", http.StatusMethodNotAllowed)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// loopback reports whether the Host header of a request names this computer.
+func loopback(host string) bool {
+	name := host
+	if split, _, err := net.SplitHostPort(host); err == nil {
+		name = split
+	}
+	ip := net.ParseIP(strings.Trim(name, "[]"))
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// page serves the files of the page.
+func page(files fs.FS) http.Handler {
+	server := http.FileServerFS(files)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Types that are configured on this computer do not matter.
+		switch path.Ext(r.URL.Path) {
+		case ".js":
+			w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+		case ".css":
+			w.Header().Set("Content-Type", "text/css; charset=utf-8")
+		case ".svg":
+			w.Header().Set("Content-Type", "image/svg+xml")
+		}
+		server.ServeHTTP(w, r)
+	})
+}
+
+// every is how often the cluster is looked at while someone watches. A look at informers costs little if nothing has changed.
+const every = time.Second
+
+// Run reads the cluster while someone looks at the page, until the context ends.
+func (s *Server) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.estimating(ctx) })
+	defer wg.Wait()
+	tick := s.config.Clock.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if s.wanted() {
+			s.look(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C():
+		case <-s.wake:
+		}
+	}
+}
+
+// rest is the time between two estimates.
+const rest = 5 * time.Second
+
+// estimating renews the estimates when the cluster has changed, but not all the time.
+func (s *Server) estimating(ctx context.Context) {
+	var seen *snapshot.Cluster
+	for {
+		now, changed := s.current()
+		if now != nil && now.cluster != nil && now.cluster != seen {
+			seen = now.cluster
+			e := estimate(seen, searching(ctx, s.config.Clock))
+			if ctx.Err() != nil {
+				return
+			}
+			s.show(func(before *frame) (*frame, error) {
+				s.estimates = e
+				if before.problem != "" {
+					return before, nil
+				}
+				return newFrame(s.config.Cluster, before.cluster, before.explainer, e)
+			})
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.config.Clock.After(rest):
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (s *Server) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watching > 0 || s.now == nil
+}
+
+// look reads the cluster, and shows it if it has changed.
+func (s *Server) look(ctx context.Context) {
+	c, err := s.config.Read(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	s.show(func(before *frame) (*frame, error) {
+		switch {
+		case err != nil:
+			return before.failing(s.config.Cluster, err)
+		case before != nil && before.problem == "" && c.Generation != 0 && c.Generation == before.cluster.Generation:
+			return before, nil
+		}
+		return newFrame(s.config.Cluster, c, sync.OnceValue(func() *explain.Explainer { return s.config.Explain(c) }), s.estimates)
+	})
+}
+
+// show replaces what is shown. Where that fails, it says so.
+func (s *Server) show(next func(before *frame) (*frame, error)) {
+	s.showing.Lock()
+	defer s.showing.Unlock()
+	before, _ := s.current()
+	after, err := next(before)
+	if err != nil {
+		if after, err = before.failing(s.config.Cluster, err); err != nil {
+			return // Only what cannot be encoded cannot be shown, and a message can.
+		}
+	}
+	if after == before {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = after
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// current returns the cluster as it was read last, and a channel that is closed when there is a newer one.
+func (s *Server) current() (*frame, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now, s.changed
+}
+
+// seen returns the cluster as it was read last. It waits for the first read.
+func (s *Server) seen(ctx context.Context) (*frame, error) {
+	for {
+		now, changed := s.current()
+		if now != nil {
+			return now, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// watch makes Run read until the returned function is called.
+func (s *Server) watch() (done func()) {
+	add := func(n int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watching += n
+	}
+	add(1)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return func() { add(-1) }
+}

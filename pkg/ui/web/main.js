@@ -1,0 +1,268 @@
+// Wires the page: the address, the server's updates, the tiles, the filters, the map and the panel.
+import * as address from "./address.js";
+import { byId, h, setText } from "./dom.js";
+import { ago, count, month, percent, plural, unknown, usd } from "./format.js";
+import { FleetMap } from "./map.js";
+import { Model } from "./model.js";
+import { Panel } from "./panel.js";
+import { Server } from "./server.js";
+import { Sweep } from "./sweep.js";
+
+const many = 150; // With more nodes than this, the map is compact unless the user has said something else.
+const colors = 7;
+
+const server = new Server(address.takeToken());
+const model = new Model();
+let state = address.read();
+let arrived = 0; // when something was last heard of the server
+const shades = new Map(); // the class of each namespace's cells. A namespace keeps its colour.
+
+const shadeOf = (namespace) => (shades.get(namespace) ?? "other") + (state.namespace && state.namespace !== namespace ? " dim" : "");
+
+const map = new FleetMap(byId("map"), {
+  open: ({ node, pod, byKey }) => open(node ? { node } : { pod }, byKey),
+  describe: (node) => [node.name, node.pool && "pool " + node.pool, node.type, node.message || node.stateShort, `${count(node.used)} of ${count(node.replicas)} replicas used`,
+    node.price === undefined ? "price not known" : usd(node.price) + " an hour"].filter(Boolean).join(", "),
+  color: shadeOf,
+});
+const panel = new Panel(byId("panel"), { server, model, map, open });
+const sweep = new Sweep({ server, changed: (replicas) => set({ replicas }) });
+
+// set changes what the address says, and shows it.
+function set(changes, step = false) {
+  state = { ...state, ...changes };
+  address.write(state, step);
+}
+
+function open(what, focused = false) {
+  const before = byId("panel").hidden;
+  set({ node: what?.node ?? "", pod: what?.pod ?? (what?.list ? "*" : "") }, true);
+  showPanel(focused);
+  if (!what && !before) map.focus();
+  draw();
+}
+
+const showPanel = (focused) => panel.show(state.pod === "*" ? { list: true } : state.node ? { node: state.node } : { pod: state.pod }, focused);
+
+const compact = () => (state.view ? state.view === "compact" : model.nodes.size > many);
+
+// draw shows the map and the filters. Again says that colours have changed, so that everything is drawn again.
+function draw(again = false) {
+  if (!model.overview) return;
+  const groups = model.groups(state);
+  const shown = groups.reduce((sum, group) => sum + group.nodes.length, 0);
+  map.show(groups, { compact: compact(), selected: state.node || model.pods.get(state.pod)?.node, again });
+  const filtered = state.q || state.pool || state.namespace || state.state;
+  setText(byId("shown"), filtered ? `${count(shown)} of ${count(model.nodes.size)} nodes` : "");
+  byId("empty").hidden = shown > 0;
+  setText(byId("empty"), filtered && model.nodes.size ? "No node matches the filters." : "There is no node with shared GPUs yet. Karve launches nodes when pods wait for replicas.");
+  byId("view").setAttribute("aria-pressed", String(compact()));
+}
+
+function options(select, values, all, label = (value) => value) {
+  const current = state[select.id];
+  const wanted = ["", ...new Set([...values, current].filter(Boolean))];
+  if (wanted.join("\n") !== [...select.options].map((option) => option.value).join("\n")) {
+    select.replaceChildren(...wanted.map((value) => h("option", { value }, value ? label(value) : all)));
+  }
+  select.value = current;
+}
+
+// colorNamespaces gives colours to the namespaces with the most replicas that have none yet, and reports whether it did.
+function colorNamespaces(namespaces) {
+  let news = false;
+  for (const { namespace } of namespaces) {
+    if (shades.size >= colors || shades.has(namespace)) continue;
+    shades.set(namespace, "c" + shades.size);
+    news = true;
+  }
+  return news;
+}
+
+function drawLegend(namespaces) {
+  const others = namespaces.filter(({ namespace }) => !shades.has(namespace)).length;
+  const entry = (shade, text, namespace) => h("li", {}, namespace
+    ? h("button", { type: "button", class: "quiet" + (state.namespace === namespace ? " on" : ""), "aria-pressed": String(state.namespace === namespace), data: { namespace } }, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text)
+    : h("span", {}, h("i", { class: "swatch " + shade, "aria-hidden": "true" }), text));
+  const entries = namespaces.filter(({ namespace }) => shades.has(namespace)).map(({ namespace }) => entry(shades.get(namespace), namespace, namespace));
+  if (others) entries.push(entry("other", plural(others, "other")));
+  entries.push(entry("free", "unused"));
+  byId("legend").replaceChildren(...entries);
+}
+
+function drawTiles() {
+  const { totals, headroomReplicas, problem } = model.overview;
+  const t = totals;
+  const partly = t.unpricedNodes ? `, without ${plural(t.unpricedNodes, "node")}` : "";
+  const priced = t.unpricedNodes !== t.nodes || t.nodes === 0 ? t.microUSDPerHour : undefined;
+  setText(byId("price"), usd(priced));
+  const bound = t.boundMicroUSDPerHour;
+  const above = bound > 0 && priced !== undefined ? (priced > bound * 1.0005 ? ` · ${percent(priced - bound, bound)} above` : model.waiting.size ? "" : " · optimal") : "";
+  setText(byId("bound"), `bound ${usd(bound)}${above}${partly}`);
+  byId("bound").title = `At least ${usd(bound)} an hour, whatever nodes hold these pods. Now ${month(priced)} a month.`;
+  const free = t.replicas - t.replicasHeld;
+  setText(byId("used"), count(t.replicasHeld));
+  setText(byId("of"), "of " + count(t.replicas));
+  setText(byId("free"), `${count(free)} free · headroom ${count(headroomReplicas)}`);
+  const [held, kept] = byId("meter").children;
+  held.style.width = (t.replicas ? (100 * t.replicasHeld) / t.replicas : 0) + "%";
+  kept.style.width = (t.replicas ? (100 * Math.min(free, headroomReplicas ?? 0)) / t.replicas : 0) + "%";
+  setText(byId("waiting").firstElementChild, count(model.waiting.size));
+  const reasons = new Map();
+  for (const pod of model.waiting.values()) {
+    const why = pod.nominatedNode ? "Nominated" : pod.reason || "Not planned yet";
+    reasons.set(why, (reasons.get(why) ?? 0) + 1);
+  }
+  byId("reasons").replaceChildren(...[...reasons].sort((a, b) => b[1] - a[1]).map(([why, n]) => h("li", {}, `${count(n)} ${why}`)));
+  const idle = t.unpricedNodes === t.nodes && t.nodes ? undefined : t.idleMicroUSDPerHour;
+  let unused, known = false;
+  for (const pod of model.pods.values()) {
+    if (pod.unusedSeconds === undefined) continue;
+    known = true;
+    unused = (unused ?? 0) + (pod.microUSDPerHour ?? 0);
+  }
+  setText(byId("unused"), usd(idle === undefined ? undefined : idle + (unused ?? 0)));
+  setText(byId("unused-note"), `free replicas ${usd(idle)}${known ? ` · unused pods ${usd(unused)}` : ""}`);
+  setText(byId("nodes"), count(t.nodes));
+  const tones = new Map([...model.nodes.values()].map((node) => [node.severity === "idle" ? "Idle" : node.state, node.severity]));
+  byId("states").replaceChildren(...model.states().map(({ state: name, nodes }) => h("li", {}, h("button", { type: "button", class: "chip " + (tones.get(name) ?? ""), "aria-pressed": String(state.state === name), data: { state: name } }, `${count(nodes)} ${name}`))));
+  setText(byId("cluster"), model.overview.cluster ?? "");
+  showBanner(problem);
+  document.title = `Karve ${usd(priced)} /h${t.nodes ? "" : " – no nodes"}`;
+}
+
+function showBanner(text) {
+  byId("banner").hidden = !text;
+  setText(byId("banner"), text ?? "");
+}
+
+function update(data) {
+  arrived = Date.now();
+  const first = model.apply(data);
+  const namespaces = model.namespaces();
+  const again = colorNamespaces(namespaces);
+  options(byId("pool"), model.overview.pools.map((pool) => pool.name), "All pools");
+  options(byId("namespace"), namespaces.map(({ namespace }) => namespace).sort(), "All namespaces");
+  options(byId("state"), model.states().map(({ state }) => state), "All states");
+  drawLegend(namespaces);
+  drawTiles();
+  draw(again);
+  sweep.update(model.pods.size + model.waiting.size ? `${model.pods.size}/${model.waiting.size}/${model.overview.totals.replicasHeld}` : "");
+  if (first) {
+    sweep.set(state.replicas);
+    showPanel(false);
+    performance.mark("karve-first-paint");
+    requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.painted = String(Math.round(performance.now())); }));
+  } else panel.update();
+}
+
+function connection(kind, why) {
+  const live = byId("live");
+  live.className = kind;
+  live.title = why ?? "";
+  const texts = { live: "Live", closed: arrived ? `Not connected, as of ${ago(new Date(arrived))} ago` : "Not connected", connecting: "Connecting" };
+  setText(live.lastElementChild, texts[kind] ?? "Refused");
+}
+
+function follow() {
+  byId("login").hidden = true;
+  byId("app").hidden = false;
+  server.follow("events", {
+    event: (data) => {
+      connection("live");
+      update(data);
+    },
+    state: (kind, why) => {
+      connection(kind, why);
+      if (kind === "refused") ask(why);
+    },
+  });
+}
+
+// ask asks for a token. The page of kubectl karve ui has one in its address, unless the address is an old one.
+function ask(why) {
+  byId("app").hidden = true;
+  byId("login").hidden = false;
+  setText(byId("login-why"), why || "The server wants a token.");
+  byId("token").focus();
+}
+
+byId("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  address.remember(byId("token").value.trim());
+  server.token = byId("token").value.trim();
+  byId("token").value = "";
+  follow();
+});
+
+// Filters.
+let typing;
+byId("q").value = state.q;
+byId("q").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => { set({ q: byId("q").value.trim() }); draw(); }, 120);
+});
+function filter(changes) {
+  const recolor = "namespace" in changes;
+  set(changes);
+  for (const id of ["pool", "namespace", "state"]) byId(id).value = state[id];
+  if (model.overview) {
+    drawLegend(model.namespaces());
+    drawTiles();
+    draw(recolor);
+    if (recolor) panel.redraw();
+  }
+}
+for (const id of ["pool", "namespace", "state"]) byId(id).addEventListener("change", () => filter({ [id]: byId(id).value }));
+document.querySelector(".filters").addEventListener("submit", (event) => event.preventDefault());
+byId("legend").addEventListener("click", (event) => {
+  const namespace = event.target.closest("[data-namespace]")?.dataset.namespace;
+  if (namespace) filter({ namespace: state.namespace === namespace ? "" : namespace });
+});
+byId("states").addEventListener("click", (event) => {
+  const name = event.target.closest("[data-state]")?.dataset.state;
+  if (name) filter({ state: state.state === name ? "" : name });
+});
+byId("view").addEventListener("click", () => { set({ view: compact() ? "normal" : "compact" }); draw(true); });
+byId("waiting").addEventListener("click", () => open({ list: true }, true));
+byId("theme").addEventListener("click", () => {
+  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem("karve-theme", theme);
+});
+addEventListener("popstate", () => {
+  state = address.read();
+  byId("q").value = state.q;
+  filter({});
+  draw(true);
+  sweep.set(state.replicas);
+  showPanel(false);
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    event.preventDefault();
+    byId("q").focus();
+  } else if (event.key === "Escape" && !byId("panel").hidden) open(null);
+});
+
+// One tooltip for all cells.
+const tip = byId("tip");
+byId("map").addEventListener("pointermove", (event) => {
+  const cell = event.target.closest(".gpu > i"), tile = event.target.closest(".tile");
+  if (!tile) { tip.hidden = true; return; }
+  const pod = model.pods.get(cell?.dataset.pod), node = model.nodes.get(tile.dataset.node);
+  const lines = pod ? [pod.name, `${pod.namespace} · ${plural(pod.replicas, "replica")} · ${usd(pod.microUSDPerHour)} /h`] : node ? [node.name, [node.state, node.message].filter((text, i, all) => text && text !== all[i - 1]).join(" · ")] : [];
+  if (cell?.className === "free") lines.push("an unused replica");
+  tip.replaceChildren(...lines.filter(Boolean).map((line, i) => h(i ? "span" : "b", {}, line)));
+  tip.hidden = !lines.length;
+  const box = tip.getBoundingClientRect();
+  tip.style.transform = `translate(${Math.min(event.clientX + 12, innerWidth - box.width - 8)}px, ${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 8 : event.clientY + 18}px)`;
+});
+byId("map").addEventListener("pointerleave", () => { tip.hidden = true; });
+byId("map").addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
+
+setInterval(() => {
+  if (byId("live").className === "closed") connection("closed", byId("live").title);
+}, 1000);
+
+follow();

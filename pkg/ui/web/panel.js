@@ -1,0 +1,211 @@
+// The panel at the side: what is known of a node or a pod, and why it stays, goes or waits.
+import { byId, h } from "./dom.js";
+import { ago, count, duration, gib, month, plural, unknown, usd } from "./format.js";
+import { stateOf } from "./model.js";
+
+const mib = (value) => (value === undefined ? unknown : gib(value * 2 ** 20));
+
+// when formats a time as a distance from now, and as a clock time for those who want to know it exactly.
+function when(time) {
+  if (!time) return undefined;
+  const seconds = (Date.parse(time) - Date.now()) / 1000;
+  return h("time", { datetime: time, title: new Date(time).toLocaleString() }, seconds >= 0 ? "in " + duration(seconds) : duration(-seconds) + " ago");
+}
+
+function facts(pairs) {
+  return h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
+    .map(([name, ...value]) => h("div", {}, h("dt", {}, name), h("dd", {}, ...value))));
+}
+
+const section = (title, ...content) => h("section", {}, h("h3", {}, title), ...content);
+
+const badge = (text, tone) => h("span", { class: "badge " + (tone ?? "") }, text);
+
+export class Panel {
+  #element; #server; #model; #map; #open; #shown = null; #answer = null; #error = ""; #cut = null; #asked = 0; #timer;
+
+  // open is called with a node or pod that was chosen in the panel, and with null to close it.
+  constructor(element, { server, model, map, open }) {
+    this.#element = element;
+    this.#server = server;
+    this.#model = model;
+    this.#map = map;
+    this.#open = open;
+    byId("close").addEventListener("click", () => open(null));
+    element.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") open(null);
+    });
+    element.addEventListener("click", (event) => {
+      const link = event.target.closest("[data-pod], [data-node]");
+      if (link) open(link.dataset.pod ? { pod: link.dataset.pod } : { node: link.dataset.node });
+    });
+  }
+
+  // show opens a node or a pod, or closes the panel. Focused says to move the focus into it.
+  show({ node, pod, list }, focused) {
+    const key = node ? "node " + node : pod ? "pod " + pod : list ? "list" : null;
+    const changed = key !== this.#shown;
+    this.#shown = key;
+    this.#element.hidden = !key;
+    document.body.classList.toggle("open", Boolean(key));
+    if (!key) {
+      this.#cut?.abort();
+      return;
+    }
+    if (changed) {
+      this.#answer = null;
+      this.#error = "";
+      this.#ask();
+      byId("details").scrollTop = 0;
+    }
+    this.#draw();
+    if (focused) byId("panel-title").focus();
+  }
+
+  // update draws what has changed, and asks again for the reasons, at most every other second.
+  update() {
+    if (!this.#shown) return;
+    this.#draw();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#ask(), Math.max(0, this.#asked + 2000 - Date.now()));
+  }
+
+  redraw() {
+    if (this.#shown) this.#draw();
+  }
+
+  async #ask() {
+    const shown = this.#shown;
+    if (!shown || shown === "list" || document.hidden) return;
+    this.#cut?.abort();
+    this.#cut = new AbortController();
+    this.#asked = Date.now();
+    const [kind, name] = shown.split(" ");
+    try {
+      const answer = await this.#server.json("explain", { [kind]: name }, this.#cut.signal);
+      if (shown !== this.#shown) return;
+      this.#answer = answer;
+      this.#error = "";
+    } catch (error) {
+      if (error.name === "AbortError" || shown !== this.#shown) return;
+      this.#error = error.message;
+    }
+    this.#draw();
+  }
+
+  #draw() {
+    const [kind, name] = this.#shown.split(" ");
+    const drawn = kind === "node" ? this.#node(name) : kind === "pod" ? this.#pod(name) : this.#waiting();
+    const title = byId("panel-title");
+    title.textContent = drawn.title;
+    byId("panel-kind").textContent = drawn.kind;
+    const focused = document.activeElement?.dataset?.focus;
+    byId("details").replaceChildren(...drawn.content.filter(Boolean), ...(this.#error ? [h("p", { class: "error", role: "alert" }, this.#error)] : []));
+    if (focused) byId("details").querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  #node(name) {
+    const node = this.#model.nodes.get(name), answer = this.#answer;
+    if (!node) return { kind: "Node", title: name, content: [h("p", { class: "muted" }, "This node is gone.")] };
+    const pods = this.#model.podsOn(name).toSorted((a, b) => (a.namespace + a.name < b.namespace + b.name ? -1 : 1));
+    const drawn = this.#model.drawn(name);
+    return {
+      kind: "Node", title: name,
+      content: [
+        h("p", { class: "lead" }, badge(stateOf(node), node.severity), " ", answer?.summary ?? node.message),
+        facts([
+          ["NodePool", node.nodePool], ["Type", node.instanceType ?? unknown], ["Zone", node.zone ?? unknown], ["Capacity", node.capacityType],
+          ["Price", usd(node.microUSDPerHour) + " /h", h("small", {}, month(node.microUSDPerHour) + " a month")], ["Idle part", usd(node.idleMicroUSDPerHour) + " /h"],
+          ["Replicas", `${count(node.replicasHeld)} of ${count(node.replicas)}`], ["Created", when(node.created)],
+          ["Agent", agent(node.agent)], ["Leaves", when(answer?.goes ?? node.leavesAt)],
+        ]),
+        section("GPUs", node.gpus.map((gpu, i) => h("div", { class: "gpu-line" },
+          h("div", { class: "line" }, h("span", {}, `GPU ${gpu.index}`, gpu.product && h("span", { class: "muted" }, " " + gpu.product)),
+            h("span", { class: "muted" }, gpu.healthy === false ? badge("out of service", "bad") : memory(gpu))),
+          this.#map.strip(drawn.gpus[i]))), drawn.gpus.some((gpu) => gpu.assumed) && h("p", { class: "muted note" },
+          node.gpus.length > 1 ? "No agent reports which GPU a pod is on: pods are drawn as the agent would spread them." : "No agent reports on this node.")),
+        section(plural(pods.length, "pod"), pods.length ? this.#pods(pods) : h("p", { class: "muted" }, "No pod holds a replica.")),
+        answer?.causes?.length ? section("Why it stays or goes", causes(answer.causes)) : !answer && !this.#error && h("p", { class: "muted" }, "Asking why it stays …"),
+        answer?.until && section("Next", facts([["At the latest", when(answer.until)], ["Until then", answer.next], ["Otherwise", answer.late]])),
+      ],
+    };
+  }
+
+  #pods(pods) {
+    const memories = pods.some((pod) => pod.usedMiB !== undefined || pod.statedMiB !== undefined);
+    return h("table", { class: "pods" },
+      h("thead", {}, h("tr", {}, h("th", {}, "Pod"), h("th", { class: "right" }, "Replicas"), memories && h("th", { class: "right" }, "Memory"), h("th", { class: "right" }, "$/h"), h("th", { class: "right" }, "Unused"))),
+      h("tbody", {}, pods.map((pod) => h("tr", {},
+        h("td", {}, this.#link(pod)), h("td", { class: "right" }, count(pod.replicas)), memories && h("td", { class: "right" }, mib(pod.usedMiB ?? pod.statedMiB)),
+        h("td", { class: "right" }, usd(pod.microUSDPerHour).replace("$", "")), h("td", { class: "right" }, duration(pod.unusedSeconds))))));
+  }
+
+  #link(pod) {
+    const key = pod.namespace + "/" + pod.name;
+    return h("button", { class: "link", data: { pod: key, focus: key } }, h("i", { class: "swatch " + this.#map.colorOf(pod.namespace), "aria-hidden": "true" }), h("span", {}, pod.name), h("small", {}, pod.namespace));
+  }
+
+  #waiting() {
+    const pods = [...this.#model.waiting.values()];
+    return {
+      kind: "Pods", title: plural(pods.length, "waiting pod"),
+      content: [pods.length ? h("table", { class: "pods" }, h("thead", {}, h("tr", {}, h("th", {}, "Pod"), h("th", {}, "Why"), h("th", { class: "right" }, "Since"))),
+        h("tbody", {}, pods.slice(0, 500).map((pod) => h("tr", {}, h("td", {}, this.#link(pod)), h("td", {}, pod.nominatedNode ? "nominated" : pod.reason || unknown), h("td", { class: "right" }, ago(pod.since))))))
+        : h("p", { class: "muted" }, "Every pod has a node."), pods.length > 500 && h("p", { class: "muted" }, `and ${count(pods.length - 500)} more`)],
+    };
+  }
+
+  #pod(name) {
+    const pod = this.#model.pods.get(name), waits = this.#model.waiting.get(name), answer = this.#answer;
+    const place = answer?.place, machine = answer?.machine;
+    const on = pod?.node ?? place?.node;
+    if (!pod && !waits && !answer && this.#error) return { kind: "Pod", title: name, content: [] };
+    const node = (to) => (to ? h("button", { class: "link plain", data: { node: to, focus: to } }, to) : undefined);
+    return {
+      kind: "Pod", title: name,
+      content: [
+        h("p", { class: "lead" }, badge(answer?.state ?? (pod ? "Running" : waits ? "Waiting" : "…"), pod ? "good" : "busy"), " ", answer?.summary ?? (waits ? "Asking why it waits …" : "")),
+        answer?.message && answer.message !== answer.summary && h("p", {}, answer.message),
+        facts([
+          ["Requests", wants(answer?.wants, pod ?? waits)], ["Node", node(on)], ["GPU", gpusOf(pod, place)], [pod ? "Running" : "Waiting", when(answer?.since ?? pod?.started ?? waits?.since)],
+          ["Share of the price", pod && usd(pod.microUSDPerHour) + " /h"], ["GPU memory", pod && (pod.usedMiB !== undefined || pod.statedMiB !== undefined) && `${mib(pod.usedMiB)} used, ${mib(pod.statedMiB)} stated`],
+          ["SM", pod?.smPercent !== undefined && Math.round(pod.smPercent) + " %"], ["Unused for", pod?.unusedSeconds !== undefined && duration(pod.unusedSeconds)],
+        ].filter(([, value]) => value)),
+        answer?.help && section("What would help", h("p", {}, help(answer.help))),
+        answer?.pools?.length && section("NodePools", h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "Pool"), h("th", {}, "Reason"), h("th", {}, "What would help"), h("th", { class: "right" }, "$/h"))),
+          h("tbody", {}, answer.pools.map((p) => h("tr", {}, h("td", {}, p.nodePool), h("td", { title: p.message }, p.reason), h("td", {}, p.help ? help(p.help) : unknown),
+            h("td", { class: "right" }, p.help ? usd(p.help.microUSDPerHour).replace("$", "") : unknown)))))),
+        answer?.nodes?.length && section("Nodes", h("ul", { class: "plain" }, answer.nodes.map((n) => h("li", {}, `${count(n.count)} ${n.why}`, n.left && h("small", {}, ` ${n.example} has ${n.left} left`))))),
+        machine && section("Machine", facts([["Node", node(this.#model.nodes.has(machine.name) ? machine.name : undefined) ?? machine.name ?? "to be launched"], ["NodePool", machine.nodePool], ["Type", machine.instanceType],
+          ["Zone", machine.zone], ["Price", machine.microUSDPerHour ? usd(machine.microUSDPerHour) + " /h" : undefined], ["State", machine.state], ["At the latest", when(machine.until)]])),
+        answer?.rules?.length && section("Constraints", h("ul", { class: "plain" }, answer.rules.map((rule) => h("li", {}, h("b", {}, rule.kind), " ", rule.text)))),
+        answer?.move && section("Consolidation", facts([["Stays because", answer.move.kept], ["Moving it must save", answer.move.costMicroUSDPerHour !== undefined ? usd(answer.move.costMicroUSDPerHour) + " /h" : undefined],
+          ["Without its node", answer.move.savingMicroUSDPerHour !== undefined ? usd(answer.move.savingMicroUSDPerHour) + " /h less" : undefined]])),
+      ],
+    };
+  }
+}
+
+function memory(gpu) {
+  const parts = [];
+  if (gpu.smPercent !== undefined) parts.push(`SM ${Math.round(gpu.smPercent)} %`);
+  if (gpu.memoryMiB !== undefined) parts.push(`${mib(gpu.usedMiB ?? gpu.statedMiB)} of ${mib(gpu.memoryMiB)} ${gpu.usedMiB !== undefined ? "used" : "stated"}`);
+  return parts.join(" · ");
+}
+
+const agent = (a) => (a?.report === "Fresh" ? "reports, " + ago(a.asOf) + " ago" : a?.report === "Stale" ? "last heard " + ago(a.asOf) + " ago" : a?.report === "Invalid" ? "its report cannot be read" : "does not report");
+
+const wants = (w, pod) => (w?.resource ? `${count(w.replicas)} × ${w.resource}${w.gpuMemoryBytes ? ", " + gib(w.gpuMemoryBytes) : ""}` : pod ? plural(pod.replicas, "replica") : undefined);
+
+function gpusOf(pod, place) {
+  if (pod?.gpus?.length) return pod.gpus.join(", ");
+  return place?.gpu !== undefined ? place.gpu + " (assumed)" : undefined;
+}
+
+const help = (it) => [it.change, it.on && ` on ${it.on}`, it.at && [" ", when(it.at)]].flat().filter(Boolean);
+
+function causes(all) {
+  return h("ul", { class: "causes" }, all.map((cause) => h("li", { class: cause.applies ? "applies" : "" },
+    h("div", { class: "line" }, h("b", {}, cause.reason), h("span", { class: "muted" }, cause.due ? when(cause.due) : cause.applies ? "applies" : "does not apply")),
+    h("p", {}, cause.message), cause.kept && h("p", {}, "Kept: " + cause.kept, cause.retryAt && [", tried again ", when(cause.retryAt)]))));
+}

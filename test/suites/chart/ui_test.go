@@ -1,0 +1,161 @@
+package chart_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+
+	"karve.sh/karve/test/harness/cluster"
+	"karve.sh/karve/test/harness/karve"
+)
+
+const (
+	withUI = "--set=ui.enabled=true,node.enabled=false"
+	uiName = "karve-ui"
+)
+
+func TestThereIsNoPageUnlessSomebodyAsksForIt(t *testing.T) {
+	for _, o := range objects(t, needed) {
+		if strings.HasSuffix(o.GetName(), "-ui") {
+			t.Errorf("there is the %s %s", o.GetKind(), o.GetName())
+		}
+	}
+}
+
+func TestThePageOnlyReads(t *testing.T) {
+	all := objects(t, needed, withUI)
+	for _, rule := range named[rbacv1.ClusterRole](t, all, "ClusterRole")[uiName].Rules {
+		if slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains([]string{"get", "list", "watch"}, verb) }) || slices.Contains(rule.Resources, "secrets") {
+			t.Errorf("it may %s %s", rule.Verbs, rule.Resources)
+		}
+	}
+	for name, binding := range named[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding") {
+		of := slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool { return s.Name == uiName })
+		if want := []string{uiName, "system:auth-delegator"}; of != strings.HasPrefix(name, uiName) || of && !slices.Contains(want, binding.RoleRef.Name) {
+			t.Errorf("the binding %s gives %s to %v", name, binding.RoleRef.Name, binding.Subjects)
+		}
+	}
+}
+
+func TestThePagesNetworkPolicyIsForItsPods(t *testing.T) {
+	all := objects(t, needed, withUI, "--set=networkPolicy.enabled=true")
+	deployments, policies := named[appsv1.Deployment](t, all, "Deployment"), named[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
+	for name, selects := range map[string]metav1.LabelSelector{"Deployment": *deployments[uiName].Spec.Selector, "NetworkPolicy": policies[uiName].Spec.PodSelector} {
+		selector, err := metav1.LabelSelectorAsSelector(&selects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !selector.Matches(labels.Set(deployments[uiName].Spec.Template.Labels)) || selector.Matches(labels.Set(deployments["karve"].Spec.Template.Labels)) {
+			t.Errorf("%s: %v", name, selector)
+		}
+	}
+	for _, rule := range policies[uiName].Spec.Ingress {
+		if len(rule.Ports) != 1 || rule.Ports[0].Port.String() != "probes" {
+			t.Errorf("it lets in %v", rule.Ports)
+		}
+	}
+}
+
+// TestThePageIsForWhoMaySeeIt runs the page with the rights of its service account on an API server, which authenticates and authorizes those who look at it.
+func TestThePageIsForWhoMaySeeIt(t *testing.T) {
+	c := cluster.ForTest(t, cluster.Config{})
+	api, err := kubernetes.NewForConfig(c.RESTConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects(t, needed, withUI)
+	for _, role := range named[rbacv1.ClusterRole](t, all, "ClusterRole") {
+		if strings.HasPrefix(role.Name, uiName) {
+			if _, err := api.RbacV1().ClusterRoles().Create(t.Context(), &role, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	bindings := named[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding")
+	viewer := rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: uiName + "-test"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: uiName + "-viewer"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "viewer"}},
+	}
+	for _, binding := range []rbacv1.ClusterRoleBinding{bindings[uiName], bindings[uiName+"-auth"], viewer} {
+		if _, err := api.RbacV1().ClusterRoleBindings().Create(t.Context(), &binding, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody, sees := account(t, api, "nobody"), account(t, api, "viewer")
+
+	path, err := karve.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment := named[appsv1.Deployment](t, all, "Deployment")[uiName]
+	kubeconfig, err := c.KubeconfigFor("system:serviceaccount:" + deployment.Namespace + ":" + deployment.Spec.Template.Spec.ServiceAccountName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := c.FreePort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	probes, err := c.FreePort(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	healthy := fmt.Sprintf("127.0.0.1:%d", probes)
+	err = c.StartProgram(t.Context(), cluster.Program{
+		Name: uiName, Path: path, ReadyURL: "http://" + healthy + "/healthz",
+		Args: append(slices.Clone(deployment.Spec.Template.Spec.Containers[0].Args), "--kubeconfig="+kubeconfig, "--health-probe-bind-address="+healthy, fmt.Sprintf("--port=%d", page)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := fmt.Sprintf("http://127.0.0.1:%d", page)
+	for _, tc := range []struct {
+		name, path, token string
+		want              int
+	}{
+		{"without a token", "/karve/overview", "", http.StatusUnauthorized},
+		{"with a token without the right", "/karve/overview", nobody, http.StatusForbidden},
+		{"with the right", "/karve/overview", sees, http.StatusOK},
+		{"the page's own files", "/", "", http.StatusOK},
+	} {
+		got, body := look(t, url+tc.path, tc.token)
+		for deadline := time.Now().Add(30 * time.Second); got != tc.want && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+			got, body = look(t, url+tc.path, tc.token) // The API server may not have loaded the roles yet.
+		}
+		if got != tc.want || strings.Contains(body, `"totals"`) != (tc.token == sees) || strings.Contains(body, `"problem"`) {
+			t.Errorf("%s, the answer is %d, want %d: %.300s", tc.name, got, tc.want, body)
+		}
+	}
+}
+
+func look(t *testing.T, url, token string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	answered, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answered.Body.Close() //nolint:errcheck // It was only read.
+	text, err := io.ReadAll(answered.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answered.StatusCode, string(text)
+}

@@ -1,0 +1,268 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"k8s.io/utils/clock"
+
+	"karve.sh/karve/pkg/apis/v1alpha1"
+	"karve.sh/karve/pkg/explain"
+	"karve.sh/karve/pkg/snapshot"
+	. "karve.sh/karve/pkg/snapshot/snapshottest" //nolint:revive // Builders read as the sentence that they make.
+	"karve.sh/karve/pkg/ui"
+)
+
+const token = "the-token-of-the-test"
+
+// fleet returns a cluster with nodes of ten replicas in two pools. On most of them eight pods run, of ten namespaces. Every tenth node is empty, and some pods wait.
+func fleet(nodes int) *snapshot.Cluster {
+	c := Shared()
+	second := Pool("gpu-batch", "gpu-shared", Tainted(v1alpha1.ResourceGPUShared))
+	c.NodePools = append(c.NodePools, second)
+	asks := Asking("cpu", "300m", "memory", "1Gi", v1alpha1.ResourceGPUShared, "1")
+	for i := range nodes {
+		pool := &c.NodePools[i%3/2]
+		machine := TypeNamed("g4dn.xlarge")
+		claim := Claim(fmt.Sprintf("%s-%04d", pool.Name, i), pool, machine, Initialized(Now))
+		node := Node(&claim, machine, 10)
+		node.Name = fmt.Sprintf("ip-10-0-%d-%d.ec2.internal", i/250, i%250)
+		claim.Status.NodeName = node.Name
+		c.NodeClaims, c.Nodes = append(c.NodeClaims, claim), append(c.Nodes, node)
+		if i%10 == 9 {
+			continue
+		}
+		for j := range 8 {
+			pod := Pod(fmt.Sprintf("model-%04d-%d", i, j), Running(node.Name), asks)
+			pod.Namespace = fmt.Sprintf("team-%d", (i+j*j)%10)
+			c.Pods = append(c.Pods, pod)
+		}
+	}
+	c.Pods = append(c.Pods, Pods("waits", 3, Asking("cpu", "300m", v1alpha1.ResourceGPUShared, "99"))...)
+	return c
+}
+
+// cluster is what the page of a test shows.
+type cluster struct {
+	is atomic.Pointer[snapshot.Cluster]
+}
+
+// show replaces the cluster.
+func (c *cluster) show(shown *snapshot.Cluster) {
+	shown.Generation = 1
+	if before := c.is.Load(); before != nil {
+		shown.Generation = before.Generation + 1
+	}
+	c.is.Store(shown)
+}
+
+// serve serves the page of a cluster, and returns the address of the server.
+func serve(t *testing.T, shown *snapshot.Cluster) (string, *cluster) {
+	t.Helper()
+	c := &cluster{}
+	c.show(shown)
+	clk := clock.RealClock{}
+	server := ui.New(ui.Config{
+		Cluster: "test", Clock: clk, Admit: ui.Token(token), Read: func(context.Context) (*snapshot.Cluster, error) { return c.is.Load(), nil },
+		Explain: func(c *snapshot.Cluster) *explain.Explainer { return explain.New(c, explain.DefaultSettings(clk)) },
+	})
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + listener.Addr().String(), c
+}
+
+// TestAThousandNodes measures the page with a thousand nodes and eight thousand pods.
+func TestAThousandNodes(t *testing.T) {
+	browser := browse(t)
+	url, _ := serve(t, fleet(1000))
+	open(t, browser, url+"/#token="+token).untilText("nodes", "1,000") // The server has read the cluster then.
+
+	p := open(t, browser, url+"/#token="+token)
+	p.untilText("nodes", "1,000")
+	p.until("document.documentElement.dataset.painted")
+	painted := value[int](p, "Number(document.documentElement.dataset.painted)")
+	contentful := value[float64](p, "performance.getEntriesByName('first-contentful-paint')[0].startTime")
+	elements := value[int](p, "document.getElementsByTagName('*').length")
+	p.run(chromedp.Evaluate("document.getElementById('map').scrollTop = 4000", nil))
+	p.until("document.querySelectorAll('.tile').length > 0 && document.querySelector('.tile').getBoundingClientRect().bottom > -1000")
+	heap := value[float64](p, "performance.memory.usedJSHeapSize / 2 ** 20")
+	t.Logf("1,000 nodes, 7,200 pods: first contentful paint after %.0f ms, the map after %d ms, %.1f MiB of JavaScript heap, %d elements", contentful, painted, heap, elements)
+	// Without other work on the computer, the map is there in less than a second.
+	if painted > 5000 || heap > 50 || elements > 6000 {
+		t.Error("that is too much")
+	}
+	if p.text("used") != "7,200" || p.text("of") != "of 10,000" || p.text("price") != "$526.00" {
+		t.Errorf("the tiles say %s %s, %s", p.text("used"), p.text("of"), p.text("price"))
+	}
+	p.clean(url, token)
+}
+
+func TestTheKeyboardReachesEverything(t *testing.T) {
+	browser := browse(t)
+	url, _ := serve(t, fleet(40))
+	p := open(t, browser, url+"/#token="+token)
+	p.untilText("nodes", "40")
+	active := "document.getElementById(document.getElementById('map').getAttribute('aria-activedescendant'))?.dataset.node"
+	p.press(tabKey, kb.Enter) // The first stop is a link to the map.
+	p.press(tabKey)
+	for i := 0; p.focused() != "map" && i < 40; i++ {
+		p.press(tabKey)
+	}
+	p.until(active)
+	first := value[string](p, active)
+	p.press(kb.ArrowRight)
+	second := value[string](p, active)
+	p.press(kb.ArrowDown, kb.ArrowUp, kb.ArrowLeft)
+	if first == second || value[string](p, active) != first {
+		t.Errorf("the arrow keys went from %s to %s, and back to %s", first, second, value[string](p, active))
+	}
+	p.press(kb.End)
+	if last := value[string](p, active); last == first {
+		t.Errorf("the key End stays on %s", last)
+	}
+	if label := value[string](p, "document.querySelector('.tile.active').getAttribute('aria-label')"); label == "" {
+		t.Error("the node has no name for a screen reader")
+	}
+	if outline := value[string](p, "getComputedStyle(document.querySelector('.tile.active')).outlineStyle"); outline != "solid" {
+		t.Errorf("the focus does not show: %s", outline)
+	}
+	p.press(kb.Home, kb.Enter)
+	p.untilText("panel-title", first)
+	if p.focused() != "panel-title" {
+		t.Errorf("the focus is on %q, not in the panel", p.focused())
+	}
+	p.until("[...document.querySelectorAll('.causes b')].length > 0")
+	// From the node to one of its pods, and back with the browser's history.
+	p.run(chromedp.Focus("#details .pods button", chromedp.ByQuery))
+	p.press(kb.Enter)
+	p.until("document.getElementById('panel-kind').textContent === 'Pod' && document.querySelector('.badge').textContent === 'Running'")
+	p.run(chromedp.NavigateBack())
+	p.untilText("panel-title", first)
+	p.press(kb.Escape)
+	p.until("document.getElementById('panel').hidden")
+	if p.focused() != "map" {
+		t.Errorf("after the panel was closed, the focus is on %q", p.focused())
+	}
+	p.press("/")
+	if p.focused() != "q" {
+		t.Errorf("the key / leads to %q", p.focused())
+	}
+	p.clean(url, token)
+}
+
+func TestFiltersAreInTheAddress(t *testing.T) {
+	browser := browse(t)
+	url, _ := serve(t, fleet(40))
+	p := open(t, browser, url+"/#token="+token)
+	p.untilText("nodes", "40")
+	if value[string](p, "location.hash") != "" {
+		t.Error("the token stays in the address")
+	}
+	choose := func(id, option string) {
+		p.Helper()
+		p.run(chromedp.SetValue("#"+id, option, chromedp.ByQuery), chromedp.Evaluate(fmt.Sprintf("document.getElementById(%q).dispatchEvent(new Event('change'))", id), nil))
+	}
+	choose("pool", "gpu-batch")
+	p.untilText("shown", "13 of 40 nodes")
+	choose("namespace", "team-3")
+	p.until("document.getElementById('shown').textContent !== '13 of 40 nodes'")
+	p.run(chromedp.SendKeys("#q", "10-0-0-2", chromedp.ByQuery))
+	p.until("location.search.includes('q=10-0-0-2')")
+	address, shown := value[string](p, "location.search"), p.text("shown")
+	if address != "?q=10-0-0-2&pool=gpu-batch&namespace=team-3" {
+		t.Errorf("the address says %s", address)
+	}
+	p.run(chromedp.Reload())
+	p.untilText("shown", shown)
+	if got := value[string](p, "document.getElementById('pool').value"); got != "gpu-batch" {
+		t.Errorf("after a reload, the pool is %q", got)
+	}
+	choose("pool", "")
+	choose("namespace", "")
+	p.run(chromedp.SetValue("#q", "model-0007-3", chromedp.ByQuery), chromedp.Evaluate("document.getElementById('q').dispatchEvent(new Event('input'))", nil))
+	p.untilText("shown", "1 of 40 nodes")
+	// A pod that is clicked on explains itself.
+	p.run(chromedp.Click(".tile [data-pod$='model-0007-3']", chromedp.ByQuery))
+	p.untilText("panel-title", "team-6/model-0007-3")
+	p.until("location.search.includes('pod=')")
+	p.run(chromedp.Evaluate("document.getElementById('waiting').click()", nil))
+	p.untilText("panel-title", "3 waiting pods")
+	p.clean(url, token)
+}
+
+func TestDarkAndLight(t *testing.T) {
+	browser := browse(t)
+	url, _ := serve(t, fleet(4))
+	p := open(t, browser, url+"/#token="+token)
+	back := func() string { return value[string](p, "getComputedStyle(document.body).backgroundColor") }
+	light := back()
+	p.run(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+	p.until("document.documentElement.dataset.theme === 'dark'")
+	dark := back()
+	p.run(chromedp.Click("#theme", chromedp.ByQuery))
+	if light == dark || back() != light {
+		t.Errorf("the page is %s, in the dark %s, and after a click on the button %s", light, dark, back())
+	}
+	p.run(chromedp.Reload())
+	if back() != light {
+		t.Error("the choice is forgotten")
+	}
+	p.clean(url, token)
+}
+
+func TestTheSliderPlansForAllPods(t *testing.T) {
+	browser := browse(t)
+	url, _ := serve(t, fleet(40))
+	p := open(t, browser, url+"/#token="+token)
+	for _, tc := range []struct{ replicas, price, machines string }{
+		{"1", "$151.49", "288 machines · 3 without a place"}, {"12", "$12.624", "24 machines · 3 without a place"},
+	} {
+		p.run(chromedp.SetValue("#replicas", tc.replicas, chromedp.ByQuery), chromedp.Evaluate("document.getElementById('replicas').dispatchEvent(new Event('input'))", nil))
+		p.untilText("sweep-note", tc.machines)
+		p.untilText("sweep-price", tc.price)
+		if got := value[string](p, "new URLSearchParams(location.search).get('replicas')"); got != tc.replicas {
+			t.Errorf("the address says %s replicas", got)
+		}
+	}
+	p.clean(url, token)
+}
+
+// TestThePageFollows changes the cluster while the page is open.
+func TestThePageFollows(t *testing.T) {
+	browser := browse(t)
+	url, shown := serve(t, fleet(40))
+	p := open(t, browser, url+"/?node=ip-10-0-0-39.ec2.internal#token="+token)
+	p.untilText("nodes", "40")
+	less := fleet(40)
+	less.Nodes, less.NodeClaims = less.Nodes[:39], less.NodeClaims[:39]
+	shown.show(less)
+	p.untilText("nodes", "39")
+	p.until("document.getElementById('details').textContent.includes('This node is gone.')")
+	shown.show(Shared())
+	p.untilText("nodes", "0")
+	p.until("document.getElementById('empty').textContent.startsWith('There is no node with shared GPUs yet.')")
+	// Without the token of this server, there is nothing to see.
+	stranger := open(t, browser, url+"/#token=another")
+	stranger.until("!document.getElementById('login').hidden && document.getElementById('app').hidden")
+	stranger.run(chromedp.SendKeys("#token", token+kb.Enter, chromedp.ByQuery))
+	stranger.until("!document.getElementById('app').hidden")
+	stranger.untilText("nodes", "0")
+	p.clean(url, token)
+}
