@@ -38,14 +38,15 @@ func run(ctx context.Context, args []string, s streams) int {
 		// The error is printed below. The usage would not help with an invalid manifest.
 		SilenceErrors: true, SilenceUsage: true,
 	}
-	root.AddCommand(planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), rolloutCommand(ctx, s), versionCommand(ctx, s))
-	root.AddCommand(explainCommand(ctx, s), doctorCommand(ctx, s))
+	root.AddCommand(
+		planCommand(ctx, s), inspectCommand(ctx, s), topCommand(ctx, s), nodesCommand(ctx, s), explainCommand(ctx, s), doctorCommand(ctx, s),
+		uiCommand(ctx, s), replayCommand(ctx, s), rolloutCommand(ctx, s), versionCommand(ctx, s),
+	)
 	addCompletions(ctx, root)
 	root.SetArgs(args)
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	root.AddCommand(uiCommand(ctx, s))
 	if err := root.Execute(); err != nil {
 		fmt.Fprintf(s.err, "error: %s\n", strings.ReplaceAll(err.Error(), "\n", "\nerror: "))
 		return 1
