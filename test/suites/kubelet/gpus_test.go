@@ -15,6 +15,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"karve.sh/karve/pkg/node/nvml/nvmltest"
+	"karve.sh/karve/pkg/node/plugin"
 	"karve.sh/karve/test/harness/kubelet"
 	"karve.sh/karve/test/harness/kubelet/gpus"
 )
@@ -244,6 +245,17 @@ func TestTenPodsShareAGPUAndTheEleventhWaits(t *testing.T) {
 	}
 	if len(seen) != 10 {
 		t.Errorf("the pods have the replicas %v, want ten of them", slices.Sorted(maps.Keys(seen)))
+	}
+	// What the agent writes to its Node as karve.sh/gpu-holders.
+	holders, err := plugin.PodResources{Socket: w.node.PodResourcesSocket()}.Holders(t.Context())
+	w.must(err)
+	for _, h := range holders {
+		if want := w.devices()[h.Pod]; h.Container != "main" || len(h.Devices) != 1 || !slices.Equal(h.Devices, want) {
+			t.Errorf("container %s of %s holds %v, want %v", h.Container, h.Pod, h.Devices, want)
+		}
+	}
+	if len(holders) != 10 {
+		t.Errorf("there are %d holders, want ten", len(holders))
 	}
 	w.create("eleventh")
 	w.eventually(func() error {

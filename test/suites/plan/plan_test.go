@@ -101,50 +101,53 @@ func TestKubectlKarve(t *testing.T) {
 		`{"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}`)
 	w.untilWaiting(t, 80)
 
-	t.Run("the plan for the cluster is the one for its manifests", func(t *testing.T) {
-		t.Parallel()
-		if diff := cmp.Diff(before, w.does(t, "karve", "plan", types)); diff != "" {
-			t.Errorf("(-before it was applied +after)\n%s", diff)
-		}
-		if !strings.Contains(before, "8 × g4dn.xlarge") {
-			t.Errorf("the plan is\n%s", before)
-		}
+	t.Run("plans", func(t *testing.T) {
+		t.Run("the plan for the cluster is the one for its manifests", func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(before, w.does(t, "karve", "plan", types)); diff != "" {
+				t.Errorf("(-before it was applied +after)\n%s", diff)
+			}
+			if !strings.Contains(before, "8 × g4dn.xlarge") {
+				t.Errorf("the plan is\n%s", before)
+			}
+		})
+		t.Run("who may only list may plan", func(t *testing.T) {
+			t.Parallel()
+			reader := w.reader(t)
+			if out, errOut, ok := w.kubectl(t, "", "karve", "plan", types, "--kubeconfig", reader); !ok || out != before {
+				t.Errorf("got %s%s", out, errOut)
+			}
+		})
+		t.Run("who may do nothing is told so", func(t *testing.T) {
+			t.Parallel()
+			nobody, err := w.cluster.KubeconfigFor("nobody")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out, errOut, ok := w.kubectl(t, nobody, "karve", "plan"); ok || out != "" || !strings.HasPrefix(errOut, "error: ") || !strings.Contains(errOut, "forbidden") {
+				t.Errorf("got %s%s, succeeded: %t", out, errOut, ok)
+			}
+		})
+		t.Run("what kubectl exports is planned for as the cluster is", func(t *testing.T) {
+			t.Parallel()
+			exported := w.does(t, "get", "nodepools,gpunodeclasses,pods,replicasets,deployments,nodes", "-o", "yaml")
+			file := filepath.Join(t.TempDir(), "all.yaml")
+			if err := os.WriteFile(file, []byte(exported), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, w.does(t, "karve", "plan", "-f", file, types)); diff != "" {
+				t.Errorf("(-manifests +exported)\n%s", diff)
+			}
+		})
+		t.Run("a version", func(t *testing.T) {
+			t.Parallel()
+			if out := w.does(t, "karve", "version"); strings.TrimSpace(out) == "" || strings.Count(out, "\n") != 1 {
+				t.Errorf("the version is %q", out)
+			}
+		})
+		t.Run("the API server agrees on what is wrong", w.verdicts)
 	})
-	t.Run("who may only list may plan", func(t *testing.T) {
-		t.Parallel()
-		reader := w.reader(t)
-		if out, errOut, ok := w.kubectl(t, "", "karve", "plan", types, "--kubeconfig", reader); !ok || out != before {
-			t.Errorf("got %s%s", out, errOut)
-		}
-	})
-	t.Run("who may do nothing is told so", func(t *testing.T) {
-		t.Parallel()
-		nobody, err := w.cluster.KubeconfigFor("nobody")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out, errOut, ok := w.kubectl(t, nobody, "karve", "plan"); ok || out != "" || !strings.HasPrefix(errOut, "error: ") || !strings.Contains(errOut, "forbidden") {
-			t.Errorf("got %s%s, succeeded: %t", out, errOut, ok)
-		}
-	})
-	t.Run("what kubectl exports is planned for as the cluster is", func(t *testing.T) {
-		t.Parallel()
-		exported := w.does(t, "get", "nodepools,gpunodeclasses,pods,replicasets,deployments,nodes", "-o", "yaml")
-		file := filepath.Join(t.TempDir(), "all.yaml")
-		if err := os.WriteFile(file, []byte(exported), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(before, w.does(t, "karve", "plan", "-f", file, types)); diff != "" {
-			t.Errorf("(-manifests +exported)\n%s", diff)
-		}
-	})
-	t.Run("a version", func(t *testing.T) {
-		t.Parallel()
-		if out := w.does(t, "karve", "version"); strings.TrimSpace(out) == "" || strings.Count(out, "\n") != 1 {
-			t.Errorf("the version is %q", out)
-		}
-	})
-	t.Run("the API server agrees on what is wrong", w.verdicts)
+	t.Run("what runs is shown", w.shows)
 }
 
 // untilWaiting waits until the given number of pods is unschedulable.
