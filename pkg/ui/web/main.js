@@ -9,7 +9,7 @@ import { Server } from "./server.js";
 import { Sweep } from "./sweep.js";
 
 const many = 150; // With more nodes than this, the map is compact unless the user has said something else.
-const colors = 7;
+const colors = 7; // Further namespaces are grey.
 
 const server = new Server(address.takeToken());
 const model = new Model();
@@ -151,7 +151,6 @@ function update(data) {
   if (first) {
     sweep.set(state.replicas);
     showPanel(false);
-    performance.mark("karve-first-paint");
     requestAnimationFrame(() => setTimeout(() => { document.documentElement.dataset.painted = String(Math.round(performance.now())); }));
   } else panel.update();
 }

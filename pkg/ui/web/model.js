@@ -46,10 +46,11 @@ export class Model {
     return this.#podsOn.get(node) ?? [];
   }
 
-  // namespaces returns the namespaces whose pods hold or want replicas, with how many replicas, the most first.
+  // namespaces returns the namespaces whose pods hold or want replicas, with how many replicas they hold, the most first.
   namespaces() {
     const sums = new Map();
-    for (const list of [this.pods, this.waiting]) for (const pod of list.values()) sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + pod.replicas);
+    for (const pod of this.pods.values()) sums.set(pod.namespace, (sums.get(pod.namespace) ?? 0) + pod.replicas);
+    for (const pod of this.waiting.values()) if (!sums.has(pod.namespace)) sums.set(pod.namespace, 0);
     return [...sums].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([namespace, replicas]) => ({ namespace, replicas }));
   }
 

@@ -7,7 +7,7 @@ const mib = (value) => (value === undefined ? unknown : gib(value * 2 ** 20));
 
 // when formats a time as a distance from now, and as a clock time for those who want to know it exactly.
 function when(time) {
-  if (!time) return undefined;
+  if (!time || Date.parse(time) < 0) return undefined; // The zero time of Go is no time.
   const seconds = (Date.parse(time) - Date.now()) / 1000;
   return h("time", { datetime: time, title: new Date(time).toLocaleString() }, seconds >= 0 ? "in " + duration(seconds) : duration(-seconds) + " ago");
 }

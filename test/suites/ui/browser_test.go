@@ -19,7 +19,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// patience is how long the page may take for anything. The computer may do much else.
+// patience is how long the browser and the page may take for anything. The computer may do much else.
 const patience = 30 * time.Second
 
 // chromium returns the path of a browser. Without one it skips the test, or fails it with KARVE_REQUIRE_CHROMIUM=1. It installs nothing.
@@ -62,6 +62,8 @@ func browse(t *testing.T) context.Context {
 type tab struct {
 	*testing.T
 	ctx context.Context
+	// patience is how long the page may take for what until waits for.
+	patience time.Duration
 
 	mu       sync.Mutex
 	requests []string
@@ -73,7 +75,7 @@ func open(t *testing.T, browser context.Context, url string) *tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser)
 	t.Cleanup(end)
-	p := &tab{T: t, ctx: ctx}
+	p := &tab{T: t, ctx: ctx, patience: patience}
 	chromedp.ListenTarget(ctx, func(event any) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -114,12 +116,12 @@ func value[V any](p *tab, expression string) V {
 // until waits for an expression to be true.
 func (p *tab) until(expression string) {
 	p.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(p.patience); ; time.Sleep(50 * time.Millisecond) {
 		if value[bool](p, "Boolean("+expression+")") {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("after %s it is still not true that %s. The page shows:\n%s", patience, expression, value[string](p, "document.body.innerText.slice(0, 3000)"))
+			p.Fatalf("after %s it is still not true that %s. The page shows:\n%s", p.patience, expression, value[string](p, "document.body.innerText.slice(0, 3000)"))
 		}
 	}
 }
